@@ -1,11 +1,12 @@
 """Virtual clock: the duration of a round on clients of given speed and links of given bandwidth.
 
-    client i        t_i = K_i seconds_per_step_i + (up_i + down_i)/bandwidth
-    round           max over the cohort if clients work in parallel, sum in a ring
+    client i        t_i = K_i seconds_per_step_i + (up_i + down_i)/bandwidth + wait_i
+    round           max of t_i over the cohort if clients work in parallel, sum if they work in sequence
     computation     sum over the cohort of K_i seconds_per_step_i   (FedACS, App. I.3.4)
 
-K_i: local steps of client i; up_i, down_i: floats that it sends and receives. Lost uploads take time as well; an empty
-cohort takes none.
+K_i: local steps of client i; up_i, down_i: floats that it sends and receives; wait_i: seconds for which it waits for
+messages, from the latency and bandwidth of the config group `topology`. A client whose upload is lost takes the same
+time. A round without sampled clients takes 0 seconds.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _SECONDS = replace(POSITIVE, phases=False)
 class Clock(Options):
     """Options of the virtual clock, part of the config group `system`.
 
-    seconds_per_step: one value per client (grammar of `values.py`), drawn once per run; with 1.0 the computation time
-    is the number of local steps. bandwidth: floats per second and client; null: infinite.
+    seconds_per_step: one value per client, in the grammar of `values.py`; random values are drawn once per run. With
+    1.0 the computation time is the number of local steps. bandwidth: floats per second and client; null: infinite.
     """
 
     seconds_per_step: Annotated[ValuePerClient, Doc("virtual seconds of one local step")] = 1.0
@@ -54,12 +55,12 @@ class Clock(Options):
         world: RunContext,
         links: Floats | float = 0.0,
     ) -> float:
-        """Virtual seconds of a round.
+        """Virtual seconds of a round; 0 for an empty cohort.
 
-        steps: local steps K_i [C] of the cohort; clients: its ids [C]. up_floats, down_floats: floats that
-        each client sends and receives, [C] or one number for all; in a ring a hand-over counts once, at its sender.
-        topology: whether clients work in parallel or in sequence. links: the seconds for which each client waits for
-        messages on its links.
+        clients: the ids of the cohort's C clients [C]. steps: their local steps K_i [C]. up_floats, down_floats: floats
+        that each client sends and receives, [C] or one number for all; in a ring, a model that one client passes to
+        the next counts once, at its sender. topology: determines whether clients work in parallel or in sequence.
+        links: the seconds for which each client waits for messages, [C] or one number for all.
         """
         if not len(clients):
             return 0.0
@@ -71,7 +72,7 @@ class Clock(Options):
     def computation_seconds(self, steps: Ints, clients: Ints, world: RunContext) -> float:
         """Total computation of a round in virtual seconds: the sum over the cohort, clients with lost uploads included.
 
-        steps: local steps K_i [C] of the cohort; clients: its ids [C].
+        clients: the ids of the cohort's C clients [C]. steps: their local steps K_i [C].
         """
         return float(self._computation(steps, clients, world).sum())
 

@@ -1,7 +1,8 @@
 """Parsed value specifications (grammar: `values.py`), which compute the value of each client.
 
-A specification is evaluated for the clients of a part. At the top level the part is all clients, and the place of
-client i is i; inside `groups` and `ranges` places count within the part.
+A specification gives one value to each client of a part. A part is all N clients at the top level, or the members of
+one entry of `groups` or `ranges`. The place of a client is its number 0, 1, ... within the part; at the top level it is
+the client's id.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ ONCE = -1  # the round key of values that are drawn once per run
 
 @dataclass(frozen=True)
 class Query:
-    """The clients whose values are requested: ids `clients` [C], and places [C] in 0..size-1 of the enclosing part.
+    """A request for the values of C clients of a part: their ids `clients` [C] and their places in it [C], 0..size-1.
 
-    purpose: the key of the option's random draws. r: the round.
+    size: the number of clients of the part. purpose: a name for the option, part of the key of its random draws. r: the
+    round.
     """
 
     world: RunContext
@@ -41,9 +43,9 @@ class Query:
         return keyed_uniform(self.world.seed, self.purpose, self.key, self.clients)
 
     def part(self, mask: Bools, place: Ints, size: int) -> Query:
-        """A query for the masked clients only, as members of a part of `size` clients.
+        """A query for the clients in `mask` only (bool [C]), as members of another part, of `size` clients.
 
-        mask: [C]. place: the place in that part of every client of this query, [C].
+        place: the clients' places in the other part [C]; entries outside the mask are not used.
         """
         top = None if self.top is None else self.top[mask]
         return replace(self, clients=self.clients[mask], place=place[mask], size=size, top=top)
@@ -57,7 +59,7 @@ class ValueSpec(ABC):
         """The values [C] of the clients in the query."""
 
     def fit(self, size: int) -> None:  # noqa: B027 (most specifications fit any size)
-        """Checks that the specification fits a part of `size` clients; raises BadValue."""
+        """Checks that lists and counts fit a part of `size` clients; raises BadValue."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class PerClientList(ValueSpec):
 
 @dataclass(frozen=True)
 class Linspace(ValueSpec):
-    """Values evenly spaced from lo to hi over the places of a part: `{linspace: [lo, hi]}`."""
+    """Values evenly spaced from lo (first place of a part) to hi (last place): `{linspace: [lo, hi]}`."""
 
     low: float
     high: float
@@ -101,7 +103,7 @@ class Uniform(ValueSpec):
     """Uniform draws: `{uniform: [lo, hi]}`; integer: whole numbers, both ends included."""
 
     low: float
-    high: float | None  # None: the client's own upper end, or low if that is smaller
+    high: float | None  # None: the client's entry of `Query.top`, or low if that is smaller
     integer: bool
 
     def at(self, query: Query) -> Floats:
@@ -132,16 +134,23 @@ class Lognormal(ValueSpec):
 
 @dataclass(frozen=True)
 class Parts(ValueSpec):
-    """A specification for each part of the clients: `groups` (consecutive members) and `ranges` (random members)."""
+    """A partition of the clients into parts, each with its specification: `groups` and `ranges`.
+
+    shares: the sizes of the parts, as numbers of clients if `counted`, else as fractions with sum 1. shuffled: whether
+    members are random (`ranges`) or consecutive (`groups`). forms: one specification for each part.
+    """
 
     key: str
-    shares: tuple[float, ...]  # all fractions, or all counts
+    shares: tuple[float, ...]
     counted: bool
     shuffled: bool
     forms: tuple[ValueSpec, ...]
 
     def edges(self, size: int) -> Ints:
-        """The borders 0 = e_0 <= ... <= e_P = size: part j has places e_j..e_{j+1}-1."""
+        """The borders 0 = e_0 <= ... <= e_P of the P parts, int64 [P + 1]: part j has the places e_j..e_{j+1} - 1.
+
+        e_P = size if shares are fractions, and the sum of the counts otherwise.
+        """
         borders = np.cumsum((0.0, *self.shares)) * (1 if self.counted else size)
         return np.floor(borders + 0.5).astype(np.int64)
 
@@ -166,7 +175,7 @@ class Parts(ValueSpec):
 
 @lru_cache(maxsize=8)
 def _shuffle(seed: int, purpose: str, size: int) -> Ints:
-    """A random permutation of 0..size-1, a function of the arguments (cached)."""
+    """A random permutation of 0..size-1, a function of the arguments; cached, therefore read-only."""
     order = keyed(seed, purpose, ONCE).permutation(size)
     order.flags.writeable = False
     return order
@@ -174,9 +183,9 @@ def _shuffle(seed: int, purpose: str, size: int) -> Ints:
 
 @dataclass(frozen=True)
 class Phases(ValueSpec):
-    """A specification for each phase of the run, redrawn every round: `phases`."""
+    """One specification for each phase of the run: `phases`. Random values are redrawn every round."""
 
-    until: tuple[float, ...]  # fractions of the rounds at which all but the last phase end
+    until: tuple[float, ...]  # the ends of all phases but the last, as fractions of the run's rounds
     forms: tuple[ValueSpec, ...]
 
     def fit(self, size: int) -> None:

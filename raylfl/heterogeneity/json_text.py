@@ -1,4 +1,4 @@
-"""Strict JSON parsing: every fault, a duplicate key included, raises ValueError."""
+"""JSON parsing that raises ValueError for every fault, duplicate keys and too deep nesting included."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def parse(text: str) -> Any:
-    """The content of a JSON text. Raises ValueError that names the fault."""
+    """The value of a JSON text, as plain Python objects. Raises ValueError that names the fault."""
     try:
         return json.loads(text, object_pairs_hook=_unique)
     except RecursionError:

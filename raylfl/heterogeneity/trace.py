@@ -4,9 +4,10 @@ The file has one JSON object per round, each on its own line:
 
     {"round": 0, "cohort": [3, 5, 9], "draws": [1, 2, 1], "received": [true, false, true], "steps": [4, 2, 2]}
 
-The four lists align, in the order of execution. A row may also have `p` and `q`, lists over all N clients: the sampling
-and failure probabilities, in rounds where they were known. The text of a row is a function of its content, so that
-reading and writing a file gives the same bytes.
+Entry k of each of the four lists is about the same client; the clients are in the order in which they work. A row may
+also have `p` and `q`, lists over all N clients: the sampling probabilities of a method that samples the clients itself,
+and the failure probabilities of links with `dynamic: true`. The text of a row is a function of its content: reading and
+writing a file gives the same bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ def make_row(
     p: Sequence[Any] | np.ndarray | None = None,
     q: Sequence[Any] | np.ndarray | None = None,
 ) -> Row:
-    """A row of plain Python numbers; cohort, draws, received, steps: [C]; p, q: [N], or None to omit them."""
+    """A row of plain Python numbers.
+
+    cohort, draws, received, steps: one entry for each sampled client. p, q: one entry for each client of the run, or
+    None to omit them from the row.
+    """
     row: Row = {
         "round": int(round_),
         "cohort": _plain(cohort, np.int64),
@@ -58,18 +63,21 @@ def _plain(values: Sequence[Any] | np.ndarray, kind: type[np.generic]) -> list[A
 
 
 def encode_row(row: Row) -> str:
-    """A row as a line of text with its newline; the keys of the format come first, then other keys."""
+    """A row as a line of JSON with its newline; the keys of the format come first, then other keys."""
     keys = [key for key in ("round", *_ALIGNED, *_OVER_CLIENTS) if key in row]
     return json.dumps({key: row[key] for key in keys} | row, allow_nan=False) + "\n"
 
 
 def write_trace(path: Path, rows: Iterable[Row]) -> None:
-    """Writes the rows, one per line, in their order."""
+    """Writes the rows to a file, one per line and in their order; an existing file is replaced."""
     path.write_text("".join(map(encode_row, rows)), encoding="utf-8")
 
 
 def read_trace(path: Path) -> list[Row]:
-    """All rows, in the order of the file. Raises BadValue (key `path`) that names file, line and fault."""
+    """All rows of a participation.jsonl, in the order of the file.
+
+    Raises BadValue (key `path`) that names file, line and fault; two rows of one round are a fault.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -88,7 +96,7 @@ def read_trace(path: Path) -> list[Row]:
 
 
 def row_problem(row: Row) -> str | None:
-    """A description of the fault of a row; None for a valid row."""
+    """A description of the first fault of a row; None for a valid row."""
     missing = [key for key in ("round", *_ALIGNED) if key not in row]
     if missing:
         return f"no {', '.join(missing)}"

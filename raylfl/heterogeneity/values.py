@@ -1,17 +1,18 @@
-"""Values per client: the grammar of the options `p`, `q`, `steps`, `epochs`, `batch_size`, `seconds_per_step`.
+"""Values per client: the grammar of options such as `p`, `q`, `steps`, `epochs`, `batch_size` and `seconds_per_step`.
 
     0.2                                  every client the same             (also {value: 0.2})
     [0.1, 0.2, 0.4]                      client i has entry i              (also {list: [0.1, 0.2, 0.4]})
     {linspace: [lo, hi]}                 client i has lo + (hi - lo) i/(N-1)
-    {uniform: [lo, hi]}                  U(lo, hi) of each client; integer options: U{lo..hi}, both included
+    {uniform: [lo, hi]}                  a draw of U(lo, hi) for each client; integer options: U{lo..hi}, both included
     {lognormal: [mean, sigma]}           exp(mean + sigma z), z ~ N(0, 1); options without upper bound only
     {ranges: [{fraction: 0.9, ...}, {fraction: 0.1, ...}]}    parts of these sizes, members drawn at random
-    {groups: [{count: 15, ...}, {count: 15, ...}]}            the same with consecutive clients
-    {phases: [{until: 0.5, ...}, {...}]}                      by fraction of the run's rounds
+    {groups: [{count: 15, ...}, {count: 15, ...}]}            parts of these sizes, with consecutive clients
+    {phases: [{until: 0.5, ...}, {...}]}                      phases that end at these fractions of the run's rounds
 
-`...` is again any of these forms; inside a part, i and N count its members. Part sizes are `fraction`s (sum 1, borders
-rounded) or `count`s (sum N). Values are drawn once per run, or once per round with `dynamic: true` and inside `phases`.
-The members of the parts of `ranges` are always drawn once per run.
+i: the client's id, N: the number of clients; inside a part, its place 0, 1, ... in the part and the part's size. `...`
+stands for any of these forms. Part sizes are `fraction`s (sum 1, borders rounded) or `count`s (sum N). Values are drawn
+once per run, or once per round with `dynamic: true` and inside `phases`. The members of the parts of `ranges` are
+always drawn once per run.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ ValuePerClient = Annotated[Any, Kind("a value per client")]
 class Domain:
     """The values that an option accepts: numbers low..high; `text` completes the sentence "must be ...".
 
-    open_top: `uniform: [lo, null]` is allowed, and `PerClient.at` needs the upper ends. phases: the value may depend on
-    the round.
+    integer: whole numbers only, at most MOST. open_low, open_high: low and high themselves are excluded. open_top:
+    `uniform: [lo, null]` is allowed, and `PerClient.at` then needs its argument `top`. phases: `phases` are allowed.
     """
 
     text: str
@@ -79,7 +80,11 @@ POSITIVE = Domain("a number above 0", 0.0, open_low=True)
 
 @dataclass(frozen=True)
 class PerClient:
-    """A parsed value specification; see the module's docstring for the grammar."""
+    """A parsed specification of one value per client; see the module's docstring for the grammar.
+
+    domain: the accepted values. purpose: a name for the option, part of the key of its random draws. dynamic: random
+    values are redrawn every round.
+    """
 
     form: ValueSpec
     domain: Domain
@@ -88,23 +93,22 @@ class PerClient:
 
     @staticmethod
     def parse(spec: object, key: str, domain: Domain, *, purpose: str, dynamic: bool = False) -> PerClient:
-        """The parsed specification.
+        """The specification `spec`, parsed.
 
-        spec: plain containers; key: the option's name, for messages; purpose: the key of its random draws; dynamic:
-        values are redrawn every round. Raises BadValue that names the innermost key:
-        `q.groups[1].uniform=[0.4, 1.2], but must be ...`.
+        spec: a number, list or mapping. key: the option's name, for messages. domain, purpose, dynamic: as in the
+        class. Raises BadValue that names the innermost key: `q.groups[1].uniform=[0.4, 1.2], but must be ...`.
         """
         return PerClient(_parse(spec, key, domain), domain, purpose, dynamic)
 
     def check(self, count: int) -> None:
-        """Checks that lists and counts fit N = count clients; raises BadValue."""
+        """Checks that lists and part sizes fit `count` clients; raises BadValue."""
         self.form.fit(count)
 
     def at(self, r: int, clients: Ints, world: RunContext, top: Floats | None = None) -> Floats:
-        """The values, float64 [C], of these clients (ids [C]) in round r; whole numbers for an integer domain.
+        """The values of C clients (ids [C]) in round r, float64 [C]; whole numbers for an integer domain.
 
-        Entry j depends on (seed, purpose, r, clients[j]) and N, not on the other entries of `clients`. top: the
-        upper ends [C] of `uniform: [lo, null]`. Raises BadValue as `check` does.
+        Entry j depends on (seed, purpose, r, clients[j]) and the number of clients of the run, not on the other entries
+        of `clients`. top: the upper ends [C] of `uniform: [lo, null]`. Raises BadValue as `check` does.
         """
         self.check(world.count)
         key = r if self.dynamic else ONCE

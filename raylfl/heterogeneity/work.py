@@ -1,13 +1,14 @@
 """Local work: the number of steps K_i and the batch size B_i of each client and round.
 
     steps S_i     K_i = S_i
-    epochs E_i    K_i = E_i ceil(n_i/B_i)              B_i <- min(B_i, n_i), or n_i for `full`
+    epochs E_i    K_i = E_i ceil(n_i/B_i)
     epochs E_i and a batch size given as a mapping, such as {uniform: [10, null]} (FedAWARE, "Hybrid+")
-                  K_i = floor(E_i n_i/B_i)             B_i <- min(B_i, n_i), so K_i >= E_i
+                  K_i = floor(E_i n_i/B_i) >= E_i
 
-S_i, E_i, B_i: client i's values of the options steps, epochs and batch_size; n_i: its number of samples.
-In Zeng et al. (FedAWARE), Sec. 5, E_i ~ U{2..5} and B_i ~ U{10..n_i} are redrawn every round. A client without data
-(n_i = 0) has K_i = B_i = 0 for any options; if it is sampled, it uploads the result of zero steps.
+S_i, E_i: client i's values of the options steps and epochs; n_i: its number of samples; B_i: its value of the option
+batch_size, but at most n_i, and n_i for `full`. In Zeng et al. (FedAWARE), Sec. 5, E_i ~ U{2..5} and B_i ~ U{10..n_i}
+are redrawn every round. A client without data (n_i = 0) has K_i = B_i = 0 with all options; if it is sampled, it
+uploads the result of zero steps.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ DEFAULT_STEPS = 5
 class LocalWork(Options):
     """Options of local steps and batch sizes, part of the config group `local`.
 
-    steps or epochs (neither: 5 steps): one value per client (grammar of `values.py`). batch_size: one value per client,
-    or `full`, or {uniform: [lo, null]} for U{lo..n_i}. dynamic: values are redrawn every round.
+    steps or epochs (neither: 5 steps): one value per client, in the grammar of `values.py`. batch_size: one value per
+    client, or `full` for all n_i samples of client i, or {uniform: [lo, null]} for U{lo..n_i}. dynamic: random values
+    are redrawn every round.
     """
 
     steps: Annotated[ValuePerClient, Doc("local steps K_i; 5 if neither steps nor epochs are given")] = None
@@ -66,7 +68,7 @@ class LocalWork(Options):
                 value.check(world.count)
 
     def draw(self, r: int, clients: Ints, world: RunContext) -> tuple[Ints, Ints]:
-        """(K_i, B_i): local steps and batch sizes, int64 [C] each, of these clients (ids [C]) in round r."""
+        """(local steps K_i, batch sizes B_i), int64 [C] each, of C clients (ids [C]) in round r."""
         sizes = world.population.sizes[clients]
         batch = sizes
         if self._batch is not None:

@@ -1,4 +1,4 @@
-"""RunContext: the properties of a run on which a random draw may depend, besides round and client."""
+"""RunContext: the properties of a run on which its random draws depend, besides round and client."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from raylfl.core.population import Population
 
 @dataclass(frozen=True)
 class RunContext:
-    """The properties of a run that heterogeneity processes use.
+    """The properties of a run that participation, links, local work and topologies use.
 
-    seed: the run's seed; population: the N clients, their n_i and w_i; rounds: number of rounds of the whole run. As
-    `phases` are fractions of `rounds`, a resumed run with more rounds has other borders of phases.
+    seed: the run's seed. population: the clients with their numbers of samples and weights. rounds: the number of
+    rounds of the whole run; if a run is resumed with more rounds, its `phases` (fractions of the rounds) end later.
     """
 
     seed: int

@@ -1,4 +1,4 @@
-"""Links from clients to the server, which determine the received uploads; one file for each kind."""
+"""Link processes, which determine the uploads that the server receives; one file for each process."""
 
 from raylfl.heterogeneity.links.base import LINKS, Link
 

@@ -1,6 +1,6 @@
-"""The contract of links, which determine the received uploads.
+"""The base class of link processes, which determine the uploads that the server receives.
 
-Links fail independently for each client and round.
+A link fails independently for each client and round.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ LINKS: Registry[Link] = Registry("links", "raylfl.heterogeneity.links", lambda: 
 
 @dataclass
 class Link(Options, ABC):
-    """The link from a client to the server (in a ring: to the next client)."""
+    """The links over which clients send their uploads to the server (in a ring: to the next client)."""
 
     @abstractmethod
     def failure(self, r: int, clients: Ints, world: RunContext) -> Floats:
-        """Failure probabilities q_i that an upload is lost, float64 [C], of these clients (ids [C]) in round r."""
+        """The probability q_i that client i's upload of round r is lost, float64 [C], for C clients (ids [C])."""
 
     @abstractmethod
     def check(self, world: RunContext) -> None:
         """Checks the options against the number of clients N; raises BadValue."""
 
     def lost(self, r: int, clients: Ints, world: RunContext) -> Bools:
-        """The mask of lost uploads, bool [C]: Bernoulli(q_i) draws, keyed by (seed, round, client)."""
+        """The mask of lost uploads of round r, bool [C], for C clients (ids [C]).
+
+        The entries are Bernoulli(q_i) draws keyed by (seed, round, client); q_i as in `failure`.
+        """
         return keyed_uniform(world.seed, "link", r, clients) < self.failure(r, clients, world)

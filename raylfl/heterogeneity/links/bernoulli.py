@@ -1,4 +1,4 @@
-"""Bernoulli links: uploads lost with a probability per client, the communication heterogeneity of FedACS.
+"""Bernoulli links: each client's uploads are lost with its own probability (FedACS's communication heterogeneity).
 
 Weng, Ren, Xiao & Skoglund 2025, Sec. 2: client m fails with probability q_m. (Alg. 1 line 20 and eq. (22) print
 Bernoulli(q) for success; 1 - q is meant.)
@@ -17,9 +17,9 @@ from raylfl.heterogeneity.world import RunContext
 @LINKS.register("bernoulli", paper="FedACS")
 @dataclass
 class Bernoulli(Link):
-    """Uploads fail with probability q_i, independently.
+    """Uploads of client i are lost with probability q_i, independently.
 
-    q: the probability in [0, 1) that an upload is lost. dynamic: true: random q are redrawn every round.
+    q: the probabilities q_i in [0, 1), one value per client. dynamic: true: random q are redrawn every round.
     """
 
     q: ValuePerClient = 0.2  # FedACS, Fig. 4, left

@@ -1,8 +1,8 @@
-"""The contract of participation processes, and their common parts.
+"""Base classes of participation processes, which sample the clients of each round.
 
 There are two kinds. An `Availability` process (bernoulli, markov, ...) determines the available clients; used alone,
-all of them take part. A `Sampler` (uniform, weighted, ...) is the server's choice among the available clients; its
-option `availability` is a process of the first kind, so that the two compose.
+all available clients take part. A `Sampler` (uniform, weighted, ...) is the server's choice among the available
+clients; its option `availability` names an availability process.
 
 The draw of round r is a function of (seed, r): rounds may be drawn in any order.
 """
@@ -32,9 +32,10 @@ ATTEMPTS = 100  # largest number of draws under `on_empty: resample`; then the r
 
 @dataclass(frozen=True)
 class Draw:
-    """The sampled clients of a round.
+    """The C sampled clients of a round.
 
-    cohort: distinct client ids, int64 [C], ascending unless replayed from a record; draws: s_i >= 1, int64 [C].
+    cohort: distinct client ids, int64 [C], ascending unless replayed from a record. draws: how often each was drawn,
+    s_i >= 1, int64 [C].
     """
 
     cohort: Ints
@@ -42,18 +43,18 @@ class Draw:
 
     @staticmethod
     def once(ids: Ints) -> Draw:
-        """A draw with each of these distinct clients drawn once."""
+        """The draw that contains each of these distinct client ids once, in ascending order."""
         return Draw(np.sort(ids).astype(np.int64), np.ones(len(ids), dtype=np.int64))
 
 
 def sample_with_replacement(
     p: Floats, size: int, r: int, world: RunContext, available: Bools | None = None, attempt: int = 0
 ) -> Draw:
-    """A draw of M = size clients i.i.d. from p [N], normalised over the available clients.
+    """A draw of M = size clients of N, i.i.d. with probabilities p [N] normalised over the available clients.
 
     p >= 0 need not sum to 1. available: bool [N]; None: all. A client drawn s_i times appears once, with draws = s_i;
-    clients with p_i = 0 never appear. The draw is empty if no available client has p_i > 0. attempt: 0, then the number
-    of the redraw.
+    clients with p_i = 0 never appear. The draw is empty if no available client has p_i > 0. attempt: 0 for the first
+    draw of round r, k for its k-th redraw.
     """
     p = np.asarray(p, dtype=np.float64) if available is None else np.where(available, p, 0.0)
     assert p.shape == (world.count,), "one p per client"
@@ -70,14 +71,14 @@ def sample_with_replacement(
 class Participation(Options, ABC):
     """A process that samples the clients of each round.
 
-    on_empty: `skip` leaves a round without available clients empty; `resample` draws again, at most 100 times in all,
-    and then leaves it empty.
+    on_empty: `skip` leaves a round without sampled clients empty; `resample` redraws it until a client is sampled, but
+    leaves it empty after 100 draws.
     """
 
     on_empty: Literal["skip", "resample"] = "skip"
 
     def draw(self, r: int, world: RunContext) -> Draw:
-        """The sampled clients of round r and their draws, a function of (seed, r)."""
+        """The sampled clients of round r, a function of (seed, r); `on_empty` is applied."""
         return self._until_nonempty(lambda attempt: self.attempt(r, world, attempt))
 
     def _until_nonempty(self, one: Callable[[int], Draw]) -> Draw:
@@ -90,33 +91,33 @@ class Participation(Options, ABC):
 
     @abstractmethod
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
-        """The draw of round r; attempt: 0, then the number of the redraw."""
+        """One draw of round r; attempt: 0 for the first draw, k for the k-th redraw."""
 
     @abstractmethod
     def check(self, world: RunContext) -> None:
-        """Checks the options against N (lengths of lists, sizes above N); raises BadValue."""
+        """Checks that list lengths and cohort sizes fit the number of clients N; raises BadValue."""
 
     @abstractmethod
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """Expected draws E[s_i] in round r, float64 [N]; None if no closed form is known.
+        """The expected number of times E[s_i] that client i is drawn in round r, float64 [N].
 
-        For draws s_i <= 1 they are the inclusion probabilities.
+        Without replacement it is the inclusion probability. None if no closed form is known.
         """
 
     def eligible(self, r: int, world: RunContext, attempt: int = 0) -> Bools | None:
-        """The mask of available clients, bool [N]; None: all are available.
+        """The mask of available clients in round r, bool [N]; None: all are available.
 
-        attempt: 0, then the number of the redraw.
+        attempt: 0 for the first draw of the round, k for the k-th redraw.
         """
         return None
 
 
 class Availability(Participation):
-    """A process that determines the available clients; used alone, all of them take part."""
+    """A process that determines the available clients; used without a sampler, all available clients take part."""
 
     @abstractmethod
     def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
-        """The mask of available clients, bool [N]; attempt: 0, then the number of the redraw."""
+        """The mask of available clients in round r, bool [N]; attempt: 0 for the first draw, k for the k-th redraw."""
 
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         return Draw.once(np.flatnonzero(self.available(r, world, attempt)))
@@ -126,7 +127,7 @@ class Availability(Participation):
 
 
 class Independent(Availability):
-    """Independent availability of every client in every round: Bernoulli(p_i(r))."""
+    """Availability of client i in round r with probability p_i(r), independently of other clients and rounds."""
 
     @abstractmethod
     def probabilities(self, r: int, world: RunContext) -> Floats:
@@ -137,9 +138,10 @@ class Independent(Availability):
         return u < self.probabilities(r, world)
 
     def marginals(self, world: RunContext, r: int) -> Floats:
-        """Inclusion probabilities: p_i, or with resample p_i (1 - e^T)/(1 - e).
+        """Inclusion probabilities in round r [N]: p_i, or p_i (1 - e^T)/(1 - e) with `on_empty: resample`.
 
-        e = prod_j (1 - p_j): the probability of an empty draw; T = ATTEMPTS.
+        p_i: availability probability of client i; e = prod_j (1 - p_j): the probability of an empty draw; T = ATTEMPTS,
+        the largest number of draws.
         """
         p = self.probabilities(r, world)
         empty = float(np.prod(1 - p))
@@ -150,7 +152,7 @@ class Independent(Availability):
 
 @dataclass
 class Sampler(Participation):
-    """Sampling by the server: M of the available clients, or all if there are fewer.
+    """Sampling by the server: M of the available clients, or all of them if fewer are available.
 
     size: the cohort size M, at most N unless draws are with replacement.
     fraction: instead of size, M = fraction*N, rounded, at least 1.
@@ -170,7 +172,10 @@ class Sampler(Participation):
         self._process = None if self.availability is None else _availability(self.availability)
 
     def cohort_size(self, world: RunContext) -> int:
-        """The cohort size M, or the number of draws if the algorithm samples the clients (fedacs, optimal_sampling)."""
+        """The cohort size M; for sampling with replacement and by the algorithm itself, the number of draws.
+
+        Raises BadValue if `size` is above the number of clients and sampling is without replacement.
+        """
         if self.size is None:
             assert self.fraction is not None
             return max(1, math.floor(self.fraction * world.count + 0.5))
@@ -181,7 +186,10 @@ class Sampler(Participation):
         return self.size
 
     def draw_from(self, p: Floats, r: int, world: RunContext) -> Draw:
-        """A draw of M available clients with replacement; p: the algorithm's probabilities [N]; `on_empty` applies."""
+        """A draw of M available clients with replacement, for algorithms that sample the clients of a round themselves.
+
+        p: the algorithm's sampling probabilities [N]. `on_empty` is applied.
+        """
         size = self.cohort_size(world)
         return self._until_nonempty(
             lambda attempt: sample_with_replacement(p, size, r, world, self.eligible(r, world, attempt), attempt)
@@ -199,9 +207,9 @@ class Sampler(Participation):
         return None if self._process is None else self._process.available(r, world, attempt)
 
     def _choose(self, ids: int | Ints, size: int, r: int, world: RunContext, attempt: int) -> Draw:
-        """A uniform draw of `size` of these ids without replacement, or of all ids if there are fewer.
+        """A uniform draw of `size` client ids without replacement, or of all ids if there are fewer.
 
-        ids: an array of ids, or their number n for 0..n-1.
+        ids: the ids to choose from, as an array; or a number n for 0..n-1.
         """
         count = ids if isinstance(ids, int) else len(ids)
         rng = keyed(world.seed, "participation", r, attempt)
@@ -209,7 +217,10 @@ class Sampler(Participation):
 
 
 def _availability(options: dict[str, Any]) -> Availability:
-    """The availability process with these options. Raises BadValue for an unknown name or option."""
+    """The availability process that the sampler's option `availability` describes.
+
+    Raises BadValue for an unknown name or option, or the name of a sampler.
+    """
     choice = PARTICIPATION.choose(options, "availability")
     cls, known = choice.cls, [option.name for option in fields(choice.cls) if option.name != "on_empty"]
     if not issubclass(cls, Availability):

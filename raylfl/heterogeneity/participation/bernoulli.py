@@ -1,7 +1,7 @@
 """Independent Bernoulli participation: the "active arbitrary participation" of FOCUS.
 
 Ying, Li & Yang, NeurIPS 2025, Assumption 1, Case 2: client i takes part with probability p_i, independently of other
-clients and other rounds. The p_i need not sum to 1, and the cohort size varies.
+clients and rounds. The p_i need not sum to 1, and the cohort size varies.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ PAPER = {"ranges": [{"fraction": 0.9, "uniform": [0.1, 0.3]}, {"fraction": 0.1, 
 class Bernoulli(Independent):
     """Each client takes part with its own probability p_i, independently.
 
-    p: one value per client, drawn once per run; null: as in FOCUS's experiments, U(0.1, 0.3) for 90 % of the clients
-    and U(0.1, 0.9) for 10 %.
+    p: one value per client; random values are drawn once per run; null: as in FOCUS's experiments, U(0.1, 0.3) for 90 %
+    of the clients and U(0.1, 0.9) for 10 %.
     """
 
     p: ValuePerClient = None  # the default is not PAPER itself, because a config's own mapping would be merged into it

@@ -1,7 +1,7 @@
 """Cyclic client participation: groups of clients take turns.
 
 Cho et al. 2023; Li & Lyu (SFL), NeurIPS 2023, App. B. The N clients form Kbar groups. An epoch of Kbar rounds visits
-every group once, in a random order; each round samples n clients of its group without replacement. Kbar = N, n = 1 is
+every group once, in random order. Each round samples n clients of one group without replacement. Kbar = N, n = 1 is
 one client after the other (sequential FL); Kbar = 1 is uniform sampling (parallel FL).
 """
 
@@ -26,9 +26,9 @@ from raylfl.options import Ge
 class Cyclic(Sampler):
     """Groups of clients take turns; n clients of the current group are sampled.
 
-    groups: the number of groups Kbar, of consecutive clients, whose sizes differ by at most one. reshuffle: a new order
-    of the groups in every epoch; false: one random order for all epochs. size: the number n of sampled clients, at most
-    the smallest group.
+    groups: the number Kbar of groups; each has consecutive clients, and the sizes of groups differ by at most one.
+    reshuffle: a new order of the groups in every epoch; false: one random order for all epochs. size: the number n of
+    sampled clients, at most the size of the smallest group.
     """
 
     groups: Annotated[int, Ge(1)] = 1
@@ -45,7 +45,7 @@ class Cyclic(Sampler):
             raise BadValue(key, got=size if key == "size" else f"{self.fraction} ({size} clients)", need=need)
 
     def group(self, r: int, world: RunContext) -> Ints:
-        """The client ids of the group of round r."""
+        """The client ids of the group from which round r samples."""
         epoch, turn = divmod(r, self.groups)
         key = epoch if self.reshuffle else ONCE
         order = keyed(world.seed, "participation/groups", key).permutation(self.groups)
@@ -59,5 +59,5 @@ class Cyclic(Sampler):
         return self._choose(ids, self.cohort_size(world), r, world, attempt)
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """None: the marginals depend on the order of the groups and change from round to round."""
+        """None: the expected draws change from round to round with the random order of the groups."""
         return None

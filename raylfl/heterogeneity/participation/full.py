@@ -1,4 +1,4 @@
-"""Full participation."""
+"""Full participation: every client takes part in every round."""
 
 from __future__ import annotations
 

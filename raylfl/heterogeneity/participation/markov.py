@@ -3,9 +3,10 @@
     P(off -> on) = p_on, P(on -> off) = p_off; stationary P(on) = p_on/(p_on + p_off)
     mean length of a stay: on 1/p_off rounds, off 1/p_on rounds
 
-One uniform number u per round moves a chain: on -> on iff u < 1 - p_off, off -> on iff u < p_on. If u is below both
-thresholds or above both, the new state does not depend on the old one. The state of round r therefore follows from the
-last such round, without a simulation from round 0. Between the thresholds the state stays (p_on <= 1 - p_off) or flips.
+One uniform number u per round and client determines the new state: on -> on iff u < 1 - p_off, off -> on iff u < p_on.
+If u is below both thresholds or above both, the new state does not depend on the old one. The state in round r
+therefore follows from the last such round, without a simulation from round 0. If u is between the thresholds, the state
+stays the same (p_on <= 1 - p_off) or flips (p_on > 1 - p_off).
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class Markov(Availability):
 
     p_on: P(off -> on). p_off: P(on -> off). matrix: instead of p_on and p_off, the transition matrix of all clients:
     [[stay off, off -> on], [on -> off, stay on]], each row with sum 1. on_empty: `resample` redraws the step from round
-    r - 1 to r for this round only; the chain continues from its first draw, so that a round does not depend on redraws
-    of earlier rounds.
+    r - 1 to an empty round r. Round r + 1 continues from the first draw of round r, so that a round does not depend on
+    redraws of earlier rounds.
     """
 
     p_on: ValuePerClient = None
@@ -50,7 +51,7 @@ class Markov(Availability):
         self._recent: dict[tuple[int, int, int], Bools] = {}
 
     def _rates(self) -> tuple[Any, Any]:
-        """The rates (p_on, p_off), from these options or from `matrix`."""
+        """(p_on, p_off), from the options of these names or from `matrix`, not yet parsed."""
         if self.matrix is None:
             for key, value in (("p_on", self.p_on), ("p_off", self.p_off)):
                 if value is None:
@@ -82,7 +83,7 @@ class Markov(Availability):
         return u < np.where(self._state(r - 1, world, p_on, p_off), 1 - p_off, p_on)
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """The stationary P(on); None with resample, as it then depends on the previous round."""
+        """The stationary P(on) of each client [N]; None with `resample`: a redraw depends on the previous round."""
         return _stationary(*self._chains(world)) if self.on_empty == "skip" else None
 
     def _chains(self, world: RunContext) -> tuple[Floats, Floats]:
@@ -96,9 +97,9 @@ class Markov(Availability):
         return p_on, p_off
 
     def _state(self, r: int, world: RunContext, p_on: Floats, p_off: Floats) -> Bools:
-        """The states in round r, bool [N], by steps backwards from r.
+        """Whether each client is on in round r, bool [N], computed by steps backwards from round r.
 
-        Each step determines a client's state with probability 1 - |1 - p_on - p_off|.
+        Each step determines a client's state with probability 1 - |1 - p_on - p_off|. p_on, p_off: [N].
         """
         both, either = np.minimum(p_on, 1 - p_off), np.maximum(p_on, 1 - p_off)
         on, flipped = np.zeros(world.count, dtype=bool), np.zeros(world.count, dtype=bool)

@@ -1,7 +1,7 @@
-"""Sampling in one random order of the clients (random reshuffling over clients), repeated for the whole run.
+"""Sampling in one random order of the clients, repeated for the whole run (random reshuffling over clients).
 
-Round r samples places r*M, ..., r*M + M - 1 (mod N) of the order, so that any N consecutive places hold every client
-once.
+With N clients and M clients per round, round r samples the clients at positions r*M, ..., r*M + M - 1 (modulo N) of the
+order. Any N consecutive positions contain every client once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raylfl.heterogeneity.world import RunContext
 @PARTICIPATION.register("permutation", paper="SGD-RR over clients")
 @dataclass
 class Permutation(Sampler):
-    """The next M clients of one random order in each round.
+    """Each round samples the next M = `size` clients of one random order.
 
     A client that is not available at its turn is skipped until its next turn.
     """
@@ -32,5 +32,5 @@ class Permutation(Sampler):
         return Draw.once(ids if available is None else ids[available[ids]])
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """None: the order determines the cohort of a round."""
+        """None: the random order determines the cohort of each round."""
         return None

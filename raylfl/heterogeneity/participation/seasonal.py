@@ -5,7 +5,7 @@ Xiang et al., NeurIPS 2024, experiments: client i is available with probability 
     sinusoid    f(r) = A sin(2 pi r/P) + 1 - A          between 1 - 2A and 1
     staircase   f(r) = 1 in the first half of every P rounds, 1 - A in the second
 
-A = amplitude, P = period in rounds. The paper computes p_i from the client's labels; here it is any value per client.
+A: amplitude; P: period in rounds. The paper computes p_i from the client's labels; here it is any value per client.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from raylfl.options import Doc, Ge, Le
 
 @dataclass
 class Seasonal(Independent):
-    """Availability with probability p_i f(r), f periodic.
+    """Independent availability of client i in round r with probability p_i f(r), f periodic.
 
     p: the probabilities p_i at f = 1, one value per client.
     """
@@ -52,7 +52,7 @@ class Seasonal(Independent):
 @PARTICIPATION.register("sinusoid", paper="FedAWE")
 @dataclass
 class Sinusoid(Seasonal):
-    """Independent availability with probability p_i (A sin(2 pi r/P) + 1 - A)."""
+    """Independent availability in round r with probability p_i (A sin(2 pi r/P) + 1 - A), P: period, A: amplitude."""
 
     amplitude: Annotated[float, Ge(0), Le(0.5), Doc("the amplitude A, with 1 - 2A >= 0")] = 0.3
 
@@ -63,7 +63,7 @@ class Sinusoid(Seasonal):
 @PARTICIPATION.register("staircase", paper="FedAWE")
 @dataclass
 class Staircase(Seasonal):
-    """Independent availability: p_i in the first half of every P rounds, p_i (1 - A) in the second half."""
+    """Independent availability: p_i in the first half of every period, p_i (1 - A) in the second half, A: amplitude."""
 
     amplitude: Annotated[float, Ge(0), Le(1), Doc("the amplitude A; the lower step is 1 - A")] = 0.6
 

@@ -1,7 +1,8 @@
 """Replay of a recorded `participation.jsonl`.
 
 Cohort, draws, received uploads and local steps come from the record; `link`, `local.steps` and an algorithm's own
-sampling do not apply. A row may hold p and q of all clients (format: `raylfl.heterogeneity.trace`).
+sampling do not apply. A row may also hold the sampling probabilities p and failure probabilities q of all clients
+(format: `raylfl.heterogeneity.trace`).
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from raylfl.heterogeneity.world import RunContext
 class Trace(Participation):
     """Replay of a recorded run: its cohorts in their order, draws, received uploads and local steps.
 
-    path: a `participation.jsonl`, whose rows are found by their `round`.
+    path: a `participation.jsonl`; round r replays the row whose `round` is r.
 
-    `on_empty` has no effect: an empty row is replayed as an empty round.
+    `on_empty` has no effect: a row without clients is replayed as an empty round.
     """
 
     path: str = ""
@@ -65,13 +66,13 @@ class Trace(Participation):
         return Draw(np.array(row["cohort"], dtype=np.int64), np.array(row["draws"], dtype=np.int64))
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """Expected draws M p_i if the row holds p, else None."""
+        """Expected draws M p_i [N], M: the draws in the row of round r; None if the row has no p."""
         row = self.row(r)
         return sum(row["draws"]) * np.array(row["p"], dtype=np.float64) if "p" in row else None
 
 
 def _spans(rounds: list[int]) -> str:
-    """These rounds, in ascending order, as text in which consecutive rounds are a span: `0..4, 7`."""
+    """Ascending round numbers as text in which consecutive rounds are a span: `0..4, 7`."""
     if not rounds:
         return "no rounds"
     cuts = [0, *(np.flatnonzero(np.diff(rounds) > 1) + 1).tolist(), len(rounds)]

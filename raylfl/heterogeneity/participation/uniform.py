@@ -1,4 +1,4 @@
-"""Uniform sampling of M clients, as in McMahan 2017 and most analyses."""
+"""Uniform sampling of a fixed number of clients, as in McMahan 2017 and most analyses."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from raylfl.heterogeneity.world import RunContext
 @PARTICIPATION.register("uniform", paper="McMahan 2017")
 @dataclass
 class Uniform(Sampler):
-    """Uniform sampling of M clients, with or without replacement.
+    """Uniform sampling of M = `size` clients, with or without replacement.
 
-    replace: true: M i.i.d. draws; a client drawn s_i times trains once and counts s_i times.
+    replace: true: M i.i.d. draws; a client drawn s_i times trains once, and its upload counts s_i times.
     """
 
     replace: bool = False
@@ -30,7 +30,7 @@ class Uniform(Sampler):
         return self._choose(ids, size, r, world, attempt)
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """Expected draws M/N, with and without replacement; None if there is an availability process."""
+        """Expected draws M/N of each client [N], with and without replacement; None with an availability process."""
         if self._process is not None:
             return None
         return np.full(world.count, self.cohort_size(world) / world.count)

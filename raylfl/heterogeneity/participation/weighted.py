@@ -2,11 +2,9 @@
 
 Ying, Li & Yang, NeurIPS 2025, Assumption 1, Case 3. Without replacement, clients are drawn one after the other, each
 with probability proportional to its weight q_i among the remaining clients (as numpy's `choice` does). This is the
-order of independent exponential variables with rates q_i (Efraimidis & Spirakis 2006), so
+order of independent exponential variables with rates q_i (Efraimidis & Spirakis 2006). The sampled clients are thus
 
-    S_r = the M smallest of -log(u_i)/q_i,  u_i ~ U(0, 1) keyed by (seed, round, client)
-
-Only available clients have such a variable.
+    S_r = the M available clients with the smallest -log(u_i)/q_i,  u_i ~ U(0, 1) keyed by (seed, round, client)
 """
 
 from __future__ import annotations
@@ -32,10 +30,11 @@ _WEIGHT = Domain("a weight, at least 0", 0.0)
 @PARTICIPATION.register("weighted", paper="FOCUS, Case 3")
 @dataclass
 class Weighted(Sampler):
-    """Sampling of M clients with unequal weights, with or without replacement.
+    """Sampling of M = `size` clients with unequal weights, with or without replacement.
 
-    weights: a list [N]; `random`: U(0, 1) + 0.01 each, drawn once (FOCUS, Fig. 4); or `data_size`: n_i. Weights need
-    not sum to 1; a client of weight 0 is never sampled. replace: true: M i.i.d. draws.
+    weights: a list of one weight per client; `random`: U(0, 1) + 0.01 each, drawn once per run (FOCUS, Fig. 4); or
+    `data_size`: the client's number of samples. Weights need not sum to 1; a client of weight 0 is never sampled.
+    replace: true: M i.i.d. draws.
     """
 
     weights: Annotated[Any, Kind("a list, `random` or `data_size`")] = "random"
@@ -60,7 +59,7 @@ class Weighted(Sampler):
             raise BadValue("weights", got=got, need=f"{world.count}, one per client")
 
     def probabilities(self, world: RunContext) -> Floats:
-        """The normalised weights q_i, float64 [N]."""
+        """The weights q_i of all clients, normalised to sum 1, float64 [N]."""
         if self.weights == "random":
             q = keyed_uniform(world.seed, "participation/weights", ONCE, np.arange(world.count)) + 0.01
         elif self.weights == "data_size":
@@ -83,7 +82,7 @@ class Weighted(Sampler):
         return Draw.once(ids)
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """Expected draws M q_i with replacement; None without replacement or with an availability process."""
+        """Expected draws M q_i [N] with replacement; None without replacement or with an availability process."""
         if self._process is not None or not self.replace:
             return None
         return self.cohort_size(world) * self.probabilities(world)

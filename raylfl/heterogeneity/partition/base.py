@@ -1,10 +1,10 @@
-"""The contract of a partition, which gives every training sample an owner.
+"""The base class of partitions, which assign each training sample to one client or drop it.
 
-There are n samples, N clients and K distinct labels. A partition fills one vector owner [n] with client ids; -1 is a
-dropped sample. `Split` holds the same information by client: N ascending index lists.
+There are n samples, N clients and K distinct labels. A partition computes the owner of each sample [n]: a client id, or
+-1 for a dropped sample. `Split` holds the same information by client: N ascending lists of sample indices.
 
-Impossible options raise BadValue. Its key is an option of the partition ("alpha", "min_size"), or "name" if the data
-cannot be partitioned this way at all, or "num_clients", a top-level key that callers do not prefix.
+Impossible options raise BadValue. The error's key is an option of the partition ("alpha", "min_size"), or "name" if the
+data cannot be partitioned this way, or "num_clients", a top-level key to which callers add no prefix.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ PARTITIONS: Registry[Partition] = Registry("partitions", "raylfl.heterogeneity.p
 class Samples:
     """The properties of the training data that a partition can use.
 
-    count: n. labels: int64 [n], any integers; None: unlabelled data. owners: index lists of the clients that the data
-    source itself defines; None if it defines none.
+    count: the number of samples n. labels: int64 [n], any integers; None: unlabelled data. owners: the sample indices
+    of each client that the data source itself defines (writers, hospitals); None if it defines no clients.
     """
 
     count: int
@@ -54,7 +54,7 @@ class Samples:
 
     @property
     def classes(self) -> Ints:
-        """The distinct labels, ascending [K]."""
+        """The K distinct labels, ascending [K]."""
         return self._coded[0]
 
     @property
@@ -64,12 +64,12 @@ class Samples:
 
     @property
     def codes(self) -> Ints:
-        """Labels as positions in `classes`, 0..K-1 [n]."""
+        """The label of each of the n samples as its position in `classes`, 0..K-1 [n]."""
         return self._coded[1]
 
     @property
     def class_sizes(self) -> Ints:
-        """Numbers n_c of samples of each class [K]."""
+        """The number of samples of each class, in the order of `classes` [K]."""
         return self._coded[2]
 
 
@@ -77,7 +77,8 @@ class Samples:
 class Split:
     """The samples of each client.
 
-    clients: N disjoint index lists, each int64 and ascending. dropped: samples that no client owns.
+    clients: the sample indices of each of the N clients, disjoint, each list int64 and ascending. dropped: the number
+    of samples that no client owns.
     """
 
     clients: list[Ints]
@@ -85,7 +86,7 @@ class Split:
 
     @staticmethod
     def of(owner: Ints, num_clients: int) -> Split:
-        """A split from the owner of each sample [n]; -1: dropped."""
+        """A split over N = num_clients clients from the owner of each of n samples, 0..N-1 [n]; -1: dropped."""
         order = np.argsort(owner, kind="stable")
         ends = np.cumsum(np.bincount(owner + 1, minlength=num_clients + 1))
         clients = [order[start:end] for start, end in pairwise(ends)]
@@ -93,17 +94,17 @@ class Split:
 
     @property
     def sizes(self) -> Ints:
-        """Numbers n_i of samples of each client [N]."""
+        """The number of samples of each client, int64 [N]."""
         return np.array([len(indices) for indices in self.clients], dtype=np.int64)
 
 
 class Partition(Options, ABC):
-    """A way to divide data over clients. Subclasses are dataclasses whose fields are the options."""
+    """A rule that divides training samples over clients. Subclasses are dataclasses whose fields are the options."""
 
     def split(self, samples: Samples, num_clients: int, seed: int) -> Split:
-        """The split of the samples over N clients, a function of the arguments and the options.
+        """The split of the samples over `num_clients` clients, a function of the arguments and the options.
 
-        Raises BadValue, which names the option to change, if there is no such split.
+        Raises BadValue, which names the option to change, if the options allow no split.
         """
         if not 1 <= num_clients <= samples.count:
             need = f"1..{samples.count}, the samples in this data"
@@ -111,9 +112,12 @@ class Partition(Options, ABC):
         return Split.of(self.assign(samples, num_clients, keyed(seed, "partition")), num_clients)
 
     def fixed_clients(self, samples: Samples) -> int | None:
-        """The number of clients N if the partition determines it, so that num_clients may be null; None: any N."""
+        """The number of clients if the partition determines it (num_clients may then be null); None: any number."""
         return None
 
     @abstractmethod
     def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
-        """The owner of each sample, int64 [n] of 0..N-1; -1: the sample is dropped."""
+        """The owner of each of the n samples, int64 [n], 0..num_clients-1; -1: the sample is dropped.
+
+        Raises BadValue if the options do not fit the data. rng: for all random draws.
+        """

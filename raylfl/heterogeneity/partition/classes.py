@@ -22,8 +22,8 @@ from raylfl.options import Ge
 class Classes(Partition):
     """C random classes per client, the samples of a class split evenly over its clients.
 
-    As in the paper's code, the labels are first dealt to the clients in turn (here in random order), so that each label
-    has an owner; the other classes of a client are random. With C = 1 and N a multiple of K, every label has N/K
+    As in the paper's code, the K classes are first dealt to the N clients in turn (here in random order): each class
+    has an owner. The other classes of a client are random. With C = 1 and N a multiple of K, every class has N/K
     clients, as in FedACS's MNIST experiment with 20 clients.
     """
 
@@ -43,9 +43,10 @@ class Classes(Partition):
 
 
 def allocate(classes: int, num_clients: int, num_classes: int, rng: np.random.Generator) -> Bools:
-    """A random allocation of classes to clients, as a mask owned [N, K].
+    """A random allocation of K = num_classes classes to N = num_clients clients, as a mask, bool [N, K].
 
-    Each client (row) owns `classes` of the K = num_classes classes, and each class (column) has at least one client.
+    Each client (row) owns `classes` of the K classes, and each class (column) has at least one client. This requires
+    ceil(K/N) <= classes <= K.
     """
     # For fewer clients than labels, ceil(K/N) <= C classes per client are dealt in turn, which covers all labels.
     turns = -(-num_classes // num_clients)

@@ -1,7 +1,7 @@
-"""Common parts of partitions: proportions to counts, counts to owners, redraws, and checks of given lists.
+"""Common functions of partitions: counts from proportions, owners from counts, redraws, and checks.
 
-A label-based partition is determined by its count matrix [N, K] (samples of class c at client i) and a shuffle of
-each class. A redraw therefore costs a matrix, not a pass over the data.
+A label-based partition of K classes over N clients is determined by its count matrix [N, K] (samples of class c at
+client i) and a shuffle of each class. A redraw therefore draws a new matrix and does not touch the data.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from raylfl.core.population import Bools, Floats, Ints
 from raylfl.errors import BadValue
 
 REDRAWS = 1000  # draws before a min_size counts as unreachable; Dir(0.1) over 100 clients takes a few tens
-REDRAWN_ENTRIES = 10**8  # bound of draws x entries, so that a refusal takes seconds rather than minutes
+REDRAWN_ENTRIES = 10**8  # largest number of draws times entries of the matrix: an error comes after seconds
 
 
 def equal_sizes(total: int, parts: int) -> Ints:
-    """Sizes of `parts` parts that sum to `total` and differ by at most one, the larger ones first.
+    """The sizes of `parts` parts of `total` samples, int64 [parts]; they differ by at most one, the larger ones first.
 
     >>> equal_sizes(11, 3).tolist()
     [4, 4, 3]
@@ -27,9 +27,9 @@ def equal_sizes(total: int, parts: int) -> Ints:
 
 
 def cut(proportions: Floats, total: int) -> Ints:
-    """Whole numbers near total * p_j that sum to `total`, for proportions p_j with sum 1.
+    """Whole numbers near total * p_j that sum to `total`, for proportions p_1, p_2, ... with sum 1.
 
-    They are the differences of floor(total * (p_1 + ... + p_j)).
+    Number j is the difference of floor(total * (p_1 + ... + p_j)) and the same with j - 1.
 
     >>> cut(np.array([0.25, 0.25, 0.5]), 10).tolist()
     [2, 3, 5]
@@ -40,22 +40,23 @@ def cut(proportions: Floats, total: int) -> Ints:
 
 
 def grouped(codes: Ints, rng: np.random.Generator) -> Ints:
-    """All sample indices [n], sorted by the samples' `codes` [n] (whole numbers) and shuffled within each code."""
+    """All sample indices 0..n-1, sorted by the samples' `codes` [n] (whole numbers) and shuffled within each code."""
     shuffled = rng.permutation(len(codes))
     return shuffled[np.argsort(codes[shuffled], kind="stable")]
 
 
 def smallest(keys: Floats, count: int) -> Bools:
-    """A mask, of the shape of `keys`, of the `count` smallest entries in each row."""
+    """The mask of the `count` smallest entries in each row of the matrix `keys`, in the shape of `keys`."""
     chosen = np.zeros(keys.shape, dtype=bool)
     np.put_along_axis(chosen, keys.argpartition(count - 1, axis=1)[:, :count], True, axis=1)
     return chosen
 
 
 def deal(counts: Ints, codes: Ints, rng: np.random.Generator) -> Ints:
-    """A random owner of each sample [n], such that client i owns counts[i, c] samples of class c.
+    """A random owner 0..N-1 of each of n samples, int64 [n], such that client i owns counts[i, c] samples of class c.
 
-    counts: [N, K], each column with the size of its class as sum; codes: the class 0..K-1 of each sample [n].
+    counts: [N, K] for N clients and K classes; column c sums to the size of class c. codes: the class 0..K-1 of each
+    sample [n].
     """
     clients, classes = counts.shape
     assert np.array_equal(counts.sum(axis=0), np.bincount(codes, minlength=classes))
@@ -65,10 +66,11 @@ def deal(counts: Ints, codes: Ints, rng: np.random.Generator) -> Ints:
 
 
 def dirichlet_counts(class_sizes: Ints, alpha: float, owned: Bools, cap: float, rng: np.random.Generator) -> Ints:
-    """Counts [N, K]: for each class, n_c samples in proportions p_c ~ Dir(alpha * 1) over the owners of the class.
+    """The number of samples of each class c at each client i, int64 [N, K]: class by class, in Dirichlet proportions.
 
-    class_sizes: n_c [K]. owned: bool [N, K], the classes that each client may own. cap: a client with this many samples
-    gets no more, unless all owners of a class have reached the cap.
+    The class_sizes[c] samples of class c are divided in proportions ~ Dir(alpha * 1) over the clients with owned[i, c].
+    owned: bool [N, K]. cap: a client that has this many samples gets no more, unless all owners of a class have reached
+    the cap.
     """
     counts = np.zeros(owned.shape, dtype=np.int64)
     sizes = np.zeros(len(owned), dtype=np.int64)
@@ -83,10 +85,11 @@ def dirichlet_counts(class_sizes: Ints, alpha: float, owned: Bools, cap: float, 
 
 
 def redraw(draw: Callable[[], Ints], min_size: int, alpha: float) -> Ints:
-    """The first count matrix [N, K] from `draw` in which every client has at least `min_size` samples.
+    """The first matrix from repeated calls of `draw` in which every client has at least `min_size` samples.
 
-    alpha: the concentration with which `draw` draws, for the message. Raises BadValue for min_size after REDRAWS draws
-    without success (fewer draws for large matrices).
+    The matrices hold the number of samples of each client (row) and class (column). alpha: the Dirichlet concentration
+    in `draw`, for the message. Raises BadValue for min_size after REDRAWS draws without success (fewer for large
+    matrices).
     """
     counts = draw()
     best, redraws = 0, min(REDRAWS, max(20, REDRAWN_ENTRIES // counts.size))
@@ -101,7 +104,7 @@ def redraw(draw: Callable[[], Ints], min_size: int, alpha: float) -> Ints:
 
 
 def owners(clients: Sequence[Ints], count: int) -> Ints:
-    """The owner of each of `count` samples, from the clients' index lists; -1 for samples in no list.
+    """The owner of each of `count` samples, int64 [count], from the clients' lists of sample indices; -1: in no list.
 
     Raises ValueError for an index that is out of range or listed twice.
     """
@@ -120,14 +123,14 @@ def owners(clients: Sequence[Ints], count: int) -> Ints:
 
 
 def check_min_size(min_size: int, total: int, num_clients: int) -> None:
-    """Checks that `total` samples suffice for `min_size` per client; raises BadValue."""
+    """Checks that `total` samples suffice for `min_size` samples per client; raises BadValue."""
     if min_size * num_clients > total:
         need = f"at most {total // num_clients}: {total} samples over num_clients={num_clients}"
         raise BadValue("min_size", got=min_size, need=need)
 
 
 def check_classes(classes: int, num_clients: int, num_classes: int) -> None:
-    """Checks that N clients with `classes` distinct labels each can own all K labels; raises BadValue."""
+    """Checks that clients with `classes` distinct labels each can own all `num_classes` labels; raises BadValue."""
     fewest = -(-num_classes // num_clients)
     need = f"{fewest}..{num_classes}"
     if classes > num_classes:

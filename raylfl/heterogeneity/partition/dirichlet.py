@@ -26,13 +26,13 @@ from raylfl.options import Ge, Gt
 @PARTITIONS.register("dirichlet", paper="Yurochkin et al. 2019")
 @dataclass
 class Dirichlet(Partition):
-    """Each class is divided over the clients in proportions ~ Dir(alpha * 1_N).
+    """Each class is divided over the N clients in proportions p ~ Dir(alpha * 1_N).
 
     alpha: concentration; small: few clients hold most of a class. E[sum_i p_i^2] = (alpha + 1) / (N alpha + 1).
     min_size: the partition is redrawn until every client has this many samples; 0 allows clients without samples.
-    balance: none: as drawn. cap: a client with n/N samples or more gets no further class, as in the paper's
-    published code. equal: as drawn, then random samples move from clients above n/N to clients below it, until
-    sizes differ by at most one.
+    balance: none: as drawn. cap: a client with n/N samples or more (n: samples of all clients) gets no further class,
+    as in the paper's published code. equal: as drawn, then random samples move from larger to smaller clients until
+    sizes differ by at most one (no redraws).
     """
 
     alpha: Annotated[float, Gt(0)] = 0.1  # as in FedACS and FedAWARE; FedACS also has 0.05, 0.2, 0.35
@@ -53,9 +53,10 @@ class Dirichlet(Partition):
 
 
 def level(owner: Ints, num_clients: int, rng: np.random.Generator) -> Ints:
-    """Owners [n] such that client sizes differ by at most one: random samples move from larger to smaller clients.
+    """Owners of n samples [n] with client sizes that differ by at most one, after moves of random samples.
 
-    owner: the client of each sample before that, [n].
+    Samples move from clients above the equal size to clients below it. owner: the owners before the moves [n], 0..N-1;
+    not changed in place.
     """
     target = equal_sizes(len(owner), num_clients)
     sizes = np.bincount(owner, minlength=num_clients)

@@ -20,12 +20,12 @@ from raylfl.options import Gt
 @PARTITIONS.register("dirichlet_client", paper="Hsu et al. 2019")
 @dataclass
 class DirichletClient(Partition):
-    """Each client has a label mix ~ Dir(alpha * prior); all clients have equal sizes.
+    """Each client has class proportions ~ Dir(alpha * prior), and client sizes differ by at most one.
 
-    prior: the label mix of the whole data, with sum 1, so that alpha is the total concentration: alpha = 1 is skewed,
-    alpha -> 0 leaves one class per client. Clients draw in random order, sample by sample and without replacement; a
-    class that is used up leaves the mix, which is normalised again. The last clients therefore get the remaining
-    samples, whatever their mix. Sizes differ by at most one.
+    The prior is the class proportions of the whole data. As it sums to 1, alpha is the total concentration: alpha = 1
+    is skewed, alpha -> 0 gives one class per client. In random order, each client draws its samples one by one without
+    replacement. Once a class is used up, the proportions of the other classes are normalised again. The last clients
+    therefore get the remaining samples, whatever their proportions.
     """
 
     alpha: Annotated[float, Gt(0)] = 0.05  # total concentration; 0.05 as in FOCUS, Fig. 8, with 32 clients
@@ -42,20 +42,22 @@ class DirichletClient(Partition):
 
 
 def log_dirichlet(alpha: Floats, count: int, rng: np.random.Generator) -> Floats:
-    """Logarithms of `count` draws from Dir(alpha), up to a constant in each row: [count, K].
+    """Logarithms of `count` draws from Dir(alpha) over K classes, up to a constant in each row: [count, K].
 
-    With alpha = 0.005 a proportion may be 10^-1000 and still matter once the likelier classes are used up. The gamma
-    variates G are therefore drawn as log G(a) = log G(a + 1) + log(U) / a (Marsaglia & Tsang 2000).
+    alpha: the concentration of each class [K]. With 0.005 a proportion may be 10^-1000, below the smallest float, and
+    still matter once the likelier classes are used up. The logarithms of the gamma variates G(a) of shape a are
+    therefore drawn directly: log G(a) = log G(a + 1) + log(U) / a, U ~ U(0, 1) (Marsaglia & Tsang 2000).
     """
     shape = (count, len(alpha))
     return np.log(rng.standard_gamma(alpha + 1, shape)) - rng.standard_exponential(shape) / alpha
 
 
 def draw_labels(size: int, log_mix: Floats, left: Ints, rng: np.random.Generator) -> Ints:
-    """Class counts [K] of `size` draws without replacement; left: samples of each class that are still available [K].
+    """The number of samples of each of K classes [K] among `size` draws without replacement.
 
-    log_mix: logarithms of the class proportions, up to a constant [K]. Draws of a used-up class are repeated among the
-    other classes, which has the same distribution as drawing one sample after the other.
+    log_mix: logarithms of the class proportions, up to a constant [K]. left: available samples of each class [K], at
+    least `size` in total. Draws of a used-up class are repeated among the other classes; the counts have the same
+    distribution as if samples were drawn one by one.
     """
     drawn = np.zeros_like(left)
     while (missing := size - int(drawn.sum())) > 0:  # every pass except the last uses up a class

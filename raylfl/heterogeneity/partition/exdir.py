@@ -29,15 +29,15 @@ REALLOCATIONS = 300  # draws of the classes before rare classes are completed by
 @PARTITIONS.register("exdir", paper="Li & Lyu 2023 (SFL), App. G.1")
 @dataclass
 class ExDir(Partition):
-    """C random classes per client, then Dirichlet over the owners of each class.
+    """C random classes per client, then Dirichlet proportions over the clients of each class.
 
-    1. Each client gets C distinct random classes, redrawn until every class has at least
-       max(floor(C N / (5 K)), 1) clients (after 300 draws, rare classes are completed by exchanges).
-    2. For each class c in turn: its samples in proportions p_c ~ Dir(alpha * 1) over its clients without those that
-       already have n/N samples (the cap). Redrawn until every client has min_size samples.
+    1. Each of the N clients gets C of the K classes at random. This is redrawn until every class has at least
+       max(floor(C N / (5 K)), 1) clients; after 300 draws, exchanges between clients complete the rare classes.
+    2. Each class in turn is divided over its clients in proportions ~ Dir(alpha * 1). A client that already has n/N
+       samples (the cap; n: samples of all clients) gets no more. Redrawn until every client has min_size samples.
 
     Every sample has an owner. If all clients of a class have reached the cap, they share the class as if there were no
-    cap; the published code then gives the whole class to the last client.
+    cap; the published code instead gives the whole class to the last client.
     """
 
     classes: Annotated[int, Ge(1)] = 2  # classes per client C; in the paper C = 1 and 2, with alpha = 10
@@ -57,11 +57,12 @@ class ExDir(Partition):
 
 
 def allocate(classes: int, num_clients: int, num_classes: int, rng: np.random.Generator) -> Bools:
-    """The classes of each client (step 1 of ExDir), as a mask owned [N, K] with C = classes random ones in each row.
+    """The C = classes random classes of each client (step 1 of ExDir), as a mask, bool [N, K].
 
-    Each class has at least max(floor(C N / (5 K)), 1) clients. Redrawing alone would take 10^42 draws for C = 1, 100
-    clients and 100 classes. After REALLOCATIONS draws the last one is completed: a random client of the most common
-    class exchanges it for the rarest class, and so on.
+    Rows are the N = num_clients clients, columns the K = num_classes classes. Each class has at least
+    max(floor(C N / (5 K)), 1) clients. Redrawing alone would take 10^42 draws for C = 1, N = K = 100. In the last of
+    REALLOCATIONS draws, a random client of the most common class therefore exchanges it for the rarest class, until
+    every class has enough clients.
     """
     fewest = max(classes * num_clients // (5 * num_classes), 1)
     for _ in range(REALLOCATIONS):

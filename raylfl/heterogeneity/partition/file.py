@@ -1,8 +1,8 @@
-"""Partition files: JSON {client: [indices]}, clients "0".."N-1", written and read.
+"""Partition files, reading and writing: JSON {client: [sample indices]} with clients "0".."N-1".
 
 The published partitions of SFL (Li & Lyu 2023, github.com/liyipeng00/convergence, folder `partition`) are such files,
-for example `cifar10_M[500]_exdir[2 10.0].txt`, with unsorted indices. `load` reads these files, and the published code
-reads the files that `save` writes (under a name of that form).
+for example `cifar10_M[500]_exdir[2 10.0].txt`, with unsorted indices. `load` reads these files. SFL's published code
+reads the files that `save` writes, if they are named like this example.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FORM = "a JSON file {client: [indices]} with clients 0..N-1"
 @PARTITIONS.register("file")
 @dataclass
 class File(Partition):
-    """A partition read from a file: JSON {client: [indices]}.
+    """A partition read from a JSON file {client: [sample indices]}.
 
     path: the file, relative to the working directory. Clients without samples are allowed; samples in no list are
     dropped.
@@ -55,7 +55,10 @@ class File(Partition):
 
 
 def load(path: str | os.PathLike[str]) -> list[Ints]:
-    """The clients' sample indices, in the order of the file. Raises BadValue for a file of another form."""
+    """The sample indices of clients 0..N-1, each list in the order of the file.
+
+    Raises BadValue for an unreadable file or one of another form.
+    """
     try:
         content = parse(Path(path).expanduser().read_text(encoding="utf-8"))
     except OSError as problem:
@@ -68,7 +71,10 @@ def load(path: str | os.PathLike[str]) -> list[Ints]:
 
 
 def save(path: str | os.PathLike[str], clients: Sequence[Ints]) -> None:
-    """Writes the clients' sample indices, one line per client; atomic, even if the process is killed."""
+    """Writes the clients' sample indices, one line per client, and creates missing folders.
+
+    The write is atomic: the file is complete or unchanged, even if the process is killed.
+    """
     path = Path(path)
     lines = ",\n".join(f'"{i}": {np.asarray(indices).tolist()}' for i, indices in enumerate(clients))
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from raylfl.heterogeneity.partition.deal import equal_sizes
 @PARTITIONS.register("iid")
 @dataclass
 class Iid(Partition):
-    """Random split into equal sizes, which differ by at most one."""
+    """Random samples for each client; the numbers of samples differ by at most one."""
 
     def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
         return rng.permutation(np.repeat(np.arange(num_clients), equal_sizes(samples.count, num_clients)))

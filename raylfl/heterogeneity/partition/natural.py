@@ -15,9 +15,9 @@ from raylfl.heterogeneity.partition.deal import owners
 @PARTITIONS.register("natural")
 @dataclass
 class Natural(Partition):
-    """The partition defined by the data source (`client_indices`).
+    """The partition that the data source defines by its `client_indices`, such as one client per writer.
 
-    num_clients is the number of owners in the data source. Samples without an owner are dropped.
+    num_clients is the number of these clients; each has samples. Samples that belong to no client are dropped.
     """
 
     def fixed_clients(self, samples: Samples) -> int | None:

@@ -16,9 +16,9 @@ from raylfl.options import Gt
 @PARTITIONS.register("quantity", paper="Li et al. 2022")
 @dataclass
 class Quantity(Partition):
-    """Random samples for each client, whose numbers n_i are in proportions ~ Dir(alpha).
+    """Random samples for each client, in Dirichlet proportions: client i gets n_i of the n samples.
 
-    Every client first gets one sample, so that no client is without data; the other n - N samples are divided in
+    Each of the N clients first gets one sample: no client is without data. The other n - N samples are divided in
     proportions p ~ Dir(alpha * 1_N):
     E[n_i] = n/N, Var[n_i] = (n - N)^2 (1/N) (1 - 1/N) / (N alpha + 1).
     """

@@ -17,11 +17,11 @@ from raylfl.options import Ge
 @PARTITIONS.register("shards", paper="McMahan et al. 2017")
 @dataclass
 class Shards(Partition):
-    """Samples sorted by label and cut into N*s equal blocks, s random blocks per client.
+    """Samples sorted by label and cut into N*s equal blocks, s random blocks for each of the N clients.
 
-    FedAWARE's "Statistical Only" is 100 clients with 2 of 200 blocks each. As blocks are equal, n mod (N*s) samples,
-    chosen at random, are dropped. A block may hold the end of one label and the beginning of the next, so that a client
-    can have more than s labels.
+    FedAWARE's "Statistical Only" is 100 clients with 2 of 200 blocks each. To make the blocks equal, n mod (N*s) of the
+    n samples are dropped at random. A block may hold samples of two or more labels: a client can have more than s
+    labels.
     """
 
     shards_per_client: Annotated[int, Ge(1)] = 2  # blocks per client s

@@ -1,7 +1,8 @@
-"""Statistics of a split: sizes, classes, label entropy, distance to the global label mix.
+"""Statistics of a split: sizes, classes, label entropy, distance to the global label distribution.
 
-counts [N, K]: number of samples of class c at client i; p_i = counts[i] / n_i: the label mix of client i; p: the mix of
-all clients together. A client without samples has no mix: its entropy and distance are nan.
+counts [N, K]: the number of samples of class c at client i, for N clients and K classes; p_i = counts[i] / n_i: the
+label distribution of client i, which has n_i samples; p: the label distribution of all clients together. A client
+without samples has no label distribution: its entropy and distance are nan.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from raylfl.heterogeneity.partition.base import Samples, Split
 
 
 def class_counts(split: Split, samples: Samples) -> Ints:
-    """Class counts [N, K], columns in the order of `samples.classes`. Raises BadValue for unlabelled data."""
+    """The number of samples of each of K classes at each of N clients, int64 [N, K].
+
+    Columns are in the order of `samples.classes`. Raises BadValue for unlabelled data.
+    """
     clients, classes = len(split.clients), samples.num_classes
     rows = np.repeat(np.arange(clients), split.sizes)
     columns = samples.codes[np.concatenate(split.clients)]
@@ -23,7 +27,10 @@ def class_counts(split: Split, samples: Samples) -> Ints:
 
 
 def label_entropy(counts: Ints) -> Floats:
-    """Label entropies -sum_c p_i(c) ln p_i(c) [N], in nats: 0 for one class, ln K for equal shares.
+    """The label entropy -sum_c p_i(c) ln p_i(c) of each of N clients [N], in nats; nan for clients without samples.
+
+    counts: [N, K], samples of class c at client i; p_i(c): the share of class c in client i's samples. The entropy is 0
+    for one class and ln K for equal shares of all K classes.
 
     >>> label_entropy(np.array([[4, 0], [2, 2]])).round(3).tolist()
     [0.0, 0.693]
@@ -34,10 +41,11 @@ def label_entropy(counts: Ints) -> Floats:
 
 
 def emd(counts: Ints) -> Floats:
-    """Distances sum_c |p_i(c) - p(c)| [N] to the global label mix, from 0 to below 2.
+    """The distance sum_c |p_i(c) - p(c)| of each of N clients to the global label distribution [N], from 0 to below 2.
 
-    This is the earth mover's distance of Zhao et al. ("Federated learning with non-IID data", 2018), in which all
-    labels are equally far apart. It is twice the total variation distance.
+    counts: [N, K], samples of class c at client i; p_i(c), p(c): shares of class c in client i's samples and in all
+    samples. This is the earth mover's distance of Zhao et al. ("Federated learning with non-IID data", 2018), in which
+    all labels are equally far apart. It is twice the total variation distance; nan for clients without samples.
 
     >>> emd(np.array([[2, 2], [4, 0]])).tolist()
     [0.5, 0.5]
@@ -47,14 +55,20 @@ def emd(counts: Ints) -> Floats:
 
 
 def label_mix(counts: Ints) -> Floats:
-    """Label mixes p_i(c) [N, K]; rows of nan for clients without samples."""
+    """The share of each of K classes in each of N clients' samples [N, K]; rows of nan for clients without samples.
+
+    counts: [N, K], samples of class c at client i.
+    """
     sizes = counts.sum(axis=1, keepdims=True)
     mix: Floats = np.divide(counts, sizes, out=np.full(counts.shape, np.nan), where=sizes > 0)
     return mix
 
 
 def per_client(split: Split, samples: Samples) -> dict[str, Ints | Floats]:
-    """Columns [N] by name: client, samples and, for labelled data, classes, label_entropy, emd."""
+    """Statistics of the N clients, arrays [N] by name.
+
+    They are client (its id), samples and, for labelled data, classes, label_entropy and emd.
+    """
     columns: dict[str, Ints | Floats] = {"client": np.arange(len(split.clients)), "samples": split.sizes}
     if samples.labels is not None:
         counts = class_counts(split, samples)
@@ -65,16 +79,16 @@ def per_client(split: Split, samples: Samples) -> dict[str, Ints | Floats]:
 
 
 def table(split: Split, samples: Samples) -> list[dict[str, Any]]:
-    """One row per client with the columns of `per_client`, as plain numbers."""
+    """One row per client with the statistics of `per_client`, as plain numbers."""
     columns = per_client(split, samples)
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def summary(split: Split, samples: Samples) -> list[dict[str, Any]]:
-    """One row per column of `per_client`: {"measure", "min", "median", "mean", "std", "max"} over the clients.
+    """One row per statistic of `per_client`: {"measure", "min", "median", "mean", "std", "max"} over the clients.
 
-    Clients without samples count in the columns samples and classes only.
+    Label entropy and emd are summarised over clients with samples only. std: with divisor N, not N - 1.
     """
     columns = per_client(split, samples)
     del columns["client"]

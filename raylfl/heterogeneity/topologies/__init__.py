@@ -1,4 +1,4 @@
-"""Topologies: the graphs of methods without a server, one file for each kind."""
+"""Topologies: the graphs over which the clients of methods without a server exchange messages."""
 
 from raylfl.heterogeneity.topologies.base import TOPOLOGIES, Graph
 

@@ -1,7 +1,8 @@
-"""The contract of topologies: the graph between the clients, for methods without a server.
+"""The base class of topologies: the graph between the clients, for methods without a server.
 
 A graph has one node for each client. In each round the participation process determines the nodes that work, and the
-link process the messages that arrive: a message of node i is lost with probability q_i, independently on every edge.
+link process determines the messages that arrive: a message sent by node i is lost with probability q_i, independently
+on every edge.
 """
 
 from __future__ import annotations
@@ -93,22 +94,28 @@ class Graph(Options, ABC):
 
     @abstractmethod
     def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
-        """The graph of round r on nodes 0..N-1 (an nx.DiGraph if `directed`)."""
+        """The graph of round r on one node 0, 1, ... for each client; an nx.DiGraph if `directed`."""
 
     def check(self, world: RunContext) -> None:
-        """Checks the options against the number of clients N; raises BadValue."""
+        """Checks that the options fit the number of clients; raises BadValue."""
         self.check_links(world)
         self.pairs(0, world)
 
     def check_links(self, world: RunContext) -> None:
-        """Checks that values per client fit N, and that the edges in the file `links` exist; raises BadValue."""
+        """Checks that values per client fit the number of clients, and that the edges in the file `links` exist.
+
+        Raises BadValue otherwise. In a graph that changes, only the client numbers of these edges are checked.
+        """
         for values in filter(None, (self._latency, self._bandwidth)):
             values.check(world.count)
         if self._links is not None:
             self._links.check(world.count, None if self.changes else self.pairs(0, world))
 
     def pairs(self, r: int, world: RunContext) -> Ints:
-        """The directed edges (from, to) of round r, int64 [E, 2] in ascending order; an undirected edge twice."""
+        """The E directed edges (from, to) of round r, int64 [E, 2], in ascending order.
+
+        An undirected edge gives two rows; self-loops are left out. The array is cached: do not change it.
+        """
         key = (world.seed, world.count, r if self.changes else 0)
         if key not in self._pairs:
             found = np.array(sorted(self.graph(r, world).to_directed().edges), dtype=np.int64).reshape(-1, 2)
@@ -118,7 +125,10 @@ class Graph(Options, ABC):
         return self._pairs[key]
 
     def edges(self, r: int, world: RunContext, link: Link) -> Edges:
-        """The edges of round r, and which of their messages arrive; the object of the last call if nothing changed."""
+        """The edges of round r and the mask of those whose message arrives.
+
+        Returns the object of the last call if edges and mask are the same as then.
+        """
         pairs = self.pairs(r, world)
         arrives = ~self.lost(r, pairs, world, link)
         last = self._edges
@@ -127,9 +137,10 @@ class Graph(Options, ABC):
         return last
 
     def lost(self, r: int, pairs: Ints, world: RunContext, link: Link) -> Bools:
-        """The mask of lost messages along the edges `pairs` [E, 2], bool [E].
+        """The mask of lost messages in round r, bool [E], one for each of the E directed edges `pairs` [E, 2].
 
-        A message is lost with the failure probability q of its sender. The draws are keyed by (seed, round, from, to).
+        A message is lost with its sender's failure probability in `link`. The draws are keyed by (seed, round, from,
+        to).
         """
         if not len(pairs):
             return np.zeros(0, dtype=bool)
@@ -137,9 +148,10 @@ class Graph(Options, ABC):
         return keyed_uniform(world.seed, "edge", r, pairs @ np.array([world.count, 1])) < q
 
     def seconds(self, ends: Ints, floats: Floats, world: RunContext) -> Floats:
-        """Virtual seconds [M] of M messages.
+        """The virtual seconds that each of M messages takes [M].
 
-        ends: sender and receiver of each, [M, 2], as client ids; -1: a server. floats: the size of each, [M].
+        ends: sender and receiver of each message, [M, 2], as client ids; -1: a server. floats: the number of floats in
+        each message [M].
         """
         clients = np.arange(world.count)
         latency: Floats = np.append(self._latency.at(0, clients, world), 0.0)[ends].max(axis=1)
@@ -157,7 +169,7 @@ class Graph(Options, ABC):
         return latency + floats / rate
 
     def regular(self, world: RunContext) -> bool:
-        """Whether every node has the same number of edges in and out, in round 0."""
+        """Whether all nodes have the same number of incoming and of outgoing edges in round 0."""
         pairs = self.pairs(0, world)
         degrees = [np.bincount(ends, minlength=world.count) for ends in pairs.T]
         return len(np.unique(degrees)) <= 1
@@ -166,7 +178,7 @@ class Graph(Options, ABC):
 @TOPOLOGIES.register("auto")
 @dataclass(kw_only=True)
 class Auto(Graph):
-    """The graph of the method: a server's star or SFL's chain; for methods without a server the undirected ring."""
+    """The graph of the method: a server's star or SFL's chain; for methods without a server, the undirected ring."""
 
     def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
         import networkx as nx

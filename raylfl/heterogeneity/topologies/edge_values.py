@@ -4,8 +4,8 @@
     {uniform: [lo, hi]}          U(lo, hi) of each edge
     {lognormal: [mean, sigma]}   exp(mean + sigma z), z ~ N(0, 1)
 
-An edge's value is drawn once per run, is the same in both directions, and depends on the seed and its two clients only,
-also in a graph that changes. The file `topology.links` sets values of single edges.
+An edge's value is drawn once per run and is the same in both directions. It depends on the seed and the edge's two
+clients only, even if the graph changes. The file `topology.links` sets values of single edges.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ ValuePerEdge = Annotated[Any, Kind("a number, {uniform: [lo, hi]} or {lognormal:
 
 @dataclass(frozen=True)
 class PerEdge:
-    """A parsed specification of values per edge; see the module's docstring for its forms."""
+    """A parsed specification of one value per edge; see the module's docstring for its forms."""
 
     values: PerClient
 
     @staticmethod
     def parse(spec: object, key: str, domain: Domain) -> PerEdge:
-        """The parsed specification. Raises BadValue for another form or a value outside the domain.
+        """The specification `spec`, parsed. Raises BadValue for another form or a value outside the domain.
 
-        key: the option's name, for messages and as the key of the random draws; domain: the values it accepts.
+        key: the option's name, for messages and as a key of the random draws. domain: the accepted values.
         """
         if not (isinstance(spec, (int, float)) or (isinstance(spec, Mapping) and set(spec) <= set(FORMS))):
             hint = "topology.links names a file with values of single edges"
@@ -44,6 +44,6 @@ class PerEdge:
         return PerEdge(PerClient.parse(spec, key, domain, purpose=f"topology/{key}"))
 
     def at(self, ends: Ints, world: RunContext) -> Floats:
-        """The values [M] of M edges; ends: the two clients of each edge [M, 2], in either order."""
+        """The values of M edges, float64 [M]; ends: the two client ids of each edge [M, 2], in either order."""
         numbers = np.sort(ends, axis=1) @ np.array([world.count, 1])
         return self.values.at(0, numbers, world)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @TOPOLOGIES.register("file")
 @dataclass(kw_only=True)
 class File(Graph):
-    """The edges in a text file, one per line: two client numbers, `0 1`; text after a # is a comment."""
+    """The edges in a text file, two client numbers per line, such as `0 1`; text after a # is a comment."""
 
     path: Annotated[str, Doc("a text file with an edge on each line")] = ""
     one_way: Annotated[bool, Doc("true: a line `0 1` is an edge from 0 to 1 only")] = False
@@ -62,7 +62,7 @@ def _read_edges(path: str) -> list[tuple[int, int]]:
 @TOPOLOGIES.register("recorded")
 @dataclass(kw_only=True)
 class Recorded(Graph):
-    """The graph of another run, round by round: the messages that arrived there, from its topology.jsonl."""
+    """The graph of each round of another run, and the messages that arrived, from that run's topology.jsonl."""
 
     path: Annotated[str, Doc("a topology.jsonl; with its participation.jsonl as `participation: trace`")] = ""
 
@@ -98,7 +98,7 @@ class Recorded(Graph):
         return found
 
     def lost(self, r: int, pairs: Ints, world: RunContext, link: Link) -> Bools:
-        """The mask of the messages that were lost in the record, bool [E]; the link process does not apply."""
+        """The mask of messages lost in the record, bool [E], for E edges `pairs` [E, 2]; `link` is not used."""
         arrived = {
             edge for edge, arrives in zip(self._rows[r]["edges"], self._rows[r]["arrives"], strict=True) if arrives
         }

@@ -1,7 +1,7 @@
-"""Latency and bandwidth of single edges, from a text file: one edge a line, `0 1 0.05 2000`.
+"""Latency and bandwidth of single edges, from a text file with one edge per line, such as `0 1 0.05 2000`.
 
-The four numbers are two clients in either order, seconds, and floats a second (`inf`: infinite); text after a # is a
-comment.
+The four numbers are two clients in either order, the latency in seconds, and the bandwidth in floats per second (`inf`:
+infinite). Text after a # is a comment.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ KEY = "links"
 
 @dataclass(frozen=True)
 class EdgeLinks:
-    """The links in a file of L lines: ends [L, 2] (smaller client first), latency [L], bandwidth [L].
+    """The L edges in a file, with their latency and bandwidth.
 
-    latency: in seconds; bandwidth: in floats a second.
+    ends: client ids [L, 2], the smaller one first. latency: in seconds [L]. bandwidth: in floats per second [L].
     """
 
     path: str
@@ -33,7 +33,7 @@ class EdgeLinks:
 
     @staticmethod
     def read(path: str) -> EdgeLinks:
-        """The links in a file. Raises BadValue for an unreadable file, a bad number, or an edge listed twice."""
+        """The edges in the file `path`. Raises BadValue for an unreadable file, a bad number, or a repeated edge."""
         with reading(KEY, path, "a text file with lines of two client numbers, seconds and floats a second"):
             rows = [(int(a), int(b), float(seconds), float(rate)) for a, b, seconds, rate in words(path)]
         ends = np.sort(np.array([row[:2] for row in rows], dtype=np.int64).reshape(-1, 2), axis=1)
@@ -51,9 +51,9 @@ class EdgeLinks:
         return EdgeLinks(path, ends, latency, bandwidth)
 
     def check(self, count: int, pairs: Ints | None) -> None:
-        """Checks that clients 0..count-1 include all ends and that a constant graph has the edges.
+        """Checks that the file's edges are between clients 0..count-1 and are edges of the graph.
 
-        pairs: the edges of the constant graph [E, 2]; None: the graph changes. Raises BadValue.
+        pairs: the E edges of a constant graph [E, 2]; None: the graph changes and is not checked. Raises BadValue.
         """
         beyond = self.ends[:, 1] >= count
         if beyond.any():
@@ -67,9 +67,10 @@ class EdgeLinks:
                 )
 
     def of(self, ends: Ints, count: int) -> tuple[Bools, Ints]:
-        """(the mask [M] of those of M pairs of clients that have a line in the file, the numbers of these lines).
+        """Finds M pairs of clients in the file; returns a mask of the found pairs, bool [M], and their indices.
 
-        ends: the pairs [M, 2], in either order; count: the number of clients N.
+        The indices are rows of `self.ends`, one for each found pair. ends: the pairs [M, 2], the two clients in either
+        order; -1: a server, never in the file. count: the number of clients of the run.
         """
         own, wanted = _codes(self.ends, count), _codes(ends, count)
         order = np.argsort(own)
@@ -82,7 +83,10 @@ class EdgeLinks:
 
 @contextmanager
 def reading(key: str, path: str, need: str) -> Iterator[None]:
-    """A context that turns errors of reading a file into BadValue for this key."""
+    """A context manager that turns OSError and ValueError into BadValue for the option `key`.
+
+    path: the file that is read; need: its expected content; both are for the message.
+    """
     try:
         yield
     except (OSError, ValueError) as error:
@@ -90,13 +94,16 @@ def reading(key: str, path: str, need: str) -> Iterator[None]:
 
 
 def words(path: str) -> list[list[str]]:
-    """The words of each line of a text file, without comments and empty lines."""
+    """The words of each line of a text file, without comments (text after a #) and empty lines."""
     lines = Path(path).read_text(encoding="utf-8").splitlines()
     return [found for line in lines if (found := line.partition("#")[0].split())]
 
 
 def _codes(ends: Ints, count: int) -> Ints:
-    """A number for each pair of the `count` clients, the same in either order; -1 for a pair with a server."""
+    """A number for each of M pairs of clients [M], the same in either order; -1 for a pair with a server.
+
+    ends: client ids, -1 for a server [M, 2]; count: the number of clients.
+    """
     low, high = np.minimum(ends[:, 0], ends[:, 1]), np.maximum(ends[:, 0], ends[:, 1])
     return np.where(low < 0, -1, low * count + high)
 

@@ -1,4 +1,4 @@
-"""Random graphs: Erdos-Renyi, random regular and small world, drawn by the run's seed."""
+"""Random graphs: Erdos-Renyi, random regular and small world. The draws depend on the run's seed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from raylfl.options import Doc, Ge, Gt, Le
 if TYPE_CHECKING:
     import networkx as nx
 
-ATTEMPTS = 100  # draws until one is connected
+ATTEMPTS = 100  # largest number of draws until a graph is connected
 
 
 @dataclass(kw_only=True)
 class RandomGraph(Graph):
-    """A random graph, drawn until it is connected; if `dynamic`, one draw in each round, connected or not."""
+    """A random graph, redrawn until it is connected; if `dynamic`, one draw in each round, connected or not."""
 
     dynamic: Annotated[bool, Doc("true: the graph is redrawn every round, and need not be connected")] = False
 
@@ -39,7 +39,7 @@ class RandomGraph(Graph):
 
     @abstractmethod
     def drawn(self, count: int, seed: int) -> nx.Graph[int]:
-        """One draw of the graph on `count` nodes; seed: determines the draw."""
+        """One draw of the graph on nodes 0..count-1, a function of `seed`."""
 
 
 @TOPOLOGIES.register("erdos_renyi")
@@ -58,7 +58,7 @@ class ErdosRenyi(RandomGraph):
 @TOPOLOGIES.register("random_regular")
 @dataclass(kw_only=True)
 class RandomRegular(RandomGraph):
-    """Every node has `degree` neighbours; the graph is uniform among all such graphs, asymptotically."""
+    """Every node has `degree` neighbours; for many nodes, all such graphs are about equally likely."""
 
     degree: Annotated[int, Ge(1), Doc("the neighbours of each node; N times degree is even")] = 4
 
@@ -74,7 +74,7 @@ class RandomRegular(RandomGraph):
 @TOPOLOGIES.register("small_world", paper="Watts & Strogatz 1998")
 @dataclass(kw_only=True)
 class SmallWorld(RandomGraph):
-    """A ring of nodes with edges to `degree` nearest neighbours; each edge gets a random end with probability p."""
+    """A ring of nodes with edges to `degree` nearest neighbours; with probability p an edge gets a random end."""
 
     degree: Annotated[int, Ge(2), Doc("nearest neighbours, half of them on either side")] = 4
     p: Annotated[float, Ge(0), Le(1), Doc("the probability that an edge is rewired")] = 0.2

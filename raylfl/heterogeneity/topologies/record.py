@@ -4,9 +4,9 @@
      "nodes": [0, 1, 4], "W": {"own": [0.5, ...], "entries": [[1, 0, 0.33], ...]}}
 
 `edges`: the directed edges (from, to) between all nodes, an undirected edge twice. `arrives`: whether a message along
-each edge arrives. `nodes`: the nodes that worked in the round. Each matrix (W; C; or R and C) has its diagonal `own`,
-in the order of `nodes`, and entries [i, j, weight]: the weight of node j's row in the new row of node i.
-`topology: {name: recorded, path: ...}` replays the file for any method.
+each edge arrives. `nodes`: the nodes that worked in the round. Each mixing matrix of the method (W; C; or R and C) has
+its diagonal `own`, in the order of `nodes`, and `entries` [i, j, weight]: the weight of node j's vector in the new
+vector of node i. `topology: {name: recorded, path: ...}` replays the file for any method without a server.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from raylfl.heterogeneity.trace import Row
 
 
 def graph_row(round_: int, edges: Edges, nodes: Ints, matrices: Mapping[str, Mixing]) -> Row:
-    """The row of a round, as plain numbers.
+    """The row of round `round_`, as plain numbers.
 
-    nodes: the working nodes; matrices: mixing matrices by name, whose rows and columns are these nodes.
+    nodes: ids of the nodes that worked [C]. matrices: mixing matrices by name; row and column k are those of nodes[k].
     """
     return {
         "round": round_,
@@ -35,13 +35,13 @@ def graph_row(round_: int, edges: Edges, nodes: Ints, matrices: Mapping[str, Mix
 
 
 class GraphLines:
-    """Lines of topology.jsonl; the text of a line is reused while graph, nodes and matrices stay the same."""
+    """Lines of topology.jsonl; the text of the last line is reused while graph, nodes and matrices stay the same."""
 
     def __init__(self) -> None:
         self._last: tuple[tuple[object, ...], bytes, str] = (), b"", ""
 
     def line(self, round_: int, edges: Edges, nodes: Ints, matrices: Mapping[str, Mixing]) -> str:
-        """The line of a round; arguments: as of `graph_row`."""
+        """The line of round `round_` with its newline; arguments as in `graph_row`."""
         objects, at, text = self._last
         given = (edges, *matrices.values())
         same = len(objects) == len(given) and all(a is b for a, b in zip(objects, given, strict=True))

@@ -1,4 +1,4 @@
-"""Graphs that change every round: one-peer exponential, and sequences that average exactly after a few rounds."""
+"""Graphs that change every round in a fixed sequence: one-peer exponential and hyper-cuboid graphs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class OnePeerExponential(Graph):
     """In round r node i sends to node i + 2^k modulo N, k = r mod ceil(log2 N): one message per node and round.
 
-    For N a power of two the matrices of log2(N) successive rounds have the product 11^T/N: consensus in finite time.
+    If N is a power of two, the mixing matrices of log2(N) successive rounds have the product 11^T/N (1: the vector of
+    ones): after these rounds all nodes have the exact average.
     """
 
     @property
@@ -37,10 +38,11 @@ class OnePeerExponential(Graph):
 @TOPOLOGIES.register("hyper_cuboid", paper="Nguyen et al. 2023")
 @dataclass(kw_only=True)
 class HyperCuboid(Graph):
-    """Consensus in finite time for any N = p_1 ... p_m (prime factors): groups of p_k nodes average in round k.
+    """Exact averages after m rounds for any N = p_1 ... p_m (prime factors): groups of p_k nodes average in round k.
 
-    A node's number is written in the mixed base (p_1, ..., p_m); in round r the nodes that differ only in digit r mod m
-    are a complete group. The matrices of m successive rounds have the product 11^T/N.
+    A node's number is written in the mixed base (p_1, ..., p_m). In round r all nodes whose numbers differ only in one
+    digit, number r mod m, exchange with each other. The mixing matrices of m successive rounds have the product 11^T/N
+    (1: the vector of ones).
     """
 
     @property
@@ -65,7 +67,7 @@ class HyperCuboid(Graph):
 
 
 def prime_factors(count: int) -> list[int]:
-    """The prime factors of a number >= 1, ascending.
+    """The prime factors of `count` >= 1, with repetition, ascending.
 
     >>> prime_factors(12), prime_factors(7), prime_factors(1)
     ([2, 2, 3], [7], [])

@@ -1,4 +1,4 @@
-"""Graphs of fixed form: complete, star, rings, grid and torus, exponential, hypercube."""
+"""Graphs that are the same in every round: complete, star, rings, grid, torus, exponential, hypercube."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Complete(Graph):
 @TOPOLOGIES.register("star")
 @dataclass(kw_only=True)
 class Star(Graph):
-    """Node 0 exchanges with every other node: a graph of clients, without a server beside them."""
+    """Node 0 exchanges with every other node; it is a client, not a server."""
 
     def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
         import networkx as nx
@@ -40,7 +40,7 @@ class Star(Graph):
 @TOPOLOGIES.register("ring")
 @dataclass(kw_only=True)
 class Ring(Graph):
-    """Node i exchanges with nodes i - 1 and i + 1."""
+    """Node i exchanges with nodes i - 1 and i + 1, modulo the number of nodes."""
 
     def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
         import networkx as nx
@@ -51,7 +51,7 @@ class Ring(Graph):
 @TOPOLOGIES.register("directed_ring")
 @dataclass(kw_only=True)
 class DirectedRing(Graph):
-    """Node i sends to node i + 1."""
+    """Node i sends to node i + 1, modulo the number of nodes."""
 
     @property
     def directed(self) -> bool:
@@ -66,7 +66,7 @@ class DirectedRing(Graph):
 @TOPOLOGIES.register("grid")
 @dataclass(kw_only=True)
 class Grid(Graph):
-    """A rectangle of rows times N/rows nodes, each with its neighbours left, right, above and below."""
+    """A rectangle of `rows` times N/rows nodes, each with its neighbours left, right, above and below."""
 
     rows: Annotated[int, Ge(1), Doc("the rows, a divisor of N; null: the largest one up to sqrt(N)")] | None = None
     periodic: ClassVar[bool] = False
@@ -92,7 +92,7 @@ class Torus(Grid):
 @TOPOLOGIES.register("exponential", paper="Ying et al. 2021")
 @dataclass(kw_only=True)
 class Exponential(Graph):
-    """Node i sends to nodes i + 1, i + 2, i + 4, ...: about log2(N) edges per node, spectral gap about 1/log2(N)."""
+    """Node i sends to nodes i + 1, i + 2, i + 4, ...: about log2(N) edges per node, spectral gap about 2/log2(N)."""
 
     @property
     def directed(self) -> bool:
@@ -105,7 +105,7 @@ class Exponential(Graph):
 @TOPOLOGIES.register("hypercube")
 @dataclass(kw_only=True)
 class Hypercube(Graph):
-    """Nodes are the corners of a cube of log2(N) dimensions; N is a power of two."""
+    """Nodes and edges of a cube of log2(N) dimensions; the number of nodes N is a power of two."""
 
     def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
         import networkx as nx
@@ -118,7 +118,7 @@ class Hypercube(Graph):
 
 
 def circulant(count: int, steps: Sequence[int]) -> nx.DiGraph[int]:
-    """A directed graph on N = count nodes with edges from i to i + k modulo N for each of the steps k.
+    """A directed graph on `count` nodes with edges from i to i + k modulo `count` for each k in `steps`.
 
     Unlike networkx's `circulant_graph`, it has no edges to i - k.
     """

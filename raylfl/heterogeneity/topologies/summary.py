@@ -1,4 +1,4 @@
-"""Properties of a graph: degrees, diameter, spectral gap, and the mixing rate with absent nodes and lost messages."""
+"""Properties of a topology: degrees, diameter, spectral gap, and mixing rate with absent nodes and lost messages."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from raylfl.heterogeneity.world import RunContext
 if TYPE_CHECKING:
     import networkx as nx
 
-ROUNDS = 50  # rounds whose product of matrices is measured
-EXACT = 1e-12  # norms below it are zero up to rounding
+ROUNDS = 50  # largest number of rounds whose mixing matrices are multiplied for the mixing rate
+EXACT = 1e-12  # a norm below this is zero up to rounding
 
 
 def numbers(graph: Graph, world: RunContext, family: Family) -> dict[str, int | float | str]:
     """Size, degrees, diameter and spectral gap of the graph of round 0, by name.
 
-    The gap is that of the mixing matrix of the family if all nodes work and all messages arrive.
+    The gap is that of the mixing matrix if all nodes work and all messages arrive. family: the kind of mixing matrix
+    that the method needs; for `pair`, the gap of its row-stochastic matrix R.
     """
     import networkx as nx
 
@@ -40,7 +41,7 @@ def numbers(graph: Graph, world: RunContext, family: Family) -> dict[str, int | 
 
 
 def whole(graph: Graph, world: RunContext) -> nx.DiGraph[int]:
-    """The edges of round 0 as a directed graph."""
+    """The graph of round 0 as a directed graph, with an undirected edge as two directed ones."""
     import networkx as nx
 
     drawn = nx.empty_graph(world.count, create_using=nx.DiGraph)
@@ -55,16 +56,20 @@ def _first(graph: Graph, world: RunContext, family: Family) -> Mixing:
 
 
 def weights(graph: Graph, world: RunContext, family: Family) -> Floats:
-    """The mixing matrix of round 0 [N, N] if every node works and every message arrives; R for the family `pair`."""
+    """The mixing matrix of round 0 if every node works and every message arrives, [N, N] for N nodes.
+
+    For the family `pair` it is the row-stochastic matrix R.
+    """
     return _first(graph, world, family).matrix
 
 
 def mixing_rate(graph: Graph, world: RunContext, family: Family, participation: Participation, link: Link) -> float:
     """The mixing rate: 1 minus the mean factor per round by which differences between nodes shrink.
 
-    It is 1 - |(I - 11^T/N) W_{T-1} ... W_0|^(1/T) over the first T <= 50 rounds, in the spectral norm, with the working
-    nodes and received messages of each round; for column-stochastic matrices it measures differences of columns. It is
-    1 if the differences vanish, as after a sequence that averages exactly.
+    It is 1 - |(I - 11^T/N) W_{T-1} ... W_0|^(1/T), in the spectral norm. W_r: the mixing matrix of round r [N, N] with
+    the nodes that work and the messages that arrive; T: the number of rounds of the run, at most 50; 1: the vector of
+    ones. For the family `column`, I - 11^T/N is multiplied from the right, which gives differences between columns. The
+    rate is 1 if the differences vanish.
     """
     n, rounds = world.count, min(ROUNDS, world.rounds)
     product: Floats = np.eye(n)
