@@ -1,4 +1,4 @@
-"""Curves of pooled seeds: a metric against rounds, traffic, local steps or virtual time, drawn on an Axes."""
+"""Curves of a metric against rounds, traffic, local steps or virtual time: means over seeds, drawn on an Axes."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Curve:
 
 
 def curve(group: Group, metric: str, axis: str = "rounds", *, band: str = "minmax", window: int = 1) -> Curve | None:
-    """The curve of a group; None if no seed has both the metric and the axis.
+    """The curve of a group's metric against the cost `axis` (a key of `AXES`); None if no seed has both.
 
-    A point is one round: its x and y are means over the seeds that measured the metric in that round. Each seed is
-    first smoothed by a trailing moving average over `window` measured values. band: `minmax` (range of the seeds) or
-    `std` (mean -+ sample standard deviation).
+    A point is one round: its x and y are means over the seeds that measured the metric in that round. Each seed's
+    values are first smoothed by a trailing moving average over `window` measured values. band: `minmax` (from the
+    lowest to the highest seed) or `std` (mean -+ sample standard deviation).
     """
     seeds = [_series(run, metric, axis, window) for run in group.runs]
     rounds = np.unique(np.concatenate([rounds for rounds, _, _ in seeds]))
@@ -60,7 +60,7 @@ def curve(group: Group, metric: str, axis: str = "rounds", *, band: str = "minma
 
 
 def _series(run: RunRecord, metric: str, axis: str, window: int) -> tuple[Floats, Floats, Floats]:
-    """(rounds, costs, smoothed values) of one seed, at the rounds with a finite value."""
+    """(rounds, costs, smoothed values) of one seed, at the rounds with a finite value; empty without the cost."""
     values, spent = run.column(metric), cost(run, axis)
     if spent is None:
         return np.empty(0), np.empty(0), np.empty(0)
@@ -69,9 +69,10 @@ def _series(run: RunRecord, metric: str, axis: str, window: int) -> tuple[Floats
 
 
 def default_window(groups: Sequence[Group], metric: str) -> int:
-    """The default smoothing window: a fiftieth of the measured points for noisy metrics (accuracies, losses), else 1.
+    """The default window of the moving average, in measured points; 1: no smoothing.
 
-    Short curves (under 200 points) and distances, whose decay an average would delay, are not smoothed.
+    For noisy metrics (accuracies, training and test loss) it is a fiftieth of the points of the longest run. Curves of
+    under 200 points are not smoothed, nor are other metrics such as distances, whose decay an average would delay.
     """
     noisy = "accuracy" in metric or metric in {"train/loss", "test/loss"}
     points = max((int(np.isfinite(run.column(metric)).sum()) for group in groups for run in group.runs), default=0)
@@ -87,11 +88,11 @@ def draw(
     target: float | None = None,
     promised: Sequence[tuple[Curve, Line]] = (),
 ) -> None:
-    """Draws the curves of one panel, with bands, labels and scales.
+    """Draws the curves of one metric on `ax`, with bands, labels and scales.
 
-    target: the value of a horizontal line. promised: curves of theorems' bounds, drawn thin and without markers.
-    Losses, distances and gradient norms are drawn on a log scale if some of their values are positive and none is
-    negative. A diverging curve may then leave the frame, so that the others stay readable.
+    axis: the cost on the x axis, a key of `AXES`. target: the metric's value of a horizontal line. promised: curves of
+    theorems' bounds. Losses, distances and gradient norms are drawn on a log scale if some of their values are positive
+    and none is negative. The log scale ends below a diverging curve's values to keep the other curves readable.
     """
     data = [item for item, _ in curves]
     log = wants_log(metric, data)
@@ -111,7 +112,7 @@ def draw(
 
 
 def wants_log(metric: str, curves: Sequence[Curve]) -> bool:
-    """Whether a log scale suits the metric: it typically decays over orders of magnitude, and no value is negative."""
+    """Whether the metric is one of LOG, some of its values are positive, and none is negative."""
     if metric.rpartition("/")[2] not in LOG:
         return False
     values = np.concatenate([item.mean for item in curves])
@@ -132,7 +133,7 @@ def _line(ax: Axes, item: Curve, line: Line, scale: float, offset: float, log: b
 
 
 def _thin(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Reduces a line to about MAX_POINTS points: the lowest and the highest of every bin, so that no peak is lost."""
+    """Reduces a line to about MAX_POINTS points: the lowest and the highest of every bin, which keeps all peaks."""
     if len(x) <= MAX_POINTS:
         return x, y
     bins = np.array_split(np.arange(len(x)), MAX_POINTS // 2)
@@ -141,7 +142,7 @@ def _thin(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 
 
 def _thin_band(x: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats, Floats]:
-    """The band (x, low, high) reduced to at most MAX_POINTS / 2 points, which keeps the extremes of each bin."""
+    """Reduces a band to at most MAX_POINTS / 2 points (x, lowest, highest), the extremes of each bin."""
     if len(x) <= MAX_POINTS // 2:
         return x, low, high
     starts = np.unique(np.linspace(0, len(x) - 1, MAX_POINTS // 2).astype(int))
@@ -165,7 +166,7 @@ def _format_x(ax: Axes, axis: str, curves: Sequence[Curve]) -> None:
 
 
 def _cap(ax: Axes, curves: Sequence[Curve]) -> None:
-    """Cuts a log axis at 100 times the largest first value of the curves, if one of them exceeds that."""
+    """Cuts a log y axis at 100 times the largest first value of the curves, if a curve exceeds that."""
     cap = 100 * max(item.mean[0] for item in curves)
     if cap > 0 and max(item.mean.max() for item in curves) > cap:
         ax.set_ylim(top=cap)
@@ -174,8 +175,8 @@ def _cap(ax: Axes, curves: Sequence[Curve]) -> None:
 def log_axis(axis: Axis, low: float, high: float) -> None:
     """Sets the ticks of a log axis from `low` to `high`.
 
-    From two decades on, ticks are powers of ten. On a shorter axis they are 1, 2 and 5 times these, or equal steps if
-    it is very short; their labels are rounded to 3 digits, or more where neighbouring ticks would otherwise look equal.
+    On an axis of two decades or more, ticks are powers of ten. On a shorter axis they are 1, 2 and 5 times powers of
+    ten, or equal steps below 0.7 decades. Their labels have 3 digits, or more if neighbouring labels would be equal.
     """
     decades = math.log10(high / low)
     axis.set_minor_formatter(NullFormatter())

@@ -2,8 +2,8 @@
 
 Conventions:
     std is the sample standard deviation (ddof 1), nan for a single value;
-    rounds in `metrics.jsonl` are 0-based and values are measured after the server step, so that a target reached in
-    row r took r + 1 rounds;
+    rounds in `metrics.jsonl` are 0-based and values are measured after the server step: a target reached in the row
+    of round r took r + 1 rounds;
     non-finite values (a diverged run) are worse than any finite value and make a mean infinite.
 """
 
@@ -25,7 +25,7 @@ MAIN_METRICS = ("test/accuracy", "global/distance", "train/loss", "test/loss", "
 
 @dataclass(frozen=True)
 class Axis:
-    """An x axis of curves; columns: the cumulative metrics whose sum it shows, none for the axis of rounds."""
+    """An x axis of curves: the sum of the cumulative metrics `columns`, or rounds if there are none."""
 
     key: str
     label: str
@@ -50,7 +50,7 @@ AXES = {
 class Stat:
     """The mean and the sample standard deviation of `count` values.
 
-    of: how many values there could be, such as all seeds where only `count` of them reached a target.
+    of: the number of values if none were missing, for example all seeds if only `count` of them reached a target.
     """
 
     mean: float
@@ -60,7 +60,7 @@ class Stat:
 
     @staticmethod
     def over(values: Sequence[float] | Floats, of: int | None = None) -> Stat:
-        """The statistic of the values; mean nan for none, inf if one is not finite.
+        """The statistic of the values; its mean is nan without values, and inf if a value is not finite.
 
         >>> Stat.over([1.0, 3.0])
         Stat(mean=2.0, std=1.4142135623730951, count=2, of=2)
@@ -76,10 +76,10 @@ class Stat:
 
 
 def main_metric(runs: Sequence[RunRecord]) -> str:
-    """The main metric: the first measured of `test/accuracy`, `global/distance`, `train/loss`, other losses, any.
+    """The main metric of a report: the first measured one of MAIN_METRICS, then of all others.
 
-    A metric that all runs have measured takes precedence over one that only some have. `train/loss` if no run has
-    rounds.
+    A metric that all runs have measured takes precedence over one that only some runs have measured. `train/loss` if no
+    run has rounds.
     """
     started = [run for run in runs if len(run.rounds)]
     others = dict.fromkeys(name for run in started for name in run.metrics)
@@ -92,9 +92,10 @@ def main_metric(runs: Sequence[RunRecord]) -> str:
 
 
 def cost(run: RunRecord, axis: str) -> Floats | None:
-    """The cumulative cost at each row of the run [R]: rounds (r + 1), floats, local steps or virtual seconds.
+    """The cumulative cost after each of the run's R recorded rounds [R]; None if the run did not record it.
 
-    axis: a key of AXES. None if the run did not record the cost.
+    axis: a key of AXES, which determines the cost: rounds (r + 1 after round r), floats, local steps or virtual
+    seconds.
     """
     if axis == "rounds":
         return run.rounds.astype(np.float64) + 1
@@ -103,10 +104,10 @@ def cost(run: RunRecord, axis: str) -> Floats | None:
 
 
 def counted_axes(runs: Sequence[RunRecord]) -> list[str]:
-    """The axes that at least one run has counted, without axes that repeat another one.
+    """The keys of AXES whose cost at least one run has recorded, without redundant ones.
 
-    Computation time is left out if it equals the local steps. The busiest link is left out if no client sends to
-    another one, because it is then a client's link with the server.
+    Computation time is left out if it equals the local steps in all runs. The busiest link is left out if no client
+    sends to another client, because it is then a client's link with the server.
     """
     counted = [axis for axis in AXES if any(cost(run, axis) is not None for run in runs)]
     if not any(np.nanmax(run.column(PEER), initial=0.0) > 0 for run in runs):
@@ -119,11 +120,11 @@ def counted_axes(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def to_target(run: RunRecord, metric: str, target: float, axis: str = "rounds", between: bool = False) -> float | None:
-    """The cost until the metric first reaches the target; None if it never does, or the cost was not counted.
+    """The cost until the metric first reaches the target; None if it never does, or the cost was not recorded.
 
-    A target is reached by values >= target for metrics of which larger is better, by values <= target for others.
-    between: the cost at which the curve of the best values so far crosses the target, by linear interpolation between
-    measurements (McMahan et al. 2017, sec. 3).
+    The target is reached by a value >= target if larger values of the metric are better, else by a value <= target.
+    between: true: the cost at which the curve of best values so far crosses the target, interpolated linearly between
+    measurements (McMahan et al. 2017, Sec. 3); false: the cost at the first measurement that reaches the target.
     """
     values, spent = run.column(metric), cost(run, axis)
     better = higher_is_better(metric)
@@ -140,13 +141,16 @@ def to_target(run: RunRecord, metric: str, target: float, axis: str = "rounds", 
 
 
 def group_to_target(group: Group, metric: str, target: float, axis: str = "rounds") -> Stat:
-    """The statistic of `to_target` over the seeds that reach the target: `count` of `of` seeds."""
+    """Mean and std of `to_target` over the seeds that reach the target: `count` of all `of` seeds."""
     costs = [to_target(run, metric, target, axis) for run in group.runs]
     return Stat.over([value for value in costs if value is not None], of=len(costs))
 
 
 def tail(run: RunRecord, metric: str, last: int) -> Floats:
-    """The values measured in the run's last `last` rounds, or else the newest measured value; empty without any."""
+    """The values measured in the run's last `last` rounds; if there are none, the newest measured value alone.
+
+    Empty if the run never measured the metric.
+    """
     values = run.column(metric)
     seen = ~np.isnan(values)
     if not seen.any():
@@ -161,12 +165,12 @@ def last_k(group: Group, metric: str, last: int) -> Stat:
 
 
 def final(group: Group, metric: str) -> Stat:
-    """Mean and std over seeds of the newest measured value."""
+    """Mean and std over seeds of each seed's newest measured value."""
     return Stat.over(np.concatenate([tail(run, metric, 1)[-1:] for run in group.runs]), of=len(group.runs))
 
 
 def best(group: Group, metric: str) -> Stat:
-    """Mean and std over seeds of each seed's best value, as in the FedAWARE paper's Table 1."""
+    """Mean and std over seeds of each seed's best finite value, as in the FedAWARE paper's Table 1."""
     return Stat.over([best_value(run, metric) for run in group.runs if run.measured(metric)], of=len(group.runs))
 
 
@@ -179,9 +183,9 @@ def best_value(run: RunRecord, metric: str) -> float:
 
 
 def moving_average(values: npt.ArrayLike, window: int) -> Floats:
-    """The trailing moving average: entry r is the mean of the finite values among r - window + 1 .. r.
+    """The trailing moving average: entry r is the mean of the finite values at positions r - window + 1 .. r.
 
-    Non-finite entries stay unchanged, so that a curve has points only where a value was measured.
+    Non-finite entries stay unchanged: a smoothed curve has points only at measured values.
 
     >>> moving_average([1.0, 2.0, 6.0], 3).tolist()
     [1.0, 1.5, 3.0]
@@ -201,10 +205,10 @@ def default_last(groups: Sequence[Group]) -> int:
 
 
 def default_target(groups: Sequence[Group], metric: str) -> float | None:
-    """The default target of a metric: the median over settings of their best values, rounded to be easier to reach.
+    """The default target of a metric: the median of all settings' best values, rounded to be easier to reach.
 
-    Accuracies are rounded down to a multiple of 0.05; losses and distances are rounded up to one digit, below 0.1 to a
-    power of ten. None if nothing was measured.
+    Accuracies are rounded down to a multiple of 0.05; positive losses and distances are rounded up to one digit, or to
+    a power of ten below 0.1. None if no setting has a finite value.
     """
     bests = [best(group, metric).mean for group in groups]
     bests = [value for value in bests if math.isfinite(value)]
@@ -221,7 +225,7 @@ def default_target(groups: Sequence[Group], metric: str) -> float | None:
 
 
 def score(group: Group, metric: str, last: int) -> float:
-    """The last-k mean, negated if smaller values are better; -inf for diverged or unmeasured settings."""
+    """The mean over the last `last` rounds, negated if smaller is better; -inf for diverged or unmeasured settings."""
     mean = last_k(group, metric, last).mean
     if not math.isfinite(mean):
         return -math.inf
@@ -229,7 +233,7 @@ def score(group: Group, metric: str, last: int) -> float:
 
 
 def best_setting(groups: Sequence[Group], metric: str, last: int) -> Group:
-    """The group with the best last-k mean; the first one if several are equal."""
+    """The setting with the best mean over the last `last` rounds; the first one if several are equal."""
     return max(groups, key=lambda group: score(group, metric, last))
 
 
@@ -242,10 +246,10 @@ def by_method(groups: Sequence[Group]) -> dict[str, list[Group]]:
 
 
 def profile(groups: Sequence[Group], key: str, metric: str, last: int) -> dict[str, list[tuple[float, Stat]]]:
-    """Profiles over a numeric key, such as the learning rate: method -> [(value, last-k statistic)], sorted by value.
+    """Profiles over a numeric config key, such as the learning rate: method -> [(value, statistic)], sorted by value.
 
-    If several groups of a method share a value (because other options vary), the best of them is taken. Groups with a
-    non-numeric value are left out.
+    The statistic is over the last `last` rounds (`last_k`). If several settings of a method share a value (because
+    other options vary), the best of them is used. Settings with a non-numeric value are left out.
     """
     curves = {}
     for method, own in by_method(groups).items():
@@ -261,7 +265,10 @@ def profile(groups: Sequence[Group], key: str, metric: str, last: int) -> dict[s
 
 
 def tuned_keys(groups: Sequence[Group]) -> list[str]:
-    """The tuned keys that take several values for one method, in config order."""
+    """The keys of tuned options (learning rates, the algorithm's options) with several values for one method.
+
+    They are in the order of the config.
+    """
     keys = dict.fromkeys(key for group in groups for key in group.setting if not is_world(key))
     keys.pop("algorithm.name", None)
     methods = by_method(groups).values()

@@ -1,4 +1,4 @@
-"""Facets: settings with the same data, model, participation and so on (one world, see `labels`), in one figure."""
+"""Facets: settings with the same world (data, model, participation, ...; see `labels`), shown in one figure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MAX_LINES = 8  # more cannot be told apart by colour
 class Facet:
     """The settings that share a world, with the texts that name them in a figure.
 
-    label: the values that distinguish this world from the others, "" for a single world. names: for each setting the
-    text that distinguishes it from the others of this world.
+    label: the values that distinguish this world from other worlds; "" for a single world. names: for each setting, a
+    text that distinguishes it from the other settings of this world.
     """
 
     label: str
@@ -31,10 +31,10 @@ class Facet:
         return Facet(label, list(groups), dict(zip(groups, names, strict=True)))
 
     def best(self, metric: str, last: int) -> tuple[Facet, str]:
-        """(this facet with few enough settings for one figure, a sentence on the selection; "" if all are shown).
+        """Selects settings for one figure; returns (the facet of these, a sentence on the selection).
 
-        Of more than `MAX_LINES` settings, the one with the best last-k mean of each method is kept; if there is only
-        one method, its best `MAX_LINES` settings. The names of settings stay the same.
+        Up to MAX_LINES settings are all kept, with the sentence "". Of more, each method keeps the setting with the
+        best mean over the last `last` rounds; a single method keeps its best MAX_LINES. Names stay the same.
         """
         total = len(self.groups)
         if total <= MAX_LINES:
@@ -51,9 +51,10 @@ class Facet:
 
 
 def world_keys(groups: Sequence[Group]) -> list[str]:
-    """The keys of the world that differ between settings of one method, and thereby distinguish worlds.
+    """The config keys that distinguish worlds: keys of the world that differ between settings of one method.
 
-    A key that differs only between methods does not count: FedACS draws with replacement, others do not.
+    A key that differs only between methods is left out. For example, FedACS draws with replacement and other methods do
+    not.
     """
     keys = [key for key in varying([group.setting for group in groups]) if is_world(key)]
     methods = by_method(groups).values()
@@ -61,14 +62,14 @@ def world_keys(groups: Sequence[Group]) -> list[str]:
 
 
 def facets(groups: Sequence[Group]) -> list[Facet]:
-    """The settings split by world; if they are few and of one method, a single facet with worlds as lines."""
+    """The settings split by world; at most MAX_LINES settings of a single method are one facet instead."""
     if len(by_method(groups)) == 1 and len(groups) <= MAX_LINES:
         return [Facet.of("", groups)]
     return split(groups, world_keys(groups))
 
 
 def split(groups: Sequence[Group], keys: Sequence[str]) -> list[Facet]:
-    """The settings split by their values of these keys, in order of appearance."""
+    """The settings split by their values of these config keys; facets are in order of appearance."""
     parts: dict[str, list[Group]] = {}
     for group in groups:
         parts.setdefault(canonical([group.setting.get(key) for key in keys]), []).append(group)

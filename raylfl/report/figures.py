@@ -1,4 +1,4 @@
-"""The figures of a report: blocks of panels with one legend, whole for print or panel by panel for the page."""
+"""The figures of a report: blocks of panels with one legend, drawn as one figure or as one figure per panel."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ NOT_DIAGNOSTIC = ("cost/", "time/", "traffic/", "cohort/")
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel: its title in words, its drawing function, its size in inches, and a heading above its axes."""
+    """One panel of a figure; size: in inches; heading: text above the axes; title: a description for screen readers."""
 
     title: str
     draw: Callable[[Axes], None]
     size: tuple[float, float] = PANEL
-    heading: str = ""  # above the axes, where panels of one block differ in more than their axis labels
+    heading: str = ""  # set if panels of one block differ in more than their axis labels
 
 
 @dataclass(frozen=True)
 class Block:
-    """Panels that share a legend; name: the file name without ending."""
+    """Panels that share a legend; name: the file name without its ending."""
 
     name: str
     title: str
@@ -52,9 +52,9 @@ class Block:
 class Look:
     """The choices that all figures of a report share.
 
-    metric: the main metric. last: rounds of the last-k mean. window: measured rounds in the moving average; None:
-    automatic. band: `minmax` or `std` over seeds. methods: each method's style. promises: bounds from theorems, drawn
-    as lines beside the curves.
+    metric: the main metric. last: the number of final rounds over which values are averaged. target: the target of the
+    main metric, if any. window: measured rounds in the moving average; None: automatic. band: `minmax` or `std` over
+    seeds. methods: each method's style. promises: bounds from theorems, drawn as lines beside the curves.
     """
 
     metric: str
@@ -66,7 +66,7 @@ class Look:
     promises: Promises | None = None
 
     def promised(self, part: Facet, metric: str, axis: str = "rounds") -> list[tuple[str, Curve, Line]]:
-        """The bounds that theorems give for the settings of a facet: (legend text, curve, style)."""
+        """The theorems' bounds on a metric for each setting of a facet: (legend text, curve, style)."""
         if self.promises is None:
             return []
         lines = line_styles(part.groups, self.methods)
@@ -102,13 +102,13 @@ def leading(part: Facet, look: Look) -> list[str]:
 
 
 def convergence(part: Facet, look: Look, most: int | None = None) -> Block:
-    """The block of the leading metrics (see `leading`) against rounds; most: the number of metrics, None for all."""
+    """The block of the leading metrics (see `leading`) against rounds; most: at most so many metrics; None: all."""
     part, note = part.best(look.metric, look.last)
     return _block("convergence", part, look, leading(part, look)[:most], note)
 
 
 def costs(part: Facet, look: Look) -> Block | None:
-    """The main metric against traffic, local steps and virtual time; None if none of these was recorded."""
+    """The block of the main metric against traffic, local steps and virtual time; None if none of these is recorded."""
     part, _ = part.best(look.metric, look.last)
     axes = counted_axes([run for group in part.groups for run in group.runs])
     panels = [_panel(part, look, look.metric, axis) for axis in axes if axis != "rounds"]
@@ -118,7 +118,7 @@ def costs(part: Facet, look: Look) -> Block | None:
 
 
 def diagnostics(part: Facet, look: Look) -> Block | None:
-    """The block of the metrics that are not leading, against rounds; None if there are none."""
+    """The block of all other metrics (not `leading`, not a cost) against rounds; None if there are none."""
     part, note = part.best(look.metric, look.last)
     seen = leading(part, look)
     names = [n for n in measured_in(part.groups) if n not in seen and not n.startswith(NOT_DIAGNOSTIC)]
@@ -139,9 +139,9 @@ def _panel(part: Facet, look: Look, metric: str, axis: str = "rounds") -> Panel 
 
 
 def _block(name: str, part: Facet, look: Look, metrics: Sequence[str], note: str) -> Block:
-    """The block of these metrics against rounds, with a caption about bands and smoothing.
+    """The block `name` of these metrics against rounds, with a caption on bands, target and smoothing.
 
-    note: a sentence for the caption on the selection of settings.
+    note: a sentence for the caption on the selection of settings; "": none.
     """
     caption = []
     if max(len(group.runs) for group in part.groups) > 1:
@@ -162,7 +162,7 @@ def _block(name: str, part: Facet, look: Look, metrics: Sequence[str], note: str
 
 
 def _legend(part: Facet, look: Look, metrics: Sequence[str]) -> list[tuple[str, Line]]:
-    """The legend entries of settings that measured one of these metrics, and of theorems' bounds on the metrics."""
+    """The legend entries of the settings that measured one of these metrics, and of theorems' bounds on them."""
     lines = line_styles(part.groups, look.methods)
     drawn = [group for group in part.groups if any(run.measured(name) for run in group.runs for name in metrics)]
     promised = [(text, line) for metric in metrics for text, _, line in look.promised(part, metric)]
@@ -170,7 +170,7 @@ def _legend(part: Facet, look: Look, metrics: Sequence[str]) -> list[tuple[str, 
 
 
 def heat_map(parts: Sequence[Facet], look: Look) -> Block | None:
-    """The block with the heat-map of world x method; None for a single world or a single method."""
+    """The block with the heat-map of the main metric, world x method; None for a single world or a single method."""
     methods = by_method([group for part in parts for group in part.groups])
     if len(parts) < 2 or len(methods) < 2:
         return None
@@ -187,13 +187,19 @@ def heat_map(parts: Sequence[Facet], look: Look) -> Block | None:
 
 
 def tuning(groups: Sequence[Group], look: Look) -> list[Block]:
-    """Blocks of last-k means over a tuned key: one block for every numeric key that a method varied."""
+    """Blocks of final levels of the main metric over a tuned key: one block for every numeric key that a method varied.
+
+    A final level is the mean over seeds and the last `look.last` rounds.
+    """
     caption = f"Mean ± std over seeds and {last_text(look.last)}; rings mark each method's best value."
     return [block for key in tuned_keys(groups) if (block := _profile(groups, look, key, caption))]
 
 
 def trends(groups: Sequence[Group], look: Look) -> list[Block]:
-    """Blocks of last-k means over a numeric key of the world, which show its effect on each method."""
+    """Blocks of final levels of the main metric over a key of the world: one block for every numeric key that varies.
+
+    A final level is the mean over seeds and the last `look.last` rounds, at each method's best tuning.
+    """
     caption = f"Mean ± std over seeds and {last_text(look.last)}; each method at its best tuning."
     return [block for key in world_keys(groups) if (block := _profile(groups, look, key, caption, best=False))]
 
@@ -220,7 +226,7 @@ def _profile_panel(
 
 
 def single(panel: Panel) -> Figure:
-    """One panel as a separate figure, without a legend."""
+    """A figure of this panel alone, without a legend."""
     figure = Drawing(figsize=panel.size, layout="constrained")
     ax = figure.subplots()
     panel.draw(ax)
@@ -229,7 +235,7 @@ def single(panel: Panel) -> Figure:
 
 
 def composed(block: Block) -> Figure:
-    """All panels of a block in one figure for papers and slides: two or three in a row, the legend above."""
+    """All panels of a block in one figure for papers and slides: up to three panels in a row, the legend above."""
     columns = 2 if len(block.panels) == 4 else min(3, len(block.panels))
     rows = math.ceil(len(block.panels) / columns)
     width, height = block.panels[0].size

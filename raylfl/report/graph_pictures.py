@@ -1,4 +1,4 @@
-"""Pictures of decentralised runs: the graph of the last round with coloured nodes, and a table of the nodes."""
+"""Figures of decentralised runs: the graph of the last round with coloured nodes, and a table of the nodes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ WORKED = "rounds at work"
 class LastGraph:
     """The graph of a run's last recorded round.
 
-    name: the topology's name. rows: the number of rows if it is a grid, else None. working: whether each node worked in
-    that round [N].
+    name: the topology's name in the config. rows: its option `rows`, the number of rows of a grid; None if not set.
+    working: whether each of the N nodes worked in that round, bool [N].
     """
 
     net: Net
@@ -39,10 +39,10 @@ class LastGraph:
 
 
 def graph_pictures(groups: Sequence[Group], metric: str) -> list[tuple[Picture | None, Table]]:
-    """The figure and the table of nodes of each setting on a graph, from its first seed.
+    """A figure of the graph and a table of its nodes for each setting without a server, from its first seed.
 
-    There are MAX_PICTURES of them at most. The figure is None if the graph is too large. metric: the main metric, whose
-    values at single nodes are shown as colours if they were measured.
+    At most MAX_PICTURES settings are included. The figure is None for more than MOST nodes. metric: the main metric;
+    its values at the nodes are shown as colours if they were measured.
     """
     runs = [(group.label, group.runs[0]) for group in groups]
     found = [(label, run, graph) for label, run in runs if (graph := last_graph(run)) is not None]
@@ -62,9 +62,9 @@ def graph_pictures(groups: Sequence[Group], metric: str) -> list[tuple[Picture |
 
 
 def last_graph(run: RunRecord) -> LastGraph | None:
-    """The graph of a run's last recorded round; None if there is none.
+    """The graph of a run's last recorded round; None if there is no record or it cannot be read.
 
-    If the row of that graph cannot be read, this is added to the run's faults.
+    An unreadable record is added to `run.faults`.
     """
     path = run.path / RECORD
     if not path.is_file() or not path.stat().st_size:
@@ -77,7 +77,7 @@ def last_graph(run: RunRecord) -> LastGraph | None:
 
 
 def _read(row: Mapping[str, Any], run: RunRecord) -> LastGraph:
-    """The graph in a row of topology.jsonl; a damaged row raises errors of several types."""
+    """The graph in a row of topology.jsonl. Raises KeyError, ValueError, TypeError or others for a damaged row."""
     count, topology = run.clients, run.config.get("topology") or {}
     matrix = row.get("W") or row.get("R") or row["C"]
     entries = np.array(matrix["entries"], dtype=np.float64).reshape(-1, 3)
@@ -104,9 +104,9 @@ def _codes(pairs: Ints, count: int) -> Ints:
 
 
 def node_values(run: RunRecord, count: int) -> dict[str, Floats]:
-    """Metric -> its last measured value at each node [N], and WORKED -> the number of rounds in which each node worked.
+    """The last measured values of each metric at all nodes: metric -> [count]; nan if a node has none.
 
-    count: the number of nodes N.
+    The entry WORKED is the number of rounds in which each node worked. count: the number of nodes.
     """
     found = {}
     for name, values in run.nodes.items():

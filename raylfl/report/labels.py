@@ -1,8 +1,8 @@
-"""Labels of configs for legends and tables, from the keys in which they differ.
+"""Labels of configs for legends and tables, from the keys in which the configs differ.
 
 Each key has one of three roles. `algorithm.name` is the *method*. Learning rate, clipping and the algorithm's own
 options are *tuned*. All other keys that define a run (data, model, partition, participation, links, number of local
-steps, ...) are the *world*, which is equal in a fair comparison.
+steps, ...) are the *world*; a fair comparison of methods has equal worlds.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ DISPLAY = {
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one with dotted keys: {"local": {"lr": 0.1}} -> {"local.lr": 0.1}. Lists are values."""
+    """A nested mapping as a flat one with dotted keys: {"local": {"lr": 0.1}} -> {"local.lr": 0.1}.
+
+    Lists are not flattened. prefix: text before every key.
+    """
     flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
@@ -70,7 +73,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def canonical(value: Any) -> str:
-    """A canonical text: equal if and only if the values are equal (2 equals 2.0, true differs from 1)."""
+    """A text for a config value; two texts are equal if and only if the values are (2 equals 2.0, true is not 1)."""
     return json.dumps(_whole(value), sort_keys=True, default=str)
 
 
@@ -83,7 +86,7 @@ def _whole(value: Any) -> Any:
 
 
 def method_of(flat: Mapping[str, Any]) -> str:
-    """The method: `algorithm.name`, or `?` in a config without it."""
+    """The method of a config with dotted keys: its `algorithm.name`, or `?` without that key."""
     return str(flat.get(METHOD, "?"))
 
 
@@ -93,7 +96,7 @@ def display(method: str) -> str:
 
 
 def is_world(key: str) -> bool:
-    """Whether a key belongs to the world: it is neither the method nor tuned."""
+    """Whether a dotted key belongs to the world: it is neither the method nor a tuned option."""
     group, _, rest = key.partition(".")
     if group == "local":
         return rest.split(".")[0] not in TUNED_LOCAL
@@ -101,9 +104,10 @@ def is_world(key: str) -> bool:
 
 
 def varying(flats: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys whose values differ: the method first, then keys of the world, then tuned keys.
+    """The keys whose values differ between configs: the method first, then keys of the world, then tuned keys.
 
-    A missing key counts as None, because a resolved config has null for a value that is not set.
+    flats: configs with dotted keys. A missing key counts as None, because a resolved config has null for a value that
+    is not set.
     """
     keys = dict.fromkeys(key for flat in flats for key in flat)
     differ = [key for key in keys if len({canonical(flat.get(key)) for flat in flats}) > 1]
@@ -111,18 +115,17 @@ def varying(flats: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def labels(flats: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One short, distinct label per config with dotted keys, such as `FOCUS, lr=0.01`; see `tell_apart`."""
+    """One short, distinct label for each config, such as `FOCUS, lr=0.01`; flats: configs with dotted keys."""
     texts = tell_apart(flats, varying(flats), {key for flat in flats for key in flat})
     return distinct([text or display(method_of(flat)) for text, flat in zip(texts, flats, strict=True)])
 
 
 def tell_apart(flats: Sequence[Mapping[str, Any]], keys: Sequence[str], known: Iterable[str]) -> list[str]:
-    """For each config the keys and values that distinguish it: `partition=dirichlet, alpha=0.1`.
+    """The keys and values that distinguish each config from the others, as text: `partition=dirichlet, alpha=0.1`.
 
     The text of a single config is "". flats: configs with dotted keys. keys: the keys to use, in this order. A key is
-    used only where it distinguishes the config from another one with equal values of the keys used so far; options that
-    follow from an earlier key are therefore left out. `tables.differences` has all differences. known: all keys, from
-    which short names must differ.
+    left out of a config's text if all configs with equal values of the keys used so far also have its value of this
+    key. known: all keys of all configs; short names are unambiguous among them.
     """
     names = short_keys(keys, known)
     return [_label(flat, flats, keys, names) for flat in flats]
@@ -131,7 +134,7 @@ def tell_apart(flats: Sequence[Mapping[str, Any]], keys: Sequence[str], known: I
 def distinct(texts: Sequence[str]) -> list[str]:
     """The texts, with repetitions numbered: `a`, `a (2)`.
 
-    Texts are equal if `show_value` cuts off the difference.
+    Different configs may have equal texts, because `show_value` shortens numbers and lists.
     """
     seen: Counter[str] = Counter()
     numbered = []
@@ -158,9 +161,9 @@ def _label(
 
 
 def say(key: str, value: Any, name: str) -> str:
-    """The text for a key with its value in a label: `lr=0.01`, `FOCUS`, `partition=dirichlet`, `model=LeNet5`.
+    """The text of one key in a label: `lr=0.01`, `FOCUS`, `partition=dirichlet`, `model=LeNet5`.
 
-    key: the dotted key; name: its short name.
+    key: the dotted key; value: its value in the config; name: the key's short name.
     """
     if key == METHOD:
         return display(str(value))
@@ -171,9 +174,9 @@ def say(key: str, value: Any, name: str) -> str:
 
 
 def short_keys(keys: Iterable[str], known: Iterable[str]) -> dict[str, str]:
-    """Each key's shortest ending that no other known key shares: `local.lr` -> `lr`.
+    """A short name for each key: its shortest ending that no other known key has, such as `lr` for `local.lr`.
 
-    `partition.name` and `model.class_path` become `partition` and `model`.
+    `partition.name` and `model.class_path` become `partition` and `model`. known: all keys of the configs.
     """
     endings: dict[str, int] = {}
     for key in known:
@@ -195,7 +198,7 @@ def _endings(key: str) -> list[str]:
 
 
 def show_value(value: Any) -> str:
-    """A config value as short text: rounded numbers, `none`, lists of more than four entries cut in the middle."""
+    """A config value as short text: floats with six digits, None as `none`, long lists without their middle entries."""
     if value is None:
         return "none"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""The table of traffic, for comparing star, chain and graph: floats, virtual seconds, busiest node, busiest link."""
+"""The table of traffic, which compares star, chain and graph: floats, virtual seconds, busiest node, busiest link."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NODE = "cost/busiest_node_floats"
 
 
 def link_table(groups: Sequence[Group]) -> Table | None:
-    """The table of traffic, one row per setting (its first seed); None if no client sends to another one."""
+    """The table of traffic, one row per setting (its first seed); None if no client sends to another client."""
     runs = [(group.label, group.runs[0]) for group in groups]
     if not any(np.nanmax(run.column(PEER), initial=0.0) > 0 for _, run in runs):
         return None
@@ -36,7 +36,7 @@ def link_table(groups: Sequence[Group]) -> Table | None:
 
 
 def _row(run: RunRecord) -> dict[str, Any]:
-    """The entries of a run's row; quantities that the run has not recorded are left out."""
+    """The entries of the row of a run: column -> value. Quantities that the run has not recorded are left out."""
     totals = {"floats": cost(run, "floats"), "seconds": cost(run, "virtual"), "node": run.metrics.get(NODE)}
     row: dict[str, Any] = {
         key: float(values[-1]) for key, values in totals.items() if values is not None and len(values)

@@ -1,4 +1,4 @@
-"""Heat-maps of world x method, and profiles over one key: one number per setting instead of a curve."""
+"""Heat-maps of world x method, and profiles over one config key: one number per setting instead of a curve."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from raylfl.report.wording import axis_name, is_percent, number
 
 
 def heat_values(parts: Sequence[Facet], metric: str, last: int) -> tuple[list[str], list[str], Floats]:
-    """(worlds, methods, last-k means [worlds, methods] of the best tuning of each method in each world).
+    """The content of the heat-map: (labels of the W worlds, names of the M methods, means [W, M]).
 
-    An entry is nan if the method was not run in the world, and inf if its best tuning diverged.
+    An entry is the mean of the metric over seeds and the last `last` rounds, for the method's best tuning in the world.
+    It is nan if the method was not run there, and inf if its best tuning diverged. parts: one facet per world.
     """
     methods = list(by_method([group for part in parts for group in part.groups]))
     values = np.full((len(parts), len(methods)), math.nan)
@@ -33,7 +34,7 @@ def heat_values(parts: Sequence[Facet], metric: str, last: int) -> tuple[list[st
 
 
 def draw_heat_map(ax: Axes, parts: Sequence[Facet], metric: str, last: int) -> None:
-    """Draws the heat-map with its numbers, the best of each row in bold; lighter is better."""
+    """Draws the heat-map of `heat_values` with its numbers, the best of each row in bold; lighter is better."""
     worlds, methods, values = heat_values(parts, metric, last)
     scaled = values * (100 if is_percent(metric) else 1)
     shade = _shades(values, metric)
@@ -65,7 +66,10 @@ def draw_heat_map(ax: Axes, parts: Sequence[Facet], metric: str, last: int) -> N
 
 
 def _shades(values: Floats, metric: str) -> Floats:
-    """Shades from 0 (worst finite value) to 1 (best), nan without a value; positive losses on a log scale."""
+    """Shades from 0 (worst finite value) to 1 (best), in the shape of `values`; nan for non-finite values.
+
+    The scale is linear for accuracies, and logarithmic for other metrics if all values are positive.
+    """
     finite = np.where(np.isfinite(values), values, math.nan)
     if is_percent(metric):
         good = finite
@@ -86,9 +90,10 @@ def draw_profile(
     *,
     best: bool = True,
 ) -> None:
-    """Draws last-k means (error bars: std) over the values of a key, one line per method.
+    """Draws the means of profiles (error bars: std) over the values of a config key, one line per method.
 
-    profiles: method -> [(value, statistic)], see `derived.profile`. best: whether each method's best value is marked.
+    profiles: method -> [(value of the key, statistic of the metric)], see `derived.profile`. lines: each method's
+    style. best: whether a ring marks each method's best value.
     """
     scale = 100.0 if is_percent(metric) else 1.0
     means = [stat.mean * scale for points in profiles.values() for _, stat in points if math.isfinite(stat.mean)]

@@ -27,8 +27,8 @@ def overview(
 ) -> Figure | None:
     """The overview figure of one world; None if nothing was measured.
 
-    It has the curves of the first two metrics, the partition (or else the first cost), and the world's rows of the
-    summary table. partition: a function that draws the partition, if it is known.
+    It has four panels: the curves of the first two metrics, the partition (or else the main metric against the first
+    cost), and the world's rows of the summary table. partition: a function that draws the partition, if it is known.
     """
     curves, spent = convergence(part, look, most=2), costs(part, look)
     draws = [panel.draw for panel in curves.panels]
@@ -56,7 +56,10 @@ def overview(
 
 
 def draw_table(ax: Axes, table: Table, rows: Sequence[dict[str, Any]]) -> None:
-    """Draws the columns setting, last k, best, rounds and floats to the target of these rows, best values in bold."""
+    """Draws the best MAX_ROWS of these rows of the summary table, best values in bold.
+
+    The columns are the setting, the mean over the last rounds, the best value, and the rounds and floats to the target.
+    """
     columns = [column for column in table.columns if column.key in {"setting", "last", "best", "rounds", "floats"}]
     shown = _top(rows, columns)
     heads = [column.head.replace(", last", "\nlast").replace(" to target", "\nto target") for column in columns]
@@ -89,7 +92,7 @@ def _cut(text: str, most: int = 28) -> str:
 
 
 def _top(rows: Sequence[dict[str, Any]], columns: Sequence[Column]) -> list[dict[str, Any]]:
-    """The MAX_ROWS rows with the best last-k means, in the order of the table."""
+    """The MAX_ROWS rows with the best values in the column `last`, in the order of `rows`."""
     sign = next(-1 if column.better == "max" else 1 for column in columns if column.key == "last")
     ranked = sorted(rows, key=lambda row: (not math.isfinite(rank(row["last"])), sign * rank(row["last"])))
     chosen = [id(row) for row in ranked[:MAX_ROWS]]

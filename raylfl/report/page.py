@@ -1,4 +1,4 @@
-"""`raylfl report`: a self-contained page about run directories, with every figure and table also as a file."""
+"""`raylfl report`: a self-contained HTML page about run directories, with every figure and table also as a file."""
 
 from __future__ import annotations
 
@@ -41,11 +41,13 @@ def write_report(
 ) -> Path:
     """Writes `index.html`, `report.png` and every figure and table into out_dir; returns the path of the page.
 
-    target: target of the main metric, a fraction for accuracies (None: `default_target`). last: rounds of the last-k
-    mean (None: `default_last`). metric: the main metric (None: `main_metric`). window: measured rounds in the moving
-    average, 1 for no smoothing (None: `default_window`). band: `minmax` or `std` over seeds. pdf: figures also as PDF,
-    which doubles the time. theory: bounds from theorems as lines beside the curves.
-    Raises BadValue if there is no run, or if no run has measured the metric.
+    paths: run directories, or directories that contain some. target: target of the main metric, a fraction for
+    accuracies (None: `default_target`). last: the number of final rounds over which values are averaged (None:
+    `default_last`). metric: the main metric (None: `main_metric`). window: measured rounds in the moving average, 1 for
+    no smoothing (None: `default_window`). band: `minmax` or `std` over seeds. pdf: figures also as PDF, which doubles
+    the time. theory: bounds from theorems as lines beside the curves.
+    Raises BadConfig if there is no readable run (BadValue for a path without runs), and BadValue for a bad argument,
+    such as a metric that no run has measured.
     """
     runs, left_out = read_runs(paths)
     groups, look = _look(runs, target, last, metric, window, band)
@@ -75,16 +77,16 @@ def write_report(
 
 
 def summary_table(paths: Paths) -> Table:
-    """The summary table of all settings. Raises BadValue like `write_report`."""
+    """The summary table of all settings, with default target and rounds. Raises the errors of `write_report`."""
     return shown_tables(paths)[0]
 
 
 def shown_tables(
     paths: Paths, target: float | None = None, last: int | None = None, metric: str | None = None
 ) -> list[Table]:
-    """The summary and, if clients send to each other, the table of traffic, for the terminal (`render.to_rich`).
+    """The summary table and, if clients send to each other, the table of traffic.
 
-    Raises BadValue like `write_report`.
+    Arguments and errors: as in `write_report`. Unreadable runs are left out without a warning.
     """
     groups, look = _look(read_runs(paths, tell=lambda text: None)[0], target, last, metric, window=None, band="minmax")
     links = link_table(groups)
@@ -100,7 +102,10 @@ def _look(
     window: int | None,
     band: str,
 ) -> tuple[list[Group], Look]:
-    """(the runs pooled by setting, the choices of all figures, defaults filled in). Raises BadValue for bad choices."""
+    """Checks the choices of a report and fills in defaults; returns (runs pooled by setting, choices of all figures).
+
+    Arguments as in `write_report`. Raises BadValue for a bad choice.
+    """
     groups = group_runs(runs)
     metric = metric or main_metric(runs)
     measured = figures.measured_in(groups)
@@ -122,10 +127,10 @@ def _title(runs: Sequence[RunRecord]) -> str:
 
 
 def _summary(sheet: Sheet, parts: Sequence[Facet], look: Look) -> Table:
-    """Adds the section with the summary table and returns that table.
+    """Adds the section with the summary table to the page and returns that table.
 
-    Its rows are the settings that the curves show. If these are not all settings, a second table has all of them,
-    folded.
+    Its rows are the settings that the curves show. If these are not all settings, a second, folded table has all of
+    them. parts: one facet per world.
     """
     best = [part.best(look.metric, look.last)[0] for part in parts]
     summary = tables.summary(best, look.metric, last=look.last, target=look.target)
@@ -140,7 +145,7 @@ def _summary(sheet: Sheet, parts: Sequence[Facet], look: Look) -> Table:
 
 
 def _world(sheet: Sheet, part: Facet, parts: Sequence[Facet], look: Look) -> list[Part]:
-    """The content of the section about one world: its curves, and its other measurements folded."""
+    """The curves of one world `part` for the page, and its other measurements, folded; parts: all worlds."""
     suffix = f"_{slug(part.label)}" if part.label else ""
     shown = heading(part.label) + sheet.block(figures.convergence(part, look), suffix)
     shown += sheet.block(figures.costs(part, look), suffix, legend=False)
@@ -149,7 +154,7 @@ def _world(sheet: Sheet, part: Facet, parts: Sequence[Facet], look: Look) -> lis
 
 
 def _graphs(sheet: Sheet, groups: Sequence[Group], look: Look) -> list[Part]:
-    """The table of traffic, the figures of graphs of methods without a server, and the folded tables of their nodes."""
+    """The table of traffic, the graphs of methods without a server, and tables of their nodes, folded."""
     drawn = graph_pictures(groups, look.metric)
     shown = sheet.table(link_table(groups)) + sheet.pictures([picture for picture, _ in drawn if picture is not None])
     return shown + [part for _, table in drawn for part in folded(table.caption, sheet.table(table))]
@@ -160,7 +165,7 @@ def _titled(sheet: Sheet, blocks: Sequence[Block]) -> list[Part]:
 
 
 def _setup(sheet: Sheet, runs: Sequence[RunRecord], groups: Sequence[Group]) -> list[Part]:
-    """The tables of config keys that differ, shared config keys, environment and runs; all but the first are folded."""
+    """The tables of differing config keys, shared config keys, environment and runs; all but the first are folded."""
     different = sheet.table(tables.differences(groups))
     return [
         *(heading("Differences") if different else []),
@@ -172,7 +177,7 @@ def _setup(sheet: Sheet, runs: Sequence[RunRecord], groups: Sequence[Group]) -> 
 
 
 def _facts(groups: Sequence[Group], look: Look) -> list[tuple[str, str]]:
-    """The facts under the title: counts, the main metric, the target."""
+    """The facts under the page's title, as (name, value): numbers of runs, seeds and rounds, main metric, target."""
     runs = [run for group in groups for run in group.runs]
     seeds = sorted({len(group.runs) for group in groups})
     methods = len(by_method(groups))
@@ -190,7 +195,7 @@ def _facts(groups: Sequence[Group], look: Look) -> list[tuple[str, str]]:
 
 
 def _notes(runs: Sequence[RunRecord], groups: Sequence[Group]) -> list[str]:
-    """Warnings for the reader: unfinished, damaged and repeated runs."""
+    """Warnings for the page: unfinished, damaged and repeated runs."""
     unfinished = [run.path.name for run in runs if not run.finished]
     repeated = len(runs) - sum(len(group.runs) for group in groups)
     notes = []

@@ -1,4 +1,4 @@
-"""Figures of participation: raster, frequencies against their nominal values, gaps between rounds.
+"""Figures of participation: raster of clients and rounds, frequencies of clients, gaps between participations.
 
 They are drawn from the rows of a `participation.jsonl` and show the clients that were really sampled.
 """
@@ -20,12 +20,15 @@ from raylfl.report.style import INK, MUTED, PALETTE, Drawing, rc
 
 IDLE, LOST, RECEIVED = 0, 1, 2  # entries of `states`
 _ASKED, _LOST = PALETTE[0], PALETTE[1]
-_CELLS = (360, 900)  # largest raster, clients x rounds, that print resolves; larger ones are averaged
-_LINEAR_GAPS = 40  # longest gap with a separate bar
+_CELLS = (360, 900)  # largest raster, clients x rounds, that print resolves; cells of larger ones are averaged
+_LINEAR_GAPS = 40  # longest gap up to which each gap length has its own bar
 
 
 def states(rows: Sequence[dict[str, Any]], count: int) -> Ints:
-    """The state of each client in each row, int64 [N, R]: IDLE, LOST (sampled, upload lost) or RECEIVED."""
+    """The state of each of N = count clients in each of R rows [N, R]: IDLE, LOST (sampled, upload lost) or RECEIVED.
+
+    rows: rows of a participation.jsonl.
+    """
     table = np.full((count, len(rows)), IDLE)
     for place, row in enumerate(rows):
         table[row["cohort"], place] = np.where(row["received"], RECEIVED, LOST)
@@ -33,7 +36,7 @@ def states(rows: Sequence[dict[str, Any]], count: int) -> Ints:
 
 
 def frequencies(rows: Sequence[dict[str, Any]], count: int) -> Floats:
-    """The mean number of draws of each client per round, float64 [N], over the rounds in `rows`."""
+    """The mean number of draws per round of each of N = count clients, float64 [N], over the rounds in `rows`."""
     total = np.zeros(count)
     for row in rows:
         total[row["cohort"]] += row["draws"]
@@ -41,9 +44,9 @@ def frequencies(rows: Sequence[dict[str, Any]], count: int) -> Floats:
 
 
 def gaps(table: Ints) -> tuple[Ints, Ints]:
-    """(rounds from one participation of a client to its next one, >= 1; the client), for the gaps of all clients.
+    """The gaps of all clients: (numbers of rounds from one participation to the client's next one, client ids).
 
-    table: the states [N, R] of `states`.
+    A gap is at least 1; both arrays have one entry for each gap. table: the result of `states`.
     """
     clients, rounds = np.nonzero(table != IDLE)  # sorted by client, then round
     same = clients[1:] == clients[:-1]
@@ -51,10 +54,10 @@ def gaps(table: Ints) -> tuple[Ints, Ints]:
 
 
 def memoryless(table: Ints, clients: Ints, lengths: Ints) -> Floats:
-    """The expected share of gaps g of these lengths if participation were independent from round to round.
+    """The expected share of each gap length if participation were independent from round to round [L].
 
-    It is sum_i c_i f_i (1 - f_i)^(g-1) / sum_i c_i; f_i: share of rounds with client i, c_i: its number of gaps. table:
-    the states [N, R] of `states`; clients: the client of each observed gap.
+    For length g it is sum_i c_i f_i (1 - f_i)^(g-1) / sum_i c_i; f_i: the share of rounds with client i, c_i: its
+    number of gaps. table: the result of `states`. clients: the client of each observed gap. lengths: L gap lengths.
     """
     weight = np.bincount(clients, minlength=len(table)) / len(clients)
     f = (table != IDLE).mean(axis=1)
@@ -68,8 +71,8 @@ def participation_figure(
 ) -> Figure:
     """A figure of 7.2 x 5.4 inches with the panels raster, frequencies and gaps.
 
-    rows: rows of a participation.jsonl, in order of rounds; count: N; nominal: E[s_i] per round [N], if known
-    (`Participation.marginals`, averaged over the rounds if it varies).
+    rows: rows of a participation.jsonl, in order of rounds. count: the number of clients N. nominal: the expected draws
+    of each client per round [N], if known (`Participation.marginals`, averaged over the rounds).
     """
     with rc():
         figure = Drawing(figsize=(7.2, 5.4), dpi=200, layout="constrained")
@@ -84,7 +87,7 @@ def participation_figure(
 
 
 def _raster(ax: Axes, table: Ints, first: int) -> None:
-    """Draws the states [N, R] as a raster of clients x rounds; cells are averaged if print does not resolve them.
+    """Draws the result of `states` as a raster of clients x rounds; cells too small for print are averaged.
 
     first: the number of the first round.
     """
@@ -123,10 +126,11 @@ def _pooled(image: Floats, cells: int, axis: int) -> Floats:
 
 
 def _frequency(ax: Axes, rows: Sequence[dict[str, Any]], count: int, nominal: Floats | None) -> None:
-    """Draws the empirical frequency of every client; nominal frequencies, if given, sort the clients and add a band.
+    """Draws the empirical frequency of each of N = count clients, and a band around nominal frequencies.
 
-    The band is nominal +-2 standard deviations of the mean over R independent rounds. Wider scatter means that rounds
-    depend on each other (markov), or that the draws are wrong.
+    nominal: expected draws per round [N], by which clients are sorted; None: no band, clients in the order of ids. The
+    band is the nominal frequency +-2 standard deviations of a mean over independent rounds. Wider scatter means that
+    rounds depend on each other (markov), or that the draws are wrong.
     """
     seen, place = frequencies(rows, count), np.arange(count)
     size = float(np.clip(600 / max(count, 1), 2, 14))
@@ -163,14 +167,18 @@ def _frequency(ax: Axes, rows: Sequence[dict[str, Any]], count: int, nominal: Fl
 def _most(rows: Sequence[dict[str, Any]]) -> float:
     """The largest possible number of draws of one client in a round.
 
-    This is 1, or, if a client was drawn several times in a round, the mean number of draws M in a round.
+    It is 1 without replacement. If a client was drawn several times in a round, it is the mean number of all draws in a
+    round.
     """
     repeated = any(max(row["draws"], default=1) > 1 for row in rows)
     return float(np.mean([sum(row["draws"]) for row in rows])) if repeated else 1.0
 
 
 def _gaps(ax: Axes, table: Ints) -> None:
-    """Draws the histogram of gap lengths, as share per round of length; logarithmic bins for long gaps."""
+    """Draws the histogram of gap lengths and its expectation (`memoryless`); bins are logarithmic if gaps are long.
+
+    The height of a bin is its share of all gaps, divided by the width of the bin in rounds.
+    """
     lengths, clients = gaps(table)
     never = int((table == IDLE).all(axis=1).sum())
     ax.set_title("Gaps between participations" + (f" ({never} never sampled)" if never else ""))

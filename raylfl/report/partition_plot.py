@@ -1,9 +1,10 @@
 """Figures of a partition: samples of each class at each client.
 
-counts [N, K]: samples of class c at client i (`raylfl.heterogeneity.partition.stats.class_counts`); classes: the K
-names, by default 0..K-1. With more than MAX_BUBBLES clients or classes a bubble plot becomes a heat-map whose clients
-are sorted by their most frequent class. With more than MAX_COLUMNS clients only every k-th client is drawn. The axis
-label states both.
+counts [N, K]: the number of samples of class c at client i, for N clients and K classes
+(`raylfl.heterogeneity.partition.stats.class_counts`); classes: the K names of classes, by default 0..K-1. With more
+than MAX_BUBBLES clients or classes, a heat-map replaces the bubble plot. With more than MAX_BUBBLES clients, clients
+are sorted by their most frequent class; with more than MAX_COLUMNS clients, only every k-th one is drawn. The label of
+the client axis then says how clients are sorted and selected.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ _HEAT = LinearSegmentedColormap.from_list("heat", [to_rgba(PALETTE[0], alpha) fo
 
 
 def bubble(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None) -> None:
-    """Draws client x class as bubbles whose area is the number of samples, with a key of sizes."""
+    """Draws the samples of each class at each client as bubbles, with a key of sizes; a bubble's area is the number.
+
+    With more than MAX_BUBBLES clients or classes, a heat-map is drawn instead. counts: samples [clients, classes];
+    classes: names of classes; None: 0, 1, ...
+    """
     clients, rows = counts.shape
     if max(clients, rows) > MAX_BUBBLES:
         heat(ax, counts, classes)
@@ -49,10 +54,10 @@ def bubble(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None) -> None
 
 
 def heat(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None, largest: int | None = None) -> None:
-    """Draws client x class as a heat-map; the shade is the square root of the number of samples.
+    """Draws the samples of each class at each client as a heat-map; shades scale with the square root of the number.
 
-    Numbers are written if they fit. largest: number of samples of the darkest shade, for several maps on one scale;
-    None: the largest count.
+    Numbers are written if they fit. counts: samples [clients, classes]. classes: names of classes; None: 0, 1, ...
+    largest: the number of samples with the darkest shade, for several maps on one scale; None: the largest count.
     """
     top = max(largest or int(counts.max()), 1)
     norm = PowerNorm(0.5, vmin=0, vmax=top)
@@ -71,7 +76,10 @@ def heat(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None, largest: 
 
 
 def stacked(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None) -> None:
-    """Draws one stacked bar per client: its samples of each class."""
+    """Draws one stacked bar per client: its samples of each class, counts [clients, classes].
+
+    classes: names of classes; None: 0, 1, ...
+    """
     order = columns(counts)
     tops = np.cumsum(counts[order], axis=1)
     names, colors = _names(counts, classes), class_colors(counts.shape[1])
@@ -89,7 +97,10 @@ def stacked(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None) -> Non
 
 
 def figure(counts: Ints, classes: Sequence[Any] | None = None, title: str = "") -> Figure:
-    """A figure with bubbles above and bars below, on one client axis."""
+    """A figure of a partition: bubbles (or a heat-map) above and stacked bars below, on one client axis.
+
+    counts: samples [clients, classes]. classes: names of classes; None: 0, 1, ...
+    """
     clients, rows = counts.shape
     width = min(max(1.7 + 0.25 * clients, 5.0), 9.5)
     cell = (width - 1.5) / min(clients, MAX_BUBBLES)
@@ -107,7 +118,11 @@ def figure(counts: Ints, classes: Sequence[Any] | None = None, title: str = "") 
 
 
 def grid(panels: Mapping[str, Ints], across: int = 3, classes: Sequence[Any] | None = None) -> Figure:
-    """A figure of several partitions (title -> counts [N, K]) as heat-maps on one scale, as in SFL, Fig. 7."""
+    """A figure of several partitions as heat-maps on one scale, as in SFL, Fig. 7.
+
+    panels: title -> samples [clients, classes]. across: the largest number of panels in a row. classes: names of
+    classes; None: 0, 1, ...
+    """
     across = min(across, len(panels))
     down = -(-len(panels) // across)
     largest = max(int(counts.max()) for counts in panels.values())
@@ -127,10 +142,10 @@ def grid(panels: Mapping[str, Ints], across: int = 3, classes: Sequence[Any] | N
 
 
 def columns(counts: Ints) -> Ints:
-    """The clients that are drawn, in order.
+    """The ids of the clients that are drawn, in the order of the axis; counts: samples [clients, classes].
 
-    Up to MAX_BUBBLES clients are in the order of their ids. More are sorted by most frequent class; of more than
-    MAX_COLUMNS only every k-th is drawn.
+    Up to MAX_BUBBLES clients are in the order of their ids. More clients are sorted by most frequent class. Of more
+    than MAX_COLUMNS clients only every k-th is drawn.
     """
     if len(counts) <= MAX_BUBBLES:
         return np.arange(len(counts))
@@ -139,7 +154,7 @@ def columns(counts: Ints) -> Ints:
 
 
 def class_colors(count: int) -> Floats:
-    """RGBA colours [K, 4] for `count` = K classes, the same in every panel; more than ten are shades of one scale."""
+    """RGBA colours [count, 4] of `count` classes, the same in every panel; more than ten are from one colour map."""
     if count <= len(_TEN):
         return np.array([to_rgba(color) for color in _TEN[:count]])
     return matplotlib.colormaps["turbo"](np.linspace(0.04, 0.96, count))
@@ -151,9 +166,10 @@ def _inches(ax: Axes) -> Floats:
 
 
 def _circles(ax: Axes, counts: Ints, diameters: Floats, centres: Floats, colors: Any, **options: Any) -> None:
-    """Draws circles around the centres.
+    """Draws C circles around the centres [C, 2], in data coordinates (client, class).
 
-    Diameter 1 is 0.94 of the shorter side of a cell, but at most 0.36 inches.
+    diameters: [C]; 1 is 0.94 of the shorter side of a client x class cell, but at most 0.36 inches. colors: of the
+    faces. options: of EllipseCollection.
     """
     wide, tall = _inches(ax) / counts.shape
     side: Literal["x", "y"] = "x" if wide < tall else "y"
@@ -165,7 +181,7 @@ def _circles(ax: Axes, counts: Ints, diameters: Floats, centres: Floats, colors:
 def _class_key(ax: Axes, names: Sequence[str], colors: Floats) -> None:
     """Draws the key of class colours to the right of the axes, in the order of the stacked bars.
 
-    If there are many classes, it shows eight of them as examples.
+    Of more than 20 classes, it shows eight as examples.
     """
     few = len(names) if len(names) <= 2 * len(_TEN) else 8
     some = np.linspace(0, len(names) - 1, few).round().astype(int)
@@ -177,7 +193,7 @@ def _class_key(ax: Axes, names: Sequence[str], colors: Floats) -> None:
 
 
 def _size_key(ax: Axes, counts: Ints, sizes: Sequence[int]) -> None:
-    """Draws circles for these numbers of samples to the right of the axes, from the top row downwards."""
+    """Draws example circles for these numbers of samples to the right of the axes, from the top row downwards."""
     points = ax.figure.dpi_scale_trans
     beside = blended_transform_factory(ax.transAxes, ax.transData)
     top = counts.shape[1] - 1  # its centre; the axes end 0.6 above
@@ -200,7 +216,10 @@ def _round_down(value: int) -> int:
 
 
 def _steps(edges: Floats, low: Ints, high: Ints) -> tuple[Floats, Floats, Floats]:
-    """(x, lower outline, upper outline) of bars with left and right edges [N, 2]; nan separates neighbouring bars."""
+    """The outlines (x, lower y, upper y) of N bars as lines for `fill_between`; nan separates neighbouring bars.
+
+    edges: left and right edge of each bar [N, 2]; low, high: its lower and upper end [N].
+    """
     nothing = np.full((len(edges), 1), math.nan)
     outline = [np.hstack([np.repeat(side[:, None], 2, axis=1), nothing]).ravel() for side in (low, high)]
     return np.hstack([edges, edges[:, 1:]]).ravel(), outline[0], outline[1]
@@ -219,7 +238,7 @@ def _label(ax: Axes, counts: Ints, classes: Sequence[Any] | None) -> None:
 
 
 def _label_clients(ax: Axes, counts: Ints) -> None:
-    """Labels the client axis: with ids, or, for many clients, with a text on how they are sorted and thinned."""
+    """Labels the client axis: with ids, or for more than MAX_BUBBLES clients with their order and selection."""
     shown, clients = len(columns(counts)), len(counts)
     ax.set_xlim(-0.6, shown - 0.4)
     if clients <= MAX_BUBBLES:

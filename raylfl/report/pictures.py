@@ -1,4 +1,4 @@
-"""Figures of partitions and participation in a report, one for each distinct world."""
+"""Figures of partitions and participation in a report, one for each that differs from the others."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from raylfl.report.labels import display, method_of
 from raylfl.report.participation_plot import participation_figure
 from raylfl.report.runs import Group, Ints, RunRecord
 
-MAX_PICTURES = 6  # figures of each kind, so that a sweep does not fill the page
-_COMPARED = 100  # rounds in which two participations are compared
+MAX_PICTURES = 6  # largest number of figures of a kind on the page, for sweeps over many worlds
+_COMPARED = 100  # number of first rounds in which two participations are compared
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with its file name and caption."""
+    """A figure with its file name (without ending) and caption."""
 
     name: str
     caption: str
@@ -44,7 +44,7 @@ def partition_pictures(groups: Sequence[Group]) -> list[Picture]:
 
 
 def participation_pictures(groups: Sequence[Group]) -> list[Picture]:
-    """One figure per distinct recorded participation: raster, frequencies and gaps."""
+    """One figure per distinct recorded participation: raster, frequencies of clients, gaps between participations."""
     pictures = []
     keys = ("participation", "link", "num_clients")
     for name, label, run in _distinct(groups, keys, "participation", _cohorts):
@@ -54,7 +54,7 @@ def participation_pictures(groups: Sequence[Group]) -> list[Picture]:
 
 
 def partition_drawer(groups: Sequence[Group]) -> Callable[[Axes], None] | None:
-    """A function that draws the partition of the first run with class counts; None if there is no such run."""
+    """A function that draws the partition of the first run whose class counts are recorded; None without such a run."""
     for run in (run for group in groups for run in group.runs):
         if run.partition_counts is not None:
             classes, counts = run.partition_counts
@@ -71,11 +71,12 @@ def _draw_partition(ax: Axes, counts: Ints, classes: list[str]) -> None:
 def _distinct(
     groups: Sequence[Group], config_groups: Sequence[str], name: str, content: Callable[[RunRecord], Any]
 ) -> list[tuple[str, str, RunRecord]]:
-    """(file name, label, run) for each distinct content of the runs, of which only runs of one seed are compared.
+    """The runs to draw, one for each distinct content, as (file name, label, run); at most MAX_PICTURES.
 
-    There are MAX_PICTURES of them at most. config_groups: the groups of config keys that the content depends on.
-    content: returns what is compared; None: the run has none. The label names the world, and the method if the methods
-    of a world differ in content, because some sample clients themselves.
+    The runs of one world and one seed are compared. content: the partition or participation of a run in a hashable
+    form; None: it is not recorded. config_groups: the groups of config keys on which it depends. name: the beginning of
+    the file name. The label names the world, and also the method if methods differ in content in this world: some
+    methods sample clients themselves.
     """
     keys = [key for key in world_keys(groups) if key.split(".")[0] in config_groups]
     found = []
@@ -94,7 +95,10 @@ def _distinct(
 
 
 def left_out(k: int, total: int) -> str:
-    """A remark for the k-th figure (counted from 1) if it is the last one drawn and others are left out."""
+    """A remark for the caption of figure k = 1, 2, ...: "" unless it is number MAX_PICTURES of more than that.
+
+    total: the number of figures without this limit.
+    """
     return f" (the first {k} of {total} are drawn)" if k == MAX_PICTURES < total else ""
 
 
@@ -105,7 +109,7 @@ def _counts(run: RunRecord) -> bytes | None:
 def _cohorts(run: RunRecord) -> str | None:
     """The cohorts and received uploads of the first _COMPARED rounds as a string; None without a record.
 
-    Cohorts are sorted, because a ring only changes the order of a cohort.
+    Cohorts are sorted: the same clients in another order (as in a ring) are the same participation.
     """
     rows = [sorted(zip(row["cohort"], row["received"], strict=True)) for row in run.participation[:_COMPARED]]
     return repr(rows) if rows else None

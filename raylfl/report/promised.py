@@ -22,18 +22,19 @@ POINTS = 200  # points of a line
 
 @dataclass(frozen=True)
 class Promises:
-    """Theorems' bounds by setting; refused: one sentence for each setting that has none.
+    """Theorems' bounds on the metrics of each setting.
 
-    lines: setting -> pairs (name of the theorem, bound on a metric by rounds).
+    lines: setting -> pairs (name of the theorem, bound on a metric as a function of rounds). refused: one sentence for
+    each setting without bounds, with the reason.
     """
 
     lines: Mapping[Group, Sequence[tuple[str, Promised]]]
     refused: Sequence[str]
 
     def drawn(self, group: Group, metric: str, axis: str, style: Line) -> list[tuple[str, Curve, Line]]:
-        """The bounds on a metric for one setting as (legend text, curve, style); none if the axis is not rounds.
+        """The bounds on a metric for one setting as (legend text, curve, style); empty if `axis` is not "rounds".
 
-        style: the style of the setting's own curve; the bounds have its colour.
+        style: the style of the curve of the setting's measured values; the bounds have the same colour.
         """
         own = [(theorem, line) for theorem, line in self.lines.get(group, ()) if line.metric == metric]
         end = max((run.rounds[-1] for run in group.runs if run.measured(metric)), default=-1)
@@ -56,9 +57,9 @@ def _curve(rounds: Floats, line: Promised) -> Curve:
 
 
 def promises_of(groups: Sequence[Group], measured: Sequence[str]) -> Promises:
-    """The bounds of each setting, computed from the config of its first run.
+    """Theorems' bounds for each setting, computed from the config of its first run.
 
-    measured: the report's metrics; bounds on other metrics are left out.
+    measured: the metrics of the report; bounds on other metrics are left out.
     """
     lines: dict[Group, list[tuple[str, Promised]]] = {}
     refused = []
@@ -74,7 +75,7 @@ def promises_of(groups: Sequence[Group], measured: Sequence[str]) -> Promises:
 
 
 def _of_group(group: Group, measured: set[str]) -> tuple[list[tuple[str, Promised]], str]:
-    """(the theorems' bounds on measured metrics of a setting, the reason if there are none)."""
+    """Theorems' bounds on the measured metrics of a setting: (pairs of theorem and bound, the reason if empty)."""
     from raylfl.config.load import load_config
     from raylfl.experiment import assemble
 

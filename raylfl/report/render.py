@@ -60,7 +60,7 @@ def _md(text: str) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A `table` environment for booktabs; best values in bold, a rule between blocks."""
+    """A table as LaTeX environment `table` for booktabs; best values in bold, a rule between blocks."""
     spec = "".join("r" if column.numeric else "l" for column in table.columns)
     lines = [r"\begin{table}[t]", r"\centering", rf"\caption{{{latex(table.caption)}}}"]
     lines += [rf"\label{{tab:{table.name}}}", rf"\begin{{tabular}}{{{spec}}}", r"\toprule"]
@@ -83,7 +83,7 @@ def latex(text: str) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """A table as CSV with raw numbers; a statistic becomes four columns: KEY_mean, _std, _count, _of."""
+    """A table as CSV with unrounded numbers; a statistic becomes four columns: KEY_mean, _std, _count and _of."""
     records = []
     for row in table.rows:
         record: dict[str, Any] = {"block": row["block"]} if any("block" in r for r in table.rows) else {}
@@ -100,7 +100,10 @@ def to_csv(table: Table) -> str:
 
 
 def csv_text(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
-    """Lines as CSV under their head. A text that a spreadsheet would run as a formula gets a leading apostrophe."""
+    """Lines of cells as CSV, below the line `head`.
+
+    A text that a spreadsheet would evaluate as a formula gets a leading apostrophe.
+    """
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([[_inert(cell) for cell in line] for line in (head, *lines)])
     return text.getvalue()
@@ -118,19 +121,19 @@ def _inert(cell: Any) -> Any:
 
 @cache
 def template() -> jinja2.Template:
-    """The page template page.html.j2, whose macro `table` makes a <table>."""
+    """The jinja2 template of a report's page, page.html.j2; its macro `table` renders a <table>. Loaded once."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return environment.get_template("page.html.j2")
 
 
 def to_html(table: Table) -> str:
-    """A <table> with best values in <b>, without a caption."""
+    """A table as an HTML <table> with best values in <b>, without its caption."""
     return str(vars(template().make_module())["table"](table))
 
 
 def to_rich(table: Table) -> RichTable:
-    """A table for the terminal; best values in bold."""
+    """A table for the terminal, with its caption; best values in bold."""
     shown = RichTable(caption=escape(table.caption), caption_justify="left", header_style="bold")
     for column in table.columns:
         shown.add_column(escape(column.head), justify="right" if column.numeric else "left", overflow="fold")

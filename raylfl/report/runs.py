@@ -1,8 +1,8 @@
-"""Run directories as plain data: reading, finding, and pooling the seeds of one setting.
+"""Run directories as plain data: finding and reading them, and pooling the seeds of one setting.
 
-Runs need not be finished; a missing summary marks an unfinished run. Damaged parts are left out
-and reported: a line of a `.jsonl` file or a whole file in `RunRecord.faults`, a run with an unreadable config by
-`read_runs`. Neither torch nor Ray is needed.
+Runs need not be finished; a missing summary.json marks an unfinished run. Damaged lines and files are left out and
+reported in `RunRecord.faults`; a run with an unreadable config is left out and reported by `read_runs`. Neither torch
+nor Ray is imported.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same results, about ten times faster
-DEEPEST, LARGEST = 50, 100_000  # largest depth and number of values of a config or summary; runs stay far below
+DEEPEST, LARGEST = 50, 100_000  # largest depth and number of values of a config or summary; real ones have far less
 OF_NODES = "nodes/"  # prefix of the metrics of the nodes of a graph
 UNREADABLE = (
     OSError,
@@ -49,10 +49,10 @@ log = logging.getLogger(__name__)
 class RunRecord:
     """The content of a run directory.
 
-    rounds: the 0-based rounds that have a row [R], increasing. metrics: name -> values [R]; nan if a round did not
-    measure it, inf if the value was not finite (the run diverged). summary: empty while the run is unfinished. faults:
-    descriptions of unreadable parts; files that are read later add to it. nodes: metric -> node -> its last value, for
-    methods without a server.
+    rounds: the R recorded rounds, 0-based, ascending [R]. metrics: name -> values [R]; nan if a round did not measure
+    the metric, inf if the value was not finite (the run diverged). summary: empty while the run is unfinished. faults:
+    descriptions of unreadable files and lines; files that are read later add to it. nodes: metric -> node -> its last
+    value, for methods without a server.
     """
 
     path: Path
@@ -74,15 +74,15 @@ class RunRecord:
 
     @property
     def setting(self) -> dict[str, Any]:
-        """The part of the config that identifies the setting, with dotted keys."""
+        """The config with dotted keys, without keys such as the seed in which runs of one setting may differ."""
         return flatten(identity(self.config, of="group"))
 
     def column(self, name: str) -> Floats:
-        """The metric's values [R]; all nan if the run never measured it."""
+        """The metric's values in the run's R recorded rounds [R]; all nan if the run never measured it."""
         return self.metrics.get(name, np.full(len(self.rounds), np.nan))
 
     def measured(self, name: str) -> bool:
-        """Whether the metric has at least one finite value."""
+        """Whether the metric `name` has at least one finite value."""
         return bool(np.isfinite(self.column(name)).any())
 
     @cached_property
@@ -92,7 +92,7 @@ class RunRecord:
         return self._rows("participation.jsonl", lambda row: _is_participation(row, most))
 
     def _rows(self, name: str, sound: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-        """The valid rows of a file; the others are added to `faults`."""
+        """The rows of the .jsonl file `name` for which `sound` returns true; its other lines are added to `faults`."""
         found = read_rows(self.path / name)
         good = {number: row for number, row in zip(found.numbers, found.rows, strict=True) if sound(row)}
         damaged = sorted({*found.damaged, *found.numbers} - set(good))
@@ -102,7 +102,7 @@ class RunRecord:
 
     @property
     def clients(self) -> int:
-        """The number of clients N: from the config, else from the partition, else the largest sampled id plus 1."""
+        """The number of clients: from the config, else from the partition, else the largest sampled id plus 1."""
         if self.config.get("num_clients"):
             return int(self.config["num_clients"])
         if self.partition_counts is not None:
@@ -111,7 +111,7 @@ class RunRecord:
 
     @cached_property
     def partition_counts(self) -> tuple[list[str], Ints] | None:
-        """(class names, samples per client and class [N, classes]); None if the run has no counts."""
+        """(class names, samples of each class at each client [clients, classes]); None if the run has no counts."""
         path = self.path / "partition_counts.json"
         if not path.exists():
             return None
@@ -128,14 +128,14 @@ class RunRecord:
         return names, counts
 
     def complete(self, rounds: int) -> bool:
-        """Whether the run finished, has rows for at least this many rounds, and has no damaged records."""
+        """Whether the run finished, has rows of at least `rounds` rounds, and has no damaged records."""
         rows = min(len(self.rounds), len(self.participation))
         return self.finished and rows >= rounds and not self.faults
 
 
 @dataclass(eq=False)
 class Group:
-    """The runs of one setting, sorted by seed; label: its name, distinct among the groups."""
+    """The runs of one setting, sorted by seed; label: the setting's name, different from those of other groups."""
 
     label: str
     setting: dict[str, Any]
@@ -167,9 +167,10 @@ def load_run(path: str | os.PathLike[str]) -> RunRecord:
 def read_runs(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], tell: Callable[[str], None] = log.warning
 ) -> tuple[list[RunRecord], list[str]]:
-    """(runs at and below the given paths, one sentence on each unreadable run, which is also passed to `tell`).
+    """Reads all runs at and below the given paths; returns (readable runs, one sentence on each unreadable run).
 
-    Raises BadConfig if there is no readable run.
+    tell: called with each of these sentences. Raises BadConfig if there is no readable run, and BadValue as
+    `find_runs` does.
     """
     runs, left_out = [], []
     for path in find_runs(paths):
@@ -192,15 +193,15 @@ def readable(folder: Path) -> RunRecord | None:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a directory has the two files that make it a run."""
+    """Whether a directory is that of a run: it has the files config.yaml and metrics.jsonl."""
     return (folder / "config.yaml").is_file() and (folder / "metrics.jsonl").is_file()
 
 
 def find_runs(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
     """The run directories at and below the given paths or URLs, each once, sorted within each path.
 
-    Raises BadValue for a path that is no directory, and if no path holds a run. A path without a run is skipped, such
-    as a report in `runs/digits/*`, as long as another path holds one.
+    A directory without runs is skipped if another path has some, such as a report's directory in `runs/digits/*`.
+    Raises BadValue for a path that is no directory, and if no path has a run.
     """
     given = [here(p) for p in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     found: dict[Path, Path] = {}
@@ -224,10 +225,10 @@ def _below(top: Path) -> Iterable[Path]:
 
 
 def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
-    """Groups of runs with equal settings, in the order world, method, tuned values.
+    """The runs grouped by setting; groups are sorted by the values of world keys, then of method and tuned keys.
 
-    Of two runs with equal setting and seed only the one with more rounds counts (if equal, the later path): they are
-    the same experiment, and pooling both would make the spread over seeds too small.
+    Of two runs with equal setting and seed only the one with more rounds is kept (if equal, the one with the later
+    path). They are the same experiment: pooling both would make the spread over seeds too small.
     """
     groups: dict[str, Group] = {}
     for run in runs:
@@ -246,7 +247,7 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
 
 
 def _config(path: Path) -> dict[str, Any]:
-    """The config of a run. Raises one of UNREADABLE if it cannot be read or is no config."""
+    """The config in a config.yaml. Raises one of the errors UNREADABLE if it cannot be read or is no config."""
     text = path.read_text(encoding="utf-8")
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):  # libyaml's loader would overflow the C stack
@@ -265,7 +266,7 @@ def _config(path: Path) -> dict[str, Any]:
 
 
 def _sound(value: Any) -> Any:
-    """The unchanged value. Raises ValueError if it is nested too deep, too large, or contains an extreme number."""
+    """Returns `value` unchanged. Raises ValueError if it is nested too deep, too large, or has an extreme number."""
     waiting, seen = [(value, 0)], 0
     while waiting:
         item, depth = waiting.pop()
@@ -288,12 +289,15 @@ def _summary(path: Path) -> dict[str, Any]:
 
 
 def _is_round(row: dict[str, Any]) -> bool:
-    """Whether a row has a valid round number."""
+    """Whether a row of a .jsonl file has a valid round number."""
     return isinstance(row.get("round"), int) and 0 <= row["round"] < 2**53
 
 
 def _is_participation(row: dict[str, Any], clients: float) -> bool:
-    """Whether a row names existing clients, with equally many draws and received flags."""
+    """Whether a row of participation.jsonl lists existing clients, and as many draws and received flags.
+
+    clients: the number of clients; inf if it is unknown.
+    """
     try:
         cohort, draws, received = (np.array(row[key]) for key in ("cohort", "draws", "received"))
     except (KeyError, ValueError):  # ValueError: lists of unequal length in a list
@@ -309,7 +313,7 @@ def _is_participation(row: dict[str, Any], clients: float) -> bool:
 
 
 def _columns(rows: Sequence[dict[str, Any]]) -> tuple[Ints, dict[str, Floats]]:
-    """(rounds [R], metric -> values [R]) of these rows; of two rows with the same round the later one counts."""
+    """(R round numbers [R], metric -> values [R]) from rows of metrics.jsonl; a later row replaces one of its round."""
     by_round = {row["round"]: row for row in rows}
     ordered = [by_round[r] for r in sorted(by_round)]
     names = dict.fromkeys(key for row in ordered for key, value in row.items() if _is_number(value))
@@ -319,7 +323,10 @@ def _columns(rows: Sequence[dict[str, Any]]) -> tuple[Ints, dict[str, Floats]]:
 
 
 def _of_nodes(rows: Sequence[dict[str, Any]]) -> dict[str, dict[int, float]]:
-    """The last measured values of each node: metric -> node -> value, from the rows' entries `per_client`."""
+    """The values at all nodes in the last row that has some: metric -> node -> value; empty if no row has any.
+
+    rows: rows of metrics.jsonl; the values are in their entry `per_client`.
+    """
     measured = (row["per_client"] for row in reversed(rows) if isinstance(row.get("per_client"), dict))
     for found in measured:
         values = {

@@ -1,4 +1,4 @@
-"""The page of a report and the files beside it; the template `page.html.j2` lays them out."""
+"""The HTML page of a report and the files of its figures and tables; the page's template is `page.html.j2`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from raylfl.report.render import FORMATS, template
 from raylfl.report.svg import inline_svg, legend_key
 from raylfl.report.tables import Table
 
-Part = dict[str, Any]  # `kind`, and the values that the template shows
-PIXELS = 110  # on the page, for one inch of a figure
+Part = dict[str, Any]  # one element of the page (table, figures, heading, ...): its `kind` and the values it shows
+PIXELS = 110  # width on the page of one inch of a figure
 
 
 class Sheet:
     """A report's page under construction: its folder (created if missing) and the sections added so far.
 
-    pdf: whether figures are also saved as vector graphics, which takes as long as the rest of a report. `table`,
-    `block` and `pictures` write their files and return the parts for a section.
+    pdf: whether figures are also saved as PDF, which doubles the time. `table`, `block` and `pictures` write files and
+    return elements of the page, which `section` adds to it.
     """
 
     def __init__(self, folder: Path, pdf: bool = True):
@@ -36,12 +36,12 @@ class Sheet:
         folder.mkdir(parents=True, exist_ok=True)
 
     def section(self, name: str, heading: str, parts: Sequence[Part]) -> None:
-        """Appends a section with this heading and these parts, unless there are no parts."""
+        """Appends a section with this heading and these elements to the page; does nothing without elements."""
         if parts:
             self._sections.append({"name": name, "heading": heading, "parts": parts})
 
     def table(self, table: Table | None) -> list[Part]:
-        """The parts of a table, also written as NAME.md, NAME.tex and NAME.csv; no parts for None."""
+        """Writes a table as NAME.md, NAME.tex and NAME.csv and returns its element; an empty list for None."""
         if table is None:
             return []
         files = {f"{table.name}.{ending}": convert(table) for ending, convert in FORMATS.items()}
@@ -50,10 +50,10 @@ class Sheet:
         return [{"kind": "table", "table": table, "files": list(files)}]
 
     def block(self, block: Block | None, suffix: str = "", legend: bool = True) -> list[Part]:
-        """The parts of a block: its panels as inline SVG under one legend; no parts for None.
+        """Writes a block of panels as PNG (and PDF if `pdf`) and returns its element; an empty list for None.
 
-        It is also written as PNG and, if `pdf`, as PDF. suffix: appended to the file name. legend: whether the page
-        shows the legend.
+        The element has the panels as inline SVG under one legend. suffix: appended to the file name. legend: whether
+        the page shows the legend.
         """
         if block is None or not block.panels:
             return []
@@ -69,7 +69,10 @@ class Sheet:
         return [part | {"text": block.caption, "files": files}]
 
     def pictures(self, pictures: Sequence[Picture]) -> list[Part]:
-        """The parts of figures of clients, as bitmaps, because these figures may have thousands of cells."""
+        """Writes figures as PNG (and PDF if `pdf`) and returns one element with all; an empty list without figures.
+
+        The page shows them as bitmaps, because figures of clients may have thousands of cells.
+        """
         shown = []
         for picture in pictures:
             files = self._save(picture.figure, picture.name)
@@ -79,7 +82,7 @@ class Sheet:
         return [{"kind": "pictures", "pictures": shown}] if shown else []
 
     def _save(self, figure: Figure, name: str) -> list[str]:
-        """Saves a figure and returns the names of its files."""
+        """Saves a figure as NAME.png (and NAME.pdf if `pdf`) and returns the names of the files."""
         name = slug(name)
         self._names[name] += 1
         name += f"_{self._names[name]}" * (self._names[name] > 1)  # two labels may give the same file name
@@ -91,7 +94,7 @@ class Sheet:
         return [f"{name}.png", f"{name}.pdf"]
 
     def write(self, title: str, facts: Sequence[tuple[str, str]], notes: Sequence[str]) -> Path:
-        """Writes `index.html`, with facts (name, value) and notes above the sections; returns its path."""
+        """Writes `index.html`: title, facts (name, value) and notes above the sections; returns its path."""
         path = self.folder / "index.html"
         page = template().render(title=title, facts=facts, notes=notes, sections=self._sections)
         path.write_text(page.strip() + "\n", encoding="utf-8")
@@ -99,15 +102,15 @@ class Sheet:
 
 
 def heading(text: str) -> list[Part]:
-    """A heading inside a section; no parts for an empty text."""
+    """The element of a heading inside a section; an empty list for an empty text."""
     return [{"kind": "heading", "text": text}] if text else []
 
 
 def folded(text: str, parts: Sequence[Part]) -> list[Part]:
-    """Parts folded under a heading that opens them; none if there are no parts."""
+    """One element that hides these elements under a heading `text` until it is clicked; an empty list without them."""
     return [{"kind": "folded", "text": text, "parts": parts}] if parts else []
 
 
 def slug(text: str) -> str:
-    """A label as part of a file name: `alpha=0.1, steps=5` -> `alpha-0.1_steps-5`."""
+    """A label as a piece of a file name, at most 100 characters: `alpha=0.1, steps=5` -> `alpha-0.1_steps-5`."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", text.replace(", ", "_")).strip("-")[:100]

@@ -1,9 +1,9 @@
 """Statistics for claims: means with bootstrap intervals, paired differences, equivalence, numbers of seeds.
 
-A run is the series of its measured values in a window of rounds [n]; an experiment has one run per seed. Values of
+A run is the series of its n measured values in a window of rounds; an experiment has one run per seed. Values of
 neighbouring rounds are correlated. The bootstrap therefore resamples seeds and, within a seed, blocks of neighbouring
-rounds (Kuensch 1989); t statistics use the effective number of independent values. With a single seed, an interval
-covers the level of this run only, not the results of other seeds.
+rounds (Kuensch 1989); t statistics use the effective number of independent values. With a single seed, an interval is
+about the level of this run only, not about the results of other seeds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Level:
-    """The final level of a series: mean, standard deviation, and effective number of independent values."""
+    """Mean, sample standard deviation and effective number of independent values of a series."""
 
     mean: float
     std: float
@@ -44,7 +44,7 @@ class Level:
 
 
 def level(values: npt.ArrayLike) -> Level:
-    """The mean, standard deviation and effective number of independent values of a run's rounds."""
+    """The `Level` of the values of one run [n]; std: nan for a single value. Raises BadValue for non-finite values."""
     data = _values(values)
     std = float(data.std(ddof=1)) if len(data) > 1 else math.nan
     return Level(float(data.mean()), std, effective_count(data))
@@ -54,8 +54,8 @@ def level(values: npt.ArrayLike) -> Level:
 class Equivalence:
     """The result of two one-sided tests of |difference| < margin (Schuirmann 1987).
 
-    difference: ours - theirs; its 1 - 2 alpha interval lies within the margins if and only if `holds`. p: the larger of
-    the two p values.
+    difference: ours - theirs, with its confidence interval of level 1 - 2 alpha; the interval is within -margin..margin
+    if and only if `holds`. p: the larger of the two p values.
     """
 
     difference: Interval
@@ -71,7 +71,8 @@ class Equivalence:
 def bootstrap_mean(runs: Sequence[npt.ArrayLike], level: float = 0.95, seed: int = 0, draws: int = DRAWS) -> Interval:
     """The mean of the runs' means, with its percentile bootstrap interval.
 
-    runs: one series of values per seed; level: of the interval; seed, draws: seed and number of the resamples.
+    runs: one series of values per seed. level: the confidence level. seed: of the resampling. draws: the number of
+    resamples. Raises BadValue without runs, or for an empty or non-finite series.
     """
     rows = [_values(run) for run in runs]
     if not rows:
@@ -87,10 +88,10 @@ def bootstrap_mean(runs: Sequence[npt.ArrayLike], level: float = 0.95, seed: int
 def paired_difference(
     ours: Sequence[npt.ArrayLike], theirs: Sequence[npt.ArrayLike], level: float = 0.95, seed: int = 0
 ) -> Interval:
-    """The mean difference ours - theirs, with its bootstrap interval; the i-th runs of both form a pair.
+    """The mean difference ours - theirs, with its bootstrap interval; ours[i] and theirs[i] form a pair.
 
-    The runs of a pair have the same seed and rounds, so that effects of the seed cancel. level: of the interval; seed:
-    of the bootstrap.
+    The runs of a pair have the same seed and rounds: effects of the seed cancel. level: the confidence level. seed: of
+    the resampling. Raises BadValue if the runs of a pair differ in length.
     """
     pairs = [(_values(a), _values(b)) for a, b in zip(ours, theirs, strict=True)]
     for a, b in pairs:
@@ -100,9 +101,9 @@ def paired_difference(
 
 
 def equivalent(ours: Level, theirs: Level, margin: float, alpha: float = 0.05) -> Equivalence:
-    """Tests by Welch's t whether two means differ by less than the margin.
+    """Tests by Welch's t whether two means differ by less than the margin, at level `alpha`.
 
-    A published mean ± std is a `Level` whose count is its number of seeds.
+    A published mean ± std is a `Level` whose count is its number of seeds. Raises BadValue for a margin <= 0.
     """
     if margin <= 0:
         raise BadValue("margin", got=margin, need="> 0, in the units of the values")
@@ -114,9 +115,9 @@ def equivalent(ours: Level, theirs: Level, margin: float, alpha: float = 0.05) -
 def _two_sided(
     difference: float, parts: Sequence[float], dofs: Sequence[float], margin: float, alpha: float
 ) -> Equivalence:
-    """The two one-sided tests of |difference| < margin.
+    """The two one-sided tests of |difference| < margin at level `alpha`.
 
-    parts: the variances of both means; dofs: their degrees of freedom, combined by Welch-Satterthwaite.
+    parts: the variances of the two means. dofs: their degrees of freedom, combined by Welch-Satterthwaite.
     """
     error = math.sqrt(sum(parts))
     if not error > 0:  # two constant series, or too few values
@@ -131,10 +132,11 @@ def _two_sided(
 
 
 def seeds_needed(difference: float, std: float, power: float = 0.8, alpha: float = 0.05, most: int = 10_000) -> int:
-    """The number of seeds with which a paired two-sided t test detects a mean difference with this power.
+    """The smallest number of seeds with which a paired two-sided t test detects a mean difference with this power.
 
-    std: the standard deviation of the difference over seeds; alpha: the level of the test. The power is computed from
-    the noncentral t distribution. Raises BadValue for a difference of 0, or if `most` seeds do not suffice.
+    std: the standard deviation of the difference over seeds. alpha: the level of the test. The power is computed from
+    the noncentral t distribution. Raises BadValue for a difference of 0 or a negative std, or if about `most` seeds do
+    not suffice.
     """
     if difference == 0 or not std >= 0:
         raise BadValue("difference", got=difference, need="other than 0, with a std >= 0")
@@ -158,9 +160,10 @@ def _power(effect: float, seeds: int, alpha: float) -> float:
 
 
 def effective_count(values: npt.ArrayLike) -> float:
-    """The effective number of independent values: n / (1 + 2 sum_k (1 - k/n) rho_k), at most n.
+    """The effective number of independent values in a series of n: n / (1 + 2 sum_k (1 - k/n) rho_k), at most n.
 
-    The autocorrelations rho_k are summed until the first that is not positive (Geyer 1992, in its simplest form).
+    rho_k: the autocorrelation at lag k = 1, 2, ...; the sum ends before the first that is not positive (Geyer 1992, in
+    its simplest form).
     """
     data = _values(values)
     n, centred = len(data), data - data.mean()
@@ -177,9 +180,9 @@ def effective_count(values: npt.ArrayLike) -> float:
 
 
 def _block_means(row: Floats, rng: np.random.Generator, draws: int) -> Floats:
-    """The means [draws] of block-bootstrap resamples of a series.
+    """The means of `draws` block-bootstrap resamples of a series of n values, float64 [draws].
 
-    Blocks are circular and have length n^(1/3) for a series of n values.
+    Blocks are circular and have length n^(1/3), rounded.
     """
     n = len(row)
     length = max(1, round(n ** (1 / 3)))

@@ -1,8 +1,8 @@
 """The style of figures: palette, line styles, matplotlib settings.
 
-The colours are from Okabe & Ito (2008), distinguishable for colour-blind readers, with wine and grey in place of yellow
-and black, which are invisible on a light or a dark page. A method has the same colour in every report if that colour is
-free; dash and marker repeat the information of the colour for grey print.
+The colours are from Okabe & Ito (2008), distinguishable for colour-blind readers. Wine and grey replace yellow and
+black, which are invisible on a light or a dark page. A method has the same colour in every report unless another method
+already has that colour. Dash and marker distinguish lines in grey print.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PREFERRED = {
 
 @dataclass(frozen=True)
 class Line:
-    """The line style of one setting: indices into PALETTE, DASHES and MARKERS; thin: without markers."""
+    """A line style: indices into PALETTE, DASHES and MARKERS; thin: a thin line without markers."""
 
     color: int = 0
     dash: int = 0
@@ -55,7 +55,7 @@ class Line:
         return PALETTE[self.color]
 
     def options(self) -> dict[str, Any]:
-        """Keyword arguments of `Axes.plot` and `Line2D`."""
+        """The style as keyword arguments of `Axes.plot` and `Line2D`."""
         options = {"color": self.hex, "dashes": DASHES[self.dash]}
         if self.thin:
             return {**options, "linewidth": 1.0}
@@ -63,7 +63,7 @@ class Line:
 
 
 class Drawing(Figure):
-    """A figure that is always drawn and saved under `rc`."""
+    """A matplotlib figure that is always drawn and saved with the settings of `rc`."""
 
     def draw(self, renderer: Any) -> None:
         with rc():
@@ -75,7 +75,7 @@ class Drawing(Figure):
 
 
 class LogTicks(LogFormatterSciNotation):
-    """Tick labels of a log axis in plain text, 10⁻³ and 2×10⁻³, because `rc` switches mathtext off."""
+    """Tick labels of a log axis in plain text, such as 10⁻³ and 2×10⁻³; `rc` switches matplotlib's mathtext off."""
 
     def __call__(self, x: float, pos: int | None = None) -> str:
         text = re.sub(r"^\$\\mathdefault\{(.*)\}\$$", r"\1", super().__call__(x, pos)).replace(r"\times", "×")
@@ -86,7 +86,7 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def rc() -> AbstractContextManager[None]:
-    """A context with the matplotlib settings under which all figures of reports are drawn and saved."""
+    """A context manager with the matplotlib settings with which all figures are drawn and saved."""
     return matplotlib.rc_context(
         {
             "text.parse_math": False,  # names, paths and labels may hold `$`, `^` and `{`
@@ -133,10 +133,10 @@ def rc() -> AbstractContextManager[None]:
 
 
 def line_styles(groups: Sequence[Group], methods: Mapping[str, Line]) -> dict[Group, Line]:
-    """A style for every setting of one figure: colour by method, dash and marker by setting within the method.
+    """The style of every setting of one figure: colour by method, dash and marker by setting within the method.
 
-    If all settings are of one method, they have different colours instead. methods: `method_styles` of the whole
-    report.
+    If all settings are of one method, they have different colours instead. methods: the result of `method_styles` for
+    all methods of the report.
     """
     parts = by_method(groups)
     if len(parts) == 1 and len(groups) > 1:
@@ -151,10 +151,10 @@ def line_styles(groups: Sequence[Group], methods: Mapping[str, Line]) -> dict[Gr
 
 
 def method_styles(methods: Sequence[str]) -> dict[str, Line]:
-    """A style for every method of a report, all different for up to 32 methods.
+    """The style of every method of a report, all different for up to 32 methods.
 
-    A method has its preferred colour, or the first free colour if another method already has that one. If no colour is
-    free, colours repeat with another dash.
+    A method has its preferred colour (PREFERRED), or the first free one if another method already has it. If no colour
+    is free, colours repeat with another dash.
     """
     taken: dict[str, int] = {}
     for method in sorted(methods, key=lambda name: PREFERRED.get(name, len(PALETTE))):

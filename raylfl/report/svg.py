@@ -1,4 +1,4 @@
-"""Figures as inline SVG that follows the page's light or dark theme."""
+"""Figures as inline SVG in the colours of the page's theme, light or dark."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ _SHAPES = (  # the markers of style.MARKERS around (17, 6)
 
 
 def inline_svg(figure: Figure, prefix: str, title: str) -> str:
-    """The figure as an <svg> element without size, namespace or metadata, which fills the width of its container.
+    """The figure as an <svg> element that fills the width of its container, without size, namespace or metadata.
 
-    prefix: a prefix for ids, unique within the page. The colours of `raylfl.report.style` become CSS variables (--ink,
-    --muted, --grid, --s0 ...), which the page defines for both themes.
+    prefix: a prefix for ids, unique within the page. title: a description for screen readers. The colours of
+    `raylfl.report.style` become CSS variables (--ink, --muted, --grid, --s0, ...); the page defines them for both
+    themes.
     """
     text = io.StringIO()
     figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
@@ -49,7 +50,7 @@ def inline_svg(figure: Figure, prefix: str, title: str) -> str:
 
 
 def legend_key(line: Line) -> str:
-    """The line's dash and marker as a small <svg>, for a legend in HTML."""
+    """The line's colour, dash and marker as a small <svg> element, for a legend in HTML."""
     dash = " ".join(f"{1.6 * part:g}" for part in DASHES[line.dash])
     stroke = f' stroke-dasharray="{dash}"' if dash else ""
     shape = "" if line.thin else f'<g fill="var(--c)">{_SHAPES[line.marker]}</g>'

@@ -1,6 +1,6 @@
-"""The tables of a report as data: rows are dicts; columns define heading, format and the best value.
+"""The tables of a report as data: rows are dicts; columns define heading, format and which value is best.
 
-`raylfl.report.render` renders them as Markdown, LaTeX, CSV, HTML and for the terminal.
+`raylfl.report.render` renders tables as Markdown, LaTeX, CSV, HTML and for the terminal.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ COST_HEADS = {
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table; show: converts a cell's value to text.
+    """One column of a table: its key in the rows, its heading, and the conversion `show` of a cell's value to text.
 
-    better: `max` or `min` if the best value is highlighted, else None. numeric: whether the cells are numbers.
+    better: `max` or `min` if the largest or smallest value is highlighted as best; None: none is. numeric: whether the
+    cells are numbers, which are aligned to the right.
     """
 
     key: str
@@ -55,10 +56,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: its file name, its caption, its columns, and one dict (column key -> value) per row.
+    """A table: its file name without ending, its caption, its columns, and one dict (column key -> value) per row.
 
-    Rows may have an entry `block`: rows with the same block stand together under it as heading, and the best value of a
-    column is determined within a block.
+    Rows may have an entry `block`: rows with the same block form a group with this heading, and the best value of a
+    column is determined within the group.
     """
 
     name: str
@@ -67,7 +68,7 @@ class Table:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def blocks(self) -> dict[str, list[dict[str, Any]]]:
-        """The rows of each block by heading; a single block "" if rows have none."""
+        """The rows of each block by its heading; rows without an entry `block` have the heading ""."""
         parts: dict[str, list[dict[str, Any]]] = {}
         for row in self.rows:
             parts.setdefault(str(row.get("block", "")), []).append(row)
@@ -82,7 +83,7 @@ class Table:
         return max(finite) if column.better == "max" else min(finite)
 
     def cells(self) -> Iterator[tuple[str, list[list[tuple[str, bool]]]]]:
-        """Blocks as (heading, rows of (text, whether it is the best of its column in the block))."""
+        """The cells of each block as (heading, rows of (text, whether it is the best value of the column there))."""
         for heading, rows in self.blocks().items():
             best = {column.key: self.best_in(rows, column) for column in self.columns}
             yield heading, [[self._cell(row, column, best[column.key]) for column in self.columns] for row in rows]
@@ -95,16 +96,17 @@ class Table:
 
 
 def rank(value: Any) -> float:
-    """A cell as a number for comparison; nan for a text, and for a statistic to which not all seeds contribute."""
+    """The value of a cell as a number for comparison; nan for a text, and for a statistic that lacks some seeds."""
     if isinstance(value, Stat):
         return value.mean if value.count and value.count >= value.of else math.nan
     return float(value) if isinstance(value, int | float) else math.nan
 
 
 def summary(parts: Sequence[Facet], metric: str, *, last: int, target: float | None, name: str = "summary") -> Table:
-    """The summary table, one row per setting: last-k mean +- std, final and best value, and the costs to the target.
+    """The summary table, one row per setting: mean +- std over the last rounds, final, best, and costs to the target.
 
-    The last-k statistic is over all values of the last `last` rounds of all seeds; the other statistics are over seeds.
+    The first statistic is over all values of the last `last` rounds of all seeds; the other statistics are over seeds.
+    parts: one facet per world. target: None: no costs. name: the table's file name.
     """
     better = "max" if higher_is_better(metric) else "min"
     groups = [group for part in parts for group in part.groups]
@@ -154,9 +156,10 @@ def seeds_text(group: Group) -> str:
 
 
 def best_settings(parts: Sequence[Facet], metric: str, last: int) -> Table | None:
-    """The best tuning of every method in every world by the last-k mean, such as the best learning rates.
+    """The table of the best tuning of every method in every world, such as the best learning rates.
 
-    None if no method was tried with more than one tuning.
+    The best tuning has the best mean over seeds and the last `last` rounds. None if no method was tried with more than
+    one tuning.
     """
     keys = tuned_keys([group for part in parts for group in part.groups])
     if not keys:
@@ -180,7 +183,7 @@ def best_settings(parts: Sequence[Facet], metric: str, last: int) -> Table | Non
 
 
 def differences(groups: Sequence[Group]) -> Table | None:
-    """The table of config keys that differ between settings; None if there are none."""
+    """The table of config keys that differ between settings, one row per setting; None if no key differs."""
     keys = varying([group.setting for group in groups])
     if not keys:
         return None
@@ -194,7 +197,7 @@ def differences(groups: Sequence[Group]) -> Table | None:
 
 
 def common(groups: Sequence[Group]) -> Table:
-    """The table of config keys that all settings share."""
+    """The table of config keys with the same value in all settings."""
     differ = set(varying([group.setting for group in groups]))
     shared = {key: value for key, value in groups[0].setting.items() if key not in differ}
     rows = [{"key": key, "value": show_value(value)} for key, value in shared.items()]
@@ -202,7 +205,7 @@ def common(groups: Sequence[Group]) -> Table:
 
 
 def environment(runs: Sequence[RunRecord]) -> Table | None:
-    """The table of versions, commits and hosts from the summaries; None if no run has finished."""
+    """The table of software versions, git commits and hosts in the runs' summary.json; None if no run has finished."""
     values: dict[str, dict[str, str]] = {}
     for run in runs:
         for key, value in flatten({key: run.summary[key] for key in ENVIRONMENT if key in run.summary}).items():
@@ -219,7 +222,7 @@ def environment(runs: Sequence[RunRecord]) -> Table | None:
 
 
 def run_list(groups: Sequence[Group]) -> Table:
-    """The table of all runs: directory, setting, seed, rounds done of planned, state, real seconds."""
+    """The table of all runs: directory, setting, seed, rounds done and planned, state, real seconds."""
     runs = [run for group in groups for run in group.runs]
     top = os.path.commonpath([run.path.resolve().parent for run in runs])
     rows = []

@@ -19,22 +19,22 @@ from raylfl.report.curves import log_axis
 from raylfl.report.style import INK, MUTED, PALETTE, PAPER, Drawing, rc
 
 MOST = 2000  # largest number of nodes in a figure
-APART = 200  # largest number of nodes that are placed by their edges or on a circle
+APART = 200  # largest number of nodes whose positions are on a circle or computed from the edges
 NAMED = 40  # largest number of nodes that are numbered
 WEIGHED = 14  # largest number of edges whose weights are written
 ARROWS = 2000  # largest number of edges that are drawn as arrows
 SPREAD = ("grid", "torus", "hypercube", "erdos_renyi", "random_regular", "file", "recorded")  # not drawn on a circle
 LATTICES = ("grid", "torus", "hypercube")
-CLEAR = 500  # opacity times edges, so that many edges do not hide each other
-FAR = 20  # ratio of the values from which the colour scale is logarithmic
+CLEAR = 500  # opacity of an edge times number of edges: many edges do not hide each other
+FAR = 20  # ratio of the largest to the smallest value above which the colour scale is logarithmic
 
 
 @dataclass(frozen=True)
 class Net:
     """A graph of `count` nodes with E edges.
 
-    pairs: (from, to) [E, 2]; an undirected edge may occur in one direction or in both. weights [E]: 0 for an edge that
-    carried no message.
+    pairs: (from, to) [E, 2]; an undirected edge may occur in one direction or in both. weights: the entries of the
+    mixing matrix [E]; 0 for an edge without a message.
     """
 
     count: int
@@ -44,17 +44,17 @@ class Net:
 
     @staticmethod
     def of(matrix: Floats, directed: bool) -> Net:
-        """The graph of a mixing matrix [N, N]."""
+        """The graph of a mixing matrix [N, N]: an edge from j to i for each nonzero entry matrix[i, j], i != j."""
         targets, sources = np.nonzero(matrix - np.diag(np.diag(matrix)))
         return Net(len(matrix), np.column_stack([sources, targets]), matrix[targets, sources], directed)
 
 
 @dataclass(frozen=True)
 class Shade:
-    """Values of the nodes [N] (nan: unknown), shown as colours, lighter for better values.
+    """Values of the N nodes, shown as colours; better values are lighter.
 
-    label: the label of the colour bar. higher: whether larger values are better. percent: whether values are shown in
-    per cent.
+    values: [N], nan for unknown ones. label: the label of the colour bar. higher: whether larger values are better.
+    percent: whether values are shown in per cent.
     """
 
     values: Floats
@@ -63,7 +63,7 @@ class Shade:
     percent: bool = False
 
     def scale(self) -> ScalarMappable:
-        """The map from values to colours; logarithmic if the values are far apart."""
+        """The map from values to colours; logarithmic if the largest value is over FAR times the smallest, not in %."""
         scaled = self.values * (100 if self.percent else 1)
         found = scaled[np.isfinite(scaled)]
         low, high = (float(found.min()), float(found.max())) if len(found) else (0.0, 1.0)
@@ -77,9 +77,9 @@ class Shade:
 
 
 def topology_figure(matrix: Floats, name: str, directed: bool, title: str, said: Mapping[str, object]) -> Figure:
-    """The graph of a mixing matrix [N, N]; the width of an edge grows with its weight.
+    """A figure of the graph of a mixing matrix [N, N]; the width of an edge grows with its weight.
 
-    said: numbers by name, written under the title.
+    name: the topology's name, which determines the positions of nodes. said: numbers by name, written under the title.
     """
     with rc():
         figure = Drawing(figsize=(5.2, 5.6), layout="constrained")
@@ -96,9 +96,10 @@ def topology_figure(matrix: Floats, name: str, directed: bool, title: str, said:
 
 
 def coloured_figure(net: Net, name: str, working: Bools, shade: Shade | None, rows: int | None = None) -> Figure:
-    """The graph of a round with its nodes coloured by a value; nodes that did not work are hollow.
+    """A figure of the graph of a round with its nodes coloured by a value; nodes that did not work are hollow.
 
-    name: the topology's name; working: whether each node worked [N]; rows: the number of rows if it is a grid.
+    name: the topology's name, which determines the positions of nodes. working: whether each of the N nodes worked,
+    bool [N]. shade: the values; None: one colour. rows: the number of rows of a grid, if it is set.
     """
     with rc():
         at = places(net, name, rows)
@@ -121,11 +122,11 @@ def coloured_figure(net: Net, name: str, working: Bools, shade: Shade | None, ro
 
 
 def places(net: Net, name: str, rows: int | None = None) -> Floats:
-    """The position of each node [N, 2]: on a circle with node 0 at the top, or computed from the edges.
+    """The position of each of N nodes [N, 2]: on a circle with node 0 at the top, or computed from the edges.
 
-    A star has node 0 in the middle of the circle. The nodes of other large graphs fill a rectangle row by row; except
-    in lattices, every second row runs backwards, so that successive nodes are neighbours. rows: number of rows of a
-    grid.
+    A star has node 0 in the middle of the circle. The nodes of other graphs with more than APART nodes fill a rectangle
+    row by row. Except in grid, torus and hypercube, every second row is reversed: successive nodes are neighbours.
+    name: the topology's name. rows: the number of rows of a grid, if it is set.
     """
     import networkx as nx
 
@@ -149,7 +150,7 @@ def places(net: Net, name: str, rows: int | None = None) -> Floats:
 
 
 def _rows(count: int) -> int:
-    """The number of rows of a rectangle of `count` nodes: the largest divisor up to the square root."""
+    """The number of rows of a rectangle of `count` nodes: the largest divisor of `count` up to its square root."""
     return max(k for k in range(1, int(count**0.5) + 1) if count % k == 0)
 
 
@@ -160,7 +161,10 @@ def _framed(ax: Axes) -> None:
 
 
 def _draw_edges(ax: Axes, net: Net, at: Floats, around: bool = True) -> None:
-    """Draws the edges; around=False leaves out edges between opposite sides of a lattice, which hide all others."""
+    """Draws the edges between node positions `at` [N, 2], with arrows and weights if there are few.
+
+    around: false: edges between opposite sides of a torus are left out, because they would hide all others.
+    """
     if not around:
         near = np.linalg.norm(np.diff(at[net.pairs], axis=1), axis=2)[:, 0] < 1.5
         net = replace(net, pairs=net.pairs[near], weights=net.weights[near])
@@ -191,7 +195,11 @@ def _draw_edges(ax: Axes, net: Net, at: Floats, around: bool = True) -> None:
 
 
 def _draw_nodes(ax: Axes, at: Floats, colors: Floats | None = None, working: Bools | None = None) -> None:
-    """Draws nodes, numbered if they are few; colors [N, 4]; None: white with a blue edge."""
+    """Draws the nodes at positions `at` [N, 2], with numbers if there are few.
+
+    colors: RGBA [N, 4]; None: blue. working: bool [N]; nodes that did not work are white with a coloured edge. If both
+    are None, all nodes are white with a blue edge.
+    """
     count = len(at)
     size = 260 if count <= NAMED else 40 if count <= APART else 12
     edges = np.repeat(to_rgba_array(PALETTE[0]), count, axis=0) if colors is None else colors

@@ -13,7 +13,7 @@ from raylfl.runtime.trace_preview import draw_rows
 
 
 def draw_trace(experiment: Experiment, out: Path) -> list[Path]:
-    """Writes participation.jsonl and participation.png into `out`; returns the paths of both."""
+    """Writes participation.jsonl and participation.png into `out`, which is created if missing; returns their paths."""
     rows, world = draw_rows(experiment), experiment.world
     out.mkdir(parents=True, exist_ok=True)
     trace, picture = out / "participation.jsonl", out / "participation.png"

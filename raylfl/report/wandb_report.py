@@ -1,7 +1,7 @@
 """`raylfl report --wandb ENTITY/PROJECT`: saves a report at wandb, with panels grouped by algorithm.
 
-The runs must be at wandb already (`wandb sync` sends offline runs); their group is the name of the experiment or
-sweep. Saving needs the package wandb-workspaces and a login; everything before it works offline.
+The runs must be at wandb already (`wandb sync` uploads offline runs); their wandb group is the name of the experiment
+or sweep. The report needs the package wandb-workspaces, and saving it a login; it is built offline.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raylfl.report.runs import RunRecord, read_runs
 from raylfl.report.wording import axis_name, metric_name
 from raylfl.runtime.records.wandb_run import base_url, logged_in, unreachable
 
-SECTIONS = {  # heading -> prefixes of its metrics' names
+SECTIONS = {  # heading of a section -> prefixes of the names of its metrics
     "Test set": ("test/",),
     "Training": ("train/", "global/", "average/"),
     "Clients": ("clients/", "nodes/", "participants/", "random/", "cohort/", "update/", "inconsistency/"),
@@ -38,7 +38,7 @@ class Outline:
     """The content of a report at wandb as plain values.
 
     groups: wandb groups, one per experiment or sweep. metric: the main metric. sections: heading -> measured metrics.
-    keys: the config keys that differ between runs, for parallel coordinates. summary: a Markdown table.
+    keys: config keys that differ between runs, for parallel coordinates. summary: the summary table in Markdown.
     """
 
     title: str
@@ -50,7 +50,7 @@ class Outline:
 
 
 def outline(paths: Sequence[Path]) -> Outline:
-    """The content of the report of these runs. Raises BadValue if there are none."""
+    """The content of the report of all runs at and below these paths. Raises BadConfig or BadValue without runs."""
     runs, _ = read_runs(paths)
     names = list(dict.fromkeys(str(run.config.get("name", run.path.parent.name)) for run in runs))
     metric = main_metric(runs)
@@ -65,13 +65,13 @@ def outline(paths: Sequence[Path]) -> Outline:
 
 
 def shared_keys(runs: Sequence[RunRecord]) -> list[str]:
-    """The config keys that all runs have and whose values differ between runs, except the algorithm's name."""
+    """The config keys (with dots) that all runs have and that differ between runs, except the algorithm's name."""
     settings = [run.setting for run in runs]
     return [key for key in varying(settings) if key != METHOD and all(key in setting for setting in settings)]
 
 
 def sections(runs: Sequence[RunRecord]) -> dict[str, list[str]]:
-    """All measured metrics under their headings; metrics without a heading are under `More`."""
+    """All measured metrics by section: heading -> names; metrics of no section in SECTIONS are under `More`."""
     measured = dict.fromkeys(name for run in runs for name in run.metrics if run.measured(name))
     found: dict[str, list[str]] = {}
     for name in measured:
@@ -81,7 +81,7 @@ def sections(runs: Sequence[RunRecord]) -> dict[str, list[str]]:
 
 
 def build(content: Outline, entity: str, project: str) -> Any:
-    """An unsaved wandb Report object. Raises BadConfig if its package is missing."""
+    """An unsaved wandb Report object. Raises BadConfig if the package wandb-workspaces is missing."""
     require("wandb_workspaces", what="--wandb")
     wr = importlib.import_module("wandb_workspaces.reports.v2")
 
@@ -104,7 +104,10 @@ def build(content: Outline, entity: str, project: str) -> Any:
 
 
 def line(wr: Any, metric: str) -> Any:
-    """A panel of one metric over rounds: one line per algorithm, the mean and the range over its runs."""
+    """A wandb panel of one metric over rounds: for each algorithm a line with the mean and range of its runs.
+
+    wr: the module wandb_workspaces.reports.v2.
+    """
     return wr.LinePlot(
         title=axis_name(metric),
         x="round",
@@ -118,7 +121,10 @@ def line(wr: Any, metric: str) -> Any:
 
 
 def publish(paths: Sequence[Path], target: str) -> str:
-    """Builds the report and saves it at ENTITY/PROJECT; returns its address."""
+    """Builds the report on these runs and saves it at wandb; returns its URL.
+
+    target: ENTITY/PROJECT. Raises BadValue for another form, and RaylflError without a login or if saving fails.
+    """
     entity, slash, project = target.partition("/")
     if not (entity and slash and project) or "/" in project:
         raise BadValue("--wandb", got=target, need="ENTITY/PROJECT")

@@ -45,24 +45,24 @@ NAMES = {
 
 
 def metric_name(metric: str) -> str:
-    """A metric's readable name; an unknown one (`algo/support`) is unchanged."""
+    """The readable name of a metric; a metric without one in NAMES (`algo/support`) is unchanged."""
     return NAMES.get(metric, metric)
 
 
 def is_percent(metric: str) -> bool:
-    """Whether the metric is a fraction that is shown in per cent."""
+    """Whether a metric is a fraction that is shown in per cent: an accuracy."""
     return "accuracy" in metric
 
 
 def axis_name(metric: str) -> str:
-    """A metric's readable name with its unit, for an axis."""
+    """The readable name of a metric, with " (%)" if it is shown in per cent, for an axis."""
     return metric_name(metric) + (" (%)" if is_percent(metric) else "")
 
 
 def number(value: float, digits: int = 4) -> str:
-    """A number with `digits` significant digits, or rounded to a whole one below 10^6: 0.1235, 1.2e-12, 12 346.
+    """A number as text with `digits` significant digits: 0.1235, 1.2e-12; nan becomes `–`, inf becomes `∞`.
 
-    nan becomes `–`, inf becomes `∞`.
+    Numbers from 10^digits to 10^6 are rounded to whole numbers instead: 12 346.
 
     >>> number(0.123456), number(1.234e-12), number(float("nan"))
     ('0.1235', '1.234e-12', '–')
@@ -79,19 +79,22 @@ def number(value: float, digits: int = 4) -> str:
 
 
 def target_text(metric: str, target: float) -> str:
-    """A target as text: `test accuracy ≥ 70 %`, `relative distance to optimum ≤ 1e-6`."""
+    """A metric's target as text: `test accuracy ≥ 70 %`, `relative distance to optimum ≤ 1e-6`.
+
+    target: a fraction for accuracies.
+    """
     sign = "≥" if higher_is_better(metric) else "≤"
     value = f"{number(100 * target)}\u202f%" if is_percent(metric) else number(target)
     return f"{metric_name(metric)} {sign} {value}"
 
 
 def last_text(last: int) -> str:
-    """The last k rounds as text: `the last 20 rounds`."""
+    """The number of last rounds as text: `the last 20 rounds`, `the last round`."""
     return f"the last {last} rounds" if last > 1 else "the last round"
 
 
 def stat_text(stat: Stat, metric: str = "") -> str:
-    """A statistic as text: `78.43 ± 2.46` (fractions in per cent), `diverged`, `–`."""
+    """A statistic of a metric as text: `78.43 ± 2.46` (accuracies in per cent), `diverged`, or `–` without values."""
     if not stat.count:
         return "–"
     if not math.isfinite(stat.mean):
@@ -104,7 +107,10 @@ def stat_text(stat: Stat, metric: str = "") -> str:
 
 
 def cost_text(stat: Stat) -> str:
-    """A cost as text: `78.7 ± 4.9`, `9.75M ± 0.61M`; `68.0 (2 of 3)` if only some seeds reached it, `–` if none did."""
+    """A cost to the target as text: `78.7 ± 4.9`, `9.75M ± 0.61M`.
+
+    It is `68.0 (2 of 3)` if only some seeds reached the target, and `–` if none did.
+    """
     if not stat.count:
         return "–"
     text = count_text(stat.mean)
@@ -114,9 +120,9 @@ def cost_text(stat: Stat) -> str:
 
 
 def count_text(value: float, like: float | None = None) -> str:
-    """A count or time as text of three digits and a suffix: 68.5, 3550, 12.3k, 1.23M, 4.56G.
+    """A count or time as text of about three digits with a suffix: 68.5, 3550, 12.3k, 1.23M, 4.56G.
 
-    like: the number whose suffix and decimals are used, for a std beside its mean.
+    like: another number whose suffix and decimals are used, for a std beside its mean; None: those of `value`.
     """
     like = value if like is None else like
     scale, suffix = next(((by, text) for least, by, text in _SUFFIXES if abs(like) >= least), (1.0, ""))
