@@ -1,14 +1,16 @@
 """Sweeps: many runs over a space of config keys, on Ray Tune.
 
-Ray Tune starts the trials' processes in placement groups, passes their reports to a scheduler, retries failed trials
-and runs PBT. These modules add what it lacks:
+A trial is one run; a setting is one point of the space, run with one trial per seed. Ray Tune starts the trials'
+processes in placement groups, passes their reports to a scheduler, retries failed trials and runs PBT. These modules
+add features that it lacks:
 
     journal, trial   a trial is an ordinary run directory, which can be resumed from its own checkpoints after SIGKILL,
                      with a later Ray, or by another user; Tune's state is pickled, and its restored trials start from
                      Tune's copies
-    asha             whole settings compete instead of single seeds, and only within an algorithm and world
-    proposals        Optuna learns the mean over a setting's seeds; a paused trial frees its place
-    score, table     pooled seeds, last-k means, rounds to a target; Tune only has the last, best and average report
+    asha             settings are compared instead of single seeds, and only with the same algorithm, data and model
+    proposals        Optuna learns the mean over a setting's seeds; paused trials do not count as running ones
+    score, table     pooled seeds, means over the last rounds, rounds to a target; Tune only has the last, best and
+                     average report
     resources        a trial that can never fit is refused at once, with the arithmetic
     stage, trial_log one line per trial, without Tune's output, files and signal handlers in the user's process
 """

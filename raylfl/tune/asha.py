@@ -1,9 +1,10 @@
-"""ASHA over settings: the seeds of a setting continue or stop together, by their mean at each rung.
+"""ASHA over settings: the seeds of a setting continue or stop together, by their mean score at each rung.
 
-Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, Alg. 2, one bracket for each algorithm
-in each world. Ray Tune's scheduler decides trial by trial: with several seeds it would stop some seeds of a setting,
-finish others, and rank settings by different numbers of seeds. Here a seed that reaches a rung early is paused, and
-another trial takes its place, until the last seed of the setting has reached the rung.
+Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, Alg. 2, with one bracket for each
+algorithm in each world (data, model, participation, ...). A rung is a number of rounds at which settings are compared.
+Ray Tune's scheduler decides trial by trial: with several seeds it would stop some seeds of a setting, finish others,
+and rank settings by different numbers of seeds. Here a seed that reaches a rung is paused until all other seeds of its
+setting have reached it; another trial runs in the meantime.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ Scores = Iterable[tuple[int, float]]  # (rounds done, score so far), in order
 class SettingAsha(FIFOScheduler):
     """ASHA over settings: a setting continues past a rung if its mean over seeds is in the best 1 / reduction so far.
 
-    A rung is a number of rounds at which settings are compared. grace: the first rung; rounds: length of a run; seeds:
-    number of seeds of each setting. Only settings of one kind (`comparable`: the same algorithm in the same world)
-    compete, so that no setting is stopped because its partition is harder.
+    A rung is a number of rounds at which settings are compared. grace: the first rung. rounds: the length of a run.
+    seeds: the number of seeds of each setting. places: the limit on running trials. Only settings of one kind
+    (`comparable`: the same algorithm in the same world) are compared: no setting is stopped because its partition is
+    harder.
     """
 
     def __init__(self, grace: int, reduction: float, rounds: int, seeds: int, places: Places):
@@ -60,7 +62,7 @@ class SettingAsha(FIFOScheduler):
         return TrialScheduler.CONTINUE
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-        """Notes that a seed has failed for good; the other seeds decide without it."""
+        """Notes that a seed has failed finally; its setting is then judged by the mean over the other seeds."""
         own = trial.config["trial"]
         self._lost[own["setting"]] += 1
         for rung in self.rungs:
@@ -71,9 +73,9 @@ class SettingAsha(FIFOScheduler):
         self._parked.pop(trial.trial_id, None)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """The next trial to run: a paused seed of a setting that continues, else a new trial, else None.
+        """The next trial to run: a paused trial whose setting continues past its rung, else a new trial, else None.
 
-        Also stops the paused seeds of settings that do not continue.
+        Also stops the paused trials of settings that do not continue.
         """
         for trial, setting, rung in list(self._parked.values()):
             on = self.passed.get((setting, rung))
@@ -88,7 +90,7 @@ class SettingAsha(FIFOScheduler):
         return next((trial for trial in tune_controller.get_trials() if trial.status == "PENDING"), None)
 
     def waiting(self) -> bool:
-        """Whether a paused seed can continue; it takes precedence over new trials."""
+        """Whether a paused trial can continue, because its setting continues; it has precedence over new trials."""
         return any(self.passed.get((setting, rung)) for _, setting, rung in self._parked.values())
 
     # -- rungs -------------------------------------------------------------------------------------------------
@@ -101,9 +103,9 @@ class SettingAsha(FIFOScheduler):
         self.places.taken.discard(trial.trial_id)
 
     def _decide(self, own: Mapping[str, Any], rung: int) -> bool | None:
-        """Whether the setting of a trial continues past the rung; None while one of its seeds may still reach the rung.
+        """Whether the setting of a trial continues past the rung; None while not all of its seeds have reached it.
 
-        own: the trial as in its Ray Tune config.
+        own: the trial's fields, as in its Ray Tune config. Seeds that have failed finally do not count.
         """
         place = own["setting"], rung
         if place not in self.passed and len(self._scores[place]) >= self.seeds - self._lost[own["setting"]]:
@@ -111,9 +113,10 @@ class SettingAsha(FIFOScheduler):
         return self.passed.get(place)
 
     def _enter(self, own: Mapping[str, Any], rung: int, on: bool | None) -> None:
-        """Decides whether a setting continues past the rung, and adds its mean to those at the rung.
+        """Decides whether a setting continues past the rung, and adds its mean score to the means at the rung.
 
-        own: a trial of the setting. on: the decision of an earlier session; None: it is made now.
+        own: the fields of a trial of the setting. on: the decision before the sweep was interrupted; None: it is made
+        now.
         """
         place, kind = (own["setting"], rung), (comparable(own["values"]), rung)
         mean = float(np.mean(list(self._scores[place].values())))
@@ -125,10 +128,11 @@ class SettingAsha(FIFOScheduler):
     # -- resumed sweeps ----------------------------------------------------------------------------------------
 
     def replay(self, runs: Iterable[tuple[Mapping[str, Any], Scores, str]]) -> None:
-        """Restores the decisions of an interrupted sweep; runs: (trial, its scores by rounds done, its final state).
+        """Restores the decisions of an interrupted sweep.
 
-        A setting continued past a rung if one of its seeds has more rounds, and was stopped at a rung if one of its
-        seeds was stopped there. Decisions that were open are made when the seeds report again.
+        runs: (fields of a trial, its pairs (rounds done, score), its final state or ""). A setting continued past a
+        rung if one of its seeds has more rounds, and was stopped at a rung if one of its seeds was stopped there. Open
+        decisions are made when the seeds report again.
         """
         known = [(own, list(scores), state) for own, scores, state in runs]
         for own, scores, state in known:

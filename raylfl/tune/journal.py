@@ -1,7 +1,7 @@
-"""The journal of a sweep, trials.jsonl: an append-only list of its trials and how each ended.
+"""The journal of a sweep, trials.jsonl: an append-only list of its trials and their ends.
 
-A trial's own state is its run directory. The journal adds what a resumed sweep needs: the values that were drawn, and
-the runs that a scheduler stopped or that diverged, which are not continued.
+The state of a trial is its run directory. The journal adds two facts for a resumed sweep: the values that were drawn,
+and the trials that must not be continued, because the scheduler stopped them or they diverged.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ OVER = (FINISHED, STOPPED, DIVERGED)  # final states; a failed trial is repeated
 class Trial:
     """One run of a sweep.
 
-    id: the name of its run directory. setting: the number of its setting; the trials of a setting differ only in their
-    seed. parent: the run of an earlier stage that this one continues, if any.
+    id: the name of its run directory. stage: the number of its stage. setting: the number of its setting; the trials of
+    a setting differ only in their seed. rounds: the length of the run. values: dotted config keys and their values.
+    parent: the id of the trial of an earlier stage that this one continues, if any.
     """
 
     id: str
@@ -51,7 +52,7 @@ TRIAL, END = TypeAdapter(Trial), TypeAdapter(End)
 
 
 def ends(folder: Path) -> dict[str, str]:
-    """The states of the ended trials of the sweep in this directory, by id; empty without a sweep."""
+    """The final states of the ended trials of the sweep in this directory: id -> state; empty without a sweep."""
     found, _ = _entries(folder / "trials.jsonl")
     return {name: entry.state for name, entry in found if isinstance(entry, End)}
 
@@ -59,8 +60,8 @@ def ends(folder: Path) -> dict[str, str]:
 class Journal:
     """The journal of a sweep directory: its trials, in the order in which they were planned, and their ends.
 
-    damaged: the numbers of lines that cannot be read or do not match their checksum. The trials of these lines are
-    planned again and continue from their run directories.
+    trials, ends: by trial id. damaged: the numbers of lines that cannot be read or do not match their checksum; the
+    sweep plans their trials again, which continue from their run directories.
     """
 
     def __init__(self, folder: Path):
@@ -77,7 +78,7 @@ class Journal:
                 self.ends[name] = entry
 
     def _heal(self) -> None:
-        """Removes an incomplete last line, left by a crash."""
+        """Removes an incomplete last line, written before a crash, from the file."""
         data = self.path.read_bytes()
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
@@ -85,7 +86,7 @@ class Journal:
                 file.truncate(whole)
 
     def plan(self, *trials: Trial) -> None:
-        """Adds new trials; trials that are in the journal already are skipped."""
+        """Adds trials to the journal and its file; trials with a known id are skipped."""
         new = [trial for trial in trials if trial.id not in self.trials]
         self.trials |= {trial.id: trial for trial in new}
         self._append([asdict(trial) for trial in new])
@@ -115,7 +116,7 @@ class Journal:
 
 
 def _entries(path: Path) -> tuple[list[tuple[str, Trial | End]], list[int]]:
-    """(pairs of trial id and entry, in the order of the lines; numbers of the lines that are damaged)."""
+    """The entries of a journal file as (pairs of trial id and entry, in order; numbers of the damaged lines)."""
     found = read_rows(path)
     entries = {number: _entry(row) for number, row in zip(found.numbers, found.rows, strict=True)}
     bad = [number for number, entry in entries.items() if entry is None]
@@ -123,7 +124,7 @@ def _entries(path: Path) -> tuple[list[tuple[str, Trial | End]], list[int]]:
 
 
 def _entry(row: dict[str, Any]) -> tuple[str, Trial | End] | None:
-    """(trial id, entry) of a parsed line; None if its checksum, keys or types are wrong."""
+    """The pair (trial id, entry) of a parsed line; None if the line's checksum, keys or types are wrong."""
     check = row.pop("check", None)  # lines of older sweeps have no checksum
     if check not in (None, _check(row)) or not isinstance(row.get("id"), str):
         return None
@@ -134,5 +135,5 @@ def _entry(row: dict[str, Any]) -> tuple[str, Trial | End] | None:
 
 
 def _check(row: dict[str, Any]) -> str:
-    """A checksum of an entry."""
+    """The CRC-32 checksum of a line's content, as eight hexadecimal digits."""
     return f"{zlib.crc32(json.dumps(row, sort_keys=True).encode()):08x}"

@@ -1,4 +1,4 @@
-"""The JSON schema of a sweep file: a config's schema with the keys of a sweep."""
+"""The JSON schema of a sweep file: the schema of a config, extended by the keys of a sweep."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from raylfl.tune.space import LISTS, RANGES
 
 
 def sweep_schema() -> Schema:
-    """The schema of a whole file. No key is required, because files are merged."""
+    """The JSON schema of a sweep file. It requires no key, because files are merged."""
     config = config_schema()
     keys = keys_schema(SweepConfig, space=_space(), scheduler=_scheduler(), stages=_stages())
     return {**config, "title": "raylfl sweep", "properties": {**config["properties"], **keys["properties"]}}

@@ -1,4 +1,4 @@
-"""A check before the first trial that runs will measure the metric of the sweep."""
+"""A check, before the first trial, that the runs of a sweep will measure its metric."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ KNOWN = [f"{group}/{name}" for group, names in NAMES.items() for name in names]
 
 
 def require_measured(metric: str, experiment: Experiment) -> None:
-    """Checks that runs measure the metric. Raises BadConfig with the key that switches it on.
+    """Checks that runs of the experiment measure the metric.
 
-    Metrics that only a user's own model or algorithm can log (test/f1, algo/...) are accepted.
+    Raises BadConfig that names the missing condition, such as a config key, and BadValue for an unknown metric. Metrics
+    that only a user's own model or an algorithm can log (test/f1, algo/...) are accepted.
     """
     group, _, name = metric.partition("/")
     model = experiment.config.model.name

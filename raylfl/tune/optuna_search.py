@@ -1,7 +1,7 @@
 """Settings proposed by Optuna, an optional dependency; the mean over a setting's seeds is one observation.
 
 Akiba et al., "Optuna: A Next-generation Hyperparameter Optimization Framework", KDD 2019. The sampler is Optuna's
-default (TPE), seeded. Conditions are evaluated while values are drawn, so that no value is drawn for an inactive key.
+default (TPE), seeded. A key whose conditions (`when`) do not hold gets no value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ def require_optuna() -> None:
 
 
 class OptunaSettings:
-    """Optuna's proposals of settings, based on the scores reported so far; larger scores are better."""
+    """Optuna's proposals of settings, based on the scores reported so far; larger scores are better.
+
+    seed: of Optuna's sampler. base: the config, for conditions on its values. Raises MissingExtra without Optuna.
+    """
 
     def __init__(self, space: Space, seed: int, base: Mapping[str, Any]):
         require_optuna()
@@ -33,13 +36,13 @@ class OptunaSettings:
         self._asked: dict[int, Any] = {}
 
     def propose(self, setting: int) -> Values:
-        """The values of a new setting; setting: its number."""
+        """The values of new setting number `setting`, as Optuna proposes them."""
         trial = self.study.ask()
         self._asked[setting] = trial
         return self.space.point(lambda key, domain: suggest(trial, self.name(key, domain), domain), self.base)
 
     def learn(self, setting: int, score: float | None) -> None:
-        """Reports the mean score of a proposed setting to Optuna; None: the setting failed."""
+        """Reports the mean score of setting number `setting` to Optuna; None: the setting failed."""
         import optuna
 
         trial = self._asked.pop(setting)
@@ -49,7 +52,7 @@ class OptunaSettings:
             self.study.tell(trial, score)
 
     def remember(self, setting: int, values: Values) -> None:
-        """Restores a setting that was proposed before the sweep was interrupted; its score is reported later."""
+        """Restores setting number `setting`, proposed before the sweep was interrupted; `learn` reports its score."""
         named: dict[str, Any] = {}
 
         def note(key: str, domain: Domain) -> Any:
@@ -64,16 +67,16 @@ class OptunaSettings:
         self._asked[setting] = trial
 
     def name(self, key: str, domain: Domain) -> str:
-        """The name of a key's parameter in Optuna.
+        """The name in Optuna of the parameter for a config key and one of its domains.
 
-        Each alternative domain of a key has its own parameter, because their ranges differ.
+        Each alternative domain of a key is a separate parameter, because their ranges differ.
         """
         domains = self.space.keys[key]
         return key if len(domains) == 1 else f"{key}#{domains.index(domain)}"
 
 
 def suggest(trial: Any, name: str, domain: Domain) -> Any:
-    """The value that Optuna's trial suggests for a domain; name: the name of the parameter in Optuna."""
+    """The value that an Optuna trial suggests for a domain; name: the name of the parameter in Optuna."""
     if domain.kind == "choice":  # by position, because a value may be a whole group of keys
         return domain.args[trial.suggest_categorical(name, list(range(len(domain.args))))]
     low, high = domain.args

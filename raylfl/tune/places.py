@@ -6,14 +6,15 @@ from collections.abc import Callable
 
 
 class Places:
-    """A count of running trials with a limit (None: as many as fit); paused trials do not count.
+    """The running trials (`taken`: their Ray Tune ids) and their largest number (`limit`; None: as many as fit).
 
-    Ray Tune's own limit counts paused trials. If as many trials as the limit were paused, no other trial could start.
+    Paused trials are not in `taken`. Ray Tune's own limit counts them: once as many trials as the limit are paused, no
+    other trial could start.
     """
 
     def __init__(self, limit: int | None = None):
         self.limit, self.taken = limit, set[str]()
-        self.promised: Callable[[], bool] = lambda: False  # whether the next place is reserved for a paused trial
+        self.promised: Callable[[], bool] = lambda: False  # whether a paused trial has precedence over new trials
 
     @property
     def free(self) -> bool:

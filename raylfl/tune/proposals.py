@@ -15,7 +15,7 @@ from raylfl.tune.trial import as_config
 
 
 class Planned(Searcher):
-    """A searcher that gives planned trials to Ray Tune in their order, as places become free."""
+    """A searcher that gives planned trials to Ray Tune in their order, each when fewer than the limit are running."""
 
     def __init__(self, trials: Sequence[Trial], places: Places):
         super().__init__()
@@ -35,7 +35,7 @@ class Planned(Searcher):
         return as_config(self.next(trial_id))
 
     def next(self, trial_id: str) -> Trial:
-        """The next trial to give to Ray Tune; trial_id: Ray Tune's id for it."""
+        """Removes and returns the next trial to give to Ray Tune; trial_id: Ray Tune's id for it."""
         return self.waiting.pop(0)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
@@ -49,9 +49,9 @@ class Planned(Searcher):
 
 
 class Proposals(Planned):
-    """A searcher that gives Optuna's settings to Ray Tune, seed by seed, after the open trials of an earlier session.
+    """A searcher that gives the settings proposed by Optuna to Ray Tune, one trial per seed.
 
-    left: the open trials.
+    left: the open trials of an interrupted sweep, which come first.
     """
 
     def __init__(self, stage: StageView, left: Sequence[Trial], places: Places):
@@ -83,7 +83,7 @@ class Proposals(Planned):
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Notes the end of a trial; after the last seed of a setting, reports the setting's mean score to Optuna.
 
-        The score comes from the run directories; the journal is written later, by `TrialLog`.
+        The score is read from the run directories, because `TrialLog` writes the journal later.
         """
         super().on_trial_complete(trial_id, result, error)
         trial = self._ids.pop(trial_id)

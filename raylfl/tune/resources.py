@@ -1,6 +1,6 @@
 """Resources of a trial (one bundle for its server and one for each worker), and the number of trials that fit.
 
-Ray Tune would wait for ever, with a warning, for a placement group that fits on no node; a sweep ends with an error.
+Ray Tune would wait for ever, with a warning, for a placement group that fits on no node; a sweep raises an error.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ EPSILON = 1e-9
 
 
 def bundles(runtime: RuntimeConfig, workers: int) -> list[Bundle]:
-    """The resource bundles of a trial on Ray: the server's, then one for each of `workers` workers.
+    """The resource bundles of a trial on Ray: one for the server, then one for each of `workers` workers.
 
-    The server's bundle has no CPU, as it works while the workers wait. With `runtime.backend=local` server and workers
-    are one process with one bundle.
+    The server's bundle has no CPU, because the server works while the workers wait. With `runtime.backend=local`,
+    server and workers are one process with one bundle.
     """
     each: Bundle = {"CPU": runtime.cpus_per_worker}
     if runtime.gpus_per_worker:
@@ -32,8 +32,8 @@ def bundles(runtime: RuntimeConfig, workers: int) -> list[Bundle]:
 def capacity(trial: Sequence[Bundle], nodes: Sequence[Bundle], most: int = 10_000) -> int:
     """The number of trials that fit on these nodes at once, at most `most`.
 
-    trial: the bundles of one trial, each of which must lie on one node. Bundles are placed on the first node where they
-    fit, large nodes first.
+    trial: the bundles of one trial; each bundle must fit on one node. nodes: the resources of each node. A bundle is
+    placed on the first node where it fits; nodes with more CPUs come first.
     """
     share = next((bundle["GPU"] for bundle in trial if "GPU" in bundle), 0.0)
     free = sorted((_whole_shares(node, share) for node in nodes), key=lambda node: -node.get("CPU", 0.0))
@@ -48,9 +48,9 @@ def capacity(trial: Sequence[Bundle], nodes: Sequence[Bundle], most: int = 10_00
 
 
 def _whole_shares(node: Bundle, share: float) -> Bundle:
-    """The node without the rest of each GPU that no worker can use: the last 0.2 after two shares of 0.4.
+    """The resources of a node without the fraction of each GPU that no worker can use, as a new dict.
 
-    share: the part of a GPU that a worker needs.
+    share: the fraction of a GPU that a worker needs; for 0.4, two workers share a GPU, and 0.2 of it cannot be used.
     """
     if not 0 < share < 1:
         return dict(node)
@@ -61,8 +61,9 @@ def _whole_shares(node: Bundle, share: float) -> Bundle:
 def choose_workers(runtime: RuntimeConfig, clients: int, concurrent: int | None, nodes: Sequence[Bundle]) -> int:
     """The number of workers of a trial: `runtime.workers`, or the most with which `concurrent` trials fit, or one.
 
-    clients: the number of clients, above which no number of workers is tried. Many trials with one worker each use the
-    machine best. Raises BadConfig, with the arithmetic, if not even one trial fits.
+    clients: the number of clients, the largest number of workers. concurrent: the number of trials at once; None: as
+    many as fit, with one worker each, which uses the machine best. Raises BadConfig, with the arithmetic, if not even
+    one trial fits.
     """
     wanted = runtime.workers or 1
     if runtime.workers is None and concurrent is not None and runtime.backend == "ray":
@@ -77,7 +78,7 @@ def _fits(runtime: RuntimeConfig, workers: int, trials: int, nodes: Sequence[Bun
 
 
 def refusal(runtime: RuntimeConfig, workers: int, nodes: Sequence[Bundle]) -> str:
-    """The message for a trial that cannot run here, with its needs and the cluster's resources."""
+    """The error message for a trial that cannot run on these nodes, with its needs and the nodes' resources."""
     keys = ("CPU", "GPU") if runtime.gpus_per_worker else ("CPU",)
     need = " and ".join(
         f"{workers} x {each:g} {key}s = {workers * each:g}"
@@ -93,7 +94,7 @@ def refusal(runtime: RuntimeConfig, workers: int, nodes: Sequence[Bundle]) -> st
 
 
 def nodes_of_cluster() -> list[Bundle]:
-    """CPUs and GPUs of the nodes that are alive."""
+    """The resources (CPU, GPU, memory, ...) of each living node of the Ray cluster."""
     import ray
 
     return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]

@@ -1,7 +1,7 @@
 """Schedulers, which decide which trials continue: fifo (all), asha (the better settings), pbt (mutated copies).
 
 ASHA: `raylfl.tune.asha`. PBT: Jaderberg et al., "Population Based Training of Neural Networks", 2017, as implemented
-by Ray Tune. Time is counted in rounds.
+by Ray Tune. The schedulers measure time in rounds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ class Fifo(Options):
     """The scheduler that runs every trial to its last round."""
 
     def build(self, space: Space, rounds: int, seed: int, seeds: int, places: Places) -> Any:
-        """The scheduler for Ray Tune; seed: the sweep's own seed; seeds: the number of seeds of each setting."""
+        """The scheduler object for Ray Tune.
+
+        rounds: the length of a run. seed: of the sweep's random draws. seeds: the number of seeds of each setting.
+        places: the limit on running trials.
+        """
         from ray.tune.schedulers import FIFOScheduler
 
         return FIFOScheduler()
@@ -35,8 +39,8 @@ class Fifo(Options):
 class Asha(Options):
     """ASHA: at rounds grace, grace * reduction, ... a setting continues if it is in the best 1 / reduction so far.
 
-    Settings are compared by their means over seeds, and only with settings of the same algorithm in the same world. All
-    seeds of a setting continue, or none.
+    Settings are compared by their mean scores over seeds, and only with settings of the same algorithm in the same
+    world (data, model, participation, ...). All seeds of a setting continue, or none.
     """
 
     grace: Annotated[int, Ge(1), Doc("rounds before a setting may be stopped; null: a tenth of the rounds")] | None = (
@@ -52,7 +56,7 @@ class Asha(Options):
 
 @dataclass
 class Pbt(Options):
-    """PBT: every `interval` rounds, each of the worst runs copies one of the best and mutates its values."""
+    """PBT: every `interval` rounds, each of the worst runs copies the state of a best one and mutates its values."""
 
     interval: Annotated[int, Ge(1), Doc("rounds between mutations; null: a tenth of the rounds")] | None = None
     quantile: Annotated[float, Gt(0), Le(0.5), Doc("the share of the runs that counts as worst, and as best")] = 0.25
@@ -64,7 +68,7 @@ class Pbt(Options):
         return self.interval or max(rounds // 10, 1)
 
     def check(self, space: Space) -> None:
-        """Checks that PBT can mutate every key of the space during a run; raises BadConfig."""
+        """Checks that PBT can change every key of the space during a run; raises BadConfig."""
         for key, domains in space.keys.items():
             place = f"space.{key}"
             if key in FIXED or key.partition(".")[0] not in ("local", "algorithm"):
@@ -95,9 +99,9 @@ class Pbt(Options):
 
 
 def mutation(domain: Domain) -> Any:
-    """The domain in the form that Ray Tune's PBT takes.
+    """The domain in the form that Ray Tune's PBT expects.
 
-    A choice is given as a list, so that PBT moves to a neighbouring value.
+    A choice is a list: PBT then changes a value to one of its neighbours in the list.
     """
     from ray import tune
 
@@ -107,7 +111,7 @@ def mutation(domain: Domain) -> Any:
 
 
 def within(config: dict[str, Any], space: Space) -> dict[str, Any]:
-    """A mutated trial config with its values clipped to their ranges."""
+    """Clips the mutated values of a trial's Ray Tune config to their ranges, in place; returns the config."""
     values = config["trial"]["values"]
     for key, (domain, *_) in space.keys.items():
         if domain.kind == "randint":
@@ -122,7 +126,10 @@ SCHEDULERS: dict[str, type[Fifo] | type[Asha] | type[Pbt]] = {"fifo": Fifo, "ash
 
 
 def parse_scheduler(content: Any) -> Scheduler:
-    """The scheduler from `asha` or {name: asha, grace: 20}. Raises BadConfig for another form."""
+    """The scheduler that `content` describes: a name such as `asha`, or a mapping such as {name: asha, grace: 20}.
+
+    Raises BadConfig for another form, an unknown name or a bad option.
+    """
     options = {"name": content} if isinstance(content, str) else content
     if not isinstance(options, Mapping) or options.get("name") not in SCHEDULERS:
         raise BadValue("scheduler", got=content, need=f"one of {', '.join(SCHEDULERS)}", hint="or {name: ..., options}")

@@ -40,10 +40,10 @@ class SweepConfig(Score):
 
 @dataclass
 class Stage(Options):
-    """One part of a coarse-then-fine search: settings close to the best continue in the next stage.
+    """One stage of a coarse-then-fine search: settings close to the best continue in the next stage.
 
-    The SFL paper (app. G.3) has stages of 1000 and 4000 rounds; `within` is 3 points of accuracy. A setting is
-    compared with the best of the same algorithm in the same world, so that every algorithm keeps candidates.
+    The SFL paper (App. G.3) has stages of 1000 and 4000 rounds, and its `within` is 3 points of accuracy. A setting is
+    compared with the best setting of the same algorithm in the same world: every algorithm keeps candidates.
     """
 
     rounds: Annotated[int, Ge(1), Doc("rounds of each run of the stage")]
@@ -59,4 +59,4 @@ class Stage(Options):
 
 
 SWEEP_KEYS = tuple(keys_of(SweepConfig))
-LATER = ("concurrent", "retries")  # keys that may change when a sweep is resumed, like all of `runtime`
+LATER = ("concurrent", "retries")  # keys that may change when a sweep is resumed, as well as all keys of `runtime`

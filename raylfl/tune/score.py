@@ -1,4 +1,4 @@
-"""Scores of runs: the mean over the last k rounds, the best round, or the rounds needed to reach a target."""
+"""Scores of runs: the mean over the last rounds, the best round, or the number of rounds to reach a target."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORST = -1e30  # score of a diverged run; finite, because PBT computes percentil
 
 @dataclass
 class Score(Options):
-    """The definition of a run's score."""
+    """The definition of the score of a run: a metric, and how its values are reduced to one number."""
 
     metric: Annotated[str, Doc("a name in `metrics.jsonl`")] = "test/accuracy"
     mode: Annotated[
@@ -43,7 +43,7 @@ class Score(Options):
         return self.mode != "target" and higher_is_better(self.metric)
 
     def window(self, rounds: int) -> int:
-        """The number of last rounds that the mean is taken over, in a run of `rounds` rounds."""
+        """The number of last rounds over which mode `last` averages, in a run of `rounds` rounds."""
         return self.last or min(max(rounds // 10, 1), 100)
 
     def of(self, run: RunRecord) -> float | None:
@@ -62,7 +62,7 @@ class Score(Options):
         return value if math.isfinite(value) else None
 
     def ranked(self, score: float | None) -> float:
-        """The score, negated if smaller values are better; `WORST` for None."""
+        """A score as a number of which larger is better: negated if necessary; `WORST` for None."""
         if score is None:
             return WORST
         return score if self.more_is_better else -score
@@ -71,8 +71,9 @@ class Score(Options):
 class Running:
     """The current score of a running trial, by which schedulers compare trials; larger is better.
 
-    In mode `target` it is the best value so far: of two runs with equally many rounds, the one closer to the target is
-    expected to reach it first.
+    It is the mean over the last rounds in mode `last`, and the best value so far in modes `best` and `target`: of two
+    runs with equally many rounds, the one closer to the target is expected to reach it first. rounds: the length of the
+    run.
     """
 
     def __init__(self, score: Score, rounds: int):
@@ -82,7 +83,7 @@ class Running:
         self._best = -math.inf
 
     def update(self, metrics: Mapping[str, Any]) -> float | None:
-        """The score after this row of metrics.jsonl; None before the metric is first measured."""
+        """The score after the next row of metrics.jsonl, `metrics`; None before the metric is first measured."""
         value = metrics.get(self.score.metric)
         if isinstance(value, (int, float)) and math.isfinite(value):
             self._recent.append((metrics["round"], self.sign * value))

@@ -1,4 +1,4 @@
-"""Population based training with seeded draws, which leaves complete runs unchanged."""
+"""Population based training (PBT) with seeded draws; runs that have reached their last round are not changed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from raylfl.core.oracle import private_randomness
 class SeededPBT(PopulationBasedTraining):
     """Ray Tune's PBT with two changes.
 
-    Runs end at their last round (`rounds`), where Ray Tune would pause them and repeat their last rounds; a run that
-    diverged earlier (its report has a `state`) may still take the state of another run. The run to copy and the
-    mutations are functions of (seed, run, round), where Ray Tune draws from the global generators of Python and numpy.
+    First, a run ends at round `rounds`; Ray Tune would pause it and repeat its last rounds. A run that diverged (its
+    report has a `state`) may still be replaced by a copy of another run. Second, the run to copy and the mutations are
+    functions of (seed, run, round); Ray Tune would draw them from the global generators of Python and numpy.
+    time_attr: the key of the number of rounds done in a report.
     """
 
     def __init__(self, rounds: int, seed: int, time_attr: str, **options: Any):

@@ -1,4 +1,4 @@
-"""The end of a sweep in the terminal: its settings, the report, the trials that failed."""
+"""The terminal output at the end of a sweep: the table of settings, the report's path, the failed trials."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from raylfl.tune.spec import Sweep
 from raylfl.tune.sweep import SweepResult
 from raylfl.tune.table import SettingRow
 
-MOST = 20  # settings in the terminal; settings.csv has all
+MOST = 20  # largest number of settings in the terminal; settings.csv has all
 
 
 def finish(result: SweepResult, say: Callable[[str], None]) -> int:
-    """Prints table, report, folder and failures; returns the exit code, 1 if a trial failed for good."""
+    """Writes the report and prints table, paths and failed trials; returns the exit code, 1 if a trial failed.
+
+    say: called with one line for the user.
+    """
     print_table(terminal_table(result.sweep, result.settings))
     if len(result.settings) > MOST:
         say(f"the best {MOST} of {len(result.settings)} settings: {shown(result.folder / 'settings.csv')} has all")
@@ -43,7 +46,10 @@ def finish(result: SweepResult, say: Callable[[str], None]) -> int:
 
 
 def terminal_table(sweep: Sweep, groups: Sequence[SettingRow]) -> Table:
-    """The table of the best settings, with the keys in which they differ."""
+    """The table of the best MOST settings, with the keys of the space in which settings differ.
+
+    groups: the settings of the last stage, the best first.
+    """
     values = {key: {json.dumps(g.values.get(key), default=str) for g in groups} for key in sweep.space.keys}
     keys = [key for key, different in values.items() if len(different) > 1]
     table = Table(box=None, pad_edge=False)
@@ -62,7 +68,7 @@ def terminal_table(sweep: Sweep, groups: Sequence[SettingRow]) -> Table:
 
 
 def meaning(sweep: Sweep) -> str:
-    """A description of the score: `mean of the last 4 rounds`."""
+    """A description of the sweep's score: `mean of the last 4 rounds`, `best`, `rounds to 0.9`."""
     if sweep.score.mode == "target":
         return f"rounds to {sweep.score.target:g}"
     last = sweep.score.window(sweep.stages[-1].rounds)
@@ -72,7 +78,7 @@ def meaning(sweep: Sweep) -> str:
 
 
 def score_text(stat: Stat) -> str:
-    """A score as text: `0.912 ± 0.004`; a dash if no seed has a score."""
+    """The score of a setting as text: `0.912 ± 0.004`; a dash if no seed has a score."""
     if not math.isfinite(stat.mean):
         return "-"
     return f"{stat.mean:.4g}" + (f" ± {stat.std:.2g}" if math.isfinite(stat.std) else "")

@@ -8,9 +8,9 @@
       algorithm.gamma: {uniform: [0.1, 1], when: {algorithm.name: [focus]}}   # else unchanged
       partition: {grid: [{name: iid}, {name: dirichlet, alpha: 0.1}]}         # a whole group
 
-`grid` runs every value; the other domains are drawn: `choice` from a list, `uniform` and `loguniform` [low, high] give
-real numbers (rounded to four digits, so that they can be read and typed), `randint` [low, high] whole numbers below
-high, as in Ray Tune. A condition refers to other keys of the space, or to the config.
+`grid` runs every value. Values of the other domains are drawn: `choice` from a list; `uniform` and `loguniform` [low,
+high] give real numbers, rounded to four digits for legibility; `randint` [low, high] gives whole numbers below high, as
+in Ray Tune. A condition `when` lists config keys, in the space or not, and the values for which it holds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ RANGES = ("uniform", "loguniform", "randint")
 
 @dataclass(frozen=True)
 class Domain:
-    """The values that a key may take: those in `args` for a grid or a choice, else the range [low, high] in `args`."""
+    """The values that a key may take: all in `args` for a grid or a choice, else the range from args[0] to args[1].
+
+    kind: one of LISTS or RANGES. when: config key -> values for which the domain applies; empty: always.
+    """
 
     kind: str
     args: list[Any]
@@ -44,7 +47,7 @@ class Domain:
 
     @staticmethod
     def parse(key: str, content: Any) -> Domain:
-        """The domain that one alternative of a key in the file describes. Raises BadConfig for another form."""
+        """The domain of `key` from file content such as {grid: [0.1, 0.3]}. Raises BadConfig for another form."""
         place = f"space.{key}"
         kinds = [*LISTS, *RANGES]
         if not isinstance(content, Mapping):
@@ -69,7 +72,7 @@ class Domain:
         return Domain(kind, args, {str(k): v if isinstance(v, list) else [v] for k, v in when.items()})
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """A value drawn at random; a grid cannot be drawn from."""
+        """A random value of the domain, which must not be a grid."""
         assert self.kind != "grid"
         if self.kind == "choice":
             return self.args[int(rng.integers(len(self.args)))]
@@ -81,12 +84,12 @@ class Domain:
         return self.rounded(float(rng.uniform(low, high)))
 
     def rounded(self, value: float) -> float:
-        """A real number rounded to four digits, and kept within the range."""
+        """A real number rounded to four digits, then clipped to the domain's range."""
         return float(min(max(float(f"{value:.4g}"), self.args[0]), self.args[1]))
 
 
 def _number(value: Any) -> Any:
-    """The value, with strings such as `1e-3` (not a number in yaml) converted to numbers."""
+    """A value from a yaml file; strings such as `1e-3`, which yaml does not read as numbers, are converted."""
     if isinstance(value, str):
         try:
             return float(value)
@@ -107,13 +110,16 @@ def _check_range(place: str, kind: str, args: list[Any]) -> None:
 
 @dataclass(frozen=True)
 class Space:
-    """A search space: keys with their alternatives, ordered so that a condition refers only to earlier keys."""
+    """A search space: config keys with their alternative domains.
+
+    The keys are ordered: a condition refers only to earlier keys of the space.
+    """
 
     keys: dict[str, list[Domain]]
 
     @staticmethod
     def parse(content: Mapping[str, Any]) -> Space:
-        """The space of a sweep file. Raises BadConfig that lists every mistake."""
+        """The space from the key `space` of a sweep file. Raises BadConfig that lists every mistake."""
         keys: dict[str, list[Domain]] = {}
         problems: list[str] = []
         for key, alternatives in content.items():
@@ -131,9 +137,9 @@ class Space:
         return {domain.kind for domains in self.keys.values() for domain in domains}
 
     def points(self, samples: int, seed: int, base: Mapping[str, Any]) -> list[Values]:
-        """Every grid point, with `samples` draws of the other domains, without repetitions.
+        """All points of the grids, each with `samples` draws of the other domains, without repetitions.
 
-        base: the config, for conditions on its values. Draw k of a key is the same at all grid points, so that all
+        base: the config, for conditions on its values. Draw k from a domain is the same at all grid points: all
         algorithms get the same learning rates.
         """
         found: dict[str, Values] = {}
@@ -148,7 +154,10 @@ class Space:
         return list(found.values())
 
     def point(self, draw: Draw, base: Mapping[str, Any]) -> Values:
-        """A point of a space without grids; draw: chooses the value of a key from its domain."""
+        """One point of a space without grids.
+
+        draw: chooses the value of a key from its domain. base: the config, for conditions on its values.
+        """
         return next(self._expand({}, list(self.keys), draw, base))
 
     def _expand(self, values: Values, keys: Sequence[str], draw: Draw, base: Mapping[str, Any]) -> Iterator[Values]:
@@ -166,9 +175,9 @@ class Space:
             yield from self._expand({**values, key: draw(key, domain)}, rest, draw, base)
 
     def active(self, key: str, values: Values, base: Mapping[str, Any]) -> Domain | None:
-        """The domain of `key` at a point with these values; None if the key keeps the config's value.
+        """The first alternative domain of `key` whose condition holds; None: the key keeps its value in the config.
 
-        It is the first alternative whose condition holds.
+        values: the values of earlier keys of the space. base: the config.
         """
         for domain in self.keys[key]:
             if all(look_up(k, values, base) in allowed for k, allowed in domain.when.items()):
@@ -177,7 +186,7 @@ class Space:
 
 
 def look_up(key: str, values: Values, base: Mapping[str, Any]) -> Any:
-    """The value of a dotted key at a point of the space, or else in the config `base`, or else None."""
+    """The value of a dotted key at a point of the space (`values`), or else in the config `base`, or else None."""
     parts = key.split(".")
     for cut in range(len(parts), 0, -1):
         head = ".".join(parts[:cut])
@@ -187,7 +196,10 @@ def look_up(key: str, values: Values, base: Mapping[str, Any]) -> Any:
 
 
 def comparable(values: Values) -> str:
-    """The algorithm and the world of a setting as a string; only settings with equal strings compete."""
+    """The algorithm and the world (data, model, participation, ...) of a setting as a string.
+
+    Only settings with equal strings are compared with each other.
+    """
     flat = flatten(values)
     return canonical({k: v for k, v in flat.items() if is_world(k) or k in (METHOD, METHOD.partition(".")[0])})
 
@@ -201,7 +213,10 @@ def _inside(value: Any, parts: Sequence[str]) -> Any:
 
 
 def _ordered(keys: dict[str, list[Domain]]) -> dict[str, list[Domain]]:
-    """The keys in the order of the file, except that each comes after the keys of its conditions."""
+    """The keys in the order of the file, except that a key is moved behind the keys in its conditions.
+
+    Raises BadConfig if conditions depend on each other.
+    """
     done: dict[str, list[Domain]] = {}
 
     def add(key: str, chain: tuple[str, ...]) -> None:

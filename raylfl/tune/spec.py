@@ -4,7 +4,7 @@
     space: {local.lr: {grid: [0.01, 0.03, 0.1]}}
     seeds: [0, 1, 2]                # a setting's seeds are pooled
 
-Everything is checked before Ray starts: a mistake costs seconds instead of the first trial.
+The whole file is checked before Ray starts: a mistake is reported within seconds.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ CHECKED = 200  # largest number of settings that are checked before anything sta
 
 @dataclass(frozen=True)
 class Sweep:
-    """A checked sweep; base: the merged config.
+    """A checked sweep.
 
-    Its interpolations are unresolved, because `${seed}` differs between trials.
+    options: the keys of the sweep. base: the merged config, with unresolved interpolations, because `${seed}` differs
+    between trials. stages: one stage if the file has none.
     """
 
     name: str
@@ -59,7 +60,7 @@ class Sweep:
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The base config as plain values, for the conditions of the space."""
+        """The base config as plain values, with the first seed and the first stage's rounds, for conditions."""
         return compose(self.base, [f"seed={self.seeds(0)[0]}", f"rounds={self.stages[0].rounds}"])
 
     def seeds(self, stage: int) -> list[int]:
@@ -68,18 +69,18 @@ class Sweep:
 
     @property
     def draws_from(self) -> int:
-        """The seed of the search itself, from which values are drawn."""
+        """The seed of the random draws of values: the config's seed."""
         return int(self.base.get("seed", 0))
 
     def overrides(self, values: Values, seed: int, rounds: int) -> list[str]:
-        """The values of a trial as `key=value` items; a group comes before keys inside it."""
+        """The values, seed and rounds of a trial as `key=value` overrides; a group comes before keys inside it."""
         items = {"seed": seed, "rounds": rounds, **values}
         if isinstance(self.scheduler, Pbt):
             items["checkpoint.every"] = self.scheduler.every(rounds)
         return [f"{key}={json.dumps(items[key])}" for key in sorted(items, key=lambda key: key.count("."))]
 
     def config(self, trial: Trial, folder: Path, url: str | None = None) -> Config:
-        """The config of a trial's run; folder: the sweep's folder; url: the sweep's URL, if it has one."""
+        """The config of a trial's run; folder: the sweep's folder; url: the URL to which it is copied, if any."""
         place = {
             "name": folder.name,
             "logging.dir": str(folder.parent) if url is None else url.rpartition("/")[0],
@@ -92,7 +93,7 @@ class Sweep:
     def trials(self, stage: int, setting: int, values: Values, parents: Mapping[int, str] | None = None) -> list[Trial]:
         """The trials of one setting in a stage, one per seed.
 
-        setting: its number; parents: by seed, the run of the earlier stage that a trial continues.
+        setting: the setting's number. parents: seed -> id of the trial of the earlier stage that the trial continues.
         """
         keys = [look_up(f"algorithm.{key}", values, self.plain) for key in NAMING]
         algorithm = next(filter(None, keys), DEFAULTS["algorithm"]["name"])
@@ -112,18 +113,19 @@ class Sweep:
         ]
 
     def points(self) -> list[Values]:
-        """The settings of grids and random draws, in order; for Optuna, random examples of what it may propose.
+        """The settings of the sweep: all grid points, each with `samples` random draws.
 
-        Their number depends on the sweep's `samples`.
+        With Optuna, they are random examples of settings that it may propose.
         """
         return self.space.points(self.options.samples, self.draws_from, self.plain)
 
 
 def load_sweep(source: str | Path, overrides: Sequence[str] = ()) -> Sweep:
-    """The checked sweep of a path or a bare name (`digits_lr` for conf/sweep/digits_lr.yaml).
+    """The checked sweep of a file, given by its path or its name (`digits_lr` for conf/sweep/digits_lr.yaml).
 
     overrides: `key=value` for keys of the sweep (samples=20, scheduler.grace=5, space.local.lr={grid: [1]}) and
-    of the config (rounds=20, runtime.workers=2). Raises BadConfig that lists all mistakes.
+    of the config (rounds=20, runtime.workers=2). Raises BadConfig that lists all mistakes, also for a sweep with
+    nothing to vary.
     """
     path = find_sweep(source)
     own = [item for item in overrides if item.partition("=")[0].partition(".")[0] in SWEEP_KEYS]
@@ -145,7 +147,7 @@ def load_sweep(source: str | Path, overrides: Sequence[str] = ()) -> Sweep:
 
 
 def find_sweep(source: str | Path) -> Path:
-    """The file of a sweep, given by its path or by its name under conf/sweep/. Raises BadConfig if there is none."""
+    """The path of a sweep file, given by a path or a name under conf/sweep/. Raises BadConfig if there is no file."""
     for option in (Path("sweep") / source, source):
         try:
             return find_config(option)
@@ -156,7 +158,7 @@ def find_sweep(source: str | Path) -> Path:
 
 
 def _override(part: dict[str, Any], item: str) -> None:
-    """Applies one override, such as `samples=4`, `scheduler.grace=5` or `space.local.lr={grid: [1]}`, to `part`."""
+    """Applies an override, such as `samples=4` or `space.local.lr={grid: [1]}`, to the sweep keys `part`, in place."""
     (key, *inner), value = override(item)
     if not inner:
         part[key] = value
@@ -169,7 +171,7 @@ def _override(part: dict[str, Any], item: str) -> None:
 
 
 def make_sweep(content: Mapping[str, Any]) -> Sweep:
-    """The sweep from plain values (sweep.yaml). Raises BadConfig that lists all mistakes."""
+    """The checked sweep with this content of sweep.yaml (see `Sweep.content`). Raises BadConfig with all mistakes."""
     options_part = {key: value for key, value in content.items() if key in SWEEP_KEYS and value is not None}
     base = dict(content["base"])
     known = (*keys_of(TopConfig), *GROUPS)
@@ -191,7 +193,10 @@ def make_sweep(content: Mapping[str, Any]) -> Sweep:
 
 
 def parse_stages(content: Sequence[Any], rounds: int) -> list[Stage]:
-    """The stages of a sweep; a single stage with the config's rounds if none are given."""
+    """The stages from the key `stages` of a sweep file; a single stage of `rounds` rounds if it is empty.
+
+    Raises BadConfig for bad keys, a wrong `within`, or decreasing rounds.
+    """
     if not content:
         return [Stage(rounds)]
     stages = [typed(Stage, entry, f"stages[{k}]") for k, entry in enumerate(content) if isinstance(entry, Mapping)]
@@ -206,7 +211,7 @@ def parse_stages(content: Sequence[Any], rounds: int) -> list[Stage]:
 
 
 def check_together(sweep: Sweep) -> None:
-    """Checks the keys of a sweep against each other; raises BadConfig."""
+    """Checks that the keys of a sweep are consistent with each other; raises BadConfig for the first conflict."""
     options, kinds = sweep.options, sweep.space.kinds
     if options.samples > 1 and not kinds - {"grid"}:
         raise BadValue(
@@ -239,8 +244,8 @@ def check_together(sweep: Sweep) -> None:
 def check_settings(sweep: Sweep, points: Sequence[Values]) -> Config:
     """Checks settings for unknown keys and bad values, and returns the config of the first one.
 
-    Of more than `CHECKED` settings, at most that many are checked, evenly spaced. Raises BadConfig that lists every
-    mistake, with one setting that has it unless all have it.
+    points: the settings; of more than CHECKED settings, at most that many are checked, evenly spaced. Raises BadConfig
+    that lists every mistake, with one setting that has it unless all have it.
     """
     chosen = points[:: max(1, -(-len(points) // CHECKED))]
     problems: dict[str, list[Values]] = {}

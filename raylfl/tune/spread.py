@@ -1,4 +1,4 @@
-"""Runs side by side on the nodes of a Ray cluster, each in a placement group with its workers."""
+"""Runs in parallel on the nodes of a Ray cluster, each in a placement group with its workers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def several_nodes() -> bool:
 
 
 def spread(work: Callable[[T], None], jobs: Sequence[tuple[T, RuntimeConfig]]) -> Iterator[T]:
-    """Calls `work(job)` for each job on some node, as many at once as fit; yields the jobs as they end.
+    """Calls `work(job)` for each job on some node, as many calls at once as fit; yields the jobs as they end.
 
-    Each job comes with its runtime config. With `runtime.backend=ray` it starts its workers in its placement group.
-    Raises the error of a call that fails.
+    jobs: pairs of a job and its runtime config. With `runtime.backend=ray`, a job starts its workers in the placement
+    group of its call. Raises the error of the first call that fails, and cancels the other calls.
     """
     import ray
     from ray.util.placement_group import remove_placement_group
@@ -51,15 +51,18 @@ def spread(work: Callable[[T], None], jobs: Sequence[tuple[T, RuntimeConfig]]) -
 
 
 def needs(runtime: RuntimeConfig, nodes: Sequence[Bundle]) -> list[Bundle]:
-    """The resource bundles of a run: one per worker, or one for its only process.
+    """The resource bundles of a run: one per worker, or one if the run has a single process.
 
-    Raises BadConfig if they fit nowhere.
+    nodes: the resources of each node. Raises BadConfig if the bundles do not fit on them.
     """
     return [bundle for bundle in bundles(runtime, choose_workers(runtime, 1, None, nodes)) if any(bundle.values())]
 
 
 def _start(work: Callable[[T], None], job: T, runtime: RuntimeConfig, need: Sequence[Bundle]) -> tuple[Any, Any]:
-    """Starts a call as soon as its bundles are free; returns (a reference to its result, its placement group)."""
+    """Submits the call `work(job)` to Ray; returns (reference to its result, its placement group).
+
+    Ray starts the call once the bundles `need` are free.
+    """
     import ray
     from ray.util.placement_group import placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -76,7 +79,7 @@ def _start(work: Callable[[T], None], job: T, runtime: RuntimeConfig, need: Sequ
 
 
 def carried_out(work: Callable[[T], None], job: T) -> None:
-    """Calls `work(job)` in a process started by Ray, after setting up the process."""
+    """Sets up the process, which Ray has started, and calls `work(job)`."""
     from raylfl.startup import process
 
     process.set_up()

@@ -1,4 +1,4 @@
-"""One stage of a sweep on Ray Tune: its open trials, their resources and their ends."""
+"""One stage of a sweep on Ray Tune: runs its open trials and records their ends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SCRATCH = ".tune"  # Ray Tune's own files, hidden from `raylfl report`
 
 
 class StageRun:
-    """One stage of a sweep, which runs the trials that have not ended."""
+    """One stage of a sweep; `carry_out` runs its trials that have not ended."""
 
     def __init__(
         self,
@@ -50,8 +50,9 @@ class StageRun:
     ):
         """Prepares stage number `index` of a sweep.
 
-        trial: the resource bundles of one trial, for the server and each worker. mirror: copies the sweep's files to
-        its URL; each trial copies its own files itself.
+        folder: the sweep's folder. trial: the resource bundles of one trial, for the server and each worker. say:
+        called with one line for the user. mirror: copies the sweep's files to its URL, except those of trials, which
+        each trial copies itself; None: the sweep has no URL.
         """
         self.sweep, self.index, self.folder, self.journal, self.say = sweep, index, folder, journal, say
         self.bundles, self.mirror = list(trial), mirror
@@ -64,7 +65,7 @@ class StageRun:
             self.total = sweep.options.samples * len(sweep.seeds(0))
 
     def carry_out(self) -> None:
-        """Runs until every trial has ended or failed. Raises KeyboardInterrupt if it is interrupted."""
+        """Runs all open trials until each has ended or failed. Raises KeyboardInterrupt if it is interrupted."""
         for trial in self.journal.of_stage(self.index):
             self._fetch(trial)
         left = [trial for trial in self.journal.of_stage(self.index) if not self._is_over(trial)]
@@ -78,9 +79,9 @@ class StageRun:
             raise KeyboardInterrupt
 
     def _searcher(self, left: Sequence[Trial]) -> Planned | None:
-        """The searcher that gives the trials to Ray Tune; None if Ray Tune's own list of trials suffices.
+        """The searcher that gives the trials to Ray Tune, for Optuna and ASHA; None: Ray Tune gets a list of trials.
 
-        left: the trials that have not ended. See `Places` and `Proposals`.
+        left: the trials that have not ended.
         """
         concurrent = self.sweep.options.concurrent
         if self.searching:  # so that Optuna learns from the first settings before it proposes the last ones
@@ -118,7 +119,7 @@ class StageRun:
         )
 
     def _scratch(self) -> dict[str, Any]:
-        """The place of Ray Tune's own files: in the sweep's folder, or at its URL for all nodes."""
+        """Options of Ray Tune with the place of its own files: the sweep's folder, or its URL if it has one."""
         if self.mirror is None:
             return {"storage_path": str(self.folder / SCRATCH)}
         from fsspec.core import url_to_fs
@@ -128,15 +129,15 @@ class StageRun:
         return {"storage_path": path, "storage_filesystem": PyFileSystem(FSSpecHandler(fs))}
 
     def _fetch(self, trial: Trial) -> None:
-        """Fetches the records of a trial that another node carried out."""
+        """Fetches the newest files of a trial's run directory from the sweep's URL, if it has one."""
         if self.mirror is not None:
             refresh(self.folder / trial.id, join(self.mirror.url, trial.id))
 
     def _is_over(self, trial: Trial) -> bool:
-        """Whether a trial needs no further work.
+        """Whether a trial need not be run (again).
 
-        Records the end of a complete run that the journal lacks, and reports a finished trial whose directory is
-        damaged.
+        If a complete run is missing in the journal, its end is recorded there. A finished trial with a damaged
+        directory is reported to the user and is run again.
         """
         complete = self.is_complete(trial)
         if complete and trial.id not in self.journal.ends:
@@ -151,7 +152,7 @@ class StageRun:
         return run is not None and run.complete(trial.rounds)
 
     def _earlier(self) -> Iterator[tuple[dict[str, Any], list[tuple[int, float]], str]]:
-        """(trial, its scores by rounds done, its final state or "") of each trial that has run."""
+        """The trials that have run, as (fields of the trial, pairs (rounds done, score), final state or "")."""
         for trial in self.journal.of_stage(self.index):
             if is_run(self.folder / trial.id):
                 running = Running(self.sweep.score, trial.rounds)
@@ -165,7 +166,7 @@ class StageRun:
     def end(self, trial: Trial, last: Mapping[str, Any] | None, error: str = "") -> str:
         """Writes the end of a trial to the journal; returns a line about it for the user.
 
-        last: its last report; error: the reason if it failed.
+        last: the trial's last report to Ray Tune, if any. error: the reason if the trial failed, else "".
         """
         said = last or {}
         self._fetch(trial)
@@ -190,9 +191,9 @@ class StageRun:
 
 @contextmanager
 def handlers_kept() -> Iterator[None]:
-    """A context that restores the handlers of SIGINT and SIGUSR1.
+    """A context manager that restores the handlers of SIGINT and SIGUSR1 at its end.
 
-    Ray Tune installs its own handlers and does not remove them, so that a later Ctrl-C would be lost.
+    Ray Tune installs its own handlers and does not remove them: a later Ctrl-C would have no effect.
     """
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}
     try:
@@ -205,7 +206,10 @@ def handlers_kept() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """A context without Ray Tune's output, log files and working directories; `TrialLog` reports instead."""
+    """A context manager that switches off Ray Tune's output, log files and working directories.
+
+    `TrialLog` prints the progress instead.
+    """
     ours = {
         "RAY_CHDIR_TO_TRIAL_DIR": "0",
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",

@@ -1,4 +1,4 @@
-"""The interface of a stage of a sweep that its searchers and its log use."""
+"""The interface through which searchers and the progress log use a stage of a sweep."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from raylfl.tune.spec import Sweep
 
 
 class StageView(Protocol):
-    """A running stage of a sweep (`raylfl.tune.stage.StageRun`)."""
+    """A running stage of a sweep, implemented by `raylfl.tune.stage.StageRun`.
+
+    index: the number of the stage. rounds: the length of its runs. total: the number of its trials.
+    """
 
     sweep: Sweep
     journal: Journal
@@ -19,16 +22,16 @@ class StageView(Protocol):
     total: int
 
     def say(self, text: str) -> None:
-        """Reports one line to the user."""
+        """Prints one line for the user."""
 
     def is_complete(self, trial: Trial) -> bool:
-        """Whether the trial has finished with an undamaged directory."""
+        """Whether the trial's run has finished and its directory is not damaged."""
 
     def score(self, trial: Trial) -> float | None:
         """The trial's score; None before it has one."""
 
     def end(self, trial: Trial, last: Mapping[str, Any] | None, error: str = "") -> str:
-        """Records the end of a trial; returns a line about it for the user.
+        """Writes the end of a trial to the journal; returns a line about it for the user.
 
-        last: its last report; error: the reason if it failed.
+        last: the trial's last report to Ray Tune, if any. error: the reason if the trial failed, else "".
         """

@@ -46,7 +46,7 @@ Say = Callable[[str], None]
 class SweepResult:
     """The result of a complete sweep.
 
-    settings: the settings of the last stage, the best first. failed: id of a trial -> reason.
+    settings: the settings of the last stage, the best first. failed: id of a failed trial -> reason.
     """
 
     folder: Path
@@ -56,18 +56,20 @@ class SweepResult:
 
 
 def sweep(source: str | Path, overrides: Sequence[str] = (), say: Say = print) -> SweepResult:
-    """Carries out the sweep of a file, or of a name under conf/sweep/; say: called with one line for the user.
+    """Runs the sweep of a file, given by its path or its name under conf/sweep/.
 
-    Raises BadConfig, before the first trial, for mistakes and for resources that the cluster lacks.
+    overrides: `key=value` for keys of the sweep or the config. say: called with one line for the user. Raises
+    BadConfig, before the first trial, for mistakes and for resources that the cluster lacks.
     """
     spec = load_sweep(source, overrides)
     return carry_out(spec, tried(spec), None, say)
 
 
 def resume(path: str | Path, overrides: Sequence[str] = (), say: Say = print) -> SweepResult:
-    """Resumes a sweep: ended trials are kept; all others, failed ones included, continue from their checkpoints.
+    """Resumes a sweep: ended trials are kept; open and failed trials continue from their checkpoints.
 
-    overrides: `concurrent`, `retries` and keys of `runtime`. Raises BadConfig for other keys.
+    path: the sweep's folder or URL. overrides: `key=value` for `concurrent`, `retries` and keys of `runtime`; raises
+    BadConfig for other keys. say: called with one line for the user.
     """
     folder = at_hand(path)
     content = saved(folder / "sweep.yaml")
@@ -82,7 +84,7 @@ def resume(path: str | Path, overrides: Sequence[str] = (), say: Say = print) ->
 
 
 def saved(path: Path) -> dict[str, Any]:
-    """The content of a sweep.yaml. Raises BadConfig if it is missing, damaged or of another format."""
+    """The content of a sweep.yaml. Raises BadConfig if the file is missing, damaged or of another format version."""
     if not path.is_file():
         raise BadConfig(f"{path.parent} is not a sweep's directory: it has no sweep.yaml")
     content = content_of(path)
@@ -102,9 +104,10 @@ def changed(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]
 
 
 def tried(spec: Sweep) -> Experiment:
-    """Checks the settings and runs one of them on a first batch, so that mistakes are found before Ray starts.
+    """Checks the settings, and one of them on a first batch, before Ray starts; returns the experiment of that one.
 
-    Of very many settings only some are checked, see `check_settings`. Also checks that runs measure the sweep's metric.
+    Of many settings only some are checked, see `check_settings`. Raises BadConfig for mistakes, also if runs do not
+    measure the sweep's metric.
     """
     from raylfl.api import checked
 
@@ -116,7 +119,10 @@ def tried(spec: Sweep) -> Experiment:
 
 
 def new_folder(spec: Sweep) -> Path:
-    """Creates the folder runs/<name>-<date>-<time>, a new one for every sweep."""
+    """Creates and returns a new folder <logging.dir>/<name>-<date>-<time> with sweep.yaml.
+
+    If `logging.dir` is a URL, the folder is claimed there as well. Raises BadConfig if it cannot be created.
+    """
     logged = {key: value for key, value in (spec.base.get("logging") or {}).items() if key == "dir"}
     logging = LoggingConfig(**logged)
     base = logging.folder
@@ -137,9 +143,10 @@ def new_folder(spec: Sweep) -> Path:
 
 
 def carry_out(spec: Sweep, experiment: Experiment, folder: Path | None, say: Say) -> SweepResult:
-    """Runs all stages; writes the tables at the end, also if a stage was interrupted.
+    """Runs all stages of a sweep; writes its tables at the end, also if a stage was interrupted.
 
-    folder: the sweep's folder; None: a new one, created once the resources suffice.
+    experiment: that of one setting, for its runtime and number of clients. folder: the sweep's folder; None: a new one,
+    created once it is known that the resources suffice. Raises RaylflError if the sweep is interrupted.
     """
     from raylfl.runtime.ray.cluster import cluster_for
 
@@ -167,9 +174,9 @@ def carry_out(spec: Sweep, experiment: Experiment, folder: Path | None, say: Say
 def run_stages(
     spec: Sweep, folder: Path, journal: Journal, trial: Sequence[Bundle], fit: int, say: Say, mirror: Mirror | None
 ) -> None:
-    """Plans and runs one stage after the other. Raises KeyboardInterrupt if one is interrupted.
+    """Plans and runs one stage after the other. Raises KeyboardInterrupt if a stage is interrupted.
 
-    trial: the resource bundles of one trial; fit: the number of trials that fit at once.
+    trial: the resource bundles of one trial. fit: the number of trials that fit at once.
     """
     from raylfl.tune.stage import SCRATCH, StageRun
 
@@ -186,7 +193,10 @@ def run_stages(
 
 
 def announcement(stage: StageRun, fit: int) -> str:
-    """The line `digits_lr: 9 settings x 3 seeds = 27 trials of 40 rounds, 2 at once, each 1 server + 1 worker ...`."""
+    """A line about a stage: `digits_lr: 9 settings x 3 seeds = 27 trials of 40 rounds, 2 at once, each ...`.
+
+    fit: the number of trials that fit at once.
+    """
     options, seeds = stage.sweep.options, len(stage.sweep.seeds(stage.index))
     workers = len(stage.bundles) - 1
     each = f"each 1 server + {counted(workers, 'worker')}" if workers else "each in one process"
@@ -201,9 +211,10 @@ def counted(count: int, what: str) -> str:
 
 
 def plan(spec: Sweep, index: int, folder: Path, journal: Journal) -> None:
-    """Writes the trials of stage `index` to the journal: first all settings, later those close to the best.
+    """Writes the trials of stage `index` to the journal: all settings at first, later only those close to the best.
 
-    With Optuna, a new sweep has no settings yet; the settings of a resumed sweep are completed.
+    With Optuna, the first stage of a new sweep has no trials yet, and trials that are missing in a resumed sweep's
+    journal are added. Raises RaylflError if no setting finished the previous stage.
     """
     if index == 0:
         if spec.options.search == "random":
@@ -226,7 +237,7 @@ def plan(spec: Sweep, index: int, folder: Path, journal: Journal) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """A context with the lock on a sweep's folder, if its file system has locks.
+    """A context manager that holds the lock on a sweep's folder, if its file system has locks.
 
     Raises BadConfig if another process holds the lock.
     """
@@ -242,9 +253,9 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def mirrored(folder: Path, say: Say) -> Iterator[Mirror | None]:
-    """A context with the mirror that copies a sweep's folder to its URL; None if the folder has no URL.
+    """A context manager that gives the mirror, which copies a sweep's folder to its URL; None if it has no URL.
 
-    The files are copied at the end of the context.
+    At the end of the context, the files are copied and the mirror is released.
     """
     mirror = mirror_of(folder)
     if mirror is None:
@@ -260,7 +271,7 @@ def mirrored(folder: Path, say: Say) -> Iterator[Mirror | None]:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """A context in which SIGTERM (`ray job stop`, Slurm) acts as Ctrl-C: Ray Tune ends its trials and returns."""
+    """A context manager that makes SIGTERM (`ray job stop`, Slurm) act as Ctrl-C: Ray Tune ends trials and returns."""
 
     def as_interrupt(number: int, frame: FrameType | None) -> None:
         handler = signal.getsignal(signal.SIGINT)  # background jobs ignore SIGINT, but must obey SIGTERM

@@ -1,4 +1,4 @@
-"""The tables of a sweep (trials; settings with pooled seeds), and the settings that continue."""
+"""The tables of a sweep (trials; settings with pooled seeds), and the settings that continue in the next stage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ from raylfl.tune.spec import Sweep
 
 @dataclass(frozen=True)
 class TrialRow:
-    """A trial with its result; state: how it ended, or `open` while it has not ended."""
+    """A trial with its result.
+
+    state: how it ended (finished, stopped, diverged, failed), or `open` while it has not ended. rounds: the number of
+    recorded rounds. seconds: real seconds of these rounds.
+    """
 
     trial: Trial
     state: str
@@ -51,13 +55,13 @@ class SettingRow:
 
     @property
     def score(self) -> Stat:
-        """The score over the seeds that ran to their last round, or, if there are none, over all seeds with a score."""
+        """Mean and std of the score over the finished seeds; without finished seeds, over all seeds with a score."""
         chosen = [row for row in self.rows if row.state == FINISHED or not self.finished]
         return Stat.over([row.score for row in chosen if row.score is not None], of=len(self.rows))
 
 
 def trial_rows(sweep: Sweep, folder: Path, journal: Journal) -> list[TrialRow]:
-    """The rows of all trials, in the order in which they were planned."""
+    """The rows of all trials of a sweep, in the order in which they were planned; folder: the sweep's folder."""
     rows = []
     for trial in journal.trials.values():
         end, path = journal.ends.get(trial.id), folder / trial.id
@@ -80,8 +84,8 @@ def _nan(run: RunRecord) -> Any:
 def setting_rows(sweep: Sweep, rows: Sequence[TrialRow], stage: int) -> list[SettingRow]:
     """The settings of a stage, the best first.
 
-    They are sorted by the number of seeds with a score, then by its mean. Settings without a finished seed come last,
-    sorted by rounds done.
+    Settings are sorted by the number of finished seeds with a score, then by the mean score. Settings without a
+    finished seed come last, sorted by rounds done. rows: the trials of all stages.
     """
     groups: dict[int, SettingRow] = {}
     for row in rows:
@@ -101,9 +105,9 @@ def ranked(sweep: Sweep, group: SettingRow) -> float:
 
 
 def survivors(sweep: Sweep, groups: Sequence[SettingRow], within: float) -> list[SettingRow]:
-    """The settings whose score is at most `within` worse than the best of the same algorithm in the same world.
+    """The settings with a mean score at most `within` worse than the best of the same algorithm in the same world.
 
-    Settings without a finished seed are left out. The order is that of the setting numbers.
+    within: in the metric's unit. Settings without a finished seed are left out. The result is sorted by setting number.
     """
     alive = [group for group in groups if group.finished]
     best: dict[str, float] = {}

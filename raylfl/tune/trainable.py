@@ -1,4 +1,4 @@
-"""A trainable function for your own `ray.tune.Tuner`, without raylfl's sweeps: one call is one run."""
+"""A trainable function for a user's own `ray.tune.Tuner`, without raylfl's sweeps: one call is one run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Report(Callback):
-    """Reports each round's numbers to Ray Tune."""
+    """A callback that reports each round's metrics and the run directory to Ray Tune."""
 
     def __init__(self) -> None:
         self.run_dir = ""
@@ -35,10 +35,11 @@ class _Report(Callback):
 def trainable(
     source: Source, overrides: Sequence[str] = (), **objects: Unpack[Objects]
 ) -> Callable[[dict[str, Any]], None]:
-    """Returns the function of a trial: `tune.Tuner(raylfl.trainable("digits"), param_space={"local.lr": ...})`.
+    """Returns a trainable function: `tune.Tuner(raylfl.trainable("digits"), param_space={"local.lr": ...})`.
 
-    The keys of the search space are config keys. Each round reports its metrics and `run_dir`. A trial is one process
-    (`runtime.backend=local`) with a run directory below `logging.dir`. Mistakes in the config are reported at once.
+    The keys of the search space are dotted config keys. After each round the function reports the metrics and
+    `run_dir`. A trial is one process (`runtime.backend=local`) with a run directory in `logging.dir`. source, overrides
+    and objects: as in `raylfl.run`. Raises BadConfig at once for mistakes in the config.
     """
     base = compose(source, overrides, given(objects))
     checked = load_config(source, overrides, given(objects))

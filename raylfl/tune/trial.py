@@ -1,7 +1,7 @@
-"""A trial: an ordinary run whose server is the trial's process, and which reports to Ray Tune after every round.
+"""A trial: an ordinary run in a process of Ray Tune, with a report to Ray Tune after every round.
 
-Ray Tune starts this process in the trial's placement group, which also holds the worker actors. A repeated trial
-continues from its run directory.
+Ray Tune starts this process, which is the run's server, in the trial's placement group; worker actors are in the same
+group. A repeated trial continues from its run directory.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from raylfl.tune.schedulers import Pbt
 from raylfl.tune.score import SCORE, TIME, WORST, Running
 from raylfl.tune.spec import Sweep, make_sweep, show
 
-STATE = ("checkpoints", *RECORDS, "partition.json", "partition_counts.json")
-# files that a trial keeps when it takes another trial's state
+STATE = ("checkpoints", *RECORDS, "partition.json", "partition_counts.json")  # files and folders of a run's state
+# files that a trial keeps when another trial's state replaces its own
 OWN = ("wandb_id.txt", "lineage.txt", "log.txt", STATE_OF_MIRROR)
 LOCK_SECONDS = 300  # longest wait, in seconds, for the previous owner of a trial's directory or process
 Report = Callable[[dict[str, Any], Path | None], None]
@@ -48,9 +48,9 @@ T = TypeVar("T")
 class Job:
     """The data shared by all trials of a sweep.
 
-    content: of sweep.yaml. folder: the sweep's folder. workers: the number of workers per trial. command: the command
-    line of the sweep; None: that of this process. url: the sweep's URL, to which each trial copies its directory; every
-    node then has a folder of its own.
+    content: the content of sweep.yaml. folder: the sweep's folder. workers: the number of workers per trial. command:
+    the command line of the sweep; None: that of this process. url: the sweep's URL, to which each trial copies its
+    directory; trials on different nodes then share no folder. None: no URL.
     """
 
     content: dict[str, Any]
@@ -60,9 +60,10 @@ class Job:
     url: str | None = None
 
     def place(self, trial_id: str) -> Path:
-        """The run directory of a trial on this node, fetched from its URL if it has one.
+        """The run directory of a trial on this node, fetched from its URL if the sweep has one.
 
-        If an earlier attempt still runs on another node, waits until that process has ended.
+        If an earlier attempt still runs on another node, waits until that process has ended, at most LOCK_SECONDS; then
+        raises BadConfig.
         """
         if self.url is None:
             return Path(self.folder) / trial_id
@@ -85,7 +86,7 @@ class Job:
 def trainable(config: dict[str, Any], job: Job) -> None:
     """The function that Ray Tune calls: runs the trial in config["trial"].
 
-    It starts from a checkpoint if Ray Tune gives one, as PBT does.
+    It continues from Ray Tune's checkpoint if there is one, as with PBT.
     """
     process.set_up()
     from ray import tune
@@ -110,9 +111,9 @@ def trainable(config: dict[str, Any], job: Job) -> None:
 
 
 def patient(function: Callable[[dict[str, Any]], None]) -> Any:
-    """The trainable class of a function, with a cleanup that waits for the function's thread.
+    """Ray Tune's trainable class for a function, with a cleanup that waits until the function's thread has ended.
 
-    Otherwise Ray Tune would end the process while a stopped trial writes its checkpoint and closes its loggers.
+    Without it Ray Tune would end the process while a stopped trial writes its checkpoint and closes its loggers.
     """
     from ray.train._internal.session import get_session
     from ray.tune.trainable.function_trainable import wrap_function
@@ -129,11 +130,11 @@ def patient(function: Callable[[dict[str, Any]], None]) -> Any:
 
 
 def run_trial(job: Job, trial: Trial, report: Report, taken: Path | None = None) -> None:
-    """Runs a trial, or what is left of it, and calls `report` after each round once the metric has been measured.
+    """Runs the remaining rounds of a trial and calls `report` after each round, once the metric has been measured.
 
-    The last round is reported after the run is complete. taken: a snapshot to continue from instead of the run's own
-    state. If the run diverges or has invalid values, a last report says so in `state`, because a repetition would fail
-    as well. Other errors are raised, so that Ray Tune repeats the trial.
+    The last round is reported after the run is complete. taken: a snapshot that replaces the run's own state before the
+    start; None: no replacement. If the run diverges or has invalid values, the last report has the key `state`, because
+    a repetition would fail as well. For other errors, which are raised, Ray Tune repeats the trial.
     """
     sweep, folder = make_sweep(job.content), job.place(trial.id)
     try:
@@ -179,7 +180,11 @@ Rows = Generator[tuple[dict[str, Any], bool], None, None]
 
 
 def rows(experiment: Experiment, run_dir: RunDirectory, workers: int, rounds: int) -> Rows:
-    """(metrics, whether they are new) of each round, beginning with the rounds that an earlier attempt has done."""
+    """Runs a trial and yields (metrics, whether they are new) of each round, including those of earlier attempts.
+
+    workers: the number of workers. rounds: the length of the run; a complete run is only read. If the generator is
+    closed early, a checkpoint is saved.
+    """
     before = run_dir.metrics()
     earlier = readable(run_dir.path)
     if earlier is not None and earlier.complete(rounds):
@@ -206,7 +211,7 @@ def rows(experiment: Experiment, run_dir: RunDirectory, workers: int, rounds: in
 
 
 def make_backend(experiment: Experiment, run_dir: RunDirectory, workers: int) -> Backend:
-    """The backend of a trial: workers in this process, or actors, which inherit its placement group."""
+    """The backend of a trial: a worker in this process, or `workers` Ray actors in the trial's placement group."""
     if experiment.config.runtime.backend == "local":
         return LocalBackend(experiment.setup)
     from raylfl.runtime.ray.actors import start_workers
@@ -220,7 +225,7 @@ def make_backend(experiment: Experiment, run_dir: RunDirectory, workers: int) ->
 
 
 def patiently(call: Callable[[], T]) -> T:
-    """The result of a call that is repeated while it raises BadConfig, for LOCK_SECONDS at most."""
+    """The result of `call`, which is repeated while it raises BadConfig, for LOCK_SECONDS at most."""
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         try:
@@ -233,9 +238,10 @@ def patiently(call: Callable[[], T]) -> T:
 
 @contextmanager
 def opened(folder: Path, command: str | None) -> Iterator[RunDirectory]:
-    """A context with the run directory in `folder`, which is created if missing.
+    """A context manager that opens the run directory `folder`, which is created if missing, and closes it at the end.
 
-    Waits for the process of an earlier attempt to end. command: the command line that the directory records.
+    Waits until the process of an earlier attempt has ended. command: the command line that the directory records; None:
+    that of this process.
     """
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     run_dir = patiently(lambda: RunDirectory(folder).open(command))
@@ -249,7 +255,10 @@ def opened(folder: Path, command: str | None) -> Iterator[RunDirectory]:
 
 
 def copy_state(source: Path, target: Path) -> None:
-    """Copies the state of a run into a new run directory, which appears only when the copy is complete."""
+    """Copies the state of the run in `source` into the new run directory `target`.
+
+    The copy is atomic: `target` exists only once the copy is complete.
+    """
     aside = target.with_name(f".{target.name}.incoming")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
@@ -262,9 +271,9 @@ def copy_state(source: Path, target: Path) -> None:
 
 
 def continue_from(parent: Path, folder: Path, resolved: dict[str, Any]) -> None:
-    """Copies the state of a shorter run of the same setting to `folder`, or nothing if the run cannot continue from it.
+    """Copies the state of a shorter run of the same setting to `folder`; does nothing if it cannot be continued.
 
-    parent: the run directory of the shorter run; resolved: the config of the run.
+    parent: the run directory of the shorter run. resolved: the config of the longer run.
     """
     try:
         refuse_changes(load_config(parent / "config.yaml").resolved, resolved)
@@ -274,10 +283,10 @@ def continue_from(parent: Path, folder: Path, resolved: dict[str, Any]) -> None:
 
 
 def take_over(folder: Path, taken: Path, resolved: dict[str, Any], values: str) -> None:
-    """Replaces a run's state by a snapshot `taken` of it or of another run; from then on `resolved` defines the run.
+    """Replaces the state of the run in `folder` by the snapshot `taken`, of this or another run.
 
-    A checkpoint holds the config of its run, and a resumed run refuses another config. As other values are intended
-    here, the config in the checkpoint is rewritten. External logs (wandb) continue.
+    resolved: the run's new config. It replaces the config in the checkpoints, because a resumed run refuses another
+    config. values: the new values as text, for lineage.txt. External logs (wandb) continue.
     """
     old = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(old, ignore_errors=True)
@@ -301,7 +310,10 @@ def take_over(folder: Path, taken: Path, resolved: dict[str, Any], values: str) 
 
 @contextmanager
 def snapshot(folder: Path, due: bool) -> Iterator[Path | None]:
-    """A context with a copy of the run's state, for Ray Tune to store; None if no copy is due."""
+    """A context manager that gives the path of a temporary copy of a run's state; None if `due` is false.
+
+    folder: the run directory. Ray Tune stores the copy as a checkpoint.
+    """
     if not due:
         yield None
         return
@@ -316,5 +328,5 @@ def snapshot(folder: Path, due: bool) -> Iterator[Path | None]:
 
 
 def as_config(trial: Trial) -> dict[str, Any]:
-    """The Ray Tune config of a trial; PBT changes the values in it."""
+    """The Ray Tune config of a trial, {"trial": its fields}, with a copy of its values, which PBT changes."""
     return {"trial": asdict(replace(trial, values=dict(trial.values)))}

@@ -1,4 +1,4 @@
-"""The progress lines of a running sweep; the ends of trials are written to the journal."""
+"""The progress log of a running sweep: one line per ended trial, and regular lines about running trials."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PULSE_SECONDS = 30.0  # time between lines about running trials
 
 
 class TrialLog(Callback):
-    """A Ray Tune callback that records and prints the ends of trials, and prints running trials from time to time.
+    """A Ray Tune callback that records and prints the ends of trials, and prints running trials every PULSE_SECONDS.
 
-    left: the number of trials that have not ended.
+    left: the number of planned trials that have not ended at the start.
     """
 
     def __init__(self, stage: StageView, left: int):
@@ -59,7 +59,7 @@ class TrialLog(Callback):
 
 
 def cause(trial: Any) -> str:
-    """The cause of a trial's end in one line: the last line of the error file that Ray Tune wrote."""
+    """The cause of a Ray Tune trial's failure: the last line of the error file that Ray Tune wrote."""
     path = Path(trial.local_path or ".") / "error.txt"
     lines = [line.strip() for line in path.read_text().splitlines() if line.strip()] if path.exists() else []
     return lines[-1] if lines else "its process was lost"
