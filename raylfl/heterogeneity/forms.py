@@ -39,7 +39,7 @@ class Query:
     top: Floats | None = None  # [C], the upper ends of `uniform: [lo, null]`
 
     def uniform(self) -> Floats:
-        """Draws of U(0, 1) [C], each a function of (seed, purpose, key, client)."""
+        """One draw of U(0, 1) for each client [C], a function of (seed, purpose, key, client)."""
         return keyed_uniform(self.world.seed, self.purpose, self.key, self.clients)
 
     def part(self, mask: Bools, place: Ints, size: int) -> Query:
@@ -52,11 +52,11 @@ class Query:
 
 
 class ValueSpec(ABC):
-    """A parsed value specification."""
+    """A parsed specification of one value per client; each subclass is one form of the grammar."""
 
     @abstractmethod
     def at(self, query: Query) -> Floats:
-        """The values [C] of the clients in the query."""
+        """The values of the C clients in the query, float64 [C]."""
 
     def fit(self, size: int) -> None:  # noqa: B027 (most specifications fit any size)
         """Checks that lists and counts fit a part of `size` clients; raises BadValue."""
@@ -120,9 +120,9 @@ class Uniform(ValueSpec):
 
 @dataclass(frozen=True)
 class Lognormal(ValueSpec):
-    """Lognormal draws: `{lognormal: [mean, sigma]}`."""
+    """Lognormal draws exp(mean + sigma z), z ~ N(0, 1): `{lognormal: [mean, sigma]}`."""
 
-    mean: float  # of the logarithm, as in numpy and scipy: the median is exp(mean)
+    mean: float  # of the logarithm, as in numpy: the median is exp(mean)
     sigma: float
 
     def at(self, query: Query) -> Floats:

@@ -18,7 +18,7 @@ from raylfl.report.wording import axis_name, is_percent, number
 
 MAX_POINTS = 800  # points of a line; more are invisible but enlarge every figure
 STEPS = (1, 2, 2.5, 5, 10)  # possible distances between ticks
-FAR = 4  # ratio of the largest to the smallest cost from which the axis is logarithmic
+FAR = 4  # ratio of the longest to the shortest curve above which the axis of costs is logarithmic
 LOG = ("loss", "distance", "distance_abs", "grad_norm", "gap", "drift", "local_drift", "consensus", "step")
 
 
@@ -26,7 +26,8 @@ LOG = ("loss", "distance", "distance_abs", "grad_norm", "gap", "drift", "local_d
 class Curve:
     """A metric against a cost: the mean over seeds with a band around it.
 
-    x: the cost; low, high: the bounds of the band. All are arrays [P] of P points, in the order of rounds.
+    x: the cost. low, high: the bounds of the band. All arrays have one entry for each of P points [P], in the order of
+    rounds.
     """
 
     x: Floats
@@ -150,7 +151,10 @@ def _thin_band(x: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats, Fl
 
 
 def _format_x(ax: Axes, axis: str, curves: Sequence[Curve]) -> None:
-    """Formats the x axis: linear from 0, or logarithmic if the costs of the curves differ by more than `FAR`."""
+    """Formats the x axis: linear from 0, or logarithmic if the curves' largest costs differ by a factor over FAR.
+
+    axis: the cost, a key of `AXES`; an axis of rounds is always linear.
+    """
     ends = [float(item.x.max()) for item in curves]
     if axis != "rounds" and min(ends) > 0 and max(ends) > FAR * min(ends):
         ax.set_xscale("log")

@@ -1,4 +1,4 @@
-"""Statistics of pooled seeds: costs to a target, last-k means, best values, moving averages.
+"""Statistics of pooled seeds: costs to a target, means over the last rounds, best values, moving averages.
 
 Conventions:
     std is the sample standard deviation (ddof 1), nan for a single value;
@@ -61,6 +61,8 @@ class Stat:
     @staticmethod
     def over(values: Sequence[float] | Floats, of: int | None = None) -> Stat:
         """The statistic of the values; its mean is nan without values, and inf if a value is not finite.
+
+        of: the number of values if none were missing; None: the number of these values.
 
         >>> Stat.over([1.0, 3.0])
         Stat(mean=2.0, std=1.4142135623730951, count=2, of=2)
@@ -199,7 +201,10 @@ def moving_average(values: npt.ArrayLike, window: int) -> Floats:
 
 
 def default_last(groups: Sequence[Group]) -> int:
-    """The default number of rounds of last-k means: a tenth of the longest run, from 1 to 100 (SFL: 100 of 4000)."""
+    """The default number of final rounds over which `last_k` averages: a tenth of the longest run, from 1 to 100.
+
+    In the SFL paper it is 100 of 4000 rounds.
+    """
     lengths = [int(run.rounds[-1]) + 1 for group in groups for run in group.runs if len(run.rounds)]
     return min(max(max(lengths, default=1) // 10, 1), 100)
 
@@ -238,7 +243,7 @@ def best_setting(groups: Sequence[Group], metric: str, last: int) -> Group:
 
 
 def by_method(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """The groups of each method, in order of appearance."""
+    """The settings of each method: method -> groups, in order of appearance."""
     methods: dict[str, list[Group]] = {}
     for group in groups:
         methods.setdefault(group.method, []).append(group)

@@ -26,7 +26,7 @@ class Facet:
 
     @staticmethod
     def of(label: str, groups: Sequence[Group]) -> Facet:
-        """The facet of these settings, with names that distinguish them."""
+        """The facet of these settings with the given label; the settings get names that distinguish them."""
         names = labels([group.setting for group in groups]) if groups else []
         return Facet(label, list(groups), dict(zip(groups, names, strict=True)))
 

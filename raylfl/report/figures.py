@@ -1,4 +1,4 @@
-"""The figures of a report: blocks of panels with one legend, drawn as one figure or as one figure per panel."""
+"""The figures of a report: panels with a common legend, drawn together for print or one by one for the page."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Block:
-    """Panels that share a legend; name: the file name without its ending."""
+    """A figure: panels that share a legend and a caption; name: the file name without its ending."""
 
     name: str
     title: str
@@ -66,7 +66,10 @@ class Look:
     promises: Promises | None = None
 
     def promised(self, part: Facet, metric: str, axis: str = "rounds") -> list[tuple[str, Curve, Line]]:
-        """The theorems' bounds on a metric for each setting of a facet: (legend text, curve, style)."""
+        """The theorems' bounds on a metric for each setting of a world: (legend text, curve, style).
+
+        axis: a key of `derived.AXES`; there are bounds against rounds only.
+        """
         if self.promises is None:
             return []
         lines = line_styles(part.groups, self.methods)
@@ -83,7 +86,7 @@ class Look:
 
 
 def losses(groups: Sequence[Group], metric: str) -> list[str]:
-    """The losses shown beside the main metric: the test loss (or else the global loss) and the training loss."""
+    """The measured losses shown beside the main metric `metric`: test loss (or else global loss) and training loss."""
     measured = measured_in(groups)
     held_out = [name for name in ("test/loss", "global/loss") if name in measured][:1]
     return [name for name in (*held_out, "train/loss") if name in measured and name != metric]
@@ -96,19 +99,25 @@ def measured_in(groups: Sequence[Group]) -> list[str]:
 
 
 def leading(part: Facet, look: Look) -> list[str]:
-    """The metrics shown first: the main metric, the losses, and metrics that a theorem bounds."""
+    """The metrics shown first for the settings of a world: main metric, losses, metrics that a theorem bounds."""
     first = [look.metric, *losses(part.groups, look.metric)]
     return list(dict.fromkeys([*first, *(n for n in measured_in(part.groups) if look.promised(part, n))]))
 
 
 def convergence(part: Facet, look: Look, most: int | None = None) -> Block:
-    """The block of the leading metrics (see `leading`) against rounds; most: at most so many metrics; None: all."""
+    """The figure of the leading metrics (see `leading`) against rounds, one panel per metric.
+
+    part: the settings of one world. most: the largest number of metrics; None: all.
+    """
     part, note = part.best(look.metric, look.last)
     return _block("convergence", part, look, leading(part, look)[:most], note)
 
 
 def costs(part: Facet, look: Look) -> Block | None:
-    """The block of the main metric against traffic, local steps and virtual time; None if none of these is recorded."""
+    """The figure of the main metric against traffic, local steps and virtual time; None if none of these is recorded.
+
+    part: the settings of one world.
+    """
     part, _ = part.best(look.metric, look.last)
     axes = counted_axes([run for group in part.groups for run in group.runs])
     panels = [_panel(part, look, look.metric, axis) for axis in axes if axis != "rounds"]
@@ -118,7 +127,10 @@ def costs(part: Facet, look: Look) -> Block | None:
 
 
 def diagnostics(part: Facet, look: Look) -> Block | None:
-    """The block of all other metrics (not `leading`, not a cost) against rounds; None if there are none."""
+    """The figure of all other metrics (not `leading`, not a cost) against rounds; None if there are none.
+
+    part: the settings of one world.
+    """
     part, note = part.best(look.metric, look.last)
     seen = leading(part, look)
     names = [n for n in measured_in(part.groups) if n not in seen and not n.startswith(NOT_DIAGNOSTIC)]
@@ -139,9 +151,9 @@ def _panel(part: Facet, look: Look, metric: str, axis: str = "rounds") -> Panel 
 
 
 def _block(name: str, part: Facet, look: Look, metrics: Sequence[str], note: str) -> Block:
-    """The block `name` of these metrics against rounds, with a caption on bands, target and smoothing.
+    """The figure `name` of these metrics against rounds, with a caption on bands, target and smoothing.
 
-    note: a sentence for the caption on the selection of settings; "": none.
+    part: the settings of one world. note: a sentence for the caption on the selection of settings; "": none.
     """
     caption = []
     if max(len(group.runs) for group in part.groups) > 1:
@@ -170,7 +182,10 @@ def _legend(part: Facet, look: Look, metrics: Sequence[str]) -> list[tuple[str, 
 
 
 def heat_map(parts: Sequence[Facet], look: Look) -> Block | None:
-    """The block with the heat-map of the main metric, world x method; None for a single world or a single method."""
+    """The heat-map of the main metric by world and method; None for a single world or a single method.
+
+    parts: the settings of each world (data, model, participation, ...).
+    """
     methods = by_method([group for part in parts for group in part.groups])
     if len(parts) < 2 or len(methods) < 2:
         return None
@@ -187,18 +202,18 @@ def heat_map(parts: Sequence[Facet], look: Look) -> Block | None:
 
 
 def tuning(groups: Sequence[Group], look: Look) -> list[Block]:
-    """Blocks of final levels of the main metric over a tuned key: one block for every numeric key that a method varied.
+    """Figures of the main metric over tuned options, one for every numeric option with several values for one method.
 
-    A final level is the mean over seeds and the last `look.last` rounds.
+    The metric is averaged over seeds and the last `look.last` rounds.
     """
     caption = f"Mean ± std over seeds and {last_text(look.last)}; rings mark each method's best value."
     return [block for key in tuned_keys(groups) if (block := _profile(groups, look, key, caption))]
 
 
 def trends(groups: Sequence[Group], look: Look) -> list[Block]:
-    """Blocks of final levels of the main metric over a key of the world: one block for every numeric key that varies.
+    """Figures of the main metric over keys of the world (data, participation, ...), one for every numeric varying key.
 
-    A final level is the mean over seeds and the last `look.last` rounds, at each method's best tuning.
+    The metric is averaged over seeds and the last `look.last` rounds, at each method's best tuning.
     """
     caption = f"Mean ± std over seeds and {last_text(look.last)}; each method at its best tuning."
     return [block for key in world_keys(groups) if (block := _profile(groups, look, key, caption, best=False))]
@@ -235,7 +250,7 @@ def single(panel: Panel) -> Figure:
 
 
 def composed(block: Block) -> Figure:
-    """All panels of a block in one figure for papers and slides: up to three panels in a row, the legend above."""
+    """All panels of a block in one matplotlib figure, for papers: up to three panels in a row, the legend above."""
     columns = 2 if len(block.panels) == 4 else min(3, len(block.panels))
     rows = math.ceil(len(block.panels) / columns)
     width, height = block.panels[0].size
@@ -254,7 +269,7 @@ def composed(block: Block) -> Figure:
 
 
 def legend_columns(entries: Sequence[tuple[str, Line]], width: float) -> int:
-    """The number of legend entries that fit side by side into `width` inches."""
+    """The number of legend entries that fit beside each other in `width` inches, at least 1."""
     longest = max((len(label) for label, _ in entries), default=0)
     return max(1, min(len(entries), int(width / (0.075 * longest + 0.6))))
 

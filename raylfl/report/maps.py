@@ -22,8 +22,9 @@ from raylfl.report.wording import axis_name, is_percent, number
 def heat_values(parts: Sequence[Facet], metric: str, last: int) -> tuple[list[str], list[str], Floats]:
     """The content of the heat-map: (labels of the W worlds, names of the M methods, means [W, M]).
 
-    An entry is the mean of the metric over seeds and the last `last` rounds, for the method's best tuning in the world.
-    It is nan if the method was not run there, and inf if its best tuning diverged. parts: one facet per world.
+    An entry is the mean of the metric over seeds and the last `last` rounds, for the method's best setting in the
+    world. It is nan if the method was not run there, and inf if its best setting diverged. parts: the settings of each
+    world (data, model, participation, ...).
     """
     methods = list(by_method([group for part in parts for group in part.groups]))
     values = np.full((len(parts), len(methods)), math.nan)

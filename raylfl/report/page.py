@@ -145,7 +145,10 @@ def _summary(sheet: Sheet, parts: Sequence[Facet], look: Look) -> Table:
 
 
 def _world(sheet: Sheet, part: Facet, parts: Sequence[Facet], look: Look) -> list[Part]:
-    """The curves of one world `part` for the page, and its other measurements, folded; parts: all worlds."""
+    """The curves of one world for the page, and its other measurements, folded; parts: all worlds.
+
+    Of more than MAX_DETAILED worlds, only the curves are shown.
+    """
     suffix = f"_{slug(part.label)}" if part.label else ""
     shown = heading(part.label) + sheet.block(figures.convergence(part, look), suffix)
     shown += sheet.block(figures.costs(part, look), suffix, legend=False)

@@ -226,7 +226,7 @@ def _steps(edges: Floats, low: Ints, high: Ints) -> tuple[Floats, Floats, Floats
 
 
 def _label(ax: Axes, counts: Ints, classes: Sequence[Any] | None) -> None:
-    """Labels both axes of a client x class panel."""
+    """Labels both axes of a panel with clients on the x axis and classes on the y axis."""
     rows, names = counts.shape[1], _names(counts, classes)
     _label_clients(ax, counts)
     ax.set(ylabel="class", ylim=(-0.6, rows - 0.4))

@@ -31,7 +31,7 @@ class Picture:
 
 
 def partition_pictures(groups: Sequence[Group]) -> list[Picture]:
-    """One figure per distinct partition: bubbles (area: samples of a class at a client) above, bars below."""
+    """One figure per distinct partition (`partition_plot.figure`), at most MAX_PICTURES."""
     pictures = []
     for name, label, run in _distinct(groups, ("partition", "data", "num_clients"), "partition", _counts):
         assert run.partition_counts is not None
@@ -44,7 +44,7 @@ def partition_pictures(groups: Sequence[Group]) -> list[Picture]:
 
 
 def participation_pictures(groups: Sequence[Group]) -> list[Picture]:
-    """One figure per distinct recorded participation: raster, frequencies of clients, gaps between participations."""
+    """One figure per distinct recorded participation (`participation_figure`), at most MAX_PICTURES."""
     pictures = []
     keys = ("participation", "link", "num_clients")
     for name, label, run in _distinct(groups, keys, "participation", _cohorts):

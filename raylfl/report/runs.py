@@ -65,7 +65,7 @@ class RunRecord:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has finished: `summary.json`, the file written last, exists."""
+        """Whether the run has finished: it has a readable `summary.json`, the file written last."""
         return bool(self.summary)
 
     @property
@@ -87,7 +87,10 @@ class RunRecord:
 
     @cached_property
     def participation(self) -> list[dict[str, Any]]:
-        """The rows of `participation.jsonl`, read on first use: {"round", "cohort", "received", ...}."""
+        """The valid rows {"round", "cohort", "received", ...} of `participation.jsonl`, read on first use.
+
+        Damaged rows are added to `faults`.
+        """
         most = self.config.get("num_clients") or (len(self.partition_counts[1]) if self.partition_counts else math.inf)
         return self._rows("participation.jsonl", lambda row: _is_participation(row, most))
 
@@ -111,7 +114,7 @@ class RunRecord:
 
     @cached_property
     def partition_counts(self) -> tuple[list[str], Ints] | None:
-        """(class names, samples of each class at each client [clients, classes]); None if the run has no counts."""
+        """(class names, samples of each class at each client [clients, classes]); None without a readable record."""
         path = self.path / "partition_counts.json"
         if not path.exists():
             return None
@@ -135,7 +138,10 @@ class RunRecord:
 
 @dataclass(eq=False)
 class Group:
-    """The runs of one setting, sorted by seed; label: the setting's name, different from those of other groups."""
+    """The runs of one setting (equal configs except for the seed), sorted by seed.
+
+    label: the setting's name, different from the labels of other groups. setting: its config with dotted keys.
+    """
 
     label: str
     setting: dict[str, Any]

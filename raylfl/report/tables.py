@@ -156,10 +156,10 @@ def seeds_text(group: Group) -> str:
 
 
 def best_settings(parts: Sequence[Facet], metric: str, last: int) -> Table | None:
-    """The table of the best tuning of every method in every world, such as the best learning rates.
+    """The table of the best tuned options, such as the learning rate, of every method in every world.
 
-    The best tuning has the best mean over seeds and the last `last` rounds. None if no method was tried with more than
-    one tuning.
+    The best options have the best mean over seeds and the last `last` rounds. parts: the settings of each world (data,
+    model, participation, ...). None if no method was run with several values of a tuned option.
     """
     keys = tuned_keys([group for part in parts for group in part.groups])
     if not keys:

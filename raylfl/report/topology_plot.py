@@ -1,4 +1,4 @@
-"""Figures of a graph: nodes, coloured by a value if one is given, and edges as wide as their weights."""
+"""Figures of a graph: nodes, coloured by a value if one is given, and edges, wider for larger weights."""
 
 from __future__ import annotations
 
@@ -197,8 +197,8 @@ def _draw_edges(ax: Axes, net: Net, at: Floats, around: bool = True) -> None:
 def _draw_nodes(ax: Axes, at: Floats, colors: Floats | None = None, working: Bools | None = None) -> None:
     """Draws the nodes at positions `at` [N, 2], with numbers if there are few.
 
-    colors: RGBA [N, 4]; None: blue. working: bool [N]; nodes that did not work are white with a coloured edge. If both
-    are None, all nodes are white with a blue edge.
+    colors: RGBA [N, 4]; None: blue. working: bool [N]; nodes that did not work are white with an edge in their colour.
+    If both are None, all nodes are white with a blue edge.
     """
     count = len(at)
     size = 260 if count <= NAMED else 40 if count <= APART else 12

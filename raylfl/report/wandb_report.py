@@ -50,7 +50,7 @@ class Outline:
 
 
 def outline(paths: Sequence[Path]) -> Outline:
-    """The content of the report of all runs at and below these paths. Raises BadConfig or BadValue without runs."""
+    """The content of the report of all runs at and below these paths. Raises BadConfig without a readable run."""
     runs, _ = read_runs(paths)
     names = list(dict.fromkeys(str(run.config.get("name", run.path.parent.name)) for run in runs))
     metric = main_metric(runs)

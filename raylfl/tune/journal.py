@@ -99,11 +99,11 @@ class Journal:
         return [trial for trial in self.trials.values() if trial.stage == stage]
 
     def is_over(self, trial: Trial) -> bool:
-        """Whether the trial is in a final state."""
+        """Whether the trial finished, was stopped or diverged; a failed trial is repeated when the sweep is resumed."""
         return self.state(trial) in OVER
 
     def state(self, trial: Trial) -> str:
-        """The state in which the trial ended; "" if it has not ended."""
+        """The state in which the trial ended (finished, stopped, diverged, failed); "" if it has not ended."""
         return self.ends[trial.id].state if trial.id in self.ends else ""
 
     def _append(self, rows: list[dict[str, Any]]) -> None:

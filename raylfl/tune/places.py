@@ -1,4 +1,4 @@
-"""The limit on trials that run at once."""
+"""The limit on the number of trials that run at once."""
 
 from __future__ import annotations
 

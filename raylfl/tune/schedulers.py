@@ -56,7 +56,7 @@ class Asha(Options):
 
 @dataclass
 class Pbt(Options):
-    """PBT: every `interval` rounds, each of the worst runs copies the state of a best one and mutates its values."""
+    """PBT: every `interval` rounds, each of the worst runs is replaced by a mutated copy of one of the best."""
 
     interval: Annotated[int, Ge(1), Doc("rounds between mutations; null: a tenth of the rounds")] | None = None
     quantile: Annotated[float, Gt(0), Le(0.5), Doc("the share of the runs that counts as worst, and as best")] = 0.25

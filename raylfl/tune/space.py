@@ -38,7 +38,8 @@ RANGES = ("uniform", "loguniform", "randint")
 class Domain:
     """The values that a key may take: all in `args` for a grid or a choice, else the range from args[0] to args[1].
 
-    kind: one of LISTS or RANGES. when: config key -> values for which the domain applies; empty: always.
+    kind: one of LISTS or RANGES; `randint` excludes args[1]. when: config key -> values of this key for which the
+    domain applies; empty: always.
     """
 
     kind: str

@@ -134,7 +134,7 @@ class StageRun:
             refresh(self.folder / trial.id, join(self.mirror.url, trial.id))
 
     def _is_over(self, trial: Trial) -> bool:
-        """Whether a trial need not be run (again).
+        """Whether a trial needs no further run.
 
         If a complete run is missing in the journal, its end is recorded there. A finished trial with a damaged
         directory is reported to the user and is run again.

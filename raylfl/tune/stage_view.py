@@ -28,7 +28,7 @@ class StageView(Protocol):
         """Whether the trial's run has finished and its directory is not damaged."""
 
     def score(self, trial: Trial) -> float | None:
-        """The trial's score; None before it has one."""
+        """The trial's score in the metric's unit (`Score.of`); None if it has none yet."""
 
     def end(self, trial: Trial, last: Mapping[str, Any] | None, error: str = "") -> str:
         """Writes the end of a trial to the journal; returns a line about it for the user.

@@ -95,7 +95,7 @@ def saved(path: Path) -> dict[str, Any]:
 
 
 def changed(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The content of sweep.yaml with overrides such as `concurrent=2` or `runtime.workers=1` applied."""
+    """A copy of the content of sweep.yaml with overrides such as `concurrent=2` or `runtime.workers=1` applied."""
     base = dict(content["base"])
     given = tree(override(item) for item in overrides)
     own = {key: given.pop(key) for key in LATER if key in given}
@@ -206,7 +206,7 @@ def announcement(stage: StageRun, fit: int) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """A number with its noun: `1 trial`, `2 trials`."""
+    """A number with its noun `what`, in the plural unless it is 1: `1 trial`, `2 trials`."""
     return f"{count} {what}{'s' * (count != 1)}"
 
 

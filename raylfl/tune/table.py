@@ -38,7 +38,7 @@ class TrialRow:
 
 @dataclass
 class SettingRow:
-    """The trials of one setting in one stage, one per seed."""
+    """The trials of one setting (a point of the search space) in one stage, one per seed."""
 
     stage: int
     setting: int
@@ -121,7 +121,7 @@ def survivors(sweep: Sweep, groups: Sequence[SettingRow], within: float) -> list
 
 
 def write_tables(sweep: Sweep, folder: Path, journal: Journal) -> list[SettingRow]:
-    """Writes trials.csv and settings.csv; returns the settings of the last stage that has any, the best first."""
+    """Writes trials.csv and settings.csv; returns the settings of the last stage with trials, the best first."""
     rows = trial_rows(sweep, folder, journal)
     keys = list(sweep.space.keys)
     named = f"{sweep.options.mode}:{sweep.score.metric}"

@@ -71,11 +71,14 @@ class Job:
         return patiently(lambda: take(url) if exists(url) else staging(url))
 
     def whole(self, trial_id: str) -> Path:
-        """A trial's run directory on this node with all of its files, for reading."""
+        """The run directory of another trial, for reading; fetched with all files if the sweep has a URL."""
         return Path(self.folder) / trial_id if self.url is None else here(join(self.url, trial_id), whole=True)
 
     def begin(self, folder: Path) -> None:
-        """Claims the URL of a new trial for its folder, if the sweep has a URL."""
+        """Claims the URL of a new trial for its run directory `folder`, if the sweep has a URL.
+
+        Raises RaylflError if another process claims it at the same time.
+        """
         if self.url is None or mirror_of(folder) is not None:
             return
         folder.mkdir(parents=True, exist_ok=True)

@@ -99,13 +99,13 @@ class Participation(Options, ABC):
 
     @abstractmethod
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """The expected number of times E[s_i] that client i is drawn in round r, float64 [N].
+        """The expected number of times that each of the N clients is drawn in round r, float64 [N].
 
         Without replacement it is the inclusion probability. None if no closed form is known.
         """
 
     def eligible(self, r: int, world: RunContext, attempt: int = 0) -> Bools | None:
-        """The mask of available clients in round r, bool [N]; None: all are available.
+        """The mask of available clients in round r, bool [N] for all N clients; None: all are available.
 
         attempt: 0 for the first draw of the round, k for the k-th redraw.
         """
@@ -117,7 +117,10 @@ class Availability(Participation):
 
     @abstractmethod
     def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
-        """The mask of available clients in round r, bool [N]; attempt: 0 for the first draw, k for the k-th redraw."""
+        """The mask of available clients in round r, bool [N] for all N clients.
+
+        attempt: 0 for the first draw of the round, k for the k-th redraw.
+        """
 
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         return Draw.once(np.flatnonzero(self.available(r, world, attempt)))
@@ -131,7 +134,7 @@ class Independent(Availability):
 
     @abstractmethod
     def probabilities(self, r: int, world: RunContext) -> Floats:
-        """Availability probabilities p_i(r) of all clients in round r, float64 [N]."""
+        """Availability probabilities p_i(r) of all N clients in round r, float64 [N]."""
 
     def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
         u = keyed_uniform(world.seed, "availability", r, np.arange(world.count), lane=attempt)
@@ -140,8 +143,8 @@ class Independent(Availability):
     def marginals(self, world: RunContext, r: int) -> Floats:
         """Inclusion probabilities in round r [N]: p_i, or p_i (1 - e^T)/(1 - e) with `on_empty: resample`.
 
-        p_i: availability probability of client i; e = prod_j (1 - p_j): the probability of an empty draw; T = ATTEMPTS,
-        the largest number of draws.
+        p_i: availability probability of client i of N; e = prod_j (1 - p_j): the probability of an empty draw; T =
+        ATTEMPTS, the largest number of draws.
         """
         p = self.probabilities(r, world)
         empty = float(np.prod(1 - p))
@@ -154,7 +157,7 @@ class Independent(Availability):
 class Sampler(Participation):
     """Sampling by the server: M of the available clients, or all of them if fewer are available.
 
-    size: the cohort size M, at most N unless draws are with replacement.
+    size: the cohort size M, at most the number of clients N unless draws are with replacement.
     fraction: instead of size, M = fraction*N, rounded, at least 1.
     availability: name and options of an availability process, such as {name: bernoulli, p: 0.3}; null: all clients
     are available.
@@ -188,7 +191,7 @@ class Sampler(Participation):
     def draw_from(self, p: Floats, r: int, world: RunContext) -> Draw:
         """A draw of M available clients with replacement, for algorithms that sample the clients of a round themselves.
 
-        p: the algorithm's sampling probabilities [N]. `on_empty` is applied.
+        M: `cohort_size`. p: the algorithm's sampling probabilities of all N clients [N]. `on_empty` is applied.
         """
         size = self.cohort_size(world)
         return self._until_nonempty(

@@ -83,7 +83,7 @@ class Markov(Availability):
         return u < np.where(self._state(r - 1, world, p_on, p_off), 1 - p_off, p_on)
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """The stationary P(on) of each client [N]; None with `resample`: a redraw depends on the previous round."""
+        """The stationary P(on) of all N clients [N]; None with `resample`: a redraw depends on the previous round."""
         return _stationary(*self._chains(world)) if self.on_empty == "skip" else None
 
     def _chains(self, world: RunContext) -> tuple[Floats, Floats]:
@@ -97,7 +97,7 @@ class Markov(Availability):
         return p_on, p_off
 
     def _state(self, r: int, world: RunContext, p_on: Floats, p_off: Floats) -> Bools:
-        """Whether each client is on in round r, bool [N], computed by steps backwards from round r.
+        """Whether each of the N clients is on in round r, bool [N], computed by steps backwards from round r.
 
         Each step determines a client's state with probability 1 - |1 - p_on - p_off|. p_on, p_off: [N].
         """

@@ -32,5 +32,5 @@ class Permutation(Sampler):
         return Draw.once(ids if available is None else ids[available[ids]])
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """None: the random order determines the cohort of each round."""
+        """None: the cohort of a round is not random once the order is drawn."""
         return None

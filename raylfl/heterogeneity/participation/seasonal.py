@@ -40,7 +40,7 @@ class Seasonal(Independent):
 
     @abstractmethod
     def season(self, r: int) -> float:
-        """The factor f(r) of round r, in [0, 1]."""
+        """The factor f(r) of all availability probabilities in round r, in [0, 1]."""
 
     def check(self, world: RunContext) -> None:
         self._p.check(world.count)

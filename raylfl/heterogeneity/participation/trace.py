@@ -66,7 +66,10 @@ class Trace(Participation):
         return Draw(np.array(row["cohort"], dtype=np.int64), np.array(row["draws"], dtype=np.int64))
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """Expected draws M p_i [N], M: the draws in the row of round r; None if the row has no p."""
+        """Expected draws M p_i of all N clients [N]; None if the row of round r has no p.
+
+        M: the number of draws in the row; p_i: its sampling probability of client i.
+        """
         row = self.row(r)
         return sum(row["draws"]) * np.array(row["p"], dtype=np.float64) if "p" in row else None
 

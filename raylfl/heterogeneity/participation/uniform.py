@@ -30,7 +30,7 @@ class Uniform(Sampler):
         return self._choose(ids, size, r, world, attempt)
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """Expected draws M/N of each client [N], with and without replacement; None with an availability process."""
+        """Expected draws M/N of all N clients [N], with and without replacement; None with an availability process."""
         if self._process is not None:
             return None
         return np.full(world.count, self.cohort_size(world) / world.count)

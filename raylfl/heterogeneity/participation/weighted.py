@@ -59,7 +59,7 @@ class Weighted(Sampler):
             raise BadValue("weights", got=got, need=f"{world.count}, one per client")
 
     def probabilities(self, world: RunContext) -> Floats:
-        """The weights q_i of all clients, normalised to sum 1, float64 [N]."""
+        """The weights q_i of all N clients, normalised to sum 1, float64 [N]."""
         if self.weights == "random":
             q = keyed_uniform(world.seed, "participation/weights", ONCE, np.arange(world.count)) + 0.01
         elif self.weights == "data_size":
@@ -82,7 +82,10 @@ class Weighted(Sampler):
         return Draw.once(ids)
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """Expected draws M q_i [N] with replacement; None without replacement or with an availability process."""
+        """Expected draws M q_i of all N clients [N]; None without replacement or with an availability process.
+
+        M: `cohort_size`; q_i: `probabilities`.
+        """
         if self._process is not None or not self.replace:
             return None
         return self.cohort_size(world) * self.probabilities(world)

@@ -42,7 +42,7 @@ class Samples:
         assert self.labels is None or np.shape(self.labels) == (self.count,)
 
     def require_labels(self) -> Ints:
-        """The labels [n]. Raises BadValue for unlabelled data."""
+        """The labels of the n samples [n]. Raises BadValue for unlabelled data."""
         if self.labels is None:
             need = "iid, quantity, natural or file: this data has no labels"
             raise BadValue("name", got="a partition by label", need=need)

@@ -29,7 +29,7 @@ def equal_sizes(total: int, parts: int) -> Ints:
 def cut(proportions: Floats, total: int) -> Ints:
     """Whole numbers near total * p_j that sum to `total`, for proportions p_1, p_2, ... with sum 1.
 
-    Number j is the difference of floor(total * (p_1 + ... + p_j)) and the same with j - 1.
+    Number j is floor(total * (p_1 + ... + p_j)) - floor(total * (p_1 + ... + p_{j-1})).
 
     >>> cut(np.array([0.25, 0.25, 0.5]), 10).tolist()
     [2, 3, 5]

@@ -38,11 +38,11 @@ class OnePeerExponential(Graph):
 @TOPOLOGIES.register("hyper_cuboid", paper="Nguyen et al. 2023")
 @dataclass(kw_only=True)
 class HyperCuboid(Graph):
-    """Exact averages after m rounds for any N = p_1 ... p_m (prime factors): groups of p_k nodes average in round k.
+    """Exact averages after m rounds for any N = p_1 ... p_m (prime factors), by exchanges within groups of p_k nodes.
 
-    A node's number is written in the mixed base (p_1, ..., p_m). In round r all nodes whose numbers differ only in one
-    digit, number r mod m, exchange with each other. The mixing matrices of m successive rounds have the product 11^T/N
-    (1: the vector of ones).
+    A node's number is written in the mixed base (p_1, ..., p_m). In round r, with k = 1 + (r mod m), nodes whose
+    numbers differ only in digit k exchange with each other. The mixing matrices of m successive rounds have the product
+    11^T/N (1: the vector of ones).
     """
 
     @property

@@ -84,7 +84,7 @@ class Grid(Graph):
 @TOPOLOGIES.register("torus")
 @dataclass(kw_only=True)
 class Torus(Grid):
-    """A grid whose opposite sides are joined."""
+    """A grid with edges between its opposite sides: every row and column is a ring."""
 
     periodic: ClassVar[bool] = True
 
