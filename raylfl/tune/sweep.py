@@ -104,7 +104,7 @@ def changed(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]
 
 
 def tried(spec: Sweep) -> Experiment:
-    """Checks the settings, and one of them on a first batch, before Ray starts; returns the experiment of that one.
+    """Checks the settings, and tries a training step and an evaluation of one; returns the experiment of that setting.
 
     Of many settings only some are checked, see `check_settings`. Raises BadConfig for mistakes, also if runs do not
     measure the sweep's metric.
