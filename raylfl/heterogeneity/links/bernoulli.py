@@ -19,7 +19,8 @@ from raylfl.heterogeneity.world import RunContext
 class Bernoulli(Link):
     """Uploads of client i are lost with probability q_i, independently.
 
-    q: the probabilities q_i in [0, 1), one value per client. dynamic: true: random q are redrawn every round.
+    q: the probability q_i in [0, 1) that an upload of client i is lost. dynamic: true: random q are redrawn every
+    round.
     """
 
     q: ValuePerClient = 0.2  # FedACS, Fig. 4, left
