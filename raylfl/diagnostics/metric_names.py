@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def higher_is_better(metric: str) -> bool:
-    """Whether larger values are better: true for accuracies, false for losses, distances and norms."""
+    """Whether larger values of this metric are better: true for accuracies (except `...std`), false for all others."""
     return "accuracy" in metric and not metric.endswith("std")

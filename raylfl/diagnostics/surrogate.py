@@ -1,8 +1,10 @@
 """The surrogate objective sum_i Omega_i f_i that a method minimises, and its distance from F = sum_i w_i f_i.
 
-FedACS [3], sec. 4 and App. B: the expected server step goes along -sum_i Omega_i grad f_i with
-Omega_i ~ E[c_i 1{i in R}] |a_i|_1, eqs. (5)-(7). Thm. 2 bounds the remaining error by chi2(w||Omega) kappa^2, where
-kappa^2 bounds the heterogeneity of the gradients.
+f_i is the objective of client i, and w_i its importance weight. FedACS [3], sec. 4 and App. B: the expected server step
+is along -sum_i Omega_i grad f_i with Omega_i ~ E[c_i 1{i in R}] |a_i|_1, eqs. (5)-(7). c_i is the factor of client i's
+update in the server step, R the set of received clients, and |a_i|_1 the norm of the accumulation vector
+(`raylfl.core.local_rule.a_vector`). Thm. 2 bounds the remaining error by chi2(w||Omega) kappa^2, where kappa^2 bounds
+the heterogeneity of the gradients.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from raylfl.core.population import Floats
 
 
 def surrogate_weights(coefficients: Floats, a_norm: Floats) -> Floats:
-    """Surrogate weights Omega_i ~ E[c_i 1{i in R}] |a_i|_1, [N], sum 1; all 0 if no client is ever received.
+    """Surrogate weights Omega_i ~ coefficients_i |a_i|_1 (FedACS, eq. (6)), [N], sum 1; all 0 if all products are 0.
 
-    coefficients: E[c_i 1{i in R}] up to a common factor [N], from `Algorithm.expected_coefficients`; a_norm: |a_i|_1
-    [N], which may be nan for a client that is never sampled.
+    coefficients: the expected aggregation coefficients [N] from `Algorithm.expected_coefficients`; a_norm: |a_i|_1, the
+    norms of the accumulation vectors [N], which may be nan if the coefficient is 0.
     """
     omega = np.where(coefficients > 0, coefficients * a_norm, 0.0)
     total = float(omega.sum())
@@ -26,7 +28,9 @@ def surrogate_weights(coefficients: Floats, a_norm: Floats) -> Floats:
 
 
 def chi2(weights: Floats, omega: Floats) -> float:
-    """The divergence chi2(w||Omega) = sum_i (w_i - Omega_i)^2 / Omega_i; inf if Omega_i = 0 < w_i for a client.
+    """The divergence chi2(w||Omega) = sum_i (w_i - Omega_i)^2 / Omega_i; inf if Omega_i = 0 < w_i for any client.
+
+    weights: w [N]; omega: Omega [N].
 
     >>> chi2(np.array([0.5, 0.5]), np.array([0.5, 0.5])), chi2(np.array([0.5, 0.5]), np.array([0.8, 0.2]))
     (0.0, 0.5625)
@@ -40,7 +44,8 @@ def chi2(weights: Floats, omega: Floats) -> float:
 def fixed_point(omega: Floats, optimum: Callable[[Floats], Floats]) -> Floats:
     """The limit of a method with surrogate weights Omega as eta -> 0: argmin sum_i Omega_i f_i, [d].
 
-    optimum: weights [N] -> argmin sum_i weights_i f_i [d], for data where a closed form is known. [3] eq. (4) is the
-    case f_i = |x - E_i|^2 / 2, with limit sum_i Omega_i E_i. At eta > 0 client drift moves the limit by O(eta K).
+    f_i: the objective of client i; eta: the local learning rate. optimum: weights [N] -> argmin sum_i weights_i f_i
+    [d], for objectives with a known closed form. FedACS, eq. (4), is the case f_i = |x - E_i|^2 / 2 with limit
+    sum_i Omega_i E_i. At eta > 0, client drift in K local steps moves the limit by O(eta K).
     """
     return optimum(omega)

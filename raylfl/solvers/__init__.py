@@ -1,1 +1,1 @@
-"""Numerics shared by algorithms: the min-norm point of a convex hull, for small and for long vectors."""
+"""Solvers for the min-norm point of a convex hull, from a Gram matrix or from many long vectors."""

@@ -1,6 +1,6 @@
-"""Gram matrices of long rows in float64, for rows of any dtype.
+"""Inner products of long vectors in float64, for vectors of any dtype.
 
-The min-norm problem depends on rows that nearly cancel, which float32 sums of d terms cannot resolve.
+The min-norm problem needs them where vectors nearly cancel: float32 sums of d terms are too inaccurate there.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from raylfl.core.rows_apart import columns
 from raylfl.core.threads import on_all_cores
 
 ROWS, COLUMNS = 64, 8192  # entries that are copied in float64 at a time: the copies stay in the caches
-SPANS, NARROWEST = 8, 2048  # largest number of spans of columns, one core each; smallest number of columns in a span
+SPANS, NARROWEST = 8, 2048  # largest number of spans of columns, one thread each; least number of columns in a span
 
 
 def inner_products_f64(a: Tensor, b: Tensor, a_rows: Ints | None = None, b_rows: Ints | None = None) -> Tensor:
-    """Inner products a[a_rows] @ b[b_rows]^T [R, n] in float64, for a [., d] and b [., d].
+    """The inner products a[a_rows] @ b[b_rows]^T in float64 [R, n], for rows [., d] of a and b.
 
-    a_rows, b_rows: the numbers of R and n rows; None: all rows.
+    a_rows, b_rows: the numbers of R rows of a and n rows of b; None: all rows.
     """
     count = b.shape[1]
     width = max(-(-count // SPANS), NARROWEST)
@@ -30,7 +30,7 @@ def inner_products_f64(a: Tensor, b: Tensor, a_rows: Ints | None = None, b_rows:
 
 
 def _span_products(a: Tensor, a_rows: Tensor, b: Tensor, b_rows: Tensor, span: range) -> Tensor:
-    """The contribution of one span of columns to the inner products."""
+    """The contribution of the columns `span` to the inner products [R, n], float64."""
     out = torch.zeros(len(a_rows), len(b_rows), dtype=torch.float64, device=a.device)
     for start in span[::COLUMNS]:
         block = slice(start, min(start + COLUMNS, span.stop))

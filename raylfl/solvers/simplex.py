@@ -1,15 +1,15 @@
-"""The min-norm point of a convex hull, found on its Gram matrix: the inner problem of FedAWARE and FedMGDA+.
+"""The min-norm point of the convex hull of n vectors, from their Gram matrix: a problem of FedAWARE and FedMGDA+.
 
-    lambda = argmin |sum_i lambda_i m_i|^2 = argmin lambda^T G lambda,  G = M M^T [n, n],
+    lambda = argmin |sum_i lambda_i m_i|^2 = argmin lambda^T G lambda,  G = M M^T [n, n], m_i the rows of M,
     over the simplex (FedAWARE [4] eq. (8)), or its part with |lambda - centre|_inf <= radius (FedMGDA+).
 
 1. Block principal pivoting (Portugal, Judice & Vicente, Math. Comp. 1994): solve G lambda ~ 1 on a support, exchange
    all indices that violate optimality at once, repeat. Usually a few linear solves suffice.
-2. If it does not apply or does not end (a hull that contains 0, dependent vectors, other bounds, too many vectors):
-   pairwise Frank-Wolfe (Lacoste-Julien & Jaggi, NeurIPS 2015) with exact line search. Weight moves to the index of
-   smallest gradient from the index with the largest gain (Fan, Chen & Lin, JMLR 2005, WSS 2).
-3. After n, 2n, 4n, ... such moves, and at the end, an active-set method solves the problem exactly from there (Wolfe,
-   Math. Programming 1976). Its solution is kept if its duality gap is no larger or its value lower.
+2. If step 1 does not apply or does not end (a hull that contains 0, dependent vectors, a centre, too many vectors):
+   pairwise Frank-Wolfe (Lacoste-Julien & Jaggi, NeurIPS 2015) with exact line search. Weight is moved to the index with
+   the smallest gradient from the index with the largest gain (Fan, Chen & Lin, JMLR 2005, WSS 2).
+3. After n, 2n, 4n, ... moves, and at the end, an active-set method (Wolfe, Math. Programming 1976) solves the problem
+   exactly from the current point. Its solution is kept if its duality gap is no larger or its value lower.
 """
 
 from __future__ import annotations
@@ -35,16 +35,18 @@ SOLVES = 300_000_000  # bound of the sum of k^3 over the exact steps of one acti
 def near_zero(tol: float) -> float:
     """The largest |sum_i lambda_i m_i|^2 / (sum_i lambda_i |m_i|)^2 at which a hull counts as containing 0.
 
-    tol: the tolerance of `min_norm_point`; the result is 0 if its square is below rounding.
+    m_i: the vectors of the hull; lambda: a point of the simplex; tol: the tolerance of `min_norm_point`. The result is
+    tol^2, or 0 if tol^2 is below float64 rounding.
     """
     return tol**2 if tol**2 > EPS else 0.0
 
 
 @dataclass(frozen=True)
 class MinNorm:
-    """A solution of the min-norm problem.
+    """A solution lambda of the min-norm problem with Gram matrix G.
 
-    weights: lambda [n], sum 1; value: lambda^T G lambda; gap: relative duality gap; moves: number of pairwise moves.
+    weights: lambda [n], sum 1; value: lambda^T G lambda; gap: relative duality gap; moves: number of pairwise
+    Frank-Wolfe moves.
     """
 
     weights: Floats
@@ -59,13 +61,13 @@ class MinNorm:
 
 
 def min_norm_point(gram: Tensor, tol: float = 1e-12, centre: Floats | None = None, radius: float = 1.0) -> MinNorm:
-    """The lambda that minimises lambda^T G lambda over the simplex [n].
+    """The lambda that minimises lambda^T G lambda over the simplex [n] (FedAWARE, eq. (8)).
 
-    gram: G [n, n], symmetric positive semidefinite, n >= 1. centre: a point [n] of the simplex, which adds the bound
-    |lambda - centre|_inf <= radius. tol: the relative duality gap to stop at,
-    (lambda^T G lambda - min_v v^T G lambda) / lambda^T G lambda over feasible v; at gap tol the value is at
-    most 1 + 2 tol times the minimum. If the hull contains 0, no relative gap can be reached: the search
-    ends once |sum lambda_i m_i| <= tol sum lambda_i |m_i|, or at rounding.
+    gram: G = M M^T [n, n] for vectors m_i (rows of M), n >= 1. centre: a point [n] of the simplex, which adds the bound
+    |lambda - centre|_inf <= radius (FedMGDA+); None: no bound. tol: the relative duality gap to stop at,
+    (lambda^T G lambda - min_v v^T G lambda) / lambda^T G lambda over feasible v; at gap tol the value is at most
+    1 + 2 tol times the minimum. If the convex hull of the m_i contains 0, no relative gap can be reached; the search
+    then ends when |sum lambda_i m_i| <= tol sum lambda_i |m_i|, or at rounding error.
     Raises NonFinite if G has a non-finite entry.
     """
     import scipy.linalg  # noqa: F401  a slow import, so not above; before `one_thread`, which must find its BLAS
@@ -91,7 +93,7 @@ class _Problem:
         self.norms = np.sqrt(np.maximum(g.diagonal(), 0.0))
 
     def solution(self) -> tuple[Floats, float, float, int]:
-        """The solution (x, its value, its relative duality gap, pairwise moves taken)."""
+        """(solution x, value x^T G x, relative duality gap, number of pairwise moves)."""
         n, x, moves = len(self.g), self.start(), 0
         if (found := self.block_pivoting(x)) is not None:
             x = found
@@ -111,9 +113,10 @@ class _Problem:
         return x, value, gap, moves
 
     def start(self) -> Floats:
-        """The starting point: the centre, or else the better of the shortest vector and lambda_i ~ 1/G_ii.
+        """The starting point: the centre if there is one, else the better of two points.
 
-        lambda_i ~ 1/G_ii is the minimum for orthogonal vectors, and close to it for most vectors of high dimension.
+        One has all weight on the shortest vector. The other, x_i ~ 1/G_ii, is the minimum for orthogonal vectors, and
+        close to the minimum for most vectors of high dimension.
         """
         if self.centre is not None:
             return self.centre.astype(np.float64)
@@ -127,9 +130,10 @@ class _Problem:
     def block_pivoting(self, x: Floats) -> Floats | None:
         """The minimum over the simplex by block principal pivoting from x; None if it does not apply or does not end.
 
-        On a support, lambda ~ G^-1 1. All negative weights leave the support, and all indices whose gradient (G
-        lambda)_i is smaller than the value lambda^T G lambda enter it, until there are none of either kind. The first
-        support holds the indices that reduce the value at x.
+        Portugal, Judice & Vicente, Math. Comp. 1994. On a support (a set of indices with weights), x ~ G^-1 1. All
+        indices with negative weights leave the support, and all indices whose gradient (G x)_i is smaller than the
+        value x^T G x enter it, until there are no such indices. The first support is the indices with (G x)_i no larger
+        than the value at the given x.
         """
         if self.centre is not None or len(x) ** 3 > SOLVES or self.norms.min() == 0.0:
             return None
@@ -155,9 +159,10 @@ class _Problem:
         return EPS * float(self.norms @ x) ** 2
 
     def certificate(self, x: Floats) -> tuple[float, float]:
-        """The value x^T G x, and the relative duality gap at x.
+        """(value x^T G x, relative duality gap at x).
 
-        The v that minimises v^T G x starts at its lower bounds and is filled in the order of rising (G x)_i.
+        The gap needs the feasible v with the smallest v^T G x: it starts at the lower bounds, and the remaining weight
+        is given to the indices in the order of rising (G x)_i.
         """
         gradient = self.g @ x
         value = max(float(x @ gradient), 0.0)
@@ -168,7 +173,10 @@ class _Problem:
         return value, max(gap, 0.0) / max(value, self.rounding(x), TINY)
 
     def pairwise(self, x: Floats, most: int) -> tuple[Floats, int]:
-        """(point, moves taken) after at most `most` pairwise Frank-Wolfe moves; fewer if no move reduces the value."""
+        """(new point, number of moves) after at most `most` pairwise Frank-Wolfe moves from x.
+
+        Lacoste-Julien & Jaggi, NeurIPS 2015. It ends earlier if the tolerance is reached or no move reduces the value.
+        """
         x, g, norms, diagonal = x.copy(), self.g, self.norms, self.g.diagonal().copy()
         gradient = g @ x
         value, size = float(x @ gradient), float(norms @ x)
@@ -196,11 +204,11 @@ class _Problem:
         return x, most
 
     def active_set(self, x: Floats) -> Floats:
-        """The minimum by an active-set method from x, or the point after SOLVES / k^3 exact steps on faces.
+        """The minimum by an active-set method from x, or the point after SOLVES / k^3 steps (at least 1, at most 1000).
 
-        k is the number of free weights at x; the number of steps is at least 1 and at most 1000. The method is Nocedal
-        & Wright, Alg. 16.3 with bounds. A weight that meets a bound is held there; at the minimum of a face the held
-        weight with the most violated multiplier is freed.
+        Nocedal & Wright, Numerical Optimization, Alg. 16.3, with bounds. k: the number of free weights at x. Each step
+        goes to the minimum over the free weights. A weight that reaches a bound is fixed there; at such a minimum, the
+        fixed weight with the most violated multiplier is freed.
         """
         x, free, scale = x.copy(), (x > self.low) & (x < self.high), np.where(self.norms > 0, self.norms, 1.0)
         for _ in range(int(np.clip(SOLVES // max(int(free.sum()), 1) ** 3, 1, 1000))):
@@ -234,11 +242,12 @@ class _Problem:
 
 
 def _correction(system: Floats, slope: Floats, unit: Floats) -> Floats:
-    """The exact step to the minimum: delta with system delta + slope = nu unit for some nu, and unit^T delta = 0.
+    """The step delta [k] to the minimum of a quadratic function under a linear constraint.
 
-    system: the matrix of the quadratic. slope: half its gradient at the current point. unit: the coefficients of the
-    constraint on the sum. If the system is singular (dependent vectors, or a hull that contains 0), delta is the
-    smallest such step.
+    It solves system delta + slope = nu unit for some number nu, with unit^T delta = 0. system: the matrix of the
+    quadratic function [k, k]. slope: half its gradient at the current point [k]. unit: the coefficients of the
+    constraint [k]. If the matrix is singular (dependent vectors, or a hull that contains 0), delta is the shortest
+    such step.
     """
     k, u = len(unit), unit / np.linalg.norm(unit)
     if (solve := _solver(system)) is not None:
@@ -255,7 +264,10 @@ def _correction(system: Floats, slope: Floats, unit: Floats) -> Floats:
 
 
 def _solver(system: Floats) -> Callable[[Floats], Floats] | None:
-    """A linear solver by Cholesky for a matrix with unit diagonal; None if it is singular up to rounding."""
+    """A solver of linear equations with this matrix of unit diagonal, by Cholesky; None if the matrix is singular.
+
+    A matrix that is singular up to rounding error counts as singular.
+    """
     import scipy.linalg
 
     try:

@@ -1,9 +1,10 @@
-"""The min-norm point of the hull of many long rows, by a working set that is reused in the next call.
+"""The min-norm point of the convex hull of many long rows m_i [d], by a working set that the next call reuses.
 
     lambda = argmin |v|^2,  v = sum_i lambda_i s_i m_i,  over the simplex [n];  s_i = 1, or 1 / |m_i|
 
-Only a few rows have lambda_i > 0 (50 of the momenta of 480 clients with LeNet-5), and only a few change between two
-calls. The method is column generation: Wolfe's major cycle (Math. Programming 1976), adding all violating rows at once.
+Only a few rows have lambda_i > 0 (50 of the momenta of 480 clients with LeNet-5), and only a few rows change between
+two calls. The method is column generation, like Wolfe's major cycle (Math. Programming 1976), but all violating rows
+are added at once.
 
      1  W <- the working set of the last call, without rows that became 0, plus all rows that changed since
      2  if W is empty: W <- {the shortest row}
@@ -16,8 +17,9 @@ calls. The method is column generation: Wolfe's major cycle (Math. Programming 1
      9  gap <- (|v|^2 - min_j s_j m_j . v) / |v|^2 over all rows
     10  keep for the next call: i in W with lambda_i > 0 or s_i m_i . v < (1 + SPARE) |v|^2
 
-A cycle costs R |W| + n inner products of width d for R changed rows; the Gram matrix of all rows would cost R n. Step 7
-rules most rows out in their own dtype, with a bound on the rounding, and decides on the others in float64.
+A cycle costs R |W| + n inner products of width d for R changed rows; the Gram matrix of all rows would cost R n. In
+step 7, inner products in the dtype of the rows exclude most rows, with a bound on the rounding error; the others are
+computed in float64.
 """
 
 from __future__ import annotations
@@ -34,29 +36,32 @@ from raylfl.solvers.gram import ROWS, inner_products_f64
 from raylfl.solvers.simplex import EPS, TINY, min_norm_point, near_zero
 
 CYCLES = 5  # cycles with a working set; the next cycle takes all rows
-SPARE = 0.02  # relative slack within which rows stay in the working set: most of them are soon needed again
+SPARE = 0.02  # relative slack of step 10: most of the rows within it are soon needed again
 TERMS = 1 << 14  # terms of a sum in the dtype of the rows; longer sums continue in float64
 ENTRIES = 1 << 18  # entries of the rows that are copied in float64 at a time
 
 
 @dataclass(frozen=True)
 class WorkingSet:
-    """A set of rows with their Gram matrix; rows: row numbers, int64 [w], ascending; gram: float64 [w, w]."""
+    """A set of w rows of a matrix with their Gram matrix.
+
+    rows: ascending row numbers, int64 [w]; gram: the inner products of these rows, float64 [w, w].
+    """
 
     rows: Ints
     gram: Floats
 
     @staticmethod
     def none() -> WorkingSet:
-        """The empty set, before the first call."""
+        """The empty set, for the first call."""
         return WorkingSet(np.zeros(0, dtype=np.int64), np.zeros((0, 0)))
 
     def only(self, keep: Bools) -> WorkingSet:
-        """The subset given by the mask [w]."""
+        """The subset given by the mask `keep` [w]."""
         return WorkingSet(self.rows[keep], self.gram[np.ix_(keep, keep)])
 
     def joined(self, matrix: Tensor, new: Ints) -> WorkingSet:
-        """This set plus the rows `new` of the matrix, which are not in it yet or have changed."""
+        """This set with the rows `new` of the matrix, which are added or, if they are in it already, recomputed."""
         rows = np.union1d(self.rows, new)
         old, fresh = np.searchsorted(rows, self.rows), np.searchsorted(rows, new)
         gram = np.zeros((len(rows), len(rows)))
@@ -69,10 +74,10 @@ class WorkingSet:
 
 @dataclass(frozen=True)
 class WorkingSetPoint:
-    """A solution of the min-norm problem over rows.
+    """A solution of the min-norm problem over n rows m_i.
 
-    weights: lambda_i s_i [n]; point: v [d], float64; gap: relative duality gap over all rows; members: the working set
-    for the next call.
+    weights: lambda_i s_i [n], where s_i is 1 or 1 / |m_i|; point: v = sum_i lambda_i s_i m_i [d], float64; gap: the
+    relative duality gap over all rows; members: the working set for the next call.
     """
 
     weights: Floats
@@ -84,11 +89,11 @@ class WorkingSetPoint:
 def min_norm_working_set(
     matrix: Tensor, lengths: Floats, known: WorkingSet, changed: Ints, tol: float, normalize: bool = False
 ) -> WorkingSetPoint:
-    """The min-norm point v of the rows m_i [n, d] with |m_i| > 0; v = 0 if there are none.
+    """The point v of least norm in the convex hull of the rows m_i with |m_i| > 0; v = 0 if there are none.
 
-    lengths: |m_i| [n]. known: the working set of the previous call; changed: the rows that are new or have changed
-    since then. tol: the relative duality gap to stop at, as for `min_norm_point`. normalize: s_i = 1 / |m_i|.
-    Raises NonFinite for a non-finite inner product.
+    matrix: the rows [n, d]. lengths: |m_i| [n]. known: the working set of the previous call; changed: the numbers of
+    rows that are new or have changed since then. tol: the relative duality gap to stop at, as for `min_norm_point`.
+    normalize: whether the rows are divided by their norms first. Raises NonFinite for a non-finite inner product.
     """
     there = lengths != 0
     members = known.only(there[known.rows]).joined(matrix, changed[there[changed]])
@@ -120,19 +125,19 @@ def min_norm_working_set(
 
 
 def _combination(matrix: Tensor, rows: Ints, weights: Floats) -> Tensor:
-    """The combination sum_i weights_i matrix[rows_i], float64 [d], a block of columns at a time."""
+    """The sum of weights_i matrix[rows_i], float64 [d], computed in blocks of columns."""
     factors, index = (torch.from_numpy(values).to(matrix.device) for values in (weights, rows))
     blocks = matrix.split(max(ENTRIES // len(rows), 1), dim=1)
     return torch.cat(on_all_cores(lambda block: factors @ block.index_select(0, index).double(), blocks))
 
 
 def _near(matrix: Tensor, point: Tensor, rows: Ints, limits: Floats, lengths: Floats) -> tuple[Bools, Floats]:
-    """(mask of the rows that may lie below their limits, their products m_j . v in float64).
+    """(mask of the rows m_j whose products m_j . v may be below their limits, these products in float64).
 
-    point: v. limits: a bound of m_j . v for each of these rows. lengths: |m_j|. A row is masked if its product in the
-    dtype of the rows is below its limit, or too near to decide. The error of a sum of k products in any order is at
-    most k eps / 2 |m_j| |v|; here k = TERMS, and the bound with eps in place of eps / 2 leaves a margin for the
-    remaining operations.
+    point: v. limits: the limit of m_j . v for each of `rows`. lengths: |m_j|. A row is in the mask if its product in
+    the dtype of the matrix is below its limit, or above it by no more than the rounding error. The error of a sum of k
+    products in any order is at most k eps / 2 |m_j| |v|. Here k = TERMS, and the bound with eps instead of eps / 2
+    leaves a margin for the other operations.
     """
     length = float(torch.linalg.vector_norm(point)) or 1.0
     rough = _rough(matrix, point / length)[rows]
@@ -142,7 +147,7 @@ def _near(matrix: Tensor, point: Tensor, rows: Ints, limits: Floats, lengths: Fl
 
 
 def _rough(matrix: Tensor, unit: Tensor) -> Floats:
-    """The products matrix @ unit, [n]: float64 sums of sums of TERMS products in the dtype of the matrix."""
+    """The products matrix @ unit [n]: sums of TERMS products in the dtype of the matrix, added up in float64."""
     unit = unit.to(matrix.dtype)
 
     def part(block: Tensor) -> Tensor:
