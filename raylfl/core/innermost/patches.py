@@ -1,8 +1,8 @@
-"""Convolutions and pools of images [C, H, W, B], the samples of a batch innermost in memory.
+"""Convolutions and max-pools of B images [C, H, W, B] with C channels, the samples of a batch innermost in memory.
 
-Library convolutions are tuned for many channels. For few channels (LeNet: 1 -> 6 -> 16) one matrix product over
-gathered patches is several times faster, provided that gathering is cheap. It is cheap in this memory order: every copy
-moves runs of B numbers, and pooling and activations work on whole vectors.
+Library convolutions are tuned for many channels. For few channels (LeNet: 1 -> 6 -> 16), one matrix product over
+gathered patches is several times faster if gathering is cheap. In this memory order it is: every copy moves B
+consecutive numbers, and pooling and activations are computed on whole vectors.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution with stride 1, without dilation and groups."""
+    """A 2-d convolution with stride 1, without dilation or groups."""
 
     channels: int  # input channels
     kernel: tuple[int, int]
     padding: tuple[int, int]
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """(output [C', H', W', B], the patches of x, which `backward` needs); C', H', W' are the output's sizes."""
+        """(output [C', H', W', B], patches of x for `backward`), for x [C, H, W, B] and weight [C', C, h, w]."""
         patches, (high, wide) = self._patches(x), self._size(x.shape)
         out = torch.addmm(bias[:, None], weight.view(len(weight), -1), patches)
         return out.view(len(weight), high, wide, -1), patches
@@ -34,10 +34,10 @@ class Convolution:
     def backward(
         self, g: Tensor, patches: Tensor, shape: Sequence[int], weight: Tensor, out: Sequence[Tensor], wanted: bool
     ) -> Tensor | None:
-        """The gradient of the input, or None unless `wanted`; overwrites the patches.
+        """The gradient of the input [C, H, W, B], or None unless `wanted`; may overwrite the patches.
 
-        g: the gradient of the output. patches: from `forward`. shape: the shape of the input. out: receives the
-        gradients of weight and bias.
+        g: the gradient of the output. patches: the patches that `forward` returned. shape: the shape of the input. out:
+        two tensors that receive the gradients of weight and bias.
         """
         g = g.reshape(len(weight), -1)
         torch.mm(g, patches.t(), out=out[0].view(len(weight), -1))
@@ -48,12 +48,15 @@ class Convolution:
         return self._overlap(patches, shape)
 
     def _size(self, shape: Sequence[int]) -> tuple[int, int]:
-        """Height and width of the output for an input [C, H, W, B]."""
+        """(height, width) of the output; shape: the shape [C, H, W, B] of the input."""
         (h, w), (pad_h, pad_w) = self.kernel, self.padding
         return shape[1] + 2 * pad_h - h + 1, shape[2] + 2 * pad_w - w + 1
 
     def _patches(self, x: Tensor) -> Tensor:
-        """The patches [C * h * w, H' * W' * B] of images for a kernel h x w: a column of inputs per output (im2col)."""
+        """The patches [C * h * w, H' * W' * B] of x [C, H, W, B] for a kernel h x w (im2col).
+
+        A column is the inputs of one output position [H', W'] of one sample.
+        """
         (h, w), (pad_h, pad_w), (high, wide) = self.kernel, self.padding, self._size(x.shape)
         x = F.pad(x, (0, 0, pad_w, pad_w, pad_h, pad_h)) if pad_h or pad_w else x.contiguous()
         channels, _, width, count = x.shape
@@ -62,9 +65,9 @@ class Convolution:
         return view.contiguous().view(channels * h * w, -1)
 
     def _overlap(self, patches: Tensor, shape: Sequence[int]) -> Tensor:
-        """The adjoint of `_patches` for images of this shape (col2im).
+        """The adjoint of `_patches` (col2im): the images [C, H, W, B] in which overlapping patches are added up.
 
-        It sums over the columns of a kernel first, then over its rows.
+        shape: [C, H, W, B]. The sum is over the columns of the kernel first, then over its rows.
         """
         (h, w), (pad_h, pad_w), (high, wide) = self.kernel, self.padding, self._size(shape)
         channels, height, width, count = shape
@@ -80,18 +83,21 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Pool:
-    """A max-pool without padding and dilation."""
+    """A 2-d max-pool without padding or dilation."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(output, indices), by torch's kernel for channels-last images, whose channels are the samples here."""
+        """(output [C, H', W', B], indices of the maxima) for x [C, H, W, B].
+
+        It uses torch's kernel for channels-last images, with the samples as channels.
+        """
         pooled, indices = F.max_pool2d(x.permute(0, 3, 1, 2), self.size, self.stride, return_indices=True)
         return pooled.permute(0, 2, 3, 1), indices
 
     def backward(self, g: Tensor, x: Tensor, indices: Tensor) -> Tensor:
-        """The gradient of the input x, from the gradient g of the output and the indices that `forward` returned."""
+        """The gradient of the input x, from the gradient g of the output and the indices from `forward`."""
         given = g.permute(0, 3, 1, 2), x.permute(0, 3, 1, 2), self.size, self.stride, (0, 0), (1, 1), False, indices
         back: Tensor = _aten.max_pool2d_with_indices_backward(*given)
         return back.permute(0, 2, 3, 1)

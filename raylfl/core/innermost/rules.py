@@ -1,8 +1,8 @@
-"""Translations of single calls: one rule for each operator.
+"""Translations of single operator calls to tensors with the samples innermost: one rule for each operator.
 
-A rule checks a recorded call and returns a function (values, out) that carries it out on translated values. values:
-tensors by their number in the recording, weights under negative numbers. out: tensors that receive the parameters'
-gradients.
+A rule checks a recorded call, raises Unfit if it has no translation, and returns a function (values, out) that carries
+out the call on translated values. values: number of a value in the recording -> tensor; parameter i has the number
+-1 - i. out: tensors that receive the gradients of the parameters.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raylfl.core.innermost.translation import IGNORED, Translation, Unfit
 from raylfl.core.recorded.calls import Call, Slot, full_name
 
 _aten = torch.ops.aten
-PATCHES = 10**6  # the patches of a convolution have the number of its result, plus this
+PATCHES = 10**6  # patches are stored in `values` under the number of the convolution's result plus PATCHES
 POINTWISE = {  # elementwise operators
     *(f"aten::{name}" for name in ("relu", "gelu", "tanh", "sigmoid", "silu", "neg")),
     *(f"aten::{name}_backward" for name in ("threshold", "gelu", "tanh", "sigmoid", "silu")),
@@ -31,10 +31,10 @@ Rule = Callable[[Translation, Call], Function]
 
 
 def _pointwise(own: Translation, call: Call) -> Function:
-    """The rule of elementwise operators.
+    """The rule for elementwise operators.
 
-    Plain numbers as arguments are refused, because they may change between steps; only the 0 of `threshold_backward` is
-    accepted.
+    It raises Unfit if an argument is a number, which may change between steps. The only exception is the 0 of
+    `threshold_backward`.
     """
     numbers = [a for a in call.args if not isinstance(a, Slot)]
     if full_name(call.op) not in POINTWISE or numbers != [0] * (full_name(call.op) == "aten::threshold_backward"):
@@ -97,7 +97,7 @@ def _linear(own: Translation, call: Call) -> Any:
 
 
 def _product(own: Translation, call: Call) -> Any:
-    """The rule of products in the backward pass of a linear layer: the gradient of its weight, or of its input."""
+    """The rule for matrix products in the backward pass of a linear layer, for the gradient of its weight or input."""
     product, left, cohort = (torch.bmm if own.cohort else torch.mm), call.args[0], own.cohort
     if own.kinds.get(left.number) == "turned":
         g, x, i = left.number, own.argument(call.args[1]), own.gradient(call.result)
@@ -273,7 +273,7 @@ RULES: dict[str, Rule] = {
 
 
 def rule_of(call: Call) -> Rule:
-    """The rule for a call. Raises Unfit for keyword arguments and calls without results."""
+    """The rule for a call. Raises Unfit for a call with keyword arguments or without results."""
     if call.kwargs or not call.results():
         raise Unfit(full_name(call.op))
     return RULES.get(full_name(call.op), _pointwise)

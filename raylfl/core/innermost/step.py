@@ -1,4 +1,4 @@
-"""A translated step: a list of functions on values whose last dimension is the samples of a batch."""
+"""Translated training steps: lists of functions on tensors whose last dimension is the samples of a batch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from raylfl.core.innermost.rules import Function, Values, rule_of
 from raylfl.core.innermost.translation import IGNORED, Translation, Unfit
 from raylfl.core.recorded.calls import Call, Recording, full_name
 
-LARGEST = 32  # samples of one client at a time: the patches of more samples do not fit into a core's caches
-FEW = 8  # input channels of a convolution up to which this order is faster
+LARGEST = 32  # samples of one client at a time; the patches of more samples do not fit in a core's caches
+FEW = 8  # largest number of input channels with which a convolution is faster in this memory order
 
 
 @dataclass
 class _Call:
-    """One translated call; text: its description; gone: the numbers of values that no later call needs."""
+    """An operator call translated to tensors with the samples innermost.
+
+    text: a description; function: carries out the call; gone: the numbers of values that no later call needs.
+    """
 
     text: str
     function: Function
@@ -26,10 +29,16 @@ class _Call:
 
 
 class Innermost:
-    """A translated step; text: a description of its calls, equal for equal steps."""
+    """A training step translated to the memory order with samples innermost.
+
+    text: a description of its calls, equal for equal steps.
+    """
 
     def __init__(self, recording: Recording, parameters: Sequence[Tensor], cohort: bool):
-        """Translates a recording, for several clients at once if `cohort`; raises Unfit if it has no translation."""
+        """Translates a recording of a step; raises Unfit if it has no translation.
+
+        cohort: whether the translated step computes several clients at once.
+        """
         found = Translation(recording, parameters, cohort)
         self.cohort, self.shape, self.loss = cohort, found.geometry[0].shape[1:], found.plan.loss
         self.calls: list[_Call] = []
@@ -46,14 +55,17 @@ class Innermost:
 
     @property
     def pays(self) -> bool:
-        """Whether the translation makes one client's steps faster: it has convolutions, all with few input channels."""
+        """Whether the translation makes one client's steps faster: all convolutions have few input channels.
+
+        False for a step without convolutions.
+        """
         return bool(self.convolutions) and all(c.channels <= FEW for c in self.convolutions)
 
     def gradients(self, content: Sequence[Tensor], weights: Sequence[Tensor], out: Sequence[Tensor]) -> Tensor:
-        """Computes gradients; returns the loss of one client's batch, or the losses [C] of C batches.
+        """Writes the gradients to `out`; returns the loss of one client's batch, or the losses [C] of a cohort.
 
-        content: (x [B, ...], y [B]), or (x [C, B, ...], y [C, B]). weights: the parameters, [*shape] or [C, *shape]
-        each. out: receives their gradients.
+        content: (inputs [B, ...], labels [B]), or (inputs [C, B, ...], labels [C, B]) for a cohort. weights: the
+        parameters, [*shape] or [C, *shape] each. out: tensors of the same shapes.
         """
         x, y = content
         pieces = -(-len(y) // LARGEST)
@@ -71,7 +83,7 @@ class Innermost:
         return total
 
     def outputs(self, x: Tensor, weights: Sequence[Tensor]) -> Tensor:
-        """The outputs [B, classes] of one client's network for x [B, ...]."""
+        """The outputs [B, classes] of one client's network for inputs x [B, ...]; not for cohorts."""
         found = []
         for piece in x.split(LARGEST):
             with torch._C._AutoDispatchBelowAutograd():
@@ -82,7 +94,7 @@ class Innermost:
         return torch.cat(found)
 
     def fits(self, x: Tensor) -> bool:
-        """Whether x holds samples of the recorded shape."""
+        """Whether the samples of x [B, ...] have the shape of the recorded samples."""
         return x.shape[1:] == self.shape
 
     def _whole(self, x: Tensor, y: Tensor, weights: Sequence[Tensor], out: Sequence[Tensor]) -> Tensor:
@@ -103,7 +115,7 @@ class Innermost:
 
 
 def _text(found: Translation, call: Call) -> str:
-    """A description of the call without the number of samples, on which the call's translation does not depend."""
+    """A description of the call without the number of samples, so that it is equal for all batch sizes."""
     name, results = full_name(call.op), call.results()
     plain = found.geometry[results[0]].shape[1:] if name == "aten::view" else call.args
     return f"{results} = {name}({call.slots()}, {plain})"

@@ -1,4 +1,4 @@
-"""The translated step of a module for each kind of batch, and translated evaluations of its network."""
+"""Translated training steps of a module, one for each kind of batch, and translated evaluations of its network."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PLAIN = (nn.Conv2d, nn.Linear, nn.ReLU, nn.MaxPool2d, nn.Flatten)  # layers that
 
 
 class InnermostSteps:
-    """The translated training step of a module, for each kind of batch (inputs, labels) and mode of the module.
+    """The translated training steps of a module, which have the samples of a batch innermost in memory.
 
-    The mode is training or evaluation.
+    There is one for each kind of batch (shapes and dtypes of inputs and labels) and mode (training or evaluation).
     """
 
     def __init__(self, module: Any, cohort: bool = False):
-        """Translated steps of this module; cohort: for several clients at once."""
+        """Translated steps of this module; cohort: whether a step computes several clients at once."""
         self.module, self.cohort = module, cohort
         self.parameters = list(module.parameters())
         self.possible = _possible(module, cohort)
@@ -35,9 +35,10 @@ class InnermostSteps:
         self._found: dict[Any, Innermost | None] = {}
 
     def of(self, content: Any, aside: Callable[[], AbstractContextManager[object]] = nullcontext) -> Innermost | None:
-        """The step for this kind of batch of one client in the module's current mode; None if it has no translation.
+        """The translated step for a batch with this content in the module's current mode; None if there is none.
 
-        aside: makes the context of the trial step that each new kind of batch needs.
+        content: the batch of a single client, also for a cohort. aside: makes the context of the trial step that is
+        recorded for each new kind of batch.
         """
         if not self.possible or not takes(content):
             return None
@@ -66,10 +67,11 @@ class InnermostSteps:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """A context in which the module's network uses translated calls, except where autograd needs a graph.
+        """A context in which the module's network is evaluated by translated calls.
 
-        The network is an nn.Sequential of plain layers, some of them convolutions, whose mean cross-entropy is the
-        first step that was translated. For a module without such a part, the context does nothing.
+        The network is a submodule nn.Sequential of plain layers, some of them convolutions, whose mean cross-entropy is
+        the module's training step. Its own forward pass is used if gradients are enabled, for inputs of another shape
+        or dtype, and in a module without such a network.
         """
         step, network = self.first, self.network
         if step is None or network is None or not step.convolutions:
@@ -103,17 +105,17 @@ def _cross_entropy(network: nn.Sequential, content: Sequence[Tensor]) -> Tensor:
 
 
 def takes(content: Any, ndim: int = 1) -> bool:
-    """Whether a batch is (inputs, labels), with int64 labels of `ndim` dimensions."""
+    """Whether the content of a batch is (inputs, labels), with int64 labels of `ndim` dimensions."""
     if not (isinstance(content, (tuple, list)) and len(content) == 2 and isinstance(content[1], Tensor)):
         return False
     return content[1].dtype == torch.int64 and content[1].ndim == ndim
 
 
 def _possible(module: nn.Module, cohort: bool) -> bool:
-    """Whether a module's step may have a translation; only a trial step shows whether it has one.
+    """Whether a module's step may have a translation; only a recorded step shows whether it has one.
 
-    cohort: for several clients at once. The parameters must be weights and biases of linear layers (or convolutions,
-    for a single client), all trained. The module must have no buffers, dropout or hooks.
+    The parameters must be weights and biases of linear layers (for a single client also convolutions), all trained. The
+    module must have no buffers, dropout or hooks. cohort: whether the translation is for several clients at once.
     """
     layers = (nn.Linear,) if cohort else (nn.Linear, nn.Conv2d)
     for part in module.modules():

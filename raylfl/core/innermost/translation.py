@@ -1,4 +1,4 @@
-"""The state of a translation: what is known about the values of a recording."""
+"""The state of a translation: the kinds of values in a recording, and the uses of each value."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ class Unfit(Exception):
 
 
 class Translation:
-    """The calls of a recording, and the kinds of their values.
+    """The translation of a recorded step to tensors with the samples innermost: its calls and the kinds of its values.
 
-    Kinds are rows (one row per sample), turned (rows transposed), labels, loss and others. A rule of `rules.py` asks
-    for the kinds of a call's arguments, sets the kinds of its results, and raises Unfit for a call that has no
-    translation.
+    A value is a tensor of the recording, given by its number. Kinds are rows (one row per sample), turned (rows
+    transposed), labels, loss and others. A rule of `rules.py` checks the kinds of a call's arguments and sets the kinds
+    of its results.
     """
 
     def __init__(self, recording: Recording, parameters: Sequence[Tensor], cohort: bool):
-        """A translation of this recording; cohort: for several clients at once."""
+        """A translation of this recording; cohort: whether it is for several clients at once.
+
+        Raises Unfit if a parameter has no gradient, the step logs values, or the batch is not (inputs, labels).
+        """
         self.cohort, self.parameters = cohort, parameters
         self.plan = reduced(recording)
         self.calls, self.geometry = pools_first(self.plan.calls, self.plan.geometry, self.plan.wanted)
@@ -48,30 +51,33 @@ class Translation:
             raise Unfit("logged values, or batches that are not (inputs, labels)")
 
     def gone(self, at: int) -> list[int]:
-        """The values of call number `at` that no later call needs, except the batch, the loss and weights."""
+        """The numbers of the values of call number `at` that no later call needs, except batch, loss and weights."""
         later = {k for call in self.calls[at + 1 :] for k in (*call.slots(), *call.results())}
         here = {*self.calls[at].slots(), *self.calls[at].results()} & self.kinds.keys()
         return sorted(here - later - {0, 1, self.plan.loss})
 
     def only_here(self, k: int) -> bool:
-        """Whether value k is the result of a layer and an argument of a single call, which may then overwrite it."""
+        """Whether value k is the result of a layer and used by a single call, which may then overwrite it."""
         maker = next((call for call in self.calls if k in call.results()), None)
         return maker is not None and full_name(maker.op) in LAYERS and self.users[k] == 1
 
     def aliased(self, k: int, call: Call) -> bool:
-        """Whether other values in the memory of value k are used after this call, which overwrites value k."""
+        """Whether later calls use other values that share memory with value k, which this call overwrites."""
         later = self.calls[next(at for at, one in enumerate(self.calls) if one is call) + 1 :]
         others = {n for one in later for n in one.slots()} & self.kinds.keys() - {k}
         return any(self.geometry[n].home == self.geometry[k].home for n in others)
 
     def argument(self, value: Any, kind: str = "rows") -> int:
-        """The number of an argument of this kind; raises Unfit for an argument of another kind."""
+        """The number of a call's argument `value`; raises Unfit if it is not of this kind."""
         if not isinstance(value, Slot) or self.kinds.get(value.number) != kind:
             raise Unfit(f"an argument that is not {kind}")
         return value.number
 
     def made(self, result: Any, kind: str = "rows") -> int:
-        """Gives this kind to a result and returns its number; a result of kind `rows` must have one row per sample."""
+        """Sets the kind of a call's result and returns the result's number.
+
+        Raises Unfit for several results, or for a result of kind `rows` without one row per sample.
+        """
         if not isinstance(result, Slot):
             raise Unfit("several results")
         if kind == "rows" and self.geometry[result.number].shape[:1] != (self.size,):
@@ -80,7 +86,10 @@ class Translation:
         return result.number
 
     def weight(self, value: Any, turned: bool = False) -> int:
-        """The number -1 - i of an argument that is parameter i, or its transposed view if `turned`."""
+        """The number -1 - i if the argument `value` is parameter i; raises Unfit if it is no parameter.
+
+        turned: whether it must be the parameter's transposed view.
+        """
         given = self.plan.constants.get(value.number) if isinstance(value, Slot) else None
         for i, p in enumerate(self.parameters):
             if given is not None and _same_memory(given, p.t() if turned and p.ndim == 2 else p):
@@ -88,7 +97,7 @@ class Translation:
         raise Unfit("an argument that is no parameter")
 
     def gradient(self, result: Any) -> int:
-        """The position of the parameter whose gradient is this result; raises Unfit if there is none."""
+        """The position of the parameter whose gradient is this result of a call; raises Unfit if there is none."""
         i = self.places.get(result.number) if isinstance(result, Slot) else None
         if i is None or self.users[result.number] or i in self.written:
             raise Unfit("a sum over samples that is no gradient")

@@ -1,6 +1,6 @@
-"""A module's training step, recorded once and replayed as a flat list of torch's own calls, with autograd's bits.
+"""A module's training step, recorded once and replayed as a flat list of torch's operator calls, with autograd's bits.
 
-tape.py records, plan.py finds the necessary calls, source.py and program.py turn them into straight Python, guards.py
-detects steps that cannot be recorded, and steps.py keeps one program for each kind of batch and checks it against
-autograd before its first use.
+tape.py records a step, plan.py finds the necessary calls, and source.py and program.py turn them into Python without
+branches (a program). guards.py detects steps that cannot be recorded. steps.py has one program for each kind of batch,
+and compares it with autograd before its first use.
 """

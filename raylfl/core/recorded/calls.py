@@ -1,4 +1,4 @@
-"""The data of a recording: a list of calls of ATen operators on numbered values."""
+"""The data of a recording: a list of calls of ATen operators on numbered tensors (values)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from raylfl.core.step_log import LogCall
 
 
 class Slot(NamedTuple):
-    """A reference to a value of the recording, by its number."""
+    """A reference to a value (tensor) of the recording, by its number."""
 
     number: int
 
 
 class Geometry(NamedTuple):
-    """The memory layout of a value.
+    """The memory layout of a value (tensor) of the recording.
 
-    home: the number of the value that first used this memory. offset: the position of the value's first entry in it.
+    home: the number of the value that first used this memory. offset: the position of the first entry in the memory.
     """
 
     home: int
@@ -36,7 +36,7 @@ class Geometry(NamedTuple):
 
     @property
     def contiguous(self) -> bool:
-        """Whether the entries are contiguous in memory, in the order of the indices."""
+        """Whether the entries are contiguous in memory, in the row-major order of their indices."""
         expected = 1
         for size, stride in zip(reversed(self.shape), reversed(self.stride), strict=True):
             if size != 1 and stride != expected:
@@ -46,14 +46,14 @@ class Geometry(NamedTuple):
 
 
 def full_name(op: Any) -> str:
-    """The full name of an operator, such as aten::mm or aten::sum.dim_IntList."""
+    """The name of an operator with its overload, such as aten::mm or aten::sum.dim_IntList."""
     overload = op._schema.overload_name
     return f"{op._schema.name}.{overload}" if overload else str(op._schema.name)
 
 
 @dataclass
 class Call:
-    """One call of an operator; arguments and results hold a `Slot` where the step had a tensor."""
+    """A call of an operator, with a `Slot` in place of each tensor in its arguments and results."""
 
     op: Any  # torch._ops.OpOverload
     args: tuple[Any, ...]
@@ -61,15 +61,15 @@ class Call:
     result: Any
 
     def slots(self) -> list[int]:
-        """The numbers of the argument values."""
+        """The numbers of the values in the arguments."""
         return [s.number for s in slots_in((self.args, self.kwargs))]
 
     def results(self) -> list[int]:
-        """The numbers of the result values."""
+        """The numbers of the values in the result."""
         return [s.number for s in slots_in(self.result)]
 
     def written(self) -> list[int]:
-        """The numbers of the argument values that are overwritten."""
+        """The numbers of the values in the arguments that the call overwrites."""
         found: list[int] = []
         for position, argument in enumerate(self.op._schema.arguments):
             if argument.alias_info is None or not argument.alias_info.is_write:
@@ -94,13 +94,14 @@ class Call:
 
 @dataclass
 class Recording:
-    """The calls of one step and its gradient.
+    """The operator calls of one training step with its backward pass; tensors are numbered values.
 
-    geometry: the memory layout of each value, by number. The first `leaves` values are the tensors of the batch.
-    inputs: the other values that exist before the step (parameters, buffers), by number. constants: tensors that the
-    step makes from plain numbers. names: of the batch's tensors and the inputs. loss, gradients: numbers of the
-    results; None for a parameter that the loss does not depend on. buffers: values that exist before the step and that
-    it may overwrite. logged: the calls of `self.log`, with a `Slot` in place of each tensor.
+    geometry: the memory layout of each value, by number. leaves: the number of tensors of the batch, which are the
+    first values. inputs: the parameters and buffers, by number. constants: tensors that the step makes from plain
+    numbers, by number. names: the names of the batch's tensors and the inputs, by number. loss: the number of the loss.
+    gradients: the number of the gradient of each parameter; None if the loss does not depend on it. buffers: the
+    numbers of the values that exist before the step and may be overwritten. logged: the calls of `self.log`, with a
+    `Slot` in place of each tensor.
     """
 
     calls: list[Call]
@@ -115,7 +116,7 @@ class Recording:
     logged: list[LogCall] = field(default_factory=list)
 
     def same_list(self, other: Recording) -> bool:
-        """Whether two recordings have the same calls with the same plain arguments."""
+        """Whether two recordings have the same calls, layouts and constants, on the same parameters and buffers."""
         return (
             (self.loss, self.gradients, self.leaves) == (other.loss, other.gradients, other.leaves)
             and repr(self.logged) == repr(other.logged)
@@ -149,7 +150,10 @@ def slots_in(value: Any) -> Iterator[Slot]:
 
 
 def mapped(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """Nested lists, tuples and dicts with `change` applied to each part of the type `kind`; tuples become lists."""
+    """A copy of nested lists, tuples and dicts with `change` applied to all parts of type `kind`.
+
+    Tuples become lists.
+    """
     if isinstance(value, kind):
         return change(value)
     if isinstance(value, (list, tuple)):
@@ -160,7 +164,7 @@ def mapped(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors have equal shapes, dtypes and bytes (so that a nan equals itself)."""
+    """Whether two tensors have equal shapes, dtypes and bytes; a nan equals a nan with the same bytes."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     ours, theirs = (t.detach().reshape(-1).contiguous().view(torch.uint8) for t in (a, b))

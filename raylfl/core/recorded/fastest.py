@@ -1,4 +1,4 @@
-"""The functions of torch's Python interface that make a recorded call with the least overhead."""
+"""The choice of the function that makes a recorded operator call with the least overhead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raylfl.core.recorded.plan import empty
 
 
 class _Probe(TorchDispatchMode):
-    """A mode that notes calls without carrying them out; each returns `answer`."""
+    """A torch dispatch mode that lists operator calls in `seen` without carrying them out; each returns `answer`."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -29,9 +29,9 @@ class _Probe(TorchDispatchMode):
 
 
 def fastest(call: Call, geometry: dict[int, Geometry]) -> Any:
-    """A function of torch's Python interface that makes exactly this call, or else the operator itself.
+    """A function of torch's Python interface that makes exactly this operator call, or the operator if there is none.
 
-    Such a function has less overhead than the operator.
+    Such a function has less overhead than the operator. geometry: the memory layout of each value.
     """
     name = call.op._schema.name.removeprefix("aten::")
     if call.op.namespace != "aten":
@@ -47,7 +47,7 @@ _PLACES = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
 
 
 def _makes(function: Any, call: Call, geometry: dict[int, Geometry]) -> bool:
-    """Whether the function with these arguments makes exactly this call; tried on meta tensors."""
+    """Whether the function, called with the arguments of `call`, makes exactly this call; tried on meta tensors."""
     tensors: dict[int, Tensor] = {}
 
     def stand_in(slot: Slot) -> Tensor:

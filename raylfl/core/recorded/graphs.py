@@ -1,4 +1,4 @@
-"""A recorded step as a CUDA graph: one launch for all its calls, with inputs at fixed addresses."""
+"""Recorded steps as CUDA graphs: one launch for all calls of a step, with inputs at fixed addresses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from raylfl.core.recorded.program import Program
 from raylfl.core.step_log import LogCall
 
-MOST = 16  # graphs of a module, each with its own memory; further kinds of batches are replayed call by call
+MOST = 16  # largest number of graphs, each with its own memory; other kinds of batches are replayed call by call
 WARM_UP = 3  # steps before the capture, in which libraries allocate their permanent memory
 
 Results = tuple[Tensor, ...]
@@ -18,7 +18,10 @@ Capture = Callable[[Callable[[], Results]], tuple[Callable[[], None], Results]]
 
 
 def capture_on_cuda(function: Callable[[], Results]) -> tuple[Callable[[], None], Results]:
-    """Captures the kernels of a function; returns (a function that replays them, the tensors that they write)."""
+    """Captures the kernels of a function; returns (a function that replays them, the tensors that they write to).
+
+    The function runs a few times before the capture.
+    """
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
@@ -32,13 +35,13 @@ def capture_on_cuda(function: Callable[[], Results]) -> tuple[Callable[[], None]
 
 
 class Captured:
-    """A program captured as one CUDA graph; it is called like the program."""
+    """A program captured as one CUDA graph; it is called with the same arguments as the program."""
 
     def __init__(self, program: Program, leaves: Sequence[Tensor], row: Tensor, capture: Capture = capture_on_cuda):
-        """Captures the program for batches and gradients of this form, with copies of its arguments at fixed addresses.
+        """Captures the program with copies of these arguments at fixed addresses.
 
         leaves: the tensors of a batch. row: a tensor of the gradient's shape. The capture carries out a few steps,
-        which change buffers and random generators.
+        which change the module's buffers and the random generators.
         """
         self.program, self.draws, self.logs = program, program.draws, program.logs
         self._leaves, self._row = [leaf.clone() for leaf in leaves], torch.empty_like(row)
@@ -52,5 +55,5 @@ class Captured:
         return tuple(result.clone() for result in self._results)
 
     def logged(self, values: Sequence[Tensor]) -> list[LogCall]:
-        """The calls of `self.log` with these values, which a call returned after the loss."""
+        """The step's calls of `self.log` with these values, which `__call__` returned after the loss."""
         return self.program.logged(values)

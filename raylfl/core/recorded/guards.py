@@ -1,4 +1,4 @@
-"""Guards against steps that a recording cannot replace: they read values, draw outside torch or change state."""
+"""Detection of steps that a recording cannot replace: they read values, draw outside torch or change state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOKS = {  # methods that give values or memory to Python without an operator
 }
 ASSIGNED = ("data", "grad")  # attributes of a tensor that can be replaced without autograd's knowledge
 NESTED = 4  # levels of nested attributes that are compared
-ENTRIES = 10_000  # largest number of compared entries, of one attribute and of all
+ENTRIES = 10_000  # largest number of entries that are compared, of one container or array and in all
 
 
 class Refused(Exception):
@@ -28,9 +28,10 @@ class Refused(Exception):
 
 
 class Watch(TorchFunctionMode):
-    """Detects uses of a tensor that no operator shows: reading its values or memory, replacing its `data` or `grad`.
+    """A torch function mode that detects uses of a tensor without an operator call.
 
-    `reason` describes the first one.
+    They are reading its values or memory in Python, and replacing its `data` or `grad`. reason: describes the first
+    such use, as the end of a sentence that begins with `training_step`; None: there was none.
     """
 
     reason: str | None = None
@@ -49,7 +50,11 @@ class Watch(TorchFunctionMode):
 
 
 def forbidden(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """The reason why a recording with this call is not valid for other values of its tensors; None if it is."""
+    """The reason why a recording with this call would not be valid for tensors with other values; None if it is.
+
+    op, args, kwargs: the called operator and its arguments. The reason is the end of a sentence that begins with
+    `training_step`.
+    """
     tags, name = op.tags, op._schema.name.removeprefix("aten::")
     if torch.Tag.data_dependent_output in tags:
         return f"looks at a tensor's values (`{name.lstrip('_')}`)"
@@ -78,15 +83,15 @@ VALUE_SHAPED = {"_pack_padded_sequence", "_pad_packed_sequence", "_ctc_loss", "r
 
 
 def host_randomness() -> tuple[Any, ...]:
-    """The states of Python's and numpy's global generators, for comparison."""
+    """The states of Python's and numpy's global random generators, in a form that can be compared."""
     return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))
 
 
 def state_of(module: nn.Module) -> dict[str, Any]:
-    """The content of a module's attributes by path; a difference after a step means that the step changes state.
+    """A snapshot of a module's attributes by path; it differs after a step that changes attributes.
 
-    Parameters and buffers are compared by identity, numbers and strings by value, containers and plain objects by their
-    parts.
+    It holds the identity of parameters, buffers and submodules, the values of numbers and strings, and the parts of
+    containers and plain objects.
     """
     found = _Parts()
     for path, part in module.named_modules():
@@ -102,7 +107,7 @@ def state_of(module: nn.Module) -> dict[str, Any]:
 
 
 def resettable(part: Any) -> bool:
-    """Whether a part of a module is a torchmetrics object or a collection of them, which can be reset."""
+    """Whether a part of a module has the interface of torchmetrics: `update`, `compute` and `reset`."""
     return all(hasattr(part, name) for name in ("update", "compute", "reset"))
 
 
@@ -112,7 +117,7 @@ _BY_IDENTITY = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType,
 
 
 class _Parts(dict[str, Any]):
-    """The state of attributes by path, filled by `add`; each object is entered once, and at most ENTRIES in all."""
+    """The state of attributes by path; `add` enters an attribute with its parts, each object once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +145,7 @@ class _Parts(dict[str, Any]):
 
 
 def _generator(value: Any) -> Any:
-    """The state of a random generator; None for any other object."""
+    """The state of a random generator of torch, numpy or Python; None for any other object."""
     if isinstance(value, torch.Generator):
         return value.get_state().numpy().tobytes()
     if isinstance(value, np.random.Generator):
@@ -158,7 +163,7 @@ def _length(value: Any) -> int | None:
 
 
 def _entries(value: Any) -> list[tuple[str, Any]]:
-    """The (key, part) pairs of a container or plain object."""
+    """(path suffix, part) of each part of a container or plain object, at most ENTRIES of a container."""
     parts: list[tuple[str, Any]] = []
     if isinstance(value, Mapping):
         parts = [(f"[{key!r}]", part) for key, part in list(value.items())[:ENTRIES]]
@@ -170,7 +175,7 @@ def _entries(value: Any) -> list[tuple[str, Any]]:
 
 
 def first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
-    """The first path whose state differs between two snapshots; None if all are equal."""
+    """The first path at which two snapshots by `state_of` differ; None if they are equal."""
     for path in [*before, *(p for p in after if p not in before)]:
         if path not in before or path not in after or before[path] != after[path]:
             return path

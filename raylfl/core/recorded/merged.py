@@ -1,4 +1,4 @@
-"""Cheaper functions that replace recorded calls with the same bits: dropout masks, softmax, gradients of attention."""
+"""Faster functions with the same bits for some recorded calls: dropout masks, softmax, gradients of attention."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMALLEST = 2**13  # entries of a dropout mask from which one function is faster 
 
 
 class Function:
-    """A function that replaces recorded calls; it has those attributes of an operator that `Program` reads."""
+    """A function that replaces recorded operator calls, with the attributes of an operator that programs read."""
 
     namespace = "raylfl"
 
@@ -32,9 +32,9 @@ class Function:
 
 
 def merged(calls: Sequence[Call], geometry: Mapping[int, Geometry], wanted: Set[int]) -> list[Call]:
-    """The calls of a step on a CPU, with some groups of calls replaced by one cheaper function each.
+    """The calls of a step on a CPU, with some groups of calls replaced by one faster function each.
 
-    geometry: the memory layout of each value. wanted: the numbers of the values that the step returns.
+    geometry: the memory layout of each value, by number. wanted: the numbers of the values that the step returns.
     """
     out: list[Call] = []
     used = Counter(k for call in calls for k in call.slots())
@@ -59,9 +59,9 @@ def _named(call: Call, name: str) -> bool:
 
 
 def _mask(calls: Sequence[Call], geometry: Mapping[int, Geometry]) -> tuple[Call, int] | None:
-    """One call in place of dropout's calls at the start of `calls`, and how many calls it replaces; else None.
+    """(a call in place of dropout's calls at the start of `calls`, number of calls that it replaces); else None.
 
-    Dropout's calls are empty_like, bernoulli_, div_, or in a cohort bernoulli, div_. None also for small masks.
+    The calls of dropout are empty_like, bernoulli_, div_, or under vmap bernoulli, div_. None also for small masks.
     """
     names = ("empty_like", "bernoulli_", "div_") if _named(calls[0], "empty_like") else ("bernoulli", "div_")
     found = calls[: len(names)]
@@ -81,10 +81,10 @@ def _mask(calls: Sequence[Call], geometry: Mapping[int, Geometry]) -> tuple[Call
 
 
 def _joined(calls: Sequence[Call], once: Set[int]) -> tuple[Call, int] | None:
-    """One call of `joined` in place of the first calls, and how many calls it replaces; else None.
+    """(a call of `joined` in place of the first calls, number of calls that it replaces); else None.
 
     The replaced calls add up the gradients of a tensor's parts: select_backward, then select_backward and add for each
-    further part. once: the numbers of values that are used by a single call and not returned.
+    further part. once: the numbers of the values that a single call uses and the step does not return.
     """
     if not _named(calls[0], "select_backward"):
         return None
@@ -110,10 +110,10 @@ def _dropout(p: float, q: float) -> Function:
 
 
 class Mask:
-    """The function `empty_like(x).bernoulli_(p).div_(q)` of x, with the same random numbers in less time.
+    """The function `torch.empty_like(x).bernoulli_(p).div_(q)` of x, with the same random numbers in less time.
 
-    torch computes Bernoulli numbers one by one, from 64 random bits each. Drawing all bits first and comparing them
-    afterwards takes 0.7 of the time.
+    torch computes Bernoulli numbers one after the other, from 64 random bits each. To draw all bits first and compare
+    them afterwards takes 0.7 of the time.
     """
 
     def __init__(self, p: float, q: float):
@@ -128,7 +128,7 @@ class Mask:
         return torch.lt(bits, self.limit, out=torch.empty_like(x)).mul_(self.scale[x.dtype])
 
     def plainly(self, x: Tensor) -> Tensor:
-        """The result of the recorded calls themselves."""
+        """The mask as torch's three calls compute it."""
         return torch.empty_like(x).bernoulli_(self.p).div_(self.q)
 
 
@@ -149,9 +149,10 @@ def same_draws(p: float, q: float, dtype: torch.dtype) -> bool:
 
 
 def safe_softmax(x: Tensor, dim: int) -> Tensor:
-    """torch's safe softmax: rows that are all -inf (behind an attention mask) become 0 instead of nan.
+    """torch's safe softmax along `dim`, in which rows of -inf (from an attention mask) become 0 instead of nan.
 
-    torch searches for such rows first, at three times the cost of the softmax; here a nan in the result reveals them.
+    torch searches for such rows first, at three times the cost of the softmax. Here a nan in the result shows that
+    there are some.
     """
     plain = torch.softmax(x, dim)
     return torch.ops.aten._safe_softmax(x, dim) if plain.sum().isnan() else plain
@@ -163,7 +164,7 @@ SAFE_SOFTMAX = Function("safe_softmax", safe_softmax)
 def joined(parts: list[Tensor], dim: int) -> Tensor:
     """The parts stacked along `dim`, with every -0 replaced by 0.
 
-    This has the bits of the recorded sum of zero-padded parts, in which -0 + 0 is 0.
+    These are the bits of the recorded sum of parts padded with zeros, in which -0 + 0 is 0.
     """
     return torch.stack(parts, dim).add_(0)
 

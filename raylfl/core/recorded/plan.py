@@ -1,7 +1,7 @@
-"""The plan of a recording: its necessary calls, without aliases, constant calls and dead calls.
+"""The plan of a recording: its necessary operator calls, without aliases, constant calls and dead calls.
 
-An alias is a view that equals an earlier value in layout and memory. A constant call has the same result tensor in
-every step. No result of the step depends on a dead call.
+An alias is a view with the memory and layout of an earlier value. A constant call has the same result tensor in every
+step. A dead call is one that no result of the step depends on.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ FACTORIES = ("ones_like", "zeros_like", "full_like", "ones", "zeros", "full", "s
 
 @dataclass
 class Plan:
-    """The necessary calls of a recording, and its results as numbers of values.
+    """The necessary calls of a recording, and the results of its step as numbers of values.
 
-    constants: the tensors that are the same objects in every step, by number: parameters, buffers, their views, and
-    tensors whose entries never change.
+    geometry: the memory layout of each value, by number. leaves: the number of tensors of the batch, which are the
+    first values. constants: the tensors that are the same objects in every step, by number: parameters, buffers, their
+    views, and tensors whose entries never change. gradients: one value per parameter; None if the loss does not depend
+    on the parameter. logged: the logged values.
     """
 
     calls: list[Call]
@@ -36,12 +38,12 @@ class Plan:
 
     @property
     def wanted(self) -> set[int]:
-        """The numbers of the returned values."""
+        """The numbers of the values that the step returns: loss, gradients and logged values."""
         return {self.loss, *self.logged, *(k for k in self.gradients if k is not None)}
 
 
 def reduced(recording: Recording) -> Plan:
-    """The plan of a recording: without aliases, constant calls and dead calls."""
+    """The plan of a recording: its calls without aliases, constant calls and dead calls."""
     geometry, calls = recording.geometry, recording.calls
     written = {geometry[k].home for call in calls for k in call.written()}
     constants = {k: t.detach() for k, t in recording.inputs.items()} | recording.constants
@@ -75,7 +77,7 @@ def reduced(recording: Recording) -> Plan:
 
 
 def empty(geometry: Geometry, device: torch.device) -> Tensor:
-    """An uninitialised tensor with this geometry."""
+    """An uninitialised tensor with this memory layout."""
     return torch.empty_strided(geometry.shape, geometry.stride, dtype=geometry.dtype, device=device)
 
 
@@ -88,10 +90,10 @@ def _renamed(call: Call, same: dict[int, int]) -> Call:
 
 
 def _known(call: Call, constants: dict[int, Tensor], fixed: set[int], like: Callable[[int], Tensor]) -> Tensor | None:
-    """The result of a call if it is the same tensor in every step, else None.
+    """The result of a call if it can be the same tensor in every step, else None.
 
-    It is a view of a constant, a new tensor of zeros, ones or the like, or computed from constants whose entries never
-    change (`fixed`). like: makes an uninitialised tensor with the layout of a value.
+    It can if it is a view of a constant, a new tensor of zeros, ones or the like, or computed from constants whose
+    entries never change (`fixed`). like: makes an uninitialised tensor with the layout of a value, from its number.
     """
     given, name = call.slots(), call.op._schema.name.removeprefix("aten::")
     if call.views and given and all(k in constants for k in given):
@@ -103,7 +105,7 @@ def _known(call: Call, constants: dict[int, Tensor], fixed: set[int], like: Call
 
 
 def _whole(k: int, geometry: dict[int, Geometry]) -> int:
-    """The value that first used the memory of k, if both have the same entries in the same order; else k."""
+    """The value that first used the memory of value k, if both have the same entries in the same order; else k."""
     ours, home = geometry[k], geometry[geometry[k].home]
     same = ours.contiguous and home.contiguous and math.prod(ours.shape) == math.prod(home.shape)
     return ours.home if same and (ours.offset, ours.dtype) == (home.offset, home.dtype) else k
@@ -118,10 +120,10 @@ def _now(call: Call, value: Callable[[int], Tensor]) -> Tensor:
 
 
 def _alive(calls: list[Call], needed: set[int], geometry: dict[int, Geometry], buffers: set[int]) -> list[Call]:
-    """The calls on which the values `needed` depend, and the calls with effects.
+    """The calls on which the values `needed` depend, and the calls with side effects, in order.
 
-    Effects are overwriting, drawing, and using a module's buffer, which some kernels change although their schema does
-    not say so.
+    Side effects are overwriting a tensor, drawing random numbers, and using a module's buffer, which some kernels
+    change although their schema does not say so. buffers: the numbers of the buffers.
     """
     needed, kept = set(needed), []
     homes = {geometry[k].home for k in buffers}

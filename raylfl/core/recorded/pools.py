@@ -1,7 +1,7 @@
-"""Max-pools before activations: a recorded ReLU and the max-pool behind it swap places, backward pass included.
+"""Max-pools before activations: swaps a recorded ReLU and the max-pool of its result, backward pass included.
 
-max(0, .) commutes with the maximum, so that outputs and gradients keep their bits, and behind a pool of 2 x 2 the ReLU
-has a quarter of the work. Only the choice among entries below 0 may differ, and their gradient is 0.
+max(0, .) commutes with the maximum, and outputs and gradients keep their bits. After a pool of 2 x 2, the ReLU has a
+quarter of the entries. If the maximum is not above 0, the pool may choose another entry, but its gradient is 0.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _aten = torch.ops.aten
 
 
 class _Places(NamedTuple):
-    """The positions of the four calls of a ReLU and the max-pool behind it."""
+    """The positions of the four calls of a ReLU and the max-pool of its result in the list of calls."""
 
     relu: int
     pool: int
@@ -36,9 +36,10 @@ BEHIND = [  # the calls that use a ReLU's result: the pool, and the backward pas
 def pools_first(
     calls: Sequence[Call], geometry: Mapping[int, Geometry], wanted: set[int]
 ) -> tuple[list[Call], dict[int, Geometry]]:
-    """The calls with each ReLU and the max-pool behind it swapped, and the geometry of their values.
+    """(calls, geometry of their values) in which each ReLU and the max-pool of its result are swapped.
 
-    wanted: the numbers of the returned values, which must stay as they are.
+    geometry: the memory layout of each value, by number. wanted: the numbers of the values that the step returns, which
+    keep their meaning.
     """
     out, places = list(calls), dict(geometry)
     users: dict[int, list[int]] = defaultdict(list)
@@ -59,9 +60,9 @@ def pools_first(
 
 
 def _pair(at: _Places, calls: Sequence[Call], users: Mapping[int, Sequence[int]]) -> bool:
-    """Whether these calls are a ReLU, a max-pool and their backward passes, whose inner values no other call uses.
+    """Whether the calls at these positions are a ReLU, its max-pool and their backward passes.
 
-    users: for each value, the positions of the calls that use it.
+    No other call may use the values between them. users: for each value, the positions of the calls that use it.
     """
     relu, *others = (calls[k] for k in at)
     pool, pool_backward, relu_backward = others

@@ -1,4 +1,4 @@
-"""Gradients of linear layers under vmap, computed in the memory order of the weights."""
+"""Gradients of linear layers under vmap, computed in the memory order of the weights, without a transposed copy."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ _aten = torch.ops.aten
 def straightened(
     calls: Sequence[Call], geometry: dict[int, Geometry], gradients: Sequence[int | None], wanted: Set[int]
 ) -> tuple[list[Call], dict[int, Geometry]]:
-    """The calls with (A B)^T replaced by B^T A^T for these gradients, and the geometry of their values.
+    """(calls, geometry of their values) with (A B)^T replaced by B^T A^T in the calls that compute these gradients.
 
-    vmap computes the gradient of a linear layer as a transposed product, whose copy to the other order costs more than
-    the product. BLAS libraries usually compute both with the same bits, but do not guarantee it: the caller must
-    compare them. gradients, wanted: the numbers of these gradients and of all returned values.
+    Under vmap, the gradient of a linear layer is a transposed product, and its copy to the other memory order costs
+    more than the product. BLAS libraries usually compute both products with the same bits, but do not guarantee it: the
+    caller must compare them. gradients: the numbers of the values that are these gradients. wanted: the numbers of all
+    values that the step returns.
     """
     makers = {k: at for at, call in enumerate(calls) for k in call.results()}
     used: dict[int, int] = {}
@@ -46,7 +47,7 @@ def straightened(
 
 
 def _transposed(k: int, geometry: dict[int, Geometry]) -> Call:
-    """The call that makes a transposed view of value k; adds the view to `geometry` under a new number."""
+    """A call that makes a transposed view of value k; adds the view to `geometry` under a new number."""
     number, old = max(geometry) + 1, geometry[k]
     shape, stride = ((sizes[0], sizes[2], sizes[1]) for sizes in (old.shape, old.stride))
     geometry[number] = old._replace(shape=shape, stride=stride)

@@ -1,4 +1,4 @@
-"""A recording compiled to straight Python (`plan.py`, `source.py`), and its execution."""
+"""Programs: recorded steps compiled to Python without branches (`plan.py`, `source.py`), and their execution."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from raylfl.core.step_log import LogCall
 
 
 class Program:
-    """A compiled step: a call writes its gradient and returns its loss and logged values.
+    """A compiled training step: a call writes the gradient and returns the loss and the logged values.
 
-    listing: its source text. draws: whether it draws random numbers from torch's generators.
+    listing: the Python source. draws: whether the step draws random numbers from torch's generators. logs: whether it
+    calls `self.log`.
     """
 
     def __init__(self, recording: Recording, sizes: Sequence[int], direct: Set[int] | None = None):
         """Compiles a recording; sizes: the number of entries of each parameter, in the order of the gradients.
 
-        direct: for a step of C clients, the positions of the gradients that are computed in the memory order of the
-        rows [C, d] and written straight into them; the caller must compare their bits. None, for a single client:
-        gradients whose place in the row [d] is aligned in memory are written straight into it.
+        direct: for a step of C clients, the positions of the parameters whose gradients are computed directly into the
+        rows [C, d], in the memory order of these rows; the caller must compare their bits. None: a single client, for
+        which gradients are computed directly into the row [d] if their part of it is aligned in memory.
         """
         self.recording, self.sizes, self.direct = recording, sizes, direct
         plan = reduced(recording)
@@ -47,24 +48,24 @@ class Program:
         self.logs = bool(recording.logged)
 
     def __call__(self, leaves: Sequence[Tensor], row: Tensor) -> tuple[Tensor, ...]:
-        """Runs the step and returns (loss, logged values...); buffers change as in the step itself.
+        """Runs the step and returns (loss, logged values...); the module's buffers change as in the step itself.
 
-        leaves: the tensors of the batch, in order. row: receives the gradient, [d], or [C, d] for a step of C clients.
+        leaves: the tensors of the batch, in order. row: receives the gradient [d], or [C, d] for a step of C clients.
         """
         with torch._C._AutoDispatchBelowAutograd():
             return self._function(row, *leaves)
 
     def logged(self, values: Sequence[Tensor]) -> list[LogCall]:
-        """The calls of `self.log` with these values, which a call of the program returned after the loss."""
+        """The step's calls of `self.log` with these values, which `__call__` returned after the loss."""
         given = iter(values)
         return [
             call._replace(value=next(given)) if isinstance(call.value, Slot) else call for call in self.recording.logged
         ]
 
     def seconds(self, leaves: Sequence[Tensor], row: Tensor, times: int) -> list[float]:
-        """The time of each call in seconds, the shortest of `times` steps; buffers and generators change as in a step.
+        """The duration of each operator call in seconds, the shortest of `times` runs of the step.
 
-        leaves, row: as in a call of the program.
+        leaves, row: as in `__call__`. The module's buffers and the random generators change as in these steps.
         """
         stamps: list[float] = []
         listing, namespace = Source(self.plan, self.sizes, self.direct).written(stamped=True)
@@ -79,7 +80,7 @@ class Program:
         return [min(column) for column in zip(*found, strict=True)]
 
     def table(self) -> list[dict[str, str]]:
-        """The calls as rows for a table: operator, arguments and shape of the result."""
+        """One table row per operator call: result, operator, arguments (`of`) and shape of the result."""
         names, geometry = self.recording.names, self.plan.geometry
 
         def shown(value: Any) -> str:
@@ -100,6 +101,6 @@ class Program:
 
 
 def _made(listing: str, namespace: dict[str, Any]) -> tuple[str, Callable[..., tuple[Tensor, ...]]]:
-    """Compiles a source text that uses the names in `namespace`; returns (the text, its function `step`)."""
+    """(source text, its function `step`), compiled with `namespace` as the global names of the text."""
     exec(compile(listing, "<recorded step>", "exec"), namespace)  # generated here, from no outside text
     return listing, namespace["step"]

@@ -1,4 +1,4 @@
-"""The Python source of a plan: one line per call; each value is freed after its last use."""
+"""The Python source of a plan: one line per operator call, with each value freed after its last use."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from raylfl.core.recorded.calls import Call, Slot, full_name, slots_in
 from raylfl.core.recorded.fastest import fastest
 from raylfl.core.recorded.plan import Plan
 
-WRITES_OUT = ("aten::mm", "aten::sum.dim_IntList", "aten::bmm")  # operators with `out`, here the gradient's row
+WRITES_OUT = ("aten::mm", "aten::sum.dim_IntList", "aten::bmm")  # operators that can write into the gradient's row
 ALIGNMENT = 64  # bytes, the alignment of torch's allocations; BLAS rounds differently for other alignments
 
 
 class Source:
-    """The generator of a plan's Python source."""
+    """The generator of the Python source of a plan, the necessary operator calls of a recorded step."""
 
     def __init__(self, plan: Plan, sizes: Sequence[int], direct: Set[int] | None):
         self.plan, self.sizes, self.direct = plan, sizes, direct
@@ -26,7 +26,10 @@ class Source:
         self.functions: dict[int, str] = {}
 
     def written(self, stamped: bool = False) -> tuple[str, dict[str, Any]]:
-        """The source and its namespace; stamped: whether to call `stamp()` before the first call and after each."""
+        """(source of a function `step`, its global names).
+
+        stamped: whether the function calls `stamp()` before the first operator call and after each one.
+        """
         plan, stamp = self.plan, ["    stamp()"] * stamped
         last = self._last_uses()
         lines = [f"def step(row, {', '.join(f't{k}' for k in range(plan.leaves))}):"]
@@ -45,7 +48,7 @@ class Source:
         return "\n".join(lines) + "\n", self.namespace
 
     def _last_uses(self) -> dict[int, int]:
-        """The position of the last call that uses each value, except loss, logged values and gradients."""
+        """Value -> position of the last call that uses it, without loss, logged values and gradients."""
         last: dict[int, int] = {}
         for at, call in enumerate(self.plan.calls):
             last.update(dict.fromkeys((*call.slots(), *call.results()), at))
@@ -54,10 +57,10 @@ class Source:
         return last
 
     def _pieces(self, lines: list[str]) -> tuple[dict[int, int], dict[int, str]]:
-        """Adds the lines that split the gradient's row into pieces, one for each parameter.
+        """Adds to `lines` the code that splits the gradient's row into pieces, one per parameter.
 
-        Returns (position of a parameter -> gradient that is copied into its piece at the end, gradient that is written
-        there directly -> name of the piece).
+        Returns two dicts: position of a parameter -> value that is copied into its piece at the end; value that is
+        computed directly into a piece -> name of the piece.
         """
         plan, geometry = self.plan, self.plan.geometry
         makers = {call.result.number: call for call in plan.calls if isinstance(call.result, Slot)}
@@ -120,7 +123,10 @@ class Source:
         return self._bound(value)
 
     def _bound(self, thing: Any, label: str = "constant") -> str:
-        """The name of a function or object in the namespace of the source; label: the name to use if it is free."""
+        """The name of a function or object in the source, which is added to its global names.
+
+        label: the name to use if it is free.
+        """
         name = self.functions.get(id(thing))
         if name is None:
             name = label if label not in self.namespace else f"{label}_{len(self.functions)}"
@@ -130,7 +136,7 @@ class Source:
 
 
 def _target(result: Any) -> str:
-    """The assignment target of a call's result, as source."""
+    """The source of the assignment target for a call's result; empty for a call without results."""
     if isinstance(result, Slot):
         return f"t{result.number}"
     if isinstance(result, (list, tuple)):

@@ -1,4 +1,4 @@
-"""One program for each kind of batch, checked against autograd before its first use and from time to time later."""
+"""Programs for the training steps of a module, one per kind of batch, compared with autograd before their first use."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from raylfl.core.step_log import LogCall, StepLog
 from raylfl.errors import BadConfig
 
 SEEN = 1  # steps of a kind by autograd before the first recording: many kinds occur only once
-RECORDED = 3  # steps of a kind that are recorded or compared before replays begin
-DECISIVE = 4096  # if so many entries have equal bits in one step, two orders of a product round alike
+RECORDED = 3  # further steps of a kind, recorded or compared, before replays begin
+DECISIVE = 4096  # so many entries with equal bits in one step show that two orders of a product round alike
 MOST = 128  # largest number of kinds with a program; then the least recently used one is dropped
 
 Loss = Callable[[Any], Tensor]  # content of a batch -> its loss, with a graph
@@ -29,7 +29,7 @@ Gradient = Callable[[Tensor], Sequence[Tensor | None]]  # loss -> one gradient p
 
 
 class _Kind:
-    """The state of one kind of batch."""
+    """The state of one kind of batch: the number of its steps, their first recording, and their program."""
 
     def __init__(self) -> None:
         self.used = 0
@@ -38,12 +38,12 @@ class _Kind:
 
 
 class RecordedSteps:
-    """Losses and gradients of a module's training step, by replay if that has autograd's bits.
+    """Losses and gradients of a module's training step, by replays of recordings that have autograd's bits.
 
-    A kind of batch is given by shapes, dtypes, memory order and the modes of the module's parts. Its first steps are
-    left to autograd, the next two are recorded, and a replay of the first recording is compared with autograd on
-    another batch. Later steps are replayed, and compared again whenever their number is a power of two. `refusal`: why
-    the module is not replayed; all its steps then use autograd, with the same results.
+    A kind of batch is given by shapes, dtypes, memory order and the modes of the module's parts. The first steps of a
+    kind use autograd, and the next two are recorded. A replay of the first recording is compared with autograd on the
+    batch of the second one. Later steps are replayed, and compared again whenever their number is a power of two.
+    refusal: why steps of this module are not replayed; all its steps then use autograd, with the same results.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class RecordedSteps:
         """Steps of this module; log: receives the values that the step logs.
 
         loss: gives the loss of a batch's content. gradient: gives one gradient per parameter for a loss. clients: gives
-        the shape of a content's losses, () for a single client or (C,) for a cohort, with which the shape of every
-        gradient begins. changing: gives the tensors of a content that the step may overwrite. seen: steps of a kind
-        before the first recording.
+        the leading shape of losses and gradients for a content: () for a single client, (C,) for a cohort. changing:
+        gives the tensors of a content that the step may overwrite. seen: the number of steps of a kind before the first
+        recording.
         """
         self.clients, self.changing, self.seen = clients, changing, seen
         self.log = log or StepLog()
@@ -79,11 +79,11 @@ class RecordedSteps:
         self._doubted = False
 
     def doubt(self) -> None:
-        """Notes that other methods of the module have run, which may have changed state that the step depends on."""
+        """Makes the next call of `program` check whether other methods have changed the module's attributes."""
         self._doubted = True
 
     def program(self, content: Any) -> Program | Captured | None:
-        """The program for a batch with this content; None: `take` must be called."""
+        """The program with which to replay the step for a batch with this content; None: `take` must compute it."""
         if self._doubted:
             self._look_again()
         if self.refusal is not None:
@@ -98,9 +98,9 @@ class RecordedSteps:
         return kind.program
 
     def replay(self, program: Program | Captured, content: Any) -> tuple[Tensor, Tensor]:
-        """(loss, gradient [d]) of a step, or (losses [C], gradients [C, d]) of a cohort, computed by its program.
+        """(loss, gradient [d]) of a step, or (losses [C], gradients [C, d]) of a cohort, computed by this program.
 
-        Values that the step logs are logged.
+        program: from the method `program`, for this content. The calls of `self.log` are passed to `log.sink`.
         """
         row = torch.empty(*self.clients(content), sum(self.sizes), device=self.device, dtype=self.dtype)
         loss, *values = program(leaves_of(content), row)
@@ -112,7 +112,8 @@ class RecordedSteps:
     def take(self, content: Any) -> tuple[Tensor, Tensor]:
         """(loss, gradient [d]) of a step, or (losses [C], gradients [C, d]) of a cohort, computed by autograd.
 
-        It may record the step, or compare it with its replay.
+        The step may also be recorded, or compared with its replay. Raises BadConfig if earlier steps of the kind were
+        replayed on a CPU and this replay differs.
         """
         kind = None if self.refusal is not None else self._kind(content)
         if kind is None:
@@ -157,19 +158,19 @@ class RecordedSteps:
         return loss, row
 
     def _straight(self, clients: tuple[int, ...]) -> set[int] | None:
-        """Positions of a cohort's large gradients, which its first program writes straight into their rows.
+        """The positions of the large gradients of a cohort, which its first program computes directly into their rows.
 
-        clients: (C,), or () for a single client, for which the result is None. Small gradients are copied, which is
-        cheap: in the step that compares bits, theirs could be equal by chance.
+        clients: (C,), or () for a single client, for which the result is None. Small gradients are copied into their
+        rows: the copy is cheap, and equal bits in a single comparison could be chance.
         """
         if not clients:
             return None
         return {i for i, size in enumerate(self.sizes) if clients[0] * size >= DECISIVE}
 
     def _only_equal(self, program: Program, content: Any, before: Any, expected: Tensor) -> Program:
-        """The program in which only gradients that keep their bits are written straight into the rows.
+        """A new program that computes only those gradients directly into the rows that then have autograd's bits.
 
-        before: the state before a step. expected: its gradients by autograd.
+        before: the state before a step, from `_changing`. expected: the step's gradients by autograd.
         """
         assert program.direct is not None
         try:
@@ -181,9 +182,10 @@ class RecordedSteps:
         return Program(program.recording, self.sizes, program.direct & same)
 
     def _captured(self, program: Program, content: Any, before: Any, taken: Sequence[Tensor]) -> Program | Captured:
-        """The program as a CUDA graph if that gives the same bits; else the program, and the reason in `no_graph`.
+        """The program as a CUDA graph if the graph gives the same bits; else the program, and the reason in `no_graph`.
 
-        before: the state before a step. taken: its loss, gradient and logged values by autograd.
+        before: the state before a step, from `_changing`. taken: the step's loss, gradient and logged values by
+        autograd.
         """
         assert self.captures is not None
         after = self._changing(content)
@@ -248,9 +250,9 @@ class RecordedSteps:
         self.kinds.clear()
 
     def _changing(self, content: Any) -> tuple[list[Tensor], list[Tensor]]:
-        """Copies of the state that a step may change, as (tensors, states of torch's generators).
+        """Copies of the state that a step may change: (tensors, states of torch's random generators).
 
-        The tensors are the module's buffers and those tensors of the content that the step may overwrite.
+        The tensors are the module's buffers and the tensors of the content that the step may overwrite.
         """
         return [b.detach().clone() for b in (*self.buffers, *self.changing(content))], self._generators()
 
@@ -269,9 +271,10 @@ class RecordedSteps:
     def _difference(
         self, program: Program | Captured, content: Any, before: Any, taken: Sequence[Tensor]
     ) -> str | None:
-        """The difference between a replay and the step that autograd has just computed from `before`; None if equal.
+        """How a replay differs from the step that autograd has just computed, as text; None if all bits are equal.
 
-        taken: the step's loss, gradient and logged values by autograd.
+        before: the state before the step, from `_changing`. taken: the step's loss, gradient and logged values by
+        autograd.
         """
         try:
             row, ours = self._again(program, content, before)
@@ -284,7 +287,10 @@ class RecordedSteps:
         return None if same else "does not have autograd's bits when it is replayed"
 
     def _again(self, program: Program | Captured, content: Any, before: Any) -> tuple[Tensor, list[Tensor]]:
-        """(gradient, [loss, logged values..., state]) of a replay from `before`; the current state is restored."""
+        """(gradient, [loss, logged values..., changed tensors..., generator states...]) of a replay.
+
+        before: the state in which the replay starts, from `_changing`. The current state is restored afterwards.
+        """
         after = self._changing(content)
         self._restore(content, before)
         row = torch.empty(*self.clients(content), sum(self.sizes), device=self.device, dtype=self.dtype)
@@ -298,10 +304,10 @@ class RecordedSteps:
 
 
 def _lasting(state: dict[str, Any], metrics: tuple[str, ...]) -> dict[str, Any]:
-    """The part of a module's state that other methods must not change.
+    """The entries of a snapshot by `state_of` that other methods must not change between steps.
 
-    It excludes training and evaluation mode, which belong to the kind of a batch, and metric objects, which are reset
-    before every local work. metrics: prefixes of their paths.
+    They exclude training mode, which is part of a batch's kind, and metric objects, which are reset before every local
+    work. metrics: the prefixes of the metric objects' paths.
     """
     return {
         path: value
@@ -315,7 +321,10 @@ def _tensors(logged: Sequence[LogCall]) -> list[Tensor]:
 
 
 def kind_of(content: Any) -> Any:
-    """A key of a batch's structure: equal for batches that one program serves. Raises Refused for other contents."""
+    """A key of the structure of a batch's content, equal for batches that one program can compute.
+
+    Raises Refused for a content that holds anything but tensors in tuples, lists and dicts.
+    """
     if isinstance(content, Tensor):
         return content.shape, content.stride(), content.dtype, content.requires_grad
     if type(content) is tuple or type(content) is list:
@@ -326,7 +335,7 @@ def kind_of(content: Any) -> Any:
 
 
 def leaves_of(content: Any) -> Sequence[Tensor]:
-    """The tensors of a batch's content, in order."""
+    """The tensors in the content of a batch (nested tuples, lists and dicts), in order."""
     if isinstance(content, Tensor):
         return [content]
     if type(content) is tuple and all(isinstance(part, Tensor) for part in content):
@@ -338,9 +347,9 @@ def leaves_of(content: Any) -> Sequence[Tensor]:
 def recorded(
     module: nn.Module, parameters: Sequence[Tensor], content: Any, loss: Callable[[Any], Tensor]
 ) -> Recording | None:
-    """The recording of one step on a batch; None if the step fails or cannot be recorded.
+    """The recording of one training step on a batch; None if the step fails or cannot be recorded.
 
-    content: of the batch. loss: gives the loss of a content.
+    content: the content of the batch. loss: gives the loss of a content.
     """
 
     def gradient(value: Tensor) -> Sequence[Tensor | None]:

@@ -1,4 +1,4 @@
-"""Recording of one ordinary training step and its gradient: the ATen calls below autograd, in order."""
+"""Recording of a training step and its backward pass: the ATen operator calls below autograd, in order."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _MARK = "_raylfl_slot"  # the attribute of a tensor that holds its number in the
 
 
 class Tape(TorchDispatchMode):
-    """A mode that notes every call while it is carried out.
+    """A torch dispatch mode that lists every operator call while it is carried out, and numbers all tensors.
 
-    reason: why the noted calls are no valid recording; None if they are one.
+    reason: why the listed calls are not a valid recording, as the end of a sentence that begins with `training_step`;
+    None if they are valid.
     """
 
     @classmethod
@@ -41,25 +42,28 @@ class Tape(TorchDispatchMode):
         self.constants: dict[int, Tensor] = {}
         self.reason: str | None = None
         self._marked: list[Tensor] = []  # inputs, whose marks are removed at the end
-        self._memory: dict[int, int] = {}  # storage of inputs -> the value that first used it
-        self._start: dict[int, int] = {}  # storage offset of each tensor of the batch
+        self._memory: dict[int, int] = {}  # storage of an input -> number of the tensor that first used it
+        self._start: dict[int, int] = {}  # number of a tensor of the batch -> its storage offset
         self._next = 0
 
     def take_in(self, tensor: Tensor) -> int:
-        """A new number for a tensor that exists before the step."""
+        """Gives a new number to a tensor that exists before the step, and returns the number."""
         self._marked.append(tensor)
         home = self._memory.setdefault(_storage(tensor), self._next)
         return self._number_anew(tensor, home)
 
     def take_leaf(self, tensor: Tensor) -> int:
-        """A new number for a tensor of the batch, whose memory differs from batch to batch."""
+        """Gives a new number to a tensor of the batch, and returns the number.
+
+        Raises Refused for a tensor that shares memory with an earlier one.
+        """
         if _number(tensor, self) is not None or _storage(tensor) in self._memory:
             raise Refused("gets batches whose tensors share memory")
         self._start[self._next] = int(tensor.storage_offset())
         return self.take_in(tensor)
 
     def forget(self) -> None:
-        """Removes from the batch's tensors and the inputs the attribute that holds their number."""
+        """Removes the attribute with the number from all tensors that `take_in` and `take_leaf` have numbered."""
         for tensor in self._marked:
             if hasattr(tensor, _MARK):
                 delattr(tensor, _MARK)
@@ -104,7 +108,10 @@ class Tape(TorchDispatchMode):
         return result
 
     def _known(self, func: Any, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
-        """The (args, kwargs) of a call with a `Slot` in place of each tensor."""
+        """The (args, kwargs) of a call with a `Slot` in place of each tensor.
+
+        Raises Refused for a tensor that is not a parameter, a buffer, of the batch, or a result of an earlier call.
+        """
         constant = func._schema.name == "aten::lift_fresh"  # a tensor made of numbers, `torch.tensor(0.5)`
 
         def slot(tensor: Tensor) -> Slot:
@@ -120,7 +127,10 @@ class Tape(TorchDispatchMode):
         return mapped(list(args), Tensor, slot), mapped(kwargs, Tensor, slot)
 
     def _reshaped(self, tensor: Tensor) -> int:
-        """A new number for a tensor whose shape was changed in place."""
+        """Gives a new number to a tensor whose shape a call has changed in place, and returns the number.
+
+        Raises Refused for a tensor that exists before the step.
+        """
         number = _number(tensor, self)
         if number is None or any(tensor is held for held in self._marked):
             raise Refused("changes the shape of a batch, parameter or buffer in place")
@@ -173,11 +183,12 @@ def record(
     log: StepLog | None = None,
     changing: Sequence[Tensor] = (),
 ) -> tuple[Tensor, Sequence[Tensor | None], Recording | str, list[LogCall]]:
-    """Carries out a step and records it, if possible.
+    """Carries out a step and its backward pass, and records them if possible.
 
-    Returns (the loss, its gradients, the recording or the reason why there is none, the calls of `self.log`). leaves:
-    the tensors of the batch. step: computes the loss; gradients: computes the gradients of the loss. log: the log of
-    the step. changing: leaves that the step may overwrite, besides the module's buffers.
+    Returns (loss, gradients, recording or the reason why there is none, calls of `self.log`). leaves: the tensors of
+    the batch. step: computes the loss; gradients: computes the gradient of each parameter from the loss. log: the log
+    of the step. changing: tensors of the batch that the step may overwrite, besides the module's buffers. Errors of the
+    step are raised.
     """
     tape, watch, log = Tape(), Watch(), log or StepLog()
     before, drawn = state_of(module), host_randomness()
@@ -216,7 +227,10 @@ def record(
 
 
 def _logged(logged: Sequence[LogCall], tape: Tape) -> list[LogCall]:
-    """The calls of `self.log` with a `Slot` in place of each tensor; raises Refused for values that are no numbers."""
+    """The calls of `self.log` with a `Slot` in place of each tensor.
+
+    Raises Refused for a logged value that is neither a tensor nor a number.
+    """
     for call in logged:
         if not isinstance(call.value, (Tensor, int, float)):
             raise Refused(f"logs a {type(call.value).__name__}")
@@ -234,7 +248,11 @@ def _after(module: nn.Module, before: Mapping[str, Any], drawn: Any) -> str | No
 
 
 def _overwritten(tape: Tape, names: Mapping[int, str], buffers: set[Any]) -> str | None:
-    """The reason for a refusal if the step overwrites an input that is no buffer, or a constant; else None."""
+    """The reason for a refusal if the step overwrites a constant, or an input that is not a buffer; else None.
+
+    names: names of the batch's tensors and the inputs, by number. buffers: the numbers of the inputs that a step may
+    overwrite.
+    """
     inputs = [(tape.geometry[k], name) for k, name in names.items() if k not in buffers]
     for call in tape.calls:
         for k in call.written():
