@@ -1,17 +1,18 @@
-"""The contract of an algorithm: its client half, its server half, its sampling and its assumptions.
+"""The interface of an algorithm: client computations, server step, sampling and assumptions.
 
-A cohort of C clients is one matrix X [C, d]; rows are clients. The client half runs inside the local solver
-(`raylfl.core.local`), the server half once a round:
+A cohort is the set of clients sampled in a round. The parameters of its C clients form one matrix X [C, d] with one row
+per client. The local solver (`raylfl.core.local`) calls the first four methods, and the round calls `server_step`:
 
-    start_point   where client i starts                       (default: the broadcast x)
-    start         the carry of its local steps                (from the broadcast and the client state)
-    direction     g -> v; the step is x <- x - eta v
-    finish        the upload and the new client state
-    server_step   the server's new state from the received uploads
+    start_point   starting point of the local steps                    (default: the broadcast x)
+    start         the carry: tensors that each local step receives and returns
+    direction     gradient g -> direction v of the local step x <- x - eta v, with learning rate eta
+    finish        uploads and new client states, after the last local step
+    server_step   new server state, from the received uploads
 
-State    goes in and state comes out: the fields of `self` are the options, never state. The only state that changes in
-place is a server's `Table`. The local solver handles unequal K_i, momentum, clipping, weight decay, schedules and
-batch order. A client whose upload was lost keeps its old state.
+Methods take states as arguments and return new states; the fields of `self` are options, never state. The only state
+that changes in place is a server's `Table` (`raylfl.core.client_rows`). The local solver handles unequal numbers of
+local steps K_i, momentum, clipping, weight decay, schedules and batch order. A client whose upload was lost keeps its
+old state.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ from raylfl.core.reduce import column
 from raylfl.core.topology import Star, Topology
 from raylfl.options import Options
 
-State = dict[str, Tensor]  # clients, broadcasts, uploads: names to [d] or [C, d]
+State = dict[str, Tensor]  # of clients, broadcasts or uploads: name -> tensor [d] or [C, d]
 ServerState = dict[str, Any]  # Tensors, Tables and [N] vectors
-Info = dict[str, float]  # logged as algo/<name>; no computation reads it
+Info = dict[str, float]  # name -> value of the metric algo/<name>; no computation uses it
 
 
 @dataclass(frozen=True)
 class Work:
     """The local work of C clients in one round.
 
-    steps: K_i, the local steps of client i; a_norm: |a_i|_1, where a_i is its accumulation vector
-    (`raylfl.core.local_rule.a_vector`); relative_weight: N w_i, where w_i is its importance weight and N the number of
-    clients of the run (exactly 1 for uniform weights); all float64 [C]. lr: eta, the local learning rate.
+    steps: K_i, the number of local steps of client i; a_norm: |a_i|_1, where a_i is the client's accumulation vector
+    (`raylfl.core.local_rule.a_vector`); relative_weight: N w_i, where w_i is the client's importance weight and N the
+    number of clients of the run (exactly 1 for uniform weights); all float64 [C]. lr: eta, the local learning rate.
     """
 
     steps: Floats
@@ -52,12 +53,13 @@ class Work:
     def per_step(self, like: Tensor) -> Tensor:
         """The factors 1 / (K_i eta) as a column [C, 1]; 1 / eta if K_i = 0.
 
-        They turn updates into mean gradients. like: a tensor with the dtype and device of the column.
+        An update times its factor is the mean of the client's gradients. like: a tensor with the dtype and device of
+        the column.
         """
         return column(1.0 / (np.maximum(self.steps, 1.0) * self.lr), like)
 
 
-RENAMED = {  # hooks by their names before 0.1; accepted for one release
+RENAMED = {  # name of a method before version 0.1 -> its new name; old names are accepted for one release
     "idle": "empty_round",
     "everybody": "full_participation",
     "acknowledge": "update_clients",
@@ -70,10 +72,10 @@ RENAMED = {  # hooks by their names before 0.1; accepted for one release
 
 
 class Algorithm(Options, ABC):
-    """A federated optimisation method. Each subclass is a dataclass in a file of its own and follows one paper."""
+    """A federated optimisation method. Each subclass is a dataclass in its own file and follows one paper."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Accepts methods of the subclass under their old names (`RENAMED`), with a warning."""
+        """Accepts methods that the subclass defines under their old names (`RENAMED`), with a DeprecationWarning."""
         super().__init_subclass__(**options)
         for old, new in RENAMED.items():
             if old in vars(cls):
@@ -81,32 +83,35 @@ class Algorithm(Options, ABC):
                 setattr(cls, new, vars(cls)[old])
 
     topology: ClassVar[Topology] = Star()
-    """The exchange of models: `Star` (clients in parallel), `Ring` (in sequence), `Alone` (all data in one place) or
-    `Peers` (no server: rows that nodes keep, mixed along the edges of a graph)."""
+    """The exchange of models: `Star` (clients in parallel), `Ring` or `Relay` (in sequence), `Alone` (one client with
+    all data) or `Peers` (no server: nodes average their parameters with their neighbours' in a graph)."""
     own_step: ClassVar[bool] = False
-    """The paper defines the local step: `local.momentum`, `optimizer` and `optimizer_state` do not apply."""
+    """Whether the paper defines the local step; the options `local.momentum`, `local.optimizer` and
+    `local.optimizer_state` then do not apply."""
     uploads_update: ClassVar[bool] = True
-    """uploads["update"] is U_i = x_start - x_{i,K}, so update norms and gradient diversity can be measured."""
+    """Whether uploads["update"] is U_i = x_start - x_{i,K}, the starting point minus the final local parameters;
+    update norms and gradient diversity are then measured."""
     assumes_full: ClassVar[bool] = False
-    """The method needs full participation over perfect links; other runs warn."""
+    """Whether the method assumes full participation and no lost uploads; other runs warn."""
     assumes_equal_steps: ClassVar[bool] = False
-    """The method needs the same K at every client; other runs warn."""
+    """Whether the method assumes equal numbers of local steps at all clients; other runs warn."""
     weighs_by_work: ClassVar[bool] = False
-    """The method weighs updates or clients by |a_i|_1, which is defined for SGD only."""
+    """Whether the method weighs updates or clients by |a_i|_1 (`Work.a_norm`), which is defined for SGD only."""
     one_step: ClassVar[bool] = False
-    """Every client takes one local step; `local.steps` and `local.epochs` do not apply."""
+    """Whether every client takes one local step; `local.steps` and `local.epochs` then do not apply."""
     keeps_memory: ClassVar[bool] = False
-    """The server keeps a vector [d] for every client received so far."""
+    """Whether the server keeps a vector [d] for every client whose upload it has ever received."""
     server_known: ClassVar[tuple[str, ...]] = ()
-    """Names of uploads that the server computes itself, so that they are not counted as traffic."""
+    """Names of uploads that the server could compute itself; they are not counted as traffic."""
     cut: str | None = None
-    """The layer after which the model is split; its halves exchange activations and gradients in every local step."""
+    """The layer after which the model is split; the two halves exchange activations and gradients in every local step.
+    None: the model is not split."""
 
     @property
     def proximal(self) -> float:
         """The factor mu of a proximal term mu/2 |x - x_r|^2 in the local objectives; 0: no such term.
 
-        x_r is the broadcast model. The accumulation vectors depend on mu.
+        x_r is the broadcast model. The accumulation vectors (`raylfl.core.local_rule.a_vector`) depend on mu.
         """
         return 0.0
 
@@ -127,11 +132,14 @@ class Algorithm(Options, ABC):
         return {"x": x.clone()}
 
     def init_clients(self, x: Tensor, count: int) -> State:
-        """The states of `count` clients before their first round, rows [count, d]; x: the initial model [d]."""
+        """The states of `count` clients before their first round: name -> rows [count, d]; empty if clients have none.
+
+        x: the initial model [d].
+        """
         return {}
 
     def node_parameters(self, server: ServerState) -> Tensor | None:
-        """The parameters [N, d] of all nodes of a method without a server; None for methods with a server."""
+        """The parameters [N, d] of all N nodes of a method without a server; None for methods with a server."""
         return None
 
     # -- clients: rows are clients, [C, d] -------------------------------------------------------------------
@@ -145,23 +153,27 @@ class Algorithm(Options, ABC):
         return broadcast["x"]
 
     def start(self, broadcast: State, client_state: State, work: Work) -> State:
-        """The carry of the local steps, which each step receives and returns: rows [C, d] by name.
+        """The carry before the first local step: name -> rows [C, d]. Each step receives the carry and returns it.
 
-        Rows [1, d] are the same for all clients. The local solver adds carry["x_start"], which must not be written: it
-        may be the broadcast itself.
+        A tensor [1, d] stands for equal rows of all clients. The local solver adds carry["x_start"], the starting
+        points. They must not be overwritten: they may share memory with the broadcast.
         """
         return {}
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
-        """The direction v [C, d] of x <- x - eta v, and the new carry.
+        """(direction v [C, d] of the local step x <- x - eta v, new carry).
 
-        g [C, d]: the gradients after clipping and weight decay, which may be kept or overwritten. Of the carry, only
-        tensors that `start` or an earlier step has created may be overwritten. x must not be.
+        x: the parameters [C, d], which must not be overwritten. g: the gradients [C, d] after clipping and weight
+        decay, which may be kept or overwritten. Of the carry, only tensors that `start` or an earlier step has created
+        may be overwritten.
         """
         return g, carry
 
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
-        """(uploads, new client states) after the last local step; default: the update U_i = x_start - x, no state."""
+        """(uploads, new client states) after the last local step, each name -> rows [C, ...].
+
+        x: the parameters [C, d] after that step. Default: the upload `update`, U_i = x_start - x, and no client state.
+        """
         return {"update": carry["x_start"] - x}, {}
 
     def sent_floats(self, uploads: State) -> int:
@@ -175,45 +187,48 @@ class Algorithm(Options, ABC):
 
     @abstractmethod
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        """The server step of one round: (new server state, info).
+        """The server step of one round: (new server state, metrics to log).
 
-        uploads: rows of the received clients; r: the round as the server sees it (`Round.received_view`), with at
-        least one received client; row k of the uploads is from client r.cohort[k].
+        uploads: name -> rows of the received clients. r: the round restricted to the received clients
+        (`Round.received_view`), of which there is at least one. Row k of the uploads is from client r.cohort[k].
         """
 
     def empty_round(self, server: ServerState, r: Round) -> ServerState:
-        """The server state after a round without a received upload: only counters of rounds may change."""
+        """The server state after a round without a received upload, in which only counters of rounds may change."""
         return server
 
     def update_clients(self, server: ServerState, uploads: State, client_state: State, r: Round) -> State | None:
-        """The received clients' states after the second broadcast; None without a second broadcast.
+        """The received clients' states after the second broadcast; None for methods without a second broadcast.
 
-        server: the state after the server step. uploads, client_state: as after the local work, rows aligned with
-        r.cohort (received clients only).
+        server: the state after the server step. uploads, client_state: the results of `finish`, one row per client of
+        r.cohort. r: the round restricted to the received clients.
         """
         return None
 
     def second_broadcast(self, server: ServerState) -> State:
-        """The vectors that the server sends to every received client for `update_clients`; they count as downlink."""
+        """The vectors that the server sends to every received client after the server step, for `update_clients`.
+
+        Their floats count as downlink.
+        """
         return {}
 
     # -- sampling and diagnostics --------------------------------------------------------------------------------
 
     def full_participation(self, server: ServerState, r: int) -> bool:
-        """Whether the method samples all N clients in round r, as in an initial full round."""
+        """Whether the method itself samples all N clients in round r, for example in an initial full round."""
         return False
 
     def draw_local_steps(self, rng: np.random.Generator) -> int | None:
         """The number K of local steps of all clients with data, if the method draws it; None: the config sets it.
 
-        rng: the round's generator.
+        rng: the random generator of the round.
         """
         return None
 
     def probabilities(self, server: ServerState, c: SystemInfo) -> Floats | None:
-        """Sampling probabilities p [N], for methods that draw c.size clients with replacement; None for all others.
+        """Sampling probabilities p [N] of a method that draws c.size clients with replacement; None for other methods.
 
-        c: the system state before the round. See `normalised_over` for probabilities over the available clients.
+        c: the system state before the round. `normalised_over` makes probabilities over the available clients.
         """
         return None
 
@@ -228,18 +243,21 @@ class Algorithm(Options, ABC):
     def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
         """Expected aggregation coefficients E[c_i 1{i in R}] [N], up to a common factor; None without a closed form.
 
-        R is the set of received clients. c_i is the factor of client i's update in the server step; it is not the
-        argument `c`, the system state before the round. marginals: E[s_i] [N], where s_i is the number of times that
-        client i is drawn. independent: each client is drawn at most once, independently of the others, so that the
-        total number of draws M is random; otherwise M is fixed.
+        R is the set of received clients, and c_i the factor of client i's update in the server step. c: the system
+        state before the round. marginals: E[s_i] [N], where s_i is the number of times that client i is drawn.
+        independent: whether each client is drawn at most once, independently of the others, which makes the total
+        number of draws M random; otherwise M is fixed.
 
-        Multiplied by |a_i|_1, the norms of the accumulation vectors, and divided by their sum, these coefficients are
-        the surrogate weights Omega_i of the objective that the method really minimises (FedACS, eq. (6)).
+        The products of these coefficients and |a_i|_1, the norms of the accumulation vectors, are proportional to the
+        weights Omega_i of the surrogate objective sum_i Omega_i f_i that the method minimises (FedACS, eq. (6)).
         """
         return None
 
     def step_length(self, c: SystemInfo) -> float:
-        """The local learning rate eta of this round; methods with `calibrate` rescale c.lr (FedACS, app. I.2)."""
+        """The local learning rate eta of this round; default: the configured c.lr.
+
+        Methods with the option `calibrate` rescale it (FedACS, app. I.2). c: the system state before the round.
+        """
         return c.lr
 
 
@@ -249,7 +267,7 @@ def overrides(algorithm: Algorithm, method: str) -> bool:
 
 
 def normalised(weights: Floats) -> Floats:
-    """Weights divided by their sum [C]; uniform if the sum is 0 (no received client has a positive weight).
+    """Weights >= 0 [C] divided by their sum; 1 / C each if the sum is 0.
 
     >>> normalised(np.array([1.0, 3.0])).tolist(), normalised(np.zeros(2)).tolist()
     ([0.25, 0.75], [0.5, 0.5])
@@ -259,7 +277,9 @@ def normalised(weights: Floats) -> Floats:
 
 
 def normalised_over(scores: Floats, available: Bools) -> Floats:
-    """Probabilities p [N] proportional to the scores of the available clients; all 0 if none has a score > 0.
+    """Probabilities p [N] proportional to the scores >= 0 [N] of the available clients; all 0 if their sum is 0.
+
+    available: a mask, bool [N].
 
     >>> normalised_over(np.array([1.0, 1.0, 2.0]), np.array([True, False, True])).round(3).tolist()
     [0.333, 0.0, 0.667]

@@ -1,6 +1,6 @@
-"""The samples that each client uses at each local step (batch orders), and the mini-batches of a micro-cohort.
+"""Batch orders, the samples that each client uses in each local step, and the mini-batches of a micro-cohort.
 
-A micro-cohort is a part of the round's cohort whose local work is one task.
+A micro-cohort is a group of the round's clients whose local work is one task.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from raylfl.core.oracle import Batch
 from raylfl.core.population import Ints
 from raylfl.core.samples import BatchSource, EvenBatches
 
-AHEAD = 8 * 2**20  # bytes of samples gathered at once for the next steps of a single client
+AHEAD = 8 * 2**20  # bytes of samples gathered in advance for the next steps of a single client
 HALF, LOW = np.uint64(32), np.uint64(0xFFFFFFFF)  # to split a random 64-bit word in two halves
 
 
 class BatchOrders(ABC):
-    """The order in which the clients of a cohort use their samples in round r.
+    """The order in which the clients of a micro-cohort (the clients of one task) use their samples in round r.
 
-    reshuffle: a new permutation of a client's n_i samples in every epoch and round, cut into batches of B_i (the last
-    one may be smaller). With B_i >= n_i, every batch is the whole shard in its own order. with_replacement: B_i samples
-    drawn uniformly. A client's batches do not depend on the other clients of the cohort.
+    A client's shard is its n_i samples, and B_i its batch size. With sampling `reshuffle`, each epoch of each round has
+    a new permutation of the shard, cut into batches of B_i samples (the last one may be smaller); if B_i >= n_i, every
+    batch is the whole shard, not permuted. With sampling `with_replacement`, a batch is B_i samples drawn uniformly. A
+    client's batches do not depend on the other clients.
     """
 
-    whole: bool  # True if every batch of every client is its whole shard
+    whole: bool  # whether every batch of every client is the client's whole shard
 
     def __init__(
         self, seed: int, r: int, clients: Sequence[int], shards: Sequence[Ints], sizes: Sequence[int], sampling: str
     ):
         """Batch orders of these clients in round r.
 
-        seed: the seed of the run. shards: the indices of each client's samples. sizes: batch sizes B_i. sampling:
-        reshuffle or with_replacement.
+        seed: the seed of the run. shards: the sample indices of each client. sizes: the batch sizes B_i. sampling:
+        `reshuffle` or `with_replacement`.
         """
         self.key, self.clients, self.sampling = (seed, "batches", r), np.array(clients), sampling
         self.shards, self.sizes = shards, sizes
@@ -45,20 +46,20 @@ class BatchOrders(ABC):
     def of(
         seed: int, r: int, clients: Sequence[int], shards: Sequence[Ints], sizes: Sequence[int], sampling: str
     ) -> BatchOrders:
-        """The batch orders of these clients: `AlikeOrders` for equal sizes, else `MixedOrders`."""
+        """The batch orders of these clients: `AlikeOrders` for equal shard and batch sizes, else `MixedOrders`."""
         alike = len(set(zip(map(len, shards), sizes, strict=True))) == 1
         return (AlikeOrders if alike else MixedOrders)(seed, r, clients, shards, sizes, sampling)
 
     @abstractmethod
     def indices(self, t: int, rows: Sequence[int]) -> Sequence[Ints] | Ints:
-        """The sample indices of the batches of local step t, for the clients at these positions (`rows`) of the cohort.
+        """The sample indices of the batches of local step t; rows: the positions of the clients in `clients`.
 
-        One array for each client, or one array [len(rows), B] if all batches have the same size B.
+        They are one array [len(rows), B] (`AlikeOrders`, with the same B for all) or a list of one array per client.
         """
 
 
 class AlikeOrders(BatchOrders):
-    """Batch orders of clients with equal numbers of samples and equal batch sizes: a table with one row per client."""
+    """Batch orders of clients with equal numbers of samples and equal batch sizes, in a table with a row per client."""
 
     def __init__(self, *given: Any):
         super().__init__(*given)
@@ -84,7 +85,7 @@ class AlikeOrders(BatchOrders):
 
 
 class MixedOrders(BatchOrders):
-    """Batch orders of clients with unequal numbers of samples or batch sizes: one array with all their samples."""
+    """Batch orders of clients with unequal numbers of samples or batch sizes, in one array with all their samples."""
 
     def __init__(self, *given: Any):
         super().__init__(*given)
@@ -109,7 +110,7 @@ class MixedOrders(BatchOrders):
         return [self._order[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True)]
 
     def _shuffle(self, rows: Ints, epochs: Ints) -> None:
-        """Permutes the samples of the clients at these positions, each into the order of its entry of `epochs`."""
+        """Permutes the samples of each of the clients `rows` into the order of its epoch in `epochs`."""
         owner, place = runs(self.count[rows])
         keys = sort_keys(keyed_words(*self.key, self.clients[rows][owner], epochs[owner], place), place)
         mine = self.start[rows][owner] + place
@@ -123,9 +124,9 @@ class MixedOrders(BatchOrders):
 
 
 def sort_keys(words: np.ndarray, places: Ints) -> np.ndarray:
-    """Distinct keys whose sorting permutes the places at random: 32 random bits of each word above its place.
+    """Sort keys that permute each sequence at random: uint64 numbers of 32 random bits, followed by the place.
 
-    words: random uint64 numbers. places: 0, 1, ... within each sequence.
+    words: the random uint64 numbers. places: 0, 1, ... in each sequence, which makes its keys distinct.
     """
     return (words & ~LOW) | places.astype(np.uint64)
 
@@ -136,7 +137,7 @@ def below(count: Ints | int, words: np.ndarray) -> Ints:
 
 
 def runs(lengths: Ints) -> tuple[Ints, Ints]:
-    """(segment, place within the segment) of every entry, for consecutive segments of these lengths.
+    """(number of its segment, place in the segment) of every entry, for consecutive segments of these lengths.
 
     >>> [a.tolist() for a in runs(np.array([2, 3]))]
     [[0, 0, 1, 1, 1], [0, 1, 0, 1, 2]]
@@ -146,7 +147,7 @@ def runs(lengths: Ints) -> tuple[Ints, Ints]:
 
 
 class CohortBatches:
-    """The mini-batches of a micro-cohort in one round, called as `batches(t, rows)`.
+    """The mini-batches of a micro-cohort (the clients of one task) in a round, called as `batches(t, rows)`.
 
     A batch is a function of (seed, round, client, t).
     """
@@ -154,14 +155,14 @@ class CohortBatches:
     def __init__(self, source: BatchSource, orders: BatchOrders, steps: Sequence[int]):
         """Batches from this source in these orders.
 
-        steps: the number of local steps K_i of each client; no batch of a later step is gathered ahead.
+        steps: the number of local steps K_i of each client, beyond which no batch is gathered in advance.
         """
         self.source, self.orders, self.steps = source, orders, steps
         self._kept: dict[int, Batch] = {}  # whole shards, gathered once
-        self._ready: dict[int, Batch] = {}  # a single client's batches gathered ahead, by local step
+        self._ready: dict[int, Batch] = {}  # a single client's batches gathered in advance, by local step
 
     def __call__(self, t: int, rows: Sequence[int]) -> Sequence[Batch]:
-        """The batches of local step t for the clients at these positions (`rows`) of the cohort."""
+        """The batches of local step t; rows: the positions of the clients in `orders.clients`."""
         if self.source.plain and self.orders.whole:
             return [self._whole(k) for k in rows]
         if self.source.plain and len(self.orders.shards) == 1:
@@ -173,7 +174,7 @@ class CohortBatches:
         return [self.source.batch(at) for at in indices]
 
     def full(self) -> list[Batch]:
-        """The whole shard of each client, as one batch per client."""
+        """All samples of each client, as one batch per client."""
         return [self.source.batch(shard) for shard in self.orders.shards]
 
     def _whole(self, k: int) -> Batch:
@@ -182,7 +183,7 @@ class CohortBatches:
         return self._kept[k]
 
     def _ahead(self, t: int) -> Batch:
-        """The batch of local step t of a single client; one gather also fetches the batches of the next steps."""
+        """The batch of local step t of the only client; the batches of the next steps are gathered with it."""
         if t not in self._ready:
             many = max(1, AHEAD // max(1, self.orders.sizes[0] * self.source.sample_bytes))
             steps = range(t, max(t + 1, min(t + many, self.steps[0])))

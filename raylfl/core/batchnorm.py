@@ -1,9 +1,9 @@
 """BatchNorm on batches of a single sample, whose batch statistics are undefined.
 
-torch raises "Expected more than 1 value per channel when training" for such batches; they occur as the last batch of
+torch raises "Expected more than 1 value per channel when training" for such batches. They occur as the last batch of
 an epoch and for clients with one sample. After `allow_single_samples`, a layer normalises such a batch by its running
-statistics, as in evaluation, and leaves these unchanged. Layers without running statistics still raise. All other
-batches, a single image with several pixels among them, are normalised by torch as usual.
+statistics, as in evaluation, and does not update them. Layers without running statistics still raise. torch normalises
+all other batches as usual, including a single image with several pixels.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _MET = "met_single_sample"
 
 
 def allow_single_samples(module: nn.Module) -> None:
-    """Makes the BatchNorm layers of `module` accept a single value per channel in training.
+    """Makes the BatchNorm layers of `module` accept a single value per channel in training, by hooks.
 
-    Layers without running statistics are left as they are.
+    Layers without running statistics are not changed.
     """
     for layer in module.modules():
         if isinstance(layer, _BatchNorm) and layer.track_running_stats:

@@ -1,4 +1,4 @@
-"""Table: one row [d] for each client received so far, as a server's memory of updates or momenta."""
+"""Tables with one row [d] per client, in which a server keeps the clients' last updates or momenta."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from raylfl.core.threads import on_all_cores
 
 
 class Table:
-    """A map from client to row [d], zero until it is written. It takes memory for written clients only.
+    """A map from client to row [d]; a row is 0 until it is first written, and takes memory only from then on.
 
     It is the only server state that changes in place: the server step writes the rows of the received clients. Rows
-    are kept in the order of their first writing (`clients`, `matrix`); a very large matrix is kept in a file
+    are stored in the order of their first writes (`clients`, `matrix`); a very large matrix is stored in a file
     (`raylfl.core.large`).
     """
 
@@ -48,13 +48,13 @@ class Table:
         return self._rows[: len(self._where)]
 
     def positions(self, clients: npt.ArrayLike) -> Tensor:
-        """Row numbers in `matrix` of these clients, int64 [C]. Raises KeyError for a client never written."""
+        """The row numbers of these clients in `matrix`, int64 [C]. Raises KeyError for a client never written."""
         return torch.tensor([self._where[int(i)] for i in np.asarray(clients)], dtype=torch.int64)
 
     def view(self, clients: npt.ArrayLike) -> Tensor:
-        """The rows of these clients [C, d], zeros for a client never written.
+        """The rows of these clients [C, d]; zeros for a client never written.
 
-        They may share the table's memory: use them before the next write.
+        They may share memory with the table: use them before its next write.
         """
         nothing = self._rows.new_zeros(1, 1).expand(1, self._rows.shape[1])
         at = [self._where.get(int(i)) for i in np.asarray(clients)]
@@ -65,21 +65,22 @@ class Table:
         return columns(self.view(clients), slice(None))
 
     def write(self, clients: npt.ArrayLike, rows: Tensor) -> None:
-        """Sets the rows of these clients to `rows` [C, d]."""
+        """Sets the rows of these clients to copies of `rows` [C, d]."""
         self._set(clients, rows, lambda span: columns(rows, span))
 
     def change(self, clients: npt.ArrayLike, step: Callable[[Tensor, Tensor], Tensor], rows: Tensor) -> None:
-        """Sets the rows of these clients to step(old rows, rows) [C, d], on one block of columns at a time.
+        """Sets the rows of these clients to step(old rows, rows) [C, d], computed on blocks of columns.
 
-        Column j of the result may depend on column j of the two arguments only.
+        Column j of the result must depend on column j of the two arguments only.
         """
         old = self.view(clients)
         self._set(clients, rows, lambda span: step(columns(old, span), columns(rows, span)))
 
     def _set(self, clients: npt.ArrayLike, like: Tensor, values: Callable[[slice], Tensor]) -> None:
-        """Sets the rows of these clients, one block of columns at a time.
+        """Sets the rows of these clients in blocks of columns.
 
-        values: gives the new entries of a block. like: a matrix [C, d], whose shape determines the blocks.
+        values: gives the new entries [C, *] of a block from the slice of its columns. like: a matrix [C, d], whose
+        shape determines the blocks.
         """
         ids = [int(i) for i in np.asarray(clients)]
         if not ids:
@@ -97,7 +98,7 @@ class Table:
     def _reserve(self, count: int) -> None:
         """Makes room for at least `count` rows.
 
-        The capacity grows by half at least, so that the mean cost of a new row is constant and independent of N.
+        The capacity grows by at least half, so that the mean cost of a new row is constant.
         """
         old = self._rows
         if count <= len(old):
@@ -106,7 +107,7 @@ class Table:
         self._rows[: len(old)] = old
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The complete content for a checkpoint: `clients` int64 [n] and `rows` [n, d]; valid until the next write."""
+        """The content for a checkpoint: `clients`, int64 [n], and `rows` [n, d], a view valid until the next write."""
         rows = self.matrix
         if rows.device.type == "cpu":  # without the spare rows, which would be saved with a view
             rows = torch.from_numpy(rows.numpy())
@@ -114,7 +115,7 @@ class Table:
 
     @staticmethod
     def from_state(state: dict[str, Tensor]) -> Table:
-        """The table with this content: the inverse of `state_dict`."""
+        """A new table with this content: the inverse of `state_dict`."""
         rows = state["rows"]
         table = Table(rows.new_empty(rows.shape[1]))
         table.write(state["clients"].numpy(), rows)

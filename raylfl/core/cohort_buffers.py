@@ -1,4 +1,4 @@
-"""The buffers of C clients in one vectorised call: a tensor [C, *shape] for each buffer of the module."""
+"""The module's buffers (BatchNorm statistics) of C clients, as one tensor [C, *shape] per buffer."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor
 
 from raylfl.core.flat import FlatModule
 
-Rows = slice | list[int]
+Rows = slice | list[int]  # positions of clients in the cohort
 
 
 class CohortBuffers:
-    """Buffers of C clients, kept from step to step; empty for a module without buffers.
+    """The buffers of C clients between their local steps; empty for a module without buffers.
 
-    Each is a contiguous tensor, so that kernels that change it in place (batch normalisation) work on it directly.
+    Each tensor [C, *shape] is contiguous, because kernels such as batch normalisation change it in place.
     """
 
     def __init__(self, flat: FlatModule):
@@ -32,27 +32,27 @@ class CohortBuffers:
         ]
 
     def read(self) -> Tensor:
-        """The buffers as rows [C, b]; integers become floats."""
+        """The buffers as rows [C, b] in the parameters' dtype; integers become floats."""
         return torch.cat([b.reshape(len(b), -1).to(self.dtype) for b in self.held], dim=1)
 
     def fill(self, count: int) -> None:
-        """Sets the buffers of `count` clients to copies of the module's own if buffers of fewer clients are held."""
+        """Stores `count` copies of the module's buffers if buffers of fewer than `count` clients are stored."""
         if len(self.like) and (not self.held or len(self.held[0]) < count):
             self.held = [b.detach().expand(count, *b.shape).clone() for b in self.like]
 
     def of(self, rows: Rows) -> list[Tensor]:
-        """The buffers of the clients in these rows, [len(rows), *shape] each."""
+        """The buffers of the clients `rows`, one tensor [len(rows), *shape] each: views for a slice, copies for a list."""
         return [b[rows] for b in self.held]
 
     def keep(self, rows: Rows, after: Sequence[Tensor]) -> None:
-        """Stores the buffers `after`, which `of` returned for these rows and a call has changed.
+        """Stores the buffers `after` of the clients `rows`: the tensors that `of` returned, changed by a step.
 
-        Only a list of rows needs it: for a slice, `of` returned views.
+        For a slice it does nothing, because `of` returned views.
         """
         if isinstance(rows, list):
             for held, new in zip(self.held, after, strict=True):
                 held[rows] = new
 
     def reorder(self, order: Tensor) -> None:
-        """Reorders the clients: row k becomes the former row order[k]."""
+        """Reorders the rows of all buffers: row k becomes the former row order[k]."""
         self.held = [b[order] for b in self.held]

@@ -21,10 +21,10 @@ def floats_in(state: Mapping[str, Tensor]) -> int:
 class Costs:
     """Cumulative counters of traffic and work; lost uploads count, because they were sent.
 
-    uplink, downlink and peer floats: client -> server, server -> client, client -> client. local_steps: sum of K_i.
-    gradients: sample gradients. busiest_node_floats: the largest number of floats in and out of one node in a round,
-    where the server is a node too. busiest_link_floats: the largest number along one link in a round, in both
-    directions. The last two are summed over the rounds.
+    uplink_floats: client -> server; downlink_floats: server -> client; peer_floats: client -> client. local_steps: the
+    sum of all numbers of local steps K_i. gradients: the number of sample gradients. busiest_node_floats: the largest
+    number of floats in and out of one node in a round; the server is a node too. busiest_link_floats: the largest
+    number of floats along one link in a round, both directions together. The last two are summed over the rounds.
     """
 
     uplink_floats: int = 0
@@ -39,12 +39,15 @@ class Costs:
         return Costs(**{k: v + getattr(other, k) for k, v in vars(self).items()})
 
     def metrics(self) -> dict[str, int]:
-        """The counters as metrics `cost/...`."""
+        """The counters as metrics, `cost/<name>` -> value."""
         return {f"cost/{k}": v for k, v in vars(self).items()}
 
 
 class Sent(NamedTuple):
-    """The costs of a round, and its messages: their ends (from, to) [M, 2] (-1: a server) and floats [M]."""
+    """The costs of a round and its M messages.
+
+    ends: (from, to) of each message [M, 2], -1 for the server; floats: the number of floats of each message [M].
+    """
 
     costs: Costs
     ends: Ints

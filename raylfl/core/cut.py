@@ -1,9 +1,9 @@
-"""Traffic through the cut of a split model, measured in one trial step (it is the same in every step).
+"""Traffic between the two halves of a split model, measured in one trial step (it is the same in every step).
 
 Split learning (Li & Lyu 2023, app. A; SplitFed, Thapa et al. 2022): the client runs the layers up to the cut and sends
-its activations; the server runs the rest forward and backward and sends their gradient back; the client finishes the
-backward pass. Two backward passes joined at the cut equal one through the whole model, so the local steps are the same
-as without a cut; only the traffic differs.
+its activations. The server runs the other layers forward and backward, and sends the gradient of the activations back.
+The client finishes the backward pass. Together, the two backward passes compute the same gradients as one through the
+whole model. Local steps are therefore the same as without a cut, and only the traffic differs.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from raylfl.errors import BadConfig
 
 @dataclass(frozen=True)
 class Cut:
-    """The size of the client's half of a cut model, and the traffic through the cut.
+    """The size of the client's half of a split model, and the traffic between the halves.
 
-    client_width: parameters before the cut, the client's half. floats_per_sample: entries of one sample's activation
-    at the cut; each step sends as many floats up (activations) as down (their gradients).
+    client_width: the number of parameters of the client's half. floats_per_sample: the number of activations of one
+    sample at the cut; for each sample, a step sends as many floats up (activations) as down (their gradients).
     """
 
     client_width: int
@@ -33,11 +33,11 @@ class Cut:
     def after(
         name: str, module: nn.Module, parameters: Sequence[Tensor], loss: Callable[[], Tensor], samples: int
     ) -> Cut:
-        """The cut after the layer `name` of a module.
+        """The cut after the layer `name` of a module, measured in one forward and backward pass.
 
         parameters: the trained parameters of the module. loss: computes the loss of a batch of `samples` samples.
-        Raises BadConfig if the layer does not separate the model: it does not exist, does not lead to the loss, runs
-        twice, returns more than one tensor, or some parameters are used on both sides.
+        Raises BadConfig if the layer does not exist, does not lead to the loss, does not run exactly once, returns
+        anything but one tensor, or if some parameters are used on both sides.
         """
         layers = dict(module.named_modules())
         if name not in layers:

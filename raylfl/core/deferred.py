@@ -1,4 +1,4 @@
-"""A result that is still being computed."""
+"""Deferred results: values that are computed later or elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ U = TypeVar("U")
 
 
 class Deferred(Generic[T]):
-    """Work in progress; `result()` waits for it, or carries it out if it has not started.
+    """The result of work in progress; `result()` waits for the work, or carries it out if it has not started.
 
     >>> Deferred(lambda: 20).then(lambda n: n + 1).result()
     21
@@ -20,14 +20,14 @@ class Deferred(Generic[T]):
         self._wait = wait
 
     def result(self) -> T:
-        """The result; re-raises the work's exception. Call it once."""
+        """The result of the work, or its exception; call it only once, because it may carry out the work."""
         return self._wait()
 
     def then(self, step: Callable[[T], U]) -> Deferred[U]:
-        """A deferred `step(self.result())`; `step` runs when the new result is awaited."""
+        """The deferred result of `step(self.result())`; `step` runs when that result is awaited."""
         return Deferred(lambda: step(self.result()))
 
     @staticmethod
     def of(value: T) -> Deferred[T]:
-        """A deferred result whose value is known already."""
+        """A deferred result with a known value."""
         return Deferred(lambda: value)

@@ -1,4 +1,4 @@
-"""Columnwise steps on long vectors and matrices, on all cores and without temporary vectors."""
+"""Columnwise functions of long vectors and matrices, computed on all cores without temporary vectors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ SPAN = 2**18  # numbers in a block; the temporary results of a block fit in the 
 
 
 def elementwise(step: Callable[..., tuple[Tensor, ...]], *vectors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors step(*vectors), with the same bits, computed on one block of columns at a time.
+    """The tensors step(*vectors), computed on blocks of columns in parallel; the bits are those of a single call.
 
-    vectors: [d], or rows [R, d]. Column j of a result may depend on the columns j of the vectors only.
+    vectors: vectors [d] or matrices [R, d]. Column j of a result must depend on columns j of the vectors only.
 
     >>> elementwise(lambda x, u: (x - 0.5 * u,), Tensor([1.0, 2.0]), Tensor([2.0, 4.0]))
     (tensor([0., 0.]),)
@@ -34,9 +34,9 @@ def elementwise(step: Callable[..., tuple[Tensor, ...]], *vectors: Tensor) -> tu
 
 
 def spans(*vectors: Tensor) -> list[slice]:
-    """Slices that cut the columns of these vectors [d] and rows [R, d] into blocks of about SPAN numbers.
+    """Slices that cut the columns of these vectors [d] and matrices [R, d] into blocks of about SPAN numbers.
 
-    A block has at least NARROWEST columns, except for the last one.
+    A block has at least NARROWEST columns, except for the last block.
     """
     width, rows = vectors[0].shape[-1], max(len(v) if v.ndim > 1 else 1 for v in vectors)
     step = max(SPAN // rows, NARROWEST)

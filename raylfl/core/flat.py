@@ -1,4 +1,4 @@
-"""FlatModule: a module's parameters as views into one vector [d], so that a server step is one vector operation."""
+"""A module's trainable parameters as views into one vector [d], with which server steps compute."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from raylfl.errors import BadConfig
 
 
 def in_channels_last(images: Tensor) -> Tensor:
-    """Images [n, channels, h, w] in the memory order [n, h, w, channels]; copied only if they are in another order.
+    """The images [n, channels, h, w], stored in the order [n, h, w, channels]; a copy only if their order differs.
 
-    Strides are set explicitly: for a single channel they are ambiguous, and kernels might choose either order.
+    The strides are set explicitly, because for a single channel torch cannot tell the two orders apart.
     """
     _, channels, height, width = images.shape
     moved = images.permute(0, 2, 3, 1).contiguous()
@@ -26,11 +26,11 @@ class FlatModule:
     """A module whose trainable parameters are views into `params` [d], in `named_parameters` order.
 
     Buffers (BatchNorm statistics) form a second vector [b], gathered by `read_buffers` and scattered by
-    `write_buffers`. Frozen parameters keep their initial values. Raises BadConfig for a module without trainable
-    parameters.
+    `write_buffers`. Frozen parameters keep their initial values. The module is moved to the device and dtype in place.
+    Raises BadConfig for a module without trainable parameters.
 
-    channels_last: convolution weights [out, in, h, w] are stored as [out, h, w, in], which is faster on CPUs. Only
-    these weights are copies, which `load` updates; `params` keeps its order.
+    channels_last: whether convolution weights [out, in, h, w] are stored as [out, h, w, in], which is faster on CPUs.
+    These weights are then copies instead of views, and `load` updates them; `params` has the usual order.
     """
 
     def __init__(self, module: nn.Module, dtype: torch.dtype, device: torch.device, channels_last: bool = False):
@@ -58,13 +58,13 @@ class FlatModule:
         return self.params.numel()
 
     def views(self, vector: Tensor) -> list[Tensor]:
-        """One view per parameter, [*shape] or [..., *shape], of a vector [d] or a matrix [..., d]."""
+        """One view per parameter: [*shape] for a vector [d], [C, *shape] for rows [C, d]."""
         lead = vector.shape[:-1]
         pieces = torch.split(vector, self.sizes, dim=-1)
         return [piece.reshape(*lead, *shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def load(self, vector: Tensor) -> None:
-        """Sets the module's parameters to this vector [d]; nearly free if the vector is `params` itself."""
+        """Sets the module's parameters to this vector [d], by a copy unless the vector is `params` itself."""
         if vector.data_ptr() != self.params.data_ptr():
             self.params.copy_(vector)
         for weight, view in self._copies:
@@ -85,7 +85,10 @@ class FlatModule:
         return torch.cat([b.detach().reshape(-1).to(self.params) for b in self._buffers_now()])
 
     def _buffers_now(self) -> Iterator[Tensor]:
-        """The module's current buffers; a step may have replaced them by other tensors of the same shapes."""
+        """The module's current buffers; a step may have replaced them by other tensors of the same shapes.
+
+        Raises BadConfig for a buffer that was replaced by None or by a tensor of another shape.
+        """
         for (name, owner), first in zip(self._owners.items(), self.buffers, strict=True):
             buffer = owner[name.rpartition(".")[2]]
             if buffer is None or buffer.shape != first.shape:
@@ -99,7 +102,7 @@ class FlatModule:
     def write_buffers(self, vector: Tensor) -> None:
         """Sets all buffers from one vector [b]: the inverse of `read_buffers`; integer buffers are rounded.
 
-        Where a step has assigned another tensor to a buffer, the module's own tensor takes its place again.
+        A tensor that a step has assigned to a buffer is replaced by the module's original tensor.
         """
         at = 0
         for (name, owner), buffer in zip(self._owners.items(), self.buffers, strict=True):
@@ -110,6 +113,6 @@ class FlatModule:
 
 
 def owners_of_buffers(module: nn.Module) -> Iterator[tuple[str, dict[str, Tensor | None]]]:
-    """The name of each buffer and the dict of the submodule that holds it, in the order of `module.buffers()`."""
+    """(name, dict of the submodule that holds it) of each buffer, in the order of `module.buffers()`."""
     for name, _ in module.named_buffers():
         yield name, module.get_submodule(name.rpartition(".")[0])._buffers

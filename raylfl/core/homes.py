@@ -1,9 +1,10 @@
 """Homes of clients: the worker that holds a client's samples, under `runtime.placement=pinned`.
 
-Rendezvous hashing with bounded loads: each client prefers the worker with the highest hash of (client, worker). Each
-worker keeps the clients with the highest hashes until it has its share of the samples; the remaining clients go to
-their next preference (Thaler & Ravishankar 1998; Mirrokni, Thorup & Zadimoghaddam 2018). A new worker therefore
-attracts about its share of clients, and hardly any client moves between the old workers.
+Clients are assigned by rendezvous hashing with bounded loads (Thaler & Ravishankar 1998; Mirrokni, Thorup &
+Zadimoghaddam 2018). Each client prefers the worker with the highest hash of (client, worker). Each worker accepts
+clients in the order of falling hashes until it has its share of the samples; the other clients are assigned to their
+next preference. If a worker is added, it therefore gets about its share of clients, and hardly any client moves between
+the old workers.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from raylfl.core.population import Bools, Ints
 
 SLACK = 0.05  # the fraction by which a worker of many small clients may exceed the mean load
 STEP = np.uint64(0x9E3779B97F4A7C15)  # the distance between the hash inputs of consecutive clients
-NOWHERE = np.iinfo(np.uint64).max  # the score of a client without a home so far
+NOWHERE = np.iinfo(np.uint64).max  # the score of a client that has not been assigned yet
 
 
 def assigned(sizes: Ints, workers: int) -> Ints:
     """The home of each client: the number of its worker, 0..workers - 1, int64 [N].
 
-    It depends on the arguments only. sizes: samples of each client; an empty client counts as one sample. A worker's
-    load is at most the larger of 1.05 times the mean and the mean plus its largest client. With at least as many
-    workers as clients, each client has a worker of its own.
+    It depends on the arguments only. sizes: the number of samples of each client; a client without samples counts as
+    one sample. A worker's load is at most the larger of 1.05 times the mean load and the mean load plus its largest
+    client. With at least as many workers as clients, no two clients share a worker.
 
     >>> assigned(np.array([5, 5, 5, 5]), 2).tolist()
     [0, 0, 1, 1]
@@ -48,9 +49,10 @@ def assigned(sizes: Ints, workers: int) -> Ints:
 
 
 def _next_preference(keys: Ints, below: Ints, workers: int) -> tuple[Ints, Ints]:
-    """For each of these clients, the worker with the highest score below the client's bound, and this score.
+    """(next worker, its score) of each client: the worker with the highest score below the client's bound.
 
-    keys: a hash of each client. below: the bounds, each the score of the client's previous worker.
+    A score is a hash of (client, worker). keys: a hash of each client. below: the bound of each client, the score of
+    its previous worker.
     """
     best, at = np.zeros_like(below), np.zeros(len(keys), dtype=np.int64)
     for w in range(workers):
@@ -61,11 +63,12 @@ def _next_preference(keys: Ints, below: Ints, workers: int) -> tuple[Ints, Ints]
 
 
 def _rejected(home: Ints, load: np.ndarray, mean: float) -> Bools:
-    """A mask of the clients that their worker refuses.
+    """A mask of the clients that their workers refuse.
 
-    home, load: of clients sorted by worker and falling score. mean: the mean load of all workers. A worker at the mean
-    load or above refuses the first client that would raise its load above 1.05 times the mean, and all later ones.
-    Together the workers have room for all clients, so that each client finds a worker.
+    home, load: the worker and the samples of each client, sorted by worker and falling score. mean: the mean load of
+    all workers. A worker with the mean load or more refuses the first client with which its load would exceed 1.05
+    times the mean, and all clients after it. A worker below the mean load refuses no client, and therefore each client
+    finds a worker.
     """
     start = np.flatnonzero(np.diff(home, prepend=-1))
     lengths = np.diff(start, append=len(home))
@@ -78,9 +81,9 @@ def _rejected(home: Ints, load: np.ndarray, mean: float) -> Bools:
 
 
 def shared_out(weights: Sequence[float], count: int) -> list[int]:
-    """The number of workers of each group: `count` in all, divided by these weights, at least one for each group.
+    """The number of workers of each group: `count` workers divided in proportion to the weights, at least one each.
 
-    The method is D'Hondt's highest averages.
+    The method is D'Hondt's highest averages. There must be at least as many workers as groups.
 
     >>> shared_out([60, 30, 10], 5)
     [3, 1, 1]
@@ -94,10 +97,10 @@ def shared_out(weights: Sequence[float], count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Homes:
-    """The homes of a run's clients.
+    """The assignment of a run's clients to workers.
 
-    home: worker of each client, int64 [N]. nodes: for each worker, the name of the cluster nodes that have its clients'
-    data; None: any node.
+    home: the worker of each client, int64 [N]. nodes: for each worker, the name of the cluster nodes that have the data
+    of its clients; None: all nodes have them.
     """
 
     home: Ints
@@ -105,10 +108,10 @@ class Homes:
 
     @staticmethod
     def of(sizes: Ints, workers: int, nodes: Sequence[str] | None = None) -> Homes:
-        """The homes of clients with these numbers of samples, on `workers` workers.
+        """The assignment of clients with these numbers of samples to `workers` workers.
 
-        nodes: for each client the name of the cluster nodes that have its samples; None: every node has all samples.
-        There must be at least as many workers as names.
+        nodes: for each client, the name of the cluster nodes that have its samples; None: every node has all samples.
+        There must be at least as many workers as distinct names.
         """
         if nodes is None:
             return Homes(assigned(sizes, workers), (None,) * workers)
@@ -125,5 +128,5 @@ class Homes:
         return np.flatnonzero(self.home == worker)
 
     def alternatives(self, worker: int) -> list[int]:
-        """The workers that can do this worker's work, itself included: their nodes have the same data."""
+        """The workers on nodes with the same data as this worker's nodes, itself included; they can replace it."""
         return [w for w, node in enumerate(self.nodes) if node == self.nodes[worker]]

@@ -1,11 +1,11 @@
 """Keyed randomness: every draw is a function of (seed, purpose, ids...).
 
-Neither the number of workers, nor the order in which they finish, nor resuming a run changes a draw. There are three
-forms: `keyed` gives a numpy generator for one key, `keyed_uniform` one number per client, and `keyed_words` many
-numbers per client. The last two serve any set of clients in one call; each row depends on its own key only.
+Draws do not change with the number of workers, with the order in which they finish, or when a run is resumed. There
+are three forms: `keyed` gives a numpy generator for one key, `keyed_uniform` one number per client, and `keyed_words`
+many numbers per client. The last two serve several clients in one call; a client's numbers do not depend on the others.
 
-Sources: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), Philox; Steele, Lea, Flood, "Fast
-splittable pseudorandom number generators" (OOPSLA 2014), SplitMix64.
+Sources: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), for Philox; Steele, Lea, Flood, "Fast
+splittable pseudorandom number generators" (OOPSLA 2014), for SplitMix64.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import hashlib
 import numpy as np
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)  # Philox4x32 multipliers
-_W0, _W1 = 0x9E3779B9, 0xBB67AE85  # and Weyl constants
+_W0, _W1 = 0x9E3779B9, 0xBB67AE85  # Philox4x32 Weyl constants
 _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's increment
@@ -24,13 +24,13 @@ _LAST = np.uint64(31)
 
 
 def key_bytes(seed: int, purpose: str, *ids: int) -> bytes:
-    """A BLAKE2b digest of 16 bytes that identifies (seed, purpose, ids)."""
+    """The 16-byte BLAKE2b digest of the key (seed, purpose, ids)."""
     text = "/".join([str(int(seed)), purpose, *map(str, map(int, ids))])
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def keyed(seed: int, purpose: str, *ids: int) -> np.random.Generator:
-    """A Philox generator for this key, for example `keyed(seed, "batches", r, client)`.
+    """A new Philox generator for the key (seed, purpose, ids), for example `keyed(seed, "batches", r, client)`.
 
     >>> first = keyed(0, "batches", 3, 7).integers(100, size=4)
     >>> bool((first == keyed(0, "batches", 3, 7).integers(100, size=4)).all())
@@ -41,14 +41,14 @@ def keyed(seed: int, purpose: str, *ids: int) -> np.random.Generator:
 
 
 def keyed_int(seed: int, purpose: str, *ids: int) -> int:
-    """A seed in 0..2^63-1 for another library's generator (torch, random) under this key."""
+    """A seed in 0..2^63-1 for the generators of torch or random, a function of the key (seed, purpose, ids)."""
     return int.from_bytes(key_bytes(seed, purpose, *ids)[:8], "little") >> 1
 
 
 def keyed_uniform(seed: int, purpose: str, r: int, clients: np.ndarray, lane: int = 0) -> np.ndarray:
-    """Draws from U(0, 1), float64 [C]; entry j is a function of (seed, purpose, r, clients[j], lane).
+    """One draw from U(0, 1) for each client, float64 [C]; entry j depends on (seed, purpose, r, clients[j], lane) only.
 
-    lane: number of an independent stream of the same client and round (0, 1, ...).
+    r: the round. clients: ids [C]. lane: the number (0, 1, ...) of an independent draw of the same client and round.
 
     >>> alone, together = (keyed_uniform(0, "link", 3, np.array(ids)) for ids in ([7], [2, 7]))
     >>> bool(alone[0] == together[1])
@@ -63,9 +63,10 @@ def keyed_uniform(seed: int, purpose: str, r: int, clients: np.ndarray, lane: in
 
 
 def philox4x32(counter: list[np.ndarray], key0: int, key1: int, rounds: int = 10) -> list[np.ndarray]:
-    """The Philox4x32 block function on arrays of counters.
+    """The Philox4x32 block function on arrays of counters (Salmon et al., SC 2011).
 
-    counter: four uint64 arrays that hold 32-bit words, as does the result. key0, key1: the 32-bit words of the key.
+    counter: the four 32-bit words of each counter, in uint64 arrays; the result has the same form. key0, key1: the
+    32-bit words of the key.
     """
     c0, c1, c2, c3 = counter
     for _ in range(rounds):
@@ -77,7 +78,7 @@ def philox4x32(counter: list[np.ndarray], key0: int, key1: int, rounds: int = 10
 
 
 def splitmix64(state: np.ndarray) -> np.ndarray:
-    """SplitMix64's output function on an array of uint64 states; it is a bijection."""
+    """The output function of SplitMix64 on an array of uint64 states, a bijection (Steele et al., OOPSLA 2014)."""
     z = state
     for shift, factor in _MIX:
         z = (z ^ (z >> shift)) * factor
@@ -90,9 +91,9 @@ def keyed_words(
 ) -> np.ndarray:
     """Random uint64 words in the broadcast shape of `clients`, `lanes` and `places`.
 
-    Each word is a function of (seed, purpose, r, client, lane, place): number `place` of the client's stream `lane` in
-    that round. clients: -1..2^32 - 2; lanes, places: from 0. Every (client, lane) has a SplitMix64 stream, at a tenth
-    of the cost of Philox.
+    Each word is a function of (seed, purpose, r, client, lane, place): word `place` of the stream `lane` of the client
+    in round r. clients: -1..2^32 - 2; lanes, places: from 0. The streams are SplitMix64, at a tenth of the cost of
+    Philox.
     """
     start = np.frombuffer(key_bytes(seed, purpose, r), dtype=np.uint64)[:1]
     ids = (clients + 1 + (np.asarray(lanes) << 32)).astype(np.uint64)

@@ -1,4 +1,4 @@
-"""Matrices that may be larger than memory: above IN_MEMORY bytes they are unnamed files, mapped into memory."""
+"""Matrices that may be larger than memory: above IN_MEMORY bytes, a matrix is an unnamed file mapped into memory."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ IN_MEMORY = 2**30  # bytes of the largest matrix that is not a file
 
 
 def empty_matrix(rows: int, width: int, like: Tensor) -> Tensor:
-    """A matrix [rows, width] without content, with the dtype and device of `like`.
+    """An uninitialised matrix [rows, width] with the dtype and device of `like`.
 
-    A large matrix on the CPU is a file in the temporary folder (TMPDIR): the system writes and reads its pages as
-    needed, and frees them with the tensor. Raises RaylflError if there is no room for it.
+    A large matrix on the CPU is a file in the temporary folder (TMPDIR). The system reads and writes its pages as
+    needed, and removes it with the tensor. Raises RaylflError if the folder has too little space.
     """
     size = rows * width * like.element_size()
     if size <= IN_MEMORY or like.device.type != "cpu":

@@ -1,4 +1,4 @@
-"""Messages and floats along each link of a run, in each direction."""
+"""Totals of messages and floats along each link of a run, in each direction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from raylfl.core.population import Floats, Ints
 
-SERVER = -1  # the number of a server as an end of a link
+SERVER = -1  # the number of the server as an end of a link
 HEAD = "from,to,messages,floats\n"
 
 
@@ -20,9 +20,9 @@ def _none() -> Ints:
 
 @dataclass(frozen=True)
 class Links:
-    """The numbers of messages and floats along each link that has carried any, in each direction, [L] each.
+    """The numbers of messages and floats along L directed links, [L] each; links without messages are left out.
 
-    codes: the two ends (from, to) of each link as one integer, ascending [L]; `ends` decodes them.
+    codes: the ends (from, to) of each link as one integer, ascending [L]; `ends` decodes them.
     """
 
     codes: Ints = field(default_factory=_none)
@@ -31,11 +31,11 @@ class Links:
 
     @property
     def ends(self) -> Ints:
-        """The ends (from, to) of each link [L, 2]; -1: a server."""
+        """The ends (from, to) of each link [L, 2]: client ids, or -1 for the server."""
         return np.column_stack([self.codes >> 32, self.codes & 0xFFFFFFFF]) - 1
 
     def add(self, ends: Ints, floats: Floats) -> Links:
-        """The totals after some more messages: their ends (from, to) [M, 2] and floats [M].
+        """The totals with M further messages, given by their ends (from, to) [M, 2] and floats [M].
 
         >>> two = Links().add(np.array([[-1, 0], [0, -1], [-1, 0]]), np.array([5.0, 3.0, 5.0]))
         >>> two.ends.tolist(), two.messages.tolist(), two.floats.tolist()
@@ -58,7 +58,7 @@ class Links:
         )
 
     def busiest(self) -> tuple[int, int, float] | None:
-        """(end, other end, floats) of the link that carried most, both directions together; None: nothing was sent."""
+        """(end, other end, floats) of the link with the most floats in both directions together; None without links."""
         if not len(self.codes):
             return None
         pairs, at = np.unique(np.sort(self.ends, axis=1), axis=0, return_inverse=True)
@@ -67,18 +67,18 @@ class Links:
         return int(pairs[k, 0]), int(pairs[k, 1]), float(carried[k])
 
     def csv(self) -> str:
-        """The content of edges.csv, one line for each link and direction."""
+        """The content of edges.csv: a header, and one line per directed link."""
         rows = zip(self.ends.tolist(), self.messages.tolist(), self.floats.tolist(), strict=True)
         lines = (f"{end_name(a)},{end_name(b)},{messages},{whole(floats)}\n" for (a, b), messages, floats in rows)
         return HEAD + "".join(lines)
 
     def columns(self) -> dict[str, NDArray[np.generic]]:
-        """The arrays by name, for a checkpoint."""
+        """The arrays `codes`, `messages` and `floats` by name, for a checkpoint."""
         return {"codes": self.codes, "messages": self.messages, "floats": self.floats}
 
     @staticmethod
     def of_columns(columns: Mapping[str, NDArray[np.generic]]) -> Links:
-        """The links with these arrays: the inverse of `columns`. Raises ValueError for arrays of another form."""
+        """The totals with the arrays of `columns`. Raises ValueError for invalid arrays."""
         found = Links(**{name: np.asarray(values) for name, values in columns.items()})
         lengths = {len(values) for values in found.columns().values()}
         kinds = [values.dtype for values in found.columns().values()]
@@ -88,10 +88,10 @@ class Links:
 
 
 def end_name(client: int) -> str:
-    """A link's end as text: a client's number, or `server`."""
+    """An end of a link as text: the client's id, or `server`."""
     return "server" if client == SERVER else str(client)
 
 
 def whole(floats: float) -> str:
-    """A number of floats as text, without a decimal point if it is whole (a mean over clients may not be)."""
+    """A number of floats as text, without a decimal point if it is an integer (a mean over clients may not be)."""
     return str(int(floats)) if floats == int(floats) else repr(floats)

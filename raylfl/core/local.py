@@ -1,7 +1,8 @@
-"""The local solver: K_i steps of a local optimizer, x <- x - eta v at its simplest, over a gradient oracle.
+"""The local solver: K_i steps of a local optimizer for client i, with gradients from an oracle.
 
-It runs C clients at once: the rows of X [C, d] are clients. Clients are sorted by falling K_i, so that the active ones
-are a shrinking prefix and a finished client costs nothing.
+Plain SGD steps are x <- x - eta v, with learning rate eta and the algorithm's direction v. The solver runs C clients at
+once, one per row of X [C, d]. It sorts them by falling K_i: in each step, the clients that are not finished are the
+first rows.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
 class LocalResult:
     """The local results of C clients, in the order in which the clients were given.
 
-    uploads: rows [C, ...] by name; client_state: the new client states; losses: mean loss over the K_i steps [C] (nan
-    for K_i = 0); last_losses: the last finite loss [C]; gradients: number of sample gradients computed [C]; moments:
-    the new states of the local optimizer, m floats each [C, m]; drift: sum_{k < K_i} |x_{i,k} - x_{i,0}|^2 [C], None if
-    not measured.
+    uploads, client_state: name -> rows [C, ...]; losses: mean loss over the K_i steps [C] (nan for K_i = 0);
+    last_losses: the last finite loss [C] (nan without one); gradients: number of sample gradients computed [C];
+    moments: the new states of the local optimizer, m floats each [C, m]; drift: sum_{k < K_i} |x_{i,k} - x_{i,0}|^2
+    [C], where x_{i,k} are client i's parameters after k steps; None if not measured.
     """
 
     uploads: State
@@ -44,22 +45,22 @@ class LocalResult:
 
 
 class Observer:
-    """Callbacks of the local solver around its steps; this base class does nothing."""
+    """Callbacks of the local solver around its local steps; this base class does nothing."""
 
     def begin(self) -> None:
-        """Called before the first step, with the parameters at the starting point."""
+        """Called before the first local step, if there is one, with the parameters at the starting point."""
 
     def before_step(self, t: int, batches: Sequence[Batch]) -> None:
-        """Called before local step t on these batches."""
+        """Called before local step t, with the batches of the clients that take it."""
 
     def after_gradient(self, g: Tensor) -> None:
-        """Called with the gradients g [C, d] of a step, before clipping; it may change them in place."""
+        """Called with the gradients g [C, d] of a step, before clipping; may change them in place."""
 
     def after_step(self, t: int, rows: Sequence[int], losses: Tensor) -> None:
-        """Called after local step t of the clients at these positions (`rows`), with their losses [C]."""
+        """Called after local step t, with its losses; rows: the numbers (0..C-1) of the clients that took it."""
 
     def end(self) -> None:
-        """Called after the last step, before the uploads are computed."""
+        """Called after the last local step, if there was one, before the uploads are computed."""
 
 
 def run_local(
@@ -77,13 +78,14 @@ def run_local(
     observer: Observer | None = None,
     measure_drift: bool = False,
 ) -> LocalResult:
-    """Runs K_i local steps of C clients from the broadcast and their client states.
+    """Runs work.steps[i] local steps of each client i, for C clients; returns their uploads, states and losses.
 
-    batches(t, rows): the mini-batches of local step t for the clients at the positions `rows`. seeds(t, row): the seed
-    of the global generators in that step for the client at position `row` (t = -1: for its full-batch gradient).
-    full_batches: each client's whole shard, for algorithms with `full_gradient`. optimizer: None stands for SGD with
-    the rule's momentum. moments: the optimizer's states before the first step, [C, m] or [m] for all clients; None: 0.
-    observer: callbacks around the steps. measure_drift: whether to compute `LocalResult.drift`.
+    batches(t, rows): the mini-batches of local step t for the clients `rows`, numbered 0..C-1. seeds(t, row): the seed
+    of the global random generators in that step for client `row` (t = -1: for its full-batch gradient).
+    full_batches: for algorithms with `full_gradient`, each client's samples as one batch. optimizer: None stands for
+    SGD with the rule's momentum. moments: the optimizer's states before the first step, m floats each: [C, m], or [m]
+    for all clients; None: 0. observer: callbacks around the steps. measure_drift: whether to compute
+    `LocalResult.drift`.
     """
     steps = work.steps.astype(np.int64)
     count, width = len(steps), oracle.width
@@ -167,10 +169,10 @@ def run_local(
 def _tally(
     steps: np.ndarray, losses: Sequence[Tensor], samples: Sequence[Sequence[int]], first: Sequence[int]
 ) -> tuple[Floats, Floats, Floats]:
-    """Mean loss, last finite loss and number of sample gradients of each client, [C] each.
+    """(mean losses, last finite losses, numbers of sample gradients) of the clients, [C] each; nan without a loss.
 
-    steps: K_i, falling. losses, samples: one entry per local step, for the clients still active in it (a prefix).
-    first: the number of each client's sample gradients computed before the steps.
+    steps: K_i, in falling order. losses, samples: for each local step, the losses and batch sizes of the clients that
+    took it, which are the first ones. first: the number of sample gradients of each client before the steps.
     """
     total, last, seen = np.zeros(len(steps)), np.full(len(steps), np.nan), np.array(first, dtype=np.float64)
     values = torch.cat(list(losses)).double().cpu().numpy() if losses else total[:0]
@@ -186,6 +188,6 @@ def _tally(
 
 
 def _kept(rows: Tensor, held: Tensor | None) -> Tensor:
-    """The rows, copied if they lie in `held`, memory of the oracle that its next call overwrites."""
+    """The rows, copied if they are stored in `held`, the oracle's memory, which its next call overwrites."""
     inside = held is not None and rows.untyped_storage().data_ptr() == held.untyped_storage().data_ptr()
     return rows.clone() if inside else rows

@@ -4,11 +4,11 @@
     adamw  n <- n + 1;  x <- (1 - eta lambda) x;  m <- b1 m + (1 - b1) v;  s <- b2 s + (1 - b2) v^2
            x <- x - eta m/(1 - b1^n) / (sqrt(s/(1 - b2^n)) + eps)     (Loshchilov & Hutter, ICLR 2019, Alg. 2)
 
-eta is the learning rate, rho the momentum, lambda the weight decay; b1 and b2 are the decay rates of adamw's moments m
-and s, and n counts its steps.
+eta is the learning rate, rho the momentum, b the momentum buffer, and lambda the weight decay; b1 and b2 are the decay
+rates of adamw's moments m and s, and n is its number of steps.
 
-The state of a client is one row, 0 before its first step: b [d] of sgd (nothing without momentum), (m, s, n) [2d + 1]
-of adamw. As a row it can stay with the client between its rounds, or be sent and averaged (`local.optimizer_state`).
+The optimizer state of a client is one row, 0 before its first step: b [d] for sgd (nothing without momentum), (m, s, n)
+[2d + 1] for adamw. Clients can keep their rows between rounds, or send them to be averaged (`local.optimizer_state`).
 """
 
 from __future__ import annotations
@@ -22,26 +22,29 @@ if TYPE_CHECKING:  # a config names its optimizer before torch is imported
 
 
 class LocalOptimizer(ABC):
-    """The rule of a local step; the state [C, m] of C clients is changed in place."""
+    """The interface of local optimizers. The state of C clients is a matrix [C, m], which is changed in place."""
 
     @abstractmethod
     def width(self, parameters: int) -> int:
         """The number m of floats in the state of a client whose model has this many parameters."""
 
     def begin(self, state: Tensor) -> None:  # noqa: B027 - most have nothing to do
-        """Called before the first step with the state [C, m]."""
+        """Prepares the local steps; called before the first one with the state [C, m]."""
 
     @abstractmethod
     def step(self, x: Tensor, v: Tensor, state: Tensor, lr: float) -> None:
-        """Moves x [C, d] along v [C, d] in place, and the state [C, m] with it."""
+        """Takes a step along the directions v [C, d]: changes x [C, d] and the state [C, m] in place.
+
+        lr: the learning rate eta of this step.
+        """
 
     def end(self, state: Tensor) -> None:  # noqa: B027
-        """Called after the last step with the state [C, m], which has to be complete afterwards."""
+        """Completes the state [C, m]; called after the last step."""
 
 
 @dataclass(frozen=True)
 class SGD(LocalOptimizer):
-    """SGD with heavy-ball momentum, like torch.optim.SGD."""
+    """SGD with heavy-ball momentum, as in torch.optim.SGD."""
 
     momentum: float = 0.0
 
@@ -54,7 +57,7 @@ class SGD(LocalOptimizer):
 
 @dataclass(frozen=True)
 class AdamW(LocalOptimizer):
-    """Adam with decoupled weight decay, like torch.optim.AdamW."""
+    """Adam with decoupled weight decay, as in torch.optim.AdamW."""
 
     b1: float = 0.9
     b2: float = 0.999

@@ -38,11 +38,11 @@ class Schedule(Options):
     period: Annotated[float, Gt(0), Doc("the period in rounds (or steps); used by `sqrt`")] = 1.0
 
     def over_rounds(self, r: int) -> float:
-        """The factor eta_r / eta_0 of round r."""
+        """The factor eta_r / eta_0 on the local learning rate in round r."""
         return 1.0 if self.name.startswith("step_") else self._factor(r)
 
     def over_steps(self, t: int) -> float:
-        """The factor eta_t / eta of local step t."""
+        """The factor eta_t / eta on the local learning rate in local step t."""
         return self._factor(t) if self.name.startswith("step_") else 1.0
 
     def _factor(self, k: int) -> float:
@@ -84,9 +84,9 @@ def a_vector(steps: int, rule: LocalRule, lr: float, proximal: float = 0.0) -> F
     """The accumulation vector a_i [K], the weights of the K gradients G_i [d, K] in the update U_i = eta G_i a_i.
 
     steps: K. lr: eta. proximal: mu. Entry t = 0..K-1 is 1 for plain SGD, (1 - rho^{K-t})/(1 - rho) for momentum rho,
-    (1 - eta mu)^{K-1-t} for a proximal term mu, and eta_t/eta for a step schedule. The code covers all combinations:
-    it runs the adjoint recursion of (buffer, x) backwards from x_K. Source: FedNova (Wang et al. 2020, sec. 3);
-    FedACS, sec. 2.
+    (1 - eta mu)^{K-1-t} for a proximal term mu, and eta_t/eta for a step schedule with learning rate eta_t in step t.
+    The code covers all combinations: it runs the adjoint recursion of (momentum buffer, x) backwards from x_K, the
+    parameters after K steps. Source: FedNova (Wang et al. 2020, sec. 3); FedACS, sec. 2.
 
     >>> a_vector(3, LocalRule(momentum=0.5), lr=0.1).tolist()
     [1.75, 1.5, 1.0]
@@ -101,7 +101,9 @@ def a_vector(steps: int, rule: LocalRule, lr: float, proximal: float = 0.0) -> F
 
 
 def a_norm(steps: Sequence[int] | np.ndarray, rule: LocalRule, lr: float, proximal: float = 0.0) -> Floats:
-    """Norms |a_i|_1 of the accumulation vectors for these numbers of steps K_i, float64 [C]; K_i for plain SGD.
+    """Norms |a_i|_1 of the accumulation vectors for these numbers of steps K_i, float64 [C]; K_i itself for plain SGD.
+
+    lr: the local learning rate eta. proximal: the factor mu of the proximal term.
 
     >>> a_norm([1, 3], LocalRule(momentum=0.5), lr=0.1).tolist()
     [1.0, 4.25]

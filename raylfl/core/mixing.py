@@ -1,17 +1,18 @@
-"""Mixing matrices: the edges of a graph over which rows travel in a round, and the weights of these rows.
+"""Mixing matrices: the weights with which the nodes of a graph average their vectors in a round.
 
-Node i replaces its row by W_ii x_i + sum_j W_ij x_j, a sum over the nodes j whose message arrives at i. There are three
-families of matrices, and each method states the family that its proof needs:
+Node i has a vector x_i and replaces it by W_ii x_i + sum_j W_ij x_j, a sum over the nodes j whose message arrives at i.
+The vectors of all nodes are the rows of a matrix X [N, d]. There are three families of mixing matrices, and each method
+states the family that its proof needs:
 
-    doubly    rows and columns of W sum to 1: the average of the rows is kept    DSGD and gradient tracking
-    row       rows of R sum to 1: equal rows stay equal; a node must know which messages it receives
-    column    columns of C sum to 1: the sum of the rows is kept; a node must know which of its messages arrived
+    doubly    rows and columns of W sum to 1: the mean vector is kept       DSGD and gradient tracking
+    row       rows of R sum to 1: equal vectors stay equal; a node must know which messages it receives
+    column    columns of C sum to 1: the sum of the vectors is kept; a node must know which of its messages arrived
 
-A node that does not work in a round neither computes nor exchanges. Weights come from the graph of the other nodes, so
-that rows and columns of the matrix have the sums of its family in every round. For `doubly` an undirected edge counts
-if both of its messages arrive. Over a directed graph W is doubly stochastic while every message arrives, since every
-node has as many edges in as out. In other rounds the two ends of each edge whose message arrives exchange rows, at half
-its weight each way.
+A node that does not work in a round neither computes nor sends. Weights are computed from the graph of the working
+nodes, and in every round the rows and columns of the matrix have the sums of its family. For `doubly`, an undirected
+edge counts if both of its messages arrive. On a directed graph every node has as many edges in as out, and W is doubly
+stochastic if every message arrives. In other rounds, the two ends of each edge whose message arrives exchange their
+vectors in both directions, at half the edge's weight.
 
 Sources: Metropolis weights, Xiao, Boyd & Lall, IPSN 2005; exchanges in pairs, Boyd et al., IEEE Trans. IT 2006.
 """
@@ -35,16 +36,17 @@ Bools = NDArray[np.bool_]
 Weights = Literal["auto", "metropolis", "max_degree", "lazy", "row_stochastic", "column_stochastic", "pair"]
 Family = Literal["doubly", "column", "pair"]
 DOUBLY: tuple[Weights, ...] = ("metropolis", "max_degree", "lazy")
-DENSE = 32  # mean number of edges into a node above which rows are mixed by products
+DENSE = 32  # mean number of edges into a node above which rows are mixed by matrix-vector products
 KEPT = 8  # matrices and messages that `Edges` keeps
-FLOATS = 2**18  # numbers in the rows that are mixed at a time; they fit in the caches
+FLOATS = 2**18  # entries of the rows that are mixed at a time; they fit in the caches
 
 
 @dataclass(frozen=True)
 class Mixing:
     """A mixing matrix W [C, C] of the C nodes of a round.
 
-    own: its diagonal. Elsewhere, W[targets[e], sources[e]] = weights[e], and all other entries are 0.
+    own: the diagonal of W [C]. sources, targets, weights: the other entries W[targets[e], sources[e]] = weights[e] for
+    each edge e; entries without an edge are 0.
     """
 
     own: Floats
@@ -60,7 +62,7 @@ class Mixing:
         return w
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """The product of W and the rows [C, ...]."""
+        """The product of W and the rows [C, ...], as a new tensor."""
         everyone = np.arange(len(self.own))
         return self.part(everyone, everyone)(rows)
 
@@ -70,15 +72,16 @@ class Mixing:
         return len(self.sources) > DENSE * len(self.own)
 
     def needs(self, targets: Ints) -> Ints:
-        """The nodes whose rows the new rows of these targets depend on (targets included), in ascending order."""
+        """The nodes on whose rows the new rows of the nodes `targets` depend, themselves included, ascending."""
         if self.dense:
             return np.arange(len(self.own))
         return np.union1d(targets, self.sources[np.isin(self.targets, targets)])
 
     def part(self, targets: Ints, needs: Ints) -> Part:
-        """The part of W that gives the new rows of these targets (distinct) from the rows of the nodes `needs`.
+        """The part of W that computes the new rows of the nodes `targets` (distinct) from the rows of `needs`.
 
-        needs: at least `self.needs(targets)`. A target's new row has the same bits in every part that contains it.
+        needs: nodes in ascending order, at least `self.needs(targets)`. The new row of a node has the same bits in
+        every part that contains it.
         """
         row = np.full(len(self.own), -1, dtype=np.int64)
         row[targets] = np.arange(len(targets))
@@ -94,7 +97,7 @@ class Mixing:
 
     @cached_property
     def gap(self) -> float:
-        """The spectral gap 1 - |lambda_2|, 0 if the round's graph is not connected.
+        """The spectral gap 1 - |lambda_2| of W; 0 if the round's graph is not connected, 1 for a single node.
 
         lambda_2 is the eigenvalue with the second largest modulus.
         """
@@ -103,7 +106,7 @@ class Mixing:
 
     @cached_property
     def components(self) -> int:
-        """The number of strongly connected parts of the round's graph; 1: every row reaches every node."""
+        """The number of strongly connected components of the round's graph (1: each node reaches all others)."""
         from scipy.sparse import coo_array  # not before: a slow import
         from scipy.sparse.csgraph import connected_components
 
@@ -115,11 +118,11 @@ class Mixing:
 
 @dataclass(frozen=True)
 class Part:
-    """T rows of a mixing matrix, for the new rows of T targets from the rows of S nodes.
+    """T rows of a mixing matrix, which give the new rows of T nodes (targets) from the rows of S nodes.
 
-    Target t gets own[t] times row here[t], plus weights[e] times row sources[e] for first[t] <= e < first[t + 1], in
-    the order of the nodes. dense: whether a new row is one matrix-vector product with all S rows. place: where each of
-    the S rows lies in the argument of a call; None: in order.
+    The new row of target t is own[t] times row here[t], plus weights[e] times row sources[e] for all e with
+    first[t] <= e < first[t + 1]. dense: whether it is computed as a matrix-vector product with all S rows. place: the
+    position of each of the S nodes' rows in the argument of a call; None: 0, 1, ...
     """
 
     own: Floats
@@ -131,19 +134,19 @@ class Part:
     place: Ints | None = None
 
     def __call__(self, *pieces: Tensor) -> Tensor:
-        """The new rows [T, ...] from the rows [S, ...], given in one tensor or in several consecutive ones.
+        """The new rows [T, ...] from the rows [S, ...], given as one tensor or as several consecutive tensors.
 
-        The order in which a new row is summed depends on its own entries only. It is one of three: that of a
-        matrix-vector product (dense); the own row first, then the neighbours, with fused products (single precision);
-        pairwise as in `tree_sum` (double precision, and sums with all weights 1, as at FOCUS's server).
+        The order of the sum for a target depends on its own entries of the matrix only: the order of a matrix-vector
+        product (dense); the target's row first, then its neighbours', with fused multiply-adds (single precision); or
+        pairwise as in `raylfl.core.reduce.tree_sum` (double precision, and sums with all weights 1).
         """
         return self.mixed(pieces, [len(self.own)])[0]
 
     def mixed(self, pieces: Sequence[Tensor], sizes: Sequence[int], all_cores: bool = False) -> list[Tensor]:
-        """The new rows [T, ...], divided into tensors of `sizes` rows; several small tensors can reuse freed memory.
+        """The new rows [T, ...], divided into new tensors of `sizes` rows each; small ones can reuse freed memory.
 
-        pieces: the rows [S, ...] in one or several consecutive tensors. all_cores: whether blocks of columns of sums
-        over edges are computed in parallel.
+        pieces: the rows [S, ...] in one or several consecutive tensors. all_cores: whether single-precision sums over
+        edges are computed on all cores, in blocks of columns.
         """
         import torch  # imported late: configs are checked without torch
 
@@ -158,7 +161,7 @@ class Part:
 
     @cached_property
     def _plain(self) -> Bools:
-        """A mask of the targets with several neighbours, all of weight 1: bool [T]."""
+        """A mask of the targets that have several neighbours, all with weight 1, bool [T]."""
         degrees = np.diff(self.first)
         other = np.add.reduceat(np.append(self.weights != 1, False), self.first[:-1]) if len(degrees) else degrees
         plain: Bools = (degrees > 1) & (other == 0)
@@ -166,9 +169,9 @@ class Part:
 
     @cached_property
     def _entries(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The terms of all sums: (row number of each, its weight, each target's first term [T + 1]).
+        """The terms of the targets' sums: (row number of each term, its weight, first term of each target [T + 1]).
 
-        A target's own row comes first, if its weight is not 0.
+        The first term of a target is its own row, unless its weight is 0.
         """
         import torch
 
@@ -209,7 +212,7 @@ class Part:
         return [part.view(len(part), *pieces[0].shape[1:]) for part in mixed]
 
     def _pairwise(self, rows: Tensor, targets: Ints) -> Tensor:
-        """The new rows of these targets: the own row, and the `tree_sum` of the others."""
+        """The new rows of these targets: the weighted own row plus the `tree_sum` of the neighbours' weighted rows."""
         import torch
 
         from raylfl.core.reduce import column, halved
@@ -234,7 +237,7 @@ class Part:
         return mixed
 
     def over(self, order: Ints) -> Part:
-        """The same part, with the same bits, for rows in another order: row k is the former row order[k]."""
+        """This part, with the same bits, for calls with rows in another order: row k is the former row order[k]."""
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         if self.dense:  # products with whole rows are summed in the order of the nodes
@@ -242,13 +245,13 @@ class Part:
         return replace(self, here=place[self.here], sources=place[self.sources])
 
     def lazy(self) -> Part:
-        """The same rows of the matrix (I + W) / 2, where W is the matrix of this part."""
+        """These rows of the matrix (I + W) / 2, where W is the mixing matrix of this part."""
         return replace(self, own=(1 + self.own) / 2, weights=self.weights / 2)
 
     def _product(self, rows: Tensor) -> Tensor:
         """The new rows by one matrix-vector product for each target and block of columns.
 
-        In a product of two matrices, the bits of a row may depend on the number of other rows.
+        In a single product of two matrices, the bits of a row could depend on the number of other rows.
         """
         import torch
 
@@ -268,10 +271,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Edges:
-    """The directed edges of a graph in one round, an undirected edge twice, between all N nodes.
+    """The E directed edges of a graph of N nodes in one round; an undirected edge counts as two.
 
-    count: N. pairs: (from, to), int64 [E, 2]; arrives: whether a message along the edge arrives, bool [E]; directed:
-    whether the graph is; weights: the config's rule for mixing weights.
+    count: N. pairs: (from, to) of each edge, int64 [E, 2]; arrives: whether a message along the edge arrives, bool [E];
+    directed: whether the graph is directed; weights: the option `topology.weights`.
     """
 
     count: int
@@ -283,21 +286,22 @@ class Edges:
 
     @staticmethod
     def complete(count: int) -> Edges:
-        """The complete graph, on which every message arrives."""
+        """The complete undirected graph of `count` nodes, on which every message arrives."""
         pairs = np.argwhere(~np.eye(count, dtype=bool))
         return Edges(count, pairs, np.ones(len(pairs), dtype=bool))
 
     def doubly(self, nodes: Ints) -> Mixing:
-        """The doubly stochastic matrix W of these working nodes; with `row_stochastic` weights, R as in `row`."""
+        """The doubly stochastic matrix W of these working nodes; with `row_stochastic` weights, R of `row`."""
         if self.weights == "row_stochastic":
             return self.row(nodes)
         w = self._balanced(nodes) if self.directed else self._symmetric(nodes)
         return w.lazy() if self.weights == "lazy" else w
 
     def row(self, nodes: Ints) -> Mixing:
-        """The row-stochastic matrix R of these nodes, or W if the config names doubly stochastic weights.
+        """The row-stochastic matrix R of these working nodes; W of `doubly` if the config sets such weights.
 
-        Each node weighs its own row and those that it receives by 1 / (1 + number of messages that arrive at it).
+        The weights of a node's own vector and of each received vector are 1 / (1 + number of messages that it
+        receives).
         """
         if self.weights in DOUBLY:
             return self.doubly(nodes)
@@ -306,10 +310,10 @@ class Edges:
         return Mixing(share, sources, targets, share[targets])
 
     def column(self, nodes: Ints) -> Mixing:
-        """The column-stochastic matrix C of these nodes, or W if the config names doubly stochastic weights.
+        """The column-stochastic matrix C of these working nodes; W of `doubly` if the config sets such weights.
 
-        A node's row gets the weight 1 / (1 + number of its messages that arrive) at each receiver and at the node
-        itself.
+        The weight of a node's vector, at each receiver and at the node itself, is 1 / (1 + number of its messages that
+        arrive).
         """
         if self.weights in DOUBLY:
             return self.doubly(nodes)
@@ -318,10 +322,7 @@ class Edges:
         return Mixing(share, sources, targets, share[sources])
 
     def once(self, name: str, nodes: Ints, family: Family, make: Callable[[], Any]) -> Any:
-        """The result of `make` for these nodes, from a cache of the last few results.
-
-        name, family: the other parts of its key in the cache.
-        """
+        """The result of `make()`, from a small cache with the key (name, family, nodes)."""
         key = (name, family, nodes.tobytes())
         found = self._made.get(key)
         if found is None:
@@ -332,7 +333,11 @@ class Edges:
         return found
 
     def messages(self, nodes: Ints, family: Family) -> Ints:
-        """The messages that these nodes send: (from, to) as positions among the nodes, [M, 2]; lost ones as well."""
+        """The M messages that these nodes send, lost messages included, as positions (from, to) in `nodes` [M, 2].
+
+        They follow the edges. With `doubly` on a directed graph they go in both directions of each edge, unless all
+        nodes work and all messages arrive.
+        """
         found: Ints = self.once("messages", nodes, family, lambda: self._messages(nodes, family))
         return found
 
@@ -342,7 +347,7 @@ class Edges:
         return np.concatenate([sent, sent[:, ::-1]]) if exchange else sent
 
     def _at(self, nodes: Ints, kept: Bools) -> Ints:
-        """The pairs in the mask `kept` that connect two of these nodes, as positions among the nodes [*, 2]."""
+        """The edges in the mask `kept` between two of these nodes, as positions (from, to) in `nodes` [*, 2]."""
         place = np.full(self.count, -1, dtype=np.int64)
         place[nodes] = np.arange(len(nodes))
         at = place[self.pairs[kept]].reshape(-1, 2)
@@ -384,15 +389,15 @@ def _joined(pieces: Sequence[Tensor]) -> Tensor:
 
 
 def _stochastic(count: int, sources: Ints, targets: Ints, weights: Floats) -> Mixing:
-    """The mixing matrix of `count` nodes with these weights off the diagonal and rows that sum to 1."""
+    """The mixing matrix of `count` nodes with these weights off its diagonal, whose rows sum to 1."""
     off: Floats = np.bincount(targets, weights, minlength=count).astype(np.float64)
     return Mixing(1.0 - off, sources, targets, weights)
 
 
 def matrices(edges: Edges, nodes: Ints, family: Family) -> Sequence[Mixing]:
-    """The mixing matrices of these nodes: (W,) for `doubly`, (C,) for `column`, (R, C) for `pair`.
+    """The mixing matrices of these working nodes: (W,) for `doubly`, (C,) for `column`, (R, C) for `pair`.
 
-    Repeated calls return the same objects, as long as `edges` keeps them.
+    Repeated calls return the same objects while they are in the cache of `edges`.
     """
     found: Sequence[Mixing] = edges.once("matrices", nodes, family, lambda: _matrices(edges, nodes, family))
     return found

@@ -1,7 +1,8 @@
 """The gradient oracle: parameters [C, d] and C mini-batches -> losses [C] and gradients [C, d].
 
-`LoopOracle` evaluates the module's own `training_step` once per client: by replay of its recording (`core/recorded`) if
-that has autograd's bits, by autograd otherwise. `vectorized.py` evaluates all C clients in one call.
+`LoopOracle` evaluates the module's own `training_step` once per client. It replays a recording of the step's operator
+calls (`core/recorded`) if the replay has the same bits as autograd, and uses autograd otherwise. `VectorizedOracle`
+(vectorized.py) evaluates all C clients in one call.
 """
 
 from __future__ import annotations
@@ -40,7 +41,11 @@ class Batch:
 
 
 class Way(NamedTuple):
-    """The form of a local step (recorded, autograd, batch_last or cohort) and the reason for it."""
+    """How gradients are computed.
+
+    name: recorded, autograd, batch_last (samples innermost in memory) or cohort (all clients in one call). why: the
+    reason for this choice.
+    """
 
     name: str
     why: str
@@ -53,14 +58,16 @@ BATCH_LAST = Way("batch_last", "small convolutions as matrix products, the sampl
 
 
 class Oracle(ABC):
-    """Gradients of a cohort's losses. Every call returns new tensors that the caller may keep and change.
+    """The interface of gradient oracles: losses and gradients of C clients on one mini-batch each.
 
-    Losses remain tensors on the parameters' device, because reading one would synchronise the GPU in every local step.
-    ways: the number of gradients computed in each way.
+    Every call of `gradients` returns new tensors that the caller may keep and change. Losses remain tensors on the
+    parameters' device, because reading one would synchronise the GPU in every local step. ways: the number of gradients
+    computed in each `Way`.
     """
 
     held: Tensor | None = None
-    """Memory of the oracle that several calls use as workspace; None: every workspace is new."""
+    """The oracle's own memory, if `workspace` may return it; later calls of the oracle overwrite it. None: every
+    workspace is new memory."""
 
     def __init__(self) -> None:
         self.ways: Counter[Way] = Counter()
@@ -72,18 +79,21 @@ class Oracle(ABC):
 
     @abstractmethod
     def workspace(self, count: int) -> Tensor:
-        """Memory [C, d] for the clients' parameters during their local steps: new memory, or that of `held`."""
+        """Memory [C, d] for the parameters of `count` clients during their local steps: new memory, or `held`."""
 
     @abstractmethod
     def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
-        """(losses [C], gradients [C, d]) of batch c at parameters x[c], with global generators seeded by seeds(c)."""
+        """(losses [C], gradients [C, d]); entry c is of batches[c] at the parameters x[c].
+
+        seeds(c): the seed of the global random generators for entry c.
+        """
 
     def reorder(self, order: np.ndarray) -> None:  # noqa: B027 - most hold nothing
-        """Reorders the state that the oracle holds for each client (buffers): row k becomes the former row order[k]."""
+        """Reorders the buffers that the oracle holds for each client: row k becomes the former row order[k]."""
 
 
 class LoopOracle(Oracle):
-    """Gradients of one client after the other, through `module.training_step`."""
+    """Gradients of one client after the other, from the module's `training_step`."""
 
     def __init__(
         self,
@@ -93,11 +103,11 @@ class LoopOracle(Oracle):
         step: str = "auto",
         log: StepLog | None = None,
     ):
-        """An oracle of this module.
+        """An oracle of the module `flat.module`.
 
-        autocast: the precision context of the device. innermost: the module's translated steps, for the form
-        `batch_last`; None: this form is not used. step: auto (recorded where possible), recorded (raises BadConfig if
-        impossible) or autograd. log: receives the values that `training_step` logs.
+        autocast: makes the precision context of the forward passes. innermost: the module's steps translated to the
+        memory order `batch_last`; None: this order is not used. step: auto (recorded where possible), recorded (raises
+        BadConfig in a step that cannot be) or autograd. log: receives the values that `training_step` logs.
         """
         super().__init__()
         self.flat, self.autocast, self.held = flat, autocast, flat.params
@@ -110,10 +120,10 @@ class LoopOracle(Oracle):
             self.steps.refusal = "runtime.step=autograd"
 
     def through_training_step(self, reason: str, logs: bool) -> None:
-        """Makes every later gradient come from `training_step` itself, or from its replay if it only logs.
+        """Makes all later gradients keep the side effects of `training_step`.
 
-        reason: the side effect that the faster forms would leave out, as the end of a sentence that begins with
-        `training_step`. logs: whether logging is the only side effect.
+        They are computed by autograd, or by replays if logging is the only side effect (`logs`). reason: the side
+        effect, as the end of a sentence that begins with `training_step`.
         """
         if not logs:
             self.steps.refusal = reason
@@ -124,7 +134,7 @@ class LoopOracle(Oracle):
         return self.flat.width
 
     def evaluating(self) -> AbstractContextManager[object]:
-        """A context in which the module's network has the same memory order as in local steps."""
+        """A context in which the module's network is evaluated in the same memory order as in local steps."""
         return nullcontext() if self.innermost is None else self.innermost.evaluating()
 
     def workspace(self, count: int) -> Tensor:
@@ -133,11 +143,11 @@ class LoopOracle(Oracle):
         return self.flat.params.new_empty(count, self.flat.width)
 
     def write_buffers(self, rows: Tensor) -> None:
-        """Sets the buffers of the next call's single client, rows [1, b]."""
+        """Sets the module's buffers to those of the next client; rows: [1, b]."""
         self.flat.write_buffers(rows[0])
 
     def read_buffers(self) -> Tensor:
-        """The buffers of the last call's client, [1, b]."""
+        """The module's buffers after the last call, [1, b]."""
         return self.flat.read_buffers()[None]
 
     def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
@@ -152,7 +162,10 @@ class LoopOracle(Oracle):
         return torch.stack(losses), torch.stack(rows)
 
     def _taken(self, batch: Batch, seed: Callable[[], int]) -> tuple[Tensor, Tensor]:
-        """(loss, gradient [d]) of one step. Generators are seeded only if something may draw from them."""
+        """(loss, gradient [d]) of one batch at the loaded parameters.
+
+        seed: gives the seed of the global random generators; it is called only if the batch or the step may draw.
+        """
         if batch.random:
             seed_everything(seed())
         with self.autocast():
@@ -182,17 +195,17 @@ class LoopOracle(Oracle):
         return REPLAYED if reason is None else Way("recorded", f"{REPLAYED.why}; call by call, as {reason}")
 
     def compile(self, backend: str) -> None:
-        """Makes all later steps use the compiled `training_step`, by autograd."""
+        """Compiles `training_step` by torch.compile with this backend; all later steps use it, with autograd."""
         self._compiled = torch.compile(self.module.training_step, backend=backend)
         self.innermost, self.steps.refusal = None, f"runtime.compile={backend}"
 
     def _reason(self) -> str:
-        """The reason why all steps use autograd."""
+        """The reason why no step is replayed, as text that begins with an option or `training_step`."""
         reason = str(self.steps.refusal)
         return reason if reason.startswith(("runtime.", "training_step")) else f"training_step {reason}"
 
     def loss(self, content: Any) -> Tensor:
-        """The loss of `training_step` for a batch's content, with its autograd graph."""
+        """The scalar loss of `training_step` for the content of a batch, with its autograd graph."""
         with self.autocast():
             return loss_of((self._compiled or self.module.training_step)(content, 0), self.module)
 
@@ -201,9 +214,9 @@ class LoopOracle(Oracle):
 
 
 def loss_of(output: Any, module: nn.Module) -> Tensor:
-    """The scalar loss in the return value of `training_step`: the value itself, or its entry `loss`.
+    """The scalar loss in `output`, the return value of `training_step`: the value itself, or its entry `loss`.
 
-    Raises BadConfig for any other value.
+    Raises BadConfig for any other value. module: is named in the error message.
     """
     loss = output.get("loss") if isinstance(output, dict) else output
     if not isinstance(loss, Tensor) or loss.numel() != 1:
@@ -223,9 +236,9 @@ def seed_torch(seed: int) -> None:
 
 
 def seed_for(program: Program | Captured | None, seed: Callable[[], int]) -> None:
-    """Seeds the generators that a step may draw from.
+    """Seeds the global generators that a step may draw from; seed() is called only if there are any.
 
-    program: the step's replay, which draws from torch's generators only, if at all; None: any generator may be used.
+    program: the replay of the step, which draws from torch's generators or from none; None: the step may use all.
     """
     if program is None:
         seed_everything(seed())
@@ -242,7 +255,10 @@ def seed_everything(seed: int) -> None:
 
 @contextmanager
 def private_randomness(seed: int | None = None) -> Iterator[None]:
-    """A context that restores the global generators on exit; with a seed, they are seeded on entry."""
+    """A context that restores the global generators of torch, numpy and random on exit.
+
+    seed: seeds them on entry; None: they keep their states.
+    """
     before = torch.get_rng_state(), np.random.get_state(), random.getstate()
     on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     if seed is not None:

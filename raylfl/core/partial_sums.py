@@ -1,10 +1,11 @@
-"""Weighted sums in parts, with the bits of `weighted_sum`: each worker adds up its own rows, then these sums are added.
+"""Weighted sums of uploads that workers compute in parts, with the same bits as `raylfl.core.reduce.weighted_sum`.
 
-`tree_sum` adds R rows in a tree with nodes (level, k). Level 0 holds the rows. Node (l + 1, k) is the sum of nodes
-(l, k) and (l, k + half), where `half` is half the number of nodes of level l, rounded up; if the second does not exist,
-it equals the first. A worker reduces its rows to roots, the sums of the largest subtrees that it holds completely. The
-roots of several workers are joined to fewer roots, and the roots of all workers to one, the sum of all rows. The result
-does not depend on the division of the rows among workers.
+`raylfl.core.reduce.tree_sum` adds R rows in a binary tree with nodes (level, k). Level 0 holds the rows. Node
+(l + 1, k) is the sum of the nodes (l, k) and (l, k + half), where `half` is half the number of nodes of level l,
+rounded up; if node (l, k + half) does not exist, node (l + 1, k) equals node (l, k). A worker reduces its rows to
+roots, the sums of the largest subtrees of which it has all rows. The roots of several workers are joined to fewer
+roots, and the roots of all workers to one, the sum of all rows. The result does not depend on the division of the rows
+among workers.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ SPAN = 2**20  # columns of a thread's piece
 
 
 class Node(NamedTuple):
-    """Node k of a level of the tree; level 0 holds the rows."""
+    """A node of the summation tree, number k of its level; level 0 holds the rows."""
 
     level: int
     k: int
 
 
-Roots = dict[Node, Tensor]  # the sums [d] of the largest subtrees that one worker holds completely
-Places = slice | Tensor
-Additions = list[tuple[Places, Places]]
+Roots = dict[Node, Tensor]  # root of a subtree -> the sum [d] of its rows
+Places = slice | Tensor  # an index of rows in memory
+Additions = list[tuple[Places, Places]]  # (left, right): rows[left] += rows[right]
 
 
 @dataclass(frozen=True)
 class SumPlan:
     """The weighted sums of a round's uploads.
 
-    clients: the received clients, in the order of the tree's rows. terms: the distinct sums, each given by the name of
-    its upload and its coefficients [R]; each is computed once. at: name of a sum -> number of its term.
+    clients: the received clients [R], in the order of the tree's rows. terms: the distinct sums, each given by the name
+    of its upload and its coefficients [R]; each is computed once. at: name of a sum -> number of its term.
     """
 
     clients: Ints
@@ -55,8 +56,8 @@ class SumPlan:
     def of(clients: Ints, sums: Mapping[str, tuple[str, Floats]], dtype: torch.dtype) -> SumPlan:
         """The plan of these sums: name of the sum -> (name of its upload, coefficients [R]).
 
-        clients: the received clients. dtype: of the uploads. Sums of one upload share a term if their coefficients are
-        equal in this dtype.
+        clients: the received clients. dtype: the dtype of the uploads. Sums of one upload share a term if their
+        coefficients are equal in this dtype.
         """
         found: dict[tuple[str, bytes], int] = {}
         terms: list[tuple[str, Floats]] = []
@@ -70,14 +71,14 @@ class SumPlan:
         return SumPlan(clients, tuple(terms), at)
 
     def replaces(self, upload: str) -> bool:
-        """Whether the server needs this upload in sums only; true for all uploads if no client is received."""
+        """Whether sums replace the rows of this upload, which are then not sent; also true if no client is received."""
         return not len(self.clients) or any(name == upload for name, _ in self.terms)
 
     def parts(self, clients: Sequence[int], rows: Sequence[Mapping[str, Tensor]]) -> list[Roots]:
-        """For each term, the roots to which the uploads of these clients add up.
+        """For each of `terms`, the roots (sums of complete subtrees) to which the uploads of these clients add up.
 
-        rows: the uploads by name, divided among several dicts; together, their rows [n, d] are in the order of
-        `clients`.
+        Clients that are not received are left out. rows: the uploads by name, divided among several dicts, whose rows
+        follow each other in the order of `clients`.
         """
         row_of = {int(client): k for k, client in enumerate(self.clients)}
         places = np.array([row_of.get(client, -1) for client in clients], dtype=np.int64)
@@ -96,13 +97,13 @@ class SumPlan:
         return out
 
     def vectors(self, clients: Sequence[int]) -> int:
-        """The number of vectors to which the uploads of these clients add up, all terms together."""
+        """The number of vectors [d] (roots of all `terms`) to which the uploads of these clients add up."""
         row_of = {int(client): k for k, client in enumerate(self.clients)}
         rows = tuple(row_of[client] for client in clients if client in row_of)
         return len(self.terms) * _count_of_roots(rows, len(self.clients))
 
     def sums(self, parts: Sequence[Sequence[Roots]]) -> dict[str, Tensor]:
-        """The sums by name, from what `parts` returned for each worker.
+        """The sums [d] by name; parts: the results of the method `parts` on each worker.
 
         A sum of an upload that no client sent is left out.
         """
@@ -111,7 +112,7 @@ class SumPlan:
 
 
 def depth_first(count: int) -> Ints:
-    """The place of each of the tree's `count` rows in depth-first order [R], in which subtrees are contiguous.
+    """The position of each of the tree's `count` rows in depth-first order, in which subtrees are contiguous.
 
     >>> depth_first(4).tolist()  # 0 + 2 and 1 + 3 are added first
     [0, 2, 1, 3]
@@ -128,9 +129,9 @@ def depth_first(count: int) -> Ints:
 
 
 def in_subtrees(count: int, pieces: int) -> list[Ints]:
-    """The numbers of the tree's `count` rows, divided into groups that add up to few vectors each.
+    """The numbers of the tree's `count` rows, divided into groups that are close in the tree.
 
-    pieces: the number of groups, which have nearly equal sizes.
+    The rows of a group add up to few roots. pieces: the number of groups; their sizes differ by at most 1.
 
     >>> [rows.tolist() for rows in in_subtrees(8, 2)]
     [[0, 4, 2, 6], [1, 5, 3, 7]]
@@ -140,9 +141,9 @@ def in_subtrees(count: int, pieces: int) -> list[Ints]:
 
 
 def joined(parts: Sequence[Sequence[Roots]], count: int) -> list[Roots]:
-    """The roots of each term, joined from the roots of several workers on all cores.
+    """For each sum, the roots (sums of complete subtrees) joined from those of several workers, on all cores.
 
-    parts: for each worker, its roots of each term. count: the number of rows of the whole tree.
+    parts: for each worker, its roots of each sum. count: the number of rows of the whole tree.
     """
     return [_joined([part[t] for part in parts], count) for t in range(len(parts[0]) if parts else 0)]
 
@@ -155,7 +156,10 @@ def _joined(parts: Sequence[Roots], count: int) -> Roots:
 
 
 def columns_of(part: Sequence[Roots], k: int, pieces: int) -> list[Roots]:
-    """The roots of each term, cut to block k of `pieces` blocks of columns of nearly equal widths, as views."""
+    """Block k of the columns of all roots, as views; the columns are cut into `pieces` blocks of nearly equal widths.
+
+    A root is the sum [d] of a complete subtree. part: the roots of each sum.
+    """
 
     def piece(row: Tensor) -> Tensor:
         return row[len(row) * k // pieces : len(row) * (k + 1) // pieces]
@@ -164,14 +168,14 @@ def columns_of(part: Sequence[Roots], k: int, pieces: int) -> list[Roots]:
 
 
 def side_by_side(pieces: Sequence[Sequence[Roots]]) -> list[Roots]:
-    """The roots of each term, put together from all blocks of their columns: the inverse of `columns_of`."""
+    """The roots of each sum, from the blocks of their columns that `columns_of` returned for k = 0, 1, ..."""
     return [
         {node: torch.cat([piece[t][node] for piece in pieces]) for node in roots} for t, roots in enumerate(pieces[0])
     ]
 
 
 def _whole(roots: Roots, count: int) -> Tensor | None:
-    """The sum of all `count` rows, which must be the only root; None if there are no rows."""
+    """The sum of all `count` rows, which must be the only root; None if there are no roots."""
     if not roots:
         return None
     assert len(roots) == 1, f"the parts leave {sorted(roots)} of a sum of {count} rows"
@@ -184,10 +188,10 @@ def _roots(
     count: int,
     carry_out: Callable[[Callable[[slice], None], list[slice]], Any] = lambda work, spans: [*map(work, spans)],
 ) -> Roots:
-    """The roots to which these nodes add up, in a tree of `count` rows.
+    """The roots (sums of complete subtrees) to which these nodes add up, in a tree of `count` rows.
 
-    pieces: the nodes' rows [n, d] in the order of `nodes`, each tensor with a column [n, 1] of factors, by which it is
-    multiplied first, or None. carry_out: calls a function on each of several spans of columns, in sequence or in
+    pieces: pairs (rows [n, d], factors [n, 1] by which they are multiplied first, or None); together, the rows are the
+    values of `nodes` in order. carry_out: calls a function on each of several spans of columns, in sequence or in
     parallel.
     """
     additions, roots = _additions(nodes, count)
@@ -216,9 +220,9 @@ def _roots(
 
 
 def _additions(nodes: Sequence[Node], count: int) -> tuple[Additions, list[tuple[Node, int]]]:
-    """The in-place additions that reduce these nodes, level by level, and the roots that remain, each with its slot.
+    """(the in-place additions that reduce these nodes, level by level; the remaining roots, each with its slot).
 
-    A slot is a node's position in `nodes`. count: the number of rows of the whole tree.
+    A slot is a position in `nodes`, and the position of its row in memory. count: the number of rows of the whole tree.
     """
     levels: dict[int, dict[int, int]] = {}
     for slot, (level, k) in enumerate(nodes):
@@ -250,11 +254,11 @@ def _additions(nodes: Sequence[Node], count: int) -> tuple[Additions, list[tuple
 
 @lru_cache(maxsize=64)
 def _count_of_roots(rows: tuple[int, ...], count: int) -> int:
-    """The number of roots to which the rows with these numbers add up, in a tree of `count` rows."""
+    """The number of roots (sums of complete subtrees) to which these rows of a tree of `count` rows add up."""
     return len(_additions([Node(0, k) for k in rows], count)[1])
 
 
 def _places(slots: list[int]) -> Places:
-    """An index for these slots: a slice if they are consecutive, which copies nothing, otherwise a tensor."""
+    """An index of these positions: a slice, which gives views, if they are consecutive; otherwise a tensor."""
     consecutive = slots == list(range(slots[0], slots[0] + len(slots)))
     return slice(slots[0], slots[0] + len(slots)) if consecutive else torch.tensor(slots)

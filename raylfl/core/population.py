@@ -1,6 +1,6 @@
-"""The clients of a run (Population), a round as drawn (Round), and the system state before it (SystemInfo).
+"""The clients of a run (Population), a sampled round (Round), and the system state before it (SystemInfo).
 
-All three hold plain numbers; none holds a vector [d].
+All three hold numbers per client; none holds a vector of the model's width.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Bools = npt.NDArray[np.bool_]
 class Population:
     """The N clients of a run.
 
-    sizes: n_i, training samples of client i, int64 [N]. weights: w_i >= 0, float64 [N], sum 1.
+    sizes: n_i, the number of training samples of client i, int64 [N]. weights: importance weights w_i >= 0,
+    float64 [N], sum 1.
     """
 
     sizes: Ints
@@ -50,12 +51,15 @@ class Population:
 class Round:
     """Round r: the sampled clients, their draws, their local work, and which uploads were received.
 
-    index: r. All arrays align with `cohort`, in the order of execution. cohort: distinct client ids [C]; draws: s_i,
-    how often each was drawn [C]; received: bool [C]; steps: K_i [C]; batch_sizes: samples per local step [C]; lr: eta
-    of this round; a_norm: |a_i|_1 of the accumulation vectors [C]; failure: q_i, the probability that an upload is lost
-    [C]; inclusion: p_i, the probabilities of a draw with replacement (sum 1 over all N clients) [C]. Unknown entries of
-    `failure` and `inclusion` are nan. probabilities: p [N] if the method itself sampled. edges: the graph of the round,
-    for methods without a server. system_of: computes `system`.
+    index: r. cohort: distinct ids of the sampled clients [C], in the order of execution; entry k of the arrays [C]
+    belongs to cohort[k]. draws: s_i, how often each client was drawn [C]; received: whether each upload was received,
+    bool [C]; steps: numbers of local steps K_i [C]; batch_sizes: samples per local step [C]; lr: the local learning
+    rate eta; a_norm: |a_i|_1, the norms of the accumulation vectors (`raylfl.core.local_rule.a_vector`) [C]; failure:
+    q_i, the probability that an upload is lost [C]; inclusion: p_i, the probability of a client in one draw with
+    replacement (sum 1 over all N clients) [C]. Unknown entries of `failure` and `inclusion` are nan.
+
+    probabilities: p [N] if the method itself sampled the clients, else None. edges: the graph of the round for methods
+    without a server, else None. system_of: computes `system`.
     """
 
     index: int
@@ -71,22 +75,22 @@ class Round:
     inclusion: Floats
     probabilities: Floats | None = None
     edges: Edges | None = None
-    unfiltered: Round | None = None  # set in `received_view` and `lost`: the whole round
+    unfiltered: Round | None = None  # in rounds made by `received_view` and `lost`: the whole round
     system_of: Callable[[], SystemInfo] | None = None
 
     @property
     def system(self) -> SystemInfo | None:
-        """The system state of all N clients before the draw; None if the round was made without it."""
+        """The system state of all N clients before the round was sampled; None without `system_of`."""
         return None if self.system_of is None else self.system_of()
 
     @property
     def received_view(self) -> Round:
-        """This round restricted to the received clients, in the same order: the server's view of it."""
+        """This round restricted to the clients whose uploads were received, in the same order."""
         return self._only(np.asarray((self.unfiltered or self).received, dtype=bool))
 
     @property
     def lost(self) -> Round:
-        """This round restricted to the sampled clients whose upload was lost."""
+        """This round restricted to the sampled clients whose uploads were lost, in the same order."""
         return self._only(~np.asarray((self.unfiltered or self).received, dtype=bool))
 
     def _only(self, keep: Bools) -> Round:
@@ -98,22 +102,23 @@ class Round:
 
     @property
     def total_draws(self) -> int:
-        """The number of draws M = sum of s_i over all sampled clients, also in the `received_view`."""
+        """The number of draws M, the sum of s_i over all sampled clients, even in a `received_view`."""
         return int((self.unfiltered or self).draws.sum())
 
     @property
     def weights(self) -> Floats:
-        """Importance weights w_i of the cohort [C]."""
+        """The importance weights w_i of the clients in `cohort`, [C]."""
         return self.population.weights[self.cohort]
 
 
 @dataclass(frozen=True)
 class SystemInfo:
-    """The system state before a round is sampled: the input of sampling and calibration.
+    """The state of all N clients before a round is sampled; sampling probabilities and learning rates depend on it.
 
-    index: the number of the round; failure: q_i, the probability that an upload is lost [N]; a_norm: |a_i|_1 of the
-    accumulation vectors [N]; available: bool [N]; lr: the configured eta of this round; size: the configured number of
-    draws M.
+    index: the number of the round; failure: q_i, the probability that an upload is lost (nan: unknown) [N]; a_norm:
+    |a_i|_1, the norms of the accumulation vectors (`raylfl.core.local_rule.a_vector`) [N]; available: whether each
+    client can be sampled, bool [N]; lr: the configured local learning rate eta of this round; size: the configured
+    number of draws M.
     """
 
     index: int

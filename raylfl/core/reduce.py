@@ -1,4 +1,4 @@
-"""Sums in an order fixed by the cohort, so that their bits do not depend on the number of workers or threads."""
+"""Sums over clients whose order depends on the cohort only: equal bits for any number of workers and threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from raylfl.core.elementwise import elementwise
 from raylfl.core.rows_apart import RowsApart
 
-BLOCK = 16_384  # columns of a block
+BLOCK = 16_384  # columns that are processed at a time
 
 
 def column(values: npt.ArrayLike, like: Tensor) -> Tensor:
@@ -23,8 +23,7 @@ def column(values: npt.ArrayLike, like: Tensor) -> Tensor:
 def tree_sum(rows: Tensor) -> Tensor:
     """The sum of the rows [C, d] -> [d] by pairwise halving, in about log2(C) elementwise additions of matrices.
 
-    The tree depends on C only, and elementwise additions do not depend on the number of threads. Raises ValueError for
-    C = 0: callers skip empty rounds.
+    The order of additions depends on C only, not on the number of threads. Raises ValueError for C = 0.
 
     >>> tree_sum(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
     tensor([ 9., 12.])
@@ -42,9 +41,10 @@ def tree_sum(rows: Tensor) -> Tensor:
 
 
 def weighted_sum(rows: Tensor, coefficients: npt.ArrayLike) -> Tensor:
-    """The sum of c_i rows[i] for rows [C, d], c [C] -> [d], in the same order as `tree_sum`.
+    """The sum of c_i rows[i] for rows [C, d] and coefficients c [C] -> [d], added in the order of `tree_sum`.
 
-    The work is done by blocks of columns, whose products fit in the caches (3 times as fast at C = 10, d = 10^6).
+    It is computed in blocks of columns, whose products fit in the caches (3 times as fast at C = 10, d = 10^6). Raises
+    ValueError for C = 0.
 
     >>> weighted_sum(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), [0.5, 2.0])
     tensor([6.5000, 9.0000])
@@ -62,7 +62,7 @@ def weighted_sum(rows: Tensor, coefficients: npt.ArrayLike) -> Tensor:
 
 
 def finite_rows(rows: Tensor) -> Tensor:
-    """A mask, bool [C], of the rows of [C, ...] without a non-finite entry; a single pass if all rows are finite.
+    """A mask, bool [C], of the rows [C, ...] whose entries are all finite.
 
     >>> finite_rows(torch.tensor([[1.0, 2.0], [torch.inf, 0.0]]))
     tensor([ True, False])
@@ -77,8 +77,8 @@ def finite_rows(rows: Tensor) -> Tensor:
 def square_norms(rows: Tensor) -> npt.NDArray[np.float64]:
     """The squared norms |rows[i]|^2 of rows [C, d] -> float64 [C].
 
-    Their bits do not depend on the other rows or the number of threads. Norms of blocks of columns, in the dtype of the
-    rows, are squared and added in float64.
+    The bits of an entry do not depend on the other rows or the number of threads. The norms of blocks of columns, in
+    the dtype of the rows, are squared and added in float64.
 
     >>> square_norms(torch.tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
     [25.0, 1.0]
@@ -92,7 +92,7 @@ def square_norms(rows: Tensor) -> npt.NDArray[np.float64]:
 
 
 def halved(terms: Tensor) -> Tensor:
-    """The sum of the terms [C, ...] in the order of `tree_sum`; overwrites them."""
+    """The sum of the terms [C, ...] in the order of `tree_sum`; overwrites the terms. Raises ValueError for C = 0."""
     count = len(terms)
     if count == 0:
         raise ValueError("the sum of no rows is not defined here")

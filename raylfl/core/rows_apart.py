@@ -1,4 +1,4 @@
-"""Matrices whose rows lie in several tensors, read by blocks of columns without a copy of the whole matrix."""
+"""Matrices whose rows are stored in several tensors, read in blocks of columns without a copy of the whole matrix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 from raylfl.core.threads import one_thread
 
 LARGE = 32 * 2**20  # bytes of the smallest matrix whose rows stay in several tensors
-NARROWEST = 8192  # least number of columns in a block; below it slices of many pieces take longer than their sum
+NARROWEST = 8192  # least number of columns in a block; narrower slices of many pieces take longer than their sum
 FACTORIES = (torch.ops.aten.new_empty.default, torch.ops.aten.new_zeros.default)  # operators that read no entry
 
 
@@ -22,22 +22,25 @@ Stack = Callable[[Sequence[Tensor]], Tensor]
 
 
 def stacked(pieces: Sequence[Tensor]) -> Tensor:
-    """The rows of all pieces in one new tensor."""
+    """The rows of all pieces, copied into one new tensor."""
     return torch.cat(list(pieces))
 
 
 class RowsApart(Tensor):
-    """A matrix [R, d] of the rows of several pieces [n_j, d], which are not copied.
+    """A matrix [R, d] whose rows are those of several tensors [n_j, d] (`pieces`), without a copy.
 
-    `columns`, `select` and `norms` read the pieces. All other operations read a copy of the whole matrix, made once.
-    The matrix must not be written.
+    The functions `columns`, `select` and `norms` read the pieces. All other operations read a copy of the whole matrix,
+    which is made once. The matrix must not be written.
     """
 
     pieces: list[Tensor]
 
     @staticmethod
     def __new__(cls, pieces: Sequence[Tensor], stack: Stack = stacked) -> RowsApart:
-        """A matrix of the rows of these pieces, at least one row each; stack: makes the copy of the whole matrix."""
+        """A matrix of the rows of these pieces, at least one row each.
+
+        stack: makes the copy of the whole matrix from the pieces.
+        """
         first = pieces[0]
         shape = (sum(map(len, pieces)), *first.shape[1:])
         out: RowsApart = Tensor._make_wrapper_subclass(cls, shape, dtype=first.dtype, device=first.device)
@@ -48,7 +51,7 @@ class RowsApart(Tensor):
         self._whole: Tensor | None = None
 
     def whole(self) -> Tensor:
-        """All rows in one tensor, which is made once."""
+        """The copy of all rows in one tensor, which is made once."""
         if self._whole is None:
             self._whole = self._stack(self.pieces)
         return self._whole
@@ -70,14 +73,14 @@ class RowsApart(Tensor):
 
 
 def columns(rows: Tensor, span: slice) -> Tensor:
-    """These columns of rows [..., d], as a view; as a copy for `RowsApart`."""
+    """The columns `span` of rows [..., d]: a view, or a copy for `RowsApart`."""
     if isinstance(rows, RowsApart):
         return torch.cat([piece[:, span] for piece in rows.pieces])
     return rows[..., span]
 
 
 def select(rows: Tensor, index: Sequence[int]) -> Tensor:
-    """The rows with these numbers [n, d], as a copy; as views for `RowsApart`."""
+    """The rows with these n numbers, [n, d]: a copy, or a `RowsApart` of views for `RowsApart`."""
     if not isinstance(rows, RowsApart):
         return rows[torch.as_tensor(index, dtype=torch.int64)]
     if not len(index):
@@ -87,7 +90,10 @@ def select(rows: Tensor, index: Sequence[int]) -> Tensor:
 
 
 def norms(rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """The norms |rows[i]| of rows [R, d] -> [R], computed in this dtype, with the same bits for `RowsApart`."""
+    """The norms |rows[i]| of rows [R, d] -> [R], with the same bits for `RowsApart` as for other tensors.
+
+    dtype: the dtype of the computation and the result; None: that of the rows.
+    """
     if not isinstance(rows, RowsApart):
         lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=dtype)
         return lengths
@@ -97,7 +103,7 @@ def norms(rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def reordered(pieces: Sequence[Tensor], order: npt.NDArray[np.int64] | None) -> Sequence[Tensor]:
-    """The rows of all pieces in this order, as one view [1, ...] per row; None: the pieces themselves."""
+    """The rows of all pieces in the given order, one view [1, ...] per row; order None: the pieces themselves."""
     if order is None:
         return pieces
     rows = [row for piece in pieces if len(piece) for row in piece.split(1)]
@@ -105,7 +111,7 @@ def reordered(pieces: Sequence[Tensor], order: npt.NDArray[np.int64] | None) -> 
 
 
 def apart(pieces: Sequence[Tensor], stack: Stack = stacked) -> Tensor:
-    """A matrix of all pieces: `RowsApart` if it is large, otherwise stacked into one tensor.
+    """A matrix of the rows of all pieces: `RowsApart` if it has LARGE bytes or more, otherwise stack(pieces).
 
     >>> apart([torch.zeros(1, 3), torch.zeros(2, 3)]).shape
     torch.Size([3, 3])

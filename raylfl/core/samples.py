@@ -18,12 +18,12 @@ from raylfl.core.population import Ints
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """A host tensor on the device: copied asynchronously from pinned memory to a GPU; on a CPU the tensor itself."""
+    """The CPU tensor on the device: an asynchronous copy from pinned memory on a GPU, the tensor itself on a CPU."""
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def as_tensor(array: np.ndarray) -> Tensor:
-    """A tensor that shares the memory of the array. The memory may be read-only: never write into the tensor."""
+    """A tensor that shares the memory of the array; the memory may be read-only, so never write into the tensor."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
@@ -31,13 +31,13 @@ def as_tensor(array: np.ndarray) -> Tensor:
 
 @dataclass
 class SampleSet:
-    """A data set as arrays [n, ...] in shared memory, or a map-style data set that is read sample by sample.
+    """A data set: arrays [n, ...] that processes can share (`arrays`), or a map-style data set (`items`).
 
-    A data set with a method `rows(indices)` is read batch by batch: it returns the samples of these indices as a tuple
-    of arrays. owned: ascending indices of the samples that this process holds (`arrays` has no other rows); None: all
-    samples.
+    `items` is read sample by sample, or batch by batch if it has a method `rows(indices)`, which returns the samples of
+    these indices as a tuple of arrays. owned: the ascending indices of the samples that this process has (`arrays` has
+    no other rows); None: all samples.
 
-    transform: applied to the inputs (first entry) of every training batch. measured_through: applied instead in
+    transform: is applied to the inputs (first entry) of every training batch. measured_through: replaces `transform` in
     evaluations, without augmentation. collate: makes a batch from a list of samples; None: torch's default_collate.
     """
 
@@ -55,7 +55,11 @@ class SampleSet:
         measured_through: Callable[[Tensor], Tensor] | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> SampleSet:
-        """The samples of a map-style data set; a TensorDataset, or a Subset of one, is stored as arrays."""
+        """The samples of a map-style data set.
+
+        Without `collate`, a TensorDataset or a Subset of one is stored as arrays. The other arguments are fields of
+        `SampleSet`.
+        """
         tensors = _tensors_of(dataset) if collate is None else None
         if tensors is not None:
             arrays = tuple(t.detach().cpu().contiguous().numpy() for t in tensors)
@@ -67,16 +71,16 @@ class SampleSet:
 
     @property
     def by_index(self) -> bool:
-        """Whether batches are read by index from where the samples lie, such as a memory-mapped file."""
+        """Whether batches are read by the data set's method `rows`, for example from a memory-mapped file."""
         return self.arrays is None and hasattr(self.items, "rows")
 
     def part(self, indices: Ints) -> SampleSet:
-        """The set restricted to these ascending indices; samples keep their indices, and arrays are copied."""
+        """The set restricted to these ascending indices; samples keep their indices, and their arrays are copies."""
         arrays = None if self.arrays is None else tuple(a[indices] for a in self.arrays)
         return replace(self, arrays=arrays, owned=indices)
 
     def places(self, indices: Ints) -> Ints:
-        """The rows of these samples in `arrays`. Raises LookupError for a sample that is not owned."""
+        """The row numbers of these samples in `arrays`. Raises LookupError for a sample that is not owned."""
         if self.owned is None:
             return indices
         at = np.minimum(np.searchsorted(self.owned, indices), len(self.owned) - 1)
@@ -93,17 +97,20 @@ def _tensors_of(dataset: Any) -> Sequence[Tensor] | None:
 
 
 class BatchSource:
-    """Mini-batches of a SampleSet on one device, in one dtype."""
+    """Mini-batches of a `SampleSet` on one device, with floats in one dtype."""
 
     def __init__(self, samples: SampleSet, device: torch.device, dtype: torch.dtype, channels_last: bool = False):
-        """Batches of these samples; channels_last: 4-d inputs in that memory format, which is faster on CPUs."""
+        """Batches of these samples.
+
+        channels_last: whether 4-d inputs are stored in torch's channels-last order, which is faster on CPUs.
+        """
         self.samples, self.device, self.dtype, self.channels_last = samples, device, dtype, channels_last
         self.tensors: tuple[Tensor, ...] | None = None
         if samples.arrays is not None:
             self.tensors = tuple(self._resident(as_tensor(a)) for a in samples.arrays)
 
     def measuring(self, channels_last: bool) -> BatchSource:
-        """A source of the same samples for evaluations, without augmentation; both share their memory."""
+        """A source of the same samples for evaluations, without augmentation; it shares their memory."""
         twin = copy.copy(self)
         twin.channels_last = channels_last
         twin.samples = replace(self.samples, transform=self.samples.measured_through)
@@ -115,31 +122,31 @@ class BatchSource:
         return tensor.to(self.device)  # a GPU holds the whole data set; on a CPU it stays in shared memory
 
     def batch(self, indices: Ints) -> IndexedBatch:
-        """The batch of these indices; its samples are gathered on first access."""
+        """The batch of the samples with these indices, which are gathered when its content is first read."""
         return IndexedBatch(self, indices)
 
     @property
     def plain(self) -> bool:
-        """Whether one gather can serve several batches.
+        """Whether one call of `gather` can read the samples of several batches.
 
-        It can for samples in arrays, unless a transform may draw random numbers.
+        It can for samples in arrays without a transform, or with one that draws no random numbers (attribute `fixed`).
         """
         transform = self.samples.transform
         return self.tensors is not None and (transform is None or getattr(transform, "fixed", False))
 
     @property
     def sample_bytes(self) -> int:
-        """The number of bytes of one sample of arrays, in the dtype of computation."""
+        """An estimate of the bytes of one sample in a batch; 0 for samples that are not in arrays."""
         return sum(t[0].numel() * max(t.element_size(), self.dtype.itemsize) for t in self.tensors or ())
 
     def batches(self, indices: Sequence[Ints]) -> list[Batch]:
-        """Several batches of a `plain` source, from one gather."""
+        """The batches of these index arrays, read by one call of `gather`; the source must be `plain`."""
         sizes = [len(at) for at in indices]
         pieces = zip(*(t.split(sizes) for t in self.gather(np.concatenate(indices))), strict=True)
         return [Batch(content, size) for content, size in zip(pieces, sizes, strict=True)]
 
     def gather(self, indices: Ints) -> Any:
-        """The samples of these indices: collated, on the device, transformed."""
+        """The samples of these indices as the content of one batch: collated, on the device, transformed."""
         if self.tensors is not None:
             at = to_device(torch.from_numpy(self.samples.places(indices)), self.device)
             content: Any = tuple(t.index_select(0, at) for t in self.tensors)
@@ -179,7 +186,7 @@ class BatchSource:
 
 
 class IndexedBatch(Batch):
-    """A mini-batch given by its indices, so that several of one source can be gathered at once."""
+    """A mini-batch given by its sample indices; several batches of one source can be gathered at once."""
 
     def __init__(self, source: BatchSource, indices: Ints):
         super().__init__(None, len(indices))
@@ -193,7 +200,7 @@ class IndexedBatch(Batch):
 
     @staticmethod
     def of_one_source(batches: Sequence[Batch]) -> list[IndexedBatch]:
-        """The given batches if all come from one array source, else an empty list."""
+        """The given batches if all are indexed batches of one source with arrays, else an empty list."""
         first = batches[0]
         if not isinstance(first, IndexedBatch) or first.source.tensors is None:
             return []
@@ -202,7 +209,7 @@ class IndexedBatch(Batch):
 
     @staticmethod
     def together(batches: Sequence[Batch]) -> tuple[Tensor, ...] | None:
-        """All samples of these batches, concatenated; None unless they come from one array source."""
+        """The samples of all batches, concatenated; None unless all come from one source with arrays."""
         same = IndexedBatch.of_one_source(batches)
         if not same:
             return None
@@ -213,7 +220,7 @@ class IndexedBatch(Batch):
 
 
 class EvenBatches(Sequence[Batch]):
-    """C mini-batches of B samples from one plain source, given by `indices` [C, B]; one gather fetches all."""
+    """C mini-batches of B samples each, from one `BatchSource` that is `plain`; indices: sample indices [C, B]."""
 
     def __init__(self, source: BatchSource, indices: Ints):
         self.source, self.indices = source, indices
@@ -225,13 +232,13 @@ class EvenBatches(Sequence[Batch]):
         return self.source.batch(self.indices[k])
 
     def stacked(self) -> tuple[Tensor, ...]:
-        """The contents of all batches [C, B, ...]."""
+        """The contents of all batches as tensors [C, B, ...], read by one call of `gather`."""
         content = self.source.gather(self.indices.reshape(-1))
         return tuple(t.unflatten(0, self.indices.shape) for t in content)
 
 
 def sizes_of(batches: Sequence[Batch]) -> list[int]:
-    """The number of samples in each of these batches."""
+    """The numbers of samples of these batches."""
     if isinstance(batches, EvenBatches):
         return [batches.indices.shape[1]] * len(batches)
     return [b.size for b in batches]
@@ -239,9 +246,10 @@ def sizes_of(batches: Sequence[Batch]) -> list[int]:
 
 @dataclass(frozen=True)
 class Shards:
-    """The samples of each client: all index lists in one array, which can lie in shared memory.
+    """The sample indices of each client, in one array that processes can share.
 
-    indices: int64 [sum n_i]; offsets: int64 [N + 1]; client i owns indices[offsets[i]:offsets[i+1]].
+    N clients have n_i samples each. indices: int64 [sum n_i]; offsets: int64 [N + 1]; client i owns the samples
+    indices[offsets[i]:offsets[i+1]].
     """
 
     indices: Ints
@@ -258,5 +266,5 @@ class Shards:
 
     @property
     def sizes(self) -> Ints:
-        """The numbers n_i of samples, int64 [N]."""
+        """The number of samples n_i of each of the N clients, int64 [N]."""
         return np.diff(self.offsets)

@@ -1,4 +1,4 @@
-"""The values that one call of `training_step` logs: tensors by name, which are read only after the local work."""
+"""The values that one call of `training_step` logs by `self.log`: tensors by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class LogCall(NamedTuple):
-    """A call of `self.log`."""
+    """A call of Lightning's `self.log` in `training_step`, with its arguments."""
 
     name: str
     value: Any
@@ -18,10 +18,11 @@ class LogCall(NamedTuple):
 
 
 class StepLog:
-    """The logged values of the current local step.
+    """The values that the current local step has logged.
 
-    A value has one entry per client if the step serves several. sink: receives each call of `self.log`; None: calls are
-    ignored. options: the options of the newest call for each name in `values`.
+    values: name -> tensor, with one entry per client if one step serves several clients. options: name -> options of
+    the last call of `self.log` with this name. sink: receives the calls of `self.log` when a recorded step is replayed;
+    None: replays drop them.
     """
 
     def __init__(self) -> None:
@@ -31,13 +32,13 @@ class StepLog:
         self._noted: list[LogCall] | None = None
 
     def take(self) -> dict[str, Tensor]:
-        """Returns the values logged since the last call, and removes them."""
+        """Returns the values logged since the last `take`, and removes them."""
         values, self.values = self.values, {}
         return values
 
     @contextmanager
     def calls(self) -> Iterator[list[LogCall]]:
-        """A context with a list that records all calls of `self.log`, besides their usual effect."""
+        """A context with a list to which `note` adds all calls of `self.log`."""
         before, self._noted = self._noted, []
         try:
             yield self._noted
@@ -45,6 +46,6 @@ class StepLog:
             self._noted = before
 
     def note(self, name: str, value: Any, options: dict[str, Any]) -> None:
-        """Records a call of `self.log` in the list of `calls`."""
+        """Adds a call of `self.log` to the list of `calls`; does nothing outside that context."""
         if self._noted is not None:
             self._noted.append(LogCall(name, value, options))

@@ -1,4 +1,7 @@
-"""Methods whose server needs only weighted sums of the uploads, so that workers can add up uploads first."""
+"""Methods whose server step needs only weighted sums of the uploads.
+
+Workers can then add up the uploads of their clients and send the sums only.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +14,26 @@ from raylfl.core.population import Floats, Round
 from raylfl.core.reduce import weighted_sum
 
 Coefficients = dict[str, Floats | float | tuple[str, Floats | float]]
-"""Coefficients c_i of sum_{i in R} c_i upload_i by the name of the upload: [R], or one number for all clients.
+"""Name of a sum -> the coefficients c of sum_{i in R} c_i upload_i over the received clients R.
 
-A sum under a name of its own is given as a pair (name of the upload, c).
+c: an array [R], or one number for all clients. A sum has the name of its upload; a sum with another name is given as a
+pair (name of the upload, c).
 """
 
 
 class Summing(Algorithm):
-    """A method whose server step is a function of weighted sums of the uploads: FedAvg and most others."""
+    """A method whose server step is a function of weighted sums of the uploads, such as FedAvg and most others."""
 
     @abstractmethod
     def sum_coefficients(self, server: ServerState, r: Round) -> Coefficients:
-        """The coefficients of the sums that the server step needs.
+        """The coefficients of the sums that the server step needs, by the names of the sums.
 
-        It is called before the local work, with the arguments `server` and `r` of the server step.
+        It is called before the local work, with the arguments `server` and `r` that the server step will get.
         """
 
     @abstractmethod
     def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
-        """(new server state, info) from the sums [d], which are named as in `sum_coefficients`."""
+        """(new server state, metrics to log) of a round, from the sums [d], named as in `sum_coefficients`."""
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
         terms = coefficients_of(self, server, r)
@@ -38,7 +42,10 @@ class Summing(Algorithm):
 
 
 def coefficients_of(method: Summing, server: ServerState, r: Round) -> dict[str, tuple[str, Floats]]:
-    """Sum name -> (name of the upload, coefficients [R]), for all sums of a method."""
+    """Name of a sum -> (name of its upload, coefficients [R]), for all sums of the method in this round.
+
+    server, r: the arguments of the server step.
+    """
     terms = {
         name: term if isinstance(term, tuple) else (name, term)
         for name, term in method.sum_coefficients(server, r).items()
@@ -47,7 +54,7 @@ def coefficients_of(method: Summing, server: ServerState, r: Round) -> dict[str,
 
 
 def reads_rows(algorithm: Algorithm) -> str | None:
-    """The reason why the uploads of single clients must reach the server; None: weighted sums are enough."""
+    """The reason why the server needs the uploads of single clients; None: weighted sums are enough."""
     if algorithm.__class__.server_step is not Summing.server_step:
         return "the method's server step reads the uploads of single clients"
     if algorithm.samples_by_norm:

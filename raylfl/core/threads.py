@@ -1,7 +1,7 @@
 """Threads: server computations on several cores, and BLAS limited to one thread.
 
-A computation is cut into pieces that depend on the problem only, and one thread computes each piece. The bits are
-therefore the same for any number of cores.
+A computation is cut into pieces, each computed by one thread. The pieces, and therefore the bits of the result, do not
+depend on the number of cores.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 P = TypeVar("P")
 R = TypeVar("R")
-MOST = 8  # threads: memory bandwidth limits the gain of more
+MOST = 8  # largest number of threads; memory bandwidth limits the gain of more
 
 
 def on_all_cores(work: Callable[[P], R], pieces: Iterable[P]) -> list[R]:
-    """The results [work(piece), ...], computed in parallel; for kernels that release the GIL."""
+    """The results [work(piece), ...] in order, computed by several threads; for work that releases the GIL."""
     pieces, count = list(pieces), min(cores(), MOST)
     if min(len(pieces), count) < 2:
         return list(map(work, pieces))
@@ -40,15 +40,15 @@ def cores() -> int:
 
 @cache
 def _threads(process: int, count: int) -> ThreadPoolExecutor:
-    """The thread pool of this process; keyed by the process id, because a fork has none of its parent's threads."""
+    """The pool of `count` threads of the process with this id; a fork has its own, as it inherits no threads."""
     return ThreadPoolExecutor(count, "raylfl", initializer=limit_threads, initargs=(1,))
 
 
 def limit_threads(count: int) -> None:
-    """Sets torch's number of threads for computations that this thread starts.
+    """Sets torch's number of threads for computations that the calling thread starts.
 
-    At a thread's first computation, torch gives it the number that any thread of the process set last, even if this
-    thread has set its own before. Reading the number counts as a first computation and therefore comes first.
+    Torch initialises the number at a thread's first computation, and would then overwrite a number that the thread has
+    set before. The function therefore reads the number first, which counts as a computation.
     """
     torch.get_num_threads()
     torch.set_num_threads(count)
@@ -58,8 +58,8 @@ def limit_threads(count: int) -> None:
 def one_thread() -> Iterator[None]:
     """A context that limits torch, BLAS and LAPACK to one thread.
 
-    Their sums depend on the number of threads, and OpenBLAS threads occupy their cores for 100 ms after each call. The
-    limit applies to the libraries loaded so far: import a library with a BLAS of its own (scipy) first.
+    The bits of their sums depend on the number of threads, and idle OpenBLAS threads occupy their cores for 100 ms
+    after each call. The limit applies to the libraries loaded so far: import a package with its own BLAS (scipy) first.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -74,7 +74,7 @@ def one_thread() -> Iterator[None]:
 def _pools(libraries: object) -> ThreadpoolController:
     """The thread pools of the BLAS and OpenMP libraries in the process.
 
-    libraries: a key of the loaded libraries; a new key, which may mean another BLAS, starts a new search (1 ms).
+    libraries: the key from `loaded_libraries`. The search takes 1 ms and is repeated for a new key only.
     """
     from threadpoolctl import ThreadpoolController
 
@@ -82,9 +82,9 @@ def _pools(libraries: object) -> ThreadpoolController:
 
 
 def loaded_libraries() -> object:
-    """A key of the loaded shared libraries: the loader's counts of libraries loaded and unloaded so far (5 us).
+    """A key that changes with the set of loaded shared libraries; reading it takes 5 us.
 
-    Where the loader has no such counts (not on Linux), each call returns a different key.
+    On Linux it is the loader's counts of libraries loaded and unloaded so far. Elsewhere each call returns a new key.
     """
     counts: list[tuple[int, int]] = []
 
@@ -104,7 +104,7 @@ def _loader() -> Any:
 
 
 class _Library(ctypes.Structure):
-    """The ctypes form of `struct dl_phdr_info` in link.h, which describes a loaded library."""
+    """The C structure `dl_phdr_info` of link.h, which describes a loaded library."""
 
     _fields_ = [
         ("address", ctypes.c_void_p),

@@ -1,13 +1,13 @@
 """Topologies: the order in which a cohort works, the messages it exchanges, and the duration of a round.
 
     Star    server -> clients -> server, all clients in parallel       FedAvg and most methods
-    Ring    server -> client -> ... -> client -> server, in sequence   SFL (cyclic weight transfer)
-    Relay   server -> client -> server -> client -> ..., in sequence   centralised SSL
+    Ring    server -> client -> ... -> client -> server, in sequence   sequential federated learning (SFL)
+    Relay   server -> client -> server -> client -> ..., in sequence   centralised sequential split learning (SSL)
     Alone   one client owns all data; nothing is sent                  centralised training
-    Peers   nodes that keep rows of their own and exchange them along the edges of a graph, without a server
+    Peers   nodes exchange parameters along the edges of a graph       decentralised methods, without a server
 
-An algorithm names its topology, and the round calls the topology's methods. A new topology is a subclass with its own
-order, exchange, traffic and round time.
+An algorithm names its topology in `Algorithm.topology`, and the round calls the topology's methods. A new topology is a
+subclass that overrides the order, exchange, traffic or duration.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from raylfl.core.population import Floats, Ints
 
 
 class Traffic(NamedTuple):
-    """Floats sent in a round: client -> server, server -> client, client -> client."""
+    """Numbers of floats sent in a round.
+
+    uplink: client -> server; downlink: server -> client; peer: client -> client.
+    """
 
     uplink: int
     downlink: int
@@ -31,49 +34,56 @@ class Traffic(NamedTuple):
 
 
 class Network(Protocol):
-    """The two ways to carry out a cohort's tasks; implemented by `raylfl.runtime.workers.backend.Backend`."""
+    """The two ways to carry out the local work of a cohort; `raylfl.runtime.workers.backend.Backend` implements them.
+
+    A task is the local work of one or several clients. client_states: for each task, handles of its clients' states.
+    Each call returns the deferred results of all tasks, in task order.
+    """
 
     def run(self, tasks: Any, broadcast: Any, client_states: Any) -> Deferred[Any]:
-        """Runs all tasks, each from the broadcast."""
+        """Runs all tasks independently, each from the broadcast."""
 
     def run_ring(self, tasks: Any, broadcast: Any, client_states: Any, received: Sequence[bool]) -> Deferred[Any]:
-        """Runs the tasks in sequence, each from the result of the last task before it whose upload is received."""
+        """Runs the tasks in sequence: each starts from the last received upload, the first from the broadcast.
+
+        received: for each task, whether its upload is received.
+        """
 
 
 class Topology(ABC):
-    """The exchange of models in a round; an object without state."""
+    """The interface of a topology: how models are exchanged in a round. Objects have no state."""
 
     sequential: bool = False
     """Whether the clients of a cohort work one after the other, each from the result of the previous client."""
     peers: bool = False
-    """Whether clients are nodes of the config's graph, between which rows travel in place of uploads to a server."""
+    """Whether clients are nodes of the configured graph and exchange their parameters with neighbours, not a server."""
 
     def owners(self, clients: Sequence[Ints]) -> list[Ints]:
-        """The sample indices of each training client, from the shards of the partition; default: unchanged."""
+        """The sample indices of each client in training; default: `clients`, the sample indices by the partition."""
         return list(clients)
 
     def order(self, count: int, rng: np.random.Generator) -> Ints:
-        """The order in which the `count` clients of a cohort work, a permutation [C]; default: as drawn."""
+        """The order in which the C = `count` clients of a cohort work, a permutation [C]; default: as sampled."""
         return np.arange(count)
 
     def exchange(
         self, network: Network, tasks: Any, broadcast: Any, client_states: Any, received: Sequence[bool]
     ) -> Deferred[Any]:
-        """Starts the cohort's tasks; returns their deferred results, whose uploads the server receives.
+        """Starts the local work of a cohort through `network`; returns the deferred results of its tasks.
 
-        received: for each task, whether its upload is received.
+        The arguments are those of `Network`. received: for each task, whether its upload is received.
         """
         return network.run(tasks, broadcast, client_states)
 
     @abstractmethod
     def traffic(self, sampled: int, up: int, down: int) -> Traffic:
-        """Floats sent in a round with `sampled` clients; up: floats of one upload; down: floats of one broadcast."""
+        """The traffic of a round with `sampled` clients; up: floats of one upload; down: floats of one broadcast."""
 
     def hops(self, cohort: Ints) -> Ints:
-        """The messages of a round as rows (from, to, client) [M, 3].
+        """The M messages of a round as rows (from, to, client) [M, 3].
 
-        from, to: client ids, -1 for the server. client: the position in the cohort of the client that waits for the
-        message, to whose time it is added.
+        from, to: client ids, -1 for the server. client: the position in the cohort of the client whose time includes
+        the message.
         """
         at = np.arange(len(cohort))
         server = np.full(len(cohort), -1)
@@ -81,7 +91,7 @@ class Topology(ABC):
 
     @abstractmethod
     def round_seconds(self, client_seconds: Floats) -> float:
-        """Virtual seconds of a round, from the virtual seconds of its clients [C], C >= 1."""
+        """The virtual seconds of a round, from the virtual seconds of each of its clients [C], C >= 1."""
 
 
 class Star(Topology):
@@ -95,7 +105,7 @@ class Star(Topology):
 
 
 class Ring(Topology):
-    """The model passes through the cohort in a fresh random order; the last client sends it to the server."""
+    """The model passes from client to client, in a new random order each round; the last sends it to the server."""
 
     sequential = True
 
@@ -120,7 +130,7 @@ class Ring(Topology):
 
 
 class Relay(Ring):
-    """A ring whose models travel through the server: every client receives from it and sends back to it."""
+    """A ring through the server: every client receives the model from the server and sends it back to the server."""
 
     def traffic(self, sampled: int, up: int, down: int) -> Traffic:
         return Traffic(sampled * down, sampled * down)
@@ -145,9 +155,9 @@ class Alone(Star):
 
 
 class Peers(Star):
-    """Every node starts from its own rows and sends them to its neighbours; nodes work in parallel.
+    """Every node starts from its own parameters and sends them to its neighbours; nodes work in parallel.
 
-    The graph of a round is in `Round.edges`; its messages are counted from there.
+    `traffic` is 0 here: the messages of a round are counted from its graph, `Round.edges`.
     """
 
     peers = True

@@ -9,9 +9,9 @@ from typing import Any
 
 @contextmanager
 def torch_defaults() -> Iterator[None]:
-    """A context with torch's default settings, so that a run has the same bits whatever its caller has set.
+    """A context with torch's default settings, in which the bits of a run do not depend on the caller's settings.
 
-    It covers default dtype and device, autocast, no_grad, inference_mode and the precision of matrix products. The
+    It sets the default dtype and device, autocast, grad mode, inference mode and the precision of matrix products. The
     caller's settings are restored on exit.
     """
     import torch  # late: the Python interface uses this before torch is needed
@@ -34,9 +34,9 @@ def torch_defaults() -> Iterator[None]:
 
 @contextmanager
 def checks_without_symbols() -> Iterator[None]:
-    """A context in which torch's internal checks do not import its symbolic shapes (sympy, 480 modules, 0.4 s).
+    """A context in which torch's internal checks do not import its symbolic shapes, which would import sympy (0.4 s).
 
-    A vmapped cross-entropy runs such a check.
+    A cross-entropy under vmap runs such a check.
     """
     import torch
 

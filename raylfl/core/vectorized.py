@@ -1,11 +1,12 @@
-"""The vectorised oracle: losses and gradients of a whole micro-cohort in one call, by torch.func.
+"""The vectorised oracle: losses and gradients of several clients in one call, by torch.func.
 
-The losses of C clients are one vmapped forward pass of `training_step` at X [C, d]. Row i of the gradient of their sum
-is client i's own gradient, because no other client's loss depends on row i. On a GPU this is many times faster than C
-passes; on a CPU only for small models without convolutions. A module may define the same losses as a method
-`cohort_losses(parameters, batch)`, which then replaces the vmap: batched matrix products have neither vmap's overhead
-nor its missing rules. The two forms differ in the last bits; a rule on the config and the model chooses between them,
-never a timing.
+One forward pass of `training_step` under vmap gives the losses of C clients at their parameters X [C, d]. Row i of the
+gradient of the sum of these losses is client i's gradient, because no other client's loss depends on row i. On a GPU
+this is many times faster than C passes; on a CPU it is faster only for small models without convolutions.
+
+A module may define a method `cohort_losses(parameters, batch)`, which then computes the losses instead of vmap: batched
+matrix products have less overhead, and work where operators have no vmap rule. The results of the two methods differ in
+the last bits. The config and the model decide which one is used, never a timing.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from raylfl.core.samples import EvenBatches, IndexedBatch, sizes_of
 from raylfl.core.step_log import StepLog
 from raylfl.core.torch_state import checks_without_symbols
 
-LARGEST_ON_CPU = 150_000  # d: beyond it the rows fall out of the caches and one client at a time is faster
-LARGEST_SAMPLE = 1000  # mean number of entries per sample in an operator's result; beyond it likewise
+LARGEST_ON_CPU = 150_000  # largest d; more parameters do not fit in the caches, and one client at a time is faster
+LARGEST_SAMPLE = 1000  # largest mean number of entries per sample in an operator's result, for the same reason
 SEEN = 8  # calls of one shape before it is recorded: recording costs as much as eight calls save
-MOST_FILLED = 2  # largest ratio of filled-up to real samples; beyond it, one call per batch size
+MOST_FILLED = 2  # largest ratio of all samples to real samples in filled-up batches; else one call per batch size
 DENSE = Way("cohort", "clients of a call together: dense layers as batched matrix products")
 BY_HAND = Way("cohort", "clients of a call together: the model's own cohort_losses")
 VMAP = Way("cohort", "clients of a call together: vmap over training_step")
@@ -44,9 +45,9 @@ RECURRENT = (nn.RNNBase,)
 
 
 def refusal(flat: FlatModule, device: torch.device, setting: str) -> str | None:
-    """The reason why this model is not vectorised; None if it is.
+    """The reason why this model's clients run one at a time; None if they run in vectorised calls.
 
-    setting: `runtime.vectorize` (auto, always or never).
+    setting: the option `runtime.vectorize` (auto, always or never).
     """
     if setting == "never":
         return "runtime.vectorize=never"
@@ -65,10 +66,10 @@ def refusal(flat: FlatModule, device: torch.device, setting: str) -> str | None:
 
 
 def large_samples(flat: FlatModule, loss: Callable[[Any], Tensor], one: Any, two: Any) -> str | None:
-    """The reason why a step with large samples (attention over a sequence) runs one client at a time on a CPU.
+    """The reason why a step with large samples runs one client at a time on a CPU; None if it may be vectorised.
 
-    None if the step may be vectorised. one, two: the contents of batches of one and two samples, on which the step is
-    recorded. loss: gives the loss of a content.
+    Attention over a sequence makes such samples. one, two: the contents of a batch of one sample and of one of two
+    samples, for which the step is recorded. loss: gives the loss of a content.
     """
     both = _made(flat, loss, two)
     if both is None or both[0] <= LARGEST_SAMPLE * both[1]:
@@ -80,7 +81,7 @@ def large_samples(flat: FlatModule, loss: Callable[[Any], Tensor], one: Any, two
 
 
 def _made(flat: FlatModule, loss: Callable[[Any], Tensor], content: Any) -> tuple[int, int] | None:
-    """(entries, tensors) that the operators of a step on this batch make; None if it cannot be recorded."""
+    """How many (entries, tensors) the operators of a step create for this batch; None if it cannot be recorded."""
     found = recorded(flat.module, flat.parameters, content, loss)
     if found is None:
         return None
@@ -89,14 +90,14 @@ def _made(flat: FlatModule, loss: Callable[[Any], Tensor], content: Any) -> tupl
 
 
 class _Step(nn.Module):
-    """`training_step` as a forward pass, so that torch.func can call it with other parameters."""
+    """A module whose forward pass is `training_step`, for calls by torch.func with given parameters."""
 
     def __init__(self, module: Any, log: StepLog):
         super().__init__()
         self.module, self.log = module, log
 
     def forward(self, *batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss, and the values that the step logged."""
+        """(loss, logged values by name) of the step on a batch."""
         loss = loss_of(self.module.training_step(batch, 0), self.module)
         return loss, self.log.take()
 
@@ -106,7 +107,7 @@ _Result = tuple[Tensor, dict[str, Tensor], list[Tensor]]  # losses, logged value
 
 
 class VectorizedOracle(Oracle):
-    """Gradients of C clients by one vmapped forward pass and one backward pass."""
+    """Gradients of C clients by one forward pass for all of them and one backward pass."""
 
     def __init__(
         self,
@@ -116,11 +117,12 @@ class VectorizedOracle(Oracle):
         log: StepLog | None = None,
         step: str = "auto",
     ):
-        """An oracle of this module.
+        """An oracle of the module `flat.module`.
 
-        autocast: the precision context of the device. by_hand: whether to replace vmap by batched matrix products where
-        possible, from a translation of the recorded step or the model's `cohort_losses`. log: receives the values that
-        `training_step` logs. step: `autograd` turns off replays, which are used on a CPU.
+        autocast: makes the precision context of the forward passes. by_hand: whether to replace vmap by batched matrix
+        products where possible, from a translation of the recorded step or the model's `cohort_losses`. log: receives
+        the values that `training_step` logs. step: `autograd` turns off the replay of recorded steps, which is used on
+        CPUs only.
         """
         super().__init__()
         self.flat, self.autocast, self.log = flat, autocast, log or StepLog()
@@ -144,7 +146,7 @@ class VectorizedOracle(Oracle):
             self.steps.refusal = f"runtime.step={step}"
 
     def _loss(self, parameters: list[Tensor], buffers: list[Tensor], batch: tuple[Tensor, ...]) -> _Result:
-        """One client's loss, logged values and buffers after the step."""
+        """(loss, logged values, new buffers) of one client's step; torch.func maps it over clients."""
         named = {name: parameters[k] for name, k in self.places}
         named |= {name: buffers[k] for name, k in self.buffer_places}
         loss, logged = functional_call(self.step, named, batch, tie_weights=False)
@@ -163,11 +165,11 @@ class VectorizedOracle(Oracle):
         return self.flat.params.new_empty(count, self.flat.width)
 
     def write_buffers(self, rows: Tensor) -> None:
-        """Sets the buffers of the next calls' clients, rows [C, b]."""
+        """Sets the buffers of the clients of the next calls; rows: [C, b]."""
         self.buffers.write(rows)
 
     def read_buffers(self) -> Tensor:
-        """The buffers of all clients, [C, b]."""
+        """The buffers of all clients after the last call, [C, b]."""
         return self.buffers.read()
 
     def reorder(self, order: np.ndarray) -> None:
@@ -176,7 +178,7 @@ class VectorizedOracle(Oracle):
     def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
         """(losses [C], gradients [C, d]); batches of unequal sizes are filled up, or take one call per size.
 
-        The generators are seeded once per call, with the seed of its first client.
+        The global random generators are seeded once per call, with seeds(k) of its first client k.
         """
         sizes = sizes_of(batches)
         self.buffers.fill(len(batches))
@@ -199,9 +201,9 @@ class VectorizedOracle(Oracle):
     def _together(
         self, x: Tensor, batches: Sequence[Batch], seed: Callable[[], int], rows: Rows
     ) -> tuple[Tensor, Tensor]:
-        """(losses [C], gradients [C, d]) of C batches of one size, in one call.
+        """(losses [C], gradients [C, d]) of C batches of equal size, in one call.
 
-        x: the clients' parameters [C, d]. seed: gives the seed of the global generators; it is called only if the step
+        x: the parameters [C, d]. seed: gives the seed of the global random generators; it is called only if the step
         may draw random numbers. rows: the positions of these clients in the cohort.
         """
         if batches[0].random:
@@ -221,9 +223,9 @@ class VectorizedOracle(Oracle):
         return losses, g
 
     def losses(self, given: _Given) -> Tensor:
-        """The losses [C] of C clients, with autograd's graph; buffers change in place.
+        """The losses [C] of C clients with their autograd graph; changes the buffers in place.
 
-        given: the parameters [C, d], the buffers [C, *shape] and the batches [C, B, ...].
+        given: (parameters [C, d], buffers [C, *shape], batches [C, B, ...]).
         """
         x, buffers, batch = given
         self._weights = [view.detach().requires_grad_() for view in self.flat.views(x)]
@@ -240,7 +242,7 @@ class VectorizedOracle(Oracle):
         return losses
 
     def _replayed(self, name: str, values: Tensor, **options: Any) -> None:
-        """Logs the values [C] of a `self.log` call with this name and these options, after a replay."""
+        """Logs the values [C] of a `self.log` call of a replayed step, with the call's name and options."""
         assert self.log.sink is not None
         self.log.sink(name, values[0], **options)
         self.log.values[name] = values
@@ -251,7 +253,7 @@ class VectorizedOracle(Oracle):
     def _dense(self, content: Sequence[Tensor], sizes: Sequence[int] = ()) -> Innermost | None:
         """The module's step translated to batched matrix products; None if it has no such translation.
 
-        content: batches [C, B, ...]. sizes: for batches that were filled up, the true number of samples of each.
+        content: batches [C, B, ...]. sizes: for filled-up batches, the number of real samples of each.
         """
         if self.innermost is None or not takes(content, ndim=2):
             return None
@@ -270,10 +272,10 @@ class VectorizedOracle(Oracle):
 
 
 def places_of(tensors: Sequence[Tensor], module: nn.Module, kind: str = "_parameters") -> list[tuple[str, int]]:
-    """(attribute name, number of its tensor) of every attribute of the module that holds one of these tensors.
+    """(attribute path, number of its tensor) of every attribute of the module that is one of these tensors.
 
-    A shared submodule counts once: torch's functional_call replaces by name, and a submodule with two names would keep
-    the second name's temporary tensors. kind: `_parameters` or `_buffers`.
+    A submodule with two names is listed once: torch's functional_call replaces attributes by name, and would leave
+    temporary tensors in a submodule that it replaces twice. kind: `_parameters` or `_buffers`.
     """
     number = {id(p): k for k, p in enumerate(tensors)}
     held = [(f"{path}.{name}", p) for path, part in module.named_modules() for name, p in getattr(part, kind).items()]
@@ -281,11 +283,11 @@ def places_of(tensors: Sequence[Tensor], module: nn.Module, kind: str = "_parame
 
 
 def filled_up(batches: Sequence[Batch], sizes: Sequence[int]) -> tuple[Tensor, ...] | None:
-    """Batches (inputs, labels) of unequal sizes as tensors [C, B, ...], the shorter ones filled up.
+    """Batches (inputs, labels) of unequal sizes as tensors [C, B, ...], of which the shorter ones are filled up.
 
-    sizes: the number of samples of each batch. A batch is filled up with its own first sample under the label
-    `IGNORED`. None for batches of another form, not from one plain data set, or so unequal that one call per size is
-    less work.
+    A batch is filled up with copies of its first sample and the label `IGNORED`, which cross-entropy leaves out. sizes:
+    the number of samples of each batch. None for batches of another form, empty batches, batches that are not from one
+    `BatchSource` that is `plain`, and sizes so unequal that one call per size is less work.
     """
     indexed = IndexedBatch.of_one_source(batches)
     if (
@@ -306,7 +308,7 @@ def filled_up(batches: Sequence[Batch], sizes: Sequence[int]) -> tuple[Tensor, .
 
 
 def stacked(batches: Sequence[Batch]) -> tuple[Tensor, ...]:
-    """Batches of one size as tensors [C, B, ...]; a single gather if all come from one data set."""
+    """Batches of equal size as tensors [C, B, ...], read by one call of `gather` if all come from one source."""
     if isinstance(batches, EvenBatches):
         return batches.stacked()
     together = IndexedBatch.together(batches)
