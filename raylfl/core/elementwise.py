@@ -13,7 +13,7 @@ SPAN = 2**18  # numbers in a block; the temporary results of a block fit in the 
 
 
 def elementwise(step: Callable[..., tuple[Tensor, ...]], *vectors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors step(*vectors), computed on blocks of columns in parallel; the bits are those of a single call.
+    """The tensors step(*vectors), computed on blocks of columns in parallel, with the same bits as one call.
 
     vectors: vectors [d] or matrices [R, d]. Column j of a result must depend on columns j of the vectors only.
 

@@ -136,7 +136,7 @@ class Part:
     def __call__(self, *pieces: Tensor) -> Tensor:
         """The new rows [T, ...] from the rows [S, ...], given as one tensor or as several consecutive tensors.
 
-        The order of the sum for a target depends on its own entries of the matrix only: the order of a matrix-vector
+        The order of the sum for a target depends on the target's row of the matrix only: the order of a matrix-vector
         product (dense); the target's row first, then its neighbours', with fused multiply-adds (single precision); or
         pairwise as in `raylfl.core.reduce.tree_sum` (double precision, and sums with all weights 1).
         """
@@ -298,10 +298,10 @@ class Edges:
         return w.lazy() if self.weights == "lazy" else w
 
     def row(self, nodes: Ints) -> Mixing:
-        """The row-stochastic matrix R of these working nodes; W of `doubly` if the config sets such weights.
+        """The row-stochastic matrix R of these working nodes.
 
-        The weights of a node's own vector and of each received vector are 1 / (1 + number of messages that it
-        receives).
+        It is the matrix W of `doubly` if the config sets doubly stochastic weights. Otherwise, the weights of a node's
+        own vector and of each received vector are 1 / (1 + number of messages that it receives).
         """
         if self.weights in DOUBLY:
             return self.doubly(nodes)
@@ -310,10 +310,10 @@ class Edges:
         return Mixing(share, sources, targets, share[targets])
 
     def column(self, nodes: Ints) -> Mixing:
-        """The column-stochastic matrix C of these working nodes; W of `doubly` if the config sets such weights.
+        """The column-stochastic matrix C of these working nodes.
 
-        The weight of a node's vector, at each receiver and at the node itself, is 1 / (1 + number of its messages that
-        arrive).
+        It is the matrix W of `doubly` if the config sets doubly stochastic weights. Otherwise, the weight of a node's
+        vector, at each receiver and at the node itself, is 1 / (1 + number of its messages that arrive).
         """
         if self.weights in DOUBLY:
             return self.doubly(nodes)

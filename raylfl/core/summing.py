@@ -22,7 +22,7 @@ pair (name of the upload, c).
 
 
 class Summing(Algorithm):
-    """A method whose server step is a function of weighted sums of the uploads, such as FedAvg and most others."""
+    """A method whose server step is a function of weighted sums of the uploads, such as FedAvg."""
 
     @abstractmethod
     def sum_coefficients(self, server: ServerState, r: Round) -> Coefficients:
