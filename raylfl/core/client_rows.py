@@ -18,7 +18,7 @@ from raylfl.core.threads import on_all_cores
 class Table:
     """A map from client to row [d]; a row is 0 until it is first written, and takes memory only from then on.
 
-    It is the only server state that changes in place: the server step writes the rows of the received clients. Rows
+    It is the only server state that is changed in place: the server step writes the rows of the received clients. Rows
     are stored in the order of their first writes (`clients`, `matrix`); a very large matrix is stored in a file
     (`raylfl.core.large`).
     """

@@ -41,7 +41,7 @@ class CohortBuffers:
             self.held = [b.detach().expand(count, *b.shape).clone() for b in self.like]
 
     def of(self, rows: Rows) -> list[Tensor]:
-        """The buffers of the clients `rows`, one tensor [len(rows), *shape] each: views for a slice, copies for a list."""
+        """The buffers of the clients `rows`, [len(rows), *shape] each: views for a slice, copies for a list."""
         return [b[rows] for b in self.held]
 
     def keep(self, rows: Rows, after: Sequence[Tensor]) -> None:

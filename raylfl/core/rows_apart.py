@@ -73,14 +73,14 @@ class RowsApart(Tensor):
 
 
 def columns(rows: Tensor, span: slice) -> Tensor:
-    """The columns `span` of rows [..., d]: a view, or a copy for `RowsApart`."""
+    """The columns `span` of rows [..., d]: a view, or a copy if `rows` is a `RowsApart`."""
     if isinstance(rows, RowsApart):
         return torch.cat([piece[:, span] for piece in rows.pieces])
     return rows[..., span]
 
 
 def select(rows: Tensor, index: Sequence[int]) -> Tensor:
-    """The rows with these n numbers, [n, d]: a copy, or a `RowsApart` of views for `RowsApart`."""
+    """The n rows numbered `index` [n, d]: a copy, or a `RowsApart` of views if `rows` is one."""
     if not isinstance(rows, RowsApart):
         return rows[torch.as_tensor(index, dtype=torch.int64)]
     if not len(index):
