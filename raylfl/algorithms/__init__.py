@@ -1,12 +1,22 @@
 """The training methods, one file for each method or family of methods; `ALGORITHMS` maps config names to them.
 
-Symbols that the files share: x: the server's model [d]; x_i: the model of client i; f_i: its objective;
-F = sum_i w_i f_i: the objective of the run, with importance weights w_i; N: clients; R: the clients whose uploads were
-received in the round; K_i: local steps of client i; eta, gamma: local and server learning rate;
-U_i = x - x_i: the update of client i after its local steps; c_i: coefficients of the option `aggregate`
-(`raylfl.algorithms.aggregation`); |a_i|_1: the local work of client i, K_i for plain SGD
-(`raylfl.core.local_rule.a_norm`); W: the mixing matrix of a method without a server. `seen`, in a shape: the number of
-clients received so far.
+Symbols that the files share, for one round:
+
+    x, d         the server's model [d] and its number of parameters
+    x_i, f_i     model and objective of client i
+    w_i, F       importance weight of client i (sum 1); F = sum_i w_i f_i, the objective of the run
+    N, S, R      number of clients; set of the sampled clients; set of the clients whose uploads were received
+    p_i, s_i, M  sampling probability of client i; times that it was drawn; M = sum_i s_i
+    q_i          probability that the upload of client i is lost
+    K_i          local steps of client i; K if it is the same for all clients
+    |a_i|_1      local work of client i, K_i for plain SGD (`raylfl.core.local_rule.a_norm`)
+    eta, gamma   local and server learning rate
+    U_i          update x - x_i of client i after its local steps, from the start x
+    c_i          coefficient of U_i, from the option `aggregate` (`raylfl.algorithms.aggregation`)
+    W, W~        mixing matrix of a method without a server; (I + W)/2
+    seen         in a shape: the number of clients received so far
+    a ~ b        a is proportional to b
+    1{...}       1 if the condition holds, else 0
 """
 
 from __future__ import annotations

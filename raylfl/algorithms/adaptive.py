@@ -1,6 +1,6 @@
 """FedAdagrad, FedAdam, FedYogi: an adaptive optimiser at the server, applied to the mean update.
 
-Reddi et al., ICLR 2021, Alg. 2.
+Reddi et al., ICLR 2021, Alg. 2. Symbols as in `raylfl.algorithms`.
 
 State    server x, m, v [d], m = 0 and v = tau^2 at first; clients none.
 Sent     d floats down (x), d floats up (U_i).
@@ -44,7 +44,7 @@ class Adaptive(Aggregating):
 
     @abstractmethod
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        """The new second moment v [d], from the old v and square = D^2."""
+        """The new second moment v [d] from the old one; square: D^2 [d], the squared aggregate of the updates."""
 
     def init_server(self, x: Tensor, population: Population) -> ServerState:
         return {"x": x.clone(), "m": torch.zeros_like(x), "v": torch.full_like(x, self.tau**2)}
@@ -84,7 +84,7 @@ class FedAdam(Adaptive):
 @ALGORITHMS.register("fedyogi", paper="Reddi et al. 2021")
 @dataclass
 class FedYogi(FedAdam):
-    """FedYogi: Yogi at the server, whose v moves by no more than (1 - b2) D^2."""
+    """FedYogi: Yogi at the server, whose second moment changes by at most (1 - b2) times the squared mean update."""
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return v - (1.0 - self.b2) * square * torch.sign(v - square)

@@ -1,6 +1,6 @@
 """The aggregation rules of the FedAvg family: the coefficients c_i in x <- x - gamma sum_{i in R} c_i U_i.
 
-    mean                  1/|R|; with draws s_i / sum_R s_j    FOCUS [1] eq. (2c)
+    mean                  s_i / sum_R s_j (1/|R| if all s_i = 1)    FOCUS [1] eq. (2c)
     weighted              w_i / sum_R w_j                      McMahan 2017
     anonymous             s_i / M                              FedACS [3] eqs. (3), (18)
     anonymous_uniform     (N/M) w_i                            [3] eqs. (19), (24)
@@ -8,9 +8,9 @@
     full                  w_i                                  [3] eq. (21)
 
 U_i = x - x_i: the update of client i; gamma: the server's learning rate; R: the received clients; s_i: times that
-client i was drawn; M: all draws of the round; N: all clients; w_i: importance weights, sum 1; p_i: sampling
-probabilities. [1] and [3] are FOCUS and FedACS. Each rule also gives the expectation of its c_i, from which the
-surrogate weights follow (`raylfl.diagnostics.surrogate`).
+client i was drawn; M: all draws of the round; N: number of clients; w_i: importance weights, sum 1; p_i: sampling
+probabilities. Each rule also gives the expectation of its c_i. The weights of the surrogate objective, which the method
+really minimises, follow from it (`raylfl.diagnostics.surrogate`).
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ from raylfl.options import Doc
 
 
 class AggregationRule(ABC):
-    """The coefficients c_i of received uploads, and their expectation."""
+    """A rule for the coefficients c_i in the server step x <- x - gamma sum_{i in R} c_i U_i."""
 
     @abstractmethod
     def coefficients(self, r: Round) -> Floats:
-        """Coefficients c_i of the received clients, float64 [R].
+        """Coefficients c_i of the received clients, float64 [C], in the order of r.cohort.
 
-        r: the round restricted to these clients (`Round.received_view`).
+        r: the round restricted to the C received clients (`Round.received_view`).
         """
 
     @abstractmethod
     def expected(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
-        """Expected coefficients E[c_i 1{i in R}] [N] up to a common factor.
+        """Expected coefficients E[c_i 1{i in R}] [N] up to a common factor; None without a closed form.
 
-        c: the system state of the round, with the failure probabilities. marginals: E[s_i] [N], lost uploads included.
-        independent: clients are sampled independently, at most once each (Bernoulli or Markov availability, and no
-        choice by the server). None if the rule has a random denominator of unknown distribution.
+        R: the set of the received clients. c: the system state of the round, with the failure probabilities.
+        marginals: E[s_i] [N], the expected number of times that client i is drawn, whether its upload is received or
+        lost. independent: clients are sampled independently, at most once each (Bernoulli or Markov availability, and
+        no choice by the server).
         """
 
     def sum(self, updates: Tensor, r: Round) -> Tensor:
@@ -56,10 +57,10 @@ class AggregationRule(ABC):
 
 
 class Mean(AggregationRule):
-    """The rule c_i = s_i / sum_R s_j.
+    """The rule c_i = s_i / sum_{j in R} s_j, with s_i the times that client i was drawn and R the received clients.
 
-    Its expectation is known if the received set is fixed, if clients are sampled independently, or if all clients have
-    the same probability to be received and the same importance weight.
+    Its expectation is known in three cases: R is fixed; clients are sampled independently; all clients have the same
+    importance weight and the same expected number of received draws.
     """
 
     def coefficients(self, r: Round) -> Floats:
@@ -74,10 +75,10 @@ class Mean(AggregationRule):
 
 
 class Weighted(AggregationRule):
-    """The rule c_i = w_i / sum_R w_j.
+    """The rule c_i = w_i / sum_{j in R} w_j, with importance weights w_i and R the received clients.
 
-    Its expectation is known if the received set is fixed. With equal weights it is also known if clients are sampled
-    independently, or all have the same probability to be received.
+    Its expectation is known if R is fixed. For equal w_i it is also known in two other cases: clients are sampled
+    independently; all clients have the same expected number of received draws.
     """
 
     def coefficients(self, r: Round) -> Floats:
@@ -91,7 +92,7 @@ class Weighted(AggregationRule):
 
 
 class Anonymous(AggregationRule):
-    """The rule c_i = s_i / M for M draws."""
+    """The rule c_i = s_i / M: client i was drawn s_i times in M draws."""
 
     def coefficients(self, r: Round) -> Floats:
         return r.draws / r.total_draws
@@ -101,7 +102,7 @@ class Anonymous(AggregationRule):
 
 
 class AnonymousUniform(AggregationRule):
-    """The rule c_i = (N/M) w_i for M draws from N clients."""
+    """The rule c_i = (N/M) w_i for M draws from N clients with importance weights w_i."""
 
     def coefficients(self, r: Round) -> Floats:
         # M, not |R|: [3] eq. (19) prints the received count, its derivation (24) uses the sampled count.
@@ -112,7 +113,10 @@ class AnonymousUniform(AggregationRule):
 
 
 class AnonymousImportance(AggregationRule):
-    """The rule c_i = s_i w_i / (M p_i) for M draws with probabilities p_i."""
+    """The rule c_i = s_i w_i / (M p_i): client i has importance weight w_i and was drawn s_i times in M draws.
+
+    p_i is the probability of client i in each draw.
+    """
 
     def coefficients(self, r: Round) -> Floats:
         if not np.isfinite(r.inclusion).all():
@@ -129,7 +133,7 @@ class AnonymousImportance(AggregationRule):
 
 
 class Full(AggregationRule):
-    """The rule c_i = w_i."""
+    """The rule c_i = w_i, the importance weight of client i."""
 
     def coefficients(self, r: Round) -> Floats:
         return r.weights
@@ -153,10 +157,14 @@ RULES: dict[str, AggregationRule] = {
 
 
 class Aggregating(Summing):
-    """A method whose server step uses D = sum_{i in R} c_i U_i, c_i from `rule`; by default it is x <- x - gamma D."""
+    """A method whose server step uses the aggregate D = sum_{i in R} c_i U_i; default step: x <- x - gamma D.
+
+    R: the received clients; U_i: the update of client i; c_i: its coefficient, from `rule`; gamma: the server's
+    learning rate.
+    """
 
     aggregate: Rule
-    """The name of the rule: an option (a field), or fixed by the method."""
+    """The name of the aggregation rule: an option of the method, or a constant of its class."""
     gamma: float
 
     @property
@@ -175,28 +183,30 @@ class Aggregating(Summing):
 
 
 def _fixed(received: Floats) -> bool:
-    """Whether the received set is not random: every client is received with probability 0 or 1."""
+    """Whether all expected numbers of received draws [N] are 0 or 1, as for a fixed set of received clients."""
     return bool(np.all((received == 0) | (received == 1)))
 
 
 def expected_share(marginals: Floats, independent: bool) -> Floats:
-    """Expected shares E[s_i / M] [N] up to a common factor, from the marginals E[s_i] [N].
+    """Expected shares E[s_i / M] [N] of client i in the M draws of a round, up to a common factor.
 
-    independent: clients are sampled independently, so that the number of draws M is random. Otherwise M is fixed, and
-    the marginals are returned.
+    marginals: E[s_i] [N], the expected number of times that client i is drawn. independent: clients are sampled
+    independently, at most once each, and M is random. Otherwise M is fixed, and the marginals are returned.
     """
     return inverse_count(marginals) if independent else marginals
 
 
 def inverse_count(probabilities: Floats) -> Floats:
-    """The expectation E[1_i / sum_j 1_j] [N] for independent 1_i ~ Bernoulli(pi_i), where 0/0 counts as 0.
+    """The expectations E[1_i / sum_j 1_j] [N] for independent 1_i ~ Bernoulli(pi_i), where 0/0 counts as 0.
 
     probabilities: pi [N]. As 1/(1 + k) = int_0^1 t^k dt, the expectation is
     pi_i int_0^1 prod_{j != i} (1 - pi_j + pi_j t) dt. The integrand is a polynomial of degree N - 1, which N/2
-    Gauss-Legendre nodes integrate exactly. Fewer nodes suffice for many clients: with
-    S = sum pi, sum_j 1_j exceeds m = S + 9 sqrt(S) + 40 with probability below 1e-17 (Bernstein), and
-    polynomials of degree D come within 2 exp(-D^2/k) of t^k on [0, 1] (Newman & Rivlin 1976), so that
-    3 sqrt(m) + 8 nodes leave an error below 1e-15.
+    Gauss-Legendre nodes integrate exactly.
+
+    Fewer nodes suffice for many clients. Let S = sum_j pi_j and m = S + 9 sqrt(S) + 40. The sum of the 1_j exceeds m
+    with probability below 1e-17 (Bernstein's inequality). For k <= m, a polynomial of degree D approximates t^k on
+    [0, 1] with an error of at most 2 exp(-D^2/k) (Newman & Rivlin 1976). The error of 3 sqrt(m) + 8 nodes is
+    therefore below 1e-15.
 
     >>> inverse_count(np.array([1.0, 0.5])).tolist()  # client 0 is alone in half of the rounds
     [0.75, 0.25]

@@ -1,10 +1,10 @@
 """c-a-FedAvg: communication-aware FedAvg, each upload divided by its probability of being received.
 
-Perazzone et al. 2022 as in FedACS [3] eq. (113).
+Perazzone et al. 2022 as in FedACS [3] eq. (113). Symbols as in `raylfl.algorithms`.
 
 State    server x [d]; clients none.
 Sent     d floats down (x), d floats up (U_i).
-Assumes  known failure probabilities q_i; M draws with replacement from p = w, s_i times client i. The division
+Assumes  known failure probabilities q_i; M draws with replacement with p = w, s_i of them of client i. The division
          corrects for links, not for unequal K_i: the method minimises sum_i Omega_i f_i with Omega_i ~ w_i |a_i|_1
          (w_i K_i for plain SGD).
 

@@ -1,15 +1,16 @@
-"""Step-length calibration: the eta of each method with which all compared methods move equally far in a round.
+"""Step-length calibration: local learning rates with which all compared methods move equally far in a round.
 
-FedACS [3] App. I.2. FedAvg with an unbiased rule and p = w moves by eta_1 T along the mean gradient, with
-T = sum w (1-q) |a|_1 (eq. (111)). The step lengths with which the other methods move equally far are
+FedACS [3] App. I.2. FedAvg with an unbiased aggregation rule and p = w moves by eta_1 T along the mean gradient, with
+T = sum_i w_i (1-q_i) |a_i|_1 (eq. (111)). The local learning rates of the other methods are
 
     fedacs                                        eta_1 T sum w / ((1-q) |a|_1)   (112)
     cafedavg, fedvarp                             eta_1 T / sum w |a|_1           (113), (115)
     fednova (sent), fedau, optimal_sampling       eta_1                           (116)
 
-eta_1: the step length of FedAvg; w: importance weights; p: sampling probabilities; q_i: failure probability of client
-i's link; |a_i|_1: its local work, K_i for plain SGD. q and K are the round's. Like p, w is normalised over the
-available clients. Clients with q_i = 1 (never received) or |a_i|_1 = 0 (no local step) are excluded; they add 0 to T.
+eta_1: the local learning rate of FedAvg; w: importance weights; p: sampling probabilities; q_i: failure probability of
+client i's link in this round; |a_i|_1: its local work in this round, K_i for plain SGD. Both w and p are normalised
+over the available clients. Clients with q_i = 1 (never received) or |a_i|_1 = 0 (no local step) are left out of all
+sums; they would add 0 to T.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ UNBIASED_RULES = ("anonymous", "anonymous_uniform", "anonymous_importance", "ful
 
 
 def check_reference(calibrate: bool, rule: str) -> None:
-    """Checks that a calibrated FedAvg (`calibrate` is true) has an unbiased rule.
+    """Checks that a calibrated FedAvg (`calibrate` is true) has an unbiased aggregation rule.
 
-    Raises BadValue for a rule normalised over the received clients, whose step is not eta_1 T.
+    Raises BadValue for a rule whose coefficients are normalised over the received clients.
     """
     if calibrate and rule not in UNBIASED_RULES:
         need = f"false with aggregate={rule}, which is normalised over the received clients"
@@ -44,7 +45,7 @@ def arrival(c: SystemInfo) -> Floats:
 
 
 def fedacs_lr(c: SystemInfo) -> float:
-    """Step length eta_2 of FedACS, eq. (112), from eta_1 = c.lr; eta_1 itself if no client can be received."""
+    """The local learning rate of FedACS, eq. (112), from FedAvg's c.lr; c.lr itself if no client can be received."""
     w, rate = normalised_over(c.population.weights, c.available), arrival(c) * c.a_norm
     live = w * rate > 0
     if not live.any():
@@ -53,9 +54,9 @@ def fedacs_lr(c: SystemInfo) -> float:
 
 
 def memory_lr(c: SystemInfo) -> float:
-    """Step length of c-a-FedAvg and FedVARP, eta_3 = eta_4 of eqs. (113), (115), from eta_1 = c.lr.
+    """The local learning rate of c-a-FedAvg and FedVARP, eqs. (113), (115) of FedACS, from FedAvg's c.lr.
 
-    It is eta_1 itself if no client can be received.
+    It is c.lr itself if no client can be received.
     """
     w, rate = normalised_over(c.population.weights, c.available), arrival(c) * c.a_norm
     live = w * rate > 0

@@ -1,5 +1,7 @@
 """Centralised training: SGD on the union of all clients' data. A reference, not a federated method.
 
+Symbols as in `raylfl.algorithms`.
+
 State    server x [d]; clients none.
 Sent     nothing: the data are at the server.
 Assumes  that data may be pooled; participation and links do not apply.
@@ -23,7 +25,7 @@ from raylfl.core.topology import Alone, Topology
 @ALGORITHMS.register("centralized")
 @dataclass
 class Centralized(Algorithm):
-    """Centralised training: K steps a round on F itself."""
+    """Centralised training: K SGD steps per round on the objective of all clients together."""
 
     topology: ClassVar[Topology] = Alone()
     uploads_update: ClassVar[bool] = False

@@ -1,7 +1,7 @@
 """DSGD: local steps and averages over neighbours, the decentralised FedAvg.
 
 Nedic & Ozdaglar, IEEE TAC 2009 (`dgd`); Cattivelli & Sayed, IEEE TSP 2010 (diffusion: `atc`, `cta`); Lian et al.,
-NeurIPS 2017.
+NeurIPS 2017. Symbols as in `raylfl.algorithms`.
 
 State    node x_i [d].
 Sent     d floats along each edge (x).

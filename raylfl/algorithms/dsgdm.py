@@ -1,6 +1,7 @@
 """DSGD with momentum: DSGD whose nodes keep a heavy-ball momentum from round to round.
 
 Yu, Jin & Yang, ICML 2019, Alg. 2 without the exchange of momenta; DmSGD in Yuan et al., ICCV 2021.
+Symbols as in `raylfl.algorithms`.
 
 State    node x_i, m_i [d], m = 0 at first.
 Sent     d floats along each edge (x).

@@ -1,6 +1,6 @@
 """Exact diffusion: adapt, correct, combine.
 
-Yuan, Ying, Zhao & Sayed, IEEE TSP 2019, Alg. 1, with W~ = (I + W)/2.
+Yuan, Ying, Zhao & Sayed, IEEE TSP 2019, Alg. 1, with W~ = (I + W)/2. Symbols as in `raylfl.algorithms`.
 
 State    node x_i, psi_i [d], both the initial model at first.
 Sent     d floats along each edge (phi).

@@ -1,6 +1,6 @@
-"""EXTRA: DSGD whose error is cancelled by the sum of past disagreements; the first exact method over neighbours.
+"""EXTRA: DSGD plus the sum of past differences between neighbours, the first exact decentralised gradient method.
 
-Shi, Ling, Wu & Yin, SIAM J. Optim. 2015, eqs. (2.13)-(2.14) with W~ = (I + W)/2.
+Shi, Ling, Wu & Yin, SIAM J. Optim. 2015, eqs. (2.13)-(2.14) with W~ = (I + W)/2. Symbols as in `raylfl.algorithms`.
 
 State    node x_i, s_i [d], s = 0 at first.
 Sent     d floats along each edge (x).
@@ -27,7 +27,7 @@ from raylfl.core.algorithm import State
 @ALGORITHMS.register("extra", paper="Shi et al. 2015")
 @dataclass
 class Extra(GraphAlgorithm):
-    """EXTRA: DSGD plus the sum of past disagreements, which makes it exact."""
+    """EXTRA: DSGD plus the sum of past differences between neighbours, which makes it exact."""
 
     own_step: ClassVar[bool] = True
     one_step: ClassVar[bool] = True

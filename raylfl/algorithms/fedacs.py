@@ -1,27 +1,28 @@
 """FedACS: client sampling that cancels unreliable links and unequal local work in the expected step.
 
-Weng, Ren, Xiao & Skoglund 2025 [3], Alg. 1, eqs. (15), (18).
+Weng, Ren, Xiao & Skoglund 2025 [3], Alg. 1, eqs. (15), (18). Symbols as in `raylfl.algorithms`.
 
-State    server x [d]; with `estimate: ema` also q, a [N], float64, and the counts
-         times_sampled, times_received [N]; clients none.
-Sent     d floats down (x), d floats up (U_i); |a_i|_1 comes with it.
+State    server x [d]; with `estimate: ema` also estimates q, a [N] of q_i and |a_i|_1, float64, and the counts
+         times_sampled, times_received [N], int64; clients none.
+Sent     d floats down (x), d floats up (U_i), and the number |a_i|_1, which is not counted as traffic.
 Assumes  failure probabilities q_i and local steps K_i known before the round, or steady enough to be estimated.
 
-    sampling p_i ~ w_i / ((1-q_i) |a_i|_1) over the available clients; M draws with replacement, s_i times i
+    sampling p_i ~ w_i / ((1-q_i) |a_i|_1) over the available clients; M draws with replacement, s_i of them of i
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
     server   x <- x - gamma (1/M) sum_{i in R} s_i U_i
-    always   Omega_i ~ p_i (1-q_i) |a_i|_1 ~ w_i: the surrogate sum_i Omega_i f_i is F itself, chi2(w||Omega) = 0
+    always   Omega_i ~ p_i (1-q_i) |a_i|_1 ~ w_i: the minimised surrogate sum_i Omega_i f_i is F itself
 
-|a_i|_1 is the local work of client i, K_i for plain SGD. A client with q_i = 1 or |a_i|_1 = 0 is excluded: no p_i makes
-it count.
+|a_i|_1 is the local work of client i, K_i for plain SGD; q_i is the failure probability of its link. A client with
+q_i = 1 or |a_i|_1 = 0 is excluded, because its expected contribution is 0 for every p_i.
 
 `estimate: ema` estimates q and a from what the server observes (empty rounds included, so that q_i can grow):
 
     i sampled    q_i <- q_i + max(rate, 1/(n+1)) (1{lost} - q_i), n = times_sampled
     i received   a_i <- a_i + max(rate, 1/n) (|a_i|_1 - a_i), n = times_received
 
-These are plain means up to 1/rate observations, exponential moving averages after that; rate = 0: always plain means.
-The mean of q_i counts one received upload in advance. Until i is received, a_i is the mean of the other clients' a.
+An estimate is the plain mean of up to 1/rate observations and an exponential moving average of more; with rate = 0 it
+is always the plain mean. The mean of q_i begins with one fictitious received upload. Until client i is received, the
+sampling uses the mean a of the clients received so far in place of a_i, or 1 if there is none. It limits q_i to 0.95.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ MOST_FAILURE = 0.95  # bound of an estimated q_i: without it a client that is ne
 @ALGORITHMS.register("fedacs", paper="Weng et al. 2025 [3]")
 @dataclass
 class FedACS(Aggregating):
-    """FedACS: sampling that corrects for unreliable links and unequal local work, consistent with F."""
+    """FedACS: client sampling that corrects for unreliable links and unequal local work; exact in expectation."""
 
     weighs_by_work: ClassVar[bool] = True
     aggregate = "anonymous"
@@ -89,7 +90,10 @@ class FedACS(Aggregating):
         return fedacs_lr(c) if self.calibrate else c.lr
 
     def _observed(self, server: ServerState, r: Round) -> ServerState:
-        """The server state with its estimates updated by round r, which may be empty."""
+        """The server state with the estimates of `estimate: ema` updated by round r.
+
+        r may be a round without received uploads.
+        """
         if self.estimate == "known":
             return server
         new = {name: server[name].cpu().numpy().copy() for name in ("q", "a", *COUNTS)}

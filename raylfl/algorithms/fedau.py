@@ -1,6 +1,6 @@
 """FedAU: aggregation weights estimated online from the intervals between a client's participations.
 
-Wang & Ji, ICLR 2024, Alg. 1 and Alg. 2.
+Wang & Ji, ICLR 2024, Alg. 1 and Alg. 2. Symbols as in `raylfl.algorithms`.
 
 State    server x [d]; for each client W_i, its mean interval between participations, float64 [N], 1 at first;
          S_i, the rounds since its last participation, and the number of intervals in W_i, int64 [N]; clients none.

@@ -1,7 +1,7 @@
 """FedAvg and FedSGD: local steps, then one weighted average.
 
 McMahan et al., AISTATS 2017, Alg. 1; aggregation rules of FedACS, eqs. (18)-(21). Li & Lyu, NeurIPS 2023, Alg. 2
-call it PFL (parallel federated learning).
+call it PFL (parallel federated learning). Symbols as in `raylfl.algorithms`.
 
 State    server x [d]; clients none.
 Sent     d floats down (x), d floats up (U_i).
@@ -25,7 +25,7 @@ from raylfl.algorithms.calibration import check_reference
 @ALGORITHMS.register("fedavg", paper="McMahan et al. 2017")
 @dataclass
 class FedAvg(Aggregating):
-    """FedAvg (PFL): local SGD and one weighted average, with six aggregation rules."""
+    """FedAvg (PFL): local SGD, then a weighted average of the updates by one of six aggregation rules."""
 
     gamma: float = 1.0  # server lr
     aggregate: Rule = "mean"
@@ -39,6 +39,6 @@ class FedAvg(Aggregating):
 @ALGORITHMS.register("fedsgd", paper="McMahan et al. 2017")
 @dataclass
 class FedSGD(FedAvg):
-    """FedSGD: FedAvg with a single local step, x <- x - gamma eta sum_{i in R} c_i grad f_i(x)."""
+    """FedSGD: FedAvg with one local step per round, a step along the weighted average of the clients' gradients."""
 
     one_step: ClassVar[bool] = True

@@ -1,6 +1,6 @@
 """FedAvgM: FedAvg with momentum at the server, heavy-ball or Nesterov's.
 
-Hsu, Qi & Brown 2019, sec. 3.
+Hsu, Qi & Brown 2019, sec. 3. Symbols as in `raylfl.algorithms`.
 
 State    server x, v [d], v = 0 at first; clients none.
 Sent     d floats down (x), d floats up (U_i).
@@ -10,7 +10,7 @@ Assumes  nothing; like FedAvg it minimises a surrogate sum_i Omega_i f_i (weight
     server   D = sum_{i in R} c_i U_i, c_i from `aggregate`;  v <- beta v + D
              x <- x - gamma v;  with nesterov x <- x - gamma (D + beta v)
 
-The momentum is not damped: with a constant update the steps grow to 1 / (1 - beta) times its size.
+The momentum is not damped: for a constant D the step grows to gamma D / (1 - beta).
 """
 
 from __future__ import annotations

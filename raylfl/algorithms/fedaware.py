@@ -1,27 +1,27 @@
 """FedAWARE: server steps along the min-norm combination of client momenta, which has the largest gradient diversity.
 
-Zeng, Xu, Pan, Wang & Tang 2024 [4], Alg. 1, eq. (8).
+Zeng, Xu, Pan, Wang & Tang 2024 [4], Alg. 1, eq. (8). Symbols as in `raylfl.algorithms`.
 
 State    server x [d]; momenta M [seen, d], a row m_i for each client received so far; lengths |m_i| [seen], float64;
-         members, int64 [w]: the rows of M in the working set, which the solver for lambda starts from; gram, float64:
-         their inner products M_w M_w^T [w, w]; clients none.
+         members, int64 [m]: the row numbers in M of the working set, from which the solver for lambda starts; gram,
+         float64 [m, m]: the inner products of these rows; clients none.
 Sent     d floats down (x), d floats up (U_i).
 Assumes  server memory for one momentum [d] of every client received so far.
 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
     server   m_i <- alpha m_i + (1 - alpha) U_i for i in R, m_i = U_i at i's first upload; the other m_i stay
-             lambda = argmin |sum lambda_i m_i|^2 over the simplex of all clients received so far
-             x <- x - gamma sum lambda_i m_i
+             lambda = argmin |sum_i lambda_i m_i|^2, lambda_i >= 0, sum 1, over all clients received so far
+             x <- x - gamma sum_i lambda_i m_i
 
 A momentum of exactly 0 is excluded: with it the minimum would be 0, and the model would not move again.
 
-warmup     active: lambda from the first round on. fedavg: x <- x - gamma sum_R c_i U_i with the rule `aggregate`
-           in the rounds before every client has been received once. all: every client is sampled in round 0.
-normalize  true, the authors' public code: m_i / |m_i| in place of m_i in lambda and in the step, and alpha
+warmup     active: the step above from the first round on. fedavg: x <- x - gamma sum_R c_i U_i with c_i from
+           `aggregate` until every client has been received once. all: every client is sampled in round 0.
+normalize  true, as in the authors' public code: m_i / |m_i| replaces m_i in lambda and in the step, and alpha
            multiplies the new update: m_i <- (1 - alpha) m_i + alpha U_i.
 
-Inner products of momenta are float64 for any dtype of x. A round computes only products of momenta that changed or that
-enter the working set (`raylfl.solvers.working_set`).
+Inner products of momenta are float64 for any dtype of x. A round computes the products of the momenta that changed and
+of the momenta that enter the working set; it keeps all others (`raylfl.solvers.working_set`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from raylfl.solvers.working_set import WorkingSet, min_norm_working_set
 @ALGORITHMS.register("fedaware", paper="Zeng et al. 2024 [4]")
 @dataclass
 class FedAWARE(Algorithm):
-    """FedAWARE: steps along the min-norm convex combination of client momenta."""
+    """FedAWARE: server steps along the min-norm convex combination of client momenta."""
 
     alpha: Annotated[float, Ge(0), Le(1)] = 0.5  # weight of the old momentum; with normalize, of the new update
     gamma: float = 1.0  # server lr

@@ -1,11 +1,12 @@
 """FedAWE: models kept at the clients, updates multiplied by the rounds since the last participation ("echo").
 
-Xiang et al., NeurIPS 2024, Alg. 1.
+Xiang et al., NeurIPS 2024, Alg. 1. Symbols as in `raylfl.algorithms`.
 
 State    server x [d]; tau_i, the last round in which client i was received, int64 [N], -1 at first;
          client x_i [d], the initial model at first.
-Sent     nothing down at the start, d floats up, d floats down (the new x) to the received clients at the end.
-         The paper uploads x_i'. Here U_i and x_i go up; x_i is not counted, as the server sent it in round tau_i.
+Sent     nothing down at the start of a round; d floats up; d floats down (the new x) to the received clients at its
+         end. The paper uploads x_i'. Here the uploads are U_i and x_i; x_i is not counted as traffic, because the
+         server sent it in round tau_i.
 Assumes  nothing about participation, which may change over time; equal K_i and equal weights w_i: otherwise the method
          minimises a reweighted objective instead of F = sum_i w_i f_i.
 

@@ -1,6 +1,6 @@
 """FedDyn: dynamic regularisation that makes the minimisers of the local objectives agree with that of F.
 
-Acar et al., ICLR 2021, Alg. 1, with local SGD as the inexact solver.
+Acar et al., ICLR 2021, Alg. 1, with local SGD as the inexact solver. Symbols as in `raylfl.algorithms`.
 
 State    server x, h [d], h = 0 at first; client h_i [d], 0 at first (the paper's grad L_i).
 Sent     d floats down (x), d floats up (U_i).

@@ -1,6 +1,6 @@
-"""FedMGDA+: a common descent direction of all clients, the min-norm combination near the usual average.
+"""FedMGDA+: server steps along a common descent direction, a min-norm combination near the weighted average.
 
-Hu, Shaloudegi, Zhang & Yu, IEEE TNSE 2022, Alg. 1.
+Hu, Shaloudegi, Zhang & Yu, IEEE TNSE 2022, Alg. 1. Symbols as in `raylfl.algorithms`.
 
 State    server x [d]; clients none.
 Sent     d floats down (x), d floats up (U_i).
@@ -11,7 +11,8 @@ Assumes  nothing; converges to a Pareto-stationary point of (f_1, ..., f_N) rath
              lambda = argmin |sum_R lambda_i u_i|^2 over the simplex with |lambda - lambda0|_inf <= eps
              x <- x - gamma sum_R lambda_i u_i
 
-lambda0 is w normalised over R; clients with U_i = 0 have lambda_i = lambda0_i = 0.
+lambda0 is w normalised over R; eps limits the largest difference of an entry. Clients with U_i = 0 have
+lambda_i = lambda0_i = 0.
 """
 
 from __future__ import annotations

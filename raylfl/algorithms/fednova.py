@@ -1,20 +1,20 @@
 """FedNova: normalised averaging, each update divided by its own local work.
 
-Wang et al., NeurIPS 2020; `normalise: sent` is the form of FedACS [3] eq. (116).
+Wang et al., NeurIPS 2020; `normalise: sent` is the form of FedACS [3] eq. (116). Symbols as in `raylfl.algorithms`.
 
 State    server x [d]; clients none.
-Sent     d floats down (x), d floats up (U_i); |a_i|_1 comes with it.
-Assumes  nothing about K_i. `normalise: received` assumes full participation, or sampling with which client i has an
-         expected share of w_i; lossy links bias it towards clients with reliable links. `normalise: sent` assumes M
-         draws with replacement from p = w, s_i times client i, and known K_i and failure probabilities q_i.
+Sent     d floats down (x), d floats up (U_i), and the number |a_i|_1, which is not counted as traffic.
+Assumes  nothing about K_i. `normalise: received` assumes full participation, or a sampling scheme in which the expected
+         share of client i in the average is w_i; lossy links bias it towards clients with reliable links.
+         `normalise: sent` assumes M draws with replacement with p = w, s_i of them of client i, and known K_i and q_i.
 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
     server   n_i = U_i / (eta |a_i|_1);  w'_i = w_i / sum_R w_j
              received   x <- x - gamma eta tau sum_R w'_i n_i,       tau = sum_R w'_i |a_i|_1
              sent       x <- x - gamma eta tau (1/M) sum_R s_i n_i,  tau = sum w (1-q) |a|_1 / sum w (1-q)
 
-|a_i|_1 is the local work of client i, K_i for plain SGD. Sums without an index set go over all N clients. A client
-that took no step has n_i = 0.
+|a_i|_1 is the local work of client i, K_i for plain SGD; q_i is its failure probability. Sums without an index set are
+over all N clients. A client that took no step has n_i = 0.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from raylfl.errors import BadValue
 @ALGORITHMS.register("fednova", paper="Wang et al. 2020")
 @dataclass
 class FedNova(Summing):
-    """FedNova: updates divided by their local work, which corrects for unequal K_i."""
+    """FedNova: updates divided by their local work, which corrects for unequal numbers of local steps."""
 
     weighs_by_work: ClassVar[bool] = True
 
@@ -68,12 +68,15 @@ class FedNova(Summing):
 
 
 def _per_work(shares: Floats, a_norm: Floats) -> Floats:
-    """Quotients shares / |a_i|_1; 0 for a client that took no step."""
+    """Quotients of the clients' shares and their local work |a_i|_1, [C]; 0 for a client that took no step."""
     return np.divide(shares, a_norm, out=np.zeros(len(shares)), where=a_norm > 0)
 
 
 def _mean_work(c: SystemInfo | None) -> float:
-    """The tau of eq. (116): the mean of |a_i|_1 over all N clients, weighted by w_i (1 - q_i)."""
+    """The tau of FedACS eq. (116): the mean local work |a_i|_1 of all clients, weighted by w_i (1 - q_i).
+
+    w_i: importance weights; q_i: failure probabilities. Raises BadValue if a |a_i|_1 or q_i is unknown.
+    """
     if c is None or np.isnan(c.failure).any() or np.isnan(c.a_norm).any():
         raise BadValue("normalise", got="sent", need="received unless every q_i and K_i is known")
     return float(normalised(c.population.weights * (1.0 - c.failure)) @ c.a_norm)

@@ -1,6 +1,6 @@
 """FedProx: a proximal term that pulls every local objective towards the server's model.
 
-Li et al., MLSys 2020, Alg. 2, with local SGD as the inexact solver of eq. (2).
+Li et al., MLSys 2020, Alg. 2, with local SGD as the inexact solver of eq. (2). Symbols as in `raylfl.algorithms`.
 
 State    server x [d]; clients none.
 Sent     d floats down (x), d floats up (U_i).
@@ -27,7 +27,7 @@ from raylfl.options import Doc, Ge
 @ALGORITHMS.register("fedprox", paper="Li et al. 2020")
 @dataclass
 class FedProx(Aggregating):
-    """FedProx: local SGD on f_i(x_i) + mu/2 |x_i - x|^2, with x the server's model."""
+    """FedProx: local SGD on f_i(x_i) + mu/2 |x_i - x|^2, with f_i the client's objective and x the server's model."""
 
     # the paper uses 0.001 to 1; 0 is FedAvg
     mu: Annotated[float, Ge(0), Doc("the stiffness of the proximal term")] = 0.01

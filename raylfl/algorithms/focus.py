@@ -1,6 +1,6 @@
 """FOCUS and SG-FOCUS: exact convergence under arbitrary participation, by push-pull.
 
-Ying, Li & Yang, NeurIPS 2025, Alg. 1; in matrix form, eqs. (13)-(14).
+Ying, Li & Yang, NeurIPS 2025, Alg. 1; in matrix form, eqs. (13)-(14). Symbols as in `raylfl.algorithms`.
 
 State    server x, y [d], y = 0 at first; client g_prev [d], the last gradient it computed, 0 at first.
 Sent     d floats down (x), d floats up (y_i); clients pull x and push y_i, never the reverse.

@@ -1,6 +1,7 @@
-"""Gradient tracking: every node follows an estimate of the mean gradient of all nodes.
+"""Gradient tracking: every node steps along its estimate of the mean gradient of all nodes.
 
 Nedic, Olshevsky & Shi, SIAM J. Optim. 2017 (`diging`); Xu, Zhu, Soh & Xie, CDC 2015 (`atc`: Aug-DGM).
+Symbols as in `raylfl.algorithms`.
 
 State    node x_i, y_i, g_prev_i [d], y = g_prev = 0 at first.
 Sent     2d floats along each edge (x, y).
@@ -27,7 +28,7 @@ from raylfl.core.algorithm import State
 class GradientTracking(Tracking):
     """Gradient tracking (DIGing, Aug-DGM): steps along a tracked mean gradient; exact."""
 
-    order: Literal["diging", "atc"] = "diging"  # diging: x is averaged beside the step; atc: after it
+    order: Literal["diging", "atc"] = "diging"  # diging: x is mixed before the step is added; atc: after it
 
     one_step: ClassVar[bool] = True
 

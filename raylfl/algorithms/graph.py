@@ -1,17 +1,17 @@
 """The common part of methods without a server.
 
-Node i holds its own rows between rounds, x_i [d] and the rows that its method adds, and exchanges rows with its
-neighbours in the graph (`topology`). A method defines four things: the rows of a node before round 0, the local half
-of a round (like any algorithm), the messages of a node to its neighbours, and a node's new rows from the messages that
-arrive, mixed by the matrices of the method's family.
+Between rounds, node i keeps vectors, its rows: its model x_i [d] and the vectors that its method adds. It exchanges
+rows with its neighbours in the graph (config group `topology`). A method defines four things: the rows of a node before
+round 0; the local steps of a round, as in any algorithm; the messages of a node to its neighbours; and a node's new
+rows from the messages that arrive. These messages are mixed by matrices of the method's family (`raylfl.core.mixing`).
 
 State    server: the rows of all nodes, node_x [N, d] and so on, and x [d] = (1/N) sum_i x_i for reports: no step of a
          method reads it. A node that does not work in a round keeps its rows.
 Sent     rows between neighbours (`cost/peer_floats`), nothing to or from a server.
-Assumes  what the method assumes of its matrices (`raylfl.core.mixing`); with importance weights w the gradient of
+Assumes  the sums of rows and columns that define the family of the matrices. With importance weights w the gradient of
          client i is multiplied by N w_i.
 
-Rows are kept in blocks of nodes, on Ray each block at a worker (`raylfl.runtime.round.homes`).
+The nodes are divided into blocks. Under Ray a worker holds the rows of each block (`raylfl.runtime.round.homes`).
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ SPECTRUM = 64  # largest number of working nodes for which the spectral gap of a
 
 @dataclass
 class GraphAlgorithm(Algorithm):
-    """A method without a server."""
+    """A method without a server: each node keeps a model and mixes it with the models of its neighbours."""
 
     topology: ClassVar[Topology] = Peers()
     uploads_update: ClassVar[bool] = False
     family: ClassVar[Family] = "doubly"
-    """The matrices that the method mixes with: `doubly` stochastic, `column` stochastic, or a `pair` (R, C)."""
+    """The mixing matrices: `doubly` stochastic, `column` stochastic, or a `pair` of a row-stochastic matrix R and a
+    column-stochastic matrix C."""
     biased_by_rows: ClassVar[bool] = False
-    """Whether the mixing weights may be row-stochastic instead of doubly stochastic, which changes the objective."""
+    """Whether row-stochastic matrices are accepted in place of doubly stochastic ones; they change the objective."""
     tracked: ClassVar[str | None] = None
-    """The row that tracks the mean of a quantity over all nodes (metric `algo/tracking_error`); None: no such row."""
+    """The name of the row that tracks the mean gradient over all nodes (metric `algo/tracking_error`); None: none."""
     changed_in_steps: ClassVar[tuple[str, ...]] = ()
-    """Rows that local steps change in place; `start` copies them."""
+    """Names of the rows that local steps change in place; `start` copies these rows."""
 
     @abstractmethod
     def init_nodes(self, x: Tensor, count: int) -> State:
@@ -60,23 +61,27 @@ class GraphAlgorithm(Algorithm):
     def messages(self, rows: State, before: State) -> State:
         """The messages of the C working nodes to their neighbours, [C, ...] each; a function of each node's own rows.
 
-        rows: the nodes' rows after the local work; before: their rows at the start of the round.
+        rows: the nodes' rows after the local steps; before: their rows at the start of the round.
         """
 
     @abstractmethod
     def combine(self, rows: State, before: State, mixed: State) -> State:
         """The new rows of the C working nodes, [C, ...] each, from their own rows and the mixed messages.
 
-        rows, before: as of `messages`; mixed: the messages multiplied by their mixing matrices.
+        rows, before: as in `messages`; mixed: for each node the sum of the messages that arrive at it and its own,
+        weighted by the mixing matrix of the message.
         """
 
     def matrix(self, message: str, parts: Sequence[Part]) -> Part:
-        """The matrix that mixes this message; parts: the matrices of the method's family; default: the first."""
+        """The matrix that mixes the message of this name, one of `parts` or derived from it; default: the first.
+
+        parts: the matrices of the method's family, restricted to the rows of some nodes.
+        """
         return parts[0]
 
     @property
     def exchanges_first(self) -> bool:
-        """Whether nodes exchange messages before the local work of a round instead of after it."""
+        """Whether nodes exchange messages before the local steps of a round instead of after them."""
         return False
 
     def parameters(self, rows: State) -> Tensor:
@@ -112,19 +117,23 @@ class GraphAlgorithm(Algorithm):
         raise AssertionError("there is no server: raylfl.runtime.round.homes mixes the rows where they lie")
 
     def sent_floats(self, uploads: State) -> int:
-        """The number of floats in a node's messages along one edge; uploads: the nodes' rows after the local work."""
+        """The number of floats in a node's messages along one edge; uploads: the nodes' rows after the local steps."""
         one = {name: rows[:1] for name, rows in uploads.items()}
         before = self.init_nodes(one["x"][0], 1)
         return floats_in(self.messages({**before, **one}, before))
 
     def mixings(self, r: Round) -> Sequence[Mixing]:
-        """The mixing matrices of the round for its working nodes; on the complete graph if the round has no graph."""
+        """The mixing matrices of the round's working nodes; those of the complete graph if the round has no graph."""
         edges = Edges.complete(r.population.count) if r.edges is None else r.edges
         return matrices(edges, r.cohort, self.family)
 
 
 class Tracking(GraphAlgorithm):
-    """Gradient tracking: y_i <- y_i + g_i - g_prev_i follows the mean gradient, and a local step goes along y_i."""
+    """Gradient tracking: node i steps along y_i, an estimate of the mean gradient of all nodes.
+
+    y_i <- y_i + g_i - g_prev_i in each local step, with g_i and g_prev_i the node's gradient in this step and in the
+    step before it.
+    """
 
     own_step: ClassVar[bool] = True
     tracked: ClassVar[str | None] = "y"
@@ -148,13 +157,16 @@ def tracking_rows(x: Tensor, count: int) -> State:
 
 
 def tracking(g: Tensor, carry: State) -> State:
-    """The rows of local work, `carry`, after a gradient g: y <- y + g - g_prev, in place, and g_prev <- g."""
+    """The carry of the local steps after a gradient g: y <- y + g - g_prev, in place; g_prev <- g."""
     g = weighted(g, carry)
     return {**carry, "y": carry["y"].add_(g).sub_(carry["g_prev"]), "g_prev": g}
 
 
 def weighted(g: Tensor, carry: State) -> Tensor:
-    """The gradients g times N w_i, which `carry` holds as `scale`; unchanged for uniform weights."""
+    """The gradients g [C, d] times N w_i, for N clients with importance weights w_i; g itself for uniform weights.
+
+    The factors N w_i are carry["scale"].
+    """
     return g * carry["scale"] if "scale" in carry else g
 
 

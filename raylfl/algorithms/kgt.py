@@ -1,6 +1,6 @@
 """K-GT: gradient tracking with local steps, by a correction that is constant within a round.
 
-Liu, Lin, Koloskova & Stich, TMLR 2024, Alg. 1, with c = 0 at first.
+Liu, Lin, Koloskova & Stich, TMLR 2024, Alg. 1, with c = 0 at first. Symbols as in `raylfl.algorithms`.
 
 State    node x_i, c_i [d], c = 0 at first.
 Sent     2d floats along each edge (z, and x after the local steps).

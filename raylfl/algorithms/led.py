@@ -1,6 +1,7 @@
 """LED: local exact diffusion, exact diffusion with local steps.
 
 Alghunaim, IEEE TAC 2024, Alg. 1, with W~ = (I + W)/2 (`lazy`), which is positive semidefinite as its analysis asks.
+Symbols as in `raylfl.algorithms`.
 
 State    node x_i, e_i [d], e = 0 at first (the paper's y).
 Sent     d floats along each edge (phi).
@@ -28,7 +29,7 @@ from raylfl.options import Doc, Gt, Le
 
 @dataclass
 class LocalDual(GraphAlgorithm):
-    """The common part of `led` and `proxskip`: local steps along the gradient and a share of a node's dual variable."""
+    """The common part of `led` and `proxskip`: each local step also subtracts a share of the node's dual variable."""
 
     lazy: bool = True  # mix by (I + W)/2; false: by W
 
@@ -37,7 +38,7 @@ class LocalDual(GraphAlgorithm):
 
     @property
     def share(self) -> float | None:
-        """The part of the dual variable e that a local step subtracts; None: 1/K."""
+        """The share of the dual variable e that a local step subtracts; None: 1/K for K local steps."""
         return None
 
     def init_nodes(self, x: Tensor, count: int) -> State:
@@ -63,7 +64,7 @@ class LocalDual(GraphAlgorithm):
 @ALGORITHMS.register("led", paper="Alghunaim 2024")
 @dataclass
 class LED(LocalDual):
-    """LED: exact diffusion with K local steps a round; exact for equal K."""
+    """LED: exact diffusion with K local steps per round; exact if K is the same at all nodes."""
 
     beta: Annotated[float, Gt(0), Le(1), Doc("the part of e in a local step; null: 1/K")] | None = None
 

@@ -1,7 +1,9 @@
 """Local training: every client trains alone. A reference, not a federated method.
 
+Symbols as in `raylfl.algorithms`.
+
 State    server x [d], for reports only; client x_i [d], the initial model at first.
-Sent     nothing down, d floats up (U_i) for the reported mean.
+Sent     nothing down, d floats up (U_i) for the mean model x, which is only reported.
 Assumes  nothing.
 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from its own x_i;  U_i = old x_i - new x_i
@@ -24,7 +26,7 @@ from raylfl.core.summing import Coefficients, Summing
 @ALGORITHMS.register("local_only")
 @dataclass
 class LocalOnly(Summing):
-    """Local only: every client trains alone; the weighted mean of their models is reported."""
+    """Local training: every client trains alone; the weighted mean of the clients' models is reported."""
 
     def init_clients(self, x: Tensor, count: int) -> State:
         return {"x": x.repeat(count, 1)}

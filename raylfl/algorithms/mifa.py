@@ -1,6 +1,6 @@
 """MIFA: the mean of the last updates of all clients, participating or not.
 
-Gu et al., NeurIPS 2021, Alg. 1.
+Gu et al., NeurIPS 2021, Alg. 1. Symbols as in `raylfl.algorithms`.
 
 State    server x [d], memory B [seen, d] with a row B_i for each client received so far (B_i = 0 for the
          others), total = sum_i B_i [d]; clients none.

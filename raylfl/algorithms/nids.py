@@ -1,7 +1,7 @@
 """NIDS and D2: a dual variable per node cancels the heterogeneity of gradients before they are mixed.
 
 Li, Shi & Yan, IEEE TSP 2019, eq. (3) with equal step sizes (`lazy`: W~ = (I + W)/2); D2, for stochastic gradients: Tang
-et al., ICML 2018 (W itself, whose smallest eigenvalue must lie above -1/3).
+et al., ICML 2018 (W itself, whose smallest eigenvalue must exceed -1/3). Symbols as in `raylfl.algorithms`.
 
 State    node x_i, e_i [d], e = 0 at first (eta times the dual variable).
 Sent     d floats along each edge (v).

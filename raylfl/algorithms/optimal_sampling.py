@@ -1,20 +1,21 @@
 """Optimal client sampling: clients sampled in proportion to their update norms, which minimises the variance.
 
-Chen, Horvath & Richtarik, TMLR 2022; as compared in FedACS [3] eqs. (20), (25).
+Chen, Horvath & Richtarik, TMLR 2022; as compared in FedACS [3] eqs. (20), (25). Symbols as in `raylfl.algorithms`.
 
-State    server x [d]; with `norms: stale` also norms [N], float64, the last |U_i| received, 0 for none;
-         clients none.
+State    server x [d]; with `norms: stale` also norms [N], float64: the norm |U_i| of the last received update of each
+         client, 0 before the first; clients none.
 Sent     d floats down (x), d floats up (U_i) for each sampled client; fresh: x down to every available client and one
          norm up from it, as all of them train.
 Assumes  perfect links and equal K_i; otherwise the method minimises sum_i Omega_i f_i instead of F = sum_i w_i f_i,
          Omega_i ~ w_i (1-q_i) |a_i|_1 with failure probabilities q_i and |a_i|_1 = K_i for plain SGD.
 
-    sampling p_i ~ w_i |U_i| over the available clients; M draws with replacement, s_i times i
-             fresh: U_i of this round.  stale: the last U_i received; p = w before any is known
+    sampling p_i ~ w_i |U_i| over the available clients; M draws with replacement, s_i of them of i
+             fresh: U_i of this round.  stale: the last U_i received; p = w until one is received
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
     server   x <- x - gamma (1/M) sum_{i in R} s_i w_i U_i / p_i
 
-stale: an unknown norm is replaced by the mean of the known ones; so is a norm of 0, as p_i = 0 would never be revised.
+stale: the mean of the known norms replaces an unknown norm. It also replaces a norm of 0, since a client with p_i = 0
+would never be drawn again.
 fresh: a client that is dropped (runtime.on_client_error, on_nonfinite) sends no norm and counts as not available in
 that round; if none is left, the round is empty.
 """
@@ -38,7 +39,7 @@ from raylfl.core.rows_apart import norms
 @ALGORITHMS.register("optimal_sampling", paper="Chen et al. 2022")
 @dataclass
 class OptimalSampling(Aggregating):
-    """Optimal sampling: clients are drawn with p_i ~ w_i |U_i|, and updates are divided by p_i."""
+    """Optimal sampling: clients are drawn in proportion to their weighted update norms, which reduces the variance."""
 
     aggregate = "anonymous_importance"
 

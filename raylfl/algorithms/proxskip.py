@@ -1,6 +1,7 @@
 """ProxSkip on a graph: local steps with a dual variable, each followed by an exchange with probability p.
 
 Mishchenko et al., ICML 2022, Sec. 5; Guo, Alghunaim, Yuan, Condat & Cao, 2023. `scaffnew` is the form with a server.
+Symbols as in `raylfl.algorithms`.
 
 State    node x_i, e_i [d], e = 0 at first.
 Sent     d floats along each edge (phi).

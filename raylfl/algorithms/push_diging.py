@@ -1,9 +1,9 @@
 """Push-DIGing: gradient tracking over directed graphs, by push-sum.
 
-Nedic, Olshevsky & Shi, SIAM J. Optim. 2017, Alg. 2.
+Nedic, Olshevsky & Shi, SIAM J. Optim. 2017, Alg. 2. Symbols as in `raylfl.algorithms`.
 
-State    node x_i (the paper's u_i), y_i, g_prev_i [d] and the node's mass w_i (the paper's v_i); its model is
-         z_i = x_i / w_i. At first w = 1 and y = g_prev = 0.
+State    node x_i (the paper's u_i), y_i, g_prev_i [d] and the node's mass, its push-sum weight w_i (the paper's v_i);
+         the model of node i is z_i = x_i / w_i. At first w = 1 and y = g_prev = 0.
 Sent     2d + 1 floats along each edge (x, y, w).
 Assumes  mixing matrix C column-stochastic, which may change; one local step per round.
 
@@ -28,7 +28,7 @@ from raylfl.core.algorithm import State, Work
 @ALGORITHMS.register("push_diging", paper="Nedic et al. 2017")
 @dataclass
 class PushDIGing(SGP):
-    """Push-DIGing: gradient tracking over directed graphs, with push-sum's masses; exact."""
+    """Push-DIGing: gradient tracking over directed graphs, with the push-sum weights of the nodes; exact."""
 
     one_step: ClassVar[bool] = True
     tracked: ClassVar[str | None] = "y"

@@ -2,11 +2,12 @@
 
 Pu, Shi, Xu & Nedic, IEEE TAC 2021, Alg. 1; Xin & Khan, IEEE L-CSS 2018; matrices that change: Nedic, Nguyen & Nguyen,
 2023. FOCUS is the same method on a star whose matrices change with the clients that take part (`focus`).
+Symbols as in `raylfl.algorithms`.
 
 State    node x_i, y_i, g_prev_i [d], y = g_prev = 0 at first.
 Sent     2d floats along each edge (x, y).
-Assumes  mixing matrices R row-stochastic, C column-stochastic, which may change; some node reaches all others
-         along R, and all others reach it along C.
+Assumes  mixing matrices R row-stochastic, C column-stochastic, which may change; messages of some node reach all others
+         along the edges of R, and messages of all others reach this node along the edges of C.
 
     local    K_i times:  g = grad f_i(x_i);  y_i <- y_i + g - g_prev_i;  g_prev_i <- g;  x_i <- x_i - eta y_i
     mixing   x <- R x;  y <- C y
@@ -28,7 +29,7 @@ from raylfl.core.mixing import Family, Part
 @ALGORITHMS.register("push_pull", paper="Pu et al. 2021")
 @dataclass
 class PushPull(Tracking):
-    """Push-pull (AB): gradient tracking over directed graphs without push-sum; exact. FOCUS is its star."""
+    """Push-pull (AB): gradient tracking over directed graphs without push-sum; exact. FOCUS is its form on a star."""
 
     family: ClassVar[Family] = "pair"
 

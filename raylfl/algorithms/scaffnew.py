@@ -1,6 +1,6 @@
 """Scaffnew (ProxSkip): local steps with control variates, accelerated in the number of communications.
 
-Mishchenko et al., ICML 2022, Alg. 2.
+Mishchenko et al., ICML 2022, Alg. 2. Symbols as in `raylfl.algorithms`.
 
 State    server x [d]; client h_i [d], 0 at first.
 Sent     d floats down (x), d floats up (U_i). h_i is updated with the x of the next broadcast, at no further traffic.
@@ -34,7 +34,7 @@ from raylfl.options import Gt, Le
 @ALGORITHMS.register("scaffnew", paper="Mishchenko et al. 2022")
 @dataclass
 class Scaffnew(Algorithm):
-    """Scaffnew (ProxSkip): local steps with control variates; communication every K steps, or at random with p."""
+    """Scaffnew (ProxSkip): local steps with control variates; communication every K steps, or with probability p."""
 
     # communication probability of a step; null departs from the paper: every K = local.steps steps, p = 1/K
     p: Annotated[float, Gt(0), Le(1)] | None = None

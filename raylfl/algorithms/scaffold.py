@@ -1,6 +1,6 @@
 """SCAFFOLD: control variates against client drift.
 
-Karimireddy et al., ICML 2020, Alg. 1, eqs. (3)-(5).
+Karimireddy et al., ICML 2020, Alg. 1, eqs. (3)-(5). Symbols as in `raylfl.algorithms`.
 
 State    server x, c [d], c = 0 at first; client c_i [d], 0 at first.
 Sent     2d floats down (x, c), 2d floats up (U_i, c_i+ - c_i), or d (`uplink`).
@@ -14,8 +14,8 @@ Assumes  nothing about participation; exact for full-batch gradients if every cl
 
 A client without data (K_i = 0) has no gradient to update c_i with, and keeps it.
 
-`uplink: update` sends U_i alone, d floats: in option 2 c_i+ - c_i = U_i / (K_i eta) - c, which the server computes from
-what it knows (Huang et al. 2024; FOCUS, table 1, footnote 6). Rounding differs, nothing else.
+`uplink: update` sends U_i alone, d floats. In option 2, c_i+ - c_i = U_i / (K_i eta) - c, which the server can compute
+(Huang et al. 2024; FOCUS, table 1, footnote 6). Only the rounding differs.
 
 Two departures of public code from the paper can be switched on. `momentum` applies to the raw gradient, before the
 correction: m <- momentum m + grad f_i(x_i), x_i <- x_i - eta (m - c_i + c). Option 2 then stores about 1/(1-momentum)
@@ -44,7 +44,7 @@ from raylfl.options import Doc, Ge, Kind, Lt
 @ALGORITHMS.register("scaffold", paper="Karimireddy et al. 2020")
 @dataclass
 class Scaffold(Summing):
-    """SCAFFOLD: local gradients corrected by control variates, exact under client drift."""
+    """SCAFFOLD: local gradients corrected by control variates, which remove the error of client drift."""
 
     gamma: float = 1.0  # server lr
     # Alg. 1, line 12: 1 (or I), an extra full-batch gradient; 2 (or II), the local steps

@@ -1,10 +1,11 @@
 """SFL: sequential federated learning, in which the model passes from client to client.
 
 Li & Lyu, NeurIPS 2023, Alg. 1 (cyclic weight transfer); its parallel twin PFL (Alg. 2) is `fedavg`.
+Symbols as in `raylfl.algorithms`.
 
 State    server x [d]; clients none.
 Sent     d floats down to the first client, d from client to client (C - 1 times for C clients), d up from the last.
-Assumes  nothing; if a hand-over is lost, the next client starts from the last model received.
+Assumes  nothing; if a model is lost between two clients, the next client starts from the last model received.
 
     ring     pi: a random order of the cohort, drawn every round; pi_1 starts from x, pi_m from the result of pi_{m-1};
              K_i times x_i <- x_i - eta grad f_i(x_i)
@@ -27,7 +28,7 @@ from raylfl.core.topology import Ring, Topology
 @ALGORITHMS.register("sfl", paper="Li & Lyu 2023 [2]")
 @dataclass
 class SFL(Algorithm):
-    """SFL: the model passes through the cohort in a random order, K_i local steps at each client."""
+    """SFL: the model passes through the sampled clients in a random order; each client takes its local steps."""
 
     gamma: float = 1.0  # server lr; 1: the last client's result, as in Alg. 1
 

@@ -1,11 +1,11 @@
 """SGP: stochastic gradient push, DSGD over directed graphs by push-sum.
 
-Assran, Loizou, Ballas & Rabbat, ICML 2019, Alg. 1; Nedic & Olshevsky, IEEE TAC 2015.
+Assran, Loizou, Ballas & Rabbat, ICML 2019, Alg. 1; Nedic & Olshevsky, IEEE TAC 2015. Symbols as in `raylfl.algorithms`.
 
-State    node x_i [d] and its mass w_i, 1 at first; its model is z_i = x_i / w_i.
+State    node x_i [d] and its mass, the push-sum weight w_i, 1 at first; the model of node i is z_i = x_i / w_i.
 Sent     d + 1 floats along each edge (x, w).
-Assumes  mixing matrix C column-stochastic, which may change: the sender keeps its part of a message that does not
-         arrive. The error of the limit is that of DSGD.
+Assumes  mixing matrix C column-stochastic, which may change: a node divides its row among itself and the receivers of
+         its messages that arrive. The limit has the same error as that of DSGD.
 
     local    x_i <- x_i - eta grad f_i(z_i), K_i times
     mixing   x <- C x;  w <- C w
@@ -28,7 +28,7 @@ from raylfl.core.mixing import Family
 @ALGORITHMS.register("sgp", paper="Assran et al. 2019")
 @dataclass
 class SGP(GraphAlgorithm):
-    """SGP: DSGD over directed graphs, with push-sum's masses."""
+    """SGP: DSGD over directed graphs; each node divides its row by the node's push-sum weight."""
 
     own_step: ClassVar[bool] = True
     family: ClassVar[Family] = "column"

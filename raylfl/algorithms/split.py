@@ -1,14 +1,15 @@
-"""Split learning: the model cut in two, the client's half trained at the clients, the server's at the server.
+"""Split learning: the clients train the first half of the model, the server the second half.
 
 Sequential split learning (SSL), Li & Lyu, NeurIPS 2023 [2], App. A: the client half passes from client to client.
 SplitFed v1, Thapa et al., AAAI 2022: the client halves run in parallel and are averaged.
+Symbols as in `raylfl.algorithms`.
 
 State    server x [d], both halves; clients none.
 Sent     ssl: the client half down to the first client, from client to client, up from the last; with `relay` down
          to and up from every client.
          splitfed: the client half down and up.
          Both: in every local step the activations at the cut (and the labels) up, their gradient down.
-Assumes  as sfl (ssl) or fedavg (splitfed); no connection of the model skips the cut.
+Assumes  the same as `sfl` (ssl) or `fedavg` (splitfed); no connection of the model skips the cut.
 
     one local step
     client   forward up to the cut
