@@ -1,4 +1,4 @@
-"""Shipped data: image sets read from disk, the bundled digits, and synthetic problems with known optima."""
+"""Shipped data sets: images read from disk, the bundled digits, texts, and synthetic problems with known optima."""
 
 from __future__ import annotations
 

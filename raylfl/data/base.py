@@ -1,4 +1,4 @@
-"""The interface of data sets, and the folder of data sets on disk."""
+"""The interface of data sets, helpers to build them, and the folder in which they are stored."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ Count = Annotated[int, Ge(1)]
 
 
 class DataSource(Arguments):
-    """The attributes of a data set that a run reads; the constructor's arguments are the options.
+    """A data set; its constructor arguments are its options, and a run reads the attributes below.
 
     num_clients: the number of clients N.
-    rows_per_client: samples of each client.
-    dim: the length of a sample's vectors.
+    rows_per_client: the number of samples of each client.
+    dim: the length of the vectors in a sample.
     seed: the seed of the data, independent of the run's seed.
     num_classes: the number of classes; labels are 0..num_classes - 1.
 
-    train_dataset: a map-style data set whose samples are tuples of tensors; one with a method `rows(indices)`, which
-    returns a batch as arrays, is read by index where the samples lie. test_dataset: a second such data set, or None.
+    train_dataset: a map-style data set whose samples are tuples of tensors. If it has a method `rows(indices)`, which
+    returns a batch as arrays, each worker reads the samples that it needs by index.
+    test_dataset: a map-style data set for testing; None: no test set.
     targets: the label of each training sample, int64 [n], for partitions by label; None: unlabelled.
     client_indices: one list of sample indices per client, for `partition: natural`; None: no clients are defined.
-    client_nodes: for each of these clients the name of the nodes that have its samples, a custom resource of Ray; None:
-    every node has all of them.
+    client_nodes: for each client in client_indices, the custom resource of Ray that marks the nodes with its samples;
+    None: every node has all samples.
     train_transform, test_transform: applied to the inputs x [B, ...] of a batch each time it is used.
-    in_shape: the shape of an input, after the transform; shipped models adopt it and num_classes as defaults.
+    in_shape: the shape of an input after the transform; in_shape and num_classes are defaults of shipped models.
     optimum(weights=None): the minimiser x* [d] of sum_i w_i f_i (w uniform by default), if it is known.
     """
 
@@ -49,17 +50,20 @@ class DataSource(Arguments):
 
 
 def tensors(*columns: Tensor) -> TensorDataset:
-    """A data set whose samples are the rows of these columns, each of which is contiguous in memory."""
+    """A data set whose sample k is row k of each column [n, ...]; the columns are made contiguous in memory."""
     return TensorDataset(*(column.contiguous() for column in columns))
 
 
 def blocks(clients: int, rows: int) -> list[list[int]]:
-    """The sample indices of each client if samples are stored client by client, `rows` samples each."""
+    """The sample indices of each client if samples are stored client by client, `rows` of them per client."""
     return [list(range(i * rows, (i + 1) * rows)) for i in range(clients)]
 
 
 def client_weights(weights: Sequence[float] | Tensor | None, clients: int) -> Tensor:
-    """Importance weights w, float64 [N], normalised to sum 1; uniform for None. Raises BadValue for other lengths."""
+    """Importance weights w, float64 [N] with N = clients, normalised to sum 1; uniform for None.
+
+    Raises BadValue unless there are N weights >= 0, at least one of them > 0.
+    """
     if weights is None:
         return torch.full((clients,), 1.0 / clients, dtype=torch.float64)
     w = torch.as_tensor(weights, dtype=torch.float64)
@@ -74,9 +78,10 @@ def data_root(root: str | None) -> Path:
 
 
 def data_missing(name: str, problem: str, expected: str, above: str, download: bool) -> DataMissing:
-    """The error for missing or damaged files: the fault, the expected files, and the remedy.
+    """The error for missing or damaged files of the data set `name`, with the fault, the expected files and a remedy.
 
-    above: the folder that the root must contain. download: whether the option `download` can fetch the files.
+    above: the name of the folder that data.init_args.root must contain. download: whether the option `download` can
+    fetch the files.
     """
     remedy = f"set data.init_args.root, or RAYLFL_DATA, to the folder that holds {above}"
     if download:

@@ -1,4 +1,4 @@
-"""Samples that are read by index from .npy files, which are mapped into memory and never loaded as a whole."""
+"""Data sets whose samples are read by index from memory-mapped .npy files, which are never loaded as a whole."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Columns = tuple[np.ndarray[Any, Any], ...]
 
 
 def mapped(path: Path) -> np.ndarray[Any, Any]:
-    """The array of a .npy file, of which only the parts that are used are read. Raises DataMissing."""
+    """The array of a .npy file, mapped into memory read-only. Raises DataMissing if it cannot be read."""
     try:
         array: np.ndarray[Any, Any] = np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError) as error:
@@ -61,7 +61,7 @@ class MappedArrays(Dataset[Any]):
 
 
 class ClientArrays(Dataset[Any]):
-    """The samples of all clients, one client after the other; each client's .npy files are in `<path>/<client>/`.
+    """The samples of all clients, one client after the other, from `<path>/<client>/x.npy` and `y.npy`.
 
     A process opens only the folders of clients whose samples it reads; other folders need not exist on its machine.
     """
@@ -83,7 +83,10 @@ class ClientArrays(Dataset[Any]):
         return tuple(torch.from_numpy(row)[0] for row in self.rows(np.array([k])))
 
     def rows(self, indices: Ints) -> Columns:
-        """The samples of these indices. Raises DataMissing if a client's files are not on this node."""
+        """The samples of these indices, one array [B, ...] per column.
+
+        Raises DataMissing if the files of a client are missing on this node, or have another number of samples.
+        """
         owners = np.searchsorted(self.offsets, indices, side="right") - 1
         found = self.blank(len(indices))
         for owner in np.unique(owners).tolist():
@@ -93,7 +96,7 @@ class ClientArrays(Dataset[Any]):
         return found
 
     def blank(self, count: int) -> Columns:
-        """`count` samples of zeros, to try the model in a process that has no client's files."""
+        """`count` samples of zeros, an array [count, ...] per column, to try a model without the clients' files."""
         return tuple(np.zeros((count, *column.shape[1:]), column.dtype) for column in self.like)
 
     def _of(self, owner: int) -> MappedArrays:

@@ -16,7 +16,7 @@ from raylfl.extras import require
 
 
 class CifarImages(ImageData):
-    """32x32 colour images in pickled batches, read from the unpacked archive in <root>."""
+    """32x32 colour images, read from the pickled batches of the unpacked archive in the data folder."""
 
     name: ClassVar[str]
     source: ClassVar[str]  # torchvision's class
@@ -29,7 +29,7 @@ class CifarImages(ImageData):
         mean: tuple[float, ...],
         std: tuple[float, ...],
     ) -> None:
-        """Reads training and test images. Raises DataMissing if files are absent or differ from the published ones."""
+        """Reads training and test images. Raises DataMissing if files are missing or their MD5 differs."""
         require("torchvision", what=f"data.name={self.name}")
         from torchvision import datasets  # imported late: listing the data sets does not need it
 
@@ -75,8 +75,8 @@ class Cifar10(CifarImages):
     root: the folder that contains cifar-10-batches-py; null: RAYLFL_DATA or ~/.cache/raylfl.
     download: fetch missing files.
     augment: random crops (padding 4) and mirroring of training batches, as in FOCUS, SFL and FedAWARE.
-    mean, std: pixels 0..1 become (x - mean)/std. The defaults are the data's own, as in SFL; FOCUS and FedAWARE have
-    std 0.2023, 0.1994, 0.2010.
+    mean, std: pixels 0..1 become (x - mean)/std. The defaults are the statistics of the data, as in SFL; FOCUS and
+    FedAWARE use std 0.2023, 0.1994, 0.2010.
     """
 
     name, source = "cifar10", "CIFAR10"

@@ -1,4 +1,4 @@
-"""CINIC-10: 180,000 png files, decoded once into one file for training and one for testing, which are memory-mapped."""
+"""CINIC-10: 180,000 png files, decoded once into two memory-mapped files, one for training and one for testing."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 
 @DATA.register("cinic10", paper="Darlow 2018")
 class Cinic10(ImageData):
-    """CIFAR-10's classes with images of ImageNet added: 90,000 + 90,000 colour images of 32x32 pixels.
+    """The classes of CIFAR-10 with images of ImageNet added: 90,000 + 90,000 colour images of 32x32 pixels.
 
     Files CINIC-10/train/<class>/*.png and CINIC-10/test/<class>/*.png below the root, as unpacked from CINIC-10.tar.gz
-    (datashare.ed.ac.uk, 10283/3192); its third part, valid, is not used. Decoded pixels are stored there in
-    .raylfl-<half>-<key>.npy, keyed by names and sizes of the png files, and memory-mapped.
+    (datashare.ed.ac.uk, 10283/3192); the folder valid is not used. Decoded pixels are stored in CINIC-10 as
+    .raylfl-train-<key>.npy and .raylfl-test-<key>.npy, whose keys depend on the names and sizes of the png files.
     root: the folder that contains CINIC-10; null: RAYLFL_DATA or ~/.cache/raylfl.
     augment: random crops (padding 4) and mirroring of training batches.
     mean, std: pixels 0..1 become (x - mean)/std.
@@ -92,7 +92,7 @@ class Cinic10(ImageData):
 
 
 def _listing_key(samples: Sequence[tuple[str, int]]) -> str:
-    """A key of 16 hex digits that changes with the names, classes and sizes of the files."""
+    """A key of 16 hex digits that depends on the names, classes and sizes of the files; samples: (path, class)."""
     digest = hashlib.blake2b(digest_size=8)
     for path, label in samples:
         digest.update(f"{Path(path).name}/{label}/{os.path.getsize(path)}\n".encode())
@@ -100,7 +100,7 @@ def _listing_key(samples: Sequence[tuple[str, int]]) -> str:
 
 
 def _mapped(cache: Path, count: int) -> npt.NDArray[np.uint8] | None:
-    """The decoded pixels, mapped copy-on-write; None if the file is missing or incomplete."""
+    """The decoded pixels [count, 3, 32, 32], mapped copy-on-write; None if the file is missing or incomplete."""
     try:
         images = np.load(cache, mmap_mode="c")
     except (OSError, ValueError, EOFError):
@@ -109,7 +109,7 @@ def _mapped(cache: Path, count: int) -> npt.NDArray[np.uint8] | None:
 
 
 def _keep(cache: Path, images: npt.NDArray[np.uint8]) -> None:
-    """Stores the pixels by a temporary file and a rename; a failure only makes the next start slower."""
+    """Stores the pixels by a temporary file and a rename; a failure is only logged, and the next run decodes again."""
     aside = cache.with_name(f"{cache.name}.{os.getpid()}.tmp")
     try:
         with open(aside, "wb") as file:

@@ -1,9 +1,9 @@
-"""Data that stay on their machines: each client's arrays in a folder that only certain machines can read.
+"""Client data that stay on the clients' machines: each client's arrays are in a folder that certain machines can read.
 
     python -m raylfl.data.client_files /data/private --node hospital_a > hospital_a.json
 
-writes the index of the folders on one machine: names and numbers of samples, shapes and dtypes, never a sample. The
-run's own process reads the indexes only.
+writes an index of the folders on one machine: names of clients, numbers of samples, shapes, dtypes and the number of
+classes, but no sample. The process that starts a run reads the indexes only.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ Index = dict[str, Any]
 
 @DATA.register("client_files")
 class ClientFiles(DataSource):
-    """One folder of arrays per client, <path>/<client>/x.npy and y.npy, on the nodes that the index names.
+    """One folder of arrays per client, <path>/<client>/x.npy and y.npy, on the nodes that the index files name.
 
-    A node is a custom resource of Ray (`ray start --resources='{"hospital_a": 1}'`); its clients' samples are read by
-    workers on such nodes only. Without node names all nodes have all folders. Use it with `partition: natural`.
+    A node name is a custom resource of Ray (`ray start --resources='{"hospital_a": 1}'`). Only workers on nodes with
+    this resource read the samples of its clients. Without node names all nodes have all folders. Use it with
+    `partition: natural`.
     index: JSON files, one per machine, from `python -m raylfl.data.client_files FOLDER --node NAME`.
     path: the folder of the clients' folders, the same on every node.
     test: a folder with x.npy and y.npy for the test set, which all workers see; null: no test set.
@@ -65,7 +66,7 @@ class ClientFiles(DataSource):
 
 
 def read_index(path: Path) -> Index:
-    """The content of an index file. Raises DataMissing if the file is missing or no index."""
+    """The content of an index file. Raises DataMissing if the file is missing or not an index."""
     try:
         found: Index = json.loads(path.read_text())
         if not {"clients", "x", "y", "num_classes"} <= found.keys() or not found["clients"]:
@@ -78,10 +79,10 @@ def read_index(path: Path) -> Index:
 
 
 def index_of(folder: Path, node: str | None = None) -> Index:
-    """The index of the clients' folders in this folder: names, numbers of samples, shapes and dtypes.
+    """The index of the clients' folders in `folder`: names, numbers of samples, shapes, dtypes, number of classes.
 
-    node: the custom resource of the nodes that have the folders, if any. Raises DataMissing if there is no client's
-    folder or if the clients' arrays differ in shape or dtype.
+    node: the custom resource of Ray that marks the nodes with these folders, if any. Raises DataMissing if `folder`
+    contains no client's folder, or if the clients' arrays differ in shape or dtype.
     """
     clients: dict[str, Any] = {}
     facts: set[str] = set()

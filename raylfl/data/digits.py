@@ -1,4 +1,4 @@
-"""Image sets that need no files: scikit-learn's digits, and Gaussian blobs shaped like images."""
+"""Image sets that need no files: scikit-learn's digits, and Gaussian noise around class means in image shape."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Digits(ImageData):
 
 
 def stratified_split(labels: Tensor, test_fraction: float) -> tuple[Tensor, Tensor]:
-    """Sorted sample indices (train, test), split class by class.
+    """Sorted sample indices (train, test), split class by class; labels: int64 [n].
 
-    Of the n_c samples of class c, round(test_fraction n_c) are for testing, the same ones in every call.
+    Of the n_c samples of class c, round(test_fraction n_c) are for testing, the same samples in every call.
     """
     test = [
         keyed(0, "data/split", int(c)).permutation(np.flatnonzero(labels.numpy() == c))
@@ -56,10 +56,11 @@ def stratified_split(labels: Tensor, test_fraction: float) -> tuple[Tensor, Tens
 
 @DATA.register("synthetic_images")
 class SyntheticImages(ImageData):
-    """Gaussian blobs shaped like images: x = mu_y + noise e with mu_c, e ~ N(0, I), balanced classes.
+    """Gaussian data in image shape: x = mu_y + noise e for class y, with class means mu_c and e ~ N(0, I).
 
-    For experiments without a download, with any shape and any number of classes. Two class means are about
-    sqrt(2 pixels) apart, so that with noise 1 the classes are separable. Pixels are float32.
+    For experiments without a download, with any shape and any number of balanced classes; the mu_c ~ N(0, I). For p
+    pixels (values of an image) two class means are about sqrt(2 p) apart, and with noise 1 the classes are separable.
+    Pixels are float32.
     shape: the shape [channels, height, width] of an image.
     num_train, num_test: numbers of images for training and testing.
     seed: seed of the data, independent of the run's seed.

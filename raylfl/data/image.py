@@ -1,4 +1,4 @@
-"""Image data: pixels [n, C, H, W], transformed to the inputs of a model batch by batch."""
+"""Image data sets: pixels [n, C, H, W], transformed to the inputs of a model batch by batch."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from raylfl.errors import BadValue
 
 @dataclass(frozen=True)
 class ImageTransform:
-    """The transform of a batch of pixels 0..scale, [B, C, H, W], to model inputs: (crop(x / scale) - mean) / std.
+    """The transform of a batch of pixels 0..scale [B, C, H, W] to model inputs: (x / scale - mean) / std.
 
     mean, std: one number per channel, or one for all channels.
-    size: images are enlarged to size x size (bilinear).
-    augment: each image is shifted by -4..4 pixels in both directions (filled with zeros) and mirrored with probability
-    1/2, drawn from torch's global generator. torchvision.transforms.v2 is not used, because it draws once for a whole
-    batch.
+    size: images are resized to size x size (bilinear) before mean is subtracted; None: unchanged.
+    augment: before mean is subtracted, each image is shifted by -4..4 pixels in both directions (filled with zeros) and
+    mirrored with probability 1/2, drawn from torch's global generator. torchvision.transforms.v2 is not used, because
+    it draws once for a whole batch.
 
     Floating-point inputs keep their dtype; integers become torch's default dtype.
     """
@@ -35,7 +35,7 @@ class ImageTransform:
 
     @property
     def fixed(self) -> bool:
-        """Whether the transform is deterministic and treats each image independently of its batch."""
+        """Whether the transform is deterministic and transforms each image independently of the rest of its batch."""
         return not self.augment
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -53,15 +53,15 @@ class ImageTransform:
 
 @cache
 def _channels(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """One number per channel as a tensor [c, 1, 1]; cached, because copying it to a GPU makes the host wait."""
+    """One number per channel as a tensor [c, 1, 1], cached because a copy to a GPU makes the host wait."""
     return torch.tensor(values, dtype=dtype).view(-1, 1, 1).to(device)
 
 
 def shift_and_mirror(x: Tensor, margin: int) -> Tensor:
     """Random crop and horizontal flip of images x [B, C, H, W], drawn for each image.
 
-    Images are padded by `margin` zeros and cropped back at offsets uniform on 0..2 margin; each is mirrored with
-    probability 1/2.
+    Each image is padded by `margin` zeros on every side and cropped to its size at offsets uniform on 0..2 margin, then
+    mirrored with probability 1/2. All draws are from torch's global generator.
     """
     count, _, height, width = x.shape
     dy, dx = torch.randint(0, 2 * margin + 1, (2, count, 1), device=x.device)
@@ -75,7 +75,7 @@ def shift_and_mirror(x: Tensor, margin: int) -> Tensor:
 
 
 class ImageData(DataSource):
-    """Images and labels, with one transform for training and one (never augmented) for testing."""
+    """Images and labels, with a transform for training; the same transform without augmentation is for testing."""
 
     in_shape: tuple[int, ...]
     num_classes: int
@@ -101,7 +101,7 @@ class ImageData(DataSource):
 
 
 def normalised(mean: Sequence[float], std: Sequence[float], channels: int, augment: bool = False) -> ImageTransform:
-    """The transform with options `mean` and `std`. Raises BadValue if they do not fit the number of channels."""
+    """The transform of pixels 0..255 with this mean and std. Raises BadValue if they do not fit the channels."""
     for key, values in (("mean", mean), ("std", std)):
         if len(values) not in (1, channels):
             raise BadValue(key, got=list(values), need=f"1 or {channels} numbers, one per channel")

@@ -1,4 +1,4 @@
-"""Images in folders named after their classes, `<half>/<class>/<image>`; a half is the training or the test set."""
+"""Images in folders named after their classes, `<half>/<class>/<image>`; the two halves are training and test set."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ Half = dict[str, np.ndarray[Any, Any]]
 class ImageFolder(ImageData):
     """Your own images: a folder or tar file of `<half>/<class>/<image>`, read once and cached as arrays.
 
+    The two halves are the training set and the test set.
     path: the folder or the tar file (.tar, .tgz, .tar.gz); a relative path is below the root (RAYLFL_DATA).
     train, test: the folder names of the halves.
-    size: images are cropped to their middle square and resized to size x size; null: unchanged, all of one size.
+    size: images are cropped to their middle square and resized to size x size; null: they must all have one size.
     grey: one channel instead of three.
     augment: training images are shifted by -4..4 pixels each way and mirrored with probability 1/2.
     mean, std: pixels 0..1 become (x - mean)/std; one number, or one per channel.
@@ -75,8 +76,8 @@ def arrays(
 ) -> tuple[list[Half], list[str]]:
     """The halves {"x" uint8 [n, C, H, W], "y" int64 [n]} in the order of `halves`, and the names of the classes.
 
-    A source that was read before comes from the cache, whose files are mapped into memory. Its digest covers the names,
-    sizes and modification times of all files, or of the tar file.
+    source: the folder or tar file. It is read once; later calls map the files of the cache folder into memory. The
+    cache is found by a digest of the names, sizes and modification times of all images, or of the tar file.
     """
     place = cache / f"{source.name.split('.')[0]}-{digest(source, halves, size, grey)}"
     if (kept := _kept(place)) is not None:
@@ -90,7 +91,7 @@ def arrays(
 
 
 def _kept(place: Path) -> tuple[list[Half], list[str]] | None:
-    """The halves and class names in a cache folder; None if it is missing or damaged."""
+    """The halves and class names in the cache folder `place`; None if it is missing or damaged."""
     try:
         classes: list[str] = json.loads((place / "classes.json").read_text())
         found = [{key: np.load(place / f"{key}{i}.npy", mmap_mode="c") for key in ("x", "y")} for i in range(2)]
@@ -100,7 +101,7 @@ def _kept(place: Path) -> tuple[list[Half], list[str]] | None:
 
 
 def digest(source: Path, halves: Sequence[str], size: int | None, grey: bool) -> str:
-    """A digest of 16 hex digits of the source's files and of the reading options."""
+    """A digest of 16 hex digits of the reading options and of the names, sizes and times of the source's files."""
     if source.is_dir():
         paths = sorted(path for half in halves for path in (source / half).rglob("*") if path.is_file())
         facts = [f"{path.relative_to(source)} {(stat := path.stat()).st_size} {stat.st_mtime_ns}" for path in paths]
@@ -114,9 +115,9 @@ def digest(source: Path, halves: Sequence[str], size: int | None, grey: bool) ->
 def _read(
     source: Path, halves: Sequence[str], size: int | None, grey: bool, place: Path | None
 ) -> tuple[list[Half], list[str]]:
-    """The halves and the class names, read from the source.
+    """The halves and the class names, read from the source. Raises DataMissing.
 
-    place: the folder to which pixels are written image by image; None: they are kept in memory.
+    place: the folder of the .npy files to which the pixels are written; None: they are kept in memory.
     """
     require("PIL", what="data.name=image_folder")
     labels = _labels(source, halves)
@@ -143,7 +144,10 @@ def _read(
 
 
 def _labels(source: Path, halves: Sequence[str]) -> dict[str, dict[str, str]]:
-    """For each half its images, sorted by label and name: name -> label. Raises DataMissing."""
+    """For each half, image name -> label, sorted by label and name.
+
+    Raises DataMissing if a half has no images, or if the test set has a label that the training set has not.
+    """
     found: dict[str, list[tuple[str, str]]] = {half: [] for half in halves}
     for name, _ in _files(source, halves):
         half, label = PurePosixPath(name).parts[-3:-1]
@@ -159,7 +163,7 @@ def _labels(source: Path, halves: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def _files(source: Path, halves: Sequence[str]) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """(name, a function that reads the content) of every image `.../<half>/<class>/<image>`, in any order."""
+    """Pairs (name, a function that reads the content) of every image `.../<half>/<class>/<image>`, in any order."""
     if source.is_dir():
         for half in halves:
             for path in sorted((source / half).glob("*/*")):
@@ -187,7 +191,7 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, halves: Sequence
 
 
 def pixels(content: bytes, name: str, size: int | None, grey: bool) -> np.ndarray[Any, Any]:
-    """An image as uint8 [C, H, W]."""
+    """An image file's content as uint8 [C, H, W], resized to `size` x `size` if given. Raises DataMissing."""
     from PIL import Image, ImageOps
 
     try:
@@ -208,7 +212,7 @@ def _cache_place(cache: str | None) -> Path:
 
 
 def _keep(place: Path, halves: Sequence[Half], classes: Sequence[str]) -> None:
-    """Adds labels and class names to a cache folder that already has the pixels."""
+    """Writes labels and class names to the cache folder `place`, which contains the pixels already."""
     for i, half in enumerate(halves):
         if isinstance(pixels := half["x"], np.memmap):
             pixels.flush()
@@ -218,7 +222,7 @@ def _keep(place: Path, halves: Sequence[Half], classes: Sequence[str]) -> None:
 
 @contextmanager
 def _own(place: Path) -> Iterator[Path]:
-    """A context with a new temporary folder, which replaces `place` on exit unless another process was first."""
+    """A context with a new temporary folder; on exit it is renamed to `place`, unless another process did so first."""
     part = place.with_name(f".{place.name}-{os.getpid()}")
     part.mkdir(parents=True)
     try:

@@ -1,4 +1,4 @@
-"""Synthetic(alpha, beta): classification data of clients that differ in model and inputs (Li et al. 2020, FedProx)."""
+"""Synthetic(alpha, beta) of FedProx (Li et al. 2020): classification data of clients with different models, inputs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from raylfl.options import Doc, Ge
 
 @DATA.register("logistic_regression_synthetic", paper="Li 2020 (FedProx)")
 class LogisticRegressionSynthetic(DataSource):
-    """Synthetic(alpha, beta): y = argmax(W_i x + b_i), with W_i, b_i and an input distribution for each client.
+    """Synthetic(alpha, beta): labels y = argmax(W_i x + b_i), where client i has its own W_i, b_i and inputs x [d].
 
     For the model `logistic`. W_i, b_i ~ N(u_i, 1), u_i ~ N(0, alpha); x ~ N(v_i, S), S diagonal with
-    S_jj = j^-1.2, v_i ~ N(B_i, 1), B_i ~ N(0, beta) (alpha, beta: variances). Inputs float64 [d]; every
-    client has the same number of rows.
+    S_jj = j^-1.2, v_i ~ N(B_i, 1), B_i ~ N(0, beta) (alpha, beta: variances). Inputs are float64; every
+    client has the same number of samples.
     rows_per_client: training samples per client; the test set has as many.
     """
 

@@ -28,13 +28,13 @@ HALVES = (
 
 
 class IdxImages(ImageData):
-    """Grey images of ten classes from four idx files in <root>/<folder>/raw, torchvision's layout."""
+    """Grey images of ten classes from four idx files in `<root>/<folder>/raw`, as torchvision stores them."""
 
     name: ClassVar[str]
     folder: ClassVar[str]  # also the name of the torchvision class that downloads the files
 
     def load(self, root: str | None, download: bool, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
-        """Reads training and test images. Raises DataMissing if files are absent, truncated or not in idx format."""
+        """Reads training and test images. Raises DataMissing if files are missing, truncated or not in idx format."""
         transform = normalised(mean, std, channels=1)
         self.raw = data_root(root) / self.folder / "raw"
         if download and not all(self._path(file) for half in HALVES for file in half):

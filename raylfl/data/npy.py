@@ -18,10 +18,10 @@ from raylfl.options import Doc, Gt
 
 @DATA.register("npy")
 class Npy(DataSource):
-    """Your own arrays: train_x.npy [n, ...] and train_y.npy [n] in a folder, with test_x.npy and test_y.npy if any.
+    """Your own arrays: train_x.npy [n, ...] and train_y.npy [n] in a folder; test_x.npy and test_y.npy are optional.
 
-    Workers read batches by index, so that the data set may be larger than any node's memory; every node needs the
-    folder. If train_client.npy [n] names the client 0..N-1 of each sample, `partition: natural` is possible.
+    Workers read batches by index: the data set may be larger than the memory, and every node needs the folder. With a
+    file train_client.npy [n], the number 0..N-1 of each sample's client, `partition: natural` is possible.
     path: the folder; a relative path is below the root (RAYLFL_DATA).
     """
 

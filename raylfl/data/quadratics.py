@@ -1,4 +1,4 @@
-"""Quadratics with known optima and one sample per client, whose loss is f_i."""
+"""Quadratics with known optima; each client has one sample, and the loss of this sample is its objective f_i."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from raylfl.options import Doc, Ge
 
 @DATA.register("quadratics", paper="FedACS fig. 4")
 class Quadratics(DataSource):
-    """Quadratics f_m(x) = |x - E_m|^2 / 2 with E_m ~ N(0, I_d), for the model `quadratic`; x* = sum_m w_m E_m.
+    """Quadratics f_m(x) = |x - E_m|^2 / 2 of clients m with E_m ~ N(0, I_d), for the model `quadratic`.
 
-    Samples are (1/2 [d], -E_m [d], |E_m|^2/2); see FedACS, Fig. 4.
+    The optimum for importance weights w is x* = sum_m w_m E_m. Samples are (1/2 [d], -E_m [d], |E_m|^2/2); see FedACS,
+    fig. 4.
     """
 
     def __init__(self, num_clients: Count = 30, dim: Count = 10, seed: int = 0):
@@ -31,7 +32,7 @@ class Quadratics(DataSource):
         self.client_indices = blocks(num_clients, 1)
 
     def optimum(self, weights: Sequence[float] | Tensor | None = None) -> Tensor:
-        """The optimum x* = sum_m w_m E_m, [d]."""
+        """The optimum x* = sum_m w_m E_m [d], for importance weights w (None: uniform)."""
         return client_weights(weights, self.num_clients) @ self.centres
 
 
@@ -40,9 +41,9 @@ class Coefficients(DataSource):
     """Quadratics f_i(x) = A_i |x|^2 + B_i sum_j x_j with given pairs (A_i, B_i), for the model `quadratic`.
 
     Samples are (A_i [d], B_i [d], 0). Every coordinate is the same one-dimensional problem.
-    pairs: the pair [A, B] of each client. SFL's group 1 is [[0.5, 0], [0.5, 0]]. Its other groups, for zeta of 1, 10 or
-    100, are [[0.5, zeta], [0.5, -zeta]] (delta 0), [[2/3, zeta], [1/3, -zeta]] (delta 1/3) and [[1, zeta], [0, -zeta]]
-    (delta 1).
+    pairs: the pair [A, B] of each client. SFL's group 1 is [[0.5, 0], [0.5, 0]]. SFL's other groups are
+    [[0.5, zeta], [0.5, -zeta]] (delta 0), [[2/3, zeta], [1/3, -zeta]] (delta 1/3) and [[1, zeta], [0, -zeta]] (delta
+    1), for zeta 1, 10 or 100.
     """
 
     def __init__(self, pairs: tuple[tuple[float, float], ...] = ((0.5, 1.0), (0.5, -1.0)), dim: Count = 1):
@@ -56,7 +57,10 @@ class Coefficients(DataSource):
         self.client_indices = blocks(self.num_clients, 1)
 
     def optimum(self, weights: Sequence[float] | Tensor | None = None) -> Tensor:
-        """The optimum x*_j = -sum_i w_i B_i / (2 sum_i w_i A_i), all j. Raises BadValue(pairs) if there is none."""
+        """The optimum x* [d], with x*_j = -sum_i w_i B_i / (2 sum_i w_i A_i) for importance weights w (None: uniform).
+
+        Raises BadValue(pairs) if sum_i w_i A_i <= 0: there is no minimum.
+        """
         w = client_weights(weights, self.num_clients)
         curvature = float(w @ self.a)
         if curvature <= 0:
@@ -70,7 +74,7 @@ class DenseQuadratics(DataSource):
 
     H_i = Q_i diag(s) Q_i^T, with a random rotation Q_i and s spaced geometrically from 1/condition to 1; b_i ~ N(0,
     spread^2 I_d). Samples are (H_i [d, d], b_i [d]).
-    spread: the scale of the distances between the clients' own minima.
+    spread: the standard deviation of the entries of b_i; the clients' minima H_i^-1 b_i are proportional to it.
     """
 
     def __init__(
@@ -92,7 +96,7 @@ class DenseQuadratics(DataSource):
         self.client_indices = blocks(num_clients, 1)
 
     def optimum(self, weights: Sequence[float] | Tensor | None = None) -> Tensor:
-        """The optimum x* [d], from (sum_i w_i H_i) x* = sum_i w_i b_i."""
+        """The optimum x* [d], from (sum_i w_i H_i) x* = sum_i w_i b_i for importance weights w (None: uniform)."""
         w = client_weights(weights, self.num_clients)
         x: Tensor = torch.linalg.solve(torch.einsum("i,ijk->jk", w, self.h), w @ self.b)
         return x

@@ -1,4 +1,4 @@
-"""Ridge regression over clients: the problem of FOCUS (Ying, Li & Yang, NeurIPS 2025), Fig. 4."""
+"""Ridge regression over clients, the problem of FOCUS (Ying, Li & Yang, NeurIPS 2025), fig. 4."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from raylfl.options import Ge
 class Ridge(DataSource):
     """Ridge regression on linear measurements: f_i(x) = sum_k (a_ik.x - b_ik)^2 + lam |x|^2.
 
-    For the model `ridge`. b = a.x_o + noise e; rows a = u z with u ~ U(0.5, 1), z ~ N(0, I_d); x_o ~ N(0, I_d);
-    e ~ N(0, 1). Samples are (a [d], b), stored client by client.
+    For the model `ridge`. A measurement is b = a.x_o + noise e with a row a = u z [d]; u ~ U(0.5, 1), z ~ N(0, I_d),
+    e ~ N(0, 1) for each sample, and x_o ~ N(0, I_d) is the same for all. Samples are (a [d], b), stored client by
+    client.
     noise: the standard deviation of the measurements' errors.
     lam: changes the optimum, not the samples; it is also the default of the model's `lam`.
     """
@@ -47,7 +48,8 @@ class Ridge(DataSource):
     def optimum(self, weights: Sequence[float] | Tensor | None = None) -> Tensor:
         """The optimum x* [d], from (sum_i w_i A_i^T A_i + lam I) x* = sum_i w_i A_i^T b_i.
 
-        Raises BadValue(lam) if lam is 0 and the rows do not determine x.
+        w: importance weights (None: uniform); A_i, b_i: the rows and measurements of client i. Raises BadValue(lam) if
+        lam is 0 and the rows do not determine x*.
         """
         w = client_weights(weights, self.num_clients)
         scaled = self.a * w.repeat_interleave(self.rows_per_client)[:, None]

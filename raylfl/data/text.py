@@ -1,4 +1,4 @@
-"""Texts as sequences of characters, for language models: one text a client."""
+"""Texts as sequences of characters, for language models; each text is the data of one client."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ TEST_SHARE = 0.2
 
 @DATA.register("texts")
 class Texts(DataSource):
-    """Texts, cut into windows of characters: from each character the next one is to be predicted.
+    """Texts, cut into windows of characters; a model predicts the next character from each position of a window.
 
-    Samples are (x [length], y [length]) as numbers of characters; y is x moved on by one character. The last fifth of
-    each text is the test set. A client is a text (`partition: natural`); labels are the texts, for partitions by label.
+    Samples are (x [length], y [length]), int64 codes of characters; y is x shifted by one character. The last fifth of
+    each text is the test set. With `partition: natural` each text is a client; for partitions by label, the label of a
+    window is the number of its text.
     path: a folder of `*.txt` files in UTF-8; null: beginnings of eight works in the public domain, 16 kB.
     length: training windows overlap by half.
     """

@@ -1,4 +1,4 @@
-"""Shipped models: the networks of the papers and the objectives of their synthetic problems."""
+"""Shipped models: the networks of the papers, and the objectives of the papers' synthetic problems."""
 
 from __future__ import annotations
 

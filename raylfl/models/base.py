@@ -1,10 +1,10 @@
-"""Base classes of the shipped models: options from the config, sizes from the data.
+"""Base classes of the shipped models, which take options from the config and input shapes from the data set.
 
 A shipped model is an ordinary LightningModule: `training_step` returns the loss, `validation_step` and `test_step` log
 `loss` (and `accuracy`), `configure_optimizers` is SGD. `training_step` logs nothing, works out of place and has no
-branch that depends on values, so that torch.func can run many clients in one call. Batch normalisation is the
-exception, because it updates its statistics in place. Initial weights come from torch's global generator: seed it
-before you build a model.
+branch that depends on values: torch.func can therefore run many clients in one call. An exception is batch
+normalisation, which updates its statistics in place. Initial weights come from torch's global generator: seed it before
+you build a model.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from raylfl.options import Arguments
 
 
 class ShippedModel(Arguments, LightningModule):
-    """A LightningModule whose constructor's arguments are its options, kept in `hparams`.
+    """A LightningModule whose constructor arguments are its options in the config, stored in `hparams`.
 
     lr: the learning rate of SGD if `local.optimizer` is `module`; otherwise `local.lr` applies.
 
-    from_data: arguments that default to the data's attribute of the same name if the config leaves them out.
+    from_data: arguments that default to the data set's attribute of the same name if the config leaves them out.
     """
 
     from_data: ClassVar[tuple[str, ...]] = ()
@@ -39,23 +39,23 @@ class ShippedModel(Arguments, LightningModule):
 
 
 def fitted_args(cls: type, init_args: Mapping[str, Any], data: object) -> dict[str, Any]:
-    """The init_args of a model, completed with the attributes of the data that `cls.from_data` names (`in_shape`, ...).
+    """The init_args of a model, completed with attributes of the data set such as `in_shape`.
 
-    Arguments in `init_args` take precedence. An argument is left out if the class has no `from_data` or the data has no
-    such attribute.
+    `cls.from_data` names these attributes; arguments in `init_args` take precedence. Nothing is added if the class has
+    no `from_data`, or if the data set lacks the attribute.
     """
     names = [name for name in getattr(cls, "from_data", ()) if hasattr(data, name)]
     return {name: getattr(data, name) for name in names} | dict(init_args)
 
 
 class Classifier(ShippedModel):
-    """A classifier: mean cross-entropy over batches (x [B, *in_shape], y int64 [B]) of one chain of named layers.
+    """A classifier: a chain of named layers, with the mean cross-entropy of a batch (x [B, *in_shape], y int64 [B]).
 
     in_shape: the shape of an input x; taken from the data if the config leaves it out.
     num_classes: the number of classes; taken from the data if the config leaves it out.
 
-    layers: nn.Sequential with names such as conv1, pool1, relu1, fc1; `layers.relu1` is a possible cut of split
-    learning.
+    layers: an nn.Sequential whose layers have names such as conv1, pool1, relu1, fc1. Split learning can cut the model
+    after any of them (`layers.relu1`).
     """
 
     from_data: ClassVar[tuple[str, ...]] = ("in_shape", "num_classes")
@@ -77,10 +77,11 @@ class Classifier(ShippedModel):
 
     @property
     def cohort_losses(self) -> Callable[[Mapping[str, Tensor], Sequence[Tensor]], Tensor] | None:
-        """The function (parameters [C, *shape] by name, batches [C, B, ...]) -> losses [C] of a whole cohort.
+        """A function (parameters [C, *shape] by name, batches [C, B, ...]) -> losses [C] of C clients; or None.
 
-        It computes `training_step` of C clients as batched matrix products. None unless the network consists of linear
-        layers and elementwise layers, without frozen parameters, and its class inherits training step and forward pass.
+        It computes the clients' `training_step` as batched matrix products. It is None in three cases: a layer is
+        neither linear, Flatten, ReLU nor Dropout; a parameter is frozen; the class overrides `training_step` or
+        `forward`.
         """
         kinds = (nn.Flatten, nn.Linear, nn.ReLU, nn.Dropout)
         cls = type(self)
@@ -89,10 +90,10 @@ class Classifier(ShippedModel):
         return self._dense_losses if dense and all(p.requires_grad for p in self.parameters()) else None
 
     def _dense_losses(self, parameters: Mapping[str, Tensor], batch: Sequence[Tensor]) -> Tensor:
-        """The loss of each client [C] of networks of linear and elementwise layers, as batched matrix products.
+        """The loss of each client [C], for networks of linear and elementwise layers, as batched matrix products.
 
-        Activations are stored as [C, features, B]. The matrix products then need no transposed copies and the softmax
-        works on whole vectors, which is three times as fast as with [C, B, features].
+        Activations are stored as [C, features, B]. Matrix products then need no transposed copies, and the softmax is
+        computed on whole vectors: three times as fast as with [C, B, features].
         """
         x, y = batch
         x = x.movedim(1, -1)
@@ -115,14 +116,14 @@ class Classifier(ShippedModel):
         self.log("accuracy", hits.mean(), batch_size=len(y))
 
     def test_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """The same as `validation_step`."""
+        """Logs the same metrics as `validation_step`."""
         self.validation_step(batch, batch_idx)
 
 
 class Problem(ShippedModel, ABC):
-    """An objective over one vector x [d] in float64, given as a loss per batch of samples.
+    """An objective of one vector x [d], float64, as a loss for each batch of samples.
 
-    x0: every entry of the starting point.
+    x0: the initial value of every entry of x.
     """
 
     from_data: ClassVar[tuple[str, ...]] = ("dim",)
@@ -134,7 +135,7 @@ class Problem(ShippedModel, ABC):
 
     @abstractmethod
     def objective(self, batch: Sequence[Tensor]) -> Tensor:
-        """The loss of x on a batch whose tensors begin with the batch dimension."""
+        """The loss of x on a batch, a scalar; the first dimension of each tensor in the batch is the sample."""
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
         """The objective on the batch."""
@@ -145,5 +146,5 @@ class Problem(ShippedModel, ABC):
         self.log("loss", self.objective(batch), batch_size=len(batch[0]))
 
     def test_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """Logs the same values as `validation_step`."""
+        """Logs the same metric as `validation_step`."""
         self.validation_step(batch, batch_idx)

@@ -1,4 +1,4 @@
-"""Logistic regression, the multi-layer perceptron and LeNet-5: SFL (Li & Lyu, NeurIPS 2023), table 11."""
+"""Logistic regression, the multi-layer perceptron and LeNet-5, as in SFL (Li & Lyu, NeurIPS 2023), table 11."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from raylfl.options import Ge
 class Logistic(Classifier):
     """Multinomial logistic regression: one linear layer with bias.
 
-    7,850 parameters on MNIST. Convex, but not strictly: adding one vector to the rows of all classes changes nothing.
+    7,850 parameters on MNIST. The loss is convex, but not strictly: it does not change if the same vector is added to
+    the weights of every class.
     """
 
     def __init__(self, in_shape: tuple[int, ...] = (1, 28, 28), num_classes: int = 10, lr: float = 0.1):
@@ -25,9 +26,9 @@ class Logistic(Classifier):
 class MLP(Classifier):
     """Multi-layer perceptron: linear layers with a ReLU after each hidden one.
 
-    hidden: widths of the hidden layers. The default (64,) is 784-64-10 of table 11, 50,890 parameters on MNIST.
+    hidden: widths of the hidden layers. The default (64,) is 784-64-10 of SFL's table 11, 50,890 parameters on MNIST.
     FedAWARE's public code has (200, 200) for MNIST and FashionMNIST, 199,210 parameters.
-    dropout: it applies before each ReLU; 0.5 in SFL's public code, not mentioned in the paper.
+    dropout: it applies before each ReLU; 0.5 in SFL's public code, not mentioned in SFL's paper.
     """
 
     def __init__(
@@ -46,11 +47,13 @@ class MLP(Classifier):
 
 @MODELS.register("lenet5", paper="LeCun 1998; SFL table 11")
 class LeNet5(Classifier):
-    """LeNet-5 in its modern form: 6@5x5 and 16@5x5, each with ReLU and 2x2 max-pool, then 120, 84, classes.
+    """LeNet-5 with ReLU and max-pool: two 5x5 convolutions of 6 and 16 channels, linear layers of 120, 84, classes.
 
-    padding: padding of the first convolution. With 0, as in SFL's public code, 28x28 images leave 16@4x4: 44,426
-    parameters. With 2, 28x28 images become LeCun's 32x32 inputs and leave 16@5x5: 61,706 parameters. FedLab's CNN for
-    CIFAR-10 (62,006 parameters) is this network on 3x32x32 images without padding.
+    A ReLU and a 2x2 max-pool follow each convolution.
+    padding: padding of the first convolution. With 0, as in SFL's public code, 28x28 images become 16 feature maps of
+    4x4 before the linear layers: 44,426 parameters. With 2, they become LeCun's 32x32 inputs and 16 feature maps of
+    5x5: 61,706 parameters. FedLab's CNN for CIFAR-10 (62,006 parameters) is this network on 3x32x32 images without
+    padding.
     """
 
     def __init__(

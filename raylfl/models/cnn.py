@@ -1,4 +1,4 @@
-"""The small convolutional networks of the papers; their public code settles what a paper leaves open."""
+"""The small convolutional networks of the papers; details that a paper does not state are from its public code."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from raylfl.models.stack import Dropout, Stack, he_fan_in, vgg_init
 
 @MODELS.register("cnn_focus", paper="FOCUS fig. 9")
 class CnnFocus(Classifier):
-    """Three convolutions (16, 32, 64 at 3x3), each with ReLU and 2x2 max-pool, then 500 and the classes.
+    """Three 3x3 convolutions (16, 32, 64 channels), each with ReLU and 2x2 max-pool; linear layers of 500 and classes.
 
-    541,094 parameters on CIFAR-10. With padding 1, 32x32 images leave 64@4x4. The paper says only "a three-layer
-    convolutional neural network".
+    541,094 parameters on CIFAR-10. The convolutions have padding 1: 32x32 images become 64 feature maps of 4x4. The
+    paper says only "a three-layer convolutional neural network".
     """
 
     def __init__(self, in_shape: tuple[int, ...] = (3, 32, 32), num_classes: int = 10, lr: float = 2e-3):
@@ -24,10 +24,10 @@ class CnnFocus(Classifier):
 
 @MODELS.register("cnn_sfl", paper="SFL table 11; Wang & Ji 2022")
 class CnnSfl(Classifier):
-    """Two convolutions (32 at 5x5, padding 2), each with ReLU and 2x2 max-pool, then 128 and the classes.
+    """Two 5x5 convolutions (32 channels), each with ReLU and 2x2 max-pool; linear layers of 128 and classes.
 
-    228,586 parameters on FashionMNIST. As in the public code, layers before a ReLU have He initialisation with zero
-    biases, and the last layer has torch's default.
+    228,586 parameters on FashionMNIST; padding 2. As in the public code, layers before a ReLU have He initialisation
+    with zero biases, and the last layer has torch's default initialisation.
     """
 
     def __init__(self, in_shape: tuple[int, ...] = (1, 28, 28), num_classes: int = 10, lr: float = 0.1):
@@ -39,10 +39,11 @@ class CnnSfl(Classifier):
 
 @MODELS.register("cnn_fedaware", paper="FedAWARE table 1")
 class CnnFedaware(Classifier):
-    """Three convolutions (32, 64, 64 at 3x3), 2x2 max-pools after the first two, then 64 and the classes.
+    """Three 3x3 convolutions (32, 64, 64 channels) with ReLU, two 2x2 max-pools; linear layers of 64 and classes.
 
-    122,570 parameters on CIFAR-10, no padding. The paper says "a CNN"; layers and initialisation are taken from its
-    public code (ToyCifarNet). For MNIST and FashionMNIST that code has `mlp` with hidden (200, 200).
+    122,570 parameters on CIFAR-10, no padding; max-pools after the first two convolutions. The paper says "a CNN";
+    layers and initialisation are from its public code (ToyCifarNet), which uses `mlp` with hidden (200, 200) for MNIST
+    and FashionMNIST.
     """
 
     def __init__(self, in_shape: tuple[int, ...] = (3, 32, 32), num_classes: int = 10, lr: float = 0.01):
@@ -52,10 +53,10 @@ class CnnFedaware(Classifier):
 
 @MODELS.register("cnn_fedacs_mnist", paper="FedACS table 3")
 class CnnFedacsMnist(Classifier):
-    """C(1,10) - C(10,20) - DL(50) - L(10): convolutions C 3x3 with padding 1, dropout D 0.2, linear layers L.
+    """FedACS's network for MNIST: C(1,10) - C(10,20) - DL(50) - L(10).
 
-    786,480 parameters on MNIST. The paper's string, read literally, has no activation: apart from dropout the network
-    is a linear map of rank at most 10.
+    C: 3x3 convolution with padding 1; D: dropout 0.2; L: linear layer. 786,480 parameters on MNIST. The paper's string,
+    read literally, has no activation: apart from dropout the network is a linear map of rank at most 10.
     """
 
     def __init__(
@@ -71,9 +72,9 @@ class CnnFedacsMnist(Classifier):
 
 @MODELS.register("cnn_fedacs_cifar", paper="FedACS table 3")
 class CnnFedacsCifar(Classifier):
-    """C(3,32) - RMC(32,32) - RML(256) - RL(64) - RL(10): convolutions C 3x3 with padding 1, ReLU R, max-pool M.
+    """FedACS's network for CIFAR-10: C(3,32) - RMC(32,32) - RML(256) - RL(64) - RL(10).
 
-    551,786 parameters on CIFAR-10.
+    C: 3x3 convolution with padding 1; R: ReLU; M: 2x2 max-pool; L: linear layer. 551,786 parameters on CIFAR-10.
     """
 
     def __init__(self, in_shape: tuple[int, ...] = (3, 32, 32), num_classes: int = 10, lr: float = 0.03):
@@ -83,9 +84,10 @@ class CnnFedacsCifar(Classifier):
 
 @MODELS.register("cnn_fedacs_cinic", paper="FedACS table 3")
 class CnnFedacsCinic(Classifier):
-    """C(3,32) - RMC(32,32) - RMDL(512) - RDL(256) - RDL(10): wider than for CIFAR-10, with dropout 0.2 (D).
+    """FedACS's network for CINIC-10: C(3,32) - RMC(32,32) - RMDL(512) - RDL(256) - RDL(10).
 
-    1,193,130 parameters on CINIC-10.
+    C: 3x3 convolution with padding 1; R: ReLU; M: 2x2 max-pool; D: dropout 0.2; L: linear layer. 1,193,130 parameters
+    on CINIC-10.
     """
 
     def __init__(

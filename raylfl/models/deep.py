@@ -1,4 +1,4 @@
-"""VGG-9 and ResNet-18 of SFL (Li & Lyu, NeurIPS 2023), table 3; by default without normalisation."""
+"""VGG-9 and ResNet-18 as in SFL (Li & Lyu, NeurIPS 2023), table 3; by default without normalisation layers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Norm = Literal["none", "group", "batch"]
 
 @MODELS.register("vgg9", paper="SFL table 3; Lin 2020")
 class Vgg9(Classifier):
-    """VGG-9: eight 3x3 convolutions, five 2x2 max-pools (M), global average, one linear layer.
+    """VGG-9: eight 3x3 convolutions, five 2x2 max-pools, a global average pool and one linear layer.
 
-    32,M,64,M,128,128,M,256,256,M,256,256,M with a ReLU after each convolution, padding 1, biases, no normalisation;
-    2,308,810 parameters on CIFAR-10. Weights are initialised by torchvision's rule for VGG: with torch's default and
-    no normalisation, the signal nearly vanishes after eight layers.
-    width: the other convolutions keep their ratios (the public code's wvgg9k1 has width 8).
+    Channels and max-pools (M): 32,M,64,M,128,128,M,256,256,M,256,256,M, with padding 1, biases, a ReLU after each
+    convolution and no normalisation; 2,308,810 parameters on CIFAR-10. Weights are initialised by torchvision's rule
+    for VGG, since without normalisation torch's default makes activations nearly vanish after eight layers.
+    width: the channels of all convolutions are proportional to it (the public code's wvgg9k1 has width 8).
     """
 
     def __init__(
@@ -43,11 +43,12 @@ class Vgg9(Classifier):
 
 @MODELS.register("resnet18", paper="SFL table 3; He 2016; Acar 2021")
 class ResNet18(Classifier):
-    """ResNet-18 for small images: a 3x3 stem, no max-pool, 2 blocks each with 64, 128, 256, 512 channels.
+    """ResNet-18 for small images: a 3x3 convolution, then four stages of two blocks (64, 128, 256, 512 channels).
 
-    11,164,362 parameters on CIFAR-10 without normalisation, 11,173,962 with it. Convolutions have no bias.
-    norm: none (SFL's tables), group (GroupNorm with `groups` groups) or batch (BatchNorm; its statistics are buffers,
-    so that the model cannot be vectorised over clients).
+    11,164,362 parameters on CIFAR-10 without normalisation, 11,173,962 with it. There is no max-pool, and convolutions
+    have no bias.
+    norm: none (SFL's tables), group (GroupNorm with `groups` groups) or batch (BatchNorm, which updates buffers: the
+    clients of such a model cannot be vectorised).
     groups: number of groups of norm=group; a divisor of the width.
     width: the channels double from stage to stage.
     """
@@ -79,10 +80,10 @@ class ResNet18(Classifier):
 
 
 class BasicBlock(nn.Module):
-    """A residual block: relu(N(conv(relu(N(conv(x))))) + shortcut(x)), where N is the normalisation.
+    """A residual block: relu(N(conv(relu(N(conv(x))))) + shortcut(x)), where N is the normalisation layer.
 
-    Both convolutions are 3x3; the first is strided. The shortcut is the identity, or a strided 1x1 convolution (with N)
-    where the shape changes.
+    Both convolutions are 3x3; the first has the stride. The shortcut is the identity if the shape does not change, or
+    else a 1x1 convolution with the stride, followed by N.
     """
 
     def __init__(self, before: int, after: int, stride: int, norm: Norm, groups: int):

@@ -1,4 +1,4 @@
-"""The objectives of the papers' synthetic problems; `raylfl.data` has their samples and optima."""
+"""The objectives of the papers' synthetic problems; `raylfl.data` contains the samples and optima."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Dim = Annotated[int, Ge(1), Doc("the length of x")]
 class Ridge(Problem):
     """Ridge regression without bias: f_i(x) = sum_k (a_ik.x - b_ik)^2 + lam |x|^2 over the client's K rows.
 
-    Batches (a [B, d], b [B]). The sum is estimated by K times the mean over the batch: a full batch gives f_i itself,
-    a mini-batch an unbiased gradient.
+    Batches are (a [B, d], b [B]). K times the mean over the batch estimates the sum: a full batch gives f_i itself, a
+    mini-batch an unbiased gradient.
     rows_per_client: the number K of rows.
     lam: the regularisation; 0: linear regression.
     """
@@ -47,7 +47,7 @@ class Ridge(Problem):
 class Quadratic(Problem):
     """Separable quadratics: sum_j (a_j x_j^2 + b_j x_j) + c, averaged over the batch.
 
-    Batches (a [B, d], b [B, d], c [B]). SFL's A x^2 + B x is the sample (A, B, 0), FedACS's |x - E|^2/2 the sample
+    Batches are (a [B, d], b [B, d], c [B]). SFL's A x^2 + B x is the sample (A, B, 0), FedACS's |x - E|^2/2 the sample
     (1/2, -E, |E|^2/2).
     """
 
@@ -64,7 +64,7 @@ class Quadratic(Problem):
 class DenseQuadratic(Problem):
     """Dense quadratics: x^T H x / 2 - b^T x, averaged over the batch.
 
-    Batches (H [B, d, d] symmetric, b [B, d]).
+    Batches are (H [B, d, d] symmetric, b [B, d]).
     """
 
     def __init__(self, dim: Dim = 10, x0: float = 0.0, lr: float = 0.1):

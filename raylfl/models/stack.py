@@ -1,4 +1,4 @@
-"""Stack: networks written layer by layer, as papers print them, with inferred shapes."""
+"""Stack: networks written layer by layer, as papers describe them; the input shape of a layer is inferred."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Dropout = Annotated[float, Ge(0), Lt(1), Doc("the probability p")]
 
 
 class Stack:
-    """A chain of layers over inputs of shape `in_shape`; each method appends one and returns the stack.
+    """A chain of layers for inputs of shape `in_shape`; methods such as `conv` append a layer and return the stack.
 
-    `Stack((1, 28, 28)).conv(6, 5).relu().pool().flatten().linear(10)` has the layers conv1, pool1, relu1,
-    flatten, fc1 (see `pool`). Raises BadValue(in_shape) if a layer's output would be empty, or if a layer needs an
-    image [channels, height, width] and its input is none.
+    `Stack((1, 28, 28)).conv(6, 5).relu().pool().flatten().linear(10)` has the layers conv1, pool1, relu1, flatten, fc1
+    in this order (see `pool`). Raises BadValue(in_shape) if the output of a layer would be empty, or if a layer needs
+    an image [channels, height, width] and gets another shape.
     """
 
     def __init__(self, in_shape: Sequence[int]):
@@ -31,21 +31,21 @@ class Stack:
         self._count: Counter[str] = Counter()
 
     def conv(self, channels: int, kernel: int, padding: int = 0) -> Stack:
-        """Convolution with bias and stride 1; the image shrinks by kernel - 1 - 2 padding rows and columns."""
+        """Appends a convolution with bias and stride 1; height and width shrink by kernel - 1 - 2 padding."""
         before, height, width = self.image()
         lost = kernel - 1 - 2 * padding
         layer = nn.Conv2d(before, channels, kernel, padding=padding)
         return self.add("conv", layer, (channels, height - lost, width - lost))
 
     def relu(self) -> Stack:
-        """ReLU, out of place, because functional transforms forbid in-place operations."""
+        """Appends a ReLU, out of place, because functional transforms forbid in-place operations."""
         return self.add("relu", nn.ReLU(), self.shape)
 
     def pool(self) -> Stack:
-        """Max-pool over 2x2 squares; an odd last row or column is dropped.
+        """Appends a max-pool over 2x2 squares; an odd last row or column is dropped.
 
-        If the layer before is a ReLU, the pool is put in front of it: max(0, .) commutes with the maximum, so that
-        outputs and gradients keep their bits, and the ReLU has a quarter of the work.
+        If the last layer is a ReLU, the pool is inserted before it, which saves three quarters of the ReLU's work.
+        Outputs and gradients have the same bits, since max(0, .) commutes with the maximum.
         """
         channels, height, width = self.image()
         last = next(reversed(self.layers), "")
@@ -56,28 +56,28 @@ class Stack:
         return self
 
     def dropout(self, p: float) -> Stack:
-        """Dropout: in training, entries become 0 with probability p, others grow by 1/(1 - p); no layer for p = 0."""
+        """Appends dropout (none for p = 0): in training, entries are 0 with probability p, else grow by 1/(1 - p)."""
         return self.add("dropout", nn.Dropout(p), self.shape) if p > 0 else self
 
     def mean(self) -> Stack:
-        """Global average pool, from [channels, height, width] to [channels, 1, 1]."""
+        """Appends a global average pool, from [channels, height, width] to [channels, 1, 1]."""
         return self.add("mean", nn.AdaptiveAvgPool2d(1), (self.image()[0], 1, 1), numbered=False)
 
     def flatten(self) -> Stack:
-        """Flattening of all dimensions except the batch dimension."""
+        """Appends a layer that flattens all dimensions except the batch dimension."""
         size = 1
         for extent in self.shape:
             size *= extent
         return self.add("flatten", nn.Flatten(), (size,), numbered=False)
 
     def linear(self, outputs: int) -> Stack:
-        """Fully connected layer with bias."""
+        """Appends a fully connected layer with bias."""
         return self.add("fc", nn.Linear(self.shape[-1], outputs), (*self.shape[:-1], outputs))
 
     def add(self, kind: str, layer: nn.Module, shape: tuple[int, ...], numbered: bool = True) -> Stack:
-        """Appends a layer whose outputs have this shape.
+        """Appends a layer; shape: the shape of its output without the batch dimension.
 
-        Its name is `kind`, followed by a running number if `numbered`.
+        The layer's name is `kind`, followed by a running number if `numbered`.
         """
         if min(shape) < 1:
             raise BadValue(
@@ -92,7 +92,7 @@ class Stack:
         return self
 
     def init(self, rule: Callable[[nn.Module], None]) -> Stack:
-        """Applies an initialisation to every layer so far; layers appended later keep torch's default."""
+        """Applies an initialisation to every layer so far, in place; layers appended later keep torch's default."""
         for layer in self.layers.values():
             layer.apply(rule)
         return self
@@ -100,7 +100,7 @@ class Stack:
     def image(self) -> tuple[int, int, int]:
         """The output shape (channels, height, width) of the last layer.
 
-        Raises BadValue if the outputs are no images.
+        Raises BadValue if the output is not three-dimensional.
         """
         if len(self.shape) != 3:
             raise BadValue("in_shape", got=list(self.in_shape), need="[channels, height, width], of images")
@@ -109,16 +109,16 @@ class Stack:
 
 
 def he_fan_in(module: nn.Module) -> None:
-    """Initialises a layer by weights ~ N(0, 2/fan_in), biases 0 (He et al. 2015, for layers before a ReLU)."""
+    """Initialises a layer in place: weights ~ N(0, 2/fan_in), biases 0 (He et al. 2015, for layers before a ReLU)."""
     if isinstance(module, nn.Conv2d | nn.Linear):
         nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
         _zero_bias(module)
 
 
 def vgg_init(module: nn.Module) -> None:
-    """Initialises a layer by torchvision's rule for VGG.
+    """Initialises a layer in place by torchvision's rule for VGG.
 
-    Convolutions ~ N(0, 2/fan_out), linear layers ~ N(0, 0.01^2), biases 0.
+    Weights of convolutions ~ N(0, 2/fan_out), weights of linear layers ~ N(0, 0.01^2), biases 0.
     """
     if isinstance(module, nn.Conv2d):
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

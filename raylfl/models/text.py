@@ -19,7 +19,7 @@ from raylfl.options import Doc, Ge
 
 
 class Perplexity(Metric):
-    """Perplexity: exp of the mean cross-entropy over all characters of an evaluation."""
+    """Perplexity: the exponential of the mean cross-entropy over all characters of an evaluation."""
 
     full_state_update = False
     total: Tensor
@@ -31,7 +31,7 @@ class Perplexity(Metric):
         self.add_state("count", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, loss: Tensor, count: int) -> None:
-        """Adds `count` characters, of which `loss` is the mean cross-entropy."""
+        """Adds `count` characters whose mean cross-entropy is `loss`."""
         self.total += loss.detach().double() * count
         self.count += count
 
@@ -64,9 +64,9 @@ class Block(nn.Module):
 
 @MODELS.register("text_lm", paper="Vaswani et al. 2017; Radford et al. 2019")
 class TextLM(ShippedModel):
-    """A small decoder-only transformer over characters: the mean cross-entropy of the next character.
+    """A small decoder-only transformer over characters; its loss is the mean cross-entropy of the next character.
 
-    Batches (x [B, T], y [B, T]) of numbers of characters. Evaluations log loss, accuracy and perplexity.
+    Batches are (x [B, T], y [B, T]), int64 codes of T characters. Evaluations log loss, accuracy and perplexity.
     in_shape: the longest context, [T]; taken from the data if the config leaves it out.
     num_classes: the number of characters; taken from the data if the config leaves it out.
     width: the width of the residual stream, a multiple of `heads`.
@@ -115,5 +115,5 @@ class TextLM(ShippedModel):
         self.log("perplexity", self.perplexity)
 
     def test_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """The same as `validation_step`."""
+        """Logs the same metrics as `validation_step`."""
         self.validation_step(batch, batch_idx)
