@@ -1,4 +1,4 @@
-"""The part of a config that defines a run, and the check that a resumed run keeps it."""
+"""The keys of a config that define a run, and the check that a resumed run keeps them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from raylfl.errors import BadConfig
 
 
 def defining(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a resolved config that the result depends on, as plain JSON values."""
+    """The keys of a resolved config on which the bits of a run depend, as plain JSON values."""
     kept: dict[str, Any] = json.loads(json.dumps(identity(resolved, of="resume"), default=str))
     return kept
 
 
 def completed(before: Mapping[str, Any], objects: Mapping[str, Any]) -> dict[str, Any]:
-    """A checkpoint's config, completed with the defaults of options that are newer than the checkpoint.
+    """The resolved config of a checkpoint, completed with the defaults of options newer than the checkpoint.
 
-    objects: class path -> object, for paths that cannot be imported.
+    before: the saved config. objects: class path -> object, for class paths that cannot be imported.
     """
     return load_config(before, given=Given({}, dict(objects))).resolved
 
@@ -52,7 +52,7 @@ def refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
 def differing(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """The dotted keys at which two nested configs have different values.
 
-    prefix: the place of both in a larger config, with a final dot.
+    prefix: the dotted key of both configs in a larger one, with a final dot.
     """
     for key in sorted({*before, *after}):
         old, new = before.get(key), after.get(key)
@@ -63,9 +63,10 @@ def differing(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str =
 
 
 def _refuse_moving_phases(config: Mapping[str, Any], rounds: int) -> None:
-    """Raises BadConfig if a value has phases, because a resumed run with more rounds would move their ends.
+    """Raises BadConfig if a value of the config has phases.
 
-    Phases end at fractions of `rounds`, so that the rounds already done would have had other values.
+    Phases end at fractions of `rounds`. With a larger number of rounds, the rounds already done would have had other
+    values. rounds: the number of rounds before the resumption.
     """
     for group, options in config.items():
         if _mentions(options, "phases"):

@@ -1,4 +1,4 @@
-"""Conversion of plain dicts to typed objects; the error for an unknown key names the nearest known key."""
+"""Conversion of the plain values of a config to typed objects; an error for an unknown key names the nearest key."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def typed(cls: type[T], options: Mapping[str, Any], place: str = "") -> T:
 def converted(
     hints: Mapping[str, Any], options: Mapping[str, Any], place: str = ""
 ) -> tuple[dict[str, Any], list[str]]:
-    """(options converted to the types in `hints`, error messages for unknown keys and bad values)."""
+    """(options converted to the types in `hints` by key, error messages for unknown keys and bad values)."""
     values: dict[str, Any] = {}
     problems: list[str] = []
     for key, value in options.items():
@@ -75,7 +75,9 @@ def mistakes(
 ) -> list[str]:
     """Error messages for the name, keys and types of a component, from its source text: no class is imported.
 
-    choice: holds `name` or `class_path`. inner: the key within the place that holds the options.
+    choice: a mapping with `name` or `class_path`. place: the component's dotted key in the config. inner: the key below
+    it that contains the options, such as init_args; empty: no such key. Classes given by class_path and plug-ins give
+    no messages: they are checked when they are built.
     """
     name = str(choice.get("name"))
     if choice.get("class_path") is not None or "." in name:
@@ -107,7 +109,7 @@ def _plain(value: Any) -> Any:
 
 
 def build(registry: Registry[T], options: Mapping[str, Any], place: str) -> T:
-    """The component that `name` or `class_path` selects, built with the other options."""
+    """The component that `name` or `class_path` selects, built with the other options. Raises BadConfig."""
     if all(options.get(key) is None for key in NAMING):
         raise BadConfig(f"{place}.name is missing; one of {', '.join(registry.names())}")
     own = {key: value for key, value in options.items() if key not in NAMING}

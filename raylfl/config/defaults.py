@@ -1,6 +1,6 @@
 """The defaults of options that are newer than a saved config.
 
-They are read from source text, so that a report imports no class; `changes.completed` imports the classes instead.
+They are read from source text, and no class is imported. `changes.completed` does the same by importing the classes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from raylfl.registries import REGISTRIES
 
 
 def filled(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with missing options at their defaults, except in models, data and components outside raylfl."""
+    """A copy of the config with missing options at their defaults; not for models, data and classes outside raylfl."""
     whole = dict(config)
     for group in (*FIXED_GROUPS, *NAMED_GROUPS):
         own = config.get(group, None if group in NAMED_GROUPS else {})

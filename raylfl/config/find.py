@@ -1,4 +1,4 @@
-"""The lookup of configs: paths, ./conf, and the configs shipped with the package."""
+"""The lookup of configs by path or name, in ./conf and among the configs shipped with the package."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def working_directory() -> Path:
 
 
 def conf_roots() -> list[Path]:
-    """The folders in which bare names are looked up: ./conf, then the configs shipped with the package."""
+    """The folders in which names such as `digits` are looked up: ./conf, then the configs shipped with the package."""
     package = Path(__file__).resolve().parent.parent
     shipped = [package / "conf", package.parent / "conf"]
     return [working_directory() / "conf", *[p for p in shipped if p.is_dir()]]
 
 
 def config_names(folder: str | None = None) -> list[str]:
-    """Bare names of all configs (`digits`, `algorithm/focus`), or of the configs in one folder below conf/."""
+    """The names of all configs (`digits`, `algorithm/focus`), sorted, or of the configs in one folder below conf/."""
     names = {p.relative_to(r).with_suffix("").as_posix() for r in conf_roots() for p in r.rglob("*.yaml")}
     return sorted(name for name in names if folder is None or str(Path(name).parent) == folder)
 
@@ -44,9 +44,10 @@ def summary_of(path: Path) -> str:
 
 
 def find_config(name: str | Path, beside: Path | None = None) -> Path:
-    """The config file of a path or bare name (`digits`, `algorithm/focus`).
+    """The config file of a path or bare name (`digits`, `algorithm/focus`); the ending .yaml may be left out.
 
-    Raises BadConfig, with the nearest known name, if there is none.
+    beside: the folder in which the name is looked up first. Raises BadConfig, with the nearest known name, if there is
+    no such file.
     """
     text = str(name)
     options = [Path(text)] if beside is None else [beside / text, Path(text)]

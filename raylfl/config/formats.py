@@ -1,7 +1,7 @@
-"""The format number of all files of a run or a sweep; docs/formats.md describes the policy.
+"""The format number of the files of a run or a sweep; docs/formats.md describes when it changes.
 
-The number grows if files of the previous format could be misread. New options, metrics and keys do not change it: a run
-without an option has the option's default.
+A new release has a larger number if it could misread files of earlier releases. New options, metrics and keys do not
+change the number: where a saved run lacks an option, the option's default applies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ KEY = "format"
 
 
 def refuse_other(number: Any, where: str | Path) -> None:
-    """Checks the format number of a file or checkpoint; raises BadConfig unless this release reads it."""
+    """Checks the format number of a file or checkpoint; raises BadConfig if it is not `FORMAT`. where: its name."""
     if number == FORMAT and not isinstance(number, (bool, float)):
         return
     if not isinstance(number, int) or isinstance(number, bool):

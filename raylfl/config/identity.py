@@ -1,8 +1,8 @@
 """The keys of a config that identify a run, for each of three purposes.
 
 resume   keys that a resumed run must keep because its bits depend on them; rounds may grow, evaluation may change
-group    keys that a report groups runs by: one setting, for any seed, directory and machine
-digest   keys that name a cached run beside its seed; rounds and evaluation count, because its rows depend on them
+group    keys by which a report groups runs: runs of a group differ in seed, directory and machine only
+digest   keys that, with the seed, identify a cached run; they include rounds and evaluation, on which its rows depend
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LEFT_OUT: dict[Purpose, tuple[str, ...]] = {
 
 
 def identity(resolved: Mapping[str, Any], of: Purpose) -> dict[str, Any]:
-    """The resolved config without the keys that do not matter for this purpose.
+    """A copy of the resolved config with the keys that identify a run for this purpose.
 
     A topology at its defaults is left out, so that runs made before the group `topology` existed keep their identity.
     """

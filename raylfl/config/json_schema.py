@@ -19,7 +19,7 @@ REFERENCE = {"type": "string", "pattern": r"\$\{"}  # an interpolation such as `
 
 
 def config_schema() -> Schema:
-    """The schema of a whole file. No key is required, because files are merged."""
+    """The schema of a whole config file. No key is required, because files are merged."""
     groups = {group: _fixed(cls, group) for group, cls in FIXED_GROUPS.items()}
     groups |= {group: _named(group) for group in NAMED_GROUPS}
     names = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}

@@ -1,9 +1,10 @@
-"""Layers of a config (files, their bases, `key=value` overrides): trees of plain values; later layers win.
+"""Layers of a config (files, their bases, `key=value` overrides): nested mappings; later layers take precedence.
 
-Keys are merged inside the places of `MERGED`; elsewhere a value replaces the earlier value, even if both are mappings
-({uniform: [1, 5]}). At the places of `NAMED` a plain string stands for `name`. A layer with another name or class_path
-replaces the whole place, so that options of the earlier algorithm, partition or model do not remain. Within one layer
-the order of keys has no effect, except that the last of several equal keys counts.
+A place is the sequence of keys that leads to a value. Mappings at the places in `MERGED` are merged key by key. At all
+other places a value replaces the earlier value, even if both are mappings, such as {uniform: [1, 5]}. At the places in
+`NAMED` a plain string means {name: string}. A layer with another name or class_path replaces the whole mapping at such
+a place: no option of the earlier algorithm, partition or model remains. Within one layer the order of keys has no
+effect, except that the last of several equal keys counts.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ QUOTES, QUOTED = "quote arguments with blanks, brackets or braces", "'local.step
 def file_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
     """The layers of a config file: first the layers of its bases, then its own.
 
-    chain: the files whose `base` led here, to detect a cycle.
+    chain: the files whose `base` led to this file; BadConfig is raised if they contain it.
     """
     if path in chain:
         raise BadConfig(f"base: the files include each other: {' -> '.join(p.name for p in (*chain, path))}")
@@ -50,7 +51,7 @@ def file_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[dict[str, Any]
 
 
 def content_of(path: Path) -> dict[str, Any]:
-    """The keys and values of a yaml file; raises BadConfig for anything else."""
+    """The keys and values of a yaml file. Raises BadConfig if it is not readable yaml or not a mapping."""
     try:
         content = parse(path.read_text(encoding="utf-8")) or {}
     except (ValueError, OSError) as error:  # UnicodeDecodeError is a ValueError
@@ -61,9 +62,9 @@ def content_of(path: Path) -> dict[str, Any]:
 
 
 def with_bases(content: Mapping[str, Any], folder: Path, chain: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
-    """The layers of the configs named in `base`, then the layer of the content itself.
+    """The layers of the configs named in `base`, then one layer with the other keys of the content.
 
-    folder: the folder in which bases are looked up first. chain: the files whose `base` led here.
+    folder: the folder in which bases are looked up first. chain: the files whose `base` led to this content.
     """
     content = tree(((key,), value) for key, value in content.items())
     refuse_other(content.pop(KEY, FORMAT), chain[-1] if chain else "the config")
@@ -75,7 +76,7 @@ def with_bases(content: Mapping[str, Any], folder: Path, chain: tuple[Path, ...]
 
 
 def override_layers(overrides: Sequence[str]) -> list[dict[str, Any]]:
-    """The layers of a command line: the configs of its `base=` item, then the other items."""
+    """The layers of `key=value` overrides: the configs named by `base=...`, then one layer with all other items."""
     given = tree(override(item, overrides) for item in overrides)
     return with_bases(given, Path())
 
@@ -100,9 +101,9 @@ def override(item: str, among: Sequence[str] = ()) -> tuple[Place, Any]:
 
 
 def _torn(item: str, among: Sequence[str]) -> str | None:
-    """The argument that the shell split at blanks because it was not quoted, rejoined; None if it was not split.
+    """The whole of an unquoted argument that the shell split at blanks; None if it was not split.
 
-    item: one of its parts; among: the whole command line.
+    item: one part of the argument; among: the whole command line.
     """
     place = list(among).index(item) if item in among else 0
     for start in range(place, -1, -1):
@@ -133,7 +134,10 @@ def tree(items: Iterable[tuple[Place, Any]]) -> dict[str, Any]:
 
 
 def _spread(place: Place, value: Any) -> Iterator[tuple[Place, Any]]:
-    """The (place, value) pairs of a value: one pair per key of a mapping, short names as `name`."""
+    """The (place, value) pairs of a value: one for each key of a mapping whose place is in `MERGED`.
+
+    A string at a place in `NAMED` becomes the value of the key `name`.
+    """
     if place in NAMED and isinstance(value, str):
         yield (*place, "name"), value  # `model: lenet5`
     elif place in MERGED and isinstance(value, Mapping) and value:
@@ -144,7 +148,7 @@ def _spread(place: Place, value: Any) -> Iterator[tuple[Place, Any]]:
 
 
 def merge_layer(merged: dict[str, Any], layer: Mapping[str, Any]) -> None:
-    """Merges a layer into `merged`, in place."""
+    """Merges a layer into `merged`, in place. Raises BadConfig if a group is not a mapping."""
     for key, value in layer.items():
         if key in GROUPS and not isinstance(value, Mapping):
             raise BadConfig(f"{key}={value}, but must be a group of keys")

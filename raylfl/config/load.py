@@ -31,10 +31,10 @@ SECRET = re.compile(r"\$\{\s*oc\.env\s*:([^,}]*(?:KEY|TOKEN|SECRET|PASSW|CREDENT
 
 @dataclass(frozen=True)
 class Config:
-    """A whole config, typed; `resolved` holds the same as plain values with all defaults, as saved in config.yaml.
+    """A whole config: typed groups and built components.
 
-    In `resolved`, a literal `${` is escaped, as in a config file. `objects`: made-up class path -> object passed from
-    Python that other processes cannot import.
+    resolved: the same config as plain values with all defaults, as saved in config.yaml; a literal `${` is escaped, as
+    in a config file. objects: class path -> object passed from Python that other processes cannot import.
     """
 
     top: TopConfig
@@ -62,17 +62,17 @@ Source = str | Path | Mapping[str, Any] | DictConfig  # a path, a bare name, a d
 def load_config(source: Source, overrides: Sequence[str] = (), given: Given | None = None) -> Config:
     """Loads and validates a config (a path, a bare name, a dict or a DictConfig) with `key=value` overrides.
 
-    given: objects from Python; they replace values of the source, and overrides change their options. Raises BadConfig
-    with all mistakes found, one line each.
+    given: objects passed from Python. They take precedence over the source, and overrides take precedence over them.
+    Raises BadConfig with all mistakes found, one line each.
     """
     (config,) = load_configs(source, [(overrides, given)])
     return config
 
 
 def load_configs(source: Source, variants: Sequence[tuple[Sequence[str], Given | None]]) -> list[Config]:
-    """Loads several variants of one config, each given as (overrides, objects from Python).
+    """Loads several variants of one config, each given as (overrides, objects passed from Python).
 
-    All variants are checked before the first class is imported.
+    All variants are checked before the first class is imported. Raises BadConfig.
     """
     composed = [(compose(source, overrides, given), given or Given()) for overrides, given in variants]
     for merged, _ in composed if len(composed) > 1 else ():
@@ -98,14 +98,14 @@ def compose(source: Source, overrides: Sequence[str] = (), given: Given | None =
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:
-    """The plain values of a DictConfig, with its interpolations resolved, which may refer to its parent."""
+    """The plain values of a DictConfig; its interpolations, which may refer to a parent node, are resolved."""
     refuse_secrets(OmegaConf.to_container(config))
     plain: dict[str, Any] = escaped(OmegaConf.to_container(config, resolve=True))
     return plain
 
 
 def interpolated(merged: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values with OmegaConf's interpolations resolved; any remaining `${` is literal text.
+    """A copy of the merged values with OmegaConf's interpolations resolved; a remaining `${` is literal text.
 
     Raises BadConfig for an interpolation that cannot be resolved or would write a secret into the run's records.
     """
@@ -133,7 +133,7 @@ def refuse_secrets(value: Any, place: str = "") -> None:
 
 
 def escaped(value: Any) -> Any:
-    """The value with `${` escaped by a backslash, so that resolving gives the value itself."""
+    """A copy of the value in which a backslash escapes each `${`; resolving the copy gives the value."""
     if isinstance(value, Mapping):
         return {key: escaped(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -144,7 +144,7 @@ def escaped(value: Any) -> Any:
 
 
 def resolve(merged: Mapping[str, Any]) -> Config:
-    """The typed and complete config of merged layers. Raises BadConfig that lists every mistake."""
+    """The typed and complete config from merged layers. Raises BadConfig that lists every mistake."""
     parts = typed_groups(merged)
     chosen = {group: _chosen(group, merged) for group in NAMED_GROUPS}
     problems: list[str] = []
@@ -165,9 +165,10 @@ def resolve(merged: Mapping[str, Any]) -> Config:
 
 
 def _target(path: str | None, place: str) -> Any:
-    """The object from Python that this class path names; None if the path can be imported in any process.
+    """The object of this class path if other processes cannot import the path; otherwise None.
 
-    This holds for made-up paths of objects and for paths in `__main__`, which is another module in another process.
+    They cannot import the made-up paths of objects passed from Python, nor paths in `__main__`, which is a different
+    module in each process.
     """
     return import_class(path, place) if path is not None and (given_for(path) or path.startswith("__main__.")) else None
 
@@ -175,7 +176,7 @@ def _target(path: str | None, place: str) -> Any:
 def typed_groups(merged: Mapping[str, Any]) -> dict[str, Any]:
     """The top-level keys and the fixed groups as typed objects. Raises BadConfig that lists every mistake.
 
-    Components are checked as well but not imported, so that neither torch nor Ray is needed.
+    The options of components are checked as well, from source text: neither torch nor Ray is imported.
     """
     top_keys = keys_of(TopConfig)
     problems = [
@@ -212,6 +213,6 @@ def _attempt(parts: dict[str, Any], problems: list[str], key: str, make: Callabl
 
 
 def _chosen(group: str, merged: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a group, with its default name if the config gives none."""
+    """The options of a group in merged layers, with the default name if they have neither name nor class_path."""
     said = merged.get(group) or {}
     return {**({} if said.get("class_path") else DEFAULTS.get(group, {})), **said}

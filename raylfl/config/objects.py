@@ -26,9 +26,9 @@ Layer = dict[str, Any]
 
 
 class Objects(TypedDict, total=False):
-    """Keyword arguments of the Python interface that name components.
+    """Keyword arguments of the Python interface, one for each component of a run.
 
-    Each is a class, a factory function, an instance, or a value as in a config (a name, a mapping).
+    Each is a class, a factory function, an instance, or a value as in a config (a name or a mapping).
     """
 
     model: Any
@@ -42,7 +42,10 @@ class Objects(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Given:
-    """Objects as a layer over a config; `objects`: by class path, the objects that a config cannot name."""
+    """Objects passed from Python, converted to a config layer.
+
+    objects: class path -> object, for the objects that no other process can import.
+    """
 
     layer: Layer = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
@@ -51,7 +54,8 @@ class Given:
 def given(objects: Mapping[str, Any], paths: Mapping[str, str] | None = None) -> Given:
     """Converts objects, by group, to a config layer; a string or a mapping is used as it is, None is ignored.
 
-    paths: by group, the class path that an object had before its run was resumed. Raises BadConfig.
+    paths: by group, the class path that an object had before its run was resumed. Raises BadConfig for an unknown
+    group or an object that no config entry can represent.
     """
     out = Given()
     for group in objects:
@@ -74,7 +78,7 @@ def given(objects: Mapping[str, Any], paths: Mapping[str, str] | None = None) ->
 
 
 def _said(group: str, value: Any, objects: dict[str, Any], path: str | None) -> Layer:
-    """The config entry that stands for this object; if a config cannot name the object, it is added to `objects`.
+    """The config entry of an object of this group. An object that is not importable is added to `objects`, in place.
 
     path: the class path that the object had before its run was resumed, if any.
     """
@@ -118,7 +122,7 @@ def is_factory(value: Any) -> bool:
 
 
 def path_of(value: Any) -> str:
-    """The class path of an object in a config; for an instance it ends in a digest of its content."""
+    """The class path of an object in a config; for an instance or a partial it ends in a digest of the content."""
     if isinstance(value, type) or inspect.isroutine(value):
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, functools.partial):
@@ -127,7 +131,7 @@ def path_of(value: Any) -> str:
 
 
 def _digest(value: Any) -> str:
-    """Eight digits that distinguish instances of one class; the word `instance` if the object cannot be pickled."""
+    """Eight hex digits that distinguish instances of one class; `instance` if the object cannot be pickled."""
     import cloudpickle
 
     try:
@@ -137,7 +141,7 @@ def _digest(value: Any) -> str:
 
 
 def importable(value: Any) -> bool:
-    """Whether another process finds this class or function under its path."""
+    """Whether another process can import this class or function by its module and name."""
     if not (isinstance(value, type) or inspect.isroutine(value)) or value.__module__ == "__main__":
         return False
     module = sys.modules.get(value.__module__)
@@ -145,7 +149,7 @@ def importable(value: Any) -> bool:
 
 
 def known_here(path: str, group: str) -> bool:
-    """Whether this process can import the class path, as the notebook that defined the class can."""
+    """Whether this process can import the class path; group: the config group, for the lookup of objects."""
     try:
         import_class(path, group)
     except BadValue:
@@ -154,7 +158,7 @@ def known_here(path: str, group: str) -> bool:
 
 
 def passing(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of a config that other processes cannot import, by class path."""
+    """Class path -> class or object, for the components that other processes cannot import; parts: the typed groups."""
     found: dict[str, Any] = {}
     for group in NAMED_GROUPS:
         components = [parts[group], getattr(parts[group], "_process", None)]

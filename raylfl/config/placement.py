@@ -1,4 +1,4 @@
-"""Whether clients are pinned: each to one worker, which alone reads its samples (`runtime.placement`)."""
+"""The rule by which clients are pinned: each to one worker, the only one that reads the client's samples."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from raylfl.errors import BadConfig
 
 
 def is_pinned(runtime: RuntimeConfig, by_index: bool, apart: bool, impossible: str | None) -> bool:
-    """Whether each client has a home worker. Raises BadConfig if the chosen placement is impossible.
+    """Whether each client is pinned to one worker. Raises BadConfig if the chosen `runtime.placement` is impossible.
 
     `placement: auto` pins clients whose samples are read by index. Such clients are trained one by one under any
     placement, so that a run has the same bits with and without pinning. by_index: whether samples are read by index

@@ -1,8 +1,8 @@
-"""The config's fixed groups as dataclasses, whose fields with types and defaults are the schema.
+"""The fixed groups of a config: a dataclass for each, whose fields with types and defaults are the group's schema.
 
-Named groups (algorithm, partition, participation, link, topology) have the schema of the class they name; `model` and
-`data` have Lightning's form. The annotation of a field states its limits; `__post_init__` checks limits that involve
-several fields.
+A named group (algorithm, partition, participation, link, topology) has the schema of the class that it names. `model`
+and `data` have the form of Lightning's command line: a name or class_path, and init_args. The annotation of a field
+states its limits; `__post_init__` checks limits that involve several fields.
 """
 
 from __future__ import annotations

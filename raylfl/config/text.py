@@ -1,7 +1,7 @@
 """Parsing of yaml text to plain values, for files and for `key=value` overrides.
 
 The dialect is YAML 1.1, except that `1e-3` is a number and a date remains a string, as in OmegaConf. Duplicate keys,
-aliases that expand to millions of values and very deep nesting are refused.
+aliases that expand to more than a million values and nesting deeper than 50 levels are refused.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ def _parsed(text: str) -> Any:
 
 
 def _checked_size(node: yaml.Node | None, known: dict[int, int], depth: int) -> int:
-    """The number of values below a node, aliases expanded. Raises YAMLError beyond the limits."""
+    """The number of values in a node, with aliases expanded. Raises YAMLError beyond MAX_VALUES or the depth.
+
+    known: by id, the numbers of the nodes counted so far, extended in place. depth: the nesting that is allowed.
+    """
     if not isinstance(node, yaml.CollectionNode):
         return 1
     if depth == 0:

@@ -1,4 +1,4 @@
-"""Places of runs: a folder, or a URL of storage that fsspec knows (`s3://bucket/runs`) with a staging folder here."""
+"""URLs as places of runs (`s3://bucket/runs`, with a protocol known to fsspec), and their local staging folders."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raylfl.errors import BadValue
 
 
 def is_url(place: object) -> bool:
-    """Whether a place of runs is a URL, not a folder."""
+    """Whether a place of runs is a URL rather than a folder."""
     return "://" in str(place)
 
 
@@ -20,7 +20,7 @@ def join(url: str, *names: str) -> str:
 
 
 def staging(url: str) -> Path:
-    """The local folder in which a run at this URL is carried out: `RAYLFL_STAGING`, by default ~/.cache/raylfl."""
+    """The local folder to which runs at this URL are written, inside `RAYLFL_STAGING` (default ~/.cache/raylfl)."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "raylfl"
     protocol, _, rest = url.partition("://")
     parts = [part for part in rest.split("/") if part]
@@ -28,7 +28,7 @@ def staging(url: str) -> Path:
 
 
 def url_of(folder: Path) -> str | None:
-    """The URL of a folder of runs if `RAYLFL_RUNS` is a URL and the folder lies in its staging folder."""
+    """The URL of a folder in the staging folder of `RAYLFL_RUNS`; None for others, or if RAYLFL_RUNS is no URL."""
     runs = os.environ.get("RAYLFL_RUNS", "")
     if not is_url(runs) or not folder.is_relative_to(staging(runs)):
         return None

@@ -1,15 +1,15 @@
-"""Settings that must be made before torch or Lightning is imported, each with an off switch.
+"""Settings that must be made before torch or Lightning is imported; an environment variable switches each off.
 
-Each setting works around a cost or a fault of a library. It is off if its environment variable is 0 (for actors, in
-the environment in which Ray starts):
+Each setting works around a cost or a fault of a library. It is off if its environment variable is 0. For Ray's actors
+the variable must be set in the environment in which Ray starts.
 
     lazy_imports      RAYLFL_LAZY_IMPORTS      imports Lightning without parts that it does not use
     collector         RAYLFL_RARE_COLLECTIONS  makes garbage collections rare during imports
     malloc            RAYLFL_KEEP_MEMORY       keeps freed memory in the process
     torchvision_cpu   RAYLFL_TORCHVISION       lets torchvision be imported with a torch that its binary does not fit
 
-`python -m benchmarks.startup` measures the savings of each. `SEEN` holds the library versions last tested; if another
-version breaks a setting, tests/startup fails with a remedy.
+`python -m benchmarks.startup` measures the savings of each. `SEEN` contains the library versions last tested. If
+another version breaks a setting, tests/startup fails with a remedy.
 """
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ SEEN = {"torch": "2.13", "torchvision": "0.28", "lightning": "2.6", "torchmetric
 
 
 def enabled(variable: str) -> bool:
-    """Whether this setting is on: its environment variable is not 0."""
+    """Whether a setting is on: its environment variable has another value than 0, or none."""
     return os.environ.get(variable, "1") != "0"

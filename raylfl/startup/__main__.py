@@ -1,4 +1,4 @@
-"""`python -m raylfl.startup`: prepares the Python environment once, as in `make setup`."""
+"""`python -m raylfl.startup`: makes `import lightning` work with a torchvision whose binary does not fit torch."""
 
 from raylfl.startup.torchvision_cpu import install_at_start_up
 

@@ -1,8 +1,8 @@
 """Rare garbage collections while libraries are imported.
 
-Importing torch and Lightning makes hundreds of thousands of objects, none of them garbage, and Python searches them
-again and again: a sixth of the processor time of an actor's start (`python -m benchmarks.startup`).
-RAYLFL_RARE_COLLECTIONS=0 switches it off. It applies to the command line and the actors, until their work begins.
+Importing torch and Lightning makes hundreds of thousands of objects, none of them garbage. Python searches them in each
+collection, which takes a sixth of the processor time of an actor's start (`python -m benchmarks.startup`). The setting
+applies to the command line and the actors until their work begins. RAYLFL_RARE_COLLECTIONS=0 switches it off.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _before: int | None = None  # the process's usual threshold, while collections a
 
 
 def rarely() -> None:
-    """Makes collections rare until `as_usual` is called."""
+    """Makes garbage collections rare until `as_usual` is called; no effect if the setting is off."""
     global _before
     if enabled(SWITCH) and _before is None:
         _before, *others = gc.get_threshold()
@@ -27,7 +27,7 @@ def rarely() -> None:
 
 
 def as_usual() -> None:
-    """Restores the frequency of collections from before `rarely`; no effect if that was not called."""
+    """Restores the frequency of collections before `rarely`; no effect if `rarely` was not called."""
     global _before
     if _before is not None:
         gc.set_threshold(_before, *gc.get_threshold()[1:])

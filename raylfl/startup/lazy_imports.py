@@ -4,9 +4,9 @@ Saves seconds and memory in every process (`python -m benchmarks.startup`). RAYL
 It applies to processes of raylfl itself (command line, actors), which call `install` first; a program that only imports
 raylfl is not affected.
 
-- torchmetrics imports all its metrics, and with them scipy.signal, torchvision and matplotlib. Lightning needs two
-  classes of it. The package is therefore loaded with these two classes only; the first access to another name executes
-  the whole package, and the first plot its plotting module.
+- torchmetrics imports all its metrics, which import scipy.signal, torchvision and matplotlib. Lightning needs two
+  classes of torchmetrics. At first the package contains these two classes only. The first access to another name
+  executes the whole package; the first plot executes its plotting module.
 - torch._dynamo (the compiler) imports sympy. Lightning needs one class for isinstance tests and one decorator. A
   stand-in replaces torch._dynamo while Lightning is imported; the real module is imported on its first use.
 
@@ -42,7 +42,10 @@ def install() -> None:
 
 
 def _of_package(name: str, whole: Whole) -> Any:
-    """An attribute of torchmetrics: one of the two classes, from its module; any other, from the whole package."""
+    """An attribute of torchmetrics: a class of `NEEDED` from its own module, any other from the whole package.
+
+    whole: executes the package and returns its attribute of a name.
+    """
     if name in NEEDED:
         try:
             return getattr(import_module(NEEDED[name]), name)
@@ -52,7 +55,10 @@ def _of_package(name: str, whole: Whole) -> Any:
 
 
 def _of_plots(name: str, whole: Whole) -> Any:
-    """An attribute of torchmetrics' plotting module; functions execute the module when they are called."""
+    """An attribute of torchmetrics' plotting module; its functions execute the module when they are called.
+
+    whole: executes the module and returns its attribute of a name.
+    """
     if name.endswith("_TYPE"):  # used only in annotations
         return Any
     if name.startswith("plot_"):
@@ -61,9 +67,9 @@ def _of_plots(name: str, whole: Whole) -> Any:
 
 
 class _MaybeCompiled(type):
-    """Metaclass of the stand-in for torch._dynamo.OptimizedModule.
+    """The metaclass of a stand-in for torch._dynamo.OptimizedModule.
 
-    An object is an instance if it is one of the real class; without the compiler imported, no object is.
+    isinstance tests the real class if the compiler is imported; otherwise it is false for every object.
     """
 
     def __instancecheck__(cls, instance: Any) -> bool:
@@ -101,7 +107,7 @@ class _StandIn(ModuleType):
 
 
 class _SubmodulesOf(MetaPathFinder):
-    """A finder that removes the stand-in when a submodule of it is imported, and imports the real submodule."""
+    """A finder that replaces the stand-in by the real torch._dynamo when one of its submodules is imported."""
 
     def __init__(self, substitute: _StandIn):
         self.substitute = substitute
@@ -134,9 +140,9 @@ class _Imported(Loader):
 
 
 class _Finder(MetaPathFinder):
-    """A finder for Lightning, torchmetrics and its plotting module, with loaders that leave parts out.
+    """A finder for Lightning, torchmetrics and torchmetrics' plotting module, with loaders that leave parts out.
 
-    It finds each of the three once, and then removes itself.
+    It finds each of these three modules once, and then removes itself from sys.meta_path.
     """
 
     def __init__(self) -> None:
@@ -161,7 +167,7 @@ class _Finder(MetaPathFinder):
 
 
 class _WithoutCompiler(Loader):
-    """A loader that executes Lightning with a stand-in for torch._dynamo, unless the real one is imported already."""
+    """A loader that executes Lightning with a stand-in for torch._dynamo, unless torch._dynamo is imported already."""
 
     def __init__(self, loader: Any):
         self.loader = loader
@@ -184,7 +190,8 @@ class _WithoutCompiler(Loader):
 class _OnAccess(Loader):
     """A loader that leaves a module empty at first; each access to an attribute then calls `part`.
 
-    part(name, whole) returns the attribute; it calls whole(name) if the whole module must be executed for it.
+    part(name, whole) returns the attribute of this name. whole(name) executes the module and returns its attribute;
+    `part` calls it only if the whole module is needed.
     """
 
     def __init__(self, loader: Loader, part: Callable[[str, Whole], Any]):

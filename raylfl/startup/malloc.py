@@ -1,11 +1,11 @@
 """Malloc settings with which the process keeps freed memory for the next local step.
 
 By default glibc returns large blocks to the operating system as soon as they are freed. The next step then gets new
-pages, each with a page fault; for small convolutional networks on a CPU this takes much of the time
-(`python -m benchmarks.startup` counts faults and time). RAYLFL_KEEP_MEMORY=0 switches it off. It applies to the command
-line and the actors; a program that only imports raylfl is not affected.
+pages, each with a page fault, which takes much of the time of small convolutional networks on a CPU
+(`python -m benchmarks.startup` counts faults and time). RAYLFL_KEEP_MEMORY=0 switches the settings off. They apply to
+the command line and the actors; a program that only imports raylfl is not affected.
 
-It needs mallopt(3) of glibc on Linux, whose constants are part of its stable interface.
+They need mallopt(3) of glibc on Linux; its constants are part of glibc's stable interface.
 """
 
 from __future__ import annotations

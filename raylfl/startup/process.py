@@ -1,4 +1,4 @@
-"""Set-up of the processes of raylfl itself: the command line and the actors."""
+"""The set-up of raylfl's own processes: the command line and the actors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from raylfl.startup import collector, lazy_imports, malloc
 def set_up() -> None:
     """Applies `collector`, `lazy_imports` and `malloc`, before Lightning is imported.
 
-    `collector.as_usual` is to be called when the process begins to work.
+    The caller calls `collector.as_usual` when the imports are done.
     """
     collector.rarely()
     lazy_imports.install()

@@ -6,9 +6,10 @@ loaded, these operators do not exist, and the import fails with "operator torchv
 transforms and models work; the operators themselves remain unavailable. If the library loads, nothing is declared.
 
 The better remedy is a torchvision of the same build (https://pytorch.org/get-started/locally). RAYLFL_TORCHVISION=0
-switches this one off. `install`, called when raylfl is imported, declares the operators just before the first import of
-torchvision, without importing torch. `install_at_start_up` (`make setup`) does the same for every Python of the
-environment, so that lightning may be imported before raylfl; it changes nothing if torchvision works.
+switches this workaround off. `install`, called when raylfl is imported, arranges that the operators are declared just
+before the first import of torchvision; it does not import torch itself. `install_at_start_up` (`make setup`) does the
+same in every Python process of the environment: lightning may then be imported before raylfl. It changes nothing if
+torchvision works.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _library: Any = None  # torch.library.Library; the declaration lasts as long as 
 
 
 class _BeforeTorchvision(MetaPathFinder):
-    """A finder that declares the operators when torchvision is about to be imported, and finds no module."""
+    """A finder that declares the operators when torchvision is about to be imported; it finds no module itself."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -52,10 +53,9 @@ def _waits(finder: object) -> bool:
 
 
 def declare() -> bool:
-    """Declares the operators if torchvision's library does not register them; returns whether that was needed.
+    """Declares `OPERATORS` if torchvision's C++ library does not register them; returns whether it did so.
 
-    Tests whether the library loads and registers its operators, without importing torchvision itself. Repeated calls
-    are safe.
+    The library is loaded for this test, torchvision itself is not imported. Repeated calls are safe.
     """
     global _library
     import torch
@@ -74,7 +74,7 @@ def _installed() -> bool:
 
 
 def operators_load() -> bool:
-    """Loads torchvision's C++ library as its own import does; returns whether that registered the operators."""
+    """Loads torchvision's C++ library, as importing torchvision does; returns whether it registered the operators."""
     import torch
 
     package = importlib.util.find_spec("torchvision")
@@ -90,10 +90,10 @@ def operators_load() -> bool:
 
 
 def install_at_start_up() -> Path | None:
-    """Makes every Python of this environment call `install`, so that lightning can be imported before raylfl.
+    """Makes every Python process of this environment call `install`; lightning can then be imported before raylfl.
 
-    Writes raylfl-torchvision.pth into site-packages if torchvision needs it and returns its path; otherwise None. No
-    smaller change makes a bare `import lightning` work there.
+    Writes raylfl-torchvision.pth into site-packages and returns its path, if torchvision needs the operators declared;
+    otherwise None. No smaller change makes a bare `import lightning` work in such an environment.
     """
     if not declare():
         return None

@@ -1,4 +1,4 @@
-"""The keys of `local`."""
+"""The keys of the config group `local`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAPERS = {"focus": "[1]", "sfl": "[2]", "fedacs": "[3]", "fedaware": "[4]"}
 
 @dataclass
 class LocalConfig(LocalRule, LocalWork):
-    """`local`: the local work of a client in a round."""
+    """`local`: the local steps of a client in a round, and their optimizer."""
 
     lr: Annotated[
         float,
@@ -74,7 +74,7 @@ class LocalConfig(LocalRule, LocalWork):
 
     @classmethod
     def by_theory(cls, options: Mapping[str, Any]) -> LocalConfig:
-        """The options with `lr: {theory: PAPER}`; `raylfl.theory.rate` computes the number later."""
+        """An instance from options with `lr: {theory: PAPER}`; lr is nan until `raylfl.theory.rate` computes it."""
         known = f"a number, or {{theory: PAPER}}, PAPER being one of {', '.join(PAPERS)}"
         wanted = options["lr"]
         if set(wanted) != {"theory"} or wanted["theory"] not in PAPERS:
@@ -84,7 +84,7 @@ class LocalConfig(LocalRule, LocalWork):
         return made
 
     def set_lr(self, lr: float, source: str | None) -> None:
-        """Sets lr to a computed number; source: the theorem that it comes from."""
+        """Sets lr to a computed number; source: the theorem that gave it, None for no theorem."""
         self.lr, self.lr_by_theory = lr, None
         self.lr_from = None if source is None else f"{source}: {lr!r}"
 

@@ -1,4 +1,4 @@
-"""The keys of `eval`, `stop`, `checkpoint` and `logging`: what a run measures and writes."""
+"""The keys of the config groups `eval`, `stop`, `checkpoint` and `logging`: measurements and records of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from raylfl.registries import LOGGERS
 
 @dataclass
 class EvalConfig(Options):
-    """`eval`: the measurements and how often they are made; `every: 0` switches them off."""
+    """`eval`: the measurements and the number of rounds between them; `every: 0` switches them off."""
 
     every: Annotated[int, Ge(0), Doc("rounds between evaluations; 0: never; the last round is always evaluated")] = 1
     batch_size: Annotated[int, Ge(1), Doc("samples per forward pass")] = 500
@@ -149,16 +149,16 @@ class LoggingConfig(Options):
 
     @property
     def chosen(self) -> list[ComponentConfig]:
-        """The loggers as mappings; a string in `loggers` is a name, or a class path if it contains a dot."""
+        """The entries of `loggers`; a string is a name, or a class path if it contains a dot."""
         groups = [g if isinstance(g, dict) else {"class_path" if "." in g else "name": g} for g in self.loggers]
         return [typed(ComponentConfig, group, "logging.loggers") for group in groups]
 
     @property
     def folder(self) -> Path:
-        """The absolute path of `dir`, or its local staging folder if it is a URL; a run is in folder/<name>/<id>."""
+        """The absolute path of `dir`, or its staging folder if it is a URL; a run is written to folder/<name>/<id>."""
         return staging(self.dir) if is_url(self.dir) else Path(self.dir).expanduser().resolve()
 
     @property
     def url(self) -> str | None:
-        """`dir` if it is a URL: a run is copied to url/<name>/<id>."""
+        """`dir` if it is a URL, to which a run is copied as url/<name>/<id>; None if it is a folder."""
         return self.dir if is_url(self.dir) else None

@@ -1,4 +1,4 @@
-"""The keys of `runtime`."""
+"""The keys of the config group `runtime`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ LAYOUTS: tuple[Layout, ...] = ("contiguous", "channels_last", "batch_last")
 
 @dataclass
 class RuntimeConfig(Options):
-    """`runtime`: where and how the work is carried out.
+    """`runtime`: processes, devices and failures of a run.
 
-    Without failures no key changes the result of a run, except that `threads`, `precision`, `micro_cohort`,
-    `vectorize`, `layout` and the device affect its last bits. So does `placement=pinned` if `shared` vectorises.
+    In a run without failures no key changes the result except for its rounding. The rounding depends on `threads`,
+    `precision`, `micro_cohort`, `vectorize`, `layout`, `compile` and the device. It also depends on `placement` if
+    clients of the other placement are vectorised.
     """
 
     backend: Annotated[Literal["ray", "local"], Doc("local: the same code in the calling process")] = "ray"

@@ -60,7 +60,7 @@ class ComponentConfig(Options):
 
 @dataclass
 class ModelConfig(ComponentConfig):
-    """`model`: a component, and the parameters of it that are trained."""
+    """`model`: the class of the model, its arguments, and the names of the parameters that are trained."""
 
     trainable: (
         Annotated[
