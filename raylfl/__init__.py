@@ -1,7 +1,7 @@
-"""raylfl: federated optimisation side by side, on PyTorch Lightning and Ray.
+"""raylfl: federated optimisation methods compared side by side, on PyTorch Lightning and Ray.
 
-import raylfl
-result = raylfl.run("conf/digits.yaml", ["algorithm.name=focus", "rounds=50"])
+    import raylfl
+    result = raylfl.run("conf/digits.yaml", ["algorithm.name=focus", "rounds=50"])
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ torchvision_cpu.install()
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, loaded on first use, so that importing raylfl loads neither torch nor Ray."""
+    """A public name, loaded on first use: importing raylfl loads neither torch nor Ray. Raises AttributeError."""
     if name in PLACES:
         return getattr(importlib.import_module(f"raylfl.{PLACES[name]}"), name)
     if name == "__version__":

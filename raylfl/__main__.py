@@ -1,4 +1,4 @@
-"""The command line as `python -m raylfl`."""
+"""`python -m raylfl`: the same as the command `raylfl`."""
 
 import sys
 

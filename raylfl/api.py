@@ -1,7 +1,7 @@
 """The Python interface: `run`, `compare`, `resume` and their results.
 
-Modules that need torch or Ray are imported inside the functions, after the config has been checked, so that mistakes
-are reported at once.
+Modules that need torch or Ray are imported inside the functions, after the config has been checked: mistakes are then
+reported at once.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ Watch = Callable[["Progress"], None]
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a run after a round: the round's metrics, and the messages for the user since the round before.
+    """The progress of a run after a round.
 
-    params: all parameters as one vector [d]; None in a run with neither callbacks nor a stream, and for the rounds that
-    a resumed run had completed before.
+    metrics: the row of metrics.jsonl of this round. messages: texts for the user since the previous round. params: all
+    parameters as one vector [d]; None in a run with neither callbacks nor a stream, and for the rounds that a resumed
+    run had completed before.
     """
 
     experiment: Experiment
@@ -57,7 +58,8 @@ class Progress:
 class Result:
     """The result of a finished run.
 
-    metrics: one dict per round; params: the final parameters as one vector [d], on the CPU, in the config's dtype.
+    metrics: the rows of metrics.jsonl, one dict per round; params: the final parameters as one vector [d], on the CPU,
+    in the config's dtype.
     """
 
     metrics: list[dict[str, Any]]
@@ -67,7 +69,7 @@ class Result:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The content of summary.json."""
+        """The content of the run's summary.json."""
         found: dict[str, Any] = json.loads((self.run_dir / "summary.json").read_text())
         return found
 
@@ -81,7 +83,7 @@ class Result:
 
     @property
     def stopped_early(self) -> str | None:
-        """The reason why the run ended before its last round; None if it did not."""
+        """The reason why the run ended before its last configured round; None if all rounds were run."""
         reason: str | None = self.summary.get("stopped_early")
         return reason
 
@@ -94,9 +96,9 @@ class Result:
 
 
 def module_of(config: Config, final: Mapping[str, Any]) -> Any:
-    """The LightningModule of a config with trained parameters and buffers.
+    """The LightningModule of a config with the parameters and buffers in `final`.
 
-    final: the content of final.pt, or {"params": [d], "buffers": [b]} from a checkpoint.
+    final: the content of final.pt, or {"params": vector [d], "buffers": vector [b]} from a checkpoint.
     """
     import torch
 
@@ -124,9 +126,9 @@ def run(
 ) -> Result:
     """Carries out one run of a config (a path, a bare name, a dict or a DictConfig) with `key=value` overrides.
 
-    watch: called with the progress after each round. callbacks: hooks of the run, which may end it. objects: components
-    that replace those named in the config, such as `model=Net`, `data=Data()`, `algorithm=FedCM(mu=0.1)`; overrides
-    still change their options.
+    watch: called with the progress after each round. callbacks: hooks of the run, which may end it early. objects:
+    components that replace the config's, such as `model=Net`, `data=Data()`, `algorithm=FedCM(mu=0.1)`; overrides also
+    change the options of these objects.
     Raises BadConfig for mistakes, before anything is started.
     """
     config = load_config(source, overrides, given(objects))
@@ -144,9 +146,9 @@ def compare(
 ) -> list[Result]:
     """Runs one config with several algorithms (names, classes or instances), one after the other on one Ray session.
 
-    With equal seeds all runs have the same partition, initial weights, participation, links and batch order. A
-    `logging.id` becomes `<id>-<algorithm>`. Raises BadConfig if such a run exists already. The other arguments are as
-    in `run`.
+    All runs have the same seed, and so the same partition, initial weights, participation, links and batch order. If
+    the config sets `logging.id`, the id of each run is `<id>-<algorithm>`. Raises BadConfig for mistakes, or if a run
+    of this id exists already. The other arguments have the same meaning as in `run`.
     """
     configs = load_configs(source, [_variant(overrides, algorithm, objects) for algorithm in algorithms])
     _tell_apart(configs)
@@ -158,14 +160,14 @@ def compare(
 
 
 def _variant(overrides: Sequence[str], algorithm: Any, objects: Objects) -> tuple[list[str], Given]:
-    """The overrides and objects of one algorithm in a comparison."""
+    """The overrides and the converted objects of the run with this algorithm (a name, a class or an instance)."""
     if isinstance(algorithm, str):
         return [*overrides, f"algorithm.name={algorithm}"], given(objects)
     return list(overrides), given({**objects, "algorithm": algorithm})
 
 
 def _tell_apart(configs: Sequence[Config]) -> None:
-    """Gives each run of a comparison its own `logging.id`, if the config sets one."""
+    """Appends its algorithm to the `logging.id` of each config, in place, if the id is set. Raises BadConfig."""
     names = [config.resolved["algorithm"]["name"] for config in configs]
     if len(set(names)) < len(names):
         raise BadConfig(f"algorithms={','.join(names)}: each can be compared only once")
@@ -190,8 +192,8 @@ def resume(
     """Resumes the run in this directory, or at this URL, from its newest intact checkpoint; `rounds` may be raised.
 
     Objects that the config cannot name must be passed again. With `trust=True` they are loaded from the run's
-    objects.pkl instead. Loading executes code in that file: use it only for your own run directories. The other
-    arguments are as in `run`.
+    objects.pkl instead. Loading executes code in that file: use `trust=True` for your own run directories only. The
+    other arguments have the same meaning as in `run`. Raises BadConfig, also if a key that defines the run changes.
     """
     from raylfl.runtime.records.mirror import at_hand
 
@@ -210,7 +212,7 @@ def resume(
 
 
 def saved(folder: Path, overrides: Sequence[str], trust: bool, objects: Objects) -> tuple[Config, Config]:
-    """(the config saved in a run directory, the same config with these overrides and objects)."""
+    """(the config saved in a run directory, the same config with these overrides and objects). Raises BadConfig."""
     if not (folder / "config.yaml").is_file():
         raise BadConfig(f"{folder} is not a run directory: it has no config.yaml")
     again = _given_again(folder, trust, objects)
@@ -219,9 +221,10 @@ def saved(folder: Path, overrides: Sequence[str], trust: bool, objects: Objects)
 
 
 def _given_again(folder: Path, trust: bool, objects: Objects) -> Given:
-    """The objects that a run's config cannot name: passed by the caller, or saved in its directory.
+    """The objects that the config of a saved run cannot name, from the caller or from the run's objects.pkl.
 
-    Raises BadConfig if one is missing and cannot be imported either.
+    folder: the run directory. trust: whether objects.pkl may be loaded, which executes code in it. Raises BadConfig if
+    an object is neither given nor importable.
     """
     from raylfl.runtime.records.kept_objects import on_trust, read
 
@@ -247,7 +250,7 @@ def _given_again(folder: Path, trust: bool, objects: Objects) -> Given:
 
 
 def checked(config: Config) -> Experiment:
-    """Builds the experiment of a config and tries one training step and one evaluation; raises BadConfig."""
+    """Builds the experiment of a config, and tries a training step and an evaluation step. Raises BadConfig."""
     with one_at_a_time():
         return _checked(config)
 
@@ -257,7 +260,7 @@ _computing = threading.RLock()
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """A context in which only one run uses torch's global state in this process (generators, defaults, threads)."""
+    """A context that holds a lock on torch's global state in this process: generators, defaults, threads."""
     with _computing, torch_defaults():
         yield
 
@@ -284,9 +287,10 @@ def _begin(experiment: Experiment, watch: Watch | None, callbacks: Sequence[Call
 
 @contextmanager
 def begun(experiment: Experiment, quiet: bool) -> Iterator[RunDirectory]:
-    """A context with a new run directory, which is locked and holds the files written before the first round.
+    """A context with a new, locked run directory that contains the files written before the first round.
 
-    quiet: does not print how to resume a run with objects; the experiment's warnings have that line in any case.
+    A line about objects that a later resumption needs is added to the warnings of the experiment. quiet: whether this
+    line is not printed on stderr as well.
     """
     from raylfl.runtime.records.kept_objects import keep
     from raylfl.runtime.records.run_dir import RunDirectory
@@ -307,7 +311,7 @@ def begun(experiment: Experiment, quiet: bool) -> Iterator[RunDirectory]:
 
 
 def _rows_of(backend: str) -> Any:
-    """The function that carries out a run on this backend; Ray is imported for the Ray backend only."""
+    """The function that runs the rounds on this backend; Ray is imported for the Ray backend only."""
     if backend == "local":
         from raylfl.runtime import inprocess
 
@@ -322,7 +326,7 @@ Rounds = Generator[Progress, str | None, None]  # sending a reason to the genera
 
 @contextmanager
 def _saying_how_to_go_on(run_dir: RunDirectory) -> Iterator[None]:
-    """A context that adds the command for resuming the run to errors that do not name it."""
+    """A context that adds the command for resuming the run to errors that do not contain it."""
     from raylfl.runtime.records.record_file import Displaced
     from raylfl.runtime.session import Interrupted
 
@@ -338,8 +342,8 @@ def _saying_how_to_go_on(run_dir: RunDirectory) -> Iterator[None]:
 def rounds_of(experiment: Experiment, run_dir: RunDirectory, again: bool, paced: bool) -> Rounds:
     """Yields the progress of a run after each round; between rounds, torch's global state is as the caller set it.
 
-    again: resumes the run. paced: each round comes with its parameters, and the next one starts only when it is
-    requested.
+    Sending a reason to the generator ends the run early. again: whether the run is resumed. paced: whether each
+    progress has the parameters, and the next round starts only when it is requested.
     """
     local = experiment.config.runtime.backend == "local"
     rows = _rows_of(experiment.config.runtime.backend)(experiment, run_dir, again, paced=paced)
@@ -378,7 +382,7 @@ def _carry_out(
 
 
 def result_of(experiment: Experiment, run_dir: RunDirectory) -> Result:
-    """The result of a finished run, read from its directory."""
+    """The result of a finished run, read from the run directory."""
     import torch
 
     with one_at_a_time():

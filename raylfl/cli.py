@@ -1,4 +1,4 @@
-"""The command line: parses commands, calls them, and converts errors to exit codes.
+"""The command line: parses arguments, calls the command, and converts errors to exit codes.
 
 Exit codes: 0 done, 2 bad usage or config, 1 any other error.
 """
@@ -19,7 +19,7 @@ from raylfl.startup import collector, process
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command in these arguments (None: the arguments of the process) and returns its exit code.
+    """Runs the command given by these arguments (None: the arguments of the process) and returns its exit code.
 
     Errors are printed as one or two lines on stderr; with `--debug`, as a traceback.
     """
@@ -70,7 +70,7 @@ def _fail(args: argparse.Namespace, error: BaseException, code: int, text: str |
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that reports bad usage in two lines; `--help` of a command with a config lists its keys."""
+    """A parser that reports bad usage in two lines; for commands with a config, `--help` lists the config's keys."""
 
     takes_config = False
 

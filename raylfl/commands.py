@@ -1,6 +1,6 @@
-"""The commands of the command line, each a function of its parsed arguments that returns an exit code (None for 0).
+"""The commands of the command line: functions of the parsed arguments that return an exit code (None for 0).
 
-Imports are inside the functions, so that a mistake in the arguments is reported at once.
+Imports are inside the functions: a mistake in the arguments is then reported before torch or Ray is imported.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _finished(result: Any) -> None:
 
 
 def _can_draw(say: Callable[[str], None]) -> bool:
-    """Whether the libraries of reports are installed; if not, says how to install them."""
+    """Whether the libraries of reports are installed; if not, prints with `say` how to install them."""
     try:
         require(*REPORT, what="the report (logging.report)")
     except MissingExtra as error:
@@ -98,9 +98,9 @@ def compare(args: argparse.Namespace) -> int | None:
 
 
 def _write_report(paths: Sequence[Path], out: Path, theory: bool = False, **options: Any) -> None:
-    """Writes the report of these runs into the folder `out`, and prints its summary and its table of links.
+    """Writes the report of these runs into the folder `out`, and prints the report's main tables.
 
-    theory: draws the theorems' bounds beside the curves.
+    theory: whether the theorems' bounds are drawn beside the curves. options: of `raylfl.report.page.write_report`.
     """
     from raylfl.console import print_table, say, shown, working
     from raylfl.report.page import shown_tables, write_report

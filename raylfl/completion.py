@@ -1,8 +1,7 @@
 """`raylfl completion bash|zsh`: a script that completes commands, options, configs, keys and names of components.
 
-The script contains all words, names of plug-ins included, so that completion does not start Python; files are
-completed as usual. bash splits `algorithm.name=foc` at the `=`; the key before the `=` determines the candidates
-after it.
+The script contains all words, names of plug-ins included: completion does not start Python. Files are completed as
+usual. bash splits `algorithm.name=foc` at the `=`; the key before the `=` determines the candidates after it.
 """
 
 from __future__ import annotations
@@ -66,7 +65,8 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
 def _case(name: str, parser: argparse.ArgumentParser) -> str:
     """The `case` branch of the script for one command.
 
-    It completes options anywhere, the first argument to a config or another fixed word, and later ones to keys.
+    Options are candidates at any position. A config or another fixed word of the command is a candidate for the first
+    argument, a config key for later arguments.
     """
     options = _quoted(sorted(option for option in parser._option_string_actions if option.startswith("--")))
     first, later = "''", "''"

@@ -1,4 +1,4 @@
-"""The output of commands: tables, and progress as a live display in a terminal or as plain lines elsewhere."""
+"""The output of commands: tables, and the progress of runs as a live display in a terminal, elsewhere as lines."""
 
 from __future__ import annotations
 
@@ -40,25 +40,26 @@ SHOWN = (
 def console(highlight: bool = False, **options: Any) -> Console:
     """A console that has bars and colours only if stdout is a terminal.
 
-    FORCE_COLOR is ignored: Jupyter sets it for a notebook's commands, and files would get colours, too.
+    FORCE_COLOR is ignored: Jupyter sets it for the commands of a notebook, and redirected output would get colours.
+    highlight, options: arguments of rich's Console.
     """
     return Console(highlight=highlight, force_terminal=sys.stdout.isatty(), force_jupyter=False, **options)
 
 
 def say(text: str) -> None:
-    """Prints one line on stdout without wrapping, so that paths stay whole."""
+    """Prints a text on stdout without wrapping lines: paths stay whole."""
     console(soft_wrap=True, markup=False).print(text)
 
 
 def shown(path: Path) -> str:
-    """A path for the user, relative to the working directory if it lies below that."""
+    """A path as text for the user, relative to the working directory if it is inside that directory."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
-    """A context with a spinner beside the text; nothing is shown without a terminal."""
+    """A context in which a terminal shows this text with a spinner; without a terminal nothing is shown."""
     terminal = console(markup=False)
     if not terminal.is_terminal:
         yield
@@ -68,7 +69,10 @@ def working(text: str) -> Iterator[None]:
 
 
 def status_line(metrics: dict[str, Any]) -> str:
-    """A line of the common metrics, and of two that the module logs: `loss 0.3712  accuracy 91.20%  f1 0.8911`."""
+    """A line of a round's common metrics: `loss 0.3712  accuracy 91.20%  f1 0.8911`.
+
+    It also has the first two other `test/` metrics, which the LightningModule logs. metrics: a row of metrics.jsonl.
+    """
     usual = {"test/loss", *(name for name, _, _ in SHOWN)}
     own = [name for name in metrics if name.startswith("test/") and name not in usual][:2]
     shown = [*SHOWN, *((name, name.removeprefix("test/"), "{:.4f}") for name in own)]
@@ -76,7 +80,10 @@ def status_line(metrics: dict[str, Any]) -> str:
 
 
 class Watcher:
-    """The progress of successive runs: a bar with round, loss, accuracy, s/round and ETA, or plain lines."""
+    """A watch function that shows the progress of successive runs (see `raylfl.run`).
+
+    In a terminal it shows a bar with round, loss, accuracy, s/round and ETA; elsewhere it prints plain lines.
+    """
 
     def __init__(self) -> None:
         self.console = console(markup=False)
@@ -156,7 +163,7 @@ def workers_of(experiment: Experiment) -> str:
 
 
 def print_table(table: Table) -> None:
-    """Prints a table, as wide as the terminal; without a terminal, each row is one line of any length."""
+    """Prints a table as wide as the terminal; without a terminal, each row is one line of any length."""
     terminal = console()
     if terminal.is_terminal:
         terminal.print(table)
@@ -167,7 +174,7 @@ def print_table(table: Table) -> None:
 
 
 def rows_table(rows: Sequence[dict[str, Any]]) -> None:
-    """Prints dicts with equal keys as a table; columns with fractions have three decimals."""
+    """Prints dicts with equal keys as a table; a column that contains a fraction has three decimals."""
     table = Table(box=None, pad_edge=False)
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     for name in columns:
@@ -185,7 +192,12 @@ def _numbers(values: Sequence[Any]) -> list[str]:
 def profile_tables(
     timings: Sequence[Timing], kernels: Sequence[dict[str, Any]], replayed: tuple[Timing, StepProfile] | None
 ) -> None:
-    """Prints what `profile` returned: settings by round time, phases, kernels, the recorded step, and keys to set."""
+    """Prints the results of `raylfl.runtime.profile.profile`.
+
+    timings: one per form of the gradient oracle, fastest first. kernels: the operators of the fastest form, one dict
+    each. replayed: the timing of the fastest form that replays recorded steps, and its step call by call; None: no such
+    form.
+    """
     best, rule = timings[0], next(t for t in timings if t.rule)
     say("Forms of the gradient oracle, one process, median rounds:")
     rows_table(
@@ -241,7 +253,7 @@ def theory_tables(theory: Theory) -> None:
 
 
 def _step_table(timing: Timing, step: StepProfile) -> None:
-    """Prints the calls of a recorded step with their times, and their share of a round with this timing."""
+    """Prints the calls of a recorded step with their times, and the calls' share of the time of a round."""
     say(f"\nThe recorded step of {timing.setting}, call by call:")
     rows_table([{k: float(v) if k.startswith("us") else escape(v) for k, v in row.items()} for row in step.calls])
     listed, kernels = (timing.steps_per_round * seconds / timing.median for seconds in (step.seconds, step.kernels))
@@ -253,7 +265,7 @@ def _step_table(timing: Timing, step: StepProfile) -> None:
 
 
 def participation_line(rows: Sequence[dict[str, Any]], count: int) -> str:
-    """A summary of rows of participation.jsonl: `100 rounds, 4.97 of 20 clients sampled in each, ...`.
+    """A summary of the rows of participation.jsonl: `100 rounds, 4.97 of 20 clients sampled in each, ...`.
 
     count: the number of clients N.
     """
@@ -267,9 +279,9 @@ def participation_line(rows: Sequence[dict[str, Any]], count: int) -> str:
 
 
 def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]]) -> None:
-    """Prints a line per run: state, rounds done, algorithm, and newest values of the most common metrics.
+    """Prints a line per run: algorithm, state, rounds done, and the newest values of the most common metrics.
 
-    ends: maps the directory of a sweep to {id of a trial: its final state}, and any other directory to {}.
+    ends: a function from a directory to {id of a trial: its final state} if it is a sweep's, or else {}.
     """
     from raylfl.report.labels import METHOD
     from raylfl.report.runs import read_runs
@@ -294,7 +306,10 @@ def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]]) ->
 
 
 def state_of(run: RunRecord, ends: Callable[[Path], dict[str, str]]) -> str:
-    """The state of a run: `finished`, `running`, its final state in a sweep (ends, see `runs_table`), or `stopped`."""
+    """The state of a run: `finished`, `running`, the final state of its trial in a sweep, or `stopped`.
+
+    ends: see `runs_table`.
+    """
     from raylfl.runtime.records.mirror import running
     from raylfl.runtime.records.run_dir import RunDirectory
 

@@ -1,4 +1,4 @@
-"""Callbacks, called after each round of a run, which may end the run early."""
+"""Callbacks: hooks that a run calls at its start, after each round and at its end; they may end the run early."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 
 class StopRun(RaylflError):
-    """An exception for callbacks that ends the run after this round, as early stopping does; its text is the reason."""
+    """Raised by a callback to end the run after this round, as early stopping does; its text is the reason."""
 
 
 class Callback:
-    """Hooks of a run, called in the process that started it.
+    """Hooks of a run, called in the process that started the run; the workers wait until a hook returns.
 
-    While a hook runs, the workers wait, so that a stop takes effect at once. Any error but StopRun raised in a hook
-    ends the run with that error; it can be resumed from its newest checkpoint.
+    An error raised in a hook ends the run with this error, and the run can be resumed from its newest checkpoint.
+    StopRun in `on_round_end` ends the run as finished.
     """
 
     def on_run_start(self, config: Config, run_dir: Path) -> None:
         """Called before the first round, or before the first new round of a resumed run."""
 
     def on_round_end(self, round: int, metrics: dict[str, Any], params: Tensor) -> bool | str | None:
-        """Called after each round with its row of metrics.jsonl and its parameters [d], which must not be changed.
+        """Called after each round; returning True or a reason ends the run as finished, like `raise StopRun(reason)`.
 
-        Returning True or a reason ends the run as finished; so does `raise StopRun(reason)`.
+        metrics: the round's row of metrics.jsonl; params: the parameters [d] after the round, not to be changed.
         """
         return None
 
@@ -40,7 +40,7 @@ class Callback:
 
 
 def reason_to_stop(callbacks: Sequence[Callback], metrics: dict[str, Any], params: Tensor) -> str | None:
-    """Calls `on_round_end` of all callbacks; returns the first reason to end the run, or None."""
+    """Calls `on_round_end` of all callbacks; returns the first reason to end the run, None if there is none."""
     reasons = []
     for callback in callbacks:
         name = type(callback).__name__

@@ -1,4 +1,4 @@
-"""The data of a run, read from a data class of yours or of raylfl: data sets, or Lightning's data loaders."""
+"""The data of a run, read from a data class: its data sets, or Lightning's data loaders."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ IGNORED = {
 class DataSource:
     """The data of a run, as read from an instance of a data class.
 
-    labels: of the training samples [n]. client_indices: for each client, its training samples, if the data define
-    clients. data: the instance itself, for further attributes; it stays in the process that created it. client_nodes:
-    for each client, the custom resource of Ray that marks the nodes with its samples; None: every node has all samples.
+    labels: labels of the training samples [n]; None: unlabelled. client_indices: the indices of the training samples of
+    each client; None: the data define no clients. data: the instance, for further attributes; it is not sent to other
+    processes. client_nodes: for each client, the custom resource of Ray that marks the nodes with its samples; None:
+    every node has all samples.
     """
 
     train: SampleSet
@@ -55,7 +56,7 @@ class DataSource:
 
 
 def class_of(config: Config, place: str) -> Any:
-    """The class of the model or the data, or the factory function or instance passed instead of it.
+    """The class of the model or the data; or the factory function or instance passed from Python in place of a class.
 
     place: `model` or `data`. Raises BadConfig if the class cannot be imported.
     """
@@ -67,12 +68,12 @@ def class_of(config: Config, place: str) -> Any:
 
 
 def makes(given: Any) -> bool:
-    """Whether the object is a class or a function that creates the model or the data, not an instance."""
+    """Whether the object is a class or a factory function of the model or the data, rather than an instance."""
     return isinstance(given, type) or is_factory(given)
 
 
 def load_data(config: Config) -> DataSource:
-    """Creates and reads the data that the group `data` of a config selects; raises BadConfig if they are unfit."""
+    """Creates and reads the data that the group `data` of a config selects. Raises BadConfig for unusable data."""
     cls = class_of(config, "data")
     data = construct(cls, config.data.init_args, "data") if makes(cls) else cls
     name = type(data).__name__
@@ -111,9 +112,10 @@ def _measured_on(data: Any, kind: str, transform: Any, warnings: list[str]) -> S
 
 
 def _offered(data: Any, kind: str, warnings: list[str]) -> tuple[Any, Collate | None]:
-    """(data set, collate function) of one kind of data: train, test or val; None for each that is not defined.
+    """(data set, collate function) of the data `kind`: train, test or val; None in place of what is not defined.
 
-    They come from `<kind>_dataset`, or from the DataLoader that `<kind>_dataloader` returns.
+    Both come from `<kind>_dataset` and `collate_fn`, or from the DataLoader that `<kind>_dataloader` returns.
+    warnings: extended in place if the sampler of this loader is not used.
     """
     collate = getattr(data, "collate_fn", None)
     dataset = _attribute(data, f"{kind}_dataset")
@@ -126,7 +128,7 @@ def _offered(data: Any, kind: str, warnings: list[str]) -> tuple[Any, Collate | 
 
 
 def _loader(data: Any, kind: str) -> Any:
-    """The DataLoader of this kind; None if the class does not define one."""
+    """The DataLoader of this kind (train, test or val), None if there is none. Raises BadConfig for several."""
     if not _own(data, f"{kind}_dataloader"):
         return None
     if kind == "test" and hasattr(data, "setup"):
@@ -141,13 +143,13 @@ def _loader(data: Any, kind: str) -> Any:
 
 
 def _own(data: Any, name: str) -> bool:
-    """Whether a data object or its class has this method, other than as inherited from LightningDataModule."""
+    """Whether a data object has this method, unless it is inherited from LightningDataModule."""
     method = getattr(data, name, None)
     return method is not None and (name in vars(data) or not method.__module__.startswith(LIGHTNING))
 
 
 def _uncalled(data: Any, hooks: Mapping[str, str]) -> list[str]:
-    """A line for each of these hooks (name -> note) that the data class overrides."""
+    """A message for each of these hooks (name -> note) that the data class overrides."""
     return [f"{name} is not called: {note}" for name, note in hooks.items() if _own(data, name)]
 
 
@@ -173,7 +175,10 @@ def _attribute(data: Any, name: str) -> Any:
 
 
 def labels_of(dataset: Any) -> Ints | None:
-    """The labels of the samples [n], from `targets`, the second tensor, or the data set of a Subset; else None."""
+    """The labels of the samples, int64 [n]; None if there are no integer labels.
+
+    They come from `targets`, from the second tensor of a TensorDataset, or from the data set of a Subset.
+    """
     if hasattr(dataset, "indices") and hasattr(dataset, "dataset"):
         whole = labels_of(dataset.dataset)
         return None if whole is None else whole[np.asarray(dataset.indices)]

@@ -1,6 +1,6 @@
-"""`raylfl doctor`: checks installation, data and folders, and names the command that corrects each fault.
+"""`raylfl doctor`: checks of installation, data and folders, with the command that corrects each fault.
 
-Whatever `raylfl run digits` requires and does not find is `missing`; any other fault is a `note`.
+The state of a fault is `missing` if `raylfl run digits` fails because of it, and `note` otherwise.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report; remedy: the command or setting that corrects the fault, empty if there is none."""
+    """One line of the output; remedy: the command or setting that corrects the fault, empty if there is no fault."""
 
     state: State
     subject: str
@@ -50,7 +50,7 @@ class Finding:
 
 
 def findings() -> Iterator[Finding]:
-    """The findings of all checks, in order; a check that raises an error becomes a note."""
+    """The findings of all checks, in the order of `CHECKS`; a check that raises an error gives a note."""
     for check in CHECKS:
         try:
             yield from check()
@@ -82,7 +82,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _torchvision() -> Iterator[Finding]:
-    """Checks whether torchvision fits torch: the version that its metadata name, and whether its C++ library loads."""
+    """Checks whether torchvision fits torch: the torch version that it requires, and whether its C++ library loads."""
     if not (installed("torchvision") and installed("torch")):
         return
     wanted = [text for text in metadata.requires("torchvision") or [] if text.startswith("torch ")]

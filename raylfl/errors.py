@@ -1,4 +1,4 @@
-"""Errors for the user: they name key, value and remedy."""
+"""Errors for the user, whose messages contain the key, its value and a remedy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class RaylflError(Exception):
 
 
 class BadConfig(RaylflError):
-    """A mistake in a config, or several found together (exit code 2)."""
+    """One or several mistakes in a config (exit code 2); problems: a message for each."""
 
     def __init__(self, problems: str | Sequence[str]):
         self.problems = [problems] if isinstance(problems, str) else list(problems)
@@ -19,10 +19,10 @@ class BadConfig(RaylflError):
 
 
 class BadValue(BadConfig):
-    """An invalid value: `partition.classes=12, but must be 1..10 (dirichlet has no such bound)`.
+    """An invalid value in a config: `partition.classes=12, but must be 1..10 (dirichlet has no such bound)`.
 
-    key: relative to the component that raises; `at` adds the component's place in the config. need: completes "must
-    be"; hint: a remedy.
+    key: the option of the component that raises the error, to which `at` adds the component's place in the config.
+    need: the text after "must be"; hint: a remedy.
     """
 
     def __init__(self, key: str, *, got: object, need: str, hint: str = ""):
@@ -31,7 +31,7 @@ class BadValue(BadConfig):
         super().__init__(f"{key}={got}, but must be {need}{tail}")
 
     def at(self, place: str) -> BadValue:
-        """This error with the place of the component before its key: `at("partition")`."""
+        """A copy of this error with the component's place before its key: at("partition") of `classes=12`."""
         key = f"{place}.{self.key}" if self.key else place
         return BadValue(key, got=self.got, need=self.need, hint=self.hint)
 
@@ -52,4 +52,4 @@ class NonFinite(RaylflError):
 
 
 class ClientFailed(RaylflError):
-    """A client's local work failed; the message names client, round and the original error."""
+    """The local work of a client failed; the message contains the client, the round and the original error."""

@@ -1,4 +1,4 @@
-"""The parts of a run, built from its config as plain objects: data, partition, population, algorithm, processes."""
+"""The parts of a run, built from its config as plain objects: data, partition, algorithm, participation, links."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ DEFAULT_CLIENTS = 10  # N if neither the config nor the partition gives it
 def known_optimum(data: Any, weights: np.ndarray, natural: bool) -> Optimum | None:
     """The optimum from `data.optimum(weights)`, or from `data.optimum()` if it takes no weights; None without one.
 
-    weights: of the clients [N]. natural: whether the partition is `natural`, that is the data define the clients;
-    otherwise an optimum that depends on weights is not used.
+    weights: importance weights of the clients [N]. natural: whether the partition is `natural`, that is, the data define
+    the clients. Otherwise an optimum that depends on the weights is not used, and None is returned.
     """
     optimum = getattr(data, "optimum", None)
     if optimum is None:
@@ -50,7 +50,10 @@ def known_optimum(data: Any, weights: np.ndarray, natural: bool) -> Optimum | No
 
 
 def fitted_model(config: Config, data: Any) -> ModelConfig:
-    """The model's config; a shipped model gets missing arguments (in_shape, num_classes, dim) from the data."""
+    """The config of the model; a shipped model gets missing arguments (in_shape, num_classes, dim) from the data.
+
+    These arguments are also written into `config`, in place.
+    """
     if config.model.name is None:
         return config.model
     from raylfl.models.base import fitted_args
@@ -62,7 +65,7 @@ def fitted_model(config: Config, data: Any) -> ModelConfig:
 
 
 def check_without_data(config: Config) -> None:
-    """Checks the config as far as possible without the data; raises BadConfig."""
+    """Checks classes and arguments of model and data without creating the data. Raises BadConfig."""
     for place in ("model", "data"):
         component = getattr(config, place)
         complete = place == "data" or component.class_path is not None  # a shipped model gets shapes from the data
@@ -74,7 +77,7 @@ def check_without_data(config: Config) -> None:
 
 
 def assemble(config: Config) -> Experiment:
-    """The parts of a config. Raises BadConfig, before anything starts, if they cannot work together."""
+    """The experiment of a config: all parts of the run. Raises BadConfig if the parts cannot work together."""
     check_without_data(config)
     local = config.local
     assert local.lr_by_theory is None, "raylfl.theory.rate.assembled computes local.lr"
@@ -161,7 +164,7 @@ def _placed(place: str, make: Callable[[], T]) -> T:
 
 
 def make_split(config: Config, source: DataSource) -> Split:
-    """The partition of the training samples over clients."""
+    """The partition of the training samples over clients. Raises BadConfig if it is impossible."""
     samples, partition = samples_of(source), config.partition
 
     def split() -> Split:
@@ -178,9 +181,9 @@ def samples_of(source: DataSource) -> Samples:
 
 
 def check_algorithm(config: Config, world: RunContext, merged: bool) -> list[str]:
-    """Warnings about violated assumptions of the algorithm. Raises BadConfig if it cannot run.
+    """Warnings about violated assumptions of the algorithm. Raises BadConfig if the algorithm cannot run.
 
-    merged: a single client trains on the data of all clients.
+    merged: whether a single client trains on the data of all clients.
     """
     algorithm, name = config.algorithm, config.resolved["algorithm"]["name"]
     participation, link = config.resolved["participation"]["name"], config.resolved["link"]["name"]
@@ -213,7 +216,7 @@ def check_algorithm(config: Config, world: RunContext, merged: bool) -> list[str
 
 
 def check_topology(config: Config, world: RunContext) -> list[str]:
-    """Warnings about a graph that does not apply. Raises BadConfig if the method cannot run on it."""
+    """Warnings about a graph that the method does not use. Raises BadConfig if the method cannot run on the graph."""
     algorithm, graph = config.algorithm, config.topology
     name, chosen = config.resolved["algorithm"]["name"], config.resolved["topology"]["name"]
     if not algorithm.topology.peers:

@@ -1,7 +1,7 @@
-"""Optional libraries: which extra installs each of them, and the error for a missing one.
+"""Optional libraries: the pip extra that installs each of them, and the error for a missing library.
 
-`pip install 'raylfl[ray,report]'` installs two extras, `raylfl[all]` all of them. Modules import an optional library
-only where they use it, after `require`.
+`pip install 'raylfl[ray,report]'` installs two extras, `raylfl[all]` all extras. A function that uses an optional
+library calls `require` and then imports the library.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def install_command(module: str) -> str:
 
 
 def ours(module: str) -> bool:
-    """Whether raylfl itself depends on the top-level package of this module."""
+    """Whether the module belongs to raylfl or to a library that raylfl requires or can use."""
     package = module.partition(".")[0]
     return package == "raylfl" or package in REQUIRED or any(package in modules for modules in EXTRAS.values())
 
@@ -68,7 +68,7 @@ def require(*modules: str, what: str, instead: str = "") -> None:
 
 
 def installed(module: str) -> bool:
-    """Whether a module could be imported, without importing it."""
+    """Whether Python finds a module; it is not imported."""
     if module in sys.modules:
         return sys.modules[module] is not None  # None: the import is blocked
     try:
@@ -78,7 +78,10 @@ def installed(module: str) -> bool:
 
 
 def missing_package(module: str, python: str) -> str:
-    """The message for a module that a Python cannot import, with the remedy if raylfl depends on the module."""
+    """The error message for a module that is not installed, with a remedy if raylfl depends on the module.
+
+    python: the Python that lacks the module, in words.
+    """
     if not ours(module):
         return f"No module named '{module}' in {python}"
     return (

@@ -1,4 +1,4 @@
-"""Runs on disk as Python objects (`raylfl.load`), and tables of rounds, clients and runs as pandas DataFrames."""
+"""Saved runs as Python objects (`raylfl.load`), and tables of rounds, clients and runs as pandas DataFrames."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _frame(rows: Sequence[dict[str, Any]], columns: Sequence[str] | None, what: str) -> pd.DataFrame:
-    """A DataFrame of these rows. Raises MissingExtra, which names the feature `what`, if pandas is not installed."""
+    """A DataFrame of these rows. Raises MissingExtra if pandas is not installed; what: the feature in its message."""
     require("pandas", what=what, instead="read the files themselves")
     import pandas as pd
 
@@ -32,7 +32,7 @@ def _frame(rows: Sequence[dict[str, Any]], columns: Sequence[str] | None, what: 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A finished or unfinished run, read from its directory."""
+    """A saved run, finished or unfinished; its files are read on first use and then kept in memory."""
 
     path: Path
     config: Config
@@ -46,18 +46,18 @@ class Run:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """A table of metrics: one row per round (the index), one column per metric, nan where a round has no value."""
+        """A table of numeric metrics: one row per round (the index), one column per metric, nan for a missing value."""
         from raylfl.runtime.records.lines import numbers_of
 
         return _frame([numbers_of(row) for row in self.rows], None, "Run.metrics").set_index("round")
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """A table of single clients in long form: round, client, metric, value.
+        """A table with one row per round, client and metric; columns: round, client, metric, value.
 
-        Every sampled client has the metrics draws, received (1 or 0) and steps; with `eval.per_client` also its
-        training loss and the values that it logged; in rounds measured by `eval.clients` also the metrics on its
-        own data, and with `eval.nodes` the metrics of every node's model.
+        Metrics of every sampled client are draws, received (1 or 0) and steps. `eval.per_client` adds its training loss
+        and the values that its module logged. In rounds with an evaluation, `eval.clients` adds the metrics on the
+        client's own data, and `eval.nodes` the metrics of every node's model.
         """
         from raylfl.runtime.records.lines import read_rows
 
@@ -74,7 +74,7 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """The content of summary.json; empty while the run is unfinished."""
+        """The content of the run's summary.json; empty while the run is unfinished."""
         path = self.path / "summary.json"
         return json.loads(path.read_bytes()) if path.is_file() else {}
 
@@ -95,20 +95,20 @@ class Run:
 
     @property
     def params(self) -> torch.Tensor:
-        """The final parameters [d]; for an unfinished run, the parameters in its newest checkpoint."""
+        """The final parameters [d]; of an unfinished run, the parameters in its newest checkpoint. Raises BadConfig."""
         params: torch.Tensor = self._final["params"]
         return params
 
     @property
     def module(self) -> Any:
-        """The LightningModule with `params` and the buffers saved with them, in evaluation mode."""
+        """A new LightningModule in evaluation mode, with `params` and the buffers saved with them."""
         return module_of(self.config, self._final).eval()
 
     def predict(self) -> Any:
-        """The module's predictions on the test set.
+        """The predictions of `module` on the test set, by its `predict_step`, or else by `forward` of the inputs.
 
-        They come from `predict_step` if the module has one, else from `forward` of the inputs: one tensor
-        [samples, ...] if all predictions are tensors, else a list with one entry per batch.
+        Returns one tensor [samples, ...] if all predictions are tensors, else a list with one entry per batch. Raises
+        BadConfig if there is no test set, or the module defines neither method.
         """
         import torch
 
@@ -135,7 +135,7 @@ class Run:
         return torch.cat(answers) if all(isinstance(answer, torch.Tensor) for answer in answers) else answers
 
     def evaluate(self) -> dict[str, float]:
-        """The metrics of `params` on the test and validation set, under the names of metrics.jsonl."""
+        """The metrics of `params` on the test set and the validation set, named as in metrics.jsonl."""
         import torch
 
         from raylfl.api import one_at_a_time
@@ -160,10 +160,10 @@ class Run:
 
 
 def load(path: str | Path, overrides: Sequence[str] = (), *, trust: bool = False, **objects: Unpack[Objects]) -> Run:
-    """Reads the run in this directory, or at this URL; `trust` and objects as in `resume`.
+    """Reads the run in this directory, or at this URL.
 
-    Overrides and objects, such as `eval.batch_size=1000` or `data=Other()`, change later evaluations, not the run on
-    disk.
+    Overrides and objects, such as `eval.batch_size=1000` or `data=Other()`, change later evaluations, not the saved
+    run. `trust` has the same meaning as in `resume`. Raises BadConfig if there is no run, or an object is missing.
     """
     from raylfl.runtime.records.mirror import here
 
@@ -176,16 +176,17 @@ def evaluate(
 ) -> dict[str, float]:
     """Evaluates the final model of a run on its test and validation data, or on other data.
 
-    Short for `load(path, ...).evaluate()`.
+    It is the same as `load(path, ...).evaluate()`.
     """
     return load(path, overrides, trust=trust, **objects).evaluate()
 
 
 def runs(path: str | Path = "runs") -> pd.DataFrame:
-    """A table of the runs at and below a directory or a URL: path, state, config (`local.lr`), and metrics of each.
+    """A table of the runs in a directory or at a URL, subfolders included: one row per run.
 
-    Columns of metrics are `final/test/accuracy`, `best/test/accuracy`, ...; an unfinished run has its newest values as
-    final ones. A run that cannot be read is left out with a warning in the log.
+    Columns: path, state, config keys (`local.lr`) and metrics (`final/test/accuracy`, `best/test/accuracy`). The final
+    metrics of an unfinished run are its newest values. A run that cannot be read is left out, and the log has a
+    warning.
     """
     from raylfl.report.labels import flatten
     from raylfl.report.runs import read_runs

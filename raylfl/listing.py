@@ -42,9 +42,9 @@ def list_kind(kind: str, with_title: bool) -> None:
 
 
 def list_own(path: str, kinds: Sequence[str]) -> None:
-    """Prints the components at `module` or `module.Class`: class path, summary, kind, file and options.
+    """Prints the components in `module`, or the component `module.Class`: class path, summary, kind, file and options.
 
-    kinds: the other choices of `raylfl list`, for the message about a wrong path. Raises BadConfig.
+    kinds: the other valid arguments of `raylfl list`, for the error message. Raises BadConfig if no component is found.
     """
     found = list(_components(path, kinds))
     if not found:
@@ -62,7 +62,7 @@ def list_own(path: str, kinds: Sequence[str]) -> None:
 
 
 def kind_of(cls: Any) -> str | None:
-    """The kind of component that a class defines; None if it is no component."""
+    """The kind of component that a class defines, such as `models`; None if it is not a component."""
     for kind, registry in KINDS.items():
         if registry.base is not None and isinstance(cls, type) and issubclass(cls, registry.base()):
             return None if inspect.isabstract(cls) else kind
@@ -78,7 +78,7 @@ def kind_of(cls: Any) -> str | None:
 
 
 def _components(path: str, kinds: Sequence[str]) -> Iterator[tuple[str, type]]:
-    """Pairs (kind, class) for a path: one class, or all components that a module defines."""
+    """Pairs (kind, class) of the components at a path: one class, or all that a module defines. Raises BadConfig."""
     if _is_module(path):
         try:
             module = import_class(f"{path}.__dict__", "list")
@@ -102,7 +102,7 @@ def _is_module(path: str) -> bool:
 
 
 def _options(cls: type) -> Iterator[tuple[str, str]]:
-    """Pairs (option of a component, its type in words with its default)."""
+    """Pairs (option, its type in words with its default) of a component's class."""
     hints = source.options_of_class(cls) or {}
     if dataclasses.is_dataclass(cls):
         defaults = {field.name: field.default for field in dataclasses.fields(cls)}

@@ -1,4 +1,4 @@
-"""`raylfl new KIND NAME`: writes the file of a new component, its yaml and a test that passes as written."""
+"""`raylfl new KIND NAME`: writes the file of a new component, a config for it and a test that passes unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ FILES = {"{module}.py": "py", "{module}.yaml": "yaml", "test_{module}.py": "test
 def new(kind: str, name: str, folder: Path) -> list[Path]:
     """Writes the files of a new component of this kind into the folder and returns their paths.
 
-    kind: one of KINDS; name: of the class. Raises BadConfig if a file exists or the name does not fit.
+    kind: one of `KINDS`; name: the name of the class. Raises BadConfig if a file exists, if the name is not one of a
+    class, or if the new module would hide an existing one.
     """
     if not name.isidentifier() or keyword.iskeyword(name) or not name[0].isupper():
         raise BadConfig(f"new {kind} {name}: the name of a class is needed, such as FedCM")

@@ -2,7 +2,7 @@
 
     b1: Annotated[float, Ge(0), Lt(1), Doc("the decay of m")] = 0.9
 
-A value outside the limits is refused, in a config and in Python: `b1=1.0, but must be in [0, 1), the decay of m`.
+A value outside the limits raises BadValue, in a config and in Python: `b1=1.0, but must be in [0, 1), the decay of m`.
 Limits that involve several fields are checked in `__post_init__`, after `super().__post_init__()`. A subclass that
 redeclares a field without limits (`b1: float = 0.0`) inherits its parent's limits. Models and data sets, which are not
 dataclasses, annotate the arguments of their constructors in the same way (`Arguments`).
@@ -36,13 +36,13 @@ LIMITS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}
 
 @dataclass(frozen=True)
 class Kind:
-    """The name of a type that Python cannot express: `Annotated[Any, Kind("a value per client")]`."""
+    """The name, for messages, of a type that Python cannot express: `Annotated[Any, Kind("a value per client")]`."""
 
     text: str
 
 
 class Options:
-    """A dataclass whose fields are checked when an instance is created."""
+    """The base class of dataclasses whose fields are checked and converted when an instance is created."""
 
     def __post_init__(self) -> None:
         hints = hints_of(type(self))
@@ -53,7 +53,7 @@ class Options:
 
 
 class Arguments:
-    """A class, not a dataclass, whose annotated constructor arguments are checked before the constructor is called."""
+    """The base class of classes without fields, whose annotated constructor arguments are checked before each call."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         made = super().__new__(cls)
@@ -65,7 +65,7 @@ class Arguments:
 
 
 def arguments_of(cls: Any) -> dict[str, Any]:
-    """Argument -> declared type of a class's constructor."""
+    """Argument -> declared type, for the constructor of a class."""
     return _arguments(cls)
 
 
@@ -83,7 +83,7 @@ def _accepted(key: str, hint: Any, value: Any) -> Any:
 
 
 def hints_of(cls: Any) -> dict[str, Any]:
-    """The declared types of a dataclass's fields, with limits inherited from parent classes."""
+    """Field -> declared type, for a dataclass; types include limits inherited from parent classes."""
     return _hints(cls)
 
 
@@ -99,7 +99,10 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 
 def inherited(hint: Any, before: Any) -> Any:
-    """The type of a redeclared field, with the limits of the earlier declaration if it has none itself."""
+    """The type of a field that a subclass declares again: `hint`, with the limits of `before` if it has none itself.
+
+    before: the type that the parent class declares.
+    """
     if any(get_origin(part) is Annotated for part in (hint, *_parts(hint))):
         return hint
     limits = next((get_args(part)[1:] for part in _parts(before) if get_origin(part) is Annotated), ())
@@ -136,7 +139,8 @@ def json_schema(hint: Any) -> dict[str, Any]:
 def words(hint: Any, bare: bool = False, docs: bool = True) -> str:
     """A declared type in words: `a number in [0, 1), the decay of m`.
 
-    For a type with limits: bare leaves out the kind (`a number`), docs adds the text of the `Doc` up to a semicolon.
+    For a type with limits: bare: whether the kind (`a number`) is left out; docs: whether the text of the `Doc` is
+    added, up to its first semicolon.
     """
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
@@ -158,13 +162,13 @@ def words(hint: Any, bare: bool = False, docs: bool = True) -> str:
 
 
 def doc_of(hint: Any) -> str:
-    """The text of the `Doc` of a declared type; "" without one."""
+    """The text of the `Doc` in a declared type; "" if it has none."""
     extras = [extra for part in (hint, *_parts(hint)) for extra in getattr(part, "__metadata__", ())]
     return next((extra.documentation for extra in extras if isinstance(extra, Doc)), "")
 
 
 def _limits(metadata: Sequence[Any]) -> str:
-    """The limits of a type as text: `in [0, 1)`, `> 0`."""
+    """The limits of a type as text, from its annotations: `in [0, 1)`, `> 0`; "" if there are none."""
     low = next((part for part in metadata if isinstance(part, (Ge, Gt))), None)
     high = next((part for part in metadata if isinstance(part, (Le, Lt))), None)
     least = None if low is None else low.ge if isinstance(low, Ge) else low.gt
@@ -184,9 +188,9 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
 
 
 def _kinds(hint: Any) -> set[Any]:
-    """The plain types that a declared type allows.
+    """The plain types (int, float, str, None) that a declared type allows.
 
-    Any, choices and lists give {bool}: pydantic alone decides whether they accept a value of type bool.
+    Any other type, such as Any, a Literal or a list, counts as bool: pydantic then decides whether it accepts a bool.
     """
     origin = get_origin(hint)
     if origin is Annotated:

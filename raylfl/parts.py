@@ -1,4 +1,4 @@
-"""The parts of a run as plain objects: the experiment, and the part of it that workers need."""
+"""The parts of a run as plain objects: `Experiment`, and `WorkerSetup` for the workers."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ UNSEEN = (BUFFERS, MOMENTS, MEAN)  # uploads and sums that algorithms do not han
 
 
 class Initial(NamedTuple):
-    """The initial state of a worker: parameters x [d], buffers [b], state of the local optimizer [m].
+    """The initial parameters x [d], buffers [b] and local optimizer state (moments [m]) of a run.
 
-    moments [m] is empty unless this state is kept or averaged after a client's local work.
+    moments is empty if the optimizer state is fresh in every round (`local.optimizer_state`).
     """
 
     x: Tensor
@@ -45,7 +45,7 @@ class Initial(NamedTuple):
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """The data and settings that a worker needs for any client and round; put into shared memory once."""
+    """The data and settings that a worker needs for any client and round; stored in shared memory once."""
 
     seed: int
     dtype: str
@@ -71,20 +71,20 @@ class WorkerSetup:
 
     @property
     def local_buffers(self) -> bool:
-        """Whether buffers are part of the client states; false for a single client that owns all data."""
+        """Whether each client keeps its own buffers between rounds; false for a single client that owns all data."""
         return self.buffers == "local" and not self.merged
 
     def trained_on(self, client: int) -> Ints:
-        """The sample indices on which a client of the run trains."""
+        """The indices of the samples on which a client trains."""
         return self.shards.indices if self.merged else self.shards[client]
 
     @property
     def trial(self) -> Ints:
-        """The indices of two samples for a trial step: the first ones that a client owns and this process can read."""
+        """The indices of two samples for a trial step: the first samples of clients that this process can read."""
         return (self.shards.indices if self.train.owned is None else self.train.owned)[:2]
 
     def fresh_state(self, initial: Initial) -> State:
-        """The client state before a client's first round, rows [1, ...]; may be empty."""
+        """The state of a client before its first round, rows [1, ...] by name; may be empty."""
         state = self.algorithm.init_clients(initial.x, 1)
         if self.local_buffers and len(initial.buffers):
             state = {**state, BUFFERS: initial.buffers[None]}
@@ -97,9 +97,10 @@ class WorkerSetup:
 
 @dataclass(frozen=True)
 class Optimum:
-    """The optimum x [d] = argmin_x F(x) of the run's objective.
+    """The optimum of a run.
 
-    of: a function weights [N] -> argmin_x sum_i weights_i f_i(x) [d]; None if it is not known.
+    x: the minimiser [d] of F(x) = sum_i w_i f_i(x), with the run's importance weights w and client objectives f_i.
+    of: a function weights [N] -> minimiser [d] of sum_i weights_i f_i; None if it is not known.
     """
 
     x: np.ndarray

@@ -1,9 +1,9 @@
-"""Plug-ins: classes that installed packages declare as entry points, under the name that a config uses.
+"""Plug-ins: classes that installed packages declare as entry points; a config selects them by the declared name.
 
     [project.entry-points."raylfl.algorithms"]    # partitions, participation, links, topologies, models, data, ...
     fedcm = "fedcm_plugin:FedCM"
 
-Only the metadata of packages are read here; a class is imported when a config names it or `raylfl list` shows it.
+Only the metadata of packages are read here. A class is imported when a config selects it or `raylfl list` shows it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 @dataclass(frozen=True)
 class Plugin:
-    """One entry point; path: `package.module.Class`; origin: its distribution, such as `raylfl-cm 0.1`."""
+    """One entry point; path: `package.module.Class`; origin: its package and version, such as `raylfl-cm 0.1`."""
 
     name: str
     path: str
@@ -24,7 +24,7 @@ class Plugin:
 
 
 def plugins(kind: str) -> dict[str, list[Plugin]]:
-    """The plug-ins of a kind by name; a name has several if several packages declare it."""
+    """Name -> plug-ins of this kind (`algorithms`); a name has several if several packages declare it."""
     return _found(kind, tuple(sys.path))
 
 

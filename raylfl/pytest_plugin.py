@@ -1,4 +1,4 @@
-"""A plug-in of pytest: the contract of an algorithm as tests.
+"""A pytest plug-in: the contract of an algorithm (`raylfl.testing`) as tests.
 
     pytest --raylfl-contract mine.FedCM
     pytest --raylfl-contract "mine.FedCM alpha=0.3" --raylfl-contract mine.FedCM tests/
@@ -37,7 +37,10 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 
 def contract_items(session: pytest.Session, text: str) -> list[pytest.Item]:
-    """One test per contract check of an algorithm; text: its class path or name, then options `key=value`."""
+    """One test per contract check of an algorithm. Raises UsageError if the algorithm cannot be built.
+
+    text: the algorithm's class path or name, then options `key=value`, separated by blanks.
+    """
     here = str(session.config.invocation_params.dir)
     if here not in sys.path:  # as `python -m` does: mine.FedCM is found in ./mine.py
         sys.path.insert(0, here)
@@ -63,7 +66,7 @@ def contract_items(session: pytest.Session, text: str) -> list[pytest.Item]:
 
 
 class ContractItem(pytest.Item):
-    """A test that runs one contract check on an algorithm, with a gradient function as its problem."""
+    """A test that calls one contract check with an algorithm; the check simulates rounds on gradient functions."""
 
     def __init__(self, *, call: Any, arguments: Sequence[Any], **more: Any):
         super().__init__(**more)
@@ -83,7 +86,7 @@ class ContractItem(pytest.Item):
 
 
 class RunItem(ContractItem):
-    """A test that runs one contract check on whole runs, in a temporary folder of its own."""
+    """A test that calls one contract check with config settings and a temporary folder, for whole runs."""
 
     def runtest(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

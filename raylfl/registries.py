@@ -1,4 +1,4 @@
-"""All registries by config group; importing this module loads neither torch nor the registered classes."""
+"""All registries of components, by config group; importing them loads neither torch nor the registered classes."""
 
 from __future__ import annotations
 

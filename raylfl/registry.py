@@ -6,9 +6,9 @@ A component is a dataclass whose fields are its options; one line above the clas
     @dataclass
     class Dirichlet(Partition): ...
 
-A new file in the registry's package is enough: its registrations are read from its source (`raylfl.source`). A class is
-imported when it is first used, so that a mistake in a config is found before torch is imported. A class outside the
-package needs no registration: its `class_path` selects it, or the name of a plug-in (`raylfl.plugins`).
+A new file in the registry's package is enough: `raylfl.source` reads the registrations from the source text. A class is
+imported when it is first used; mistakes in a config are found before torch is imported. A class outside the package
+needs no registration: its `class_path` selects it, or its name as a plug-in (`raylfl.plugins`).
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Entry(Generic[T]):
 
     @property
     def cls(self) -> type[T]:
-        """The class, imported on first use. Raises BadValue for a plug-in that cannot be used."""
+        """The registered class, imported on first use. Raises BadValue for a plug-in that cannot be used."""
         return self.load()
 
     def about(self) -> str:
-        """The summary; for a plug-in that cannot be imported or used, the reason."""
+        """The summary; for a plug-in that cannot be imported or used, the reason why."""
         try:
             return source.first_line(self.cls.__doc__) if self.origin else self.summary
         except BadConfig as error:
@@ -62,7 +62,7 @@ class Entry(Generic[T]):
 class Choice(Generic[T]):
     """The class selected by a group of the config.
 
-    name: its name in tables and legends. class_path: its import path; None for a shipped class.
+    name: the name of the class in tables and legends. class_path: its import path; None for a shipped class.
     """
 
     name: str
@@ -76,9 +76,10 @@ class Choice(Generic[T]):
 
 
 class Registry(Generic[T]):
-    """The classes that `name:` can select in one group of the config.
+    """The classes that the key `name` can select in one group of the config.
 
-    base: returns the base class of all entries; a class from a `class_path` must derive from it.
+    kind: the heading in `raylfl list`, such as `algorithms`. package: the package of the shipped classes. base: returns
+    the base class of all entries, from which a class given by `class_path` must derive; None: any class.
     """
 
     def __init__(self, kind: str, package: str, base: Callable[[], type[T]] | None = None):
@@ -86,7 +87,10 @@ class Registry(Generic[T]):
         self._entries: dict[str, Entry[T]] = {}  # entries of imported classes
 
     def register(self, name: str, paper: str = "") -> Callable[[type[T]], type[T]]:
-        """A class decorator that registers the class; its summary is the first line of its docstring."""
+        """A class decorator that registers the class. Raises ValueError if the name is taken.
+
+        The summary of the class is the first line of its docstring.
+        """
 
         def add(cls: type[T]) -> type[T]:
             taken = name in self._entries and self._entries[name].cls.__qualname__ != cls.__qualname__
@@ -100,7 +104,7 @@ class Registry(Generic[T]):
 
     @cached_property
     def _listed(self) -> dict[str, Entry[T]]:
-        """The entries of the package's files, imported or not."""
+        """Name -> entry of every class registered in the package's files, from their source text."""
         found: dict[str, Entry[T]] = {}
         for declared in source.registered(self.package):
             if declared.name in found:
@@ -125,14 +129,14 @@ class Registry(Generic[T]):
         return {**{name: self._plugin(found) for name, found in plugins(self.kind).items()}, **self._own}
 
     def hidden(self) -> list[Plugin]:
-        """Plug-ins with the name of a class of raylfl, which can be selected only by their `class_path`."""
+        """Plug-ins with the name of a shipped class; a config can select them by `class_path` only."""
         own = self._own
         return [plugin for name, found in plugins(self.kind).items() if name in own for plugin in found]
 
     def _plugin(self, found: list[Plugin]) -> Entry[T]:
-        """The entry for the plug-ins of one name.
+        """The entry of the plug-ins `found`, which have one name.
 
-        Its `load` raises BadValue if several packages declare the name, or if the class does not fit.
+        Its `load` raises BadValue if there are several plug-ins, or if the class cannot be imported or used.
         """
         name, origin = found[0].name, " and ".join(plugin.origin for plugin in found)
 
@@ -164,11 +168,11 @@ class Registry(Generic[T]):
         return [entry.name for entry in self]
 
     def name_of(self, cls: type) -> str | None:
-        """The name under which this class is registered; None if it is not."""
+        """The name under which this class is registered; None if it is not registered."""
         return next((name for name, entry in self._entries.items() if entry.cls is cls), None)
 
     def get(self, name: str, key: str = "name") -> Entry[T]:
-        """The entry of this name. Raises BadValue, with the nearest known name, if there is none."""
+        """The entry of this name. Raises BadValue for `key`, with the nearest known name, if there is none."""
         entries = (
             own if name in (own := self._own) else self._all
         )  # installed packages are searched only for names that are not raylfl's own
@@ -180,13 +184,13 @@ class Registry(Generic[T]):
 
     @cached_property
     def defaults(self) -> dict[str, dict[str, Any]]:
-        """The defaults of the options of every shipped component, by its name; none of them is imported."""
+        """Name -> {option: default} of every shipped component, from source text; no component is imported."""
         return {declared.name: declared.defaults() for declared in source.registered(self.package)}
 
     def find(self, options: Mapping[str, Any], place: str) -> type[T]:
-        """The class selected by the options' `class_path` or `name`; a name with a dot is also a class path.
+        """The class that `class_path` or `name` in the options selects; a name with a dot is also a class path.
 
-        Raises BadValue, whose key begins with `place`, the group of the config.
+        place: the config group, with which the key of a BadValue begins.
         """
         name, path = options.get("name"), options.get("class_path")
         if path is None and "." not in str(name):
@@ -198,9 +202,9 @@ class Registry(Generic[T]):
         return self._derived(import_class(path, place), path, place)
 
     def choose(self, options: Mapping[str, Any], place: str) -> Choice[T]:
-        """The class selected by `find`, with its names. With a class_path, `name` is only a label.
+        """The class selected by `find`, with its name and class_path. With a class_path, `name` is only a label.
 
-        A class registered outside the package gets its import path. Raises BadValue with a key below `place`.
+        A class registered outside raylfl gets its import path as class_path. Raises BadValue; place: as in `find`.
         """
         name, path, cls = options.get("name"), options.get("class_path"), self.find(options, place)
         if path is None and "." in str(name):
@@ -215,7 +219,7 @@ class Registry(Generic[T]):
         return Choice(label, cls, str(path))
 
     def _derived(self, cls: Any, path: str, place: str) -> type[T]:
-        """Checks that the class derives from `base`, if there is one, and returns it; raises BadValue otherwise."""
+        """Returns the class if it is a dataclass derived from `base`, or if `base` is None; raises BadValue otherwise."""
         if self.base is None:
             return cls  # type: ignore[no-any-return]
         base = self.base()
@@ -230,7 +234,7 @@ _given: ContextVar[Mapping[str, Any]] = ContextVar("objects by the class paths t
 
 @contextmanager
 def standing_for(objects: Mapping[str, Any]) -> Iterator[None]:
-    """A context in which `import_class` returns these objects for their class paths instead of importing them."""
+    """A context in which `import_class` returns these objects (class path -> object) instead of importing them."""
     token = _given.set(objects)
     try:
         yield
@@ -239,12 +243,12 @@ def standing_for(objects: Mapping[str, Any]) -> Iterator[None]:
 
 
 def given_for(path: str) -> bool:
-    """Whether an object stands for this class path (see `standing_for`)."""
+    """Whether `standing_for` maps this class path to an object."""
     return path in _given.get({})
 
 
 def import_class(path: str, place: str) -> Any:
-    """The object at `package.module.Class`. Raises BadValue (key `<place>.class_path`) that names the missing part."""
+    """The object at `package.module.Class`. Raises BadValue with the key `<place>.class_path` and the reason."""
     if given_for(path):
         return _given.get()[path]
     module_name, _, name = path.rpartition(".")

@@ -1,7 +1,7 @@
 """The registrations in the source files of a package: names, summaries, papers and options.
 
-Nothing is imported, so that configs can be checked and components listed without torch. A type that cannot be
-resolved without an import counts as Any here; it is checked when the class is built.
+They are read from source text: configs can be checked and components listed without importing torch. A type that
+cannot be resolved without an import counts as Any here; it is checked when an instance of the class is created.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ KNOWN = {**vars(typing), **vars(vocabulary)}  # names that an option's type may 
 
 @dataclass(frozen=True)
 class Declared:
-    """A class in a source file with the decorator `@REGISTRY.register("name", paper=...)`; node: its definition."""
+    """A class that a source file registers by the decorator `@REGISTRY.register("name", paper=...)`.
+
+    node: the class definition in the syntax tree of the module.
+    """
 
     name: str
     paper: str
@@ -35,11 +38,11 @@ class Declared:
         return first_line(ast.get_docstring(self.node))
 
     def options(self) -> dict[str, Any] | None:
-        """The declared type of each option; None if the class accepts any option."""
+        """Option -> declared type; None if the class accepts any option."""
         return options(self.module, self.node)
 
     def defaults(self) -> dict[str, Any]:
-        """The defaults of a dataclass's options, where they are written as plain values."""
+        """Option -> default, for the options of a dataclass whose default is written as a plain value."""
         found: dict[str, Any] = {}
         for _, part in _fields(_ancestry(self.module, self.node)):
             value = part.value
@@ -68,10 +71,10 @@ def registered(package: str) -> Iterator[Declared]:
 
 
 def options(module: str, node: ast.ClassDef) -> dict[str, Any] | None:
-    """The declared type of each option of a class; None if it accepts any option.
+    """Option -> declared type, for a class in source text; None if the class accepts any option.
 
-    Options are the arguments of `__init__`, or a dataclass's fields, inherited ones included. node: the class in the
-    source of this module.
+    Options are the arguments of `__init__`, or the fields of a dataclass, including inherited fields. node: the class
+    definition in the syntax tree of this module.
     """
     line = list(_ancestry(module, node))
     for place, owner in line:
@@ -87,7 +90,10 @@ def options(module: str, node: ast.ClassDef) -> dict[str, Any] | None:
 
 
 def _fields(line: Iterable[tuple[str, ast.ClassDef]]) -> Iterator[tuple[str, ast.AnnAssign]]:
-    """(module, declaration) of every field of a dataclass, fields of base classes first."""
+    """Pairs (module, declaration) of every field of a dataclass, fields of base classes first.
+
+    line: the pairs of `_ancestry`.
+    """
     for place, owner in reversed(list(line)):
         if any("dataclass" in ast.unparse(decorator) for decorator in owner.decorator_list):
             for part in owner.body:
@@ -96,7 +102,7 @@ def _fields(line: Iterable[tuple[str, ast.ClassDef]]) -> Iterator[tuple[str, ast
 
 
 def options_of_class(cls: type) -> dict[str, Any] | None:
-    """The declared type of each option of an imported class; None if it accepts any option."""
+    """Option -> declared type, for an imported class; None if the class accepts any option."""
     if is_dataclass(cls):
         hints = vocabulary.hints_of(cls)
         return {field.name: hints[field.name] for field in fields(cls) if field.init}
@@ -106,7 +112,7 @@ def options_of_class(cls: type) -> dict[str, Any] | None:
 
 
 def _ancestry(module: str, node: ast.ClassDef) -> Iterator[tuple[str, ast.ClassDef]]:
-    """The class and its base classes within raylfl's source, with their modules."""
+    """Pairs (module, class definition): the class itself, then its base classes defined in raylfl."""
     yield module, node
     for base in map(ast.unparse, node.bases):
         own = [(module, base)] if any(c.name == base for c in _classes(module)) else []

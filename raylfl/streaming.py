@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class Stream:
     """The rounds of a run as an iterator: `for round in raylfl.stream("digits"): ...`.
 
-    Each item is a `Progress` with metrics and parameters; the workers wait until the next one is requested. After
-    `break` or `stop`, `result` ends the run as finished; after `close`, or at the end of a `with` block,
-    `raylfl.resume` can continue it. The run uses its own thread, so the caller handles Ctrl-C.
+    Each item is a `Progress` with metrics and parameters; the workers wait until the next item is requested. After
+    `break` or `stop`, reading `result` ends the run as finished. After `close`, or at the end of a `with` block,
+    `raylfl.resume` can continue the run. The run uses a separate thread; the caller's thread handles Ctrl-C.
     """
 
     def __init__(self, experiment: Experiment, run: ExitStack, run_dir: RunDirectory):
@@ -53,12 +53,12 @@ class Stream:
             raise
 
     def stop(self, reason: str = "stopped by the caller") -> None:
-        """Ends the run after the newest round, as early stopping does."""
+        """Ends the run after the newest round, as early stopping does, when the next item or `result` is requested."""
         self._reason = reason
 
     @property
     def result(self) -> Result:
-        """The result of the run. Ends the run after its newest round if rounds remain.
+        """The result of the run. If rounds remain, the run is ended after its newest round.
 
         Raises RaylflError if the stream was closed before the run ended.
         """
@@ -93,7 +93,7 @@ def _next_of(rounds: Rounds, reason: str | None) -> Progress:
 
 
 def _left(thread: ThreadPoolExecutor, rounds: Rounds, run: ExitStack) -> None:
-    """Ends a run: closes the generator of its rounds in its thread, then its directory."""
+    """Ends a run: closes the generator of its rounds in the run's thread, then the run's directory."""
     thread.submit(rounds.close).result()
     thread.shutdown()
     run.close()
@@ -102,7 +102,7 @@ def _left(thread: ThreadPoolExecutor, rounds: Rounds, run: ExitStack) -> None:
 def stream(source: Source, overrides: Sequence[str] = (), **objects: Unpack[Objects]) -> Stream:
     """Starts a run and returns its rounds as an iterator (`Stream`).
 
-    Arguments: as of `run`, without watch and callbacks.
+    The arguments have the same meaning as in `raylfl.run`. Raises BadConfig for mistakes, before anything is started.
     """
     experiment = checked(load_config(source, overrides, given(objects)))
     run = ExitStack()
