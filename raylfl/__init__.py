@@ -1,7 +1,7 @@
 """raylfl: federated optimisation methods compared side by side, on PyTorch Lightning and Ray.
 
-    import raylfl
-    result = raylfl.run("conf/digits.yaml", ["algorithm.name=focus", "rounds=50"])
+import raylfl
+result = raylfl.run("conf/digits.yaml", ["algorithm.name=focus", "rounds=50"])
 """
 
 from __future__ import annotations

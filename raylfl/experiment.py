@@ -33,8 +33,8 @@ DEFAULT_CLIENTS = 10  # N if neither the config nor the partition gives it
 def known_optimum(data: Any, weights: np.ndarray, natural: bool) -> Optimum | None:
     """The optimum from `data.optimum(weights)`, or from `data.optimum()` if it takes no weights; None without one.
 
-    weights: importance weights of the clients [N]. natural: whether the partition is `natural`, that is, the data define
-    the clients. Otherwise an optimum that depends on the weights is not used, and None is returned.
+    weights: importance weights of the clients [N]. natural: whether the data define the clients (`partition: natural`).
+    Otherwise an optimum that depends on the weights is not used, and None is returned.
     """
     optimum = getattr(data, "optimum", None)
     if optimum is None:

@@ -219,7 +219,7 @@ class Registry(Generic[T]):
         return Choice(label, cls, str(path))
 
     def _derived(self, cls: Any, path: str, place: str) -> type[T]:
-        """Returns the class if it is a dataclass derived from `base`, or if `base` is None; raises BadValue otherwise."""
+        """The class, if it is a dataclass derived from `base` or if `base` is None. Raises BadValue otherwise."""
         if self.base is None:
             return cls  # type: ignore[no-any-return]
         base = self.base()
