@@ -75,7 +75,7 @@ class Result:
 
     @property
     def url(self) -> str | None:
-        """The URL of the copy of `run_dir`; None if `logging.dir` is a folder."""
+        """The URL to which `run_dir` is copied; None if `logging.dir` is a folder."""
         from raylfl.runtime.records.mirror import mirror_of
 
         mirror = mirror_of(self.run_dir)
@@ -89,7 +89,7 @@ class Result:
 
     @property
     def module(self) -> Any:
-        """The LightningModule with the final parameters and buffers."""
+        """A new LightningModule with the final parameters and buffers of the run."""
         import torch
 
         return module_of(self.config, torch.load(self.run_dir / "final.pt", weights_only=True))

@@ -50,7 +50,10 @@ complete -o filenames -F _raylfl raylfl
 
 
 def script(shell: str, parser: argparse.ArgumentParser) -> str:
-    """The completion script of a shell; zsh runs the bash script through its `bashcompinit`."""
+    """The completion script of a shell (bash or zsh), for the commands of `parser`.
+
+    zsh runs the bash script by its `bashcompinit`.
+    """
     group = next(action for action in parser._actions if isinstance(action.choices, dict))
     commands: dict[str, argparse.ArgumentParser] = dict(group.choices or {})
     text = SCRIPT.substitute(
@@ -103,7 +106,7 @@ def _keys() -> list[str]:
 
 
 def _values() -> Iterator[tuple[str, list[str]]]:
-    """Pairs (shell pattern of keys, possible values)."""
+    """Pairs (shell pattern of config keys, possible values of these keys)."""
     for group, registry in REGISTRIES.items():
         yield f"{group}|{group}.name", registry.names()
     yield "base", config_names()

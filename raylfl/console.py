@@ -141,7 +141,7 @@ class Watcher:
             self._live.start()
 
     def _wait(self, text: str) -> None:
-        """Shows a spinner until the next round ends."""
+        """Shows this text with a spinner until the next round ends; nothing without a terminal."""
         self.__exit__()
         if self.console.is_terminal:
             self._live = self.console.status(text)
@@ -225,7 +225,7 @@ def profile_tables(
 
 
 def theory_tables(theory: Theory) -> None:
-    """Prints tables of constants, admissible step sizes, guaranteed rates, and violated assumptions."""
+    """Prints tables of constants, admissible step sizes and guaranteed rates, then notes on violated assumptions."""
 
     def table(title: str, rows: Sequence[tuple[str, ...]], headers: tuple[str, ...]) -> None:
         out = Table(title=title, title_justify="left", box=None, pad_edge=False)

@@ -161,7 +161,7 @@ def _own_collate(loader: Any) -> Collate | None:
 
 
 def _draws_its_own_way(loader: Any) -> bool:
-    """Whether the loader has a sampler other than the two that `shuffle` selects."""
+    """Whether a DataLoader has a sampler or batch sampler other than those of `shuffle=True` and `shuffle=False`."""
     from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
     usual = type(getattr(loader, "sampler", None)) in (RandomSampler, SequentialSampler)

@@ -44,12 +44,12 @@ def _rebuild_bad_value(key: str, got: object, need: str, hint: str) -> BadValue:
 
 
 class DataMissing(BadConfig):
-    """Files of a data set are missing or damaged."""
+    """The error for missing or damaged files of a data set."""
 
 
 class NonFinite(RaylflError):
-    """A loss, an update or the server's parameters are no longer finite."""
+    """The error for a loss, an update or parameters of the server that are not finite."""
 
 
 class ClientFailed(RaylflError):
-    """The local work of a client failed; the message contains the client, the round and the original error."""
+    """The error for failed local work of a client; its message contains client, round and the original error."""

@@ -40,7 +40,7 @@ LOGGER_MODULES = {"tensorboard": "tensorboard", "wandb": "wandb"}  # logger -> m
 
 
 class MissingExtra(BadConfig):
-    """A required optional library is not installed."""
+    """The error for an optional library that is needed but not installed."""
 
 
 def install_command(module: str) -> str:
@@ -57,7 +57,7 @@ def ours(module: str) -> bool:
 
 
 def require(*modules: str, what: str, instead: str = "") -> None:
-    """Checks that these modules are installed; raises MissingExtra.
+    """Checks that these modules are installed; raises MissingExtra if one is not.
 
     what: the feature that needs them, such as `data.name=digits`; instead: an alternative without them.
     """

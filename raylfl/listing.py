@@ -23,7 +23,10 @@ DATA_ATTRIBUTES = {"train_dataset", "train_dataloader"}  # a class with one of t
 
 
 def list_kind(kind: str, with_title: bool) -> None:
-    """Prints the components of a kind: name, summary, and paper or package; for configs, name and summary."""
+    """Prints a table of the components of a kind: name, summary, and paper or package.
+
+    For a kind of configs, such as `presets`, it has names and summaries.
+    """
     table = Table(title=kind if with_title else None, title_justify="left", box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column()

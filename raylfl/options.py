@@ -115,7 +115,7 @@ def inherited(hint: Any, before: Any) -> Any:
 
 
 def _parts(hint: Any) -> tuple[Any, ...]:
-    """The alternatives of a union, or the type itself."""
+    """The alternatives of a union type; (hint,) for any other type."""
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 

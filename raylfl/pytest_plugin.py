@@ -76,7 +76,7 @@ class ContractItem(pytest.Item):
         self.call(*self.arguments)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The message of a violated contract; for any other error its traceback."""
+        """The message of a violated contract, without a traceback; for any other error the usual traceback."""
         from raylfl.testing import ContractBroken
 
         return str(excinfo.value) if isinstance(excinfo.value, ContractBroken) else super().repr_failure(excinfo)

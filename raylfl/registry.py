@@ -34,7 +34,7 @@ NAMING = ("name", "class_path")  # the keys of a group that select its class; th
 class Entry(Generic[T]):
     """A registered class: its name in configs, a one-line summary, and its paper.
 
-    load: imports the class. options: returns the declared type of each option; None if the class accepts any option.
+    load: imports the class. options: returns option -> declared type, or None if the class accepts any option.
     origin: the package of a plug-in; empty for raylfl's own classes.
     """
 
@@ -71,7 +71,7 @@ class Choice(Generic[T]):
 
     @property
     def keys(self) -> dict[str, str]:
-        """The keys of the group that select the class, in any process."""
+        """The keys of the config group by which any process selects the same class."""
         return {"name": self.name, **({} if self.class_path is None else {"class_path": self.class_path})}
 
 

@@ -60,7 +60,7 @@ def first_line(docstring: str | None) -> str:
 
 
 def registered(package: str) -> Iterator[Declared]:
-    """The registered classes of a package, in the order of its files."""
+    """The classes registered in the files of a package, in the order of the file names."""
     for path in sorted(_path(package).glob("*.py")):
         module = f"{package}.{path.stem}"
         for node in _classes(module):
@@ -137,7 +137,7 @@ def _syntax(module: str) -> ast.Module:
 
 
 def _path(module: str) -> Path:
-    """The path of a module or package of raylfl, without suffix."""
+    """The path of a module or package of raylfl, without the suffix .py."""
     return Path(__file__).parent.joinpath(*module.split(".")[1:])
 
 

@@ -1,4 +1,4 @@
-"""A run's rounds as an iterator, for a loop instead of callbacks."""
+"""The rounds of a run as an iterator, for loops in place of callbacks."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ class Stream:
         return self._result
 
     def close(self) -> None:
-        """Ends the workers; `raylfl.resume` repeats the rounds since the newest checkpoint."""
+        """Ends the workers and closes the run directory.
+
+        `raylfl.resume` continues the run from the newest checkpoint.
+        """
         self._end()
 
     def __enter__(self) -> Stream:
@@ -82,7 +85,7 @@ class Stream:
 
 
 class _Over(Exception):
-    """Marks the end of the rounds, because a Future cannot carry StopIteration."""
+    """The error that marks the end of the rounds, because a Future cannot raise StopIteration."""
 
 
 def _next_of(rounds: Rounds, reason: str | None) -> Progress:

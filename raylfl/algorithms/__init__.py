@@ -17,6 +17,7 @@ Symbols that the files share, for one round:
     seen         in a shape: the number of clients received so far
     a ~ b        a is proportional to b
     1{...}       1 if the condition holds, else 0
+    exact        convergence to the minimiser of F at a constant eta, for full-batch gradients
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from raylfl.options import Doc, Ge, Gt, Lt
 
 @dataclass
 class Adaptive(Aggregating):
-    """Common part of FedAdagrad, FedAdam and FedYogi; subclasses define `second_moment`."""
+    """The common part of FedAdagrad, FedAdam and FedYogi; subclasses define `second_moment`."""
 
     gamma: float = 0.01  # server lr; the paper tunes it within 0.001 to 1
     b1: Annotated[float, Ge(0), Lt(1), Doc("the decay of m")] = 0.9

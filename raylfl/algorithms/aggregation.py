@@ -52,7 +52,7 @@ class AggregationRule(ABC):
         """
 
     def sum(self, updates: Tensor, r: Round) -> Tensor:
-        """The aggregate sum_{i in R} c_i U_i, [d]; updates: the rows U_i of the received clients, [R, d]."""
+        """The aggregate sum_{i in R} c_i U_i [d] over the received clients R; updates: a row U_i for each of them."""
         return weighted_sum(updates, self.coefficients(r))
 
 

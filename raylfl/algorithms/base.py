@@ -7,7 +7,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """Returns the attribute of this name from its new module, with a DeprecationWarning."""
+    """The attribute of this name, from its new module, with a DeprecationWarning. Raises AttributeError."""
     import raylfl.algorithms
     from raylfl.core import algorithm
 

@@ -30,7 +30,7 @@ from raylfl.errors import BadValue
 @ALGORITHMS.register("cafedavg", paper="Perazzone et al. 2022; FedACS [3] eq. (113)")
 @dataclass
 class CAFedAvg(Summing):
-    """c-a-FedAvg: FedAvg with each upload divided by its probability of being received."""
+    """c-a-FedAvg: FedAvg with each update divided by the probability that its upload is received."""
 
     gamma: float = 1.0  # server lr
     calibrate: bool = False  # true: eta is calibrated as in FedACS app. I.2

@@ -35,9 +35,9 @@ def check_reference(calibrate: bool, rule: str) -> None:
 
 
 def arrival(c: SystemInfo) -> Floats:
-    """Probabilities 1 - q_i that an upload is received, 0 for clients that are not available, [N].
+    """Probabilities [N] that the upload of client i is received: 1 - q_i, or 0 if the client is not available.
 
-    Raises BadValue if the q_i of an available client is unknown.
+    q_i: failure probability. Raises BadValue if the q_i of an available client is unknown.
     """
     if np.isnan(c.failure[c.available]).any():
         raise BadValue("calibrate", got=True, need="false where failure probabilities are not known")

@@ -29,7 +29,7 @@ from raylfl.core.algorithm import State
 @ALGORITHMS.register("dsgd", paper="Lian et al. 2017")
 @dataclass
 class DSGD(GraphAlgorithm):
-    """DSGD: local steps, then an average over the neighbours."""
+    """DSGD: local steps at each node, and a weighted average over its neighbours."""
 
     order: Literal["atc", "cta", "dgd"] = "atc"  # adapt then combine, combine then adapt, or both at once
 

@@ -29,7 +29,7 @@ from raylfl.core.mixing import Part
 @ALGORITHMS.register("exact_diffusion", paper="Yuan et al. 2019")
 @dataclass
 class ExactDiffusion(GraphAlgorithm):
-    """Exact diffusion: adapt-then-combine DSGD whose error is cancelled by a correction with the last adapted point."""
+    """Exact diffusion: adapt-then-combine DSGD with a correction that cancels its error."""
 
     own_step: ClassVar[bool] = True
     one_step: ClassVar[bool] = True

@@ -27,7 +27,7 @@ from raylfl.core.algorithm import State
 @ALGORITHMS.register("extra", paper="Shi et al. 2015")
 @dataclass
 class Extra(GraphAlgorithm):
-    """EXTRA: DSGD plus the sum of past differences between neighbours, which makes it exact."""
+    """EXTRA: DSGD plus the sum of past differences between neighbours, with exact convergence."""
 
     own_step: ClassVar[bool] = True
     one_step: ClassVar[bool] = True

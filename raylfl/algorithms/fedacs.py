@@ -49,7 +49,7 @@ MOST_FAILURE = 0.95  # bound of an estimated q_i: without it a client that is ne
 @ALGORITHMS.register("fedacs", paper="Weng et al. 2025 [3]")
 @dataclass
 class FedACS(Aggregating):
-    """FedACS: client sampling that corrects for unreliable links and unequal local work; exact in expectation."""
+    """FedACS: client sampling that corrects for unreliable links and unequal local work in the expected step."""
 
     weighs_by_work: ClassVar[bool] = True
     aggregate = "anonymous"

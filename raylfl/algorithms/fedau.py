@@ -33,7 +33,7 @@ from raylfl.options import Doc, Ge
 @ALGORITHMS.register("fedau", paper="Wang & Ji 2024")
 @dataclass
 class FedAU(Summing):
-    """FedAU: updates weighted by the client's mean interval between participations."""
+    """FedAU: each update is weighted by the client's mean interval between participations."""
 
     gamma: float = 1.0  # server lr
     cutoff: Annotated[int, Ge(1), Doc("the rounds after which an interval ends without a participation")] = 50
@@ -58,7 +58,7 @@ class FedAU(Summing):
         return self._counted(server, r.cohort[:0])
 
     def _counted(self, server: ServerState, received: Ints) -> ServerState:
-        """The server state after a round in which the uploads of these clients were received."""
+        """The server state after a round in which uploads of the clients `received` arrived; x is unchanged."""
         waited, intervals = server["waited"] + 1, server["intervals"]
         ends = waited == self.cutoff
         ends[torch.from_numpy(received)] = True

@@ -92,5 +92,5 @@ class FedAWARE(Algorithm):
 
 
 def _state(members: WorkingSet) -> dict[str, Tensor]:
-    """The working set as entries of the server state."""
+    """The working set as entries of the server state, under the names `members` and `gram`."""
     return {"members": torch.from_numpy(members.rows), "gram": torch.from_numpy(members.gram)}

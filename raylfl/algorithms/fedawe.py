@@ -34,7 +34,7 @@ from raylfl.core.reduce import column, tree_sum
 @ALGORITHMS.register("fedawe", paper="Xiang et al. 2024")
 @dataclass
 class FedAWE(Algorithm):
-    """FedAWE: models kept at the clients, updates multiplied by the rounds since the last participation."""
+    """FedAWE: clients keep models; an update is multiplied by the rounds since the client's last participation."""
 
     gamma: float = 1.0  # server lr, the paper's eta_g
 

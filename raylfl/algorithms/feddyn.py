@@ -30,7 +30,7 @@ from raylfl.options import Doc, Gt
 @ALGORITHMS.register("feddyn", paper="Acar et al. 2021")
 @dataclass
 class FedDyn(Summing):
-    """FedDyn: dynamic regularisation of the local objectives."""
+    """FedDyn: dynamic regularisation of the local objectives, which removes the error of client drift."""
 
     alpha: Annotated[float, Gt(0), Doc("the regularisation, by which the server divides")] = (
         0.01  # the paper: 0.1, 0.01 or 0.001, by data set

@@ -35,7 +35,7 @@ from raylfl.solvers.simplex import min_norm_point
 @ALGORITHMS.register("fedmgda", paper="Hu et al. 2022")
 @dataclass
 class FedMGDA(Algorithm):
-    """FedMGDA+: the min-norm combination of normalised updates, a common descent direction."""
+    """FedMGDA+: server steps along the min-norm combination of normalised updates, a common descent direction."""
 
     gamma: float = 1.0  # server lr: the largest length of the step, as the updates are normalised
     # 1: the whole simplex (MGDA); 0: lambda = lambda0, FedAvg on normalised updates

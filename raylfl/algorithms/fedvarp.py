@@ -37,7 +37,7 @@ from raylfl.core.reduce import tree_sum, weighted_sum
 @ALGORITHMS.register("fedvarp", paper="Jhunjhunwala et al. 2022")
 @dataclass
 class FedVARP(Algorithm):
-    """FedVARP: a server memory of updates that reduces the variance of partial participation."""
+    """FedVARP: a server memory of each client's last update, which reduces the variance of partial participation."""
 
     gamma: float = 1.0  # server lr
     # ignore: the paper; reuse: FedACS eq. (114), the memory replaces lost uploads

@@ -35,7 +35,7 @@ from raylfl.core.summing import Coefficients, Summing
 @ALGORITHMS.register("focus", paper="Ying et al. 2025 [1]")
 @dataclass
 class Focus(Summing):
-    """FOCUS / SG-FOCUS: gradient tracking by push-pull, exact under any participation."""
+    """FOCUS / SG-FOCUS: gradient tracking by push-pull, with exact convergence under any participation."""
 
     gamma: float | None = None  # server lr; null: the round's eta, as in Alg. 1
 

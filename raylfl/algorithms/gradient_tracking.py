@@ -26,7 +26,7 @@ from raylfl.core.algorithm import State
 @ALGORITHMS.register("gradient_tracking", paper="Nedic et al. 2017")
 @dataclass
 class GradientTracking(Tracking):
-    """Gradient tracking (DIGing, Aug-DGM): steps along a tracked mean gradient; exact."""
+    """Gradient tracking (DIGing, Aug-DGM): steps along a tracked mean gradient, with exact convergence."""
 
     order: Literal["diging", "atc"] = "diging"  # diging: x is mixed before the step is added; atc: after it
 

@@ -52,7 +52,7 @@ class GraphAlgorithm(Algorithm):
 
     @abstractmethod
     def init_nodes(self, x: Tensor, count: int) -> State:
-        """The rows of all N = count nodes before round 0, [N, ...] each; always holds x [N, d].
+        """The rows of all N = count nodes before round 0, by name: x [N, d], and the method's other rows [N, ...].
 
         x: the initial model [d].
         """
@@ -85,7 +85,7 @@ class GraphAlgorithm(Algorithm):
         return False
 
     def parameters(self, rows: State) -> Tensor:
-        """The parameters of each node's model, [N, d], computed from its rows; default: the row x."""
+        """The parameters [N, d] of the nodes' models, computed from the nodes' rows; default: the rows x."""
         return rows["x"]
 
     # -- the contract of an algorithm ----------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class Tracking(GraphAlgorithm):
 
 
 def tracking_rows(x: Tensor, count: int) -> State:
-    """The rows y and g_prev [N, d] of N = count nodes before round 0: all 0."""
+    """The rows y and g_prev [N, d] of N = count nodes before round 0, all 0; x: the initial model [d]."""
     zeros = x.new_zeros(count, x.numel())
     return {"y": zeros, "g_prev": zeros.clone()}
 

@@ -27,7 +27,7 @@ from raylfl.options import Doc, Gt
 @ALGORITHMS.register("kgt", paper="Liu et al. 2024")
 @dataclass
 class KGT(GraphAlgorithm):
-    """K-GT: exact gradient tracking with K local steps per round."""
+    """K-GT: gradient tracking with K local steps per round and exact convergence."""
 
     gamma: Annotated[float, Gt(0), Doc("the length of the exchanged step, the paper's eta_s")] = 1.0
 

@@ -64,7 +64,7 @@ class LocalDual(GraphAlgorithm):
 @ALGORITHMS.register("led", paper="Alghunaim 2024")
 @dataclass
 class LED(LocalDual):
-    """LED: exact diffusion with K local steps per round; exact if K is the same at all nodes."""
+    """LED: exact diffusion with K local steps per round; exact convergence if all nodes have the same K."""
 
     beta: Annotated[float, Gt(0), Le(1), Doc("the part of e in a local step; null: 1/K")] | None = None
 

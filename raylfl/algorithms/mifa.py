@@ -32,7 +32,7 @@ from raylfl.core.reduce import tree_sum
 @ALGORITHMS.register("mifa", paper="Gu et al. 2021")
 @dataclass
 class MIFA(Algorithm):
-    """MIFA: steps along the mean of the last updates of all clients."""
+    """MIFA: server steps along the mean of the last updates of all clients."""
 
     gamma: float = 1.0  # server lr
     init: Literal["zero", "all"] = "zero"  # all: every client is sampled in round 0, as in the paper

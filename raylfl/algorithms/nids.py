@@ -29,7 +29,7 @@ from raylfl.core.mixing import Part
 @ALGORITHMS.register("nids", paper="Li et al. 2019")
 @dataclass
 class NIDS(GraphAlgorithm):
-    """NIDS: steps corrected by a dual variable of each node; exact. `lazy: false` is D2."""
+    """NIDS: steps corrected by a dual variable of each node, with exact convergence; `lazy: false` is D2."""
 
     lazy: bool = True  # mix by (I + W)/2; false: by W, D2
 

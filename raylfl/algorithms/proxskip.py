@@ -29,7 +29,7 @@ from raylfl.options import Doc, Gt, Le
 @ALGORITHMS.register("proxskip", paper="Mishchenko et al. 2022")
 @dataclass
 class ProxSkip(LocalDual):
-    """ProxSkip on a graph: the exchange is skipped with probability 1 - p after every local step; exact."""
+    """ProxSkip on a graph: after each local step nodes exchange with probability p; exact convergence."""
 
     p: Annotated[float, Gt(0), Le(1), Doc("the probability of an exchange after a local step")] = 0.2
 

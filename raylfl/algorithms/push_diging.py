@@ -28,7 +28,7 @@ from raylfl.core.algorithm import State, Work
 @ALGORITHMS.register("push_diging", paper="Nedic et al. 2017")
 @dataclass
 class PushDIGing(SGP):
-    """Push-DIGing: gradient tracking over directed graphs, with the push-sum weights of the nodes; exact."""
+    """Push-DIGing: gradient tracking over directed graphs, by push-sum, with exact convergence."""
 
     one_step: ClassVar[bool] = True
     tracked: ClassVar[str | None] = "y"

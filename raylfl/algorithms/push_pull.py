@@ -29,7 +29,7 @@ from raylfl.core.mixing import Family, Part
 @ALGORITHMS.register("push_pull", paper="Pu et al. 2021")
 @dataclass
 class PushPull(Tracking):
-    """Push-pull (AB): gradient tracking over directed graphs without push-sum; exact. FOCUS is its form on a star."""
+    """Push-pull (AB): gradient tracking over directed graphs without push-sum, with exact convergence."""
 
     family: ClassVar[Family] = "pair"
 

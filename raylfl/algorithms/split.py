@@ -35,7 +35,7 @@ from raylfl.errors import BadValue
 @ALGORITHMS.register("ssl", paper="Li & Lyu 2023 [2], App. A")
 @dataclass
 class SSL(SFL):
-    """SSL: sequential split learning, the trajectory of SFL with the model cut in two."""
+    """SSL: sequential split learning, with the same iterates as SFL and the model cut in two."""
 
     cut: str | None = None  # required: the last layer of the client half
     relay: bool = False  # true: the client half passes through the server, the centralised mode of the paper's footnote
@@ -50,7 +50,7 @@ class SSL(SFL):
 @ALGORITHMS.register("splitfed", paper="Thapa et al. 2022")
 @dataclass
 class SplitFed(FedAvg):
-    """SplitFed v1: parallel split learning, the trajectory of FedAvg with the model cut in two."""
+    """SplitFed v1: parallel split learning, with the same iterates as FedAvg and the model cut in two."""
 
     cut: str | None = None  # required: the last layer of the client half
 
@@ -60,7 +60,7 @@ class SplitFed(FedAvg):
 
 
 def check_cut(cut: str | None) -> None:
-    """Checks that a cut is given; raises BadValue otherwise. Whether the layer exists is checked later."""
+    """Checks that a cut is given; raises BadValue otherwise. The trial step before a run checks the layer."""
     if not cut:
         raise BadValue(
             "cut", got=cut, need="the name of a layer, such as layers.relu1", hint="the model is cut after it"

@@ -28,7 +28,7 @@ def completed(before: Mapping[str, Any], objects: Mapping[str, Any]) -> dict[str
 
 
 def fingerprint_of_config(resolved: Mapping[str, Any]) -> str:
-    """The sha256 of the keys that define the run; equal for runs with the same bits after the same rounds."""
+    """The sha256, as hex digits, of the keys that define the run; the bits of a run depend on these keys only."""
     return hashlib.sha256(json.dumps(defining(resolved), sort_keys=True).encode()).hexdigest()
 
 

@@ -30,7 +30,10 @@ def unknown_key(key: str, known: Iterable[str], place: str = "") -> BadConfig:
 
 
 def typed(cls: type[T], options: Mapping[str, Any], place: str = "") -> T:
-    """An instance of the dataclass `cls` from config keys. Raises BadConfig that lists every mistake."""
+    """An instance of the dataclass `cls` from config keys and values. Raises BadConfig that lists every mistake.
+
+    place: the dotted key of the options in the config, for messages.
+    """
     keys, hints = keys_of(cls), hints_of(cls)
     values, problems = converted({key: hints[name] for key, name in keys.items()}, options, place)
     if not problems:
@@ -94,7 +97,7 @@ def mistakes(
 
 
 def options_of(component: Any) -> dict[str, Any]:
-    """The config keys and plain values of a dataclass instance, defaults included."""
+    """Config key -> plain value of every option of a dataclass instance, defaults included."""
     return {key: _plain(getattr(component, name)) for key, name in keys_of(type(component)).items()}
 
 
@@ -125,7 +128,7 @@ def name_of(factory: Any) -> str:
 
 
 def check_arguments(cls: Callable[..., Any], init_args: Mapping[str, Any], place: str, complete: bool = True) -> None:
-    """Checks init_args against the constructor of the class.
+    """Checks the names in init_args against the signature of the class or function.
 
     Raises BadConfig for unknown arguments and, if `complete`, for missing ones.
     """
@@ -145,7 +148,7 @@ def check_arguments(cls: Callable[..., Any], init_args: Mapping[str, Any], place
 
 
 def construct(cls: Callable[..., Any], init_args: Mapping[str, Any], place: str) -> Any:
-    """The object cls(**init_args). Raises BadConfig that names unknown and missing arguments, or any other error."""
+    """The object cls(**init_args). Raises BadConfig for unknown or missing arguments and for any error of the call."""
     check_arguments(cls, init_args, place)
     if isinstance(cls, type) and issubclass(cls, Arguments):
         init_args, problems = converted(arguments_of(cls), init_args, f"{place}.init_args")

@@ -60,7 +60,10 @@ def identity(resolved: Mapping[str, Any], of: Purpose) -> dict[str, Any]:
 
 
 def _without(config: Mapping[str, Any], places: Sequence[str], prefix: str) -> dict[str, Any]:
-    """The config without these dotted keys, and without groups that become empty."""
+    """A copy of the config without the dotted keys in `places`, and without groups that become empty.
+
+    prefix: the dotted key of `config` in the whole config, with a final dot.
+    """
     kept: dict[str, Any] = {}
     for key, value in config.items():
         place = f"{prefix}{key}"

@@ -38,7 +38,7 @@ def config_schema() -> Schema:
 def keys_schema(cls: type, **more: Schema) -> Schema:
     """The schema of a group of keys, from the fields of a dataclass.
 
-    more: schemas of further keys; a schema of the same key replaces that of the field.
+    more: schemas by key, of further keys or in place of the field's schema.
     """
     hints = hints_of(cls)
     return _object({key: hints[name] for key, name in keys_of(cls).items()}, (cls.__doc__ or "").strip(), **more)
@@ -69,7 +69,10 @@ def _fixed(cls: type, group: str) -> Schema:
 
 
 def _named(group: str, inner: str | None = None) -> Schema:
-    """The schema of a component: its name alone, its name with options, or a class_path."""
+    """The schema of a group that selects a component: its name alone, its name with options, or a class_path.
+
+    inner: the key that contains the options; None: they are beside the name.
+    """
     forms: list[Schema] = [{"enum": REGISTRIES[group].names()}]
     for entry in REGISTRIES[group]:
         options = _object(entry.options() or {}, entry.summary)

@@ -84,7 +84,7 @@ def override_layers(overrides: Sequence[str]) -> list[dict[str, Any]]:
 def override(item: str, among: Sequence[str] = ()) -> tuple[Place, Any]:
     """(place, value) of an override such as `local.lr=0.1`.
 
-    among: the whole command line, for a hint on quoting. Raises BadConfig for any other form.
+    among: the whole command line, for a hint on quoting. Raises BadConfig if the form is not key=value.
     """
     key, equals, text = item.partition("=")
     problem = None if equals and key else f"override {item!r} must have the form key=value"
@@ -116,7 +116,7 @@ def _torn(item: str, among: Sequence[str]) -> str | None:
 
 
 def tree(items: Iterable[tuple[Place, Any]]) -> dict[str, Any]:
-    """One layer from (place, value) pairs in any order. Raises BadConfig if a place is both a value and a group."""
+    """One layer from (place, value) pairs. Raises BadConfig if a place has both a value and keys below it."""
     leaves: dict[Place, Any] = {}
     for place, value in items:
         leaves.update(_spread(place, value))

@@ -85,7 +85,7 @@ def load_configs(source: Source, variants: Sequence[tuple[Sequence[str], Given |
 
 
 def compose(source: Source, overrides: Sequence[str] = (), given: Given | None = None) -> dict[str, Any]:
-    """The merged layers of a config as plain values, with interpolations resolved, before defaults and checks."""
+    """The merged layers of a config as plain values, with interpolations resolved; without defaults, unchecked."""
     if isinstance(source, (str, Path)):
         layers = file_layers(find_config(source))
     else:
@@ -118,7 +118,10 @@ def interpolated(merged: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_secrets(value: Any, place: str = "") -> None:
-    """Checks the names of environment variables in `${oc.env:...}`; raises BadConfig if one looks like a secret."""
+    """Checks the environment variables in `${oc.env:...}`; raises BadConfig if a name looks like that of a secret.
+
+    place: the dotted key of the value, for the message.
+    """
     if isinstance(value, Mapping):
         for key, inner in value.items():
             refuse_secrets(inner, f"{place}.{key}" if place else str(key))

@@ -15,7 +15,7 @@ def is_url(place: object) -> bool:
 
 
 def join(url: str, *names: str) -> str:
-    """A URL with these names appended."""
+    """The URL with these names appended, separated by slashes."""
     return "/".join([url.rstrip("/"), *names])
 
 
@@ -36,7 +36,7 @@ def url_of(folder: Path) -> str | None:
 
 
 def check_url(url: str) -> None:
-    """Checks the form of a URL and its protocol; raises BadValue for the key `dir`."""
+    """Checks a URL; raises BadValue for `dir` if its form or protocol is unknown, or if it contains a password."""
     from fsspec.registry import available_protocols  # imported late: most configs name a folder
 
     protocol, _, rest = url.partition("://")

@@ -24,7 +24,7 @@ class Digits(ImageData):
     """Handwritten digits bundled with scikit-learn: 1,797 images of 8x8 pixels, 10 classes.
 
     Pixels 0..16 are divided by 16. A fifth of each class is the test set, the same in every run.
-    upscale: 28 or 32 for networks made for MNIST or CIFAR-10; null: 8x8 pixels.
+    upscale: 28 or 32 fits networks for MNIST or CIFAR-10; null: 8x8 pixels.
     """
 
     def __init__(self, upscale: Annotated[int, Ge(8), Doc("the side of enlarged images in pixels")] | None = None):

@@ -82,8 +82,8 @@ class IdxImages(ImageData):
 def read_idx(path: Path) -> npt.NDArray[np.uint8]:
     """The array in an idx file of unsigned bytes, plain or .gz (format: LeCun, Cortes & Burges 1998).
 
-    A plain file is mapped into memory, so that only the parts that are used are read.
-    Big-endian: 0, 0, type (8: unsigned byte), number of dimensions, one uint32 each, then the values.
+    A plain file is mapped into memory: only the used parts are read. The header is big-endian: two zero bytes, the type
+    (8: unsigned byte), the number of dimensions, the size of each dimension (uint32); the values follow.
     Raises ValueError, struct.error, EOFError, OSError or zlib.error if the file is truncated or in another format.
     """
     with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""Your own arrays in .npy files, read by index: a data set may be larger than any memory."""
+"""Your own arrays in .npy files, read by index: the data set may be larger than the memory of a node."""
 
 from __future__ import annotations
 

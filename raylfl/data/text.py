@@ -47,9 +47,10 @@ class Texts(DataSource):
         self.client_indices = [np.flatnonzero(owners == k).tolist() for k in range(len(texts))]
 
     def _windows(self, texts: dict[str, str], length: int, training: bool) -> tuple[TensorDataset, Tensor]:
-        """(the data set of windows, the number of the text that each window comes from).
+        """(data set of windows, number of the text of each window int64 [n]). Raises BadValue for a too large length.
 
-        training: whether to take the training part of each text or its last fifth, the test part.
+        texts: name -> text. training: whether the windows are from the first four fifths of each text (training), or
+        from the last fifth (test).
         """
         numbers = {character: k for k, character in enumerate(self.characters)}
         rows: list[list[int]] = []

@@ -142,7 +142,7 @@ class Problem(ShippedModel, ABC):
         return self.objective(batch)
 
     def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """Logs `loss`, the objective on the batch."""
+        """Logs the objective on the batch as `loss`."""
         self.log("loss", self.objective(batch), batch_size=len(batch[0]))
 
     def test_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:

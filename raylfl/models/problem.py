@@ -38,7 +38,7 @@ class Ridge(Problem):
         self.rows_per_client, self.lam = rows_per_client, lam
 
     def objective(self, batch: Sequence[Tensor]) -> Tensor:
-        """The loss K mean_k (a_k.x - b_k)^2 + lam |x|^2 of a batch."""
+        """The loss of a batch, K mean_k (a_k.x - b_k)^2 + lam |x|^2, over its samples k; K: rows_per_client."""
         a, b = batch
         return self.rows_per_client * (a @ self.x - b).square().mean() + self.lam * self.x.square().sum()
 
@@ -55,7 +55,7 @@ class Quadratic(Problem):
         super().__init__(dim, x0, lr)
 
     def objective(self, batch: Sequence[Tensor]) -> Tensor:
-        """The loss mean_k (sum_j (a_kj x_j^2 + b_kj x_j) + c_k) of a batch."""
+        """The loss of a batch, mean_k (sum_j (a_kj x_j^2 + b_kj x_j) + c_k) over its samples k."""
         a, b, c = batch
         return ((a * self.x.square() + b * self.x).sum(dim=-1) + c).mean()
 
@@ -71,6 +71,6 @@ class DenseQuadratic(Problem):
         super().__init__(dim, x0, lr)
 
     def objective(self, batch: Sequence[Tensor]) -> Tensor:
-        """The loss mean_k (x^T H_k x / 2 - b_k^T x) of a batch."""
+        """The loss of a batch, mean_k (x^T H_k x / 2 - b_k^T x) over its samples k."""
         h, b = batch
         return (0.5 * (h @ self.x) @ self.x - b @ self.x).mean()

@@ -105,7 +105,7 @@ class TextLM(ShippedModel):
         return F.cross_entropy(self(x).flatten(0, 1), y.flatten())
 
     def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """Logs `loss`, `accuracy` (of the likeliest character) and `perplexity`."""
+        """Logs `loss`, `accuracy` (the rate at which the likeliest character is correct) and `perplexity`."""
         x, y = batch
         logits = self(x)
         loss = F.cross_entropy(logits.flatten(0, 1), y.flatten())

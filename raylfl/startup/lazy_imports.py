@@ -78,9 +78,9 @@ class _MaybeCompiled(type):
 
 
 class _StandIn(ModuleType):
-    """A stand-in for torch._dynamo with the two names that Lightning's import needs.
+    """A stand-in for torch._dynamo with the two names that Lightning needs while it is imported.
 
-    The first use of another name imports the real module.
+    The first access to another name imports the real module.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class _StandIn(ModuleType):
         return sys.modules.get(COMPILER) is self
 
     def leave(self) -> None:
-        """Removes the stand-in, so that the next import finds the real module."""
+        """Removes the stand-in from sys.modules; the next import finds the real module."""
         if self.active:
             del sys.modules[COMPILER]
 
@@ -127,7 +127,7 @@ def _undecorated(fn: Any = None, *args: Any, **kwargs: Any) -> Any:
 
 
 class _Imported(Loader):
-    """A loader for a module that has been imported already."""
+    """A loader that returns a module which has been imported already."""
 
     def __init__(self, module: ModuleType):
         self.module, self.spec = module, module.__spec__

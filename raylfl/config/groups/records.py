@@ -112,7 +112,7 @@ class CheckpointConfig(Options):
 
 @dataclass
 class LoggingConfig(Options):
-    """`logging`: records beside metrics.jsonl, which is always written."""
+    """`logging`: the folder of the runs, and records in addition to metrics.jsonl, which is always written."""
 
     loggers: Annotated[
         OneOrMore, Doc("names (`csv`, `tensorboard`, `wandb`) and class paths; `metrics.jsonl` is always written")

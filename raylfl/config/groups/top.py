@@ -1,4 +1,4 @@
-"""The keys outside the groups, and the keys of `model` and `data`."""
+"""The top-level keys of a config outside its groups, and the keys of the groups `model` and `data`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Patterns = Annotated[list[str], BeforeValidator(lambda given: [given] if isinsta
 
 
 def folder_name(key: str, value: str) -> None:
-    """Checks that the value can be the name of one folder; raises BadValue."""
+    """Checks that the value of a key can be the name of a folder; raises BadValue if not."""
     if not value or set(value) & set("/\\\0\n") or value in (".", "..") or len(value.encode()) > 200:
         raise BadValue(key, got=repr(value)[:300], need="the name of one folder: no slashes, at most 200 bytes")
 
 
 @dataclass
 class TopConfig(Options):
-    """The top-level keys outside the groups."""
+    """The top-level keys of a config outside its groups."""
 
     name: Annotated[str, Doc("the name of the experiment: runs go to `runs/<name>/<id>/`")] = "run"
     seed: Annotated[int, Ge(0), Doc("the seed of every random draw")] = 0
