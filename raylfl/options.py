@@ -53,7 +53,7 @@ class Options:
 
 
 class Arguments:
-    """The base class of classes without fields, whose annotated constructor arguments are checked before each call."""
+    """The base class of models and data sets: annotated arguments of `__init__` are checked before it is called."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         made = super().__new__(cls)

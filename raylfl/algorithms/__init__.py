@@ -1,6 +1,6 @@
 """The training methods, one file for each method or family of methods; `ALGORITHMS` maps config names to them.
 
-Symbols that the files share, for one round:
+Symbols that the files share, for one round; the State line of a file may define a letter otherwise for this file:
 
     x, d         the server's model [d] and its number of parameters
     x_i, f_i     model and objective of client i

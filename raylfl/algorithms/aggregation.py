@@ -32,7 +32,10 @@ from raylfl.options import Doc
 
 
 class AggregationRule(ABC):
-    """A rule for the coefficients c_i in the server step x <- x - gamma sum_{i in R} c_i U_i."""
+    """A rule for the coefficients c_i in the server step x <- x - gamma sum_{i in R} c_i U_i.
+
+    R: the received clients; U_i: the update of client i; gamma: the server's learning rate.
+    """
 
     @abstractmethod
     def coefficients(self, r: Round) -> Floats:

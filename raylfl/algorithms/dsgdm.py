@@ -3,7 +3,7 @@
 Yu, Jin & Yang, ICML 2019, Alg. 2 without the exchange of momenta; DmSGD in Yuan et al., ICCV 2021.
 Symbols as in `raylfl.algorithms`.
 
-State    node x_i, m_i [d], m = 0 at first.
+State    node x_i and its momentum m_i [d], m = 0 at first.
 Sent     d floats along each edge (x).
 Assumes  mixing matrix W doubly stochastic. The error of the limit is that of DSGD with step eta / (1 - beta), or
          larger.

@@ -2,7 +2,7 @@
 
 Yuan, Ying, Zhao & Sayed, IEEE TSP 2019, Alg. 1, with W~ = (I + W)/2. Symbols as in `raylfl.algorithms`.
 
-State    node x_i, psi_i [d], both the initial model at first.
+State    node x_i and psi_i [d], its last adapted point, both the initial model at first.
 Sent     d floats along each edge (phi).
 Assumes  mixing matrix W symmetric and doubly stochastic; one local step per round.
 

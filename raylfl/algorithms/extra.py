@@ -2,7 +2,7 @@
 
 Shi, Ling, Wu & Yin, SIAM J. Optim. 2015, eqs. (2.13)-(2.14) with W~ = (I + W)/2. Symbols as in `raylfl.algorithms`.
 
-State    node x_i, s_i [d], s = 0 at first.
+State    node x_i and s_i [d], the sum of past differences, s = 0 at first.
 Sent     d floats along each edge (x).
 Assumes  mixing matrix W symmetric and doubly stochastic; one local step per round.
 

@@ -1,4 +1,4 @@
-"""FedDyn: dynamic regularisation that makes the minimisers of the local objectives agree with that of F.
+"""FedDyn: dynamic regularisation by which the minimisers of the local objectives and of F agree.
 
 Acar et al., ICLR 2021, Alg. 1, with local SGD as the inexact solver. Symbols as in `raylfl.algorithms`.
 

@@ -3,7 +3,7 @@
 Nedic, Olshevsky & Shi, SIAM J. Optim. 2017 (`diging`); Xu, Zhu, Soh & Xie, CDC 2015 (`atc`: Aug-DGM).
 Symbols as in `raylfl.algorithms`.
 
-State    node x_i, y_i, g_prev_i [d], y = g_prev = 0 at first.
+State    node x_i, tracked gradient y_i, last gradient g_prev_i [d], y = g_prev = 0 at first.
 Sent     2d floats along each edge (x, y).
 Assumes  mixing matrix W doubly stochastic, which may change; one local step per round.
 

@@ -1,8 +1,8 @@
 """K-GT: gradient tracking with local steps, by a correction that is constant within a round.
 
-Liu, Lin, Koloskova & Stich, TMLR 2024, Alg. 1, with c = 0 at first. Symbols as in `raylfl.algorithms`.
+Liu, Lin, Koloskova & Stich, TMLR 2024, Alg. 1, with corrections that start at 0. Symbols as in `raylfl.algorithms`.
 
-State    node x_i, c_i [d], c = 0 at first.
+State    node x_i and its correction c_i [d], c = 0 at first.
 Sent     2d floats along each edge (z, and x after the local steps).
 Assumes  mixing matrix W doubly stochastic, which may change.
 

@@ -3,7 +3,7 @@
 Alghunaim, IEEE TAC 2024, Alg. 1, with W~ = (I + W)/2 (`lazy`), which is positive semidefinite as its analysis asks.
 Symbols as in `raylfl.algorithms`.
 
-State    node x_i, e_i [d], e = 0 at first (the paper's y).
+State    node x_i and its dual variable e_i [d] (the paper's y), e = 0 at first.
 Sent     d floats along each edge (phi).
 Assumes  mixing matrix W symmetric and doubly stochastic; the same K at every client in every round.
 

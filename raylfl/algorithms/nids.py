@@ -3,7 +3,7 @@
 Li, Shi & Yan, IEEE TSP 2019, eq. (3) with equal step sizes (`lazy`: W~ = (I + W)/2); D2, for stochastic gradients: Tang
 et al., ICML 2018 (W itself, whose smallest eigenvalue must exceed -1/3). Symbols as in `raylfl.algorithms`.
 
-State    node x_i, e_i [d], e = 0 at first (eta times the dual variable).
+State    node x_i and e_i [d], eta times its dual variable, e = 0 at first.
 Sent     d floats along each edge (v).
 Assumes  mixing matrix W symmetric and doubly stochastic; one local step per round.
 

@@ -4,7 +4,7 @@ Pu, Shi, Xu & Nedic, IEEE TAC 2021, Alg. 1; Xin & Khan, IEEE L-CSS 2018; matrice
 2023. FOCUS is the same method on a star whose matrices change with the clients that take part (`focus`).
 Symbols as in `raylfl.algorithms`.
 
-State    node x_i, y_i, g_prev_i [d], y = g_prev = 0 at first.
+State    node x_i, tracked gradient y_i, last gradient g_prev_i [d], y = g_prev = 0 at first.
 Sent     2d floats along each edge (x, y).
 Assumes  mixing matrices R row-stochastic, C column-stochastic, which may change; messages of some node reach all others
          along the edges of R, and messages of all others reach this node along the edges of C.

@@ -2,7 +2,7 @@
 
 Mishchenko et al., ICML 2022, Alg. 2. Symbols as in `raylfl.algorithms`.
 
-State    server x [d]; client h_i [d], 0 at first.
+State    server x [d]; client h_i [d], its control variate, 0 at first.
 Sent     d floats down (x), d floats up (U_i). h_i is updated with the x of the next broadcast, at no further traffic.
 Assumes  full participation over perfect links, and the same K at every client.
 

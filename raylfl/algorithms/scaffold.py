@@ -2,7 +2,7 @@
 
 Karimireddy et al., ICML 2020, Alg. 1, eqs. (3)-(5). Symbols as in `raylfl.algorithms`.
 
-State    server x, c [d], c = 0 at first; client c_i [d], 0 at first.
+State    server x, c [d], c = 0 at first; client c_i [d], its control variate, 0 at first.
 Sent     2d floats down (x, c), 2d floats up (U_i, c_i+ - c_i), or d (`uplink`).
 Assumes  nothing about participation; exact for full-batch gradients if every client is received infinitely often.
 
@@ -12,7 +12,7 @@ Assumes  nothing about participation; exact for full-batch gradients if every cl
     server   x <- x - gamma (1/|R|) sum_R U_i;  c <- c + (1/N) sum_R (c_i+ - c_i)
     always   c = (1/N) sum_i c_i
 
-A client without data (K_i = 0) has no gradient to update c_i with, and keeps it.
+A client without data (K_i = 0) keeps its c_i.
 
 `uplink: update` sends U_i alone, d floats. In option 2, c_i+ - c_i = U_i / (K_i eta) - c, which the server can compute
 (Huang et al. 2024; FOCUS, table 1, footnote 6). Only the rounding differs.
