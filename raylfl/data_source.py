@@ -112,7 +112,7 @@ def _measured_on(data: Any, kind: str, transform: Any, warnings: list[str]) -> S
 
 
 def _offered(data: Any, kind: str, warnings: list[str]) -> tuple[Any, Collate | None]:
-    """(data set, collate function) of the data `kind`: train, test or val; None in place of what is not defined.
+    """(data set, collate function) of the data `kind`: train, test or val; None if not defined.
 
     Both come from `<kind>_dataset` and `collate_fn`, or from the DataLoader that `<kind>_dataloader` returns.
     warnings: extended in place if the sampler of this loader is not used.
@@ -161,7 +161,7 @@ def _own_collate(loader: Any) -> Collate | None:
 
 
 def _draws_its_own_way(loader: Any) -> bool:
-    """Whether a DataLoader has a sampler or batch sampler other than those of `shuffle=True` and `shuffle=False`."""
+    """Whether a DataLoader has another sampler or batch sampler than `shuffle=True` or `shuffle=False` gives it."""
     from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
     usual = type(getattr(loader, "sampler", None)) in (RandomSampler, SequentialSampler)

@@ -15,7 +15,7 @@ Assumes  failure probabilities q_i and local steps K_i known before the round, o
 |a_i|_1 is the local work of client i, K_i for plain SGD; q_i is the failure probability of its link. A client with
 q_i = 1 or |a_i|_1 = 0 is excluded, because its expected contribution is 0 for every p_i.
 
-`estimate: ema` estimates q and a from what the server observes (empty rounds included, so that q_i can grow):
+`estimate: ema` estimates q and a from earlier rounds, including rounds without received uploads:
 
     i sampled    q_i <- q_i + max(rate, 1/(n+1)) (1{lost} - q_i), n = times_sampled
     i received   a_i <- a_i + max(rate, 1/n) (|a_i|_1 - a_i), n = times_received
@@ -57,7 +57,7 @@ class FedACS(Aggregating):
     gamma: float = 1.0  # server lr
     # known: the q_i and K_i of the round; ema: estimates from earlier rounds
     estimate: Literal["known", "ema"] = "known"
-    # 0.05 averages over about 20 observations, so that 1/(1-q) is hardly biased
+    # 0.05 averages over about 20 observations: 1/(1-q) is hardly biased
     rate: Annotated[float, Ge(0), Lt(1), Doc("the least weight of the newest observation")] = 0.05
     calibrate: bool = False  # true: eta is calibrated as in FedACS app. I.2, with the true q and K
 

@@ -13,7 +13,7 @@ Assumes  nothing about participation; exact for full-batch gradients (FOCUS), to
     server   y <- y + sum_{i in R} y_i;  x <- x - gamma y
     always   y = sum_i g_prev_i after a round (tracking)
 
-With importance weights w the gradient of client i is multiplied by N w_i, so that the limit is the minimiser of
+With importance weights w the gradient of client i is multiplied by N w_i. The limit is then the minimiser of
 sum_i w_i f_i; for uniform weights the factor is 1.
 """
 

@@ -10,7 +10,7 @@ def is_pinned(runtime: RuntimeConfig, by_index: bool, apart: bool, impossible: s
     """Whether each client is pinned to one worker. Raises BadConfig if the chosen `runtime.placement` is impossible.
 
     `placement: auto` pins clients whose samples are read by index. Such clients are trained one by one under any
-    placement, so that a run has the same bits with and without pinning. by_index: whether samples are read by index
+    placement: a run has the same bits with and without pinning. by_index: whether samples are read by index
     from files. apart: whether the clients' samples are on certain nodes only. impossible: the reason why the method
     cannot have pinned clients; None if it can.
     """
