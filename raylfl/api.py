@@ -260,7 +260,10 @@ _computing = threading.RLock()
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """A context that holds a lock on torch's global state in this process: generators, defaults, threads."""
+    """A context in which a run alone may use torch's global state in this process; it begins with torch's defaults.
+
+    This state consists of generators, default dtype and device, and threads.
+    """
     with _computing, torch_defaults():
         yield
 
