@@ -162,8 +162,8 @@ RULES: dict[str, AggregationRule] = {
 class Aggregating(Summing):
     """A method whose server step uses the aggregate D = sum_{i in R} c_i U_i; default step: x <- x - gamma D.
 
-    R: the received clients; U_i: the update of client i; c_i: its coefficient, from `rule`; gamma: the server's
-    learning rate.
+    R: the received clients; U_i: the update of client i; c_i: its coefficient, from `rule`. The server's learning rate
+    is gamma.
     """
 
     aggregate: Rule
