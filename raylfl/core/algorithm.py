@@ -128,7 +128,7 @@ class Algorithm(Options, ABC):
     # -- state ---------------------------------------------------------------------------------------------
 
     def init_server(self, x: Tensor, population: Population) -> ServerState:
-        """The server state before round 0; always holds "x" [d]."""
+        """The server state before round 0; its entry "x" is the model's parameters [d]. x: the initial parameters."""
         return {"x": x.clone()}
 
     def init_clients(self, x: Tensor, count: int) -> State:
@@ -226,14 +226,14 @@ class Algorithm(Options, ABC):
         return None
 
     def probabilities(self, server: ServerState, c: SystemInfo) -> Floats | None:
-        """Sampling probabilities p [N] of a method that draws c.size clients with replacement; None for other methods.
+        """Sampling probabilities [N] of all clients, if the method draws c.size clients with replacement; else None.
 
         c: the system state before the round. `normalised_over` makes probabilities over the available clients.
         """
         return None
 
     def norm_probabilities(self, server: ServerState, c: SystemInfo, norms: Floats) -> Floats:
-        """Sampling probabilities p [N] of a method with `samples_by_norm`.
+        """Sampling probabilities [N] of all clients, for a method with `samples_by_norm`.
 
         c: the system state before the round. norms: the norm of each client's update in this round [N], nan for
         unavailable clients. Raises NotImplementedError for other methods.

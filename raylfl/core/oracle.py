@@ -79,7 +79,7 @@ class Oracle(ABC):
 
     @abstractmethod
     def workspace(self, count: int) -> Tensor:
-        """Memory [C, d] for the parameters of `count` clients during their local steps: new memory, or `held`."""
+        """Memory [count, d] for the parameters of `count` clients during local steps: new memory, or `held`."""
 
     @abstractmethod
     def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
@@ -143,11 +143,11 @@ class LoopOracle(Oracle):
         return self.flat.params.new_empty(count, self.flat.width)
 
     def write_buffers(self, rows: Tensor) -> None:
-        """Sets the module's buffers to those of the next client; rows: [1, b]."""
+        """Sets the module's buffers for the next client; rows: all buffers as one vector [1, b]."""
         self.flat.write_buffers(rows[0])
 
     def read_buffers(self) -> Tensor:
-        """The module's buffers after the last call, [1, b]."""
+        """The module's buffers after the last call, as one vector [1, b]."""
         return self.flat.read_buffers()[None]
 
     def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:

@@ -42,7 +42,7 @@ class Summing(Algorithm):
 
 
 def coefficients_of(method: Summing, server: ServerState, r: Round) -> dict[str, tuple[str, Floats]]:
-    """Name of a sum -> (name of its upload, coefficients [R]), for all sums of the method in this round.
+    """Name of a sum -> (name of its upload, coefficients [R] of the R received clients), for all sums of the method.
 
     server, r: the arguments of the server step.
     """

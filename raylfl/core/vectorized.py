@@ -165,11 +165,11 @@ class VectorizedOracle(Oracle):
         return self.flat.params.new_empty(count, self.flat.width)
 
     def write_buffers(self, rows: Tensor) -> None:
-        """Sets the buffers of the clients of the next calls; rows: [C, b]."""
+        """Sets the buffers of the C clients of the next calls; rows: each client's buffers as one vector [C, b]."""
         self.buffers.write(rows)
 
     def read_buffers(self) -> Tensor:
-        """The buffers of all clients after the last call, [C, b]."""
+        """The buffers of all C clients after the last call, one vector each [C, b]."""
         return self.buffers.read()
 
     def reorder(self, order: np.ndarray) -> None:
