@@ -17,13 +17,16 @@ from raylfl.runtime.round.state import RoundResult
 
 
 class CostModel:
-    """Counts what was sent and computed in the rounds of one experiment."""
+    """Counts the traffic and the computation of an experiment's rounds; cut: of a split model, otherwise None."""
 
     def __init__(self, experiment: Experiment, planner: Planner, cut: Cut | None):
         self.e, self.planner, self.cut = experiment, planner, cut
 
     def of_round(self, result: RoundResult, broadcast: State, second: State | None) -> Sent:
-        """The costs of one round; second: the second broadcast, which every received client gets, or None."""
+        """The costs and messages of one round.
+
+        second: the second broadcast, sent to the received clients after the server step; None if there is none.
+        """
         algorithm, r, reports = self.e.algorithm, result.round, result.reports.rows
         sampled, steps, down, up = len(r.cohort), int(r.steps.sum()), floats_in(broadcast), result.up_floats
         gradients, exchanged = int(reports["gradients"].sum()), 0
@@ -44,7 +47,10 @@ class CostModel:
         return Sent(replace(costs, busiest_node_floats=node, busiest_link_floats=link), ends, floats)
 
     def seconds(self, result: RoundResult, costs: Costs) -> tuple[float, float]:
-        """(virtual seconds of a round, virtual seconds of its computation alone), from `system` and `topology`."""
+        """The simulated duration of a round: (seconds, seconds of its computation alone); (0, 0) for an empty cohort.
+
+        It follows from the speeds in the config group `system` and the links in `topology`.
+        """
         clock, r, run = self.e.config.system, result.round, self.e.world
         if not len(r.cohort):
             return 0.0, 0.0
@@ -62,8 +68,8 @@ class CostModel:
     def _links(self, result: RoundResult, costs: Costs) -> tuple[Ints, Floats, Ints]:
         """(ends [M, 2], floats [M], waiting clients [M]) of the M messages of a round.
 
-        ends: (sender, receiver) as client ids, -1 for the server. A waiting client is given by its position in the
-        cohort.
+        ends: (sender, receiver) as client ids, -1 for the server. waiting clients: for each message, the position in
+        the cohort of the client that waits for it.
         """
         r = result.round
         if r.edges is not None:
@@ -77,9 +83,9 @@ class CostModel:
         return hops[:, :2], floats, hops[:, 2]
 
     def _waits(self, result: RoundResult, costs: Costs) -> Floats:
-        """Seconds for which each client of the cohort waits for messages [C].
+        """The simulated seconds [C] for which each client of the cohort waits for messages.
 
-        With a server, the times of the messages for which a client waits add up. On a graph, a node waits for the
+        With a server, the times of all messages for which a client waits are added. On a graph, a node waits for the
         slowest of its links.
         """
         ends, floats, who = self._links(result, costs)
@@ -95,7 +101,7 @@ class CostModel:
         return waits
 
     def _messages(self, r: Round) -> Ints:
-        """The messages between the working nodes of a graph, lost ones included: cohort positions (from, to) [M, 2]."""
+        """The messages between the nodes of round r, including lost ones: positions (from, to) in the cohort [M, 2]."""
         algorithm = self.e.algorithm
         assert r.edges is not None
         assert isinstance(algorithm, GraphAlgorithm)
@@ -107,19 +113,22 @@ class CostModel:
 
 
 def _of_node(ends: Ints, floats: Floats) -> int:
-    """The largest number of floats that one client or the server sends and receives; ends, floats: from `_links`."""
+    """The largest number of floats that one client, or the server, sends and receives in total.
+
+    ends [M, 2], floats [M]: of each message.
+    """
     return int(np.bincount(ends.ravel() + 1, np.repeat(floats, 2), 1).max())
 
 
 def _of_link(ends: Ints, floats: Floats) -> int:
-    """The largest number of floats on one link, both directions together; ends, floats: from `_links`."""
+    """The largest number of floats on one link, in both directions; ends [M, 2], floats [M]: of each message."""
     return int(np.bincount(_distinct(ends)[1], floats, 1).max())
 
 
 def _distinct(ends: Ints) -> tuple[Ints, Ints]:
-    """(the distinct links [L, 2] of messages with these ends [M, 2], each message's position among the links [M]).
+    """(distinct links [L, 2], each message's position among the links [M]); ends: of each message [M, 2].
 
-    The smaller end of a link comes first.
+    The ends of a link are in ascending order, whatever the direction of its messages.
     """
     low, high = np.minimum(ends[:, 0], ends[:, 1]), np.maximum(ends[:, 0], ends[:, 1])
     codes = (low + 1) * (high.max(initial=0) + 2) + high + 1  # -1: the server

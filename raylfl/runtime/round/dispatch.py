@@ -35,9 +35,9 @@ from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, order_o
 class Dispatch:
     """Submits a round's local work to a backend, and assembles the results.
 
-    ways: the number of local steps taken in each `Way`. rows: the reason why the server must receive each upload
-    separately, as a row, or None. If it is None and the algorithm reads only sums over clients, workers add up the
-    uploads. The new parameters have the same bits in both cases.
+    ways: the number of gradients that local work has computed in each form of the local step (`Way`). rows: the reason
+    why the server must receive each upload separately, as a row, or None. If it is None and the algorithm reads only
+    sums over clients, workers add up the uploads. The new parameters have the same bits in both cases.
     """
 
     def __init__(
@@ -48,14 +48,18 @@ class Dispatch:
         homes: Homes | None = None,
         rows: str | None = None,
     ):
-        """A dispatch to this backend; homes: the blocks of nodes of a method without a server, otherwise None."""
+        """A dispatch to this backend; homes: the nodes of a method without a server, None for methods with a server."""
         self.homes = homes
         self.algorithm, self.backend, self.runtime = algorithm, backend, runtime
         self.uploads, self.ways = UploadMemory(), Counter[Way]()
         self.rows = rows
 
     def send(self, r: Round, broadcast: State, state: FederationState) -> Deferred[RoundResult]:
-        """Starts the local work of round r from this broadcast; returns its deferred result."""
+        """Starts the local work of round r from this broadcast; returns the deferred result.
+
+        state: the state before the round. If an upload is dropped after workers have added it up, awaiting the result
+        repeats the local work with uploads as rows.
+        """
         if self.homes is not None:
             last = state.last_finite_loss
             return self.homes.send(r, broadcast, state.server).then(lambda worked: self._of_nodes(r, worked, last))
@@ -76,9 +80,10 @@ class Dispatch:
         return work.then(collected)
 
     def _of_nodes(self, r: Round, worked: Worked, last_loss: float) -> RoundResult:
-        """The round result of a method without a server; the rows of its nodes stay on the workers.
+        """The round result of a method without a server; the states of the nodes stay on the workers.
 
-        last_loss: as in `_failures`.
+        last_loss: the last finite mean loss of the run, for error messages. Raises ClientFailed or NonFinite if a
+        client fails and the policy for failures is `fail`.
         """
         self.ways.update(worked.reports.ways)
         events = self._failures(r, worked.reports, last_loss)
@@ -91,9 +96,10 @@ class Dispatch:
     def _tasks(self, r: Round, plan: SumPlan | None, width: int) -> list[Task]:
         """The cohort as tasks: of one client each or, for vectorised calls, of nearly equal numbers of clients.
 
-        plan: the round's sums, None if uploads are rows. width: the number of parameters d. A vectorised task has
-        clients that are close in the tree of the sums, so that their uploads add up to few vectors. The tasks depend
-        on the cohort and the config, not on the number of workers.
+        plan: the weighted sums that workers compute, None if each upload is sent as a row. width: the number of
+        parameters d. Uploads are summed pairwise, in a tree. A vectorised task has clients that are close in this tree,
+        so that their uploads add up to few vectors. The tasks depend on the cohort and the config, not on the number of
+        workers.
         """
         count = len(r.cohort)
         if self.backend.one_by_one or self.algorithm.topology.sequential:
@@ -103,8 +109,9 @@ class Dispatch:
     def _collect(self, r: Round, results: Sequence[TaskResult], last_loss: float) -> RoundResult:
         """The round result, from the results of all tasks; its uploads are the received ones, in cohort order.
 
-        `runtime.on_client_error` and `runtime.on_nonfinite` decide what happens to failures. last_loss: as in
-        `_failures`.
+        last_loss: the last finite mean loss of the run, for error messages. A client that failed or returned non-finite
+        values raises ClientFailed or NonFinite if `runtime.on_client_error` or `runtime.on_nonfinite` is `fail`;
+        otherwise its upload is dropped.
         """
         cohort = r.cohort
         reports = ClientReports.joined([result.reports for result in results]).in_order(cohort)
@@ -139,15 +146,16 @@ class Dispatch:
         )
 
     def _upload_floats(self, widths: Mapping[str, int]) -> int:
-        """The number of floats that one client uploads; widths: the entries of each of its uploads, by name."""
+        """The floats of one client's uploads that count as traffic; widths: entries of each upload, by name."""
         one = {name: torch.zeros(1, 1).expand(1, width) for name, width in widths.items()}
         own = {name: rows for name, rows in one.items() if name not in UNSEEN}
         return self.algorithm.sent_floats(own) + floats_in({k: one[k] for k in one.keys() - own.keys()})
 
     def _failures(self, r: Round, reports: ClientReports, last_loss: float) -> list[str]:
-        """One line for each dropped upload. Raises ClientFailed or NonFinite if the policy is `fail`.
+        """One line for each dropped upload, that is for each client that failed or returned non-finite values.
 
-        last_loss: the last finite mean loss of the run, for clients without a finite loss of their own.
+        Raises ClientFailed or NonFinite if `runtime.on_client_error` or `runtime.on_nonfinite` is `fail`. last_loss:
+        the last finite mean loss of the run, shown for clients without a finite loss of their own.
         """
         events = []
         for report in reports.bad:
@@ -170,7 +178,8 @@ class Dispatch:
 def sum_plan(algorithm: Algorithm, broadcast: State, server: ServerState, r: Round) -> SumPlan:
     """The sums over uploads that the server needs in a round.
 
-    They are the algorithm's sums, the mean update for metrics, and the means of buffers and of optimizer states.
+    They are the algorithm's sums, the mean update for metrics, and the means of the module's buffers and of the local
+    optimizers' states if the broadcast has them. server: the server state at the draw.
     """
     assert isinstance(algorithm, Summing)
     received, count = r.received_view, int(r.received.sum())
@@ -187,7 +196,7 @@ def sum_plan(algorithm: Algorithm, broadcast: State, server: ServerState, r: Rou
 
 
 class UploadMemory:
-    """Matrices [n, d] of large uploads, which reuse the memory of the previous round if it is no longer referenced.
+    """Memory for matrices [n, d] of large uploads, reused in the next round if no tensor refers to it any more.
 
     The page faults of hundreds of MB of new memory cost as much as the copy itself.
     """
@@ -197,7 +206,10 @@ class UploadMemory:
         self._in_use: dict[str, weakref.ref[np.ndarray]] = {}
 
     def stack(self, name: str, pieces: Sequence[Tensor]) -> Tensor:
-        """The rows of all pieces [n_j, ...] copied into one tensor [sum n_j, ...], in the memory for uploads `name`."""
+        """Copies the rows of all pieces [n_j, ...] into one tensor [sum of n_j, ...].
+
+        name: the name of the upload, whose memory is reused if the tensor is large.
+        """
         shape = (sum(map(len, pieces)), *pieces[0].shape[1:])
         size, dtype = math.prod(shape), pieces[0].numpy().dtype
         if size * dtype.itemsize < rows_apart.LARGE:
@@ -214,9 +226,10 @@ class UploadMemory:
 def homes_of(
     algorithm: Algorithm, backend: Executor, runtime: RuntimeConfig, count: int, optimum: Tensor | None = None
 ) -> Homes | None:
-    """The homes of `count` nodes, divided into one block per vectorised call; None for a method with a server.
+    """The nodes of a method without a server, divided into blocks that workers hold; None for a method with a server.
 
-    optimum: x* [d] if known, for metrics.
+    count: the number of nodes; each block has the nodes of one vectorised call. optimum: x* = argmin F [d] if known,
+    for metrics.
     """
     if not isinstance(algorithm, GraphAlgorithm):
         return None
@@ -226,11 +239,11 @@ def homes_of(
 def calls(count: int, width: int, runtime: RuntimeConfig) -> int:
     """The number of vectorised calls of nearly equal size for `count` clients with `width` parameters each.
 
-    `runtime.micro_cohort` is the largest number of clients in a call. null stands for a rule. On a CPU, a call holds
-    at most as many clients as have 2^18 parameters together, but up to 32 in any case and never more than 128. The
-    number of calls is rounded up to a multiple of 4, which 1, 2 or 4 workers share evenly, but there is at most one
-    call per client. On a GPU, a call also has at least 2^20 parameters or all clients, because a smaller call leaves a
-    GPU idle.
+    `runtime.micro_cohort` sets the largest number of clients in a call. If it is null, a rule sets the number of calls.
+    On a CPU, a call has at most 2^18 / width clients; this limit is raised to 32 if it is smaller, and lowered to 128
+    if it is larger. The number of calls is rounded up to a multiple of 4, so that 1, 2 or 4 workers get
+    equally many, but is at most `count`. On a GPU, the clients of a call also have at least 2^20 parameters together,
+    unless all clients have fewer, because smaller calls leave a GPU idle.
     """
     if runtime.micro_cohort:
         return -(-count // runtime.micro_cohort)

@@ -1,4 +1,4 @@
-"""Gradient diversity over all clients: FedAWARE [4], Definitions 3.1 and 3.2."""
+"""Gradient diversity over all clients: FedAWARE, Definitions 3.1 and 3.2."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from raylfl.solvers.simplex import min_norm_point
 
 
 def diversity_metrics(rows: Sequence[Tensor], weights: Floats) -> dict[str, float]:
-    """Gradient diversity and its largest surrogate. rows: w_i grad f_i(x) [d] of each of N clients; weights: w_i [N].
+    """The metrics of gradient diversity over N clients (FedAWARE).
+
+    rows: w_i grad f_i(x) [d] of each client i, where f_i is its local objective; weights: the importance weights w_i
+    [N], sum 1. Clients of weight 0 are ignored.
 
     global/diversity            D(x) = sqrt(sum_i w_i |grad f_i|^2) / |sum_i w_i grad f_i| (eq. 3)
-    global/surrogate_diversity  D's numerator over |sum_i l_i grad f_i| (eq. 6), with min-norm weights l (eq. 8)
+    global/surrogate_diversity  D's numerator over |sum_i l_i grad f_i| (eq. 6)
     global/surrogate_chi2       sum_i (l_i / w_i)^2 (Theorem 4.1)
 
-    A metric whose denominator is 0, up to rounding, is left out. Clients of weight 0 are ignored.
+    The weights l_i >= 0, sum 1, minimise |sum_i l_i grad f_i| (eq. 8). A metric whose denominator is 0 is left out.
     """
     counted = weights > 0
     w = torch.from_numpy(weights[counted])

@@ -1,4 +1,4 @@
-"""Early stopping (`stop`): the rule that ends a run before its last round."""
+"""Early stopping: the rule of the config group `stop` that ends a run before its last round."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ LATE = ("train", "update", "algo", "inconsistency")  # metric groups that a roun
 
 
 class EarlyStop:
-    """The stopping rule of `stop`; reason: why the run ends after the newest round, None while it continues."""
+    """The stopping rule of the config group `stop`.
+
+    reason: why the run ends after the newest round; None while it continues.
+    """
 
     def __init__(self, config: StopConfig):
         self.config = config
@@ -25,7 +28,7 @@ class EarlyStop:
     def see(self, metrics: dict[str, Any]) -> None:
         """Updates the rule with the metrics of a round.
 
-        Raises BadConfig if round 0 lacks the metric and the metric is not of a group in `LATE`.
+        Raises BadConfig if round 0 lacks `stop.metric`, unless a round without uploads may lack it (`LATE`).
         """
         metric, r = self.config.metric, int(metrics["round"])
         if metric is None:

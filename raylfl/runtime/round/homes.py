@@ -1,14 +1,15 @@
 """The rounds of a method without a server: the states of nodes stay on workers, and only messages travel.
 
-The config determines how the nodes are divided into blocks. Each block has a home: a worker, replaced by another one
-only while it is lost. In a round, the home of each block carries out the local work of the block's nodes and passes
-messages by reference to the blocks that need them; then it mixes the block's rows (`raylfl.runtime.workers.nodes`). The
-process of the round loop has the graph, and the reports and measures of blocks (such as the sum of their rows, for the
-reported mean), but not the rows. If all blocks are in the calling process, one call mixes the messages of all blocks,
-without copies.
+The nodes are divided into blocks, as the config determines. The state of a block is one tensor per variable, with a row
+for each node. Each block has a home: the worker that carries out its calls, replaced by another one only while it is
+lost. In a round, the home carries out the local work of the block's nodes, passes messages by reference to the blocks
+that need them, and mixes the block's rows with the messages that arrive (`raylfl.runtime.workers.nodes`). The process
+of the round loop has the graph, and reports and measures of blocks (such as the sum of their rows, for the reported
+mean), but not the rows. If all blocks are in the calling process, one call mixes the messages of all blocks, without
+copies.
 
-The rows of a block are a value behind a reference, and each call is a function of its arguments. A call whose worker is
-lost is therefore repeated on another worker, and a checkpoint collects the rows of all blocks.
+Rows are passed by reference, and each call is a function of its arguments. A call whose worker is lost is therefore
+repeated on another worker, and a checkpoint collects the rows of all blocks.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ ALL = -1  # the receiver of messages that are mixed for all blocks at once
 
 
 class Plan:
-    """The rows that each block needs from each other block in one round.
+    """The exchange of one round: the rows that each block of nodes needs from each other block.
 
     Nodes are numbered by their positions in the round's cohort.
     """
@@ -44,8 +45,8 @@ class Plan:
     def __init__(self, r: Round, blocks: Ints, rows: Ints, mixings: Sequence[Mixing], shared_memory: bool):
         """The plan of round r.
 
-        blocks, rows: the block of each node, and the node's row in that block [N]. mixings: the round's mixing
-        matrices. shared_memory: whether all blocks are in one process.
+        blocks: the number of each node's block [N]; rows: the node's row number in that block [N]. mixings: the round's
+        mixing matrices. shared_memory: whether all blocks are in one process.
         """
         self.mixings, self.cohort, home, row = mixings, r.cohort, blocks[r.cohort], rows[r.cohort]
         self._parts: dict[int, tuple[Part, ...]] = {}
@@ -65,7 +66,7 @@ class Plan:
             self._choose(home)
 
     def _choose(self, home: Ints) -> None:
-        """Chooses the rows that each block needs from each other block; home: the block of each node [C]."""
+        """Determines the rows that each block needs from each other block; home: the block of each node [C]."""
         place = np.zeros(len(home), dtype=np.int64)
         for nodes in self.nodes.values():
             place[nodes] = np.arange(len(nodes))
@@ -77,9 +78,9 @@ class Plan:
                     self.out[c][b] = place[needs[self.into[b][c]]]
 
     def parts(self, b: int) -> tuple[Part, ...]:
-        """The parts of the mixing matrices that give the new rows of block b.
+        """The rows of the mixing matrices that give the new rows of block b, one `Part` per matrix.
 
-        Their columns stand for the block's own rows, then for the rows of each piece that arrives.
+        The columns are ordered as the operands: the block's own rows, then the messages of each other block.
         """
         if b not in self._parts:
             nodes, needs = self.nodes[b], self.needs[b]
@@ -88,22 +89,22 @@ class Plan:
         return self._parts[b]
 
     def sending(self, b: int, local: Ints | None) -> Sending:
-        """The messages of block b.
+        """The numbers of the rows that block b sends to other blocks.
 
-        local: the rows of its nodes in the result of the local work; None if messages precede the local work.
+        local: the row numbers of its nodes in the result of the local work; None if messages precede the local work.
         """
         return Sending(self.rows[b], local, tuple(self.distinct(b).values()))
 
     def distinct(self, b: int) -> dict[bytes, Ints]:
-        """The different sets of rows that other blocks need from block b, as places in `nodes[b]`.
+        """The distinct sets of rows that other blocks need from block b, as positions in `nodes[b]`.
 
-        Each key is the bytes of its set; blocks that need the same rows share one set.
+        Blocks that need the same rows share one set. The key of a set is the bytes of its array.
         """
         return {places.tobytes(): places for places in self.out[b].values()}
 
 
 class Piece(NamedTuple):
-    """The messages from one block to another, behind a handle; size: their number of bytes."""
+    """The messages from one block of nodes to another: a handle of the tensors, and their size in bytes."""
 
     handle: Handle
     size: int
@@ -114,21 +115,22 @@ Pieces = dict[tuple[int, int], Piece]  # by sending and receiving block
 
 @dataclass
 class Worked:
-    """The results of a round's local work.
+    """The results of the nodes' local work in a round.
 
-    local: for each block, a handle of its rows after the local work. pieces: handles of the messages.
+    plan: the exchange for which messages were made. local: for each block, a handle of its rows after the local work.
+    pieces: the messages between blocks; empty if messages precede the local work.
     """
 
     plan: Plan
     reports: ClientReports
-    unseen: State  # uploads that are hidden from the method, rows in cohort order
+    unseen: State  # buffers and optimizer states to average, hidden from the method; rows in cohort order
     floats: int  # floats that a node sends along one edge
     local: dict[int, Handle] = field(default_factory=dict)
     pieces: Pieces = field(default_factory=dict)
 
 
 class Homes:
-    """The blocks of a run's nodes, and the calls at their homes.
+    """The blocks of a run's nodes, and the calls to the workers that hold them (their homes).
 
     count: the number of nodes; blocks: the number of blocks; optimum: x* [d] if known, for metrics.
     """
@@ -144,7 +146,7 @@ class Homes:
     # -- the state -----------------------------------------------------------------------------------------------
 
     def scattered(self, server: ServerState) -> ServerState:
-        """The server state with the nodes' rows moved to their homes; handles of the blocks take their place."""
+        """The server state in which handles replace the nodes' rows; the backend gets the rows, block by block."""
         rows = {name: value for name, value in server.items() if name.startswith(NODE)}
         handles = [
             self.backend.put({name.removeprefix(NODE): v[torch.from_numpy(nodes)] for name, v in rows.items()})
@@ -153,7 +155,7 @@ class Homes:
         return {**{name: value for name, value in server.items() if name not in rows}, HOMES: handles}
 
     def gathered(self, server: ServerState) -> ServerState:
-        """The server state with the rows of all nodes collected, [N, ...] each."""
+        """The server state in which the rows of all nodes [N, ...] replace the handles: the inverse of `scattered`."""
         blocks = self.backend.get(server[HOMES])
         rows = {NODE + name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}
         return {**{name: value for name, value in server.items() if name != HOMES}, **rows}
@@ -161,7 +163,7 @@ class Homes:
     # -- a round -------------------------------------------------------------------------------------------------
 
     def send(self, r: Round, broadcast: State, server: ServerState) -> Deferred[Worked]:
-        """Starts the local work of round r, and the exchange of messages before or after it."""
+        """Starts the local work of round r; the method exchanges messages before it or has them made after it."""
         plan = self._planned(r)
         if not self.algorithm.exchanges_first:
             return self._work(r, plan, broadcast, server[HOMES])
@@ -175,7 +177,7 @@ class Homes:
         return Deferred(after_mixing)
 
     def step(self, r: Round, server: ServerState, worked: Worked) -> tuple[ServerState, Info, dict[str, float]]:
-        """Mixes the rows, unless that came first; returns (the state after the round, info, metrics).
+        """Mixes the nodes' rows, unless that preceded the local work; returns (new server state, info, metrics).
 
         r: the round without the nodes whose local work failed; worked: the local work of the whole cohort.
         """
@@ -197,11 +199,11 @@ class Homes:
         return after, info, self._worst(measures)
 
     def uploads(self, worked: Worked) -> State:
-        """The rows of the local work in cohort order, for tests."""
+        """The nodes' rows after the local work, in cohort order; used by tests only."""
         return _ordered(worked.plan, self.backend.get([worked.local[b] for b in worked.plan.blocks]))
 
     def _planned(self, r: Round) -> Plan:
-        """The plan of a round; the previous plan if neither nodes nor matrices have changed."""
+        """The plan of a round; the previous plan is reused if neither nodes nor matrices have changed."""
         mixings, last = self.algorithm.mixings(r), self._plan
         if last is None or last.mixings is not mixings or not np.array_equal(last.cohort, r.cohort):
             self._plan = last = Plan(r, self._block, self._row, mixings, self.backend.shared_memory)
@@ -231,10 +233,10 @@ class Homes:
     def _published(
         self, plan: Plan, handles: Sequence[Handle], worked: dict[int, Handle], local: dict[int, Ints]
     ) -> Pieces:
-        """Requests the messages of this plan from the blocks; returns handles of them.
+        """Makes the blocks compute the messages of this plan; returns handles of the messages.
 
-        handles: the rows of each block before the local work. worked: for each block, the result of its local work, if
-        messages come after it. local: for each block, the rows of its nodes in that result.
+        handles: the rows of each block before the local work. worked: for each block, the result of its local work;
+        empty if messages precede it. local: for each block, the row numbers of its nodes in that result.
         """
         senders = [b for b in plan.blocks if plan.out[b]]
         calls = []
@@ -259,8 +261,9 @@ class Homes:
     ) -> dict[int, tuple[Measure, Handle]]:
         """Mixes the rows of the working blocks; returns each block's measure and a handle of its new rows.
 
-        handles, worked, local: as in `_published`. pieces: the messages. settled: whether messages were mixed before
-        the local work, whose results are then the new rows.
+        handles: the rows of each block before the local work. worked: for each block, the result of its local work.
+        local: for each block, the row numbers of its nodes in that result. pieces: the messages. settled: whether
+        messages were mixed before the local work; its results are then the new rows.
         """
         mixed = {} if settled else self._exchanged(plan, pieces)
         calls = []
@@ -275,7 +278,7 @@ class Homes:
         return {b: (measure, handle) for b, (measure, handle) in zip(plan.blocks, results, strict=True)}
 
     def _exchanged(self, plan: Plan, pieces: Pieces) -> dict[int, Handle]:
-        """The mixed messages of each block, from one call for all blocks; empty if each block mixes its own."""
+        """Handles of each block's mixed messages, from one call for all blocks; empty if each block mixes alone."""
         if plan.exchange is None:
             return {}
         given = tuple(pieces[b, ALL].handle for b in plan.blocks)
@@ -286,7 +289,7 @@ class Homes:
     # -- measures ------------------------------------------------------------------------------------------------
 
     def _measured(self, handles: Sequence[Handle]) -> list[Measure]:
-        """The measures of every block; blocks that did not work keep their earlier measures."""
+        """The measures of every block; they are computed again only for blocks whose rows have changed since."""
         unknown = [b for b, h in enumerate(handles) if b not in self._measures or self._measures[b][0] is not h]
         none = np.zeros(0, dtype=np.int64)
         job = Mix(none, none, (), self.optimum)
@@ -298,8 +301,9 @@ class Homes:
     def _info(self, mixing: Mixing, working: int, measures: Sequence[Measure]) -> Info:
         """The algorithm's metrics of a round, from the measures of all blocks; working: the number of working nodes.
 
-        Errors are root mean square distances of the nodes' rows from their mean: of the parameters, and of the tracked
-        variable of gradient tracking. The components and the spectral gap belong to the round's graph.
+        consensus_error and tracking_error are root mean square distances of the nodes' rows from their mean: of the
+        parameters, and of the tracked variable of gradient tracking. components and spectral_gap are properties of the
+        round's graph and mixing matrix.
         """
         counts = [m.nodes for m in measures]
         info = {"consensus_error": spread(counts, [m.parameters or m.x for m in measures])}
@@ -311,7 +315,7 @@ class Homes:
         return info
 
     def _worst(self, measures: Sequence[Measure]) -> dict[str, float]:
-        """Metric `global/worst_distance` = max_i |x_i - x*| / |x*| over the nodes (undivided if x* = 0)."""
+        """Metric `global/worst_distance` = max_i |x_i - x*| / |x*| over the nodes (not divided if x* = 0)."""
         if self.optimum is None:
             return {}
         scale = float(torch.linalg.vector_norm(self.optimum.double()))
@@ -319,7 +323,7 @@ class Homes:
 
 
 def spread(counts: Sequence[int], parts: Sequence[Spread]) -> float:
-    """The root mean square distance of rows from their mean, from the sums and spreads of parts of the rows.
+    """The root mean square distance of rows from their mean, computed from the spread of each part of the rows.
 
     counts: the number of rows n_b of each part b. With the mean m of all rows and the mean m_b of part b,
     sum_i |x_i - m|^2 = sum_b (sum_(i in b) |x_i - m_b|^2 + n_b |m_b - m|^2), which avoids cancellation.
@@ -337,7 +341,7 @@ def _pieces(b: int, plan: Plan, handles: Sequence[Handle], sizes: Sequence[int])
 
 
 def _ordered(plan: Plan, parts: Sequence[State]) -> State:
-    """The rows of the plan's blocks (parts: one per block) in cohort order; zeros for a block without rows."""
+    """The rows of all blocks of the plan in cohort order; parts: the rows of each block, zeros if empty."""
     some: State = next((part for part in parts if part), {})
     order = torch.from_numpy(np.argsort(np.concatenate(list(plan.nodes.values())))) if some else None
     sized = list(zip(parts, map(len, plan.nodes.values()), strict=True))

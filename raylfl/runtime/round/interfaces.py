@@ -1,4 +1,4 @@
-"""Interfaces of the parts that the round loop uses: planner, cost model and measurements."""
+"""Interfaces that the round loop uses: of the planner, the cost model and the measurements."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Metrics = dict[str, Any]
 
 
 class Plans(Protocol):
-    """The planner, which draws the rounds (`Planner`)."""
+    """The interface of the planner, which draws the rounds; implemented by `Planner`."""
 
     def plan(self, r: int, server: ServerState) -> Round:
-        """Draws round r, before its local work."""
+        """Draws round r; server: the server state before the round."""
 
     def sampled(self, result: RoundResult, server: ServerState) -> RoundResult:
-        """The round result after sampling by update norms; unchanged for methods that do not sample in this way."""
+        """The round result after the server has sampled by update norms; unchanged if the method does not do so."""
 
     def prefetch(self, r: int) -> None:
-        """Draws round r ahead of time, if possible."""
+        """Draws round r ahead of time, if the draw does not depend on earlier rounds."""
 
     def row(self, r: Round) -> Row:
         """The row of participation.jsonl for round r."""
@@ -34,19 +34,26 @@ class Plans(Protocol):
 
 
 class Counts(Protocol):
-    """The cost model, which counts the costs of rounds (`CostModel`)."""
+    """The interface of the cost model, which counts the costs of rounds; implemented by `CostModel`."""
 
     def of_round(self, result: RoundResult, broadcast: State, second: State | None) -> Sent:
-        """The floats, local steps and gradients of a round; second: the second broadcast, or None."""
+        """The costs and messages of a round.
+
+        second: the second broadcast, sent to the received clients after the server step; None if there is none.
+        """
 
     def seconds(self, result: RoundResult, costs: Costs) -> tuple[float, float]:
-        """(virtual seconds of the round, virtual seconds of its computation alone)."""
+        """The simulated duration of a round: (seconds, seconds of its computation alone)."""
 
 
 class Measures(Protocol):
-    """The measurements of rounds (`Measurements`)."""
+    """The interface of the measurements of rounds; implemented by `Measurements`."""
 
     def of_round(
         self, result: RoundResult, state: FederationState, before: ServerState, info: Info, last: bool
     ) -> Deferred[Metrics]:
-        """The row of metrics.jsonl; arguments as in `Measurements.of_round`."""
+        """The metrics of a round, as a row of metrics.jsonl.
+
+        state: the state after the round; before: the server state before it; info: the algorithm's metrics; last:
+        whether it is the last round of the run.
+        """

@@ -1,4 +1,7 @@
-"""The federated round, from the draw to its metrics. It uses a Backend and does not depend on Ray."""
+"""The federated round, from the draw of the cohort to the metrics.
+
+Local work and evaluations are carried out by a `Backend`; nothing here depends on Ray.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,12 @@ UnderWay = Generator[None, None, Done]  # a round in progress, suspended at a yi
 
 
 class Federation:
-    """A run, round by round: an algorithm, a backend, and the planner, cost model and measurements of its rounds."""
+    """A federated run, carried out round by round; `state` is its state after the newest committed round.
+
+    keeps_client_state: whether clients keep a state from one round to the next. averages_buffers: whether the server
+    averages the module's buffers (such as running statistics of batch normalisation) and broadcasts the means. fault:
+    called at the start of each phase of a round, for tests.
+    """
 
     def __init__(
         self,
@@ -53,11 +61,14 @@ class Federation:
         self.costs, self.measurements, self.state = costs, measurements, state
         self.keeps_client_state, self.averages_buffers = keeps_client_state, averages_buffers
         self.fault: Fault = fault or (lambda phase, r: None)
-        self.whole = True  # whether `state` is the state after a round, which no later round has begun to change
+        self.whole = True  # False from the server step of a round until the caller has recorded the round
 
     @staticmethod
     def of(experiment: Experiment, backend: Backend, fault: Fault | None = None) -> Federation:
-        """The federation of an experiment, before its first round."""
+        """The federation of an experiment, before its first round.
+
+        Raises BadConfig if the method samples clients itself and the config gives no number of draws.
+        """
         check_sampling(experiment)
         algorithm, setup, planner = experiment.algorithm, experiment.setup, Planner(experiment)
         evaluated = experiment.config.eval
@@ -90,11 +101,12 @@ class Federation:
         )
 
     def round(self, last: bool) -> UnderWay:
-        """Carries out the round `state.round`; returns its metrics and records (`Done`).
+        """Carries out round number `state.round`, as a generator that returns its metrics and records (`Done`).
 
-        last: whether it is the last round of the run, which is evaluated unless `eval.every` is 0. The generator yields
-        twice, once while the local work is under way and once while the evaluation is, so that `rounds` can overlap
-        rounds. `state` does not change before all uploads are received.
+        last: whether it is the last round of the run, which is evaluated unless `eval.every` is 0.
+
+        The generator yields twice, so that `rounds` can overlap rounds: first while the local work is in progress, then
+        while the evaluations are. `state` does not change before all uploads are received.
         """
         algorithm, state, r = self.algorithm, self.state, self.state.round
 
@@ -148,12 +160,12 @@ class Federation:
         return measured.result(), self.planner.row(drawn), self.planner.graph_line(drawn)
 
     def collected(self) -> FederationState:
-        """The state with the rows of all nodes in the server state, for a checkpoint."""
+        """The state for a checkpoint; for a method without a server, it includes the states of all nodes."""
         homes, state = self.dispatch.homes, self.state
         return state if homes is None else replace(state, server=homes.gathered(state.server))
 
     def resume(self, state: FederationState) -> None:
-        """Continues from a state that `collected` returned."""
+        """Replaces `state` by the state in a checkpoint, which has the form that `collected` returns."""
         homes = self.dispatch.homes
         self.state = state if homes is None else replace(state, server=homes.scattered(state.server))
 
@@ -161,8 +173,8 @@ class Federation:
         """Yields the metrics and records (`Done`) of each round from `state.round` to `until` - 1.
 
         While a round is yielded, `state` is the state after that round. Two rounds overlap: the local work of round
-        r + 1 starts before round r is evaluated and yielded, and the cohort of round r + 2 is drawn meanwhile if it
-        does not depend on uploads. If round r + 1 fails to start, round r is yielded first.
+        r + 1 starts before round r is evaluated and yielded. The cohort of round r + 2 is drawn during that local work,
+        unless the draw depends on uploads. If the start of round r + 1 raises, round r is yielded first.
         """
         stamp = time.perf_counter()
         before: UnderWay | None = None
@@ -205,9 +217,9 @@ class Federation:
             )
 
     def _updated_clients(self, after: ServerState, uploads: State, result: RoundResult) -> State | None:
-        """The received clients' states after the second broadcast; None if the algorithm has no second broadcast.
+        """The received clients' states [R, ...] after a second broadcast; None for algorithms without one.
 
-        after: the server state after the round.
+        The second broadcast follows the server step. after: the server state after that step.
         """
         if not overrides(self.algorithm, "update_clients"):
             return None
@@ -218,7 +230,10 @@ class Federation:
         return None if answered is None else {**answered, **unseen}
 
     def _commit(self, result: RoundResult, after: ServerState, broadcast: State, answered: State | None) -> None:
-        """Applies all changes of the round to `state`."""
+        """Applies all changes of the round to `state`, in place.
+
+        after: the server state after the round; answered: from `_updated_clients`.
+        """
         state, received = self.state, result.round.received_view.cohort
         handles = result.client_states
         if answered is not None:
@@ -252,9 +267,10 @@ class Federation:
 
 
 def _mean_moments(rows: Tensor, received: Round, before: Tensor) -> Tensor:
-    """The mean of optimizer states [R, m] with weights w_i, over clients that took a step.
+    """The mean [m] of the received clients' optimizer states, over the clients that took a local step.
 
-    A single row, as in a ring, is returned as it is. before: the state [m] that is kept if no client took a step.
+    rows: the states [R, m], weighted by the importance weights w_i. A single row, as in a ring, is copied. before: the
+    state [m] to return if no client took a step.
     """
     if len(rows) == 1:
         return rows[0].clone()

@@ -1,4 +1,4 @@
-"""The metrics of a round, under their fixed names, after the server step."""
+"""The metrics of a round: they are measured after the server step and have fixed names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GROUP = 16  # number of clients whose full gradients a worker adds up; fixed, be
 
 
 class Measurements:
-    """The measurements selected by `eval`; every value is measured after the server step of the round."""
+    """Measures the metrics of each round, as the config group `eval` selects them."""
 
     def __init__(self, experiment: Experiment, backend: Backend, planner: Planner):
         self.e, self.backend, self.planner = experiment, backend, planner
@@ -47,12 +47,14 @@ class Measurements:
     def of_round(
         self, result: RoundResult, state: FederationState, before: ServerState, info: Info, last: bool
     ) -> Deferred[Metrics]:
-        """One row of metrics.jsonl.
+        """The metrics of a round, as a row of metrics.jsonl.
 
-        state: the state after the round, unchanged until the row is awaited; before: the server state at the draw;
-        info: the algorithm's metrics; last: whether it is the last round of the run. Evaluations are submitted at once;
-        the other metrics are computed when the row is awaited. If uploads are `RowsApart`, the metrics of the updates
-        are computed at once, so that the workers' memory is free before the next round.
+        state: the state after the round, which must not change before the row is awaited; before: the server state at
+        the draw; info: the algorithm's metrics; last: whether it is the last round of the run.
+
+        Evaluations are submitted at once; other metrics are computed when the row is awaited. If uploads are
+        separate tensors that were not copied (`RowsApart`), the metrics of the updates are computed at once as well, so
+        that the memory of the uploads is free before the next round.
         """
         r, config = result.round, self.e.config.eval
         broadcast: State = {"x": state.server["x"]}
@@ -128,13 +130,13 @@ class Measurements:
         return metrics
 
     def _mean_update(self, result: RoundResult) -> torch.Tensor:
-        """The weighted mean of the received updates, sum_R w_i U_i / sum_R w_i [d]."""
+        """The mean [d] of the received updates U_i with importance weights w_i: sum_R w_i U_i / sum_R w_i."""
         if result.sums is not None:
             return result.sums[MEAN]
         return weighted_sum(result.uploads["update"], normalised(result.round.received_view.weights))
 
     def _training_of_clients(self, result: RoundResult) -> dict[str, dict[str, float]]:
-        """The training metrics of the clients that worked: metric -> client -> value."""
+        """The training metrics of single clients: metric -> client -> value, without non-finite values."""
         reports = result.reports
         found = {"train/loss": reports.rows["loss"], **{f"train/{k}": v for k, v in reports.logged.items()}}
         clients = [str(c) for c in reports.rows["client"]]
@@ -144,9 +146,10 @@ class Measurements:
         }
 
     def _evaluations(self, broadcast: State, r: int, cohort: Ints) -> Deferred[Metrics]:
-        """Evaluates the model on the data that `eval` selects; cohort: the received clients.
+        """Evaluates the model of a broadcast on the data that `eval` selects; cohort: the received clients of round r.
 
-        Data: the test and validation sets; training data of participants, of random clients, and of each client.
+        The data are the test and validation sets, and the training data of the cohort, of random clients, and of each
+        single client.
         """
         config, setup, shards = self.e.config.eval, self.e.setup, self.e.setup.shards
         count = setup.population.count
@@ -173,9 +176,10 @@ class Measurements:
         return results.then(found)
 
     def _nodes(self, server: ServerState, broadcast: State) -> Deferred[Metrics]:
-        """The metrics of the nodes' models on the test set: mean, smallest and largest, and the values of each node.
+        """The metrics of the nodes' models, for methods without a server; empty for other methods.
 
-        The values of a node include its distances from the mean and (relative, like `global/distance`) the optimum.
+        On the test set: the mean, smallest and largest value over the nodes, and the value of each node. Per node: the
+        distance of its model from the mean model, and from the optimum x* (relative to |x*|) if that is known.
         """
         algorithm, test = self.e.algorithm, self.e.setup.test
         if not isinstance(algorithm, GraphAlgorithm):
@@ -206,7 +210,7 @@ class Measurements:
     def _on_clients(self, name: str, clients: Ints, samples: Callable[[int], Ints]) -> list[Job]:
         """The jobs of an evaluation on the data of these clients: one job, or one per client if clients are pinned.
 
-        samples: gives the sample indices of a client.
+        A pinned client's samples can be read by its own worker only. samples: returns the sample indices of a client.
         """
         shards = [samples(int(c)) for c in clients]
         if not self.e.setup.pinned:
@@ -214,15 +218,18 @@ class Measurements:
         return [(name, "train", shard, int(c)) for shard, c in zip(shards, clients, strict=True)]
 
     def _chunks(self, kind: str, ids: Ints, client: int | None = None) -> list[Chunk]:
-        """The chunks of an evaluation: one per batch, or a single one if one worker must evaluate all of them.
+        """The chunks of an evaluation: one per batch, or a single chunk if one worker must evaluate all samples.
 
-        ids: sample indices; client: the only owner of these samples, or None.
+        kind: test, val or train; ids: sample indices; client: the owner of all these samples, None for several owners.
         """
         size = max(len(ids), 1) if kind in self.backend.whole else self.e.config.eval.batch_size
         return [Chunk(kind, ids[k : k + size], k // size, client) for k in range(0, len(ids), size)]
 
     def _objective(self, broadcast: State) -> Deferred[Metrics]:
-        """global/loss = F(x), global/grad_norm = |grad F(x)|, over all clients' data."""
+        """Metrics `global/loss` = F(x) and `global/grad_norm` = |grad F(x)| of the objective F = sum_i w_i f_i.
+
+        x: the broadcast model. f_i is the mean loss over all samples of client i, w_i its importance weight.
+        """
         count = self.e.setup.population.count
         groups = [list(range(k, min(k + GROUP, count))) for k in range(0, count, GROUP)]
 
@@ -236,16 +243,17 @@ class Measurements:
         return self.backend.objective(broadcast, groups).then(measured)
 
     def _diversity(self, broadcast: State) -> Deferred[Metrics]:
-        """Gradient diversity at x, from the gradients of all clients, each over its whole shard."""
+        """The metrics of gradient diversity at the broadcast model, from the clients' gradients over whole shards."""
         weights = self.e.setup.population.weights
         results = self.backend.objective(broadcast, [[i] for i in range(len(weights))])
         return results.then(lambda found: diversity_metrics([g for _, g in found], weights))
 
     def _average(self, state: FederationState, broadcast: State, due: bool) -> Deferred[Metrics]:
-        """Metrics of the weighted mean xbar of iterates: average/distance, average/loss = F(xbar), average/gap.
+        """Metrics of the mean xbar of the server's iterates (`Average`): average/distance, average/loss, average/gap.
 
-        The gap is F(xbar) - F*. Distance and gap need data whose optimum is known. Loss and gap need eval.global, and a
-        round that is evaluated (`due`).
+        The loss is F(xbar), the gap F(xbar) - F*, where F* is the minimum of F. Distance and gap need data whose
+        optimum is known. Loss and gap need `eval.global`. due: whether this round is evaluated; if not, only the
+        distance is measured.
         """
         if state.average is None:
             return Deferred.of({})
@@ -269,10 +277,10 @@ class Measurements:
         return loss.then(measured)
 
     def _inconsistency(self, r: int, server: ServerState) -> dict[str, float]:
-        """Metric `inconsistency/chi2` = chi2(w || Omega) of round r, if the expected coefficients are known.
+        """Metric `inconsistency/chi2` = chi2(w || Omega) of round r (FedACS, Theorem 2); empty if Omega is unknown.
 
-        Omega: the weights of the objective that the method really minimises. If the optimum is known for any
-        weights, `inconsistency/predicted_distance` is included. server: the server state at the draw.
+        w: the importance weights. Omega: the weights of the objective that the method really minimises. If the optimum
+        is known for any weights, `inconsistency/predicted_distance` is included. server: the server state at the draw.
         """
         e = self.e
         if self.planner.replayed:
@@ -290,8 +298,8 @@ class Measurements:
     def _prediction(self, omega: Floats) -> dict[str, float]:
         """Metric `inconsistency/predicted_distance` = |x_Omega - x*| / |x*| (|x_Omega - x*| if x* = 0).
 
-        Omega: the surrogate weights [N]; x_Omega = argmin sum_i Omega_i f_i; x* = argmin F. The metric is the limit of
-        `global/distance` for small eta and constant Omega.
+        omega: the surrogate weights Omega [N]; x_Omega = argmin sum_i Omega_i f_i; x* = argmin F. The metric is the
+        limit of `global/distance` for small eta and constant Omega. Empty if the optimum is not known for any weights.
         """
         known = self.e.optimum
         if known is None or known.of is None or self.optimum is None:
@@ -304,15 +312,16 @@ class Measurements:
 
 
 def _distances(models: torch.Tensor, point: torch.Tensor) -> Floats:
-    """The distance [N] of each row from a point [d]."""
+    """The distance [N] of each row of `models` [N, d] from a point [d]."""
     found: Floats = torch.linalg.vector_norm(models.double() - point.double(), dim=1).numpy()
     return found
 
 
 def summary(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
-    """The metrics of a round from the logged values of each evaluation, by its name.
+    """The metrics of a round from its evaluations: name of the evaluation -> metric -> value.
 
-    Logged values become metrics `name/metric`; logged values of single clients (`client i`) become fairness metrics.
+    They are named `name/metric`. Evaluations on single clients (named `client i`) give only fairness metrics of their
+    accuracies.
     """
     out: dict[str, float] = {}
     per_client = []
@@ -337,7 +346,10 @@ def of_single_clients(measured: Mapping[str, dict[str, float]]) -> dict[str, dic
 
 
 def by_name(names: Sequence[str], results: Sequence[Logged]) -> dict[str, dict[str, float]]:
-    """The values logged in each evaluation, over all of its chunks; names: the evaluation of each result."""
+    """The values logged in each evaluation, reduced over all of its chunks: name of the evaluation -> metric -> value.
+
+    results: of each chunk; names: the evaluation to which each chunk belongs.
+    """
     parts: dict[str, list[Logged]] = {}
     for name, result in zip(names, results, strict=True):
         parts.setdefault(name, []).append(result)
@@ -346,9 +358,9 @@ def by_name(names: Sequence[str], results: Sequence[Logged]) -> dict[str, dict[s
 
 
 def fairness(accuracy: np.ndarray) -> dict[str, float]:
-    """Metrics `clients/accuracy_mean`, `_std` and `_p10` (mean accuracy of the worst tenth, at least one client).
+    """Metrics `clients/accuracy_mean`, `clients/accuracy_std` and `clients/accuracy_p10`, from one accuracy per client.
 
-    accuracy: one value per client.
+    accuracy_p10 is the mean over the tenth of the clients with the lowest accuracy, at least one client.
     """
     worst = np.sort(accuracy)[: max(1, len(accuracy) // 10)]
     return {

@@ -1,4 +1,4 @@
-"""The plan of a round before its local work: cohort, draws, links and local steps.
+"""The plan of a round before its local work: the sampled clients, their local steps, and which uploads are lost.
 
 It is a function of the seed and the round and, if the method chooses clients itself, of the server state.
 """
@@ -28,7 +28,7 @@ from raylfl.runtime.round.state import RoundResult
 
 
 class Planner:
-    """Draws rounds for one experiment."""
+    """Draws the rounds of one experiment."""
 
     def __init__(self, experiment: Experiment):
         self.e = experiment
@@ -42,11 +42,11 @@ class Planner:
         ] = {}  # states of this round and of the previous one, which is still being measured
 
     def lr(self, r: int) -> float:
-        """The configured eta of round r, before any calibration."""
+        """The local learning rate eta of round r in the config; a method may rescale it (`Algorithm.step_length`)."""
         return self.e.rule.lr * self.e.rule.lr_schedule.over_rounds(r)
 
     def system(self, r: int) -> SystemInfo:
-        """The system state of all N clients before round r is drawn; computed once per round, in O(N)."""
+        """The system state of all N clients (availability, failure probabilities, ...) before round r; cached."""
         if r not in self._systems:
             self._systems = {k: known for k, known in self._systems.items() if k == r - 1}
             self._systems[r] = self._system_info(r)
@@ -67,14 +67,14 @@ class Planner:
 
     @property
     def independent(self) -> bool:
-        """Whether each client is sampled independently of the others, so that the number of draws is random."""
+        """Whether each client is drawn at most once, independently of the other clients."""
         return isinstance(self.e.participation, (Independent, Full)) and not self._samples()
 
     def marginals(self, c: SystemInfo, server: ServerState) -> Floats | None:
-        """Expected draws E[s_i] [N] in a round with system state c; None if unknown.
+        """Expected draws E[s_i] [N], where s_i is how often client i is drawn in a round; None if unknown.
 
-        s_i: the number of times that client i is drawn. The expectation follows from the participation process, or from
-        the method's own sampling probabilities.
+        They follow from the participation process, or from the method's own sampling probabilities. c: the system state
+        before the round (`system`).
         """
         e = self.e
         if e.algorithm.samples_by_norm:
@@ -86,7 +86,11 @@ class Planner:
         return e.participation.marginals(e.world, c.index)
 
     def draw(self, r: int, server: ServerState) -> tuple[Draw, Floats | None]:
-        """(sampled clients, probabilities p [N] if the method itself samples, else None)."""
+        """Draws the clients of round r; returns (draw, p).
+
+        p: the method's own sampling probabilities [N]; None if the participation process samples. For a method with
+        `samples_by_norm` the draw has all available clients, because the server samples after the local work.
+        """
         e = self.e
         if self.replayed:
             row = self.replayed.row(r)
@@ -102,7 +106,7 @@ class Planner:
         return e.participation.draw(r, e.world), None
 
     def sample(self, p: Floats, r: int) -> Draw:
-        """A draw of M clients with replacement, from an algorithm's own p [N]."""
+        """Draws `participation.size` clients for round r with replacement, from probabilities p [N] of the method."""
         assert isinstance(self.e.participation, Sampler)
         return self.e.participation.draw_from(p, r, self.e.world)
 
@@ -110,7 +114,10 @@ class Planner:
         return overrides(self.e.algorithm, "probabilities")
 
     def plan(self, r: int, server: ServerState) -> Round:
-        """Round r: the sampled clients, their local work, and the uploads that will be received."""
+        """Round r: the sampled clients, their local work, and the uploads that will be received.
+
+        For a method with `samples_by_norm` it has all available clients; `sampled` then makes the final round.
+        """
         if self._ahead is not None and self._ahead.index == r:
             return self._ahead
         planned = self.round_of(r, *self.draw(r, server))
@@ -119,9 +126,10 @@ class Planner:
         return planned
 
     def sampled(self, result: RoundResult, server: ServerState) -> RoundResult:
-        """The round result after sampling by update norms; unchanged for methods without `samples_by_norm`.
+        """The result after the server has sampled clients by their update norms, with the sampled clients' uploads.
 
-        A client whose work failed or was not finite counts as not available in this round.
+        It is unchanged for methods without `samples_by_norm`. A client that failed or returned non-finite values counts
+        as unavailable in this round. server: the server state before the round.
         """
         if not self.samples_by_norm:
             return result
@@ -140,7 +148,7 @@ class Planner:
         return replace(result, round=planned, uploads=uploads, client_states=states)
 
     def prefetch(self, r: int) -> None:
-        """Draws round r ahead of time, if it does not depend on earlier rounds."""
+        """Draws round r ahead of time, if it does not depend on earlier rounds; an error is raised later, by `plan`."""
         algorithm = self.e.algorithm
         if self.replayed or not (
             algorithm.samples_by_norm or self._samples() or overrides(algorithm, "full_participation")
@@ -149,7 +157,7 @@ class Planner:
                 self._ahead = self.plan(r, {})
 
     def round_of(self, r: int, drawn: Draw, p: Floats | None) -> Round:
-        """Round r with this drawn cohort: its order (random in a ring), local work, links and eta.
+        """Round r with these drawn clients: their order (random in a ring), local steps, received uploads and eta.
 
         p: the method's own sampling probabilities [N]; None if the participation process samples.
         """
@@ -189,14 +197,15 @@ class Planner:
     def row(self, r: Round) -> Row:
         """The row of participation.jsonl for round r.
 
-        It includes sampling probabilities p if the method samples itself, and failure probabilities q if links change.
+        It includes the sampling probabilities p [N] if the method samples clients itself, and the probabilities q [N]
+        that an upload is lost if they change over time.
         """
         dynamic = getattr(self.e.link, "dynamic", False)
         q = self._failure(r.index, self.everyone) if dynamic else None
         return make_row(r.index, r.cohort, r.draws, r.received, r.steps, r.probabilities, q)
 
     def graph_line(self, r: Round) -> str | None:
-        """The line of topology.jsonl for round r; None for a method with a server."""
+        """The line of topology.jsonl with the graph and mixing matrices of round r; None for methods with a server."""
         algorithm, edges, r = self.e.algorithm, r.edges, r.received_view  # a node that failed exchanged nothing
         if edges is None or not isinstance(algorithm, GraphAlgorithm):
             return None
@@ -204,7 +213,7 @@ class Planner:
         return self._graphs.line(r.index, edges, r.cohort, dict(zip(names, algorithm.mixings(r), strict=True)))
 
     def _inclusion(self, r: int) -> Floats | None:
-        """The probabilities p [N] of a participation process that samples with replacement; None for others."""
+        """The probabilities p [N] of a participation process that samples with replacement; None for all others."""
         e = self.e
         if not getattr(e.participation, "replace", False):
             return None
@@ -230,7 +239,7 @@ class Planner:
 
 
 def dropped(r: Round, clients: set[int]) -> Round:
-    """The round with the uploads of these clients counted as lost."""
+    """A copy of the round in which the uploads of these clients are not received."""
     keep = np.array([int(c) not in clients for c in r.cohort], dtype=bool)
     return replace(r, received=np.asarray(r.received, dtype=bool) & keep)
 

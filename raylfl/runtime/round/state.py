@@ -18,9 +18,9 @@ from raylfl.runtime.workers.task import ClientReports
 
 @dataclass(frozen=True)
 class Average:
-    """The weighted mean [d] of x_0, ..., x_r with weight rho^-(k+1) of x_k (SFL [2], Theorem 1).
+    """The weighted mean [d] of the server's iterates x_0, ..., x_r, with weight rho^-(k+1) of x_k (SFL, Theorem 1).
 
-    x: the mean. mass: the sum of the weights divided by the weight of x_r, sum_k rho^(r-k).
+    x: the mean, in float64. mass: the sum of the weights divided by the weight of x_r, sum_k rho^(r-k).
     """
 
     x: Tensor
@@ -29,24 +29,26 @@ class Average:
 
     @staticmethod
     def of(x: Tensor, rho: float) -> Average:
-        """The mean of x_0 alone."""
+        """The mean of one iterate x_0 = x [d]."""
         return Average(x.double(), 1.0, rho)
 
     def with_(self, x: Tensor) -> Average:
-        """The mean with one more iterate."""
+        """The mean after one more iterate x_{r+1} = x [d]."""
         mass = self.rho * self.mass + 1.0
         return Average(self.x + (x.double() - self.x) / mass, mass, self.rho)
 
 
 @dataclass
 class FederationState:
-    """The state that the next round needs and a checkpoint holds.
+    """The state of a run between two rounds, which the next round needs and a checkpoint stores.
 
-    server: the algorithm's server state; buffers: the module's averaged buffers [b]; moments: the averaged state of the
-    local optimizer [m], empty unless it is averaged; clients: handles of the states of clients that have taken part;
-    changed: clients whose state is newer than the last checkpoint; seconds: the virtual clock; average: the mean of
-    iterates, if the run measures it; links: floats along each link, None if they were not counted from the first round
-    on.
+    round: the number of finished rounds; server: the algorithm's server state; buffers: the module's buffers [b], means
+    over clients if these are averaged; clients: client -> handle of its state, for each client with a received upload
+    so far; changed: clients whose state is newer than the last checkpoint; costs: totals of all rounds; seconds: the
+    simulated (virtual) duration of all rounds; computation_seconds: the same without communication; last_finite_loss:
+    the newest finite mean training loss of a round, nan if there is none; moments: the state of the local optimizer
+    [m], empty unless it is averaged over clients; average: the mean of iterates, None if the run does not measure it;
+    links: floats along each link, None if they were not counted from the first round on.
     """
 
     round: int
@@ -65,13 +67,14 @@ class FederationState:
 
 @dataclass
 class RoundResult:
-    """The result of a round at the server.
+    """The result of the local work of a round, as the server receives it.
 
-    round: the round as drawn, with the uploads that were really received; reports: reports of all clients that trained;
-    uploads: rows of the received clients in cohort order (in a ring, of the last); client_states: their new states;
-    up_floats: floats of one client's upload; events: one line for each dropped upload; worked: handles of the nodes'
-    rows (`raylfl.runtime.round.homes`); metrics: computed from these rows; sums: weighted sums of uploads that do not
-    arrive as rows, None if all are rows.
+    round: the drawn round, in which dropped uploads do not count as received; reports: reports of all clients that
+    trained; uploads: name -> rows of the received clients in cohort order (in a ring: one row, from the last client);
+    client_states: handles of the received clients' new states; up_floats: floats of one client's upload; events: one
+    line for each dropped upload; worked: the nodes' local work (`homes.Worked`), None for methods with a server;
+    metrics: computed from the nodes' states; sums: weighted sums of the uploads that workers added up, None if all
+    uploads are rows.
     """
 
     round: Round

@@ -1,1 +1,1 @@
-"""Workers, which carry out tasks in any process, and the backend interface to them."""
+"""Workers, which carry out local work and evaluations in any process, and the interface to them (`Backend`)."""

@@ -1,7 +1,7 @@
 """Restores a module's Python attributes before each client, so that clients do not affect each other.
 
-Each task sets parameters and buffers. If nothing else were restored, counters, lists and states of metric
-objects would remain in the worker, and results would depend on the worker to which a client is sent.
+Each task sets parameters and buffers. If nothing else were restored, counters, lists and states of metric objects
+would remain in the module, and the result of a client would depend on the clients that its worker has trained before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TORCH = frozenset(vars(nn.Module()))  # attributes that torch itself keeps in a 
 
 
 class Attributes:
-    """A snapshot of the attributes of a module and its parts, including the content of lists, dicts and sets."""
+    """A snapshot of the attributes of a module and its submodules, with copies of lists, dicts and sets."""
 
     def __init__(self, module: nn.Module):
         self._metrics: list[Any] = [part for part in module.modules() if resettable(part)]
@@ -47,7 +47,7 @@ class Attributes:
         return [name for name, value in self._named if isinstance(value, kinds)]
 
     def restore(self) -> None:
-        """Restores all attributes and resets metric objects."""
+        """Restores all attributes, deletes new ones, and resets metric objects."""
         for now, plain, containers in self._parts:
             now.update(plain)
             for name, value in containers.items():
@@ -61,9 +61,10 @@ class Attributes:
             metric.reset()
 
     def changed_tensors(self) -> list[str]:
-        """Names of tensors changed in place that a task does not set; `restore` does not undo such changes.
+        """Names of tensors that were changed in place since the snapshot, which `restore` does not undo.
 
-        These are frozen parameters, and tensors among the attributes that are neither parameters nor buffers.
+        Only frozen parameters are checked, and tensors that are neither parameters nor buffers, because a task sets all
+        other tensors.
         """
         return [name for name, (tensor, version) in self._versions.items() if tensor._version != version]
 

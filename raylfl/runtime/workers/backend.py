@@ -1,4 +1,4 @@
-"""The backend interface between the round loop and workers, and its implementation in the calling process."""
+"""The interface between the round loop and workers (`Backend`), and an implementation in the calling process."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Handle = Any  # a client state or broadcast: the tensors themselves, or a refere
 
 @dataclass(frozen=True)
 class HomeCall:
-    """A call for a block of nodes at its home: an operation of `raylfl.runtime.workers.nodes` and its arguments.
+    """A call for a block of nodes of a graph, sent to the block's home: the worker of the block in every round.
 
-    home: the number of the block; job: the operation's first argument; handles: handles of the states that are its
-    other arguments; returns: the number of results, which are a value and handles of states; arriving: (home, bytes) of
-    messages from other blocks.
+    home: the number of the block; operation: a key of `raylfl.runtime.workers.nodes.OPERATIONS`; job: the operation's
+    first argument; handles: handles of the states that are its other arguments; returns: the number of results, which
+    are one value and handles of states; arriving: (number of the sending block, bytes) of messages from other blocks.
     """
 
     home: int
@@ -47,7 +47,7 @@ class HomeCall:
     arriving: tuple[tuple[int, int], ...] = ()
 
     def failed(self, reason: str) -> list[Any]:
-        """The result of local work whose worker was lost in every attempt."""
+        """The result of a call for local work whose worker was lost in every attempt: failed reports, empty states."""
         clients = [client for task in self.job.tasks for client in task.clients]
         return [
             WorkReport(ClientReports.failed(clients, reason), {}, 0, ()),
@@ -57,10 +57,10 @@ class HomeCall:
 
 
 class Executor(ABC):
-    """The interface for carrying out local work. Client states are handles, so that only requested states are sent.
+    """The interface for carrying out local work.
 
-    Each call returns a `Deferred` at once. The work may start then or when the result is awaited, depending on the
-    backend.
+    Client states are passed as handles, so that a state is sent only to the process that uses it. A method that returns
+    a `Deferred` returns at once; depending on the backend, the work starts then or when the result is awaited.
     """
 
     @abstractmethod
@@ -71,11 +71,11 @@ class Executor(ABC):
     """The reason why workers run clients one by one; None: a micro-cohort runs in one vectorised call."""
 
     shared_memory: bool = False
-    """Whether all handles are tensors of this process, so that passing a whole state costs no more than a part."""
+    """Whether all handles are tensors of this process, so that passing a state copies nothing."""
 
     @abstractmethod
     def put(self, state: State) -> Handle:
-        """A handle to these tensors, for a broadcast or a client state."""
+        """A handle of these tensors, for use as a broadcast or a client state."""
 
     @abstractmethod
     def get(self, handles: Sequence[Handle]) -> list[State]:
@@ -88,7 +88,7 @@ class Executor(ABC):
         """Runs the tasks; returns their results in task order.
 
         client_states: for each task, handles of its clients' states; None for a client without a state so far. A task
-        that keeps failing has `errors` in its reports and no uploads.
+        that fails in every attempt has `errors` in its reports and no uploads.
         """
 
     @abstractmethod
@@ -101,20 +101,21 @@ class Executor(ABC):
     ) -> Deferred[list[TaskResult]]:
         """Runs the tasks of a ring, of one client each; returns their results in task order.
 
-        Each task starts from the last received upload. received: whether each task's upload is received. Only the last
-        received upload reaches the server; the others are sent from worker to worker.
+        Each task starts from the newest received upload of the tasks before it, or from the broadcast if there is none.
+        received: whether each task's upload is received. Only the last received upload reaches the server; the others
+        are sent from worker to worker. client_states: as in `run`.
         """
 
     def for_all(self, broadcast: State) -> Handle:
-        """A handle of a broadcast that is an argument of many calls."""
+        """A handle of a broadcast that many calls have as an argument."""
         return self.put(broadcast)
 
     @abstractmethod
     def at_homes(self, calls: Sequence[HomeCall]) -> Deferred[list[Any]]:
-        """Carries out calls for blocks of nodes; the result of each is [a value, *handles of states]."""
+        """Carries out calls for blocks of nodes; returns [a value, *handles of states] for each call."""
 
     def traffic(self) -> dict[str, int]:
-        """Bytes sent between processes since the last call, as metrics; no metrics for a single process."""
+        """The bytes sent between processes since the last call of this method, as metrics; 0 in a single process."""
         return {"traffic/sent_bytes": 0, "traffic/received_bytes": 0, "traffic/between_nodes_bytes": 0}
 
 
@@ -123,58 +124,62 @@ class Backend(Executor):
 
     workers: int
     cut: Cut | None
-    """What passes the cut of a split model; None: the model is not split."""
+    """The client's half of a split model and the traffic at its cut; None: the model is not split."""
     whole: frozenset[str]
-    """Kinds of data that a single worker evaluates, because the module has hooks on a whole evaluation."""
+    """Kinds of data (test, val, train) that one worker evaluates alone, because of the module's evaluation hooks."""
 
     @abstractmethod
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> Deferred[list[Logged]]:
-        """Evaluates the broadcast model on each chunk; returns the values that the module logs, chunk by chunk."""
+        """Evaluates the broadcast model; returns the values that the module logs over each chunk."""
 
     @abstractmethod
     def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> Deferred[list[tuple[float, Tensor]]]:
-        """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over the clients of each group, in the order of the groups."""
+        """For each group of clients i: (sum w_i f_i(x), sum w_i grad f_i(x) [d]).
+
+        x: the broadcast model; w_i: importance weights; f_i: mean loss over all samples of client i.
+        """
 
     @abstractmethod
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         """The module's state_dict at these parameters [d] and buffers [b]."""
 
     def describe(self) -> dict[str, Any]:
-        """The entries of summary.json about where the run was carried out."""
+        """The entry `runtime` of summary.json, such as the number of workers."""
         return {"backend": type(self).__name__, "workers": self.workers}
 
     def put_states(self, states: Mapping[int, State], rounds: int) -> dict[int, Handle]:
-        """Handles of these client states, which are the states after `rounds` rounds."""
+        """Client -> handle of its state, for states from a checkpoint after `rounds` rounds."""
         return {client: self.put(state) for client, state in states.items()}
 
     def load_states(self, path: Path, clients: set[int], rounds: int) -> dict[int, Handle] | None:
-        """Handles of the states of these clients in a file of a checkpoint, which are the states after `rounds` rounds.
+        """Makes workers read client states from a file of a checkpoint after `rounds` rounds; returns client -> handle.
 
-        None: workers do not read the file, and the caller must.
+        Only states of `clients` that are in the file are read. None: workers do not read the file, and the caller must
+        read it.
         """
         return None
 
     def write_states(self, handles: Sequence[Handle], folder: Path) -> dict[str, str] | None:
         """Makes workers write client states into a checkpoint's folder; returns the sha256 of each file.
 
-        None: workers hold no states, and the caller must write them.
+        None: workers hold no states, and the caller must write the files.
         """
         return None
 
     @abstractmethod
     def close(self) -> None:
-        """Releases all resources. Safe to call twice."""
+        """Releases all resources; may be called twice."""
 
 
 class InProcess(Executor):
-    """Local work in the calling process, carried out when its result is awaited."""
+    """An executor that carries out local work in the calling process when the result is awaited."""
 
     algorithm: Algorithm
     shared_memory = True
 
     @abstractmethod
     def attempt(self, task: Task, broadcast: State, client_states: Sequence[Handle | None]) -> TaskResult:
-        """The result of one task; if all attempts fail, its reports have `errors`."""
+        """Carries out one task; if all attempts fail, the reports of its result have `errors`."""
 
     def put(self, state: State) -> Handle:
         return state
@@ -228,7 +233,7 @@ class InProcess(Executor):
 
 
 class LocalBackend(InProcess, Backend):
-    """A worker in the calling process, for debugging, tests, and models too small for actors."""
+    """A backend of one worker in the calling process, for debugging, tests, and models too small for actors."""
 
     workers = 1
 
@@ -267,7 +272,7 @@ class LocalBackend(InProcess, Backend):
         return sum(-(-len(chunk.indices) // self._batch_size) for chunk in chunks)
 
     def _within(self, items: int, measure: Callable[[], T]) -> T:
-        """The result of `measure`. Raises RaylflError if it takes longer than `client_timeout` for each item."""
+        """The result of `measure`. Raises RaylflError if it takes longer than `items` times `client_timeout`."""
         try:
             with time_limit(patience(self.timeout, items)):
                 return measure()
@@ -282,10 +287,13 @@ class LocalBackend(InProcess, Backend):
 
 
 def patience(timeout: float | None, items: int) -> float | None:
-    """The time limit in seconds of a call that measures `items` batches or groups of clients; timeout: of one item."""
+    """The time limit in seconds of a call that measures `items` batches or groups of clients; None: no limit.
+
+    timeout: seconds for one item.
+    """
     return None if timeout is None else timeout * max(items, 1)
 
 
 def first_row(uploads: State) -> State:
-    """One client's upload (rows [1, ...]) as the broadcast for the next client of the ring."""
+    """The upload of one client of a ring, rows [1, ...], as the broadcast [...] for the next client."""
     return {name: rows[0] for name, rows in uploads.items()}

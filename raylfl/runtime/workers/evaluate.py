@@ -1,4 +1,4 @@
-"""Evaluation of a module on data, through its own evaluation step and hooks."""
+"""Evaluation of a LightningModule by its `test_step` or `validation_step` and the hooks around them."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ LOG = (  # further positional arguments of LightningModule.log and log_dict, in 
 
 
 class Recorder:
-    """A replacement for `LightningModule.log` and `log_dict`, which passes values to the current log."""
+    """A replacement for `LightningModule.log` and `log_dict`, which passes values to the log that is set by `into`."""
 
     def __init__(self) -> None:
         self._to: Any = None
 
     def attach(self, module: Any) -> None:
-        """Redirects the logging of this module to this recorder."""
+        """Redirects `log` and `log_dict` of this module to this recorder."""
         module.log, module.log_dict = self.log, self.log_dict
 
     @contextmanager
     def into(self, log: Any) -> Iterator[None]:
-        """A context in which values go to this log; outside of any such context they are dropped."""
+        """A context in which logged values are passed to `log`; without a context, or for None, they are dropped."""
         before, self._to = self._to, log
         try:
             yield
@@ -47,12 +47,12 @@ class Recorder:
             self._to = before
 
     def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
-        """Replaces `LightningModule.log`."""
+        """Passes one value to the current log; called in place of `LightningModule.log`, with the same arguments."""
         if self._to is not None:
             self._to.log(name, value, **dict(zip(LOG, args, strict=False)), **options)
 
     def log_dict(self, dictionary: Mapping[str, Any], *args: Any, **options: Any) -> None:
-        """Replaces `LightningModule.log_dict`; also takes a MetricCollection."""
+        """Passes several values to the current log, from a dict or a torchmetrics MetricCollection."""
         for name, value in dictionary.items():
             self.log(name, value, *args, **options)
 
@@ -69,7 +69,10 @@ class Evaluator:
         self.left_out: set[str] = set()  # names logged with on_epoch=False
 
     def stage(self, kind: str) -> str | None:
-        """The stage (`test` or `validation`) whose step and hooks evaluate this kind of data; None if there is none."""
+        """The stage (`test` or `validation`) whose step and hooks evaluate data of this kind (test, val or train).
+
+        None if the module overrides neither `test_step` nor `validation_step`.
+        """
         stages = ("test", "validation") if kind == "test" else ("validation", "test")
         return next((stage for stage in stages if overrides(self.module, f"{stage}_step")), None)
 
@@ -83,9 +86,10 @@ class Evaluator:
 
     @torch.no_grad()
     def measure(self, kind: str, batches: Iterable[Batch], first: int = 0) -> Logged:
-        """The values logged over these batches, the first of which has number `first` in the evaluation.
+        """Evaluates the module on these batches; returns the logged values.
 
-        `loss` is always included: the logged loss, or else the loss that the step returns, or else the training loss.
+        kind: test, val or train. first: the number of the first batch within the evaluation. `loss` is always included:
+        the logged loss, or else the loss that the step returns, or else the training loss.
         """
         log = EvaluationLog()
         for metric in metrics_of(self.module):

@@ -1,4 +1,4 @@
-"""Losses and gradients of f_i over the whole data of clients, a few samples at a time."""
+"""Losses f_i and gradients grad f_i of clients over their whole shards, computed in batches."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from raylfl.runtime.workers.evaluate import Recorder
 
 
 class FullGradients:
-    """Computes (sum w_i f_i(x), sum w_i grad f_i(x)) over clients, in evaluation mode."""
+    """Computes losses and gradients of clients over their whole shards, with the module in evaluation mode."""
 
     def __init__(self, loop: LoopOracle, source: BatchSource, shards: Shards, recorder: Recorder, batch_size: int):
         """Full gradients that `loop` computes with `batch_size` samples at a time.
 
-        source: the training data as evaluations read them; recorder: drops the values that the module logs.
+        source: the training data as evaluations read them; shards: the sample indices of each client; recorder: drops
+        the values that the module logs.
         """
         self.loop, self.source, self.shards = loop, source, shards
         self.recorder, self.batch_size = recorder, batch_size
 
     def of(self, x: Tensor, clients: Sequence[int], weights: Floats) -> tuple[float, Tensor]:
-        """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over these clients."""
+        """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over these clients i at x [d]; weights: w_i of each client."""
         losses, rows = zip(*(self.of_client(x, c) for c in clients), strict=True)
         return weighted(torch.stack(losses).cpu().numpy(), rows, weights)
 
     def of_client(self, x: Tensor, client: int) -> tuple[Tensor, Tensor]:
-        """(f_i(x), grad f_i(x) [d]) over client i's whole shard."""
+        """(f_i(x), grad f_i(x) [d]) at x [d], where f_i is the mean loss over the whole shard of client i."""
         shard = self.shards[client]
         self.loop.flat.module.eval()
         loss, gradient = x.new_zeros((), dtype=torch.float64), torch.zeros_like(x)
@@ -46,13 +47,13 @@ class FullGradients:
 
 
 def weighted(losses: Floats, gradients: Sequence[Tensor], weights: Floats) -> tuple[float, Tensor]:
-    """(sum w_i f_i, sum w_i grad f_i [d]) from losses [C] and gradients [d] of C clients."""
+    """(sum w_i f_i, sum w_i grad f_i [d]) from the losses f_i [C], gradients grad f_i [d] and weights w_i [C]."""
     rows = torch.stack(list(gradients))
     return float(np.dot(weights, losses)), tree_sum(rows * column(weights, rows))
 
 
 class WeightedOracle(LoopOracle):
-    """The gradient of F = sum_i w_i f_i over the data of all N clients, each on its whole shard."""
+    """An oracle for the exact gradient of F = sum_i w_i f_i over all N clients; it ignores mini-batches."""
 
     def __init__(self, full: FullGradients, weights: Floats):
         super().__init__(full.loop.flat, full.loop.autocast)

@@ -1,8 +1,8 @@
 """Lightning's hooks between a gradient and the optimizer's step, which can read and change `.grad` of the parameters.
 
-In Lightning's order: `on_after_backward`, `on_before_optimizer_step`, `configure_gradient_clipping`. The option
-`local.clip_norm` corresponds to Lightning's `Trainer(gradient_clip_val=...)`: a module's own
-`configure_gradient_clipping` receives it, and clips instead of the local solver.
+They are called in Lightning's order: `on_after_backward`, `on_before_optimizer_step`, `configure_gradient_clipping`.
+The option `local.clip_norm` corresponds to Lightning's `Trainer(gradient_clip_val=...)`: a module that overrides
+`configure_gradient_clipping` receives it there, and clips gradients in place of the local solver.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ON_GRADIENTS = ("on_after_backward", "on_before_optimizer_step", "configure_grad
 
 
 class GradientHooks:
-    """The hooks of a module on gradients; hooks: its overridden ones, by name; clip_norm: `local.clip_norm`."""
+    """Calls a module's hooks on gradients; hooks: all overridden hooks by name; clip_norm: `local.clip_norm`."""
 
     def __init__(self, flat: FlatModule, hooks: Mapping[str, Callable[..., Any]], clip_norm: float | None):
         self.flat, self.clip_norm = flat, clip_norm
@@ -32,11 +32,11 @@ class GradientHooks:
 
     @property
     def clips(self) -> bool:
-        """Whether the module clips its gradients itself, instead of the local solver."""
+        """Whether the module clips gradients itself, in place of the local solver."""
         return "configure_gradient_clipping" in self.hooks
 
     def call(self, g: Tensor, optimizer: LocalOptimizer) -> None:
-        """Calls the hooks with the gradient g [d] in `.grad`, and writes their changes back into g."""
+        """Calls the hooks with the gradient g [d] as `.grad` of the parameters; their changes are written into g."""
         if not self.hooks:
             return
         parameters, views = self.flat.parameters, self.flat.views(g)
@@ -61,7 +61,7 @@ class GradientHooks:
             hook(optimizer, gradient_clip_val=self.clip_norm, gradient_clip_algorithm=how)
 
     def _shown(self, optimizer: LocalOptimizer) -> torch.optim.Optimizer:
-        """The optimizer that hooks receive: the module's own, or a stand-in with the parameters and no options."""
+        """The optimizer that hooks receive: the module's own if it is used, otherwise one without options."""
         if isinstance(optimizer, ModuleOptimizer):
             return optimizer.optimizer
         return torch.optim.Optimizer(self.flat.parameters, {})
@@ -72,9 +72,9 @@ class GradientHooks:
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Replaces `LightningModule.clip_gradients`, which asks the Trainer for its value and its precision plug-in.
+        """Clips gradients like `LightningModule.clip_gradients`, which it replaces because a Trainer is missing.
 
-        If gradient_clip_val is None, `local.clip_norm` takes its place; if both are None, nothing is clipped.
+        gradient_clip_val: None stands for `local.clip_norm`; if both are None, nothing is clipped.
         gradient_clip_algorithm: norm (default) or value. If `local.clip_norm` is set, any other clipping raises
         BadConfig.
         """

@@ -1,4 +1,4 @@
-"""A table of Lightning's hooks: which ones a run calls, refuses, or ignores with a warning."""
+"""A table of Lightning's hooks, each of which a run calls, refuses, or ignores with a warning."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ Verdict = Literal["called", "refused", "ignored"]
 
 @dataclass(frozen=True)
 class Hook:
-    """The verdict on an overridden hook; note: when it is called, its alternative, or why it is ignored."""
+    """The treatment of a hook that a module overrides.
+
+    note: when a called hook is called, what to use in place of a refused hook, or why a hook is ignored.
+    """
 
     verdict: Verdict
     note: str
@@ -107,7 +110,7 @@ HOOKS: dict[str, Hook] = {
 
 
 def overrides(module: Any, name: str) -> bool:
-    """Whether the module, or its class, overrides this method of LightningModule."""
+    """Whether the module or its class overrides the method `name` of LightningModule."""
     from lightning.pytorch import LightningModule
 
     own = getattr(type(module), name, None) is not getattr(LightningModule, name, None)
@@ -120,7 +123,7 @@ def overridden(module: Any, verdict: Verdict) -> list[str]:
 
 
 def refuse(module: Any) -> None:
-    """Checks the module for hooks that local work does not support. Raises BadConfig that names each, with a remedy."""
+    """Raises BadConfig if the module overrides hooks that local work does not support; it names each with a remedy."""
     problems = [
         f"model {type(module).__name__} overrides {name}, which is not called here: {HOOKS[name].note}"
         for name in overridden(module, "refused")
@@ -130,7 +133,7 @@ def refuse(module: Any) -> None:
 
 
 def takes_only_a_batch(module: Any, name: str) -> bool:
-    """Whether this step has no argument for batch_idx, which Lightning allows."""
+    """Whether the module's step `name` has the batch as its only argument; Lightning allows it to omit batch_idx."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(getattr(module, name)).parameters.values()
     return sum(p.kind in kinds for p in parameters) == 1 and all(p.kind in kinds for p in parameters)

@@ -1,4 +1,4 @@
-"""The local work of a task: oracle, mini-batches and K_i, for a cohort or for a single client that owns all data."""
+"""The gradient oracle, mini-batches and local steps of a task, for a cohort or a single client that owns all data."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from raylfl.runtime.workers.task import Task
 
 @dataclass(frozen=True)
 class TaskWork:
-    """The oracle, mini-batches and local work of a task, as arguments of `run_local`.
+    """The gradient oracle, mini-batches and local work of a task, as arguments of `run_local`.
 
-    batches: gives the mini-batches of local step t for these rows, which are positions of clients in the task. full:
-    the whole shard of each client, for methods that need full gradients.
+    batches: (t, rows) -> the mini-batches of local step t, one for each row; rows are positions of clients in the task.
+    full: the whole shard of each client as a batch, for methods that need full gradients; otherwise None.
     """
 
     oracle: Oracle
@@ -32,7 +32,7 @@ class TaskWork:
 
 
 def cohort_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSource) -> TaskWork:
-    """The work of a cohort: each client uses mini-batches of its own shard."""
+    """The work of several clients, each with mini-batches of its own shard; train: the training data."""
     shards = [setup.shards[c] for c in task.clients]
     orders = BatchOrders.of(setup.seed, task.round, task.clients, shards, task.batch_sizes, setup.sampling)
     batches = CohortBatches(train, orders, task.steps)

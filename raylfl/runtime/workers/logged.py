@@ -1,7 +1,7 @@
-"""Values that a module logs (`self.log`) during an evaluation, kept until they are reduced over all of its batches.
+"""Values that a module logs (`self.log`) in an evaluation, and their reduction over all batches of the evaluation.
 
-A number is kept for each batch, with its weight. A torchmetrics object keeps its own state and is computed once, over
-all batches of the evaluation on all workers.
+A number is stored for each batch, with its weight. A torchmetrics object stores its own state and is computed once,
+over all batches of the evaluation on all workers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REDUCTIONS: dict[str, Callable[[Sequence[float], Sequence[float]], float]] = {  
 
 
 def canonical(name: str) -> str:
-    """The canonical name of a metric: `val_acc`, `test/accuracy`, ... -> `accuracy`."""
+    """The name of a metric without the prefix of its stage: `val_acc`, `test/accuracy`, ... -> `accuracy`."""
     for prefix in PREFIXES:
         if name.startswith(prefix):
             name = name[len(prefix) :]
@@ -40,7 +40,10 @@ def canonical(name: str) -> str:
 
 @dataclass
 class Series:
-    """The values logged under one name, one per batch; weights: numbers of samples; reduce: a key of `REDUCTIONS`."""
+    """The values logged under one name, one per batch.
+
+    reduce: a key of `REDUCTIONS`; weights: the batches' numbers of samples, or the `batch_size` that the module logs.
+    """
 
     reduce: str
     values: list[float] = field(default_factory=list)
@@ -57,15 +60,15 @@ class Series:
 
     @property
     def reduced(self) -> float:
-        """The sample-weighted mean of the values, or their reduction by `reduce_fx`."""
+        """The values reduced to one number, by default to their mean with the weights."""
         return float(REDUCTIONS[self.reduce](self.values, self.weights))
 
 
 @dataclass
 class Logged:
-    """The values logged over some batches of one evaluation, sent from worker to server.
+    """The values logged over some batches of one evaluation, which a worker sends to the server.
 
-    metrics: torchmetrics objects by name, with their states over these batches.
+    series: numbers by name; metrics: torchmetrics objects by name, with their states over these batches.
     """
 
     series: dict[str, Series] = field(default_factory=dict)
@@ -73,7 +76,7 @@ class Logged:
 
     @staticmethod
     def joined(parts: Sequence[Logged]) -> Logged:
-        """The values of all parts of one evaluation, in the order of the parts."""
+        """The values of all parts of one evaluation; metric objects of the parts may be changed."""
         whole = Logged()
         for part in parts:
             for name, series in part.series.items():
@@ -85,7 +88,7 @@ class Logged:
         return whole
 
     def results(self) -> dict[str, float]:
-        """One number per name; a metric with several results gives one number for each, under `name_key`."""
+        """One number per name; a metric object that computes a dict gives one number per key, named `name_key`."""
         found = {name: series.reduced for name, series in self.series.items()}
         for name, metric in self.metrics.items():
             found |= _computed(name, metric.compute())
@@ -128,10 +131,9 @@ def metrics_of(module: nn.Module) -> list[Any]:
 
 
 def merged(metrics: Sequence[Any]) -> Any:
-    """The first of several metric objects of one kind, changed to hold the merged states of all.
+    """Merges the states of several metric objects of one kind into the first, in place, and returns it.
 
-    States are reduced as torchmetrics reduces them over processes. Nested metrics (wrappers, sums of metrics) are
-    merged one by one.
+    States are reduced as torchmetrics reduces them over processes, also in nested metrics (wrappers, sums of metrics).
     """
     if len(metrics) == 1:
         return metrics[0]
@@ -148,7 +150,7 @@ def merged(metrics: Sequence[Any]) -> Any:
 
 
 class EvaluationLog:
-    """The log of one evaluation: values of batches, and values that hooks log between batches."""
+    """Collects the values that a module logs in one evaluation, within batches and, from hooks, between batches."""
 
     def __init__(self) -> None:
         self.logged = Logged()
@@ -158,7 +160,7 @@ class EvaluationLog:
         self._objects: dict[str, Any] = {}
 
     def begin_batch(self, samples: int) -> None:
-        """Begins a batch of this many samples; later values belong to it."""
+        """Begins a batch of this many samples; values logged from now on belong to it."""
         self._samples, self._in_batch = samples, set()
 
     @property
@@ -167,7 +169,7 @@ class EvaluationLog:
         return "loss" in self._in_batch
 
     def end_batch(self) -> None:
-        """Ends the batch; later values belong to the whole evaluation."""
+        """Ends the batch; values logged from now on belong to the whole evaluation."""
         self._samples = None
 
     def log(self, name: str, value: Any, **options: Any) -> None:
@@ -189,7 +191,7 @@ class EvaluationLog:
         self.logged.series[name].add(value, (self._samples or 1) if weight is None else weight)
 
     def finish(self) -> Logged:
-        """The logged values, with copies of metric objects, so that later batches do not change them."""
+        """The logged values, with copies of the metric objects, whose originals are reset."""
         self.logged.metrics = {name: copy.deepcopy(metric).cpu() for name, metric in self._objects.items()}
         for metric in self._objects.values():  # including metric objects that are not registered in the module
             metric.reset()
@@ -197,9 +199,9 @@ class EvaluationLog:
 
 
 def reduction(name: str, options: Mapping[str, Any]) -> str:
-    """The key of `REDUCTIONS` for the option `reduce_fx` of `LightningModule.log`; name: the logged name.
+    """The key of `REDUCTIONS` for `reduce_fx` among the options of `LightningModule.log`.
 
-    Raises BadConfig for a reduction that Lightning does not accept.
+    name: the logged name, for the error message. Raises BadConfig for a reduction that Lightning does not accept.
     """
     given = options.get("reduce_fx", "mean")
     found = given if isinstance(given, str) else getattr(given, "__name__", str(given))

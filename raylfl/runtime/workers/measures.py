@@ -1,4 +1,4 @@
-"""A worker's measurements: evaluations of the module on chunks of samples, and F over groups of clients."""
+"""A worker's measurements: evaluations of the module on chunks of samples, and clients' losses and full gradients."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from raylfl.runtime.workers.task import Chunk
 
 
 class Measures:
-    """Evaluations and full gradients at the parameters and buffers of a broadcast.
+    """Measures evaluations and full gradients at the parameters and buffers of a broadcast.
 
-    The module is left in evaluation mode.
+    Afterwards the module is in evaluation mode.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Measures:
         sources: Mapping[str, BatchSource | None],
         full: FullGradients,
     ):
-        """Measurements on `sources`: the data by their kind, test, val or train (None: no data of that kind)."""
+        """Measurements on these sources of data by kind (test, val, train); None: no data of that kind."""
         self.setup, self.evaluator, self.attributes, self.sources, self.full = (
             setup,
             evaluator,
@@ -46,14 +46,14 @@ class Measures:
         self.loop, self.flat = full.loop, full.loop.flat
 
     def load(self, broadcast: State) -> None:
-        """Loads the parameters of a broadcast, and the buffers if there are any."""
+        """Loads the parameters of a broadcast into the module, and the buffers if it has any."""
         self.flat.load(broadcast["x"].to(self.flat.params.device))
         if BUFFERS in broadcast:
             self.flat.write_buffers(broadcast[BUFFERS].to(self.flat.params.device))
 
     @torch_defaults()
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> list[Logged]:
-        """The values that the module logs over each chunk."""
+        """Evaluates the broadcast model; returns the values that the module logs over each chunk."""
         self.attributes.restore()
         self.load(broadcast)
         self.flat.module.eval()
@@ -74,12 +74,15 @@ class Measures:
             yield source.batch(part)
 
     def _seed(self, samples: Ints) -> None:
-        """Seeds the global generators with the first of these samples, the same on every worker."""
+        """Seeds the global random generators from the first of these sample indices, equally on every worker."""
         seed_everything(keyed_int(self.setup.seed, "evaluate", *samples[:1]))
 
     @torch_defaults()
     def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> list[tuple[float, Tensor]]:
-        """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over each group of clients, over all of their data."""
+        """For each group of clients i: (sum w_i f_i(x), sum w_i grad f_i(x) [d]).
+
+        x: the broadcast model; w_i: importance weights; f_i: mean loss over all samples of client i.
+        """
         weights = self.setup.population.weights
         with self._at(broadcast) as x:
             sums = [self.full.of(x, group, weights[list(group)]) for group in groups]
@@ -87,14 +90,14 @@ class Measures:
 
     @torch_defaults()
     def client_objectives(self, broadcast: State, clients: Sequence[int]) -> list[tuple[float, Tensor]]:
-        """(f_i(x), grad f_i(x) [d]) of each of these clients, over all of its data."""
+        """(f_i(x), grad f_i(x) [d]) of each client i; f_i: mean loss over its samples; x: the broadcast model."""
         with self._at(broadcast) as x:
             found = [self.full.of_client(x, client) for client in clients]
             return [(float(loss), gradient.cpu()) for loss, gradient in found]
 
     @contextmanager
     def _at(self, broadcast: State) -> Iterator[Tensor]:
-        """A context with the parameters of the broadcast, for full gradients."""
+        """A context in which the module has the broadcast's values; gives a copy of the parameters x [d]."""
         self.attributes.restore()
         self.load(broadcast)
         with private_randomness(keyed_int(self.setup.seed, "evaluate")):

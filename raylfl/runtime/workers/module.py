@@ -1,4 +1,4 @@
-"""The set-up of a worker: module, memory layout of images, device and precision."""
+"""Set-up functions of a worker: for the module, the memory layout of images, the device and the precision."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides, refuse
 
 
 def make_module(model: ModelConfig, seed: int) -> Any:
-    """The LightningModule of `model`; its initial weights are drawn by the seed alone, or a given instance's own."""
+    """Creates the LightningModule of the config group `model`, or copies the module that is given there.
+
+    The initial weights of a new module depend on the seed only. Raises BadConfig or BadValue for a module that cannot
+    be used.
+    """
     from lightning.pytorch import LightningModule
 
     with torch_defaults():  # undoes torch settings that the module's file makes on import
@@ -59,7 +63,7 @@ def _no_module(model: ModelConfig, cls: type) -> BadConfig:
 
 
 def freeze_others(module: torch.nn.Module, patterns: Sequence[str]) -> None:
-    """Freezes the parameters whose name matches no pattern; a pattern that matches a layer includes all its parameters.
+    """Freezes, in place, the parameters whose names match no pattern; the name of a layer matches all its parameters.
 
     Raises BadValue for a pattern that matches none of the parameters that the module trains.
     """
@@ -86,14 +90,14 @@ def layout_for(
 ) -> str:
     """The memory layout of images and convolution weights under `runtime.layout`.
 
-    contiguous: [n, c, h, w], torch's default; channels_last: [n, h, w, c]; batch_last: [c, h, w, n], for steps
-    that can be translated (`raylfl.core.innermost`). auto: for float32 on a CPU, batch_last for convolutions of few
+    contiguous: [n, c, h, w], torch's default; channels_last: [n, h, w, c]; batch_last: [c, h, w, n], for steps that
+    can be translated to it (`raylfl.core.innermost`). auto: for float32 on a CPU, batch_last for convolutions of few
     channels and channels_last otherwise; contiguous in all other cases. The choice never depends on a timing, because
     the layouts differ in the last bits of their results. The layout is always contiguous for a module without 2-D
-    convolutions, or whose own optimizer changes the weights or whose hooks see them.
+    convolutions, with hooks on local work, or with its own optimizer.
 
-    innermost: returns the translation of the module's step, or None; called only if needed. Raises BadConfig for
-    batch_last if there is no translation.
+    innermost: returns the translation of the module's step to batch_last, or None; called only if needed. Raises
+    BadConfig for batch_last if there is no translation.
     """
     setting, quick = setup.runtime.layout, device.type == "cpu" and setup.dtype == "float32"
     moved_elsewhere = setup.optimizer == "module" or any(overrides(module, name) for name in LOCAL_WORK)
@@ -115,7 +119,7 @@ def layout_for(
 
 
 def devices(setup: WorkerSetup) -> tuple[torch.device, Callable[[], AbstractContextManager[Any]]]:
-    """(device, precision context) of a worker, from Lightning Fabric; also sets torch's number of threads."""
+    """(device, function that makes the precision context) of a worker; also sets torch's number of threads."""
     limit_threads(setup.runtime.threads)
     precision = setup.runtime.precision or ("64-true" if setup.dtype == "float64" else "32-true")
     accelerator = "gpu" if setup.runtime.gpus_per_worker > 0 else "cpu"
@@ -129,7 +133,7 @@ def devices(setup: WorkerSetup) -> tuple[torch.device, Callable[[], AbstractCont
 
 @lru_cache
 def _fabric(accelerator: str, precision: str) -> Any:
-    """Lightning Fabric for one device, made once because it searches all installed packages for plug-ins."""
+    """Lightning Fabric for one device; cached, because each construction searches all packages for plug-ins."""
     from lightning.fabric import Fabric
 
     return Fabric(accelerator=accelerator, devices=1, precision=precision)  # type: ignore[arg-type]

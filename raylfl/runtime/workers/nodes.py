@@ -1,13 +1,13 @@
-"""Operations of a worker on a block of nodes, in a round of a method without a server.
+"""Operations of a worker on a block of nodes of a graph, in a round of a method without a server.
 
 A block is a fixed set of a few nodes, whose states are one `State` with rows [n, ...]. A piece is the messages of one
-block to another block, or to several blocks that need the same messages. The operations depend on their arguments only,
-so that a call can be repeated on any worker:
+block to another block, or to several blocks that need the same messages. The result of an operation depends on its
+arguments only, so that a call can be repeated on any worker:
 
-    work      the local work of the nodes, and the messages that other blocks need
-    publish   only the messages
-    mix       the new rows, from the block's own rows and the messages that arrive, and measures of the new rows
-    exchange  the mixed messages of all blocks at once, if all blocks are in one process
+    work      computes the local work of the nodes, and the messages that other blocks need
+    publish   computes only the messages
+    mix       computes the block's new rows from its old rows and the messages that arrive, and measures the new rows
+    exchange  mixes the messages of all blocks at once, if all blocks are in one process
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Run = Callable[[Task, State, Sequence[State]], TaskResult]  # (task, broadcast, 
 
 @dataclass(frozen=True)
 class Sending:
-    """The messages that a block sends.
+    """The numbers of the rows that a block of nodes sends to other blocks.
 
-    rows: the block's working nodes, as rows of the block. needed: for each piece, the positions in `rows` of the nodes
-    whose messages it has. local: rows of the working nodes in the result of the local work; None if messages are sent
-    before the local work.
+    rows: row numbers of the nodes that work in this round [n]. local: row numbers of these nodes in the result of the
+    local work [n]; None if messages are sent before the local work. needed: one array for each distinct set of messages
+    that other blocks need, of positions in `rows`.
     """
 
     rows: Ints
@@ -48,7 +48,7 @@ class Sending:
 
 @dataclass(frozen=True)
 class NodeWork:
-    """The local work of a block; sending: the tasks' nodes as rows of the block, and the messages sent afterwards."""
+    """The local work of a block of nodes; sending: the tasks' nodes, and the messages sent after the work."""
 
     tasks: tuple[Task, ...]
     sending: Sending
@@ -58,10 +58,10 @@ class NodeWork:
 class Mix:
     """The mixing of a block's rows.
 
-    rows: the nodes that get new rows, as rows of the block. local: rows of these nodes in the result of the local work;
-    None if there is no such result. parts: the parts of the round's mixing matrices for these nodes, whose columns
-    stand for the nodes' own rows, then the rows of each piece that arrives. parts is empty if the results of the local
-    work are the new rows, and None if the only piece holds the mixed messages. optimum: x* [d] if known.
+    rows: row numbers of the nodes that get new rows [n]. local: row numbers of these nodes in the result of the local
+    work [n]; None if there is no such result. parts: for each mixing matrix of the round, its rows for these nodes; its
+    columns are ordered as the nodes' own rows, then the messages of each other block. parts is empty if the results of
+    the local work are the new rows, and None if the messages are mixed already. optimum: x* [d] if known.
     """
 
     rows: Ints
@@ -72,13 +72,13 @@ class Mix:
 
 @dataclass(frozen=True)
 class Exchange:
-    """The mixing of all messages of a round; parts: the mixing matrices, one column per row of all pieces."""
+    """The mixing of all blocks' messages; parts: the mixing matrices, with a column for each node's messages."""
 
     parts: tuple[Part, ...]
 
 
 class Spread(NamedTuple):
-    """The sum [d] of n rows, and the sum of squares of their distances from their mean."""
+    """The sum [d] of some rows [n, d], and the sum of the squared distances of the rows from their mean."""
 
     total: Tensor
     squares: float
@@ -90,10 +90,11 @@ class Spread(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """Measures of a block's rows.
+    """Measures of a block's rows, for the metrics of a round.
 
-    nodes: number of nodes; x: of the rows x; parameters: of the nodes' models, None if these are x; tracked: of the
-    variable of gradient tracking; worst: the largest |x_i - x*| of the nodes' models, if x* is known.
+    nodes: the number of nodes; x: the spread of their rows x; parameters: the spread of their models' parameters, None
+    if these are the rows x; tracked: the spread of the variable of gradient tracking, None for other methods; worst:
+    the largest |x_i - x*| of the nodes' models x_i, None if the optimum x* is not known.
     """
 
     nodes: int
@@ -106,8 +107,8 @@ class Measure(NamedTuple):
 class WorkReport(NamedTuple):
     """The report of a block's local work to the round loop.
 
-    unseen: uploads that are hidden from the method (`UNSEEN`); floats: floats that a node sends along one edge; sizes:
-    bytes of each piece.
+    unseen: buffers and optimizer states to average, which are hidden from the method (`UNSEEN`); floats: floats that a
+    node sends along one edge; sizes: bytes of each distinct set of messages.
     """
 
     reports: ClientReports
@@ -118,14 +119,17 @@ class WorkReport(NamedTuple):
 
 @dataclass(frozen=True)
 class Site:
-    """The parts of a worker that the operations in this file use; run: carries out a task."""
+    """The algorithm of a run, and the function `run` with which a worker carries out a task."""
 
     algorithm: GraphAlgorithm
     run: Run
 
 
 def work(site: Site, job: NodeWork, broadcast: State, block: State) -> tuple[Any, ...]:
-    """Carries out local work; returns (`WorkReport`, rows of the nodes after the local work, *pieces)."""
+    """Carries out the local work of a block; returns (`WorkReport`, the nodes' rows after it, *pieces).
+
+    block: the rows of the block; pieces: the messages to other blocks.
+    """
     outcomes, at = [], 0
     for task in job.tasks:
         mine = job.sending.rows[at : at + len(task.clients)]
@@ -141,9 +145,10 @@ def work(site: Site, job: NodeWork, broadcast: State, block: State) -> tuple[Any
 
 
 def publish(site: Site, job: Sending, block: State, local: State) -> tuple[Any, ...]:
-    """Makes the messages that other blocks need; returns (the bytes of each piece, *pieces).
+    """Computes the messages that other blocks need; returns (the bytes of each piece, *pieces).
 
-    block: the rows of the block; local: the result of the local work.
+    block: the rows of the block before the local work; local: the result of the local work; piece: the messages to one
+    or several other blocks.
     """
     if not job.needed:
         return ((),)
@@ -156,7 +161,7 @@ def publish(site: Site, job: Sending, block: State, local: State) -> tuple[Any, 
 def mix(site: Site, job: Mix, block: State, local: State, *pieces: State) -> tuple[Measure, State]:
     """Mixes a block's rows; returns (measures, the new rows).
 
-    block: the rows before the round; local: the result of the local work; pieces: the pieces that arrive.
+    block: the rows before the round; local: the result of the local work; pieces: the messages from each other block.
     """
     if len(job.rows):
         with one_thread():
@@ -169,7 +174,7 @@ def mix(site: Site, job: Mix, block: State, local: State, *pieces: State) -> tup
 
 
 def exchange(site: Site, job: Exchange, *pieces: State) -> tuple[Any, ...]:
-    """Mixes the messages of all blocks, one piece each; returns (None, *the mixed messages of each block)."""
+    """Mixes the messages of all blocks; returns (None, *the mixed messages of each block); pieces: of each block."""
     sizes, mixed = [len(next(iter(piece.values()))) for piece in pieces], list[State]({} for _ in pieces)
     with one_thread():
         for name in pieces[0]:
@@ -214,10 +219,10 @@ def _mixed(algorithm: GraphAlgorithm, job: Mix, block: State, local: State, piec
 
 
 def _rows(at: Ints, local: Ints | None, block: State, worked: State) -> tuple[State, State]:
-    """(the rows of some nodes of a block after the local work, their rows before it).
+    """(the rows of some nodes of a block after the local work, the nodes' rows before it).
 
-    at: these nodes, as rows of the block. local: their rows in the result `worked` of the local work; None: that result
-    is not used.
+    at: row numbers of the nodes in the block. local: row numbers of the nodes in `worked`, the result of the local
+    work; None: there is no such result, and both states are equal.
     """
     before = {name: _taken(rows, at) for name, rows in block.items()}
     return {**before, **({} if local is None else {k: _taken(v, local) for k, v in worked.items()})}, before
@@ -232,7 +237,7 @@ def _all(at: Ints, count: int) -> bool:
 
 
 def _joined(parts: Sequence[tuple[State, int]]) -> State:
-    """The joined rows of several tasks (uploads, number of clients); zeros for a failed task; empty if all failed."""
+    """The joined rows of tasks (uploads, number of clients): zeros for a failed task, empty if all tasks failed."""
     if len(parts) == 1:
         return dict(parts[0][0])
     some: State = next((uploads for uploads, _ in parts if uploads), {})

@@ -19,7 +19,7 @@ from raylfl.errors import BadConfig
 class Moment:
     """The form of one entry of an optimizer's state, such as `exp_avg` of the first parameter.
 
-    parameter: its position; number: whether the entry is a number and not a tensor.
+    parameter: the position of the parameter; number: whether the entry is a Python number and not a tensor.
     """
 
     parameter: int
@@ -30,17 +30,17 @@ class Moment:
     number: bool
 
     def of(self, value: Tensor) -> Any:
-        """The entry, restored from its numbers in a client's row of optimizer state."""
+        """The entry as the optimizer stores it; value: its numbers [n], a part of a client's row of optimizer state."""
         rounded = value if self.dtype.is_floating_point else value.round()
         return rounded.item() if self.number else rounded.reshape(self.shape).to(self.device, self.dtype, copy=True)
 
 
 class ModuleOptimizer(LocalOptimizer):
-    """The optimizer from `configure_optimizers`, which takes v [1, d] in place of the gradient.
+    """The optimizer from `configure_optimizers`; the direction v [1, d] of a step is given to it as the gradient.
 
     Schedulers step as in Lightning: with `interval: step` after each local step, otherwise after each pass over the
-    client's data, but only every `frequency`-th time. A client's state is the row (number of its steps, all moments);
-    if it is continued in a later round, schedulers first advance by that number of steps. Raises BadConfig for
+    client's data, but only every `frequency`-th time. A client's state is one row: the number of steps, then all
+    moments. If it is continued in a later round, schedulers first advance by that number of steps. Raises BadConfig for
     optimizers that local steps cannot use.
     """
 
@@ -97,15 +97,16 @@ class ModuleOptimizer(LocalOptimizer):
 
 
 def width_of(moments: list[Moment] | None) -> int:
-    """The number of entries in a client's row of optimizer state."""
+    """The number of entries in a client's row of optimizer state; None: 0, because the state is not kept."""
     return 0 if moments is None else 1 + sum(math.prod(moment.shape) for moment in moments)
 
 
 def moments_of(flat: FlatModule) -> list[Moment]:
-    """The form of the state of the module's optimizer, found by a step with gradients of 0, which is undone.
+    """The forms of all entries in the state of the module's optimizer.
 
-    Raises BadConfig for an optimizer that keeps anything else than moments, or moments that the run's dtype cannot
-    hold.
+    They are found by a step with gradients of 0, after which the parameters are restored. Raises BadConfig for an
+    optimizer whose state has anything but moments (numbers and tensors per parameter), or moments that the run's dtype
+    cannot store.
     """
     optimizer, schedulers = _configured(flat.module)
     before, options = flat.params.clone(), _options(optimizer)
@@ -128,7 +129,7 @@ def moments_of(flat: FlatModule) -> list[Moment]:
 
 
 def _moments(optimizer: torch.optim.Optimizer) -> list[tuple[Moment, Any]]:
-    """(form, value) of every entry of the optimizer's state, parameter by parameter."""
+    """(form, value) of every entry of the optimizer's state, in the order of the parameters."""
     return [
         (_form(k, name, value), value)
         for k, p in enumerate(_parameters(optimizer))
@@ -149,7 +150,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def _options(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The options of all parameter groups by name, as texts."""
+    """Option -> its value as text, for the options of all parameter groups."""
     return {
         f"{name} (group {k})" if k else name: repr(value)
         for k, group in enumerate(optimizer.param_groups)

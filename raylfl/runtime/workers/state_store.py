@@ -1,10 +1,12 @@
-"""A store of client states on the disk of their home's node; one file has the states of a block of clients.
+"""A store of client states on the disk of a cluster node; each file has the states of a range of clients.
 
-Each client has two slots. A slot holds a version (the number of rounds after which the state was the client's) and the
-state as bytes. A new state overwrites the slot from which the local work did not start. The committed state therefore
-remains until the client's next round is committed: local work can be repeated, also by another process of the node, and
-a checkpoint can be written while the next round is under way. A process that dies leaves complete slots, and at most
-one without a version.
+It is used if clients are pinned: each client has a home, the worker that has its samples and keeps its state.
+
+Each client has two slots in a file. A slot stores a version (the number of rounds of the run after which the client had
+this state) and the state as bytes. A new state overwrites the slot from which the local work did not start. The state
+before a round is therefore kept until the client's next round: local work can be repeated, also by another process on
+the node, and a checkpoint can be written during the next round. A process that is killed leaves complete slots, and at
+most one slot without a version.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ NOTHING = 0  # the version of an empty slot, because unwritten parts of a file r
 
 
 class HeldState(NamedTuple):
-    """The handle of a client state that is kept at the client's home.
+    """The handle of a client state that is stored by the client's home worker.
 
-    rounds: the number of rounds of the run after which it is the client's state.
+    rounds: the number of rounds of the run after which the client has this state.
     """
 
     client: int
@@ -41,11 +43,11 @@ class HeldState(NamedTuple):
 
 
 class StatesLost(RaylflError):
-    """A home has lost a state; the run must continue from its newest checkpoint."""
+    """A stored client state was lost, with its node; the run must continue from its newest checkpoint."""
 
 
 class StateStore:
-    """The states of the clients of one home, in files of a folder."""
+    """The states of the clients of one home worker, in files in a folder."""
 
     def __init__(self, folder: Path, fresh: State):
         """A store in this folder.
@@ -60,10 +62,10 @@ class StateStore:
             self.fields[name] = values.shape, values.dtype, self.bytes
             self.bytes += _padded(values.nbytes)
         self.slot = ALIGNED + self.bytes
-        self.clients = max(1, BLOCK_BYTES // (2 * self.slot))  # clients of a block
+        self.clients = max(1, BLOCK_BYTES // (2 * self.slot))  # clients in one file
 
     def read(self, held: HeldState) -> State:
-        """The state behind a handle. Raises StatesLost if it is not in the store."""
+        """Reads the state of a handle, rows [1, ...]. Raises StatesLost if it is not in the store."""
         try:
             with self._open(held.client, create=False) as (file, at):
                 for slot in (0, 1):
@@ -81,7 +83,8 @@ class StateStore:
     def write(self, held: HeldState, state: State, started: int | None = None) -> None:
         """Stores a new state of a client.
 
-        started: the version from which the local work started, whose slot is kept; None: the initial state.
+        started: the version from which the local work started, whose slot is kept; None if it started from the initial
+        state. Raises RaylflError if the state has another form than `fresh`, or cannot be written.
         """
         rows = {name: value.contiguous().cpu().numpy() for name, value in state.items()}
         forms = {name: (values.shape, values.dtype) for name, values in rows.items()}
@@ -104,7 +107,7 @@ class StateStore:
             ) from error
 
     def joined(self, held: list[HeldState]) -> State:
-        """The states behind these handles as rows [C, ...]."""
+        """Reads the states of these handles as rows [C, ...]. Raises StatesLost if one is not in the store."""
         states = [self.read(one) for one in held]
         return {name: torch.cat([state[name] for state in states]) for name in self.fields}
 
@@ -115,7 +118,7 @@ class StateStore:
 
     @contextmanager
     def _open(self, client: int, create: bool) -> Iterator[tuple[BufferedRandom, int]]:
-        """A context with (the file of this client's block, the offset of the client's first slot)."""
+        """A context with (the file that has this client's slots, the offset of the client's first slot in bytes)."""
         path = self.folder / f"block_{client // self.clients:09d}"
         if create:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -124,14 +127,14 @@ class StateStore:
 
 
 def discard_others(folder: Path, prefix: str) -> None:
-    """Deletes the folders of earlier servers of the run: folders beside this one whose names have the prefix."""
+    """Deletes the states of earlier server processes of the run: folders beside `folder` with this name prefix."""
     for other in folder.parent.glob(f"{prefix}*"):
         if other != folder:
             shutil.rmtree(other, ignore_errors=True)
 
 
 def _version(file: BufferedRandom, at: int) -> int:
-    """The version in the slot at this offset; afterwards `file` is positioned at the slot's state."""
+    """The version in the slot at this offset; moves the position of `file` to the slot's state."""
     file.seek(at)
     return int.from_bytes(file.read(ALIGNED)[:8], "little")
 

@@ -1,4 +1,4 @@
-"""The messages between the round loop and the workers: plain values that can be sent and resent."""
+"""The messages between the round loop and the workers: plain values that can be sent repeatedly."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ from raylfl.core.population import Floats, Ints, Round
 
 
 class Chunk(NamedTuple):
-    """Samples of an evaluation, from the test set, the validation set, or the clients' training data."""
+    """A part of an evaluation: samples of the test set, the validation set, or the clients' training data."""
 
     kind: str  # test, val or train
     indices: Ints
-    first: int = 0  # number of its first batch within the evaluation
+    first: int = 0  # number of the chunk's first batch within the evaluation
     client: int | None = None  # the owner of these samples; None: several clients
 
 
 @dataclass(frozen=True)
 class Task:
-    """The local work of a micro-cohort in one round; its result depends on task, broadcast and client states only."""
+    """The local work of some clients of a round; its result depends on task, broadcast and client states only.
+
+    steps: K_i, the local steps of each client; batch_sizes: samples per local step; a_norm: |a_i|_1, where a_i is the
+    client's accumulation vector (`raylfl.core.local_rule.a_vector`); lr: the local learning rate eta.
+    """
 
     round: int
     clients: tuple[int, ...]
@@ -38,7 +42,7 @@ class Task:
 
     @staticmethod
     def of(r: Round, rows: Ints, sums: SumPlan | None = None) -> Task:
-        """The task of these clients of a round, given by their positions in the cohort."""
+        """The task of some clients of round r; rows: their positions in the cohort."""
         return Task(
             r.index,
             tuple(r.cohort[rows].tolist()),
@@ -56,7 +60,7 @@ class Task:
 
 
 class Rows(Sequence[State]):
-    """The states of several clients in one block of memory, rows [C, ...] by name; read-only."""
+    """A sequence of the states of C clients, stored as one tensor [C, ...] per name; items are views [1, ...]."""
 
     def __init__(self, state: State):
         self.state = state
@@ -79,7 +83,7 @@ class Rows(Sequence[State]):
 
 
 def order_of(clients: Sequence[int], among: Ints) -> Ints | None:
-    """The permutation that puts these clients in the order in which `among` lists them; None if they have that order.
+    """The permutation that sorts `clients` into the order of `among`; None if they already have that order.
 
     >>> order_of([5, 2, 9], np.array([9, 5, 7, 2])).tolist()
     [2, 0, 1]
@@ -104,11 +108,12 @@ REPORT = np.dtype(
 
 @dataclass
 class ClientReports:
-    """Reports of clients' local work beside their uploads: one row of `REPORT` per client.
+    """The reports that clients return with their uploads: loss, number of gradients, errors and logged values.
 
-    logged: values that modules logged in training, one per client [C] by name, nan for a client that logged none. ways:
-    the number of local steps taken in each way, summed over all clients; of several slices, only the one that starts at
-    the first client keeps this sum.
+    rows: one row of dtype `REPORT` per client; errors: client -> the error that ended its local work; logged: name ->
+    values that the module logged in training [C], nan for a client that logged none; ways: the number of gradients
+    computed in each form of the local step, summed over all clients. A slice of the reports keeps `ways` only if it
+    starts at the first client, so that the slices of a partition have the same total.
     """
 
     rows: np.ndarray
@@ -118,7 +123,7 @@ class ClientReports:
 
     @staticmethod
     def of(clients: Sequence[int], **columns: Any) -> ClientReports:
-        """One report for each of these clients; columns: columns of `REPORT` by name, 0 if missing."""
+        """One report for each of these clients; columns: values of the fields of `REPORT`, 0 if missing."""
         rows = np.zeros(len(clients), REPORT)
         rows["client"] = clients
         for name, values in columns.items():
@@ -127,7 +132,7 @@ class ClientReports:
 
     @staticmethod
     def failed(clients: Sequence[int], error: str) -> ClientReports:
-        """Reports of clients whose local work ended in an error."""
+        """Reports of clients whose local work ended in an error; error: its text, the same for all of them."""
         nothing = ClientReports.of(clients, loss=np.nan, last_loss=np.nan)
         return ClientReports(nothing.rows, dict.fromkeys(clients, error))
 
@@ -144,7 +149,7 @@ class ClientReports:
         return ClientReports(rows, errors, logged, sum((part.ways for part in parts), Counter[Way]()))
 
     def in_order(self, clients: Ints) -> ClientReports:
-        """The same reports, in the order of the clients in this array."""
+        """The reports sorted into the order of these clients."""
         order = order_of(self.rows["client"].tolist(), clients)
         if order is None:
             return self
@@ -159,21 +164,21 @@ class ClientReports:
 
     @property
     def bad(self) -> np.ndarray:
-        """Reports of clients that failed or returned non-finite values."""
+        """The rows (of dtype `REPORT`) of clients that failed or returned non-finite values."""
         rows: np.ndarray = self.rows[~self.rows["finite"]]
         return rows
 
     def losses(self, clients: Ints) -> Floats:
-        """The mean losses of the given clients, a subset of the reported clients, in the order of the reports."""
+        """The mean training losses of the given clients, in the order of the reports."""
         return self.rows["loss"][self._of(clients)]
 
     def squares(self, clients: Ints) -> Floats:
-        """|U_i|^2 of the given clients, in their order."""
+        """The squared norms |U_i|^2 of the given clients' updates, in the order of `clients`."""
         known = dict(zip(self.rows["client"].tolist(), self.rows["square"].tolist(), strict=True))
         return np.array([known[client] for client in clients.tolist()])
 
     def logs(self, clients: Ints) -> dict[str, Floats]:
-        """The values that training steps logged, reduced over the steps of each of these clients, in report order."""
+        """Name -> values logged in training, one per given client, in the order of the reports."""
         return {name: values[self._of(clients)] for name, values in self.logged.items()}
 
     def _of(self, clients: Ints) -> slice | np.ndarray:
@@ -185,9 +190,10 @@ class ClientReports:
 
 @dataclass
 class PartialSums:
-    """The uploads of some tasks, added up as far as the round's `SumPlan` allows.
+    """The uploads of some tasks, added up as far as the summation order of the round's `SumPlan` allows.
 
-    roots: partial sums of each term of the plan; widths: floats of each of one client's uploads, by name.
+    roots: for each weighted sum of the plan, the partial sums; widths: the number of floats in each of one client's
+    uploads, by name.
     """
 
     roots: list[Roots]
@@ -196,10 +202,10 @@ class PartialSums:
 
 @dataclass
 class TaskResult:
-    """The result of a task; rows of uploads and client states align with its clients.
+    """The result of a task; rows of uploads and client states align with the task's clients.
 
-    Both are empty if the whole task failed. partial: uploads that were added up instead of being returned as rows,
-    possibly with uploads of other tasks.
+    Uploads and client states are empty if the whole task failed. partial: uploads that were added up instead of being
+    returned as rows, possibly together with uploads of other tasks.
     """
 
     task: Task
@@ -214,9 +220,9 @@ class TaskResult:
 
 
 def add_up(results: Sequence[TaskResult]) -> None:
-    """Replaces the uploads of tasks by partial sums, as the round's plan says; failed tasks are left out.
+    """Replaces uploads by partial sums, in place, as the `SumPlan` of the tasks says; no effect without a plan.
 
-    The first result gets the partial sums of all.
+    Failed tasks are left out. The first other result gets the partial sums of all tasks.
     """
     done = [result for result in results if not result.failed and result.task.sums is not None]
     if not done or (plan := done[0].task.sums) is None:

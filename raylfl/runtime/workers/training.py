@@ -1,4 +1,4 @@
-"""Lightning's view of local work: hooks, batch_idx and logged values."""
+"""Local work as Lightning's training: its hooks, batch_idx and logged values."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ REDUCE: dict[str, Callable[..., Any]] = {"mean": np.mean, "sum": np.sum, "min": 
 
 
 class TrainingLog:
-    """The log of some clients' local steps, reduced over the steps of each client.
+    """Collects the values that some clients' local steps log, and reduces them over the steps of each client.
 
-    A logged loss is ignored: `train/loss` is the mean of the losses that training_step returns.
+    step: the values of the current step; clients: the number of clients. A logged loss is ignored: `train/loss` is the
+    mean of the losses that training_step returns.
     """
 
     def __init__(self, step: StepLog, clients: int):
@@ -57,12 +58,12 @@ class TrainingLog:
         self.step.options[name] = options
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Stores the values of the current step; rows: positions of the clients that took it."""
+        """Stores the values of the current step; rows: positions in the task of the clients that took the step."""
         if values := self.step.take():
             self._steps.append((list(rows), values))
 
     def results(self) -> dict[str, Floats]:
-        """One number per client, float64 [C], by name; nan for a client that did not log it."""
+        """Name -> one number per client, float64 [C], nan for a client that did not log it; resets metric objects."""
         found = {name: np.full(self.clients, np.nan) for name in dict.fromkeys([*self._reduce, *self.objects])}
         for name, how in self._reduce.items():
             steps = [(rows, values[name]) for rows, values in self._steps if name in values]
@@ -78,7 +79,7 @@ class TrainingLog:
 
 
 class Training:
-    """The training of a worker's module: its hooks, and the way in which `training_step` is called."""
+    """Calls the training hooks of a worker's module, and passes batch_idx to its `training_step`."""
 
     def __init__(self, flat: FlatModule, recorder: Recorder, clip_norm: float | None):
         module: Any = flat.module
@@ -107,10 +108,10 @@ class Training:
     def observed(
         self, optimizer: LocalOptimizer, clients: int, steps: int, steps_per_epoch: int
     ) -> Iterator[LocalObserver]:
-        """A context with the observer of the local work of `clients` clients, into which the module logs.
+        """A context with an observer of the local work of `clients` clients, which collects the logged values.
 
-        steps: K_i; steps_per_epoch: steps in one pass over the client's data; these and the optimizer are used
-        for a single client only.
+        Only for a single client, hooks are called, with these arguments: optimizer: its local optimizer; steps: its
+        number of local steps K_i; steps_per_epoch: local steps in one pass over its data.
         """
         observer = LocalObserver(self, TrainingLog(self.log, clients), optimizer, steps, steps_per_epoch)
         self.log.take()
@@ -135,7 +136,7 @@ class Training:
         return "the model's training_step logs a metric object" if self._objects else None
 
     def logged_in(self, batch: Batch) -> str | None:
-        """The names that a trial step on this batch logs, in the form of `reason`; None if it logs nothing or fails."""
+        """The values that a trial step on this batch logs, as `logs NAME, ...`; None if it logs nothing or fails."""
         with self.observed(SGD(), 1, 1, 1) as observer:
             try:
                 self.flat.module.training_step(batch.content, 0)  # type: ignore[operator]
@@ -147,9 +148,9 @@ class Training:
 
     @property
     def reason(self) -> str | None:
-        """The reason why local steps must call training_step itself; None if there is none.
+        """The reason why every local step must call `training_step`; None if there is none.
 
-        It continues a sentence that begins with `training_step`.
+        It continues a sentence that begins with `training_step`, such as `uses batch_idx`.
         """
         if self.hooks:
             return f"has {next(iter(self.hooks))} beside it"
@@ -157,7 +158,7 @@ class Training:
 
 
 class LocalObserver(Observer):
-    """An observer of the local solver that calls the hooks of a client's local work."""
+    """An observer of the local solver, which calls the module's hooks and stores the logged values of each step."""
 
     def __init__(
         self, training: Training, log: TrainingLog, optimizer: LocalOptimizer, steps: int, steps_per_epoch: int
@@ -203,7 +204,7 @@ class LocalObserver(Observer):
             self.log.keep([0])
 
     def _outputs(self, losses: Tensor) -> dict[str, Any]:
-        """The outputs for on_train_batch_end as in Lightning: a dict with the detached loss."""
+        """The argument `outputs` of on_train_batch_end, as in Lightning: a dict with the detached loss."""
         returned, self.training.returned = self.training.returned, None
         outputs = dict(returned) if isinstance(returned, Mapping) else {}
         detached = {k: v.detach() if isinstance(v, Tensor) else v for k, v in outputs.items()}

@@ -44,7 +44,10 @@ from raylfl.runtime.workers.training import Training, TrainingLog
 
 
 class Worker:
-    """Carries out tasks. A result is a function of (task, broadcast, client states) and can be repeated elsewhere."""
+    """Carries out local work and evaluations in this process.
+
+    The result of a task depends on the task, the broadcast and the client states only: any worker can repeat it.
+    """
 
     def __init__(self, setup: WorkerSetup):
         self.setup = setup
@@ -108,9 +111,9 @@ class Worker:
         return Initial(x, buffers, x.new_zeros(self.local_optimizer().width(flat.width) if lasting else 0))
 
     def _innermost(self, steps: InnermostSteps) -> Innermost | None:
-        """The translation of the module's step (`raylfl.core.innermost`), found on two samples.
+        """The module's step, translated so that the samples of a batch are the last dimension; traced on two samples.
 
-        None if the step cannot be translated or logs values.
+        None if the step cannot be translated (`raylfl.core.innermost`) or logs values.
         """
         module, dtype = steps.module, next(steps.module.parameters()).dtype
         log, attributes = TrainingLog(StepLog(), 1), Attributes(module)
@@ -132,7 +135,10 @@ class Worker:
         return oracle
 
     def _training_step_only(self) -> str | None:
-        """The reason why all steps must call `training_step`: hooks, batch_idx, or values logged in a trial step."""
+        """The reason why local steps must call the module's `training_step`; None if they may be computed without it.
+
+        The reasons are overridden hooks, use of batch_idx, and values that a trial step logs.
+        """
         if self.training.ours:
             return self.training.reason
         with private_randomness(keyed_int(self.setup.seed, "check")), self.loop.autocast():
@@ -143,7 +149,7 @@ class Worker:
         return self.training.reason or logged
 
     def _refusal(self) -> str | None:
-        """The reason why clients run one by one; None if a micro-cohort runs in one vectorised call."""
+        """The reason why clients run one by one; None if several clients run in one vectorised call."""
         algorithm, setup = self.algorithm, self.setup
         if algorithm.cut is not None or algorithm.topology.sequential:
             return f"{type(algorithm).__name__} works with one client at a time"
@@ -161,7 +167,7 @@ class Worker:
         return reason or self._large_samples() or self._vmap_refusal()
 
     def _large_samples(self) -> str | None:
-        """The reason why steps are not vectorised under `auto`, because samples are large; None if they may be."""
+        """The reason why samples are too large for vectorised steps (`vectorize: auto`); None if they are not."""
         if self.setup.runtime.vectorize != "auto" or self.device.type != "cpu":
             return None
         indices = self.setup.trial
@@ -174,7 +180,7 @@ class Worker:
             self.attributes.restore()
 
     def _vmap_refusal(self) -> str | None:
-        """The reason why vmap cannot run the model, from a trial on two clients of two samples each; None if it can."""
+        """The reason why vmap cannot run the model, from a trial with 2 clients of 2 samples each; None if it can."""
         oracle = self._vectorized()
         first = self.setup.trial  # batch normalisation needs two samples for its statistics
         x = oracle.workspace(2).copy_(self.x0)
@@ -188,7 +194,7 @@ class Worker:
         return None
 
     def _cut(self, layer: str) -> Cut:
-        """The cut after this layer, with sizes measured in a trial step."""
+        """The cut of the split model after this layer, with its traffic measured in a trial step."""
         batch, module = self.train.batch(self.setup.trial), self.flat.module
         module.train()
         with private_randomness(keyed_int(self.setup.seed, "check")):
@@ -206,11 +212,12 @@ class Worker:
     def run(
         self, task: Task, broadcast: State, client_states: Sequence[State | None]
     ) -> tuple[ClientReports, State, list[State]]:
-        """(reports, uploads with rows [C, ...], one new state per client); exceptions become errors in the reports.
+        """Carries out a task; returns (reports, uploads [C, ...] by name, one new state per client).
 
-        If a micro-cohort fails, its halves are tried, down to single clients: a failure then concerns a single client,
-        and memory may suffice.
-        The global generators are left seeded; a caller in the same process must restore them.
+        client_states: None for a client without a state so far. Exceptions except BadConfig become errors in the
+        reports; uploads and states are empty if all clients fail. If several clients fail together, each half of them
+        is tried, down to single clients, because the cause may be a single client or a lack of memory. The global
+        random generators are left seeded; a caller in the same process must restore them.
         """
         if len(task.clients) <= self.most_clients:
             try:
@@ -230,7 +237,7 @@ class Worker:
     def _in_halves(
         self, task: Task, broadcast: State, client_states: Sequence[State | None]
     ) -> tuple[ClientReports, State, list[State]]:
-        """The result of `run` for two halves of the task, one after the other; failed clients have rows of zeros."""
+        """The joined result of `run` for the two halves of a task; failed clients have rows of zeros."""
         middle, reports, ups, new = len(task.clients) // 2, [], [], []
         for part in (slice(0, middle), slice(middle, None)):
             half = replace(
@@ -254,7 +261,7 @@ class Worker:
         return ClientReports.joined(reports), rows, new if some else []
 
     def _out_of_memory(self) -> str:
-        """An explanation for an out-of-memory error, with the measured peak of GPU memory."""
+        """Explains an out-of-memory error, with the peak of GPU memory; also empties torch's cache of GPU memory."""
         torch.cuda.empty_cache()
         gib = 2**30
         peak = torch.cuda.max_memory_allocated(self.device) / gib if self.device.type == "cuda" else float("nan")
@@ -320,7 +327,7 @@ class Worker:
             self._modes = [m.training for m in self._parts]
 
     def _received(self, broadcast: State) -> State:
-        """The broadcast on the device, copied once for all tasks that start from it."""
+        """The broadcast on the worker's device, copied once for all tasks that start from it."""
         if self.device.type == "cpu":
             return dict(broadcast)
         if broadcast is not self._broadcast[0]:
@@ -335,7 +342,10 @@ class Worker:
         return {name: torch.cat([(state or fresh)[name] for state in client_states]).to(self.device) for name in names}
 
     def _finite_rows(self, result: LocalResult, squares: Floats | None) -> np.ndarray:
-        """The mask of clients with finite losses and uploads, bool [C]; squares: |U_i|^2, not finite if U_i is not."""
+        """The mask of clients with finite losses and uploads, bool [C].
+
+        squares: |U_i|^2 of their updates [C], which are finite only if U_i is; None if there are no updates.
+        """
         good: np.ndarray = np.isfinite(result.losses) | np.isnan(result.last_losses) & (result.gradients == 0)
         for name, rows in result.uploads.items():
             if name == "update" and squares is not None and np.isfinite(squares).all():
@@ -380,7 +390,7 @@ class Worker:
     def local_optimizer(self, steps_per_epoch: int = 1) -> LocalOptimizer:
         """The local optimizer of a client; if `local.optimizer` is `module`, a new one from the module.
 
-        steps_per_epoch: local steps in one pass over the client's data.
+        steps_per_epoch: local steps in one pass over the client's data, for the module's schedulers.
         """
         if self.setup.optimizer != "module" or self.algorithm.own_step:
             return self.setup.inner
@@ -389,16 +399,19 @@ class Worker:
     # -- measurements ----------------------------------------------------------------------------------------
 
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> list[Logged]:
-        """The values that the module logs over each chunk."""
+        """Evaluates the broadcast model; returns the values that the module logs over each chunk."""
         self.oracle.steps.doubt()
         return self.measures.evaluate(broadcast, chunks)
 
     def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> list[tuple[float, Tensor]]:
-        """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over each group of clients, over all of their data."""
+        """For each group of clients i: (sum w_i f_i(x), sum w_i grad f_i(x) [d]).
+
+        x: the broadcast model; w_i: importance weights; f_i: mean loss over all samples of client i.
+        """
         return self.measures.objective(broadcast, groups)
 
     def client_objectives(self, broadcast: State, clients: Sequence[int]) -> list[tuple[float, Tensor]]:
-        """(f_i(x), grad f_i(x) [d]) of each of these clients, over all of its data."""
+        """(f_i(x), grad f_i(x) [d]) of each client i; f_i: mean loss over its samples; x: the broadcast model."""
         return self.measures.client_objectives(broadcast, clients)
 
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
