@@ -20,7 +20,7 @@ MOST_LOSSES = 4  # largest number of losses of client states without a finished 
 
 
 class ServerActor:
-    """An actor with the round loop, which owns the client states and carries out one run after another."""
+    """The server of a run as an actor, whose process has the round loop; it carries out one run after another."""
 
     def __init__(self) -> None:
         process.set_up()
@@ -39,11 +39,14 @@ class ServerActor:
     def rows(
         self, stored: Stored, workers: list[Any], folder: str, resume: bool, paced: bool = False
     ) -> Iterator[tuple[dict[str, Any], list[str], Any]]:
-        """Yields (metrics, messages, parameters) of each round of this experiment; parameters: None unless paced.
+        """Carries out a run; yields (metrics, messages, parameters) of each round.
 
-        stored: the experiment; workers: handles of worker actors; folder: the run directory; paced: each round waits
-        for a call of `proceed` after the previous one, and new rounds come with their parameters. If client states are
-        lost, the run continues from its newest checkpoint.
+        stored: the experiment; workers: handles of worker actors; folder: the run directory; resume: whether to start
+        from the newest checkpoint. messages: lines for the user. paced: after each round the run waits for a
+        call of `proceed`, and new rounds come with their parameters [d], which are None otherwise.
+
+        If client states are lost, the run continues from its newest checkpoint. Raises StatesLost after MOST_LOSSES
+        losses without a finished round in between.
         """
         from raylfl.runtime.workers.state_store import StatesLost
 
@@ -63,7 +66,7 @@ class ServerActor:
     def _rows(
         self, stored: Stored, workers: list[Any], folder: str, resume: bool, paced: bool
     ) -> Iterator[tuple[dict[str, Any], list[str], Any]]:
-        """Yields the items of `rows` without restarts; raises StatesLost if client states are lost."""
+        """Yields the items of `rows` up to the first loss of client states, which raises StatesLost."""
         import ray
 
         from raylfl.runtime.ray.backend import RayBackend
@@ -100,18 +103,18 @@ class ServerActor:
             run_dir.close()
 
     def proceed(self, reason: str | None) -> None:
-        """Lets a paced run continue after a round; reason: if not None, why the run ends there instead."""
+        """Continues a paced run after a round; if `reason` is not None, the run ends there for this reason."""
         self._answers.put(reason)
 
     def news(self) -> list[str]:
-        """Lines about workers since the last round or the last call; can be called during a round."""
+        """New lines for the user about workers, each returned once; can be called during a round."""
         lines = []
         while self._news:
             lines.append(self._news.popleft())
         return lines
 
     def stop(self) -> None:
-        """Ends the run after the current round, with a checkpoint."""
+        """Requests that the run ends after the current round, with a checkpoint."""
         self._asked_to_stop = True
         if self._session is not None:
             self._session.stop()
@@ -119,7 +122,7 @@ class ServerActor:
 
 @dataclass(frozen=True)
 class ActorGroup:
-    """A server actor and worker actors, and the settings with which the workers were started."""
+    """The server actor and the worker actors of a run, and the settings with which the workers were started."""
 
     server: Any
     workers: list[Any]
@@ -128,7 +131,7 @@ class ActorGroup:
 
     @staticmethod
     def start(runtime: RuntimeConfig, nodes: tuple[str | None, ...]) -> ActorGroup:
-        """Starts actors and returns at once; they import their modules as soon as Ray has processes for them."""
+        """Requests the actors from Ray and returns at once; nodes: as the field, one entry per worker."""
         from raylfl.runtime.ray.actors import start_workers
 
         return ActorGroup(_start_server(), start_workers(runtime, nodes), _share(runtime), nodes)
@@ -150,7 +153,10 @@ def _share(runtime: RuntimeConfig) -> tuple[float, float]:
 
 
 def _start_server() -> Any:
-    """Starts the server on this node, where the run directory is; a second thread serves its other methods."""
+    """Starts the server actor on this node, where the run directory is.
+
+    Its second thread runs `stop`, `news` and `proceed` during a run.
+    """
     import ray
 
     remote = ray.remote(ServerActor).options(num_cpus=0, max_concurrency=2, scheduling_strategy=_this_node())
@@ -158,7 +164,7 @@ def _start_server() -> Any:
 
 
 def _this_node() -> Any:
-    """Ray's scheduling strategy for this node; in a placement group, for the group's bundle here."""
+    """Ray's scheduling strategy for this node; in a placement group, for the group's bundle on this node."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 

@@ -1,4 +1,4 @@
-"""Worker actors: Ray actors around `Worker`, whose methods take and return packed states."""
+"""Worker actors: Ray actors around `Worker`, whose methods take and return states as numpy arrays (packed states)."""
 
 from __future__ import annotations
 
@@ -40,32 +40,32 @@ NODE_SHARE = 0.001  # amount that a worker takes of a node's custom resource, wh
 
 
 def pack(state: State) -> Packed:
-    """Converts tensors to numpy arrays, which Ray reads from shared memory without a copy."""
+    """Converts tensors to numpy arrays, which Ray reads from its object store without a copy."""
     return {name: t.contiguous().numpy() for name, t in state.items()}
 
 
 def unpack(packed: Packed) -> State:
-    """The inverse of `pack`; the tensors are read-only views of shared memory."""
+    """Converts packed arrays to tensors of the same memory, which may be shared and must not be written."""
     return {name: as_tensor(a) for name, a in packed.items()}
 
 
 def pack_roots(roots: Sequence[Roots]) -> list[Any]:
-    """`pack` for partial sums."""
+    """Converts partial sums, given for each weighted sum of a round, to numpy arrays like `pack`."""
     return [{node: row.numpy() for node, row in term.items()} for term in roots]
 
 
 def unpack_roots(packed: Sequence[Any]) -> list[Roots]:
-    """`unpack` for partial sums."""
+    """The inverse of `pack_roots`."""
     return [{node: as_tensor(row) for node, row in term.items()} for term in packed]
 
 
 class Work(NamedTuple):
     """The arguments of `WorkerActor.run` besides broadcast and client states.
 
-    keeps: whether the new states of clients are results. known: for each client, the position of its state among the
-    arguments or, if the home holds it, `HeldState.rounds`; -1: the client has no state yet. apart: whether sums are a
-    separate result, because they are too large for the first one. held: the name of the folder in which the home holds
-    states; None: states are arguments.
+    keeps: whether the call returns the new states of clients. known: for each client, the position of its state among
+    the call's arguments or, if the worker stores client states, `HeldState.rounds`; -1: the client has no state yet.
+    apart: whether sums are a separate result, because they are too large for the first one. held: the name of the
+    folder in which the worker stores client states; None: client states are arguments.
     """
 
     tasks: Sequence[Task]
@@ -79,15 +79,17 @@ class Work(NamedTuple):
 
 
 class WorkerActor:
-    """A worker as an actor.
+    """A `Worker` as a Ray actor.
 
-    Every method's first argument is `shared`, references to the experiment and, for pinned clients, to the home's
-    samples (`Stored.given`). The method builds the worker if this process has none for them. A new or restarted actor
-    therefore needs no set-up call, and an actor that takes over the clients of a lost one reads their samples.
+    The first argument of each method is `shared` = [a reference to the experiment]. If clients are pinned, it is
+    [reference, home, samples]: home is the number of the worker to which the clients are assigned, samples a reference
+    to their training samples. A method first builds the `Worker` for these arguments if this process has none. A new or
+    restarted actor therefore needs no set-up call, and an actor that replaces a lost one reads the samples of its
+    clients.
     """
 
     def __init__(self) -> None:
-        self._workers: dict[int | None, Worker] = {}  # by home: its own, and that of a lost actor
+        self._workers: dict[int | None, Worker] = {}  # by home: this actor's own, and the home of a lost actor
         self._reference: Any = None
         self._stores: dict[tuple[str, int], StateStore] = {}  # by folder and home
         self.fault = kill_point()
@@ -98,7 +100,7 @@ class WorkerActor:
 
     @torch_defaults()
     def worker(self, shared: list[Any]) -> Worker:
-        """The worker for this experiment; if clients are pinned, with the samples of the home in `shared`."""
+        """The worker for the experiment and samples in `shared`, built if this process has none for them."""
         reference, home, samples = (*shared, None, None)[:3]
         if reference != self._reference:
             self._workers, self._stores, self._reference = {}, {}, reference
@@ -110,7 +112,7 @@ class WorkerActor:
         return self._workers[home]
 
     def store(self, shared: list[Any], held: str) -> StateStore:
-        """The store of this home's client states, in Ray's folder on this node; held: as in `Work`."""
+        """The store of client states for the home in `shared`, below the folder `held` on this node."""
         home = shared[1]
         if (held, home) not in self._stores:
             context, worker = ray.get_runtime_context(), self.worker(shared)
@@ -122,19 +124,20 @@ class WorkerActor:
         return self._stores[held, home]
 
     def ping(self, shared: list[Any]) -> str:
-        """Builds the worker, so that this actor can be called; returns the id of its node."""
+        """Builds the worker, so that later calls do not wait for it; returns the id of this actor's node."""
         self.worker(shared)
         return str(ray.get_runtime_context().get_node_id())
 
     def initial(self, shared: list[Any]) -> Packed:
-        """The fields of `Initial`, packed."""
+        """The initial parameters, buffers and optimizer state: the fields of `Initial`, packed."""
         return pack(self.worker(shared).initial._asdict())
 
     def traits(self, shared: list[Any]) -> tuple[str | None, frozenset[str], Cut | None, int | None]:
         """The properties of the worker that the backend needs: (refusal, whole, cut, state bytes).
 
-        refusal: the reason why clients are not vectorised; whole: kinds of data that one worker evaluates as a whole;
-        cut: the `Cut` of a split model; state bytes: the size of one client's state, None if clients keep none.
+        refusal: the reason why clients are not vectorised, or None; whole: kinds of data (test, val, train) that one
+        worker evaluates alone; cut: the `Cut` of a split model, or None; state bytes: the size of one client's state,
+        None if clients keep no state.
         """
         worker = self.worker(shared)
         state = worker.setup.fresh_state(worker.initial)
@@ -150,8 +153,8 @@ class WorkerActor:
         """Carries out tasks; returns (reports, uploads of each task, widths, sums), then new states if requested.
 
         packed: the broadcast. work: pickled `Work`, because Ray's own pickling of small objects takes three times as
-        long. widths: floats of each upload that was added up. sums: the packed partial sums of all tasks, if uploads
-        are added up; None if they are a separate result, which is then the second.
+        long. widths: floats of one client's uploads by name, if uploads are added up; otherwise empty. sums: the packed
+        partial sums of all tasks, empty if uploads are not added up; None if they are the call's second result.
         """
         tasks, keeps, known, apart, held = Work(*pickle.loads(work))
         worker = self.worker(shared)
@@ -181,14 +184,14 @@ class WorkerActor:
         return tuple(out) if len(out) > 1 else head
 
     def join(self, shared: list[Any], count: int, *parts: list[Any]) -> list[Any]:
-        """The partial sums of several calls, added up as far as possible.
+        """Adds up the partial sums of several calls as far as the summation order allows; returns packed partial sums.
 
-        parts: in each part, the packed roots of each term. count: the number of rows of a whole sum.
+        parts: the packed partial sums of each call. count: the number of rows of a whole sum.
         """
         return pack_roots(joined([unpack_roots(part) for part in parts], count))
 
     def columns(self, shared: list[Any], count: int, pieces: int, *parts: list[Any]) -> Iterator[Any]:
-        """Yields None, then the result of `join` cut into `pieces` pieces of columns, one after the other."""
+        """Yields None, then the result of `join` cut into `pieces` ranges of columns, one range after the other."""
         yield None
         whole = [unpack_roots(part) for part in parts]
         for k in range(pieces):
@@ -207,8 +210,8 @@ class WorkerActor:
     ) -> Any:
         """Carries out the task of one client of a ring; returns (reports, uploads, new state).
 
-        previous: the broadcast if `first`, otherwise the previous upload, empty if its client failed. keeps, known,
-        held: as in `Work`.
+        previous: the broadcast if `first`, otherwise the previous upload, empty if the previous client failed. keeps,
+        known, held: as the fields of `Work`.
         """
         if not previous:
             return ClientReports.failed(task.clients, "the previous client of the ring sent nothing"), {}, {}
@@ -221,15 +224,15 @@ class WorkerActor:
             reports, uploads, new = worker.run(task, broadcast, [state])
         return reports, pack(uploads), pack(new[0]) if new and keeps else {}
 
-    # -- client states that are held here ----------------------------------------------------------------------------
+    # -- client states that this worker stores -----------------------------------------------------------------------
 
     def write_states(
         self, shared: list[Any], held: str, folder: str, key: str, files: dict[str, list[HeldState]]
     ) -> dict[str, str] | None:
-        """Writes client states to files of a checkpoint in `folder`; returns the sha256 of each file.
+        """Writes client states to files of a checkpoint in `folder`; returns file name -> sha256.
 
-        files: the states of each file, by its name. key: a text that the server has written to a file of the folder.
-        Returns None, and writes nothing, if this node does not see that text.
+        held: the name of the folder of the store. files: file name -> the states in it. key: a text that the server has
+        written to a file of the folder. Returns None, and writes nothing, if this node does not see that text.
         """
         try:
             if (Path(folder) / SEEN).read_text() != key:
@@ -248,7 +251,8 @@ class WorkerActor:
     ) -> bool:
         """Stores states from a file of a checkpoint; returns False if this node does not see that file.
 
-        mark: size and time of the file as the server sees it. Raises Damaged.
+        held: the name of the folder of the store. mark: size and modification time of the file as the server sees it.
+        Raises Damaged if the file does not fit this run.
         """
         if mark is None or mark_of(Path(path)) != mark:
             return False
@@ -258,17 +262,17 @@ class WorkerActor:
         return True
 
     def read_states(self, shared: list[Any], held: str, states: list[HeldState]) -> Packed:
-        """Returns these client states, which are held here, as rows [C, ...]."""
+        """Returns client states from this worker's store, as rows [C, ...]; held: the name of the store's folder."""
         return pack(self.store(shared, held).joined(states))
 
     def take_states(self, shared: list[Any], held: str, states: list[HeldState], rows: Packed) -> None:
-        """Stores client states that the server has read from a checkpoint; rows: their values [C, ...] by name."""
+        """Stores client states that the server has read from a checkpoint; rows: the states [C, ...] by name."""
         store, whole = self.store(shared, held), unpack(rows)
         for k, state in enumerate(states):
             store.write(state, {name: values[k : k + 1] for name, values in whole.items()})
 
     def drop_states(self, shared: list[Any], held: str) -> None:
-        """Deletes the run's client states of all homes on this node."""
+        """Deletes the client states that all workers have stored on this node under the folder name `held`."""
         shutil.rmtree(self.store(shared, held).folder.parents[1], ignore_errors=True)
 
     def at_home(self, shared: list[Any], operation: str, attempts: int, job: Any, *states: Packed) -> Any:
@@ -306,9 +310,9 @@ class WorkerActor:
 def with_store(
     worker: Worker, store: StateStore, task: Task, broadcast: State, known: int
 ) -> tuple[ClientReports, State, list[State]]:
-    """`Worker.run` for a client whose state is in `store`, which also gets the new state.
+    """Carries out the task of one client by `Worker.run`, reads its state from `store` and stores its new state there.
 
-    known: `HeldState.rounds` of the state, -1 if the client has none yet.
+    known: `HeldState.rounds` of the state; -1 if the client has no state yet. The returned list of states is empty.
     """
     (client,), started = task.clients, None if known < 0 else known
     state = None if started is None else store.read(HeldState(client, started))
@@ -319,7 +323,7 @@ def with_store(
 
 
 def attempted(worker: Worker, attempts: int, task: Task, broadcast: State, states: Sequence[State]) -> TaskResult:
-    """The result of a task, which is attempted at most `attempts` times."""
+    """Carries out a task, at most `attempts` times, until it succeeds; returns the last result."""
     for _ in range(attempts):
         result = TaskResult(task, *worker.run(task, broadcast, states))
         if not result.failed:

@@ -1,4 +1,4 @@
-"""The backend on worker actors: one call per worker and round, with broadcasts and client states by reference."""
+"""The backend on Ray: worker actors get one call per round, with broadcasts and client states by reference."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class RayBackend(Backend):
     def __init__(self, experiment: Experiment, stored: Stored, actors: Sequence[Any], notify: Callable[[str], None]):
         """A backend on these actors.
 
-        stored: `experiment` in the object store, which outlives the backend; actors: from `start_workers`; notify:
-        called with one line for the user.
+        stored: references to `experiment` in Ray's object store, where it remains after the backend is closed; actors:
+        handles from `start_workers`; notify: called with one line for the user.
         """
         runtime = experiment.config.runtime
         self.attempts, self.timeout = 1 + runtime.client_retries, runtime.client_timeout
@@ -109,7 +109,7 @@ class RayBackend(Backend):
     ) -> Deferred[list[TaskResult]]:
         """Submits the whole ring at once: each upload goes to the next worker by reference.
 
-        Only one worker of a ring is busy at a time, so an evaluation in progress gets half of the workers.
+        Only one worker of a ring is busy at a time. While an evaluation is in progress, it gets half of the workers.
         """
         chain = RingInFlight(self.channel, tasks, broadcast, client_states, received, self._ring_workers)
         return Deferred(chain.results)
@@ -118,7 +118,7 @@ class RayBackend(Backend):
         return self._halves()[0] if self._measuring else self.pool.available()
 
     def _halves(self) -> tuple[list[int], list[int]]:
-        """(workers for a ring, workers for an evaluation) while both are in progress."""
+        """Divides the available workers: (workers for a ring, workers for an evaluation at the same time)."""
         here = self.pool.available()
         middle = (len(here) + 1) // 2
         return here[:middle], here[middle:] or here
@@ -138,7 +138,7 @@ class RayBackend(Backend):
     def _objective_at_homes(
         self, broadcast: State, groups: Sequence[Sequence[int]]
     ) -> Deferred[list[tuple[float, Tensor]]]:
-        """The sums of `objective`, in the same order, from gradients that each client's home computes."""
+        """The result of `objective` for pinned clients: each client's gradient is computed by its own worker."""
         clients = [c for group in groups for c in group]
         homes = [self._stored.home_of(c) for c in clients]
         pairs = self._spread("client_objectives", broadcast, clients, [1] * len(clients), homes)
@@ -155,10 +155,10 @@ class RayBackend(Backend):
     def _spread(
         self, method: str, state: State, items: Sequence[Any], sizes: Sequence[int], homes: Sequence[int | None]
     ) -> Deferred[list[Any]]:
-        """Results of a worker's `method` on these items, in their order; state: the broadcast.
+        """Calls `method` of the workers on parts of the items; returns one result per item, in order.
 
-        homes: the home of each item; items without a home go to the workers in turn. sizes: the time limit of each
-        item, as a multiple of `client_timeout`.
+        state: the broadcast. sizes: the time limit of each item, as a multiple of `runtime.client_timeout`. homes: the
+        number of the worker that has the samples of each item; None: any worker, so these items are divided evenly.
         """
         broadcast = self._for_all(state)
         workers = self._halves()[1] if self._sequential else self.pool.available()
@@ -189,7 +189,7 @@ class RayBackend(Backend):
         return Deferred(answers)
 
     def _for_all(self, broadcast: State) -> Any:
-        """A broadcast as an argument of many calls: copied into each call if small, otherwise one shared object.
+        """The broadcast as an argument of many calls: copied into each call if small, otherwise one shared object.
 
         A tenth of Ray's size limit for values in calls is reserved for the overhead of a call.
         """
@@ -218,7 +218,7 @@ class RayBackend(Backend):
         }
 
     def drop_states(self) -> None:
-        """Deletes the client states that homes hold."""
+        """Deletes the client states that workers have stored on their nodes."""
         if self._held is not None:
             self._held.drop()
 
@@ -228,7 +228,9 @@ class RayBackend(Backend):
 
 
 def in_hands(homes: Sequence[int | None], workers: int) -> list[list[int]]:
-    """The numbers of the items in each call: one call per home; items without a home go to the workers in turn.
+    """The numbers of the items in each call: one call per home; items without a home are divided among the workers.
+
+    homes: for each item, the number of the worker that has its samples; None: any worker.
 
     >>> in_hands([None, None, 4, None, 4, 1], 2)
     [[0, 3], [1], [2, 4], [5]]

@@ -1,4 +1,4 @@
-"""The objects and settings that all calls of a run share: workers, limits of a call, storage of client states."""
+"""The objects and settings of all calls of a run: the worker pool, limits of a call, storage of client states."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class Channel:
     """Access to the workers of a run, with the settings of its calls.
 
     attempts: largest number of attempts at a task; timeout: seconds per call, None: no limit; keeps: whether clients
-    have states; state_bytes: size of one state; spills: whether all states together are too large for the server's
-    process; held: the name of the folders in which homes hold the states of their clients, None: states are sent.
+    keep a state between rounds; state_bytes: size of one client's state; spills: whether the states of all clients are
+    too large for the server's memory; held: the name of the folders in which workers store the states of their clients,
+    None if states are sent with the calls.
     """
 
     pool: WorkerPool
@@ -34,23 +35,26 @@ class Channel:
     held: str | None = None
 
     def home_of(self, task: Task) -> int | None:
-        """The home of the task's client; None: any worker can do the task. Tasks of pinned clients have one client."""
+        """The home of a task, that is the number of the worker with the samples of its client.
+
+        None: clients are not pinned, and any worker can carry out the task. Tasks of pinned clients have one client.
+        """
         stored = self.pool.stored
         return None if stored is None else stored.home_of(task.clients[0])
 
     @property
     def apart(self) -> bool:
-        """Whether nodes may not see each other's uploads, because their clients' data live apart."""
+        """Whether cluster nodes must not receive each other's uploads, because clients' data are bound to nodes."""
         stored = self.pool.stored
         return stored is not None and stored.homes is not None and any(stored.homes.nodes)
 
     @property
     def returned(self) -> bool:
-        """Whether calls return the new states of their clients."""
+        """Whether calls return the new states of their clients, instead of storing them on the worker."""
         return self.keeps and self.held is None
 
     def given(self, handles: Sequence[Handle | None]) -> tuple[list[int], list[Handle]]:
-        """(`Work.known` of the clients with these states, the states that are arguments of the call).
+        """Prepares client states for a call: (`Work.known` of the clients, the states that are arguments of the call).
 
         handles: one per client, None for a client without a state so far.
         """
@@ -61,11 +65,11 @@ class Channel:
         return [-1 if h is None else next(place) for h in handles], there
 
     def left(self, task: Task) -> list[Handle]:
-        """The handles of the states that the task's clients leave at their home; none if states are not held there."""
+        """The handles of the new states that a task's clients have stored on their worker; empty if none are stored."""
         return [HeldState(client, task.round + 1) for client in task.clients] if self.keeps and self.held else []
 
     def stored(self, states: Sequence[Any]) -> list[Any]:
-        """References to new client states, which go to the object store if this process has no room (`spills`)."""
+        """References to new client states, which are moved to Ray's object store if `spills`."""
         if not self.spills:
             return list(states)
         self.traffic.given(states, self.traffic.here)

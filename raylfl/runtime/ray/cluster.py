@@ -1,4 +1,4 @@
-"""The Ray cluster of a run (the caller's, one at a given address, or a new one) and the actors of the run."""
+"""The Ray cluster of a run (the caller's, the one at a given address, or a new one) and the actors of the run."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ class RayLost(RaylflError):
 
 @dataclass
 class Connection:
-    """The connection of this process to Ray, shared by all of its runs, also in other threads.
+    """The connection of this process to Ray, shared by all runs of the process, also in other threads.
 
-    ours: whether this process started Ray, and ends it after the last use. head: Ray's own processes in that case.
+    ours: whether this process connected to Ray, and disconnects after the last use. head: the processes of Ray's head
+    if this process also started the cluster; otherwise empty.
     """
 
     ours: bool
@@ -46,7 +47,7 @@ _users = 0  # number of clusters in use
 
 
 class Cluster:
-    """Ray and its actors for the runs of a `with` block, kept from one run to the next."""
+    """The connection to Ray and the actors for the runs of a `with` block, kept from one run to the next."""
 
     def __init__(self, runtime: RuntimeConfig):
         self.runtime = runtime
@@ -56,7 +57,7 @@ class Cluster:
         self._answered = 0.0
 
     def ready(self) -> None:
-        """Connects to Ray, once: to the caller's Ray, a given cluster, or a new Ray on this machine."""
+        """Connects to Ray unless connected: to the caller's Ray, a given cluster, or a new Ray on this machine."""
         global _connection, _users
         if self._connection is not None:
             return
@@ -85,9 +86,9 @@ class Cluster:
         return Connection(ours=True, head=[child for child in _children(HEAD) if child.pid not in others])
 
     def take_actors(self, runtime: RuntimeConfig, setup: WorkerSetup) -> ActorGroup:
-        """The actors for a run; the caller passes them to `give_back` or dismisses them.
+        """The actors for a run: kept ones if they fit its settings, otherwise new ones.
 
-        Raises BadConfig if they do not fit on the cluster.
+        The caller passes them to `give_back` or dismisses them. Raises BadConfig if the cluster lacks the resources.
         """
         self.ready()
         nodes = nodes_of_workers(runtime, setup, resources_here())
@@ -103,15 +104,16 @@ class Cluster:
         self._group = group
 
     def lost(self) -> psutil.Process | None:
-        """The ended process of the Ray that this process started; None if none has ended."""
+        """The first process of Ray's head that has ended, if this process started Ray; otherwise None."""
         head = [] if self._connection is None else self._connection.head
         return next((p for p in head if not p.is_running() or p.status() == psutil.STATUS_ZOMBIE), None)
 
     def check(self) -> None:
-        """Checks that Ray is alive. Raises RayLost for this run's own Ray, RaylflError for a given cluster.
+        """Checks that Ray is alive.
 
-        Ray itself would end this process without a message on how to continue: some seconds after the end of its
-        raylet, and a minute after the end of the head's gcs_server.
+        Raises RayLost if this process started Ray, RaylflError for a cluster at a given address. Without this check,
+        Ray would end this process with no message on how to continue: some seconds after the end of Ray's process
+        raylet, and a minute after the end of Ray's process gcs_server.
         """
         if (process := self.lost()) is not None:
             raise RayLost(f"process {process.pid} of Ray has ended unexpectedly")
@@ -126,7 +128,7 @@ class Cluster:
             raise RaylflError(f"the Ray cluster at {address} has not answered for {SILENT_SECONDS} s")
 
     def start_again(self) -> None:
-        """Connects to a new Ray, without actors, in place of one that died; another run may have started it already."""
+        """Connects to a new Ray, without actors, after the loss of the old one; another run may have started it."""
         import ray
 
         global _connection
@@ -138,7 +140,7 @@ class Cluster:
             self._connection = _connection
 
     def end(self) -> None:
-        """Ends the actors; the last user also ends Ray if this process started it."""
+        """Ends the actors; the last `Cluster` in use also ends the connection, and Ray if this process started it."""
         global _connection, _users
         if self._group is not None:
             self._group.dismiss()
@@ -164,7 +166,10 @@ _enclosing: ContextVar[Cluster | None] = ContextVar("the cluster of the enclosin
 
 @contextmanager
 def cluster_for(runtime: RuntimeConfig) -> Iterator[Cluster]:
-    """A context with the cluster of the enclosing block, or with a new cluster that ends with this block."""
+    """A context with the `Cluster` of the enclosing `cluster_for` block or, if there is none, with a new `Cluster`.
+
+    A new one ends with this block.
+    """
     enclosing = _enclosing.get()
     if enclosing is not None:
         yield enclosing

@@ -1,6 +1,6 @@
-"""Local work of a cohort in flight: shares of its tasks go to the workers; lost and failed tasks are repeated.
+"""A cohort's local work in flight: its tasks are divided into calls to workers; lost and failed tasks are repeated.
 
-Rings have calls of their own (`raylfl.runtime.ray.ring`).
+Cohorts of a ring, which work in sequence, have other calls (`raylfl.runtime.ray.ring`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ Share = list[int]  # the numbers of the tasks in one call
 
 
 class CohortInFlight:
-    """The calls of a cohort, in waves of one call per worker: a call that kills its worker then affects no other."""
+    """The calls of a cohort, in waves of at most one call per worker.
+
+    A call that kills its worker then affects no other call.
+    """
 
     def __init__(
         self, channel: Channel, tasks: Sequence[Task], broadcast: Any, states: Sequence[Sequence[Handle | None]]
     ):
-        """Sends the first wave; broadcast: packed, or a reference to it; states: the client states of each task."""
+        """Sends the first wave; broadcast: packed, or a reference; states: handles of each task's client states."""
         self.channel, self.tasks, self.broadcast, self.states = channel, tasks, broadcast, states
         self.done: dict[int, TaskResult] = {}
         self.parts = list[Part]()  # partial sums that are still on the workers
@@ -38,7 +41,10 @@ class CohortInFlight:
         self._send(self._first_shares())
 
     def results(self) -> list[TaskResult]:
-        """Waits for the results, repeating failed tasks; returns them in task order. The first has the partial sums."""
+        """Waits for the results of all tasks, repeating failed tasks; returns the results in task order.
+
+        If uploads were added up, the first result has the partial sums of all tasks.
+        """
         while self.wave:
             again: list[Share] = []
             for share, sent, answer in zip(self.wave, self.sent, self.channel.pool.results(self.sent), strict=True):
@@ -51,7 +57,7 @@ class CohortInFlight:
         return [self.done[k] for k in range(len(self.tasks))]
 
     def _fetch_sums(self) -> list[Share]:
-        """Adds up the partial sums of all calls; returns the tasks whose sums were lost with their node, as shares."""
+        """Adds up the partial sums of all calls; returns the tasks whose sums were lost with a node, one per share."""
         parts, arrived, self.parts, self.arrived = self.parts, self.arrived, [], []
         if not (parts or arrived) or (plan := self.tasks[0].sums) is None:
             return []
@@ -60,7 +66,7 @@ class CohortInFlight:
         return [[k] for k in lost]
 
     def _first_shares(self) -> list[Share]:
-        """The first shares: one per home if clients are pinned, otherwise at most one per worker."""
+        """Divides all tasks into shares, one per call: if clients are pinned by their worker, otherwise by load."""
         by_home: dict[int | None, Share] = {}
         for k in range(len(self.tasks)):
             by_home.setdefault(self._home([k]), []).append(k)
@@ -72,7 +78,10 @@ class CohortInFlight:
         return self.channel.home_of(self.tasks[share[0]])
 
     def _send(self, shares: list[Share]) -> None:
-        """Sends one share to each available worker, shares of pinned clients to their home; other shares wait."""
+        """Sends at most one share of tasks to each available worker; the remaining shares wait for the next wave.
+
+        A share of pinned clients is sent to the clients' worker or, while it is lost, to a worker in its place.
+        """
         pool = self.channel.pool
         here = pool.available() if shares else []
         self.wave, self.waiting = list[Share](), list[Share]()
@@ -99,9 +108,9 @@ class CohortInFlight:
         return Call("run", (work, self.broadcast, *given), returns, channel.timeout, self._home(share))
 
     def _sums_apart(self, tasks: Sequence[Task]) -> bool:
-        """Whether the sums of these tasks are too large for an answer, and become separate objects.
+        """Whether the sums of these tasks are too large for the call's answer, and become a separate object.
 
-        A worker of their node can join such objects; if one is lost, only its tasks are repeated.
+        A worker can join such objects on its node. If an object is lost, only its tasks are repeated.
         """
         plan, broadcast = tasks[0].sums, self.broadcast
         if plan is None or not isinstance(broadcast, Mapping):
@@ -110,7 +119,7 @@ class CohortInFlight:
         return vectors * max((vector.nbytes for vector in broadcast.values()), default=0) > 0.9 * direct_bytes()
 
     def _take(self, share: Share, sent: Sent, answer: Any) -> None:
-        """Stores the results of one share; answer: the result of its call."""
+        """Stores the results of one share of the tasks; sent, answer: its call and the result of the call."""
         if isinstance(answer, WorkerLost):
             for k in share:
                 self.done[k] = TaskResult(self.tasks[k], ClientReports.failed(self.tasks[k].clients, answer.reason))
@@ -134,9 +143,10 @@ class CohortInFlight:
             self.parts.append(Part(others[0], sent.worker, node, added, max(widths.values())))
 
     def _failed(self, share: Share, answer: Any) -> list[Share]:
-        """The failed tasks of a share that are repeated, as shares of one task.
+        """The failed tasks of a share that have attempts left, each as a share of its own.
 
-        If the worker of several tasks was lost, it is unknown which task was the cause.
+        If a worker is lost during several tasks, this counts as no attempt, because the task that was the cause is
+        unknown.
         """
         shared = isinstance(answer, WorkerLost) and len(share) > 1
         failed = [k for k in share if self.done[k].failed]
@@ -146,7 +156,10 @@ class CohortInFlight:
 
 
 def in_tree_order(tasks: Sequence[Task]) -> list[int] | None:
-    """The order of tasks in which the tree of the round's sums adds neighbours first; None: uploads are rows."""
+    """The order of tasks in which neighbours are added first when the round's uploads are summed in a tree.
+
+    None if uploads are not added up by workers.
+    """
     plan = tasks[0].sums if tasks else None
     if plan is None:
         return None
@@ -156,10 +169,11 @@ def in_tree_order(tasks: Sequence[Task]) -> list[int] | None:
 
 
 def shares(loads: Sequence[int], workers: int, order: Sequence[int] | None = None) -> list[Share]:
-    """At most one share of the tasks per worker; loads: the load of each task; order: from `in_tree_order`.
+    """Divides the tasks into at most one share per worker; each share is in task order.
 
-    Shares are ranges of `order` if their loads need not exceed 1.05 times the largest load of `even_shares`. Otherwise,
-    or if order is None, they are `even_shares`. Each share is in task order.
+    loads: the load of each task. order: from `in_tree_order`. Shares are ranges of `order` if this is possible with
+    loads of at most 1.05 times the largest load of `even_shares`. Otherwise, or if order is None, they are
+    `even_shares`.
     """
     even = even_shares(loads, workers)
     if order is None:
@@ -176,7 +190,7 @@ def shares(loads: Sequence[int], workers: int, order: Sequence[int] | None = Non
 
 
 def even_shares(loads: Sequence[int], workers: int) -> list[Share]:
-    """Shares of about equal load, each in task order; the largest task goes first, to the least loaded worker."""
+    """Shares of about equal load: each task, largest first, is given to the least loaded worker; in task order."""
     heap = [(0, w) for w in range(workers)]
     dealt: list[Share] = [[] for _ in range(workers)]
     for k in sorted(range(len(loads)), key=lambda k: -loads[k]):

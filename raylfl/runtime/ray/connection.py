@@ -1,4 +1,4 @@
-"""Connections to Ray: starts a cluster for the run or joins a given one, with clear errors if that fails."""
+"""Connections to Ray: starts a cluster for the run, or connects to a given one."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
 def address_of(runtime: RuntimeConfig) -> str | None:
-    """The address of a given cluster; None if the run starts its own."""
+    """The address of the cluster to connect to, from the config or RAY_ADDRESS; None if the run starts a cluster."""
     return runtime.address or os.environ.get("RAY_ADDRESS") or None
 
 
 def direct_bytes() -> int:
-    """The size in bytes up to which the cluster sends values within calls and results, from the environment."""
+    """The size in bytes up to which Ray sends values within calls and results; larger values are separate objects."""
     return int(os.environ.get(DIRECT, 100 * 2**10))
 
 
@@ -51,7 +51,7 @@ def direct_bytes() -> int:
 
 
 def join(runtime: RuntimeConfig, address: str) -> None:
-    """Connects to the cluster at this address. Raises BadConfig with the reason if that fails."""
+    """Connects to the Ray cluster at this address; raises BadConfig with the reason if that fails."""
     import ray
     from ray.exceptions import RayError
 
@@ -68,7 +68,10 @@ def join(runtime: RuntimeConfig, address: str) -> None:
 
 
 def listens(address: str, seconds: float = 5.0) -> bool:
-    """Whether a process accepts connections at host:port; True for addresses of another form (`auto`, `ray://...`)."""
+    """Whether a process accepts connections at the address host:port.
+
+    True for addresses of another form (`auto`, `ray://...`), which are not tested.
+    """
     place = _host_and_port(address)
     if place is None:
         return True
@@ -80,9 +83,10 @@ def listens(address: str, seconds: float = 5.0) -> bool:
 
 
 def speaks_grpc(address: str) -> bool:
-    """Whether a gRPC server, such as Ray's head, listens at host:port: it answers with a SETTINGS frame of HTTP/2.
+    """Whether a gRPC server, such as Ray's head, listens at the address host:port.
 
-    True if this cannot be tested: for addresses of another form, and if Ray encrypts its connections.
+    Such a server answers with a SETTINGS frame of HTTP/2. True if this cannot be tested: for addresses of another form,
+    and if Ray encrypts its connections.
     """
     place = _host_and_port(address)
     if place is None or os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
@@ -101,7 +105,7 @@ def _host_and_port(address: str) -> tuple[str, int] | None:
 
 
 def _reason(error: BaseException) -> str:
-    """The reason why Ray did not connect, from the chain of exceptions behind Ray's own."""
+    """The reason why Ray did not connect, from an exception of Ray and the chain of its causes."""
     texts: list[str] = []
     cause: BaseException | None = error
     while cause is not None:
@@ -133,7 +137,7 @@ def _environment(name: str, value: str) -> Iterator[None]:
 
 
 def start(runtime: RuntimeConfig) -> list[str]:
-    """Starts Ray on this machine; returns a line for the user about each unusual location.
+    """Starts Ray on this machine; returns a line for the user about each unusual location of Ray's files.
 
     Raises BadConfig if Ray cannot start.
     """
@@ -157,9 +161,10 @@ def start(runtime: RuntimeConfig) -> list[str]:
 
 
 def ray_folder() -> tuple[Path | None, list[str]]:
-    """(folder for Ray's sockets and logs, lines for the user if it is not the usual one); None: Ray's own choice.
+    """(folder for Ray's sockets and logs, lines for the user if it is not Ray's default); None: Ray's default.
 
-    The path of a Unix socket has at most 107 bytes on Linux, of which Ray needs 66 below its folder.
+    The default is not used if it cannot be written or is too long: the path of a Unix socket has at most 107 bytes on
+    Linux, of which Ray needs 66 below its folder. Raises BadConfig if no folder can be used.
     """
     usual = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp") / "ray"
     problem = _unusable(usual)
@@ -185,10 +190,10 @@ def _unusable(folder: Path) -> str | None:
 
 
 def store_bytes(runtime: RuntimeConfig) -> tuple[int, list[str]]:
-    """(bytes of the object store, lines for the user if shared memory is too small and Ray uses the disk).
+    """(bytes of Ray's object store, lines for the user if shared memory is too small and Ray uses the disk).
 
-    The default is 0.3 of the machine's memory, limited by free shared memory; it is allocated as it is used.
-    The data, two rounds of uploads and the client states should fit, because Ray spills the rest to disk.
+    The default is 0.3 of the machine's memory, but at most 0.9 of the free shared memory. It is allocated when it is
+    used. The data, two rounds of uploads and the client states should fit, because Ray spills other objects to disk.
     """
     import psutil
 

@@ -1,4 +1,4 @@
-"""Errors of Ray: the lost actor or object behind an error, and the reason why an actor could not start."""
+"""Interpretation of Ray's errors: the lost actor or object at the root of an error, and why an actor cannot start."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from raylfl.extras import missing_package
 
 
 def loss_behind(error: Exception) -> Exception:
-    """The lost actor or lost object at the root of `error`.
+    """The exception about a lost actor or a lost object at the root of `error`.
 
-    Any other root cause is raised again as it was in the actor (or in an actor that it called). Raises RaylflError for
-    an actor that could not start, because a restart would fail as well.
+    Any other root cause is raised, as it was raised in an actor. Raises RaylflError for an actor that could not start,
+    because a restart would fail as well.
     """
     cause = error
     while isinstance(inner := getattr(cause, "cause", None), Exception):

@@ -1,4 +1,7 @@
-"""Client states that stay at the homes of pinned clients; homes write them to checkpoints, and get them on a resume."""
+"""States of pinned clients, which stay on the node of the client's worker, and their transfer to and from checkpoints.
+
+The home of a pinned client is the worker that has its samples.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +29,20 @@ END_SECONDS = 3.0  # time limit for deleting files at the end of a run
 
 
 class HeldStates:
-    """The client states of a run at their homes; the server has only their handles (`HeldState`)."""
+    """Access to client states that are stored by the clients' home workers; the server has handles (`HeldState`)."""
 
     def __init__(self, channel: Channel, notify: Callable[[str], None], before: int):
-        """Access to the states at their homes.
+        """Access to the states of a run.
 
-        notify: called with a line for the user; before: largest number of calls of local work for which a call waits.
+        notify: called with a line for the user. before: the largest number of calls of local work for which a call of a
+        home may have to wait; it extends the time limit.
         """
         self.channel, self.notify = channel, notify
         self._limit = None if channel.timeout is None else before * channel.timeout + FILE_SECONDS
         self._told = False
 
     def write(self, states: Sequence[HeldState], folder: Path) -> dict[str, str]:
-        """Makes the homes write these states into a checkpoint's folder; returns the sha256 of each file.
+        """Makes the homes write these states into a checkpoint's folder; returns file name -> sha256.
 
         If a home cannot see the folder, the server collects its states and writes them, one file at a time.
         """
@@ -69,9 +73,10 @@ class HeldStates:
         return sums
 
     def load(self, path: Path, clients: set[int], rounds: int) -> dict[int, HeldState] | None:
-        """Makes the homes read these clients' states from a file of a checkpoint; returns handles.
+        """Makes the homes read these clients' states from a file of a checkpoint; returns client -> handle.
 
-        rounds: the number of rounds before the checkpoint. Returns None if a home cannot see the file. Raises Damaged.
+        Clients without a state in the file are left out. rounds: the number of rounds before the checkpoint. Returns
+        None if a home cannot see the file. Raises Damaged if the file does not fit this run.
         """
         held = {client: HeldState(client, rounds) for client in clients_in(path) if client in clients}
         mark = mark_of(path)
@@ -79,7 +84,7 @@ class HeldStates:
         return held if all(self._results("load_states", calls)) else None
 
     def take(self, states: Mapping[int, State], rounds: int) -> dict[int, HeldState]:
-        """Sends client states from a checkpoint after `rounds` rounds to their homes; returns handles."""
+        """Sends client states from a checkpoint after `rounds` rounds to their homes; returns client -> handle."""
         held = {client: HeldState(client, rounds) for client in states}
         calls = {}
         for home, own in self._by_home(list(held.values())).items():
@@ -90,7 +95,7 @@ class HeldStates:
         return held
 
     def drop(self) -> None:
-        """Deletes the files on all nodes whose workers answer in time; other files are deleted with Ray's folder."""
+        """Deletes the stored states on all nodes whose workers answer within END_SECONDS; errors are ignored."""
         pool = self.channel.pool
         with suppress(Exception):  # must not change the outcome of the run
             sent = [pool.submit(w, Call("drop_states", (self.channel.held,))) for w in pool.ready()]
@@ -106,12 +111,12 @@ class HeldStates:
         return homes
 
     def _results(self, method: str, calls: Mapping[int, tuple[Any, ...]]) -> list[Any]:
-        """The results of a call of `method` at each home; calls: arguments by home. Lost calls are repeated."""
+        """Calls `method` at each home, repeating lost calls; returns the results; calls: home -> arguments."""
         pool, held = self.channel.pool, self.channel.held
         sent: list[Sent] = pool.send(
             [Call(method, (held, *given), 1, self._limit, home) for home, given in calls.items()]
         )
         try:
             return pool.with_retries(sent, self.channel.attempts)
-        except (OSError, Damaged) as error:  # in a worker: Ray's copy of it has no reason
+        except (OSError, Damaged) as error:  # from a worker: Ray's copy of the exception lacks its reason
             raise getattr(error, "cause", error) from None

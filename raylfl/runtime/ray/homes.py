@@ -1,4 +1,4 @@
-"""Calls for blocks of nodes at their homes: the same worker in every round, or another one while it is lost."""
+"""Calls for blocks of nodes of a graph: a block has the same worker in every round, or another one while it is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ class HomesInFlight:
         self.sent = self._send(calls)
 
     def results(self) -> list[Any]:
-        """Waits for the result of each call, [a value, *references to rows]."""
+        """Waits for the results of all calls; returns [a value, *references to states] for each call.
+
+        Local work whose worker was lost in every attempt gets failed reports; other calls then raise RaylflError.
+        """
         out = self.channel.pool.results(self.sent)
         for _ in range(self.channel.attempts):
             lost = [k for k, answer in enumerate(out) if isinstance(answer, WorkerLost)]

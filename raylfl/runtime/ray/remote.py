@@ -1,4 +1,4 @@
-"""A run on Ray in the process that starts it, which receives the rounds and restarts lost actors."""
+"""The driver of a run on Ray: receives the rounds from the server actor, and restarts lost actors."""
 
 from __future__ import annotations
 
@@ -27,16 +27,18 @@ Rows = Generator[Item, str | None, None]
 
 
 def rows(experiment: Experiment, run_dir: RunDirectory, resume: bool, paced: bool = False) -> Rows:
-    """Yields (metrics, messages, parameters) of each round; restarts lost actors from the newest checkpoint.
+    """Carries out a run on Ray; yields (metrics, messages, parameters) of each round.
 
-    `paced`, and a reason sent to the generator, have the same meaning as in `inprocess.rows`.
+    resume: whether to start from the newest checkpoint. messages: lines for the user. A reason (text) sent to the
+    generator ends the run after the yielded round. paced: new rounds come with their parameters [d]; otherwise, and for
+    rounds before a resume, these are None. After the loss of the server, the run continues from the newest checkpoint.
     """
     with cluster_for(experiment.config.runtime) as cluster:
         yield from RemoteRun(cluster, experiment, run_dir, resume, paced).rows()
 
 
 class RemoteRun:
-    """The rounds of a run whose server is an actor, which continue after the loss of that actor or of the run's Ray."""
+    """Carries out a run whose server is an actor; continues it after the loss of the actor, or of the run's own Ray."""
 
     def __init__(
         self, cluster: Cluster, experiment: Experiment, run_dir: RunDirectory, resume: bool, paced: bool = False
@@ -74,7 +76,7 @@ class RemoteRun:
                 self.resume = True
 
     def _attempt(self) -> Rows:
-        """The rounds of one server actor, until the end of the run or the loss of the actor."""
+        """Yields the rounds that one server actor carries out, until the end of the run or the loss of the actor."""
         from raylfl.runtime.ray.stored import Stored
 
         group = self._group = self.cluster.take_actors(self.experiment.config.runtime, self.experiment.setup)
@@ -109,7 +111,7 @@ class RemoteRun:
                 group.dismiss()
 
     def _items(self, stream: Any) -> Iterator[Item]:
-        """The values of a stream as they arrive; Ray's own processes are checked in between."""
+        """Yields the values of a stream as they arrive; checks Ray's own processes between them."""
         import ray
 
         checked = heard = time.monotonic()
@@ -149,7 +151,7 @@ class RemoteRun:
         self._restarts += 1
 
     def _stop(self) -> None:
-        """Ends the run after the current round. Raises KeyboardInterrupt if there was no round yet."""
+        """Requests that the run ends after the current round; raises KeyboardInterrupt before the first round."""
         if self._seen < 0:  # the server may still be starting
             raise KeyboardInterrupt
         self._asked_to_stop = True

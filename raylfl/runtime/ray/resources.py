@@ -1,4 +1,4 @@
-"""The number of workers that fit on a cluster, with the arithmetic in the error if they do not."""
+"""The number of workers for which a cluster has the resources, and the errors if it has too few."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raylfl.runtime.ray.connection import address_of
 
 
 def count_workers(runtime: RuntimeConfig, clients: int, resources: dict[str, float]) -> int:
-    """The number of worker actors of a run. Raises BadConfig, with the arithmetic, if resources do not suffice."""
+    """The number of worker actors of a run; raises BadConfig if the cluster's resources are too few."""
     fit, wanted, share = workers_that_fit(runtime, resources), runtime.workers or 1, runtime.gpus_per_worker
     if fit < wanted:
         cpus, gpus = resources.get("CPU", 0.0), resources.get("GPU", 0.0)
@@ -30,9 +30,9 @@ def count_workers(runtime: RuntimeConfig, clients: int, resources: dict[str, flo
 
 
 def nodes_of_workers(runtime: RuntimeConfig, setup: WorkerSetup, resources: dict[str, float]) -> tuple[str | None, ...]:
-    """For each worker, the name of the nodes on which it must run; None: any node.
+    """For each worker, the custom resource that names the nodes on which it must run; None: any node.
 
-    Raises BadConfig if the workers cannot fit.
+    Raises BadConfig if the cluster lacks a named node, or resources for the workers.
     """
     names = sorted(set(setup.nodes or ()))
     missing = [name for name in names if name not in resources]
@@ -52,12 +52,12 @@ def nodes_of_workers(runtime: RuntimeConfig, setup: WorkerSetup, resources: dict
 
 
 def homes_of(setup: WorkerSetup, workers: int) -> Homes | None:
-    """The homes of the clients; None unless they are pinned."""
+    """The homes of pinned clients: the worker that has a client's samples; None if clients are not pinned."""
     return Homes.of(setup.population.sizes, workers, setup.nodes) if setup.pinned else None
 
 
 def workers_that_fit(runtime: RuntimeConfig, resources: dict[str, float]) -> int:
-    """The number of workers for which these resources suffice, without regard to other uses of the cluster."""
+    """The number of workers for which these resources suffice if the cluster has no other use."""
     gpus, share = resources.get("GPU", 0.0), runtime.gpus_per_worker
     by_cpus = math.floor(resources.get("CPU", 0.0) / runtime.cpus_per_worker + 1e-9)
     if share == 0:
@@ -68,13 +68,13 @@ def workers_that_fit(runtime: RuntimeConfig, resources: dict[str, float]) -> int
 
 
 def has_room(runtime: RuntimeConfig, homes: Homes | None, resources: dict[str, float]) -> bool:
-    """Whether the resources suffice for one worker, and include every node name under which there are data."""
+    """Whether the resources suffice for one worker, and include every named node that has clients' data."""
     names = {name for name in homes.nodes if name} if homes is not None else set()
     return workers_that_fit(runtime, resources) > 0 and names <= resources.keys()
 
 
 def check_resources(runtime: RuntimeConfig, clients: int) -> None:
-    """Checks that the workers can fit on the caller's Ray or on this machine; raises BadConfig if not.
+    """Checks that the caller's Ray, or else this machine, has resources for the workers; raises BadConfig if not.
 
     A cluster at a given address is not checked.
     """
@@ -88,7 +88,7 @@ def check_resources(runtime: RuntimeConfig, clients: int) -> None:
 
 
 def resources_here() -> dict[str, float]:
-    """Resources for workers: the cluster's or, in a placement group, the group's without the calling process's own."""
+    """The resources for workers: of the cluster or, in a placement group, of the group without this process's share."""
     import ray
 
     group = ray.util.get_current_placement_group()

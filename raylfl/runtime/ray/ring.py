@@ -1,4 +1,4 @@
-"""A cohort of a ring in flight: each task starts from the previous upload, which is passed by reference."""
+"""The local work of a ring in flight: each client starts from the previous client's upload, passed by reference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
 
 
 class RingInFlight:
-    """The calls of one ring, submitted at once; after a failed call the remaining tasks are submitted again."""
+    """The calls of one ring, one per client, submitted at once; after a failure, later calls are submitted again."""
 
     def __init__(
         self,
@@ -29,9 +29,10 @@ class RingInFlight:
         received: Sequence[bool],
         workers: Callable[[], list[int]],
     ):
-        """Submits the ring.
+        """Submits the tasks, each with one client, in the order of the ring.
 
-        received: whether the upload of each task reaches the next client. workers: returns the workers to use.
+        states: handles of each task's client states. received: whether the upload of each task reaches the next client.
+        workers: returns the numbers of the workers to use.
         """
         self.workers = workers
         self.channel, self.tasks, self.states, self.received = channel, tasks, states, received
@@ -45,7 +46,7 @@ class RingInFlight:
         self.links = self._hand_out()
 
     def results(self) -> list[TaskResult]:
-        """The results in task order; only the one with the last received upload has uploads."""
+        """Waits for the results; returns them in task order. Only the last received result has uploads."""
         while len(self.done) < len(self.tasks):
             for link in self.links:
                 if not self._take(link):
@@ -57,7 +58,7 @@ class RingInFlight:
         return self.done
 
     def _hand_out(self) -> list[Sent]:
-        """Submits the tasks without a result, each with a reference to the upload of the previous task."""
+        """Submits the tasks that have no result, each with a reference to the newest received upload before it."""
         channel, here = self.channel, self.workers()
         links, previous = [], self.last
         for k in range(len(self.done), len(self.tasks)):
@@ -72,7 +73,7 @@ class RingInFlight:
         return links
 
     def _take(self, link: Sent) -> bool:
-        """Stores the result of the next task; returns False if the remaining tasks must be submitted again."""
+        """Stores the result of the next task, from its call; returns False if later tasks must be submitted again."""
         channel, k = self.channel, len(self.done)
         answer = channel.pool.results([link])[0]
         lost = isinstance(answer, WorkerLost)

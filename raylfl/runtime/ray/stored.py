@@ -1,4 +1,4 @@
-"""A run's experiment in Ray's object store; for pinned clients, the samples of each home are separate objects."""
+"""A run's experiment in Ray's object store; for pinned clients, the samples of each worker are separate objects."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from raylfl.runtime.ray.resources import homes_of
 
 @dataclass(frozen=True)
 class Stored:
-    """References to an experiment, from which `given` makes the first argument of every call of a worker.
+    """References to an experiment in Ray's object store, as arguments of calls of workers.
 
-    experiment: has no training samples if clients are pinned. homes: the homes of pinned clients. parts: the training
-    samples of each home; samples that are read by index are represented by their indices. key: a random name of these
-    objects.
+    experiment: a reference to the experiment, without training samples if clients are pinned. homes: the workers to
+    which pinned clients are assigned, None if clients are not pinned. parts: a reference to the training samples of
+    each of these workers; samples that are read by index are stored as indices. key: a random name of these objects.
     """
 
     experiment: Any
@@ -31,7 +31,7 @@ class Stored:
 
     @staticmethod
     def put(experiment: Experiment, workers: int) -> Stored:
-        """Puts the experiment into the object store, for this number of workers."""
+        """Puts the experiment into the object store; workers: their number, among which pinned clients are divided."""
         setup, homes = experiment.setup, homes_of(experiment.setup, workers)
         if homes is None:
             return Stored(ray.put(experiment))
@@ -40,16 +40,19 @@ class Stored:
         return Stored(ray.put(rest), homes, tuple(ray.put(samples_of(setup, homes, w)) for w in range(workers)))
 
     def given(self, home: int) -> list[Any]:
-        """The first argument of a call with the samples of this home; Ray does not resolve references inside a list."""
+        """The first argument `shared` of a `WorkerActor` method: a list, in which Ray does not resolve references.
+
+        home: the number of the worker to which the call's clients are assigned; ignored if clients are not pinned.
+        """
         return [self.experiment] if self.homes is None else [self.experiment, home, self.parts[home]]
 
     def home_of(self, client: int | None) -> int | None:
-        """The home of a client; None: any worker can do the work."""
+        """The number of the worker to which a client is assigned; None: any worker can do the client's work."""
         return None if self.homes is None or client is None else int(self.homes.home[client])
 
 
 def samples_of(setup: WorkerSetup, homes: Homes, worker: int) -> SampleSet:
-    """The samples of the clients whose home is this worker; without such samples, two samples for trial steps."""
+    """The training samples of the clients assigned to this worker; if it has none, two samples for trial steps."""
     shards = [setup.shards[int(c)] for c in homes.clients(worker)]
     own = np.sort(np.concatenate(shards)) if shards else setup.trial
     return setup.train.part(own if len(own) else setup.trial)

@@ -1,8 +1,9 @@
-"""Transfer of partial sums to the server: each node joins its own sums, and nodes divide the rest by columns.
+"""Transfer of partial sums to the server: sums on one node are joined there, then nodes divide the columns.
 
-The columns of a sum are independent. If several nodes have partial sums, a worker of each node joins them and cuts the
-result into pieces of columns, one piece per node. Each node receives its piece from all other nodes, completes these
-columns, and sends them to the server. The server thus receives one vector per sum, and all links carry about the same.
+The columns of a sum are independent. If several nodes have partial sums, a worker on each node joins the node's sums
+and cuts the result into pieces of columns, one piece per node. Each node receives its piece from all other nodes,
+completes these columns, and sends them to the server. The server thus receives one vector per sum, and all links carry
+about the same number of bytes.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ FLOAT = 4  # bytes
 
 @dataclass(frozen=True)
 class Part:
-    """The partial sums of one call: a reference to the packed roots, the worker, and the tasks that they add up.
+    """The partial sums that one call has left in its node's object store.
 
-    node: the worker's node; width: floats of the longest vector.
+    reference: to the packed sums (`pack_roots`); worker, node: where the call ran; tasks: the tasks whose uploads are
+    added up; width: floats of the longest vector.
     """
 
     reference: Any
@@ -40,10 +42,10 @@ class Part:
 
 
 def fetch(channel: Channel, parts: Sequence[Part], count: int) -> tuple[list[list[Roots]], list[int]]:
-    """(the roots of these partial sums, the tasks whose uploads were lost with their node).
+    """Fetches partial sums; returns (partial sums, joined where possible, and the tasks whose uploads were lost).
 
-    count: the number of rows of a whole sum. Workers join the parts in their nodes' object stores. If that fails, the
-    server fetches each part.
+    count: the number of rows of a whole sum. Workers join the parts on their node first. If that fails, the server
+    fetches each part.
     """
     longest, nodes = max((part.width for part in parts), default=0) * FLOAT, by_node(parts)
     if longest <= direct_bytes():
@@ -62,10 +64,10 @@ def fetch(channel: Channel, parts: Sequence[Part], count: int) -> tuple[list[lis
 
 
 def _by_columns(channel: Channel, nodes: Sequence[Sequence[Part]], pieces: int, count: int) -> list[Roots] | None:
-    """The joined roots of the parts of several nodes; None: a worker or an object was lost.
+    """The joined partial sums of several nodes; None if a worker or an object was lost.
 
-    nodes: the parts of each node. pieces: number of pieces of columns, each completed on a different node. count: the
-    number of rows of a whole sum.
+    nodes: the parts of each node. pieces: the number of ranges of columns, each completed on a different node. count:
+    the number of rows of a whole sum.
     """
     cuts = [Call("columns", (count, pieces, *references(own)), 1 + pieces) for own in nodes]
     cut = _answers(channel, nodes, cuts)
@@ -77,7 +79,7 @@ def _by_columns(channel: Channel, nodes: Sequence[Sequence[Part]], pieces: int, 
 
 
 def _answers(channel: Channel, nodes: Sequence[Sequence[Part]], calls: Sequence[Call]) -> list[Any]:
-    """The result of one call per node, carried out by the worker of the node's first part; None: it was lost."""
+    """The results of one call per node, carried out by the worker of the node's first part; None for a lost call."""
     sent = [channel.pool.submit(own[0].worker, call) for own, call in zip(nodes, calls, strict=True)]
     out = list[Any]()
     for call in sent:
@@ -93,7 +95,7 @@ def _answers(channel: Channel, nodes: Sequence[Sequence[Part]], calls: Sequence[
 
 
 def _each(channel: Channel, parts: Sequence[Part]) -> tuple[list[list[Roots]], list[int]]:
-    """Fetches the parts one by one; returns (their roots, the tasks of lost parts)."""
+    """Fetches the parts one by one; returns (partial sums of each part, tasks of lost parts)."""
     found, lost = list[Any](), list[int]()
     for part in parts:
         try:
@@ -106,7 +108,7 @@ def _each(channel: Channel, parts: Sequence[Part]) -> tuple[list[list[Roots]], l
 
 
 def references(parts: Sequence[Part]) -> list[Any]:
-    """The references to the packed roots of these parts."""
+    """The references to the packed partial sums of these parts."""
     return [part.reference for part in parts]
 
 

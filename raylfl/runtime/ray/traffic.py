@@ -1,4 +1,4 @@
-"""Counters of the bytes that calls send to workers and back."""
+"""Counters of the bytes that are sent to workers and back."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Traffic:
     once per call. Repeated local work counts again. Tensors and reports count; the overhead of a call, a few hundred
     bytes, does not.
 
-    between_nodes: bytes sent from one node to another, in calls, in results, and as objects of which the node of a call
-    has no copy (by Ray's record of their sizes and places); without the samples at the start of a run. here: the
-    server's node.
+    here: the server's node. sent, received: bytes to and from workers. between_nodes: bytes sent from one cluster node
+    to another: in calls, in results, and as objects of which the node of a call has no copy, by Ray's record of
+    objects. The samples that are sent at the start of a run are not counted.
     """
 
     here: str | None = None
@@ -44,7 +44,7 @@ class Traffic:
         self.received += received
 
     def given(self, values: Sequence[Any], node: str | None) -> None:
-        """Counts the bytes sent to this node for these arguments of a call: values in this process, and references."""
+        """Counts the bytes that a call's arguments (values or references) add between nodes; node: of the call."""
         for value in values:
             if not isinstance(value, ray.ObjectRef):
                 self.crossed(weight(value), self.here, node)
@@ -60,9 +60,10 @@ class Traffic:
                 self.between_nodes += size
 
     def answered(self, value: Any, others: Sequence[Any], node: str | None) -> None:
-        """Counts the bytes that go to the server as results of a call on this node: `value`, and small `others`.
+        """Counts the bytes sent between nodes for the results of a call; node: of the call.
 
-        Ray may list the place of a large result late, or never for a node that joined after the loss of another one.
+        value: the first result; others: references to the other results, of which small ones are sent at once. The node
+        of large ones is stored here, because Ray may list it late, or never if the node joined after a loss.
         """
         small = 0
         for other in others:
@@ -76,11 +77,11 @@ class Traffic:
         self.crossed(weight(value) + small, node, self.here)
 
     def crossed(self, size: int, source: str | None, target: str | None) -> None:
-        """Counts `size` bytes that went from one node to another; none if they are the same."""
+        """Counts `size` bytes sent from node `source` to node `target`; nothing if they are the same node."""
         self.between_nodes += size * (source != target)
 
     def take(self) -> dict[str, int]:
-        """The counters as metrics; they are reset to 0."""
+        """Returns the counters as metrics, and resets them to 0."""
         counts = {
             "traffic/sent_bytes": self.sent,
             "traffic/received_bytes": self.received,
@@ -92,13 +93,13 @@ class Traffic:
 
 
 def located(reference: Any) -> tuple[list[str], int]:
-    """(the nodes that have the object in their store, its bytes); no nodes and 0 bytes before the object exists."""
+    """(nodes that have the object in their store, its bytes); ([], 0) before the object exists."""
     found = get_local_object_locations([reference])[reference]
     return found["node_ids"], found["object_size"] or 0
 
 
 def weight(value: Any) -> int:
-    """The bytes of the arrays and numbers in a packed value; references and texts count 0."""
+    """The bytes of all arrays and numbers in a value and its nested parts; references and texts count 0."""
     if isinstance(value, (np.ndarray, Tensor)):
         return int(value.nbytes)
     if isinstance(value, ClientReports):

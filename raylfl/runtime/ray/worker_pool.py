@@ -1,8 +1,8 @@
 """The worker pool of a run: available workers, calls in flight, and calls whose worker died or hung.
 
 Ray restarts a lost actor by calling its constructor, and a call may have been carried out although its result was lost.
-Every call can therefore be repeated: its result depends only on its arguments and on the client states that homes hold,
-and a call keeps the held state from which it started.
+Every call can therefore be repeated: its result depends only on its arguments and on client states that workers have
+stored, and a call does not overwrite the stored state from which it starts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_STARTS = 8  # consecutive failed starts of a worker after which the run end
 class Call:
     """A call of a worker: method, arguments, number of returned values, and time limit in seconds (None: no limit).
 
-    home: the home of the clients whose samples the call needs; None: any worker can carry it out.
+    home: the number of the worker that has the samples of the call's clients; None: any worker can carry it out.
     """
 
     method: str
@@ -54,16 +54,16 @@ class Sent:
 
 @dataclass(frozen=True)
 class WorkerLost:
-    """The result of a call whose worker died or hung; `reason` is for the user."""
+    """The result of a call whose worker died or hung; reason: a text for the user."""
 
     reason: str
 
 
 class WorkerPool:
-    """The worker actors of one run, which share an experiment by reference.
+    """The worker actors of one run, which get the experiment by reference.
 
-    The home of a pinned client is the number of a worker. While this worker is lost, another one with access to the
-    same samples reads them and takes over.
+    If clients are pinned, each client is assigned to a worker, whose number is the client's home. While this worker is
+    lost, another one that can read the same samples replaces it.
     """
 
     def __init__(
@@ -77,13 +77,14 @@ class WorkerPool:
         """A pool of these actors.
 
         stored: the experiment, the first argument of every call; notify: called with one line for the user; has_room:
-        returns whether the cluster has the resources for a worker; traffic: counts the bytes of calls.
+        returns whether the cluster has the resources for a worker; traffic: counts the bytes of calls. The constructor
+        waits for the first worker, and then at most START_SECONDS for the other ones.
         """
         self.actors, self.stored, self.notify, self.has_room = list(actors), stored, notify, has_room
         self.traffic = Traffic() if traffic is None else traffic
         self.nodes: list[str | None] = [None] * len(actors)  # the node of each worker that has been available
-        self.holds_states = False  # whether homes hold states of their clients on their node
-        self._residence: dict[int, str | None] = {}  # the node of a home's states
+        self.holds_states = False  # whether workers store states of their clients on their node
+        self._residence: dict[int, str | None] = {}  # home -> node of its last call, with its stored states
         self._restarts = [0] * len(actors)
         self._starting = {w: self._ping(w) for w in range(len(actors))}
         self._ping_at: dict[int, float] = {}  # the time of the next ping of workers that Ray is restarting
@@ -105,15 +106,15 @@ class WorkerPool:
         return Sent(call, worker, self._restarts[worker], [references] if call.returns == 1 else references)
 
     def send(self, calls: Sequence[Call], workers: Sequence[int] = ()) -> list[Sent]:
-        """Submits each call to its home; calls without a home go to these workers (default: all available) in turn."""
+        """Submits each call to its home; calls without a home are divided among `workers` (default: all available)."""
         here = workers or self.available()
         return [self.submit(self.place(call.home, here[k % len(here)]), call) for k, call in enumerate(calls)]
 
     def place(self, home: int | None, otherwise: int) -> int:
-        """The worker for a call with this home: the home or, while it is lost, one that can read the same samples.
+        """The worker for a call with this home: the home or, while it is lost, a worker that can read the same samples.
 
-        If the home holds client states on a node, the worker is on that node as long as the node is alive. otherwise:
-        the worker for a call without a home.
+        If client states of the home are stored on a node, a worker on that node is chosen if there is one and the node
+        is alive. otherwise: the worker to return if `home` is None.
         """
         if home is None:
             return otherwise
@@ -125,15 +126,15 @@ class WorkerPool:
         return worker
 
     def hosts(self, home: int) -> bool:
-        """Whether a worker for calls with this home can be called now."""
+        """Whether the home, or a worker in its place, can be called now."""
         return self._is_home(home) or not set(self._alternatives(home)).isdisjoint(self.ready())
 
     def _is_home(self, home: int) -> bool:
-        """Whether the home itself can be called, on the node where it was called last."""
+        """Whether the home itself can be called, and is on the node that carried out its last call."""
         return home not in self._starting and self._residence.get(home) in (None, self.nodes[home])
 
     def _alternatives(self, home: int) -> Sequence[int]:
-        """The workers for calls with this home, the home itself among them."""
+        """The workers that can carry out calls with this home, on the node of its stored states if possible."""
         assert self.stored is not None
         assert self.stored.homes is not None
         if self._is_home(home):
@@ -146,7 +147,7 @@ class WorkerPool:
         return [None] if self.stored is None else self.stored.given(home)
 
     def results(self, sent: Sequence[Sent]) -> list[Any]:
-        """The results in the order of the calls: the returned value, or `WorkerLost` if the call was lost.
+        """Waits for the results, in the order of the calls: the returned value, or `WorkerLost` if the call was lost.
 
         A call with several returned values gives [the first value, *references to the others].
         """
@@ -174,7 +175,7 @@ class WorkerPool:
         return [value, *sent.references[1:]] if sent.call.returns > 1 else value
 
     def with_retries(self, sent: Sequence[Sent], attempts: int) -> list[Any]:
-        """The results of calls in flight; lost calls are repeated on the restarted worker or another.
+        """Waits for the results of calls in flight; repeats lost calls on any worker that can carry them out.
 
         Raises RaylflError if a call is lost `attempts + 1` times.
         """
@@ -191,7 +192,7 @@ class WorkerPool:
         return out
 
     def call(self, method: str, *arguments: Any, attempts: int) -> Any:
-        """The result of one call to any available worker."""
+        """Calls any available worker and waits for the result; a lost call is repeated `attempts` times at most."""
         return self.with_retries(self.send([Call(method, arguments)]), attempts)[0]
 
     # -- availability ------------------------------------------------------------------------------------------
@@ -202,7 +203,8 @@ class WorkerPool:
         among: returns the workers to choose from; None: all workers.
 
         Ray restarts lost workers by itself, slowly on a busy machine. The wait has no limit as long as the cluster has
-        room for a worker; a line for the user reports it every half minute.
+        resources for a worker, and is reported to the user every half minute. Raises RaylflError if the cluster lacks
+        the resources for NO_ROOM_SECONDS.
         """
         began = noticed = room_seen = time.monotonic()
         while not (here := self._of(among)):
@@ -247,9 +249,10 @@ class WorkerPool:
         return [w for w in range(len(self)) if w not in self._starting]
 
     def _start_failed(self, worker: int, error: RayActorError) -> None:
-        """Pings the worker again, later if Ray is restarting it. Raises RaylflError if no attempt can succeed.
+        """Pings a worker again whose ping has failed, after a pause if the worker is unavailable.
 
-        If Ray answers that it is restarting the worker, however slowly, this does not count as a failed start.
+        Raises RaylflError if its constructor failed, or after MOST_STARTS failed starts. An answer of Ray that it is
+        restarting the worker does not count as a failed start.
         """
         if error.actor_init_failed:
             raise RaylflError(f"worker {worker} could not be started: {reason_of_start(error)}") from error
@@ -269,7 +272,7 @@ class WorkerPool:
     # -- losses ------------------------------------------------------------------------------------------------
 
     def _note_death(self, sent: Sent, error: Exception) -> WorkerLost:
-        """Records the loss of a worker; other workers take its work until Ray has restarted it."""
+        """Records the loss of a worker, whose calls other workers carry out until Ray has restarted it."""
         first = lines_of(error)[0]
         self._note_loss(sent, f"worker {sent.worker} was lost ({first}): other workers take its work")
         return WorkerLost(f"the worker was lost: {first}")
@@ -282,14 +285,14 @@ class WorkerPool:
         return WorkerLost(reason)
 
     def _note_loss(self, sent: Sent, news: str) -> None:
-        """Records the restart of a worker, once if several calls were lost with it; news: a line for the user."""
+        """Records the restart of a worker, only once if it had several calls; news: a line for the user."""
         if self._restarts[sent.worker] == sent.restart:
             self._restarts[sent.worker] += 1
             self._starting[sent.worker] = self._ping(sent.worker)
             self.notify(news)
 
     def dismiss(self) -> None:
-        """Ends the actors. Safe to call twice."""
+        """Ends the actors; may be called twice."""
         for actor in self.actors:
             ray.kill(actor)
         self.actors = []
