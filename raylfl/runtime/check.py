@@ -1,4 +1,4 @@
-"""The trial before a run: one training step and one evaluation on two samples, in the calling process."""
+"""The check before a run: one training step and one evaluation on two samples, in the calling process."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ WARM_UP_SECONDS = 60.0  # added to runtime.client_timeout
 
 
 def check(experiment: Experiment) -> None:
-    """Runs one training step and one evaluation on two samples, without Ray.
+    """Checks an experiment by one training step and one evaluation on two samples, without Ray.
 
     Raises BadConfig if model, data, algorithm, participation or resources do not fit together. Adds warnings about the
-    model to the experiment.
+    model to `experiment.warnings`.
     """
     check_sampling(experiment)
     if experiment.config.runtime.backend == "ray":
@@ -65,7 +65,7 @@ def check(experiment: Experiment) -> None:
 
 
 def _not_logged(worker: Worker, config: EvalConfig) -> list[str]:
-    """Warnings, one line each, about hooks and logged values of the module that a run does not call or record."""
+    """Warnings, one line each, about the module's code that a run does not call, record or reset as Lightning would."""
     module, evaluator = worker.flat.module, worker.evaluator
     lines = [f"{name} is not called: {HOOKS[name].note}" for name in overridden(module, "ignored")]
     measures_clients = config.clients or config.participants or config.random_clients
@@ -88,16 +88,16 @@ def _not_logged(worker: Worker, config: EvalConfig) -> list[str]:
 
 
 def _patience(setup: WorkerSetup) -> float | None:
-    """The time limit in seconds of each call of the user's code; None: no limit.
+    """The time limit in seconds of each call of the user's code in this check; None: no limit.
 
-    It is longer than in a run, because first calls are slow.
+    It is WARM_UP_SECONDS longer than in a run, because first calls are slow.
     """
     timeout = setup.runtime.client_timeout
     return None if timeout is None else timeout + WARM_UP_SECONDS
 
 
 def _on_two_samples(setup: WorkerSetup) -> WorkerSetup:
-    """The worker setup reduced to one client with the first two samples that have an owner, on the CPU."""
+    """A copy of the setup, reduced to one client on the CPU with the first two samples that belong to a client."""
     train = _try("the data's first batch cannot be made", lambda: _few(setup.train, setup.shards.indices[:2]))
     measured = {"test": setup.test, "val": setup.val}
     for kind, samples in measured.items():
@@ -135,7 +135,7 @@ def _try_training(worker: Worker, label: str) -> None:
 
 
 def _local_step(worker: Worker, batch: Batch) -> None:
-    """One local step with its hooks, by the local optimizer."""
+    """Takes one local step on this batch with the local optimizer, and calls the module's hooks."""
     worker.attributes.restore()
     x, optimizer = worker.oracle.workspace(1).copy_(worker.x0), worker.local_optimizer()
     state = x.new_zeros(1, optimizer.width(worker.flat.width))
@@ -171,9 +171,9 @@ def _evaluated(worker: Worker, chunk: Chunk) -> None:
 
 
 def _try(text: str, make: Callable[[], T], seconds: float | None = None) -> T:
-    """The result of `make`. Raises BadConfig if it fails or takes more than `seconds`.
+    """The result of `make()`; raises BadConfig if the call fails or takes more than `seconds`.
 
-    text: the beginning of the message; the first line of the error follows.
+    text: the beginning of the message, before the first line of the error.
     """
     try:
         with time_limit(seconds):

@@ -1,8 +1,9 @@
 """Fault injection: kill points at which tests end a process, to check that no work is lost.
 
-RAYLFL_FAULT names a file of lines `phase:round`. The first process that reaches one of these points removes the line
-and ends as by `kill -9`, so that each line kills once. Phases: draw, train, collect, aggregate, commit, log, checkpoint
-in the process of the round loop; work (before a worker's part of a round) and worked (after it) in workers on Ray.
+RAYLFL_FAULT is the path of a file with lines `phase:round`. The first process that reaches one of these points removes
+its line and ends as by `kill -9`, so that each line kills one process. The phases in the process of the round loop are
+draw, train, collect, aggregate, commit, log and checkpoint. The phases in workers on Ray are work (before the local
+work of a call) and worked (after it).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ VARIABLE = "RAYLFL_FAULT"
 
 
 def kill_point() -> Fault:
-    """The function to call at each phase of a round; it does nothing if RAYLFL_FAULT is not set."""
+    """The function to call at the start of each phase of a round; it does nothing if RAYLFL_FAULT is not set."""
     if VARIABLE not in os.environ:
         return lambda phase, r: None
     path = Path(os.environ[VARIABLE])

@@ -1,4 +1,4 @@
-"""A run in the calling process: the session of `runtime.session`, without Ray."""
+"""A run in the calling process, without Ray."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ def rows(
     paced: bool = False,
     make: Callable[[WorkerSetup], LocalBackend] | None = None,
 ) -> Generator[tuple[Metrics, list[str], Tensor | None], str | None, None]:
-    """Yields (metrics, messages, parameters) of each round; a reason sent to the generator ends the run there.
+    """Carries out a run; yields (metrics, messages, parameters) of each round.
 
-    paced: new rounds come with their parameters [d]; otherwise, and for rounds before a resume, these are None. fault:
-    called at each phase of a round, for tests. make: creates the backend; None: a backend with one worker.
+    A reason (text) sent to the generator ends the run after the yielded round. resume: whether to start from the newest
+    checkpoint. messages: lines for the user. paced: new rounds come with their parameters [d]; otherwise, and for
+    rounds before a resume, these are None. fault: called at the start of each phase of a round, for tests. make:
+    creates the backend; None: `LocalBackend`, with one worker.
     """
     backend = (make or LocalBackend)(experiment.setup)
     try:

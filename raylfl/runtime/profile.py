@@ -1,7 +1,8 @@
-"""Timings of a round's phases and of the forms of the gradient oracle: `raylfl profile CONFIG`.
+"""Timings of a round under each form of local work, and of the round's phases: `raylfl profile CONFIG`.
 
-`runtime.vectorize: auto` and `runtime.layout: auto` follow fixed rules, because a choice by timing would make results
-depend on the machine's load. This module measures the forms, so that you can set the fastest in the config.
+A form is a pair of the settings `runtime.vectorize` and `runtime.layout`. Their value `auto` stands for a fixed rule,
+because a choice by timing would make results depend on the machine's load. This module measures all forms, so that you
+can set the fastest in the config.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ KERNELS = 12  # number of operators shown
 
 @dataclass(frozen=True)
 class Timing:
-    """The timing of one setting of the oracle.
+    """The timing of rounds under one pair of settings `runtime.vectorize` and `runtime.layout`.
 
-    rule: whether `auto` selects this setting. seconds: duration of each round. phases: name -> median duration in
-    seconds. steps_per_round: local steps of all clients in a round, on average.
+    rule: whether `auto` selects these settings. seconds: the duration of each round. phases: name -> median duration in
+    seconds. steps_per_round: the mean number of local steps of all clients in a round.
     """
 
     vectorize: str
@@ -60,7 +61,7 @@ class Timing:
 
 
 class Candidate:
-    """A federation in this process under one setting, and the durations of its rounds."""
+    """A run in this process under one pair of settings `vectorize` and `layout`, and the durations of its rounds."""
 
     def __init__(self, experiment: Experiment, vectorize: Vectorize, layout: Layout):
         runtime = replace(experiment.config.runtime, vectorize=vectorize, layout=layout)
@@ -74,7 +75,7 @@ class Candidate:
 
     @property
     def form(self) -> tuple[bool, str]:
-        """(whether local work is vectorised, memory layout), as actually used."""
+        """(whether local work is vectorised, memory layout), as the worker uses them."""
         return self.backend.one_by_one is None, self.backend.worker.layout
 
     def _stamp(self, phase: str, r: int) -> None:
@@ -98,11 +99,11 @@ class Candidate:
 def profile(
     experiment: Experiment, rounds: int
 ) -> tuple[list[Timing], list[dict[str, Any]], tuple[Timing, StepProfile] | None]:
-    """Measures the forms of the gradient oracle on rounds of this experiment; rounds: how many of each form.
+    """Measures rounds of this experiment under each distinct form of local work (`vectorize` and `layout`).
 
-    Returns the timings, fastest form first; the operators of the fastest form (see `kernels`); and, for the fastest
-    form that replays recorded steps, its timing and the profile of its step, None if there is no such form. Everything
-    runs in this process, with the config's number of threads.
+    rounds: the number of measured rounds of each form. Returns (timings, fastest form first; rows of `kernels` for the
+    fastest form; timing and step profile of the fastest form that replays recorded steps, None if no form does).
+    Everything runs in this process, with the config's number of threads.
     """
     rule = Candidate(experiment, "auto", "auto").form
     candidates: dict[tuple[bool, str], Candidate] = {}
@@ -129,9 +130,10 @@ def profile(
 
 
 def kernels(candidate: Candidate) -> list[dict[str, Any]]:
-    """The operators that take the most CPU time in one round, KERNELS at most, as rows of a table.
+    """Runs one round; returns the operators that take the most CPU time in it, at most KERNELS, as rows of a table.
 
-    Each row has the number of calls, their milliseconds without nested calls, and the share of all operators' time.
+    Each row has an operator's number of calls, their milliseconds without nested calls, and their share of the time of
+    all operators in percent.
     """
     from torch.profiler import ProfilerActivity, profile
 

@@ -1,4 +1,4 @@
-"""A run in the process of the round loop, from its first round or newest checkpoint to its summary."""
+"""A run in the process of the round loop, from its first round or its newest checkpoint to summary.json."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ MOST_SAMPLES, MOST_CLIENTS = 2_000_000, 10_000  # partition.json is omitted abov
 
 
 class Interrupted(RaylflError):
-    """The run was stopped on request; its state is in a checkpoint."""
+    """A run was stopped on request; its state is in a checkpoint."""
 
 
 class Session:
-    """Runs an experiment in a run directory; `stop` may be called from another thread.
+    """Carries out the run of an experiment, and writes its records and checkpoints into a run directory.
 
-    fault: called at each phase of a round, for tests; None: `kill_point`.
+    fault: called at the start of each phase of a round, for tests; None: `kill_point()`. `stop` may be called from
+    another thread.
     """
 
     def __init__(self, experiment: Experiment, backend: Backend, run_dir: RunDirectory, fault: Fault | None = None):
@@ -55,31 +56,35 @@ class Session:
         self.checkpoints = Checkpoints(run_dir, experiment, self.say)
         self.messages: list[str] = []
         self.early = EarlyStop(experiment.config.stop)
-        self.fresh = False  # whether the newest row is from this session, not from before a resume
+        self.fresh = False  # whether the newest yielded row was computed here, and not before a resume
         self._stop = threading.Event()
 
     def say(self, text: str) -> None:
-        """Adds a line to log.txt and to the messages of the next round."""
+        """Adds a line to log.txt and to `messages`, which the user sees with the next round."""
         self.run_dir.log(text)
         self.messages.append(text)
 
     def stop(self) -> None:
-        """Requests a stop: after the current round a checkpoint is written and Interrupted raised."""
+        """Requests a stop: after the current round, `rows` writes a checkpoint and raises Interrupted."""
         self._stop.set()
 
     @property
     def params(self) -> torch.Tensor:
-        """The parameters [d] after the newest round that `rows` yielded, on the CPU."""
+        """A copy of the server's parameters [d] after the newest round that `rows` has yielded, on the CPU."""
         params: torch.Tensor = self.federation.state.server["x"].detach().to("cpu", copy=True)
         return params
 
     def end(self, reason: str | None) -> None:
-        """Ends the run after the newest round that `rows` yielded, as early stopping does; None: no effect."""
+        """Ends the run after the newest round that `rows` has yielded, as early stopping does; no effect if None."""
         if reason is not None and self.early.reason is None:
             self.early.reason = reason
 
     def rows(self, resume: bool) -> Iterator[Metrics]:
-        """Yields the metrics of each round once it is recorded; a resumed run first yields its earlier metrics."""
+        """Carries out the run; yields the metrics of each round after the round is recorded.
+
+        resume: whether to start from the newest checkpoint; the metrics of the rounds before it are yielded first.
+        Raises Interrupted after `stop`.
+        """
         config = self.e.config
         started = time.perf_counter()
         self.run_dir.claim()
@@ -121,8 +126,8 @@ class Session:
     def _next(self, rounds: Iterator[Done]) -> Done | None:
         """Carries out the next round and returns its records; None after the last round.
 
-        If a stop was requested, saves the state and raises Interrupted instead; after an error, saves the state if it
-        is that of a whole round.
+        If a stop was requested, saves the state and raises Interrupted instead. If the round raises an error, saves the
+        state before it raises the error again, unless the state was already being changed by the round.
         """
         state = self.federation.state
         if self._stop.is_set() and state.round < self.e.config.top.rounds:
@@ -138,8 +143,8 @@ class Session:
     def _write_down(self, metrics: Metrics, row: Row, graph_line: str | None) -> None:
         """Appends a round to the record files.
 
-        If these were deleted or moved, tries to save the state, then raises Displaced.
-        graph_line: the line of topology.jsonl; None for methods with a server.
+        row: of participation.jsonl. graph_line: of topology.jsonl; None for methods with a server. If the record files
+        were deleted or moved, tries to save the state, then raises Displaced.
         """
         self.run_dir.append("participation.jsonl", encode_row(row))
         if graph_line is not None:
@@ -153,7 +158,7 @@ class Session:
             raise
 
     def _save_after_an_error(self) -> None:
-        """Saves the state; a second error is only logged, because the first error is raised."""
+        """Saves the state after an error; an error of this save is only reported, so that the first one is raised."""
         try:
             self.checkpoints.save(self.federation.collected(), self.backend)
         except Exception as error:
@@ -177,7 +182,7 @@ class Session:
             self.checkpoints.save(self.federation.collected(), self.backend)
 
     def _finish(self, seconds: float) -> None:
-        """Writes final.pt and summary.json, which mark a complete run."""
+        """Writes final.pt and summary.json at the end of a run; seconds: the duration of the run in this process."""
         self.run_dir.verify()
         state = self.federation.state
         params = state.server["x"].cpu()
@@ -217,7 +222,10 @@ class Session:
         self.run_dir.log(f"finished after {state.round} rounds")
 
     def _write_edges(self) -> dict[str, Any] | None:
-        """Writes edges.csv and returns the busiest link; does neither if no floats along links are known."""
+        """Writes edges.csv; returns the link with the most floats, as an entry of summary.json.
+
+        If floats were not counted from the first round on, or nothing was sent, writes nothing and returns None.
+        """
         links = self.federation.state.links
         if links is None:
             self.say(f"no {EDGES}: the run was resumed from a checkpoint that has no floats of links")
@@ -230,15 +238,15 @@ class Session:
 
 
 def fingerprint(params: torch.Tensor) -> str:
-    """The sha256 of the bytes of the parameters, equal for equal runs."""
+    """The sha256 of the bytes of the parameters, which is equal for runs with the same bits."""
     return hashlib.sha256(np.ascontiguousarray(params.numpy()).tobytes()).hexdigest()
 
 
 def write_records(experiment: Experiment, run_dir: RunDirectory) -> None:
     """Writes the files of a run directory before the first round.
 
-    These are config.yaml, partition.json (MOST_SAMPLES samples at most), and partition_counts.json, the samples per
-    client and class (MOST_CLIENTS clients at most).
+    These are config.yaml, partition.json (only for at most MOST_SAMPLES samples), and partition_counts.json, the
+    number of samples per client and class (only for data with labels and at most MOST_CLIENTS clients).
     """
     run_dir.write_config(experiment.config.resolved)
     split, labels = experiment.split, experiment.labels

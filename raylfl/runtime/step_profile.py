@@ -1,4 +1,4 @@
-"""The profile of a recorded local step: for each call of an operator its time, and that at the machine's peak."""
+"""The profile of a recorded local step: the time of each operator call, and its least time on this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ SQUARE, STREAM = 768, 2**15  # sizes of the matrix product and of the copy that 
 
 @dataclass(frozen=True)
 class Peak:
-    """The peak of one thread: operations per second in a large matrix product, bytes per second within the caches."""
+    """The peak rates of one thread on this machine.
+
+    operations: multiplications and additions per second in a large matrix product; bytes: bytes read and written per
+    second by a copy within the caches.
+    """
 
     operations: float
     bytes: float
@@ -40,10 +44,10 @@ class Peak:
 
 @dataclass(frozen=True)
 class StepProfile:
-    """The times of a recorded step.
+    """The times of a recorded local step.
 
-    calls: the step's calls in order, each a row with its microseconds `us` and those at the machine's peak, `us at
-    peak`. seconds: the time of one whole replay, with Python between the calls.
+    calls: one row for each operator call in order, with its time `us` and its time at the machine's peak rates, `us at
+    peak`, in microseconds. seconds: the time of one whole replay, including Python code between the calls.
     """
 
     calls: list[dict[str, Any]]
@@ -51,19 +55,19 @@ class StepProfile:
 
     @property
     def kernels(self) -> float:
-        """Seconds within the calls."""
+        """The seconds of all operator calls together."""
         return float(sum(row["us"] for row in self.calls)) / 1e6
 
     @property
     def at_peak(self) -> float:
-        """Seconds that the calls would take at the machine's peak."""
+        """The seconds that all operator calls would take at the machine's peak rates."""
         return float(sum(row["us at peak"] for row in self.calls)) / 1e6
 
 
 def step_profile(worker: Worker, peak: Peak | None = None) -> StepProfile | None:
-    """The profile of the recorded step that the worker has replayed most; None if it replays none.
+    """The profile of the recorded step that the worker has replayed most often; None if it has replayed none.
 
-    peak: the machine's peak; None: it is measured.
+    peak: the machine's peak rates; None: they are measured.
     """
     steps, indices = worker.loop.steps, worker.setup.shards.indices
     for kind in sorted(steps.kinds.values(), key=lambda kind: -kind.used):
@@ -95,10 +99,10 @@ def _profiled(worker: Worker, program: Program, content: Any, peak: Peak) -> Ste
 
 
 def at_peak(call: Call, geometry: dict[int, Geometry], peak: Peak) -> float:
-    """The seconds that a call takes at the machine's peak; 0 for views.
+    """The seconds that an operator call takes at the machine's peak rates; 0 for views.
 
-    This is the larger of the times for its operations and for the bytes of its arguments and results. geometry: number
-    of a value in the recording -> its shape and dtype.
+    This is the larger one of two times: for its operations, and for the bytes of its arguments and results. geometry:
+    number of a value in the recording -> its shape and dtype.
     """
     if call.views:
         return 0.0

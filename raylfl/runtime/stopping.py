@@ -1,4 +1,4 @@
-"""Signal handling: the first Ctrl-C or SIGTERM ends a run after its current round, the second one at once."""
+"""Signal handling: the first Ctrl-C or SIGTERM ends a run after the current round, the second one at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTICE = b"raylfl: stopping after this round, with a checkpoint; once more ends 
 def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
     """A context in which the first SIGINT or SIGTERM calls `stop`, and the second raises KeyboardInterrupt.
 
-    `stop` may raise, too.
+    An exception that `stop` raises is raised in the context.
     """
     asked = False
 
@@ -35,7 +35,7 @@ def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """A context in which SIGTERM raises KeyboardInterrupt, as SIGINT does; handlers set meanwhile are undone."""
+    """A context in which SIGTERM raises KeyboardInterrupt, as SIGINT does; its end restores the former handler."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -46,9 +46,9 @@ def sigterm_interrupts() -> Iterator[None]:
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """A context that raises TimeoutError after `seconds`; no effect outside the main thread.
+    """A context in which TimeoutError is raised after `seconds`, and again after each further `seconds`.
 
-    If the error was caught inside, it is raised again after another `seconds`.
+    No effect if `seconds` is None, or outside the main thread.
     """
     if seconds is None or not _in_main_thread():
         yield
@@ -67,7 +67,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
 
 @contextmanager
 def _handled(handle: Handler, *numbers: int) -> Iterator[None]:
-    """A context in which `handler` handles the signals with these numbers; no effect outside the main thread."""
+    """A context in which `handle` handles the signals with these numbers; no effect outside the main thread."""
     if not _in_main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""A preview of a config's rounds without training: sampled clients, received uploads and local steps."""
+"""A preview of the rounds of a run without training: sampled clients, received uploads and local steps."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from raylfl.runtime.round.plan import Planner
 
 
 def draw_rows(experiment: Experiment) -> list[Row]:
-    """The rows of participation.jsonl that a run of this config would write.
+    """The rows of participation.jsonl that a run of this experiment would write.
 
-    Raises BadConfig for a method that samples clients by their updates.
+    Raises BadConfig for a method that samples clients by the norms of their updates.
     """
     planner, algorithm = Planner(experiment), experiment.algorithm
     if algorithm.samples_by_norm:

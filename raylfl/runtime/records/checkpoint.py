@@ -1,16 +1,16 @@
 """Checkpoints: the state of a run on disk, written to a temporary folder, synced and renamed.
 
 checkpoints/round_000100/ holds
-    server.pt           the algorithm's server state, buffers, counters
-    clients_000.pt ...  only the client states that changed since the previous checkpoint, some megabytes per file:
-                        {"clients": int64 [C], "states": {name: [C, ...]}}; pinned clients' states are
-                        written by the workers that hold them
+    server.pt           the algorithm's server state, the module's buffers, counters
+    clients_000.pt ...  only the client states that changed since the previous checkpoint, up to 64 MiB per file:
+                        {"clients": int64 [C], "states": {name: [C, ...]}}; states that workers have stored
+                        (pinned clients) are written by these workers
     manifest.json       sha256 of every file, the round, the definition of the run (its config and sha256, the sha256
                         of the partition), versions, size and sha256 of the record files up to this round, and the
                         checkpoint that holds each client's newest state
-A checkpoint is complete once its folder has its final name. The newest `keep` checkpoints are kept, and every older
-one that still holds the newest state of a client. If a checkpoint or its records are damaged, the previous one is used,
-with a warning.
+A checkpoint is complete once its folder has its final name. The newest `checkpoint.keep` checkpoints are kept, and
+every older one that still has the newest state of a client. If a checkpoint or its records are damaged, the previous
+checkpoint is used, with a warning.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SAME_BITS = ("raylfl", "torch", "numpy")  # packages whose version may change th
 
 
 class Checkpoints:
-    """The checkpoints of one run directory."""
+    """Writes, verifies and reads the checkpoints in one run directory."""
 
     def __init__(self, run_dir: RunDirectory, experiment: Experiment, warn: Callable[[str], None]):
         """The checkpoints of this experiment; warn: called with each warning, one line for the user."""
@@ -63,15 +63,16 @@ class Checkpoints:
 
     @property
     def folder(self) -> Path:
-        """The folder checkpoints/ in the run directory's current place."""
+        """The folder checkpoints/ in the run directory, also after the directory was moved."""
         return self.run_dir.path / "checkpoints"
 
     # -- writing ---------------------------------------------------------------------------------------------
 
     def save(self, state: FederationState, backend: Backend) -> None:
-        """Writes the checkpoint of `state`, unless it exists, and deletes those no longer needed.
+        """Writes the checkpoint of `state` unless it exists, and deletes checkpoints that are no longer needed.
 
-        Raises RaylflError if the disk is full; the previous checkpoint is then intact.
+        backend: has the client states. Raises RaylflError if the checkpoint cannot be written; the previous one is then
+        intact.
         """
         self.run_dir.check()
         name = folder_of(state.round)
@@ -99,7 +100,7 @@ class Checkpoints:
         self.run_dir.committed(self.warn)
 
     def _write(self, aside: Path, state: FederationState, backend: Backend) -> dict[int, str]:
-        """Writes the files of a checkpoint; returns, for each client, the checkpoint that holds its newest state."""
+        """Writes the files of a checkpoint into `aside`; returns client -> checkpoint that has its newest state."""
         name, before = folder_of(state.round), set(self._holders.values())
         fold = len(before) >= FOLD_AFTER or not all((self.folder / holder).is_dir() for holder in before)
         clients = sorted(state.clients if fold else state.changed)
@@ -130,7 +131,7 @@ class Checkpoints:
         return holders
 
     def _prune(self) -> None:
-        """Deletes all checkpoints except the newest `keep` and the ones whose client states these need."""
+        """Deletes all checkpoints except the newest `keep` and the older ones that have client states of these."""
         folders = self._folders()
         kept = folders[-self.keep :]
         needed = {folder.name for folder in kept}
@@ -142,17 +143,18 @@ class Checkpoints:
                 discard(folder)
 
     def _folders(self) -> list[Path]:
-        """The checkpoints on disk, oldest first."""
+        """The folders of the checkpoints on disk, oldest first."""
         found = [f for f in self.folder.glob("round_*") if re.fullmatch(r"round_[0-9]{6,18}", f.name)]
         return sorted(found, key=lambda f: int(f.name.removeprefix("round_")))
 
     # -- reading ---------------------------------------------------------------------------------------------
 
     def newest(self, backend: Backend, fresh: FederationState) -> FederationState | None:
-        """The state in the newest intact checkpoint, with client states put into the backend; None if there is none.
+        """Loads the state in the newest intact checkpoint, client states into the backend; None if there is none.
 
-        fresh: the state before round 0, whose keys and shapes the loaded one must have. Rows written after the
-        checkpoint are removed from the record files. Raises BadConfig if the definition of the run has changed.
+        fresh: the state before round 0, whose keys and shapes the loaded state must have. Rows written after the
+        checkpoint are removed from the record files, and damaged checkpoints are renamed. Raises BadConfig if the
+        definition of the run has changed.
         """
         for leftover in self.folder.glob(".round_*.tmp"):  # left by a killed process
             discard(leftover)
@@ -173,7 +175,7 @@ class Checkpoints:
         return None
 
     def _verified(self, folder: Path) -> Manifest:
-        """The manifest of a checkpoint whose files and records are all intact. Raises Damaged otherwise."""
+        """The manifest of a checkpoint, after a check of all files and records that it needs; raises Damaged."""
         manifest = self._intact(folder)
         for name in manifest["clients"]:
             if name != folder.name:
@@ -184,7 +186,7 @@ class Checkpoints:
     def _intact(self, folder: Path, prefix: str = "") -> Manifest:
         """The manifest of a checkpoint, after a check of its sha256 and of the files whose names begin with `prefix`.
 
-        Raises Damaged if one of them does not match.
+        Raises Damaged if a checksum does not match.
         """
         manifest = read_manifest(folder)
         for file, expected in manifest["sha256"].items():
@@ -202,7 +204,10 @@ class Checkpoints:
             raise Damaged(f"{path.parent.name}/{path.name} does not match its checksum")
 
     def _check_records(self, manifest: Manifest) -> None:
-        """Checks that each record file still begins with what it held at this checkpoint; raises Damaged otherwise."""
+        """Checks that each record file still begins with its content at this checkpoint; raises Damaged otherwise.
+
+        A damaged record file is copied before the error is raised.
+        """
         sums = manifest.get("records_sha256", {})
         for name in RECORDS:
             if name == OF_GRAPHS and not self.graph:
@@ -256,9 +261,9 @@ class Checkpoints:
         return state
 
     def _check_clients(self, manifest: Manifest, stateful: bool) -> None:
-        """Checks which clients' states the manifest names; raises Damaged if others are needed.
+        """Checks that the manifest lists exactly the clients whose states are needed; raises Damaged otherwise.
 
-        If the run keeps client states (stateful), these are the clients whose uploads were received; otherwise none.
+        If clients keep a state (stateful), these are all clients with a received upload; otherwise none.
         """
         rows = read_rows(self.run_dir.path / "participation.jsonl").rows[: manifest["round"]]
         try:
@@ -270,14 +275,14 @@ class Checkpoints:
             raise Damaged("its manifest does not hold the states of the clients that participation.jsonl names")
 
     def _set_aside(self, folder: Path) -> None:
-        """Renames a damaged checkpoint, so that it is kept and its round can be written again."""
+        """Renames a damaged checkpoint to damaged_..., so that a new checkpoint of this round can be written."""
         target = folder.with_name(f"damaged_{folder.name}")
         discard(target)
         folder.rename(target)
 
 
 def sha256_of_shards(shards: Shards) -> str:
-    """The sha256 of the partition, that is of the sample indices of each client."""
+    """The sha256 of a partition, that is of the sample indices of each client."""
     digest = hashlib.sha256(shards.offsets.tobytes())
     digest.update(shards.indices.tobytes())
     return digest.hexdigest()

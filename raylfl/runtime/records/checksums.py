@@ -29,7 +29,7 @@ class _HashedFile:
 
 
 def save_hashed(content: Any, path: Path) -> str:
-    """Saves to `path` with torch.save and syncs; returns the sha256 of the file."""
+    """Saves an object to `path` with torch.save and syncs the file to disk; returns the sha256 of the file."""
     with open(path, "wb") as file:
         hashed = _HashedFile(file)
         try:

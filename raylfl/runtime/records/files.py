@@ -1,4 +1,4 @@
-"""Whole files and folders: written atomically, read only if they are regular files, removed."""
+"""Functions on whole files and folders: atomic writes, reads of regular files, removal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raylfl.runtime.records.record_file import open_plain
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
-    """Writes a file through a temporary file, sync and rename: it has either its old or its new content."""
+    """Writes a file by a temporary file, sync and rename; after a crash it has its old or its new content."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with open(aside, "wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -38,7 +38,7 @@ def discard(path: Path) -> None:
 
 
 def read_plain(path: Path) -> bytes:
-    """The content of a regular file; empty if there is no file."""
+    """The content of a regular file; empty if there is no file. Raises OSError for a link, a pipe or a device."""
     try:
         with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
             return file.read()

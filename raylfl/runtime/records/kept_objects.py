@@ -1,8 +1,8 @@
-"""Objects that a run's config cannot name, saved in its directory so that the run can be resumed.
+"""Python objects of a run that its config cannot name, saved in the run directory so that the run can be resumed.
 
-objects.pkl holds them, each pickled by value: {class path: bytes}. objects.json holds the sha256 of that file and the
-reasons why objects were left out. Loading a pickle executes code from it, so objects.pkl is loaded only if the caller
-trusts the directory; checkpoints and records need no such trust.
+objects.pkl has the objects, each pickled by value: {class path: bytes}. objects.json has the sha256 of objects.pkl and
+the reasons why objects were not saved. Loading a pickle executes code from it, so objects.pkl is loaded only if the
+caller trusts the directory; checkpoints and records need no such trust.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class _Limited(BytesIO):
 class KeptObjects:
     """The content of objects.json: which objects of a run were saved.
 
-    left_out: class path of each object -> the reason why it was not saved; None if it was saved.
-    sha256: of objects.pkl; None if no object was saved.
+    left_out: class path of each object -> the reason why it was not saved, None if it was saved. sha256: the checksum
+    of objects.pkl; None if no object was saved.
     """
 
     left_out: dict[str, str | None]
     sha256: str | None
 
     def load(self, folder: Path) -> dict[str, Any]:
-        """Loads the saved objects by class path, which executes code in objects.pkl.
+        """Loads the saved objects: class path -> object. This executes code from objects.pkl.
 
-        Raises BadConfig for a damaged file.
+        folder: the run directory. Raises BadConfig if objects.pkl is damaged or cannot be loaded.
         """
         if self.sha256 is None:
             return {}
@@ -62,9 +62,9 @@ class KeptObjects:
 
 
 def keep(run_dir: RunDirectory, objects: Mapping[str, Any]) -> str | None:
-    """Saves the objects that can be pickled; returns a line on how to resume the run, None without objects.
+    """Saves the objects that can be pickled in the run directory; returns a line for the user on how to resume the run.
 
-    objects: class path -> object.
+    objects: class path -> object; if there are none, nothing is saved and None is returned.
     """
     if not objects:
         return None
@@ -83,7 +83,7 @@ def keep(run_dir: RunDirectory, objects: Mapping[str, Any]) -> str | None:
 
 
 def on_trust(folder: Path) -> str:
-    """The command that resumes the run in this folder with the objects saved there."""
+    """The command that resumes the run in this folder with its saved objects."""
     return f"raylfl resume {shlex.quote(str(folder))} --trust"
 
 
@@ -98,7 +98,7 @@ def _how_to_resume(folder: Path, left_out: Mapping[str, str | None]) -> str:
 
 
 def read(folder: Path) -> KeptObjects:
-    """Reads the index that `keep` wrote; empty for a run without objects. Raises BadConfig for a damaged index."""
+    """Reads objects.json in a run directory; empty if there is no file. Raises BadConfig if it is damaged."""
     text = read_plain(folder / INDEX)
     if not text:
         return KeptObjects({}, None)

@@ -12,10 +12,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a JSON-lines file in order, their line numbers (from 1), and the line numbers of damaged lines.
+    """The rows of a JSON-lines file.
 
-    A last line without a line end may have been cut off by a crash: if it cannot be read, it is left out and does not
-    count as damaged.
+    rows: the rows that can be read, in order; numbers: their line numbers (from 1); damaged: the numbers of the other
+    lines. A last line without a line end may have been cut off by a crash: if it cannot be read, it is left out and
+    does not count as damaged.
     """
 
     rows: list[dict[str, Any]]
@@ -29,7 +30,7 @@ def read_rows(path: Path) -> Rows:
 
 
 def last_row(path: Path) -> dict[str, Any] | None:
-    """The row of the last whole line of a file; None if there is none or it is damaged."""
+    """The row in the last line of a file that has a line end; None if there is no such line or it is damaged."""
     lines = path.read_bytes().rsplit(b"\n", 2) if path.is_file() else []
     return _object(lines[-2]) if len(lines) > 1 else None
 
@@ -56,9 +57,9 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def fault_in_rounds(data: bytes, rounds: int) -> str | None:
-    """What is wrong, in words, with the content of a record file; None if nothing is.
+    """The fault, in words, in the content of a record file; None if it is correct.
 
-    It must have one row for each of the rounds 0 to `rounds` - 1, in order.
+    A correct file has one row for each of the rounds 0 to `rounds` - 1, in order.
     """
     found = parse_rows(data)
     if found.damaged:
@@ -78,7 +79,7 @@ def lines(numbers: Sequence[int]) -> str:
 
 
 def jsonable(value: Any) -> Any:
-    """The value, with nested ones, as plain Python objects for JSON; non-finite numbers become None (null)."""
+    """Converts a value, also nested ones, to plain Python objects for JSON; non-finite numbers become None."""
     if isinstance(value, dict):
         return {str(k): jsonable(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):

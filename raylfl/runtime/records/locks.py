@@ -1,4 +1,4 @@
-"""Locks on files of a run directory; the system releases them when the process that holds them ends."""
+"""Locks on files of a run directory; the operating system releases a lock when its process ends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Locks:
         return True
 
     def note(self, name: str, text: str) -> None:
-        """Writes text into the lock file of a lock that this process holds."""
+        """Replaces the content of the lock file `name`, whose lock this process holds, by a text."""
         self._held[name].truncate(0)
         self._held[name].write(text.encode())
 
@@ -48,7 +48,7 @@ class Locks:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock on this file."""
+    """Whether a process holds the lock on this file; False if there is no file."""
     try:
         with open(path) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
-"""Loggers beside metrics.jsonl: Lightning's CSV and TensorBoard loggers, wandb, and your own classes.
+"""Loggers in addition to metrics.jsonl: Lightning's CSV and TensorBoard loggers, wandb, and your own classes.
 
-They are opened only in the process of the round loop. A logger that fails is dropped with a one-line message, and
+Loggers are opened only in the process of the round loop. A logger that fails is dropped with a one-line message, and
 the run continues: metrics.jsonl is always written, and other logs can be rebuilt from it.
 """
 
@@ -71,7 +71,7 @@ class Loggers:
                 self.say(f"logger {name} could not be opened and is left out ({type(error).__name__}: {error})")
 
     def log(self, metrics: dict[str, Any]) -> None:
-        """Passes one row to every open logger."""
+        """Passes one row of metrics.jsonl to every open logger; a logger that fails is dropped with a message."""
         for name in list(self._open):
             self._try(name, lambda logger: logger.log(metrics))
 
@@ -91,7 +91,7 @@ class Loggers:
 
 
 def opened(logger: ComponentConfig, config: Config, run_dir: RunDirectory, say: Say) -> Logger:
-    """Creates the logger that an entry of `logging.loggers` selects by name or class path."""
+    """Creates the logger that an entry of `logging.loggers` selects; say: called with a line for the user."""
     cls: Any = LOGGERS.find(vars(logger), PLACE)
     if _shipped(logger):
         shipped: Logger = cls(config, run_dir, say)
@@ -105,7 +105,7 @@ def _shipped(logger: ComponentConfig) -> bool:
 
 
 def _completed(cls: Any, init_args: dict[str, Any], folder: str) -> dict[str, Any]:
-    """init_args, with `folder` for each of FOLDER_ARGUMENTS that the class accepts and init_args does not set."""
+    """The arguments `init_args`, and `folder` for each of FOLDER_ARGUMENTS that the class accepts and they lack."""
     takes = inspect.signature(cls).parameters
     return {**{name: folder for name in FOLDER_ARGUMENTS if name in takes}, **init_args}
 

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: its schema and its checksum. A manifest of any other form counts as damaged."""
+"""The manifest of a checkpoint: its schema and its checksum. A manifest that does not fit either counts as damaged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ Record = Annotated[str, StringConstraints(pattern=r"^(metrics|participation|topo
 
 
 class Definition(TypedDict):
-    """The definition of a run, the key `config` of a manifest. Only `runtime` is required; other keys may be added."""
+    """The part of a run's config that determines its results: the key `config` of a manifest.
+
+    Only the group `runtime` is required; other keys are allowed.
+    """
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
 
@@ -30,8 +33,10 @@ class Definition(TypedDict):
 class Manifest(TypedDict):
     """The content of manifest.json: the files of a checkpoint, the definition of its run, and the record files.
 
-    sha256: file -> its checksum. clients: checkpoint -> the clients whose newest state it holds. records: record file
-    -> its size in bytes when the checkpoint was written; records_sha256: record file -> the sha256 of these bytes.
+    version: the number of the file format. round: the number of finished rounds. sha256: file of the checkpoint -> its
+    checksum. versions: package -> version. clients: name of a checkpoint -> the clients whose newest states it has.
+    records: record file -> its size in bytes when the checkpoint was written; records_sha256: record file -> the sha256
+    of these bytes.
     """
 
     __pydantic_config__ = ConfigDict(strict=True, extra="allow")  # type: ignore[misc]
@@ -53,23 +58,23 @@ ADAPTER = TypeAdapter(Manifest)
 
 
 class Damaged(Exception):
-    """A checkpoint cannot be used; the message names the file and its fault."""
+    """An error in a checkpoint, which cannot be used; the message names the file and its fault."""
 
 
 def folder_of(rounds: int) -> str:
-    """The name of the checkpoint after `rounds` rounds."""
+    """The name of the checkpoint after `rounds` rounds, and of its folder: `round_000100`."""
     return f"round_{rounds:06d}"
 
 
 def encode(manifest: Manifest) -> str:
-    """The text of manifest.json: the manifest and its checksum."""
+    """The text of manifest.json: the manifest and its own checksum."""
     return json.dumps({**manifest, "manifest_sha256": sha256_of_manifest(manifest)})
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Reads the manifest in a checkpoint's folder.
 
-    Raises Damaged, or BadConfig if it has the format number of an older or newer release.
+    Raises Damaged, or BadConfig if the manifest has the format number of an older or newer release.
     """
     name = f"{folder.name}/manifest.json"
     try:
@@ -86,7 +91,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def checked(content: Any, folder: Path) -> Manifest:
-    """The content of manifest.json as the manifest of this folder. Raises Damaged, which names the first wrong key."""
+    """Checks the content of manifest.json in this folder; returns it as a manifest.
+
+    Raises Damaged, which names the first wrong key.
+    """
     try:
         manifest = ADAPTER.validate_python(content)
     except ValidationError as error:
@@ -103,5 +111,5 @@ def checked(content: Any, folder: Path) -> Manifest:
 
 
 def sha256_of_manifest(manifest: Any) -> str:
-    """The sha256 of a manifest without its own checksum."""
+    """The sha256 of a manifest, given without its key `manifest_sha256`."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

@@ -1,14 +1,14 @@
-"""A mirror: the copy of a local folder at a URL, made commit by commit.
+"""A mirror: a copy of a local run directory at a URL, updated after each commit (new rows or a new checkpoint).
 
-A run with `logging.dir=s3://bucket/runs` works in a local folder with all its locks and checksums; after each commit
-`push` copies the files that have changed. Records go before checkpoints, older checkpoints before newer ones, each
-manifest after its files, summary.json last, and deletions follow. The files at the URL can therefore be resumed at any
-moment.
+A run with `logging.dir=s3://bucket/runs` works in a local folder with all its locks and checksums. After each commit,
+`push` copies the files that have changed: records before checkpoints, older checkpoints before newer ones, each
+manifest after its files, and summary.json last; then it deletes files. A run can therefore be resumed from the URL at
+any moment.
 
-.owner.json at the URL names the folder whose content it has, by a token. The process that carries out the run renews
-it every BEAT_SECONDS; every push checks it first. Another machine can take over the run once its owner has released it,
-or has not renewed it for WATCH_SECONDS. .mirror.json in the local folder has the URL, the token, and a list of the
-copied files.
+The file .owner.json at the URL has a token of the local folder that owns the URL. The process that carries out the run
+renews the file every BEAT_SECONDS, and each push checks it first. Another machine can take over the run once the owner
+has released it, or has not renewed the file for WATCH_SECONDS. The file .mirror.json in the local folder has the URL,
+the token, and a list of the copied files.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ SETTLE_SECONDS = 1.0  # wait after a take-over, in which two machines that take 
 ROW_SECONDS = 30.0  # time between copies of rows without a checkpoint
 MARK = "summary.json"  # marks a finished run
 READABLE = (".yaml", ".json", ".jsonl", ".txt", ".csv")  # files that reports read
-BULKY = {"checkpoints", "report", "wandb"}  # folders that they do not read
+BULKY = {"checkpoints", "report", "wandb"}  # folders that reports do not read
 Say = Callable[[str], None]
 Copied = dict[str, list[int] | None]  # size, time and inode of each file copied; None: unknown
 
 
 @dataclass
 class Owner:
-    """The content of .owner.json: the folder that owns the files at a URL, and the process that last used it.
+    """The content of .owner.json: the local folder that owns the files at a URL, and the process that wrote the file.
 
-    held: whether a process carries out the run, according to the file. beat: the time of its last renewal, in seconds
-    since 1970.
+    token: identifies the folder. held: whether a process carries out the run; False after it has released the run.
+    host, process, command: of this process. beat: the time when the file was renewed last, in seconds since 1970.
     """
 
     token: str
@@ -65,7 +65,7 @@ class Owner:
 
     @staticmethod
     def of(storage: Storage) -> Owner | None:
-        """The owner of the run at a URL; None if there is none. Raises BadConfig if the file is damaged."""
+        """The owner of the files in this storage; None if there is no owner. Raises BadConfig for a damaged file."""
         content = storage.read(OWNER)
         if content is None:
             return None
@@ -76,9 +76,9 @@ class Owner:
 
 
 class Mirror:
-    """The mirror of a local folder that has a .mirror.json.
+    """Copies a local folder that has a .mirror.json to its URL.
 
-    token: identifies this folder as the owner of the files at the URL; after: the token of the owner before it.
+    token: identifies this folder as the owner of the files at the URL; after: the token of the previous owner, or None.
     """
 
     def __init__(self, folder: Path):
@@ -101,7 +101,7 @@ class Mirror:
     # -- ownership -------------------------------------------------------------------------------------------
 
     def hold(self, command: str) -> None:
-        """Makes this folder the owner, and renews the ownership in a thread until `release`.
+        """Makes this folder the owner of the URL, and renews the ownership in a thread until `release`.
 
         command: the command of the run, stored for messages. Raises Displaced if another folder is the owner.
         """
@@ -159,11 +159,10 @@ class Mirror:
     # -- copying ---------------------------------------------------------------------------------------------
 
     def commit(self, say: Say, seldom: bool = False) -> None:
-        """Copies the files that have changed to the URL.
+        """Copies the files that have changed to the URL; a failure of the storage is reported, and raises nothing.
 
-        If the storage fails, that is reported and kept in `fault`, and the next commit tries again.
-
-        say: called with a line for the user. seldom: copy only if the last copy is at least ROW_SECONDS old.
+        After a failure, the error is stored in `fault`, and the next commit copies the files again. say: called with a
+        line for the user. seldom: whether to copy only if the last copy is at least ROW_SECONDS old.
         """
         now = time.monotonic()
         if seldom and now - self._newest < ROW_SECONDS:
@@ -181,7 +180,7 @@ class Mirror:
                 say(f"the copy at {self.url} is complete again")
 
     def push(self) -> None:
-        """Copies the files that have changed since the last copy, and deletes those that are gone, at the URL.
+        """Copies the files that have changed since the last copy to the URL, and deletes missing ones there.
 
         Raises StorageError, or Displaced if the run was taken over.
         """
@@ -212,7 +211,7 @@ class Mirror:
 
 
 def _files(top: Path) -> list[tuple[str, Path]]:
-    """(name, path) of the files below a folder, except hidden ones (locks, temporary files) and trials."""
+    """(relative name, path) of the files below a folder, except hidden files and the folders of a sweep's trials."""
     found = []
     for folder, names, files in os.walk(top):
         here = Path(folder)
@@ -222,7 +221,7 @@ def _files(top: Path) -> list[tuple[str, Path]]:
 
 
 def _is_trial(folder: Path) -> bool:
-    """Whether this is the folder of a trial in a sweep's folder; a trial has a mirror of its own."""
+    """Whether this is the folder of a trial in a sweep's folder; such a folder has its own mirror."""
     return (folder.parent / "sweep.yaml").is_file() and folder.name != "report"
 
 
@@ -232,7 +231,11 @@ def _stamp(path: Path) -> list[int]:
 
 
 def _turn(name: str) -> tuple[int, int, str, bool, str]:
-    """The sort key of a file's name that gives the order of copies in the docstring of this module."""
+    """The sort key of a file's name for the order of copies.
+
+    Files outside checkpoints come first, then checkpoints from old to new, then summary.json. In a folder,
+    manifest.json comes last.
+    """
     folder, _, last = name.rpartition("/")
     stage = 2 if name == MARK else 1 if name.startswith("checkpoints/") else 0
     return stage, len(folder), folder, last == "manifest.json", last
@@ -242,7 +245,10 @@ def _turn(name: str) -> tuple[int, int, str, bool, str]:
 
 
 def begin(folder: Path, url: str, command: str) -> bool:
-    """Makes a local folder the owner of a new run at this URL; returns False if there is one already."""
+    """Makes a local folder the owner of a new run at this URL; returns False if there is a run at the URL.
+
+    command: the command of the run. Raises BadConfig if a process on another machine has just started a run there.
+    """
     storage, token = Storage(url), secrets.token_hex(8)
     if exists(url):
         return False
@@ -261,15 +267,15 @@ def exists(url: str) -> bool:
 
 
 def at_hand(place: str | os.PathLike[str]) -> Path:
-    """The local folder of a run or a sweep: the place itself, or for a URL what `take` returns."""
+    """The local folder of a run or a sweep, given by its path, or by its URL as in `take`."""
     return take(str(place).rstrip("/")) if is_url(place) else Path(place).expanduser().resolve()
 
 
 def take(url: str) -> Path:
-    """The local folder of the run at this URL, with its newest state: the folder that owns the URL, or a new copy.
+    """The local folder with the newest state of the run at this URL, in which the run can be resumed.
 
-    Of a sweep only the files that reports read are fetched. Raises BadConfig if there is no run, or if another machine
-    carries it out.
+    It is the folder on this machine that owns the URL or, if there is none, a new copy. Of a sweep, only the files that
+    reports read are copied. Raises BadConfig if there is no run at the URL, or if another machine carries it out.
     """
     folder, storage = staging(url), Storage(url)
     owner = Owner.of(storage)
@@ -289,7 +295,7 @@ def take(url: str) -> Path:
 def _refuse_alive(storage: Storage, owner: Owner) -> None:
     """Raises BadConfig if the owner renews its ownership within WATCH_SECONDS, or another owner appears.
 
-    Returns at once if the owner has released the run, otherwise when it releases it or after that time.
+    Returns as soon as the owner has released the run, at the latest after WATCH_SECONDS.
     """
     deadline = time.monotonic() + WATCH_SECONDS
     while owner.held and time.monotonic() < deadline:
@@ -306,7 +312,7 @@ def _refuse_alive(storage: Storage, owner: Owner) -> None:
 
 @contextmanager
 def _renewed(folder: Path) -> Iterator[Path]:
-    """A context with a new empty folder, which replaces `folder` at its end; after an error it is deleted instead."""
+    """A context with a new empty folder, which replaces `folder` at the end, or is deleted after an error."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     incoming = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -319,9 +325,9 @@ def _renewed(folder: Path) -> Iterator[Path]:
 
 
 def _set_aside(folder: Path) -> None:
-    """Removes a folder that was only fetched for reading.
+    """Removes a folder; a folder that has been an owner of a URL is renamed instead.
 
-    A folder that has been an owner is renamed instead, because it may have rounds that were not copied.
+    Such a folder, which has a .mirror.json, may have rounds that were not copied.
     """
     if not (folder / STATE).is_file():
         discard(folder)
@@ -332,12 +338,12 @@ def _set_aside(folder: Path) -> None:
 
 
 def _mark(folder: Path, url: str, token: str, after: str | None, copied: Copied) -> None:
-    """Writes the .mirror.json of a folder."""
+    """Writes the .mirror.json of a folder; after: the token of the previous owner of the URL, or None."""
     atomic_write(folder / STATE, json.dumps({"url": url, "token": token, "after": after, "copied": copied}))
 
 
 def refresh(folder: Path, url: str) -> None:
-    """Replaces a folder by the files of the run at this URL that reports read.
+    """Replaces a folder by a new copy of the run at this URL, with only the files that reports read.
 
     No effect if the folder owns the URL, or if the URL has no owner.
     """
@@ -359,9 +365,9 @@ def readable(name: PurePosixPath) -> bool:
 
 
 def fetch(storage: Storage, target: Path, wanted: Callable[[PurePosixPath], bool] = anything) -> None:
-    """Copies the files below a URL into a folder; wanted: selects them by name.
+    """Copies files from a storage into a folder; wanted: whether to copy a file, by its relative name.
 
-    Hidden files and checkpoints without a manifest, whose copy was interrupted, are left out.
+    Hidden files are left out, and checkpoints without a manifest, because their copy to the URL was interrupted.
     """
     paths = [PurePosixPath(name) for name in storage.names()]
     whole = {path.parent for path in paths if path.name == "manifest.json"}
@@ -377,9 +383,10 @@ _views: dict[Path, str] = {}
 
 
 def here(place: str | os.PathLike[str], whole: bool = False) -> Path:
-    """A folder to read: the place itself, or for a URL a temporary copy of it, deleted when the process ends.
+    """A local folder with the files at a path or URL, for reading only.
 
-    whole: copies checkpoints and parameters, too; otherwise only the files that reports read are copied.
+    For a path it is the path itself, for a URL a temporary copy, which is deleted when this process ends. whole:
+    whether to copy checkpoints and parameters, too; otherwise only the files that reports read are copied.
     """
     if not is_url(place):
         return Path(place)
@@ -399,9 +406,10 @@ def _discard_views() -> None:
 
 
 def running(path: Path) -> bool:
-    """Whether a process elsewhere carries out the run that `here` copied to this folder.
+    """Whether a process carries out the run at the URL from which `here` copied this folder.
 
-    Such a process has not released the run, and has renewed its ownership within the last WATCH_SECONDS.
+    Such a process has renewed its ownership within the last WATCH_SECONDS and has not released the run. False for a
+    folder that is no copy.
     """
     url = address(path)
     owner = Owner.of(Storage(url)) if is_url(url) else None
@@ -409,7 +417,7 @@ def running(path: Path) -> bool:
 
 
 def address(path: Path) -> str:
-    """The URL of a folder that `here` copied; otherwise its path."""
+    """The URL from which `here` copied this folder; for a folder that is no copy, its path."""
     for view, url in _views.items():
         if path.is_relative_to(view):
             return join(url, *path.relative_to(view).parts)
@@ -417,25 +425,28 @@ def address(path: Path) -> str:
 
 
 def mirror_of(folder: Path) -> Mirror | None:
-    """The mirror of a folder; None if it has none."""
+    """The mirror of a folder; None if the folder has no .mirror.json."""
     return Mirror(folder) if (folder / STATE).is_file() else None
 
 
 def clear(url: str) -> None:
-    """Deletes the files below a URL."""
+    """Deletes all files below a URL."""
     storage = Storage(url)
     storage.remove(storage.names())
 
 
 def copy_files(folder: Path, url: str) -> None:
-    """Copies the files in a folder to a URL, without its subfolders."""
+    """Copies the files in a folder to a URL, without the folder's subfolders."""
     for path in folder.iterdir():
         if path.is_file():
             Storage(url).put(path, path.name)
 
 
 def copy_again(folder: Path) -> str | None:
-    """Copies what was added to a run after its end, such as a report, to its URL; returns the URL, None without one."""
+    """Copies files that were added to a run's folder after its end, such as a report, to the run's URL.
+
+    Returns the URL; None if the folder has no mirror.
+    """
     mirror = mirror_of(folder)
     if mirror is None:
         return None

@@ -1,4 +1,4 @@
-"""A record file open for appending, which detects changes (by checksum), moves and deletion."""
+"""A record file to which a run appends, and checks that detect its change, move or deletion by others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Prefix:
 
 
 class RecordFile:
-    """A record file (metrics.jsonl, participation.jsonl) to which a run appends."""
+    """A record file (metrics.jsonl, participation.jsonl, topology.jsonl), open for appending."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -43,11 +43,11 @@ class RecordFile:
 
     @property
     def prefix(self) -> Prefix:
-        """Size and sha256 of the content written so far."""
+        """Size and sha256 of the content at opening and of all appended bytes."""
         return Prefix(self.size, self._sha256.hexdigest())
 
     def append(self, data: bytes) -> None:
-        """Appends bytes, which readers see at once. Raises OSError on a full disk; the file is then unchanged."""
+        """Appends bytes without buffering. Raises OSError on a full disk; the file is then unchanged."""
         rest = data
         try:
             while rest:
@@ -60,9 +60,9 @@ class RecordFile:
         self._sha256.update(data)
 
     def check(self) -> None:
-        """Checks that the file written is still at its path, with its size; raises Displaced otherwise.
+        """Checks that the open file is still at its path, with its size; raises Displaced otherwise.
 
-        A deleted file is restored before the error is raised.
+        A deleted file is restored before Displaced is raised.
         """
         own = os.fstat(self.file.fileno())
         try:
@@ -80,7 +80,7 @@ class RecordFile:
             )
 
     def verify(self) -> None:
-        """Checks that the file on disk has the bytes that were written; raises Displaced."""
+        """Checks that the file on disk has the sha256 of the written bytes; raises Displaced otherwise."""
         self.check()
         if Prefix.of(self.path.read_bytes()) != self.prefix:
             raise Displaced(
@@ -89,7 +89,7 @@ class RecordFile:
             )
 
     def _put_back(self) -> None:
-        """Restores a deleted file from the open handle, which still has its content."""
+        """Restores a deleted file from the open file handle, whose content the system still has."""
         with os.fdopen(open_plain(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as copy:
             self.file.seek(0)
             shutil.copyfileobj(self.file, copy)

@@ -1,12 +1,12 @@
 """The directory of a run: its files and its locks.
 
-runs/<name>/<id>/ holds config.yaml, metrics.jsonl, participation.jsonl, partition.json, checkpoints/, final.pt,
+runs/<name>/<id>/ has config.yaml, metrics.jsonl, participation.jsonl, partition.json, checkpoints/, final.pt,
 summary.json and log.txt, and topology.jsonl for methods without a server. An existing id is never overwritten, and
 symbolic links are never followed.
 
-There are two locks, both released when the process that holds them ends. `.lock` belongs to the process that started
-the run and contains its command; a second process is refused. `.writing` belongs to the process of the round loop,
-which may be an actor and outlive a killed driver for a moment; a resumed run waits for it.
+There are two locks, each released when its process ends. `.lock` belongs to the process that started the run (the
+driver) and contains its command; a second process is refused. `.writing` belongs to the process of the round loop. This
+may be an actor, which can outlive a killed driver for a moment; a resumed run waits for it.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ WAIT_SECONDS = 60  # longest wait, in seconds, for the round loop of a driver th
 
 
 class RunDirectory:
-    """The files of one run.
+    """The directory of one run: its record files, whole files and locks.
 
-    `open` takes the lock on the run, `claim` the lock on writing rounds; `close` releases both. The attribute `mirror`
-    copies the directory to a URL; it is None for a run without a URL.
+    `open` takes the lock on the run, `claim` the lock on writing rounds; `close` releases the two locks. The attribute
+    `mirror` copies the directory to a URL; it is None for a run without a URL.
     """
 
     def __init__(self, path: Path):
@@ -61,10 +61,10 @@ class RunDirectory:
 
     @staticmethod
     def create(base: Path, name: str, run_id: str | None, seed: int, url: str | None = None) -> RunDirectory:
-        """Creates a run directory. Raises BadConfig if it cannot be written or the id exists.
+        """Creates the run directory base/name/run_id and takes the run's lock.
 
-        The path is base/name/run_id. run_id: None for one made of date, time and seed. url: the run is copied to
-        url/name/run_id; None: no copy.
+        run_id: if None, an id is made from date, time and seed. url: if not None, the run is copied to url/name/run_id.
+        Raises BadConfig if the directory cannot be written or the id exists.
         """
         folder_name("name", name)
         if run_id is not None:
@@ -89,8 +89,9 @@ class RunDirectory:
     # -- locks -----------------------------------------------------------------------------------------------
 
     def open(self, command: str | None = None) -> RunDirectory:
-        """Takes the run's lock. Raises BadConfig if another process holds it or the directory is read-only.
+        """Takes the run's lock; returns this object.
 
+        Raises BadConfig if another process holds the lock or the directory is read-only.
         command: the command that started the run; None: the command line of this process.
         """
         try:
@@ -122,27 +123,27 @@ class RunDirectory:
     def committed(self, say: Callable[[str], None], seldom: bool = False) -> None:
         """Copies the files that have changed to the URL of the run; no effect for a run without a URL.
 
-        say: called with a warning if the storage fails, which does not end the run. seldom: copies only if the last
-        copy is at least half a minute old; meant for new rows without a new checkpoint.
+        say: called with a warning if the storage fails, which does not end the run. seldom: whether to copy only if the
+        last copy is at least half a minute old; for commits of rows without a new checkpoint.
         """
         if self.mirror is not None:
             self.mirror.commit(say, seldom)
 
     @property
     def command(self) -> str:
-        """The command that started the run, as the user typed it (a server actor has another command line)."""
+        """The command that started the run, from its lock file; without one, the command line of this process."""
         lock = self.path / ".lock"
         return lock.read_text(errors="replace") if lock.is_file() else shlex.join(sys.argv)
 
     @property
     def in_use(self) -> bool:
-        """Whether a process is carrying out the run at this moment."""
+        """Whether a process holds the run's lock, that is carries out the run now."""
         return is_locked(self.path / ".lock")
 
     def claim(self) -> None:
-        """Takes the lock on writing rounds.
+        """Takes the lock on writing rounds, and deletes temporary files of killed processes.
 
-        Waits for an earlier round loop that still holds it; raises RaylflError after WAIT_SECONDS.
+        Waits while an earlier round loop still holds the lock; raises RaylflError after WAIT_SECONDS.
         """
         deadline = time.monotonic() + WAIT_SECONDS
         try:
@@ -172,10 +173,10 @@ class RunDirectory:
                 self._place = None
 
     def check(self) -> None:
-        """Checks that the directory and its open record files are still in their place; raises Displaced.
+        """Raises Displaced if the directory or one of its open record files was moved, deleted or replaced.
 
-        After a move `path` is the new path, and a deleted record file is restored, so that the state can still be
-        written.
+        Before that, `path` is set to the new path of a moved directory, and a deleted record file is restored, so that
+        the state can still be written.
         """
         if self._place is not None and not self._is_here(self._place):
             before, self.path = self.path, _path_of(self._place) or self.path
@@ -197,7 +198,7 @@ class RunDirectory:
             return False
 
     def require_copied(self) -> None:
-        """Checks that the last copy to the run's URL succeeded; raises RaylflError, with the remedy, otherwise."""
+        """Checks that the last copy to the run's URL succeeded; raises RaylflError otherwise."""
         if self.mirror is not None and self.mirror.fault is not None:
             raise RaylflError(
                 f"{self.mirror.fault}. The run is finished and complete in {self.path}: raylfl resume {self.address} "
@@ -207,9 +208,9 @@ class RunDirectory:
     # -- records -------------------------------------------------------------------------------------------------
 
     def append(self, name: str, line: str) -> None:
-        """Appends a line to a record such as metrics.jsonl; readers see it at once.
+        """Appends a line (with its line end) to a record file such as metrics.jsonl, without buffering.
 
-        The line is written as a whole or not at all. Raises RaylflError if the disk is full.
+        The line is written completely or not at all. Raises RaylflError if the disk is full.
         """
         try:
             self._record(name).append(line.encode())
@@ -223,7 +224,7 @@ class RunDirectory:
         return self._files[name]
 
     def sync(self) -> dict[str, Prefix]:
-        """Syncs the record files to disk; returns their sizes and checksums for a checkpoint."""
+        """Syncs the record files to disk; returns record file -> its size and checksum, for a checkpoint."""
         for file in self._files.values():
             file.sync()
         return {name: self._prefix(name) for name in RECORDS if name != OF_GRAPHS or self._holds(name)}
@@ -235,17 +236,17 @@ class RunDirectory:
         return name in self._files or (self.path / name).exists()
 
     def verify(self) -> None:
-        """Checks that the record files hold what was written to them; raises Displaced."""
+        """Checks that the open record files have the content that was written to them; raises Displaced otherwise."""
         self.check()
         for file in self._files.values():
             file.verify()
 
     def fault(self, name: str, size: int, sha256: str | None, rounds: int) -> str | None:
-        """What is wrong with a record file, in words; None if it still begins with what it held at a checkpoint.
+        """The fault in a record file, in words; None if the file still begins with its content at a checkpoint.
 
         name: the file, such as metrics.jsonl. size: its size in bytes at the checkpoint. sha256: the checksum of these
-        bytes; None in checkpoints of older versions. rounds: the number of rounds before the checkpoint, each of which
-        must have one row.
+        bytes; None in checkpoints of older versions. rounds: the number of rounds before the checkpoint; each must have
+        one row.
         """
         data = read_plain(self.path / name)[:size]
         fault = fault_in_rounds(data, rounds)
@@ -256,12 +257,12 @@ class RunDirectory:
         return fault and f"{name} is damaged: {fault}"
 
     def keep_damaged(self, name: str) -> None:
-        """Keeps a copy of a damaged record file, whose rows will be computed again."""
+        """Copies a damaged record file to damaged_<name>, before its rows are computed again."""
         with suppress(OSError):
             shutil.copyfile(self.path / name, self.path / f"damaged_{name}", follow_symlinks=False)
 
     def truncate(self, sizes: Mapping[str, int]) -> None:
-        """Cuts the record files to their sizes in bytes at a checkpoint, 0 if not given; later rounds are run again."""
+        """Cuts the record files to their sizes at a checkpoint; sizes: record file -> bytes, 0 if not given."""
         for name in filter(self._holds, RECORDS):
             try:
                 with os.fdopen(open_plain(self.path / name, os.O_RDWR), "r+b") as file:
@@ -274,14 +275,14 @@ class RunDirectory:
         return read_rows(self.path / "metrics.jsonl").rows
 
     def log(self, text: str) -> None:
-        """Appends a line with the time to log.txt. A full disk does not end the run here."""
+        """Appends a line with the time to log.txt; errors such as a full disk are ignored."""
         with suppress(OSError), os.fdopen(open_plain(self.path / "log.txt", LOG_FLAGS), "a") as file:
             file.write(f"{datetime.now().isoformat(timespec='milliseconds')} {text}\n")
 
     # -- whole files -----------------------------------------------------------------------------------------------
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Writes a whole file, or leaves the old one. Raises RaylflError if the disk is full."""
+        """Writes the file `name` of the directory, atomically; raises RaylflError if the disk is full."""
         self.check()
         try:
             atomic_write(self.path / name, content)
@@ -295,11 +296,11 @@ class RunDirectory:
         self.write("summary.json", json.dumps(jsonable({**summary, "command": self.command}), indent=2) + "\n")
 
     def unfinish(self) -> None:
-        """Removes summary.json, the mark of a finished run, because more rounds follow; final.pt stays."""
+        """Removes summary.json, the mark of a finished run, before more rounds are run; final.pt is not removed."""
         (self.path / "summary.json").unlink(missing_ok=True)
 
     def unwritten(self, name: str, error: OSError) -> RaylflError:
-        """The error for a file that could not be written."""
+        """The RaylflError for the file `name`, which could not be written because of `error`."""
         return RaylflError(
             f"{self.path / name} could not be written ({error.strerror}); the checkpoints are intact: "
             f"{remedy(error)}, then resume"
@@ -307,7 +308,7 @@ class RunDirectory:
 
 
 def _begun(path: Path, url: str) -> bool:
-    """Makes a new folder the owner of this URL; returns False, and removes the folder, if a run is there already."""
+    """Makes a new folder the owner of this URL; if there is a run at the URL, removes the folder and returns False."""
     begun = False
     try:
         begun = mirror.begin(path, url, shlex.join(sys.argv))
@@ -318,7 +319,7 @@ def _begun(path: Path, url: str) -> bool:
 
 
 def find_existing(logging: LoggingConfig, name: str) -> str | None:
-    """The place of the run with this name and `logging.id`, at its URL or in its folder; None if there is none."""
+    """The URL or path of the run with this name and `logging.id`; None if it does not exist."""
     assert logging.id is not None
     if logging.url is not None:
         url = join(logging.url, name, logging.id)
@@ -328,18 +329,18 @@ def find_existing(logging: LoggingConfig, name: str) -> str | None:
 
 
 def existing(place: Path | str) -> BadConfig:
-    """The error for a run id that exists already, in this folder or at this URL."""
+    """The error for a run id that exists already; place: the folder or URL of its run."""
     hint = f"`raylfl resume {place}` continues it"
     return BadConfig(f"logging.id={str(place).rpartition('/')[2]}: {place} exists and is never overwritten; {hint}")
 
 
 def remedy(error: OSError) -> str:
-    """The remedy for a file that could not be written."""
+    """The remedy, in words, for an error at writing a file."""
     return "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "make it writable"
 
 
 def _path_of(place: int) -> Path | None:
-    """The current path of an open directory; None if it was deleted or the system does not provide it."""
+    """The current path of an open directory, given by its file descriptor; None if it was deleted or is unknown."""
     try:
         path = Path(os.readlink(f"/proc/self/fd/{place}"))
         return path if os.path.samestat(os.stat(path), os.fstat(place)) else None

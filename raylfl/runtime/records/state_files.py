@@ -1,4 +1,4 @@
-"""The files of a checkpoint: the state of a federation as tensors on disk, checked when it is read."""
+"""The state files of a checkpoint: conversion of a run's state to tensors on disk, and checks when they are read."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from raylfl.runtime.records.manifest import Damaged
 from raylfl.runtime.round.state import Average, FederationState
 from raylfl.runtime.workers.backend import Backend, Handle
 
-CHUNK_BYTES = 64 * 2**20  # bytes of client states in memory at the same time
+CHUNK_BYTES = 64 * 2**20  # largest size of the client states in one file, unless a single client has more
 SEEN = ".seen"  # a file in the folder of a checkpoint that shows a worker that it sees that folder
 COUNTED_LATER = ("busiest_node_floats", "busiest_link_floats")  # costs that older checkpoints lack
 NUMBERS = ("seconds", "computation_seconds", "last_finite_loss")
 
 
 def server_blob(state: FederationState) -> dict[str, Any]:
-    """The state without the client states, as a dict for torch.save."""
+    """The content of server.pt: the state of a run without the client states."""
     return {
         "round": state.round,
         "server": pack_server(state.server),
@@ -40,7 +40,7 @@ def server_blob(state: FederationState) -> dict[str, Any]:
 
 
 def pack_server(server: ServerState) -> dict[str, Any]:
-    """The server state for a checkpoint: tensors unchanged, each `Table` as its state_dict."""
+    """Converts a server state for torch.save: each `Table` becomes its state_dict, other values are unchanged."""
     return {k: {"table": v.state_dict()} if isinstance(v, Table) else v for k, v in server.items()}
 
 
@@ -50,9 +50,9 @@ def unpack_server(packed: dict[str, Any]) -> ServerState:
 
 
 def client_chunks(clients: Sequence[int], handles: dict[int, Handle], backend: Backend) -> Iterator[dict[str, Any]]:
-    """Yields the content of one file of client states after another: CHUNK_BYTES at most, or one client.
+    """Yields the contents of the files of client states, each of CHUNK_BYTES at most or one client.
 
-    clients: in the order of their rows; handles: client -> its state in the backend.
+    clients: the clients to write, in the order of their rows; handles: client -> handle of its state in the backend.
     """
     if not clients:
         return
@@ -76,8 +76,8 @@ def clients_blob(clients: Sequence[int], rows: State) -> dict[str, Any]:
 def load_server(path: Path, fresh: FederationState, rounds: int) -> FederationState:
     """Reads the state in server.pt, without client states.
 
-    fresh: the state before round 0, whose keys and shapes it must have. rounds: the number of rounds it must be after.
-    Raises Damaged if it does not fit.
+    fresh: the state before round 0, whose keys and shapes the state must have. rounds: the number of finished rounds
+    that it must have. Raises Damaged if the state does not fit or cannot be read.
     """
     blob = load(path)
     try:
@@ -115,9 +115,10 @@ def _links(saved: dict[str, Tensor]) -> Links:
 
 
 def _average(saved: dict[str, Any] | None, fresh: Average | None) -> Average | None:
-    """The saved average of the iterates; None unless it is wanted and was computed from x_0 on with the same rho.
+    """The saved average of the iterates; None if there is none, or it has another rho than the run's average.
 
-    fresh: the average before round 0; None if the run does not measure it. Raises ValueError if the shapes differ.
+    fresh: the run's average before round 0; None if the run does not measure it, and then the result is None. Raises
+    ValueError if the shapes differ.
     """
     if saved is None or fresh is None or saved["rho"] != fresh.rho:
         return None
@@ -126,9 +127,9 @@ def _average(saved: dict[str, Any] | None, fresh: Average | None) -> Average | N
 
 
 def mark_of(path: Path) -> tuple[int, int] | None:
-    """(size, modification time in ns) of a file; None if there is no file.
+    """(size in bytes, modification time in ns) of a file; None if there is no file.
 
-    A worker that finds the same pair as the server sees the same file, on shared storage.
+    If a worker and the server find the same pair, the path is on storage that they share.
     """
     try:
         found = path.stat()
@@ -138,7 +139,7 @@ def mark_of(path: Path) -> tuple[int, int] | None:
 
 
 def clients_in(path: Path) -> list[int]:
-    """The clients whose states a file holds. Raises Damaged."""
+    """The clients whose states are in a file of a checkpoint. Raises Damaged if the file cannot be read."""
     try:
         clients: list[int] = load(path, mmap=True)["clients"].tolist()
         return clients
@@ -147,9 +148,10 @@ def clients_in(path: Path) -> list[int]:
 
 
 def load_clients(path: Path, wanted: set[int], fresh: State) -> Iterator[tuple[int, State]]:
-    """Yields (client, state) for each wanted client whose state is in a file.
+    """Yields (client, state with rows [1, ...]) for each wanted client whose state is in a file of a checkpoint.
 
-    fresh: an initial client state, rows [1, ...], whose names and shapes the states must have. Raises Damaged.
+    fresh: an initial client state, rows [1, ...], whose names and shapes the states must have. Raises Damaged if the
+    states do not fit or cannot be read.
     """
     chunk = load(path, mmap=True)
     try:
@@ -163,9 +165,9 @@ def load_clients(path: Path, wanted: set[int], fresh: State) -> Iterator[tuple[i
 
 
 def load(path: Path, mmap: bool = False) -> Any:
-    """The content of a file of tensors. Raises Damaged if it holds anything else.
+    """The content of a file from torch.save; raises Damaged if it has anything but tensors and plain values.
 
-    mmap: maps the file into memory, so that a tensor is read from disk when it is used.
+    mmap: whether to map the file into memory, so that a tensor is read from disk when it is used.
     """
     try:
         return torch.load(path, weights_only=True, mmap=mmap)
@@ -178,7 +180,7 @@ def load(path: Path, mmap: bool = False) -> Any:
 def _same_form(value: Any, like: Any, place: str) -> None:
     """Checks that `value` has the keys, dtypes and shapes of `like`; raises ValueError otherwise.
 
-    Tables may have any number of rows. place: name of the value in the message.
+    Tables may have any number of rows. place: the name of the value in the error message.
     """
     if isinstance(like, Tensor):
         got, need = (_form(t) if isinstance(t, Tensor) else type(t).__name__ for t in (value, like))

@@ -1,4 +1,4 @@
-"""Files below a URL, on any storage that fsspec knows; every failure is a StorageError that names its remedy."""
+"""Files below a URL, on any storage that fsspec supports; each failure is a StorageError that names a remedy."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ T = TypeVar("T")
 
 
 class StorageError(RaylflError):
-    """An operation on a storage failed; the message names URL, reason and remedy."""
+    """A failed operation on a storage; the message names the URL, the reason and a remedy."""
 
 
 class Storage:
-    """The files below a URL. The name of a file is its path relative to the URL, with slashes."""
+    """Access to the files below a URL. The name of a file is its path relative to the URL, with slashes.
+
+    Each method raises StorageError if the storage fails or takes too long.
+    """
 
     def __init__(self, url: str):
         self.url = url.rstrip("/")
@@ -45,7 +48,7 @@ class Storage:
         return [name for name in self._call("listed", found) if ".." not in PurePosixPath(name).parts]
 
     def read(self, name: str) -> bytes | None:
-        """The content of a file; None if there is none."""
+        """The content of a file; None if the file does not exist."""
 
         def content(fs: Any, root: str) -> bytes | None:
             fs.invalidate_cache()
@@ -57,9 +60,9 @@ class Storage:
         return self._call("read", content)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Writes a new file; returns False if it exists.
+        """Writes a new file; returns False if the file exists.
 
-        On object storage such as S3, only one of several machines that create the same file succeeds.
+        If several machines create the same file on object storage such as S3, only one of them succeeds.
         """
 
         def written(fs: Any, root: str) -> bool:
@@ -74,11 +77,11 @@ class Storage:
         return self._call("written", written)
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes a file, or replaces the existing one as a whole."""
+        """Writes a file; an existing file is replaced atomically."""
         self._replace(name, lambda fs, path: fs.pipe_file(path, content), len(content))
 
     def put(self, source: Path, name: str) -> None:
-        """Copies a local file to the storage, replacing an existing one as a whole."""
+        """Copies a local file to the storage; an existing file is replaced atomically."""
         self._replace(name, lambda fs, path: fs.put_file(str(source), path), source.stat().st_size)
 
     def _replace(self, name: str, write: Callable[[Any, str], Any], size: int) -> None:
@@ -95,7 +98,7 @@ class Storage:
         self._call("written", replaced, size)
 
     def get(self, name: str, target: Path) -> bool:
-        """Copies a file from the storage; returns False if it does not exist."""
+        """Copies a file from the storage to a local path; returns False if the file does not exist."""
 
         def copied(fs: Any, root: str) -> bool:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -130,9 +133,10 @@ class Storage:
             fs.makedirs(path.rpartition("/")[0], exist_ok=True)
 
     def _call(self, what: str, work: Callable[[Any, str], T], size: int = 0) -> T:
-        """The result of `work(file system, path of the URL in it)`. Raises StorageError if it fails or takes too long.
+        """The result of `work(fs, root)`: fs is fsspec's file system, root the path of the URL in it.
 
-        what: the participle in the message, such as "read". size: bytes to transfer, which extend the time limit.
+        Raises StorageError if `work` fails or takes too long. what: the participle in the error message, such as
+        "read". size: bytes to transfer, which extend the time limit.
         """
         try:
             return within(SECONDS + size / BYTES_PER_SECOND, lambda: work(*self._place))
@@ -163,7 +167,7 @@ def within(seconds: float, call: Callable[[], T]) -> T:
 
 
 def remedy(url: str, error: Exception) -> str:
-    """The remedy for a failure of the storage at this URL."""
+    """The remedy, in words, for an error of the storage at this URL."""
     kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
     if isinstance(error, ImportError):
         return f"pip install {package_of(url)}"
@@ -177,7 +181,7 @@ def remedy(url: str, error: Exception) -> str:
 
 
 def package_of(url: str) -> str:
-    """The package that fsspec needs for the protocol of this URL: s3fs for s3://."""
+    """The package to install for the protocol of this URL, such as s3fs for s3://."""
     from fsspec.registry import known_implementations
 
     entry = known_implementations.get(url.partition("://")[0].rpartition("::")[2], {})

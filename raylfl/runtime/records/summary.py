@@ -1,4 +1,4 @@
-"""Parts of summary.json: final and best metrics, the forms of local steps, versions, commit and host."""
+"""Parts of summary.json: final and best metrics, the forms of local steps, versions, git commit and host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_RATED = ("cost/", "time/", "traffic/", "cohort/", "algo/")  # metrics withou
 def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The number of rounds, and the final and best value of each metric in the rows of metrics.jsonl.
 
-    The best value is the largest if `higher_is_better`, otherwise the smallest; NOT_RATED metrics have none.
+    The best value is the largest if `higher_is_better`, otherwise the smallest; metrics in NOT_RATED have none.
     """
     final: dict[str, Any] = {}
     best: dict[str, Any] = {}
@@ -46,7 +46,7 @@ def step_summary(ways: Counter[Way]) -> list[dict[str, Any]]:
 
 
 def step_line(rows: list[dict[str, Any]]) -> str:
-    """The rows of `step_summary` as one line, each with its count of the total number of gradients.
+    """The rows of `step_summary` as one line of text.
 
     Example: `recorded 980 of 1,000 (the replay has autograd's bits); autograd 20 of 1,000 (...)`; `none` without rows.
     """
@@ -96,7 +96,7 @@ def cpu_model() -> str:
 
 
 def git_commit() -> str | None:
-    """The commit of the working directory, with `+changes` if files differ from it; None outside git."""
+    """The git commit of the working directory, with `+changes` if files differ from it; None outside a repository."""
     try:
         head = _git("rev-parse", "HEAD")
         return head and head + ("+changes" if _git("status", "--porcelain", "-uno") else "")

@@ -1,7 +1,7 @@
 """The wandb logger: the run's config, the metrics of each round, and at the end a figure and a table of rounds.
 
-It logs offline unless the user is logged in; `wandb sync` sends an offline run later. It never stops a run and delays
-it by less than a minute: it logs offline if the server does not answer, and waits at most FINISH_SECONDS at the end.
+It logs offline unless the user is logged in; `wandb sync` sends an offline run later. It never ends a run and delays it
+by less than a minute: it logs offline if the server does not answer, and waits at most FINISH_SECONDS at the end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Say = Callable[[str], None]
 class WandbRun:
     """Weights & Biases: rounds, config, a table and a picture; offline unless you are logged in.
 
-    Its group is the experiment's name, its job_type the algorithm. The run directory keeps its wandb id.
+    The wandb group is the run's `name`, the job_type the algorithm. The wandb id is stored in the run directory.
     """
 
     def __init__(self, config: Config, run_dir: RunDirectory, say: Say):
@@ -48,7 +48,7 @@ class WandbRun:
         self.run.define_metric("*", step_metric="round")
 
     def _mode(self) -> str:
-        """The wandb mode of this run: that of `mode()`, but offline if the server does not answer."""
+        """The wandb mode of this run, from `mode()`, but offline if the server does not answer."""
         chosen = mode()
         if chosen == "online":
             reason = unreachable(base_url())
@@ -86,11 +86,11 @@ class WandbRun:
             return wandb.init(**options, mode="offline")
 
     def log(self, metrics: dict[str, Any]) -> None:
-        """Logs the metrics of one round. Their step is `round`, so a repeated round adds the same points again."""
+        """Logs the metrics of one round, plotted over `round`; a repeated round logs the same points again."""
         self.run.log(numbers_of(metrics))
 
     def close(self) -> None:
-        """Ends the wandb run and waits at most FINISH_SECONDS until everything is sent.
+        """Ends the wandb run, and waits at most FINISH_SECONDS until its data are sent.
 
         If the run is complete, its overview figure and its table of rounds are logged first.
         """
@@ -105,7 +105,7 @@ class WandbRun:
 
     @property
     def folder(self) -> Path:
-        """The folder in which wandb keeps this run."""
+        """The local folder in which wandb stores this run."""
         return Path(self.run.dir).parent
 
     def _finish(self, code: int) -> None:
@@ -133,14 +133,14 @@ def mode() -> str:
 
 
 def base_url() -> str:
-    """The server's address: WANDB_BASE_URL, or wandb's own settings."""
+    """The address of wandb's server: WANDB_BASE_URL if set, or else the address in wandb's settings."""
     import wandb
 
     return os.environ.get("WANDB_BASE_URL") or str(wandb.Settings().base_url)
 
 
 def logged_in() -> bool:
-    """Whether wandb has a key: in WANDB_API_KEY, or in ~/.netrc, where `wandb login` puts it."""
+    """Whether the user has a wandb key: in WANDB_API_KEY, or in ~/.netrc from `wandb login`."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     hosts = {urlparse(base_url()).hostname or ""}
@@ -154,7 +154,7 @@ def logged_in() -> bool:
 
 
 def unreachable(url: str) -> str | None:
-    """The reason why this address does not answer; None if it answers, with any status."""
+    """The reason why a server does not answer at this address; None if it answers, with any HTTP status."""
     try:
         urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=ANSWER_SECONDS).close()
     except urllib.error.HTTPError:
@@ -165,7 +165,7 @@ def unreachable(url: str) -> str | None:
 
 
 def run_id(run_dir: RunDirectory) -> str:
-    """The run's id at wandb, stored in the run directory so that a resumed run has the same id."""
+    """The wandb id of the run, created once and stored in the run directory, so that a resumed run has the same id."""
     path = run_dir.path / "wandb_id.txt"
     if not path.exists():
         run_dir.write(path.name, secrets.token_hex(4))
@@ -173,7 +173,7 @@ def run_id(run_dir: RunDirectory) -> str:
 
 
 def rounds_table(rows: Sequence[dict[str, Any]]) -> tuple[list[str | int], list[list[Any]]]:
-    """(column names, lines) of the table of rounds: TABLE_ROWS rounds at most, always with the first and the last."""
+    """(column names, lines) of the table of rounds: at most TABLE_ROWS rounds, including the first and the last."""
     names = {name: None for row in rows for name in numbers_of(row)}
     columns: list[str | int] = ["round", *(name for name in names if name != "round")]
     chosen = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), TABLE_ROWS)).round().astype(int))
