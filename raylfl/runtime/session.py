@@ -39,7 +39,7 @@ MOST_SAMPLES, MOST_CLIENTS = 2_000_000, 10_000  # partition.json is omitted abov
 
 
 class Interrupted(RaylflError):
-    """A run was stopped on request; its state is in a checkpoint."""
+    """Raised after a run was stopped on request; its state is in a checkpoint."""
 
 
 class Session:

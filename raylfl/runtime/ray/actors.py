@@ -310,7 +310,7 @@ class WorkerActor:
 def with_store(
     worker: Worker, store: StateStore, task: Task, broadcast: State, known: int
 ) -> tuple[ClientReports, State, list[State]]:
-    """Carries out the task of one client by `Worker.run`, reads its state from `store` and stores its new state there.
+    """Carries out the task of one client, whose state is read from `store` before it and written there after it.
 
     known: `HeldState.rounds` of the state; -1 if the client has no state yet. The returned list of states is empty.
     """

@@ -26,7 +26,7 @@ SILENT_SECONDS = (
 
 
 class RayLost(RaylflError):
-    """A process of the Ray cluster that this run started has ended; no actor can be reached any more."""
+    """Raised if a process of Ray that this process had started has ended; no actor can be reached any more."""
 
 
 @dataclass

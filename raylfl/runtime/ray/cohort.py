@@ -169,7 +169,7 @@ def in_tree_order(tasks: Sequence[Task]) -> list[int] | None:
 
 
 def shares(loads: Sequence[int], workers: int, order: Sequence[int] | None = None) -> list[Share]:
-    """Divides the tasks into at most one share per worker; each share is in task order.
+    """Divides the tasks into at most one share per worker: the numbers of the tasks in one call, in ascending order.
 
     loads: the load of each task. order: from `in_tree_order`. Shares are ranges of `order` if this is possible with
     loads of at most 1.05 times the largest load of `even_shares`. Otherwise, or if order is None, they are
@@ -190,7 +190,7 @@ def shares(loads: Sequence[int], workers: int, order: Sequence[int] | None = Non
 
 
 def even_shares(loads: Sequence[int], workers: int) -> list[Share]:
-    """Shares of about equal load: each task, largest first, is given to the least loaded worker; in task order."""
+    """Shares of about equal load: each task, largest first, is given to the least loaded share; each is sorted."""
     heap = [(0, w) for w in range(workers)]
     dealt: list[Share] = [[] for _ in range(workers)]
     for k in sorted(range(len(loads)), key=lambda k: -loads[k]):

@@ -14,7 +14,10 @@ from raylfl.runtime.ray.connection import address_of
 
 
 def count_workers(runtime: RuntimeConfig, clients: int, resources: dict[str, float]) -> int:
-    """The number of worker actors of a run; raises BadConfig if the cluster's resources are too few."""
+    """The number of worker actors of a run: `runtime.workers`, or if it is null as many as fit, at most one per client.
+
+    Raises BadConfig if the cluster's resources are too few.
+    """
     fit, wanted, share = workers_that_fit(runtime, resources), runtime.workers or 1, runtime.gpus_per_worker
     if fit < wanted:
         cpus, gpus = resources.get("CPU", 0.0), resources.get("GPU", 0.0)

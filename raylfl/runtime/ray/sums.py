@@ -42,7 +42,7 @@ class Part:
 
 
 def fetch(channel: Channel, parts: Sequence[Part], count: int) -> tuple[list[list[Roots]], list[int]]:
-    """Fetches partial sums; returns (partial sums, joined where possible, and the tasks whose uploads were lost).
+    """Fetches partial sums to the server; returns (the sums, the tasks whose sums were lost with their node).
 
     count: the number of rows of a whole sum. Workers join the parts on their node first. If that fails, the server
     fetches each part.

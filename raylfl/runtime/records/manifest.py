@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: its schema and its checksum. A manifest that does not fit either counts as damaged."""
+"""The manifest of a checkpoint: its schema and its checksum. A manifest that violates one of them counts as damaged."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ ADAPTER = TypeAdapter(Manifest)
 
 
 class Damaged(Exception):
-    """An error in a checkpoint, which cannot be used; the message names the file and its fault."""
+    """Raised for a checkpoint that cannot be used; the message names the file and its fault."""
 
 
 def folder_of(rounds: int) -> str:

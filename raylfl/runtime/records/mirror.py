@@ -162,7 +162,8 @@ class Mirror:
         """Copies the files that have changed to the URL; a failure of the storage is reported, and raises nothing.
 
         After a failure, the error is stored in `fault`, and the next commit copies the files again. say: called with a
-        line for the user. seldom: whether to copy only if the last copy is at least ROW_SECONDS old.
+        line for the user. seldom: whether to copy only if the last copy is at least ROW_SECONDS old. Raises Displaced
+        if another machine has taken over the run.
         """
         now = time.monotonic()
         if seldom and now - self._newest < ROW_SECONDS:

@@ -17,7 +17,7 @@ EMPTY = hashlib.sha256().hexdigest()
 
 
 class Displaced(RaylflError):
-    """A run directory, or a file in it, was deleted, moved or replaced while a run wrote to it."""
+    """Raised if a run directory, or a file in it, was deleted, moved or replaced while a run wrote to it."""
 
 
 @dataclass(frozen=True)

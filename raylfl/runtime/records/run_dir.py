@@ -124,7 +124,8 @@ class RunDirectory:
         """Copies the files that have changed to the URL of the run; no effect for a run without a URL.
 
         say: called with a warning if the storage fails, which does not end the run. seldom: whether to copy only if the
-        last copy is at least half a minute old; for commits of rows without a new checkpoint.
+        last copy is at least half a minute old; for commits of rows without a new checkpoint. Raises Displaced if
+        another machine has taken over the run.
         """
         if self.mirror is not None:
             self.mirror.commit(say, seldom)

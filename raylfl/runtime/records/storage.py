@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class StorageError(RaylflError):
-    """A failed operation on a storage; the message names the URL, the reason and a remedy."""
+    """Raised if an operation on a storage fails; the message names the URL, the reason and a remedy."""
 
 
 class Storage:
@@ -146,7 +146,7 @@ class Storage:
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """The result of a call. Raises TimeoutError after `seconds`; the call's thread is then abandoned."""
+    """The result of `call()`, which runs in a thread. Raises TimeoutError after `seconds` and abandons the thread."""
     done: list[T] = []
     failed: list[BaseException] = []
 

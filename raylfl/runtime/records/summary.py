@@ -39,7 +39,7 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def step_summary(ways: Counter[Way]) -> list[dict[str, Any]]:
     """One row per form of the local step and its reason, most frequent first: {"step", "count", "why"}.
 
-    ways: the number of gradients that local work computed in each way, one per client and local step, and one per
+    ways: the number of gradients that local work has computed in each form, one per client and local step, and one per
     full gradient. The forms are recorded, autograd, batch_last and cohort.
     """
     return [{"step": way.name, "count": count, "why": way.why} for way, count in ways.most_common()]

@@ -181,7 +181,7 @@ def rounds_table(rows: Sequence[dict[str, Any]]) -> tuple[list[str | int], list[
 
 
 def picture(rows: Sequence[dict[str, Any]], counts: Path) -> Any:
-    """A figure of the measured curves and of the samples per client and class; None if there is neither.
+    """A figure of metrics over rounds and of the samples per client and class; None if there is neither.
 
     rows: the rows of metrics.jsonl; counts: the path of partition_counts.json, which may be missing.
     """

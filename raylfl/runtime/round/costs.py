@@ -1,4 +1,4 @@
-"""The costs of a round: floats sent, local steps, gradients and virtual seconds."""
+"""The costs of a round: floats sent, local steps, gradients and simulated duration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from raylfl.runtime.round.state import RoundResult
 
 
 class CostModel:
-    """Counts the traffic and the computation of an experiment's rounds; cut: of a split model, otherwise None."""
+    """Counts the traffic and computation of an experiment's rounds; cut: of a split model, None for other models."""
 
     def __init__(self, experiment: Experiment, planner: Planner, cut: Cut | None):
         self.e, self.planner, self.cut = experiment, planner, cut
@@ -115,13 +115,13 @@ class CostModel:
 def _of_node(ends: Ints, floats: Floats) -> int:
     """The largest number of floats that one client, or the server, sends and receives in total.
 
-    ends [M, 2], floats [M]: of each message.
+    ends: (sender, receiver) of each message [M, 2]; floats: of each message [M].
     """
     return int(np.bincount(ends.ravel() + 1, np.repeat(floats, 2), 1).max())
 
 
 def _of_link(ends: Ints, floats: Floats) -> int:
-    """The largest number of floats on one link, in both directions; ends [M, 2], floats [M]: of each message."""
+    """The largest number of floats on one link, in both directions; ends [M, 2], floats [M]: as in `_of_node`."""
     return int(np.bincount(_distinct(ends)[1], floats, 1).max())
 
 

@@ -36,8 +36,9 @@ class Dispatch:
     """Submits a round's local work to a backend, and assembles the results.
 
     ways: the number of gradients that local work has computed in each form of the local step (`Way`). rows: the reason
-    why the server must receive each upload separately, as a row, or None. If it is None and the algorithm reads only
-    sums over clients, workers add up the uploads. The new parameters have the same bits in both cases.
+    why the server must receive each upload separately, as a row; None if there is none. If `rows` is None and the
+    algorithm reads only sums over clients, workers add up the uploads. The new parameters have the same bits in either
+    case.
     """
 
     def __init__(
@@ -57,8 +58,8 @@ class Dispatch:
     def send(self, r: Round, broadcast: State, state: FederationState) -> Deferred[RoundResult]:
         """Starts the local work of round r from this broadcast; returns the deferred result.
 
-        state: the state before the round. If an upload is dropped after workers have added it up, awaiting the result
-        repeats the local work with uploads as rows.
+        state: the state before the round. If an upload is dropped after workers have added it up, the local work is
+        repeated with uploads as rows.
         """
         if self.homes is not None:
             last = state.last_finite_loss
@@ -82,8 +83,8 @@ class Dispatch:
     def _of_nodes(self, r: Round, worked: Worked, last_loss: float) -> RoundResult:
         """The round result of a method without a server; the states of the nodes stay on the workers.
 
-        last_loss: the last finite mean loss of the run, for error messages. Raises ClientFailed or NonFinite if a
-        client fails and the policy for failures is `fail`.
+        worked: the results of the nodes' local work. last_loss: the last finite mean loss of the run, for error
+        messages. Raises ClientFailed or NonFinite as `_failures` does.
         """
         self.ways.update(worked.reports.ways)
         events = self._failures(r, worked.reports, last_loss)
@@ -198,7 +199,7 @@ def sum_plan(algorithm: Algorithm, broadcast: State, server: ServerState, r: Rou
 class UploadMemory:
     """Memory for matrices [n, d] of large uploads, reused in the next round if no tensor refers to it any more.
 
-    The page faults of hundreds of MB of new memory cost as much as the copy itself.
+    Reuse avoids page faults, which for hundreds of MB of new memory cost as much as the copy itself.
     """
 
     def __init__(self) -> None:
@@ -241,9 +242,9 @@ def calls(count: int, width: int, runtime: RuntimeConfig) -> int:
 
     `runtime.micro_cohort` sets the largest number of clients in a call. If it is null, a rule sets the number of calls.
     On a CPU, a call has at most 2^18 / width clients; this limit is raised to 32 if it is smaller, and lowered to 128
-    if it is larger. The number of calls is rounded up to a multiple of 4, so that 1, 2 or 4 workers get
-    equally many, but is at most `count`. On a GPU, the clients of a call also have at least 2^20 parameters together,
-    unless all clients have fewer, because smaller calls leave a GPU idle.
+    if it is larger. The number of calls is rounded up to a multiple of 4, so that 1, 2 or 4 workers get equally many,
+    but is at most `count`. On a GPU, the clients of a call also have at least 2^20 parameters together, unless all
+    clients have fewer, because smaller calls leave a GPU idle.
     """
     if runtime.micro_cohort:
         return -(-count // runtime.micro_cohort)

@@ -80,7 +80,7 @@ class Plan:
     def parts(self, b: int) -> tuple[Part, ...]:
         """The rows of the mixing matrices that give the new rows of block b, one `Part` per matrix.
 
-        The columns are ordered as the operands: the block's own rows, then the messages of each other block.
+        The columns stand for the block's own rows first, then for the messages of each other block.
         """
         if b not in self._parts:
             nodes, needs = self.nodes[b], self.needs[b]
@@ -117,7 +117,7 @@ Pieces = dict[tuple[int, int], Piece]  # by sending and receiving block
 class Worked:
     """The results of the nodes' local work in a round.
 
-    plan: the exchange for which messages were made. local: for each block, a handle of its rows after the local work.
+    plan: the exchange of messages. local: for each block, a handle of its rows after the local work.
     pieces: the messages between blocks; empty if messages precede the local work.
     """
 
@@ -163,7 +163,7 @@ class Homes:
     # -- a round -------------------------------------------------------------------------------------------------
 
     def send(self, r: Round, broadcast: State, server: ServerState) -> Deferred[Worked]:
-        """Starts the local work of round r; the method exchanges messages before it or has them made after it."""
+        """Starts the local work of round r; messages are computed after it or, in some methods, exchanged before it."""
         plan = self._planned(r)
         if not self.algorithm.exchanges_first:
             return self._work(r, plan, broadcast, server[HOMES])
@@ -289,7 +289,7 @@ class Homes:
     # -- measures ------------------------------------------------------------------------------------------------
 
     def _measured(self, handles: Sequence[Handle]) -> list[Measure]:
-        """The measures of every block; they are computed again only for blocks whose rows have changed since."""
+        """The measures of every block; a block is measured again only if its rows have changed."""
         unknown = [b for b, h in enumerate(handles) if b not in self._measures or self._measures[b][0] is not h]
         none = np.zeros(0, dtype=np.int64)
         job = Mix(none, none, (), self.optimum)
@@ -341,7 +341,7 @@ def _pieces(b: int, plan: Plan, handles: Sequence[Handle], sizes: Sequence[int])
 
 
 def _ordered(plan: Plan, parts: Sequence[State]) -> State:
-    """The rows of all blocks of the plan in cohort order; parts: the rows of each block, zeros if empty."""
+    """The rows of all blocks of the plan in cohort order; parts: of each block, where {} stands for zeros."""
     some: State = next((part for part in parts if part), {})
     order = torch.from_numpy(np.argsort(np.concatenate(list(plan.nodes.values())))) if some else None
     sized = list(zip(parts, map(len, plan.nodes.values()), strict=True))

@@ -116,7 +116,7 @@ class Planner:
     def plan(self, r: int, server: ServerState) -> Round:
         """Round r: the sampled clients, their local work, and the uploads that will be received.
 
-        For a method with `samples_by_norm` it has all available clients; `sampled` then makes the final round.
+        For a method with `samples_by_norm` the round has all available clients, and `sampled` makes the final round.
         """
         if self._ahead is not None and self._ahead.index == r:
             return self._ahead

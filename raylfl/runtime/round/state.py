@@ -42,13 +42,13 @@ class Average:
 class FederationState:
     """The state of a run between two rounds, which the next round needs and a checkpoint stores.
 
-    round: the number of finished rounds; server: the algorithm's server state; buffers: the module's buffers [b], means
-    over clients if these are averaged; clients: client -> handle of its state, for each client with a received upload
-    so far; changed: clients whose state is newer than the last checkpoint; costs: totals of all rounds; seconds: the
-    simulated (virtual) duration of all rounds; computation_seconds: the same without communication; last_finite_loss:
-    the newest finite mean training loss of a round, nan if there is none; moments: the state of the local optimizer
-    [m], empty unless it is averaged over clients; average: the mean of iterates, None if the run does not measure it;
-    links: floats along each link, None if they were not counted from the first round on.
+    round: the number of finished rounds; server: the algorithm's server state; buffers: the server's values of the
+    module's buffers [b]; clients: client -> handle of its state, for each client with a received upload so far;
+    changed: clients whose state is newer than the last checkpoint; costs: totals of all rounds; seconds: the simulated
+    (virtual) duration of all rounds; computation_seconds: the same without communication; last_finite_loss: the newest
+    finite mean training loss of a round, nan if there is none; moments: the state of the local optimizer [m], empty
+    unless it is averaged over clients; average: the mean of iterates, None if the run does not measure it; links:
+    floats along each link, None if they were not counted from the first round on.
     """
 
     round: int

@@ -79,7 +79,7 @@ class Executor(ABC):
 
     @abstractmethod
     def get(self, handles: Sequence[Handle]) -> list[State]:
-        """The tensors behind the handles, read-only."""
+        """The states of these handles, as tensors that must not be written."""
 
     @abstractmethod
     def run(
@@ -160,7 +160,7 @@ class Backend(Executor):
         return None
 
     def write_states(self, handles: Sequence[Handle], folder: Path) -> dict[str, str] | None:
-        """Makes workers write client states into a checkpoint's folder; returns the sha256 of each file.
+        """Makes workers write client states into a checkpoint's folder; returns file name -> sha256.
 
         None: workers hold no states, and the caller must write the files.
         """

@@ -118,7 +118,7 @@ def overrides(module: Any, name: str) -> bool:
 
 
 def overridden(module: Any, verdict: Verdict) -> list[str]:
-    """The hooks with this verdict that the module overrides."""
+    """The names of the hooks with this verdict that the module overrides."""
     return [name for name, hook in HOOKS.items() if hook.verdict == verdict and overrides(module, name)]
 
 

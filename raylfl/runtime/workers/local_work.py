@@ -46,10 +46,10 @@ def cohort_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSour
 
 
 def merged_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSource, full: FullGradients) -> TaskWork:
-    """The work of a single client that owns the data of all N clients: K steps on F = sum_i w_i f_i.
+    """The work of a single client that owns the data of all N clients: local steps on F = sum_i w_i f_i.
 
-    Full batches give the exact gradient of F. Mini-batches draw each of the n_i samples of client i with probability
-    w_i / n_i.
+    w_i are the importance weights of the N clients. Full batches give the exact gradient of F, from `full`.
+    Mini-batches draw each of the n_i samples of client i with probability w_i / n_i.
     """
     seed, weights, shards = setup.seed, setup.population.weights, setup.shards
     batch_size, whole = task.batch_sizes[0], len(shards.indices)

@@ -76,7 +76,7 @@ class Logged:
 
     @staticmethod
     def joined(parts: Sequence[Logged]) -> Logged:
-        """The values of all parts of one evaluation; metric objects of the parts may be changed."""
+        """Joins the values of all parts of one evaluation; metric objects of the parts may be changed."""
         whole = Logged()
         for part in parts:
             for name, series in part.series.items():
@@ -165,7 +165,7 @@ class EvaluationLog:
 
     @property
     def has_loss(self) -> bool:
-        """Whether the current batch has logged its loss."""
+        """Whether the module has logged `loss` in the current batch."""
         return "loss" in self._in_batch
 
     def end_batch(self) -> None:

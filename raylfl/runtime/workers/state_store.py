@@ -43,7 +43,7 @@ class HeldState(NamedTuple):
 
 
 class StatesLost(RaylflError):
-    """A stored client state was lost, with its node; the run must continue from its newest checkpoint."""
+    """Raised if a stored client state was lost with its node; the run must continue from its newest checkpoint."""
 
 
 class StateStore:

@@ -113,7 +113,7 @@ class ClientReports:
     rows: one row of dtype `REPORT` per client; errors: client -> the error that ended its local work; logged: name ->
     values that the module logged in training [C], nan for a client that logged none; ways: the number of gradients
     computed in each form of the local step, summed over all clients. A slice of the reports keeps `ways` only if it
-    starts at the first client, so that the slices of a partition have the same total.
+    starts at the first client, so that consecutive slices have the same total.
     """
 
     rows: np.ndarray
