@@ -65,7 +65,7 @@ def workers_that_fit(runtime: RuntimeConfig, resources: dict[str, float]) -> int
     by_cpus = math.floor(resources.get("CPU", 0.0) / runtime.cpus_per_worker + 1e-9)
     if share == 0:
         return by_cpus
-    if share < 1:  # a share lies on one GPU: what is left of several GPUs does not add up
+    if share < 1:  # a share is on one GPU: the remainders of several GPUs do not add up
         return min(by_cpus, math.floor(1 / share + 1e-9) * math.floor(gpus))
     return min(by_cpus, math.floor(gpus / share))
 

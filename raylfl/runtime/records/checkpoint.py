@@ -1,13 +1,13 @@
 """Checkpoints: the state of a run on disk, written to a temporary folder, synced and renamed.
 
-checkpoints/round_000100/ holds
+checkpoints/round_000100/ has
     server.pt           the algorithm's server state, the module's buffers, counters
     clients_000.pt ...  only the client states that changed since the previous checkpoint, up to 64 MiB per file:
                         {"clients": int64 [C], "states": {name: [C, ...]}}; states that workers have stored
                         (pinned clients) are written by these workers
     manifest.json       sha256 of every file, the round, the definition of the run (its config and sha256, the sha256
                         of the partition), versions, size and sha256 of the record files up to this round, and the
-                        checkpoint that holds each client's newest state
+                        checkpoint that has each client's newest state
 A checkpoint is complete once its folder has its final name. The newest `checkpoint.keep` checkpoints are kept, and
 every older one that still has the newest state of a client. If a checkpoint or its records are damaged, the previous
 checkpoint is used, with a warning.
@@ -59,7 +59,7 @@ class Checkpoints:
             "device": "gpu" if experiment.setup.runtime.gpus_per_worker > 0 else "cpu",
             "versions": versions(),
         }
-        self._holders: dict[int, str] = {}  # client -> the checkpoint that holds its newest state
+        self._holders: dict[int, str] = {}  # client -> the checkpoint that has its newest state
 
     @property
     def folder(self) -> Path:

@@ -94,7 +94,7 @@ def load_server(path: Path, fresh: FederationState, rounds: int) -> FederationSt
             raise ValueError("its clock holds no numbers")
         server, costs = unpack_server(blob["server"]), Costs(**counted)
         average = _average(blob.get("average"), fresh.average)  # missing in older checkpoints
-        links = _links(blob["links"]) if "links" in blob else None  # likewise
+        links = _links(blob["links"]) if "links" in blob else None  # missing there, too
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
         raise Damaged(f"{_shown(path)} does not fit this run: {_reason(error)}") from error
     return FederationState(

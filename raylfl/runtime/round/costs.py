@@ -121,7 +121,10 @@ def _of_node(ends: Ints, floats: Floats) -> int:
 
 
 def _of_link(ends: Ints, floats: Floats) -> int:
-    """The largest number of floats on one link, in both directions; ends [M, 2], floats [M]: as in `_of_node`."""
+    """The largest number of floats on one link, in both directions.
+
+    ends: (sender, receiver) of each message [M, 2]; floats: of each message [M].
+    """
     return int(np.bincount(_distinct(ends)[1], floats, 1).max())
 
 

@@ -156,7 +156,7 @@ class Dispatch:
         """One line for each dropped upload, that is for each client that failed or returned non-finite values.
 
         Raises ClientFailed or NonFinite if `runtime.on_client_error` or `runtime.on_nonfinite` is `fail`. last_loss:
-        the last finite mean loss of the run, shown for clients without a finite loss of their own.
+        the last finite mean loss of the run, shown for clients that had no finite loss.
         """
         events = []
         for report in reports.bad:
@@ -227,7 +227,7 @@ class UploadMemory:
 def homes_of(
     algorithm: Algorithm, backend: Executor, runtime: RuntimeConfig, count: int, optimum: Tensor | None = None
 ) -> Homes | None:
-    """The nodes of a method without a server, divided into blocks that workers hold; None for a method with a server.
+    """The nodes of a method without a server, divided into blocks on workers; None for a method with a server.
 
     count: the number of nodes; each block has the nodes of one vectorised call. optimum: x* = argmin F [d] if known,
     for metrics.

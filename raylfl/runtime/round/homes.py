@@ -130,7 +130,7 @@ class Worked:
 
 
 class Homes:
-    """The blocks of a run's nodes, and the calls to the workers that hold them (their homes).
+    """The blocks of a run's nodes, and the calls to the blocks' workers (their homes).
 
     count: the number of nodes; blocks: the number of blocks; optimum: x* [d] if known, for metrics.
     """

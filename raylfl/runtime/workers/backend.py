@@ -162,7 +162,7 @@ class Backend(Executor):
     def write_states(self, handles: Sequence[Handle], folder: Path) -> dict[str, str] | None:
         """Makes workers write client states into a checkpoint's folder; returns file name -> sha256.
 
-        None: workers hold no states, and the caller must write the files.
+        None: workers store no states, and the caller must write the files.
         """
         return None
 
