@@ -51,8 +51,8 @@ class Limit:
         """The minimiser [d] of the surrogate objective sum_i Omega_i f_i; None if Omega is unknown.
 
         It is the limit that FedACS, eqs. (4)-(6), predicts. If the system changes, Omega is the mean over the last
-        rounds. The prediction is exact for a step size eta -> 0; at eta > 0 a client moves by the factor 1 - (1-eta)^K
-        towards its minimiser instead of eta K.
+        rounds. The prediction is exact for a step size eta -> 0. At eta > 0 a client with K local steps covers the
+        fraction 1 - (1-eta)^K of the distance to its minimiser, instead of eta K.
         """
         from raylfl.config.load import load_config
         from raylfl.diagnostics.surrogate import fixed_point, surrogate_weights

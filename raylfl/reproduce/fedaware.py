@@ -158,9 +158,10 @@ class Table1(PaperResult):
 
     @staticmethod
     def claims(ours: Mapping[str, Mapping[str, Stat]]) -> list[Claim]:
-        """The claims of Sec. 5: FedAWARE is best in every system, and every method is worse in system hybrid+.
+        """The claims of Sec. 5 about accuracy in the three systems of heterogeneity.
 
-        Worse means: less accurate than with statistical heterogeneity only. ours: method -> system -> best accuracy.
+        FedAWARE is best in every system, and every method is less accurate in `hybrid+` than in `statistical only`.
+        ours: method -> system -> best accuracy.
         """
         claims = []
         for label in SYSTEMS:

@@ -65,7 +65,7 @@ class Job:
         return is_done(self.path)
 
     def fetch(self) -> None:
-        """Copy the records of the run from its URL to its folder, as another machine may have made the run."""
+        """Copy the records of the run from its URL, if any, to its folder, as another machine may have made it."""
         if self.url is not None:
             refresh(self.path, self.url)
 
@@ -190,7 +190,7 @@ class Enough(Exception):
 
 
 def config_digest(config: Mapping[str, Any]) -> str:
-    """A digest, eight hex digits, of the keys of a resolved config that influence a run's results, except the seed."""
+    """A digest, eight hex digits, of the keys of a resolved config that influence results; the seed is left out."""
     return hashlib.sha256(canonical(flatten(identity(config, of="digest"))).encode()).hexdigest()[:8]
 
 

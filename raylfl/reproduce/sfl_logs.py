@@ -1,4 +1,4 @@
-"""The SFL authors' own logs [2]: test accuracy by round, from the folder `published` in RAYLFL_DATA.
+"""The logs of SFL's authors (Li & Lyu, NeurIPS 2023, [2]): test accuracy by round, from RAYLFL_DATA/published.
 
 `sfl_test_accuracy.csv.gz` has one row per measurement. If a cell has several logs, one after the other, the last one is
 used, as in table 10.

@@ -49,8 +49,8 @@ class Facts:
     coefficients: E[c_i 1{i in R}] [N] up to a common factor, for the server step x - sum_i c_i U_i with client i's
     update U_i and the received clients R. None if unknown.
 
-    over_rounds: these expectations and the local work of every round. None unless they are known, sum_i c_i <= 1 and
-    the surrogate weights of [3] are the same in every round.
+    over_rounds: the expectations E[c_i 1{i in R}] and the local work of every round. None unless they are known, sum_i
+    c_i <= 1 and the surrogate weights of [3] are the same in every round.
     """
 
     system: SystemInfo
