@@ -39,13 +39,14 @@ class Query:
     top: Floats | None = None  # [C], the upper ends of `uniform: [lo, null]`
 
     def uniform(self) -> Floats:
-        """One draw of U(0, 1) for each client [C], a function of (seed, purpose, key, client)."""
+        """One draw of U(0, 1) for each of the C clients [C], a function of (seed, purpose, key, client)."""
         return keyed_uniform(self.world.seed, self.purpose, self.key, self.clients)
 
     def part(self, mask: Bools, place: Ints, size: int) -> Query:
-        """A query for the clients in `mask` only (bool [C]), as members of another part, of `size` clients.
+        """A query for the clients in `mask` only, as members of another part, of `size` clients.
 
-        place: the clients' places in the other part [C]; entries outside the mask are not used.
+        mask: bool [C], for the C clients of this query. place: their places in the other part [C]; entries outside the
+        mask are not used.
         """
         top = None if self.top is None else self.top[mask]
         return replace(self, clients=self.clients[mask], place=place[mask], size=size, top=top)

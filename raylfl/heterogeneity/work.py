@@ -68,7 +68,7 @@ class LocalWork(Options):
                 value.check(world.count)
 
     def draw(self, r: int, clients: Ints, world: RunContext) -> tuple[Ints, Ints]:
-        """(local steps K_i, batch sizes B_i), int64 [C] each, of C clients (ids [C]) in round r."""
+        """Local steps K_i and batch sizes B_i of C clients (ids [C]) in round r, int64 [C] each."""
         sizes = world.population.sizes[clients]
         batch = sizes
         if self._batch is not None:

@@ -37,11 +37,11 @@ class Curve:
 
 
 def curve(group: Group, metric: str, axis: str = "rounds", *, band: str = "minmax", window: int = 1) -> Curve | None:
-    """The curve of a group's metric against the cost `axis` (a key of `AXES`); None if no seed has both.
+    """The curve of a setting's metric against a cost; None if no seed measured the metric and recorded the cost.
 
-    A point is one round: its x and y are means over the seeds that measured the metric in that round. Each seed's
-    values are first smoothed by a trailing moving average over `window` measured values. band: `minmax` (from the
-    lowest to the highest seed) or `std` (mean -+ sample standard deviation).
+    axis: the cost, a key of `AXES`. A point is one round: its x and y are means over the seeds that measured the metric
+    in that round. Each seed's values are first smoothed by a trailing moving average over `window` measured values.
+    band: `minmax` (from the lowest to the highest seed) or `std` (mean -+ sample standard deviation).
     """
     seeds = [_series(run, metric, axis, window) for run in group.runs]
     rounds = np.unique(np.concatenate([rounds for rounds, _, _ in seeds]))
@@ -61,7 +61,7 @@ def curve(group: Group, metric: str, axis: str = "rounds", *, band: str = "minma
 
 
 def _series(run: RunRecord, metric: str, axis: str, window: int) -> tuple[Floats, Floats, Floats]:
-    """(rounds, costs, smoothed values) of one seed, at the rounds with a finite value; empty without the cost."""
+    """The curve of one seed as (rounds, costs, smoothed values), at rounds with a finite value; empty without costs."""
     values, spent = run.column(metric), cost(run, axis)
     if spent is None:
         return np.empty(0), np.empty(0), np.empty(0)

@@ -46,7 +46,7 @@ def frequencies(rows: Sequence[dict[str, Any]], count: int) -> Floats:
 def gaps(table: Ints) -> tuple[Ints, Ints]:
     """The gaps of all clients: (numbers of rounds from one participation to the client's next one, client ids).
 
-    A gap is at least 1; both arrays have one entry for each gap. table: the result of `states`.
+    A gap is at least 1; each array has one entry per gap. table: the result of `states`.
     """
     clients, rounds = np.nonzero(table != IDLE)  # sorted by client, then round
     same = clients[1:] == clients[:-1]

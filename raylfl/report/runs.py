@@ -114,7 +114,10 @@ class RunRecord:
 
     @cached_property
     def partition_counts(self) -> tuple[list[str], Ints] | None:
-        """(class names, samples of each class at each client [clients, classes]); None without a readable record."""
+        """The recorded partition: (class names, samples of each class at each client [clients, classes]).
+
+        None without a readable record.
+        """
         path = self.path / "partition_counts.json"
         if not path.exists():
             return None
@@ -319,7 +322,10 @@ def _is_participation(row: dict[str, Any], clients: float) -> bool:
 
 
 def _columns(rows: Sequence[dict[str, Any]]) -> tuple[Ints, dict[str, Floats]]:
-    """(R round numbers [R], metric -> values [R]) from rows of metrics.jsonl; a later row replaces one of its round."""
+    """The rows of metrics.jsonl as columns: (R round numbers [R], metric -> values [R]).
+
+    Of several rows of one round, the last one counts.
+    """
     by_round = {row["round"]: row for row in rows}
     ordered = [by_round[r] for r in sorted(by_round)]
     names = dict.fromkeys(key for row in ordered for key, value in row.items() if _is_number(value))

@@ -30,8 +30,8 @@ def inline_svg(figure: Figure, prefix: str, title: str) -> str:
     """The figure as an <svg> element that fills the width of its container, without size, namespace or metadata.
 
     prefix: a prefix for ids, unique within the page. title: a description for screen readers. The colours of
-    `raylfl.report.style` become CSS variables (--ink, --muted, --grid, --s0, ...); the page defines them for both
-    themes.
+    `raylfl.report.style` become CSS variables (--ink, --muted, --grid, --s0, ...); the page defines them for its light
+    and its dark theme.
     """
     text = io.StringIO()
     figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})

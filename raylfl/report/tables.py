@@ -83,7 +83,7 @@ class Table:
         return max(finite) if column.better == "max" else min(finite)
 
     def cells(self) -> Iterator[tuple[str, list[list[tuple[str, bool]]]]]:
-        """The cells of each block as (heading, rows of (text, whether it is the best value of the column there))."""
+        """The cells of each block as (heading, rows of (text, whether it is the best value of its column))."""
         for heading, rows in self.blocks().items():
             best = {column.key: self.best_in(rows, column) for column in self.columns}
             yield heading, [[self._cell(row, column, best[column.key]) for column in self.columns] for row in rows]

@@ -44,7 +44,7 @@ class Net:
 
     @staticmethod
     def of(matrix: Floats, directed: bool) -> Net:
-        """The graph of a mixing matrix [N, N]: an edge from j to i for each nonzero entry matrix[i, j], i != j."""
+        """The graph of a mixing matrix of N nodes [N, N]: an edge from j to i for each nonzero matrix[i, j], i != j."""
         targets, sources = np.nonzero(matrix - np.diag(np.diag(matrix)))
         return Net(len(matrix), np.column_stack([sources, targets]), matrix[targets, sources], directed)
 
@@ -77,7 +77,7 @@ class Shade:
 
 
 def topology_figure(matrix: Floats, name: str, directed: bool, title: str, said: Mapping[str, object]) -> Figure:
-    """A figure of the graph of a mixing matrix [N, N]; the width of an edge grows with its weight.
+    """A figure of the graph of a mixing matrix of N nodes [N, N]; the width of an edge grows with its weight.
 
     name: the topology's name, which determines the positions of nodes. said: numbers by name, written under the title.
     """
@@ -161,7 +161,7 @@ def _framed(ax: Axes) -> None:
 
 
 def _draw_edges(ax: Axes, net: Net, at: Floats, around: bool = True) -> None:
-    """Draws the edges between node positions `at` [N, 2], with arrows and weights if there are few.
+    """Draws the edges between the positions `at` of the N nodes [N, 2], with arrows and weights if there are few.
 
     around: false: edges between opposite sides of a torus are left out, because they would hide all others.
     """
@@ -195,10 +195,10 @@ def _draw_edges(ax: Axes, net: Net, at: Floats, around: bool = True) -> None:
 
 
 def _draw_nodes(ax: Axes, at: Floats, colors: Floats | None = None, working: Bools | None = None) -> None:
-    """Draws the nodes at positions `at` [N, 2], with numbers if there are few.
+    """Draws N nodes at positions `at` [N, 2], with numbers if there are few.
 
     colors: RGBA [N, 4]; None: blue. working: bool [N]; nodes that did not work are white with an edge in their colour.
-    If both are None, all nodes are white with a blue edge.
+    If colors and working are None, all nodes are white with a blue edge.
     """
     count = len(at)
     size = 260 if count <= NAMED else 40 if count <= APART else 12

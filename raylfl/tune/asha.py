@@ -131,7 +131,7 @@ class SettingAsha(FIFOScheduler):
         """Restores the decisions of an interrupted sweep.
 
         runs: (fields of a trial, its pairs (rounds done, score), its final state or ""). A setting continued past a
-        rung if one of its seeds has more rounds, and was stopped at a rung if one of its seeds was stopped there. Open
+        rung if one of its seeds has more rounds, and was stopped at a rung if one of its seeds was stopped at it. Open
         decisions are made when the seeds report again.
         """
         known = [(own, list(scores), state) for own, scores, state in runs]

@@ -51,8 +51,8 @@ class StageRun:
         """Prepares stage number `index` of a sweep.
 
         folder: the sweep's folder. trial: the resource bundles of one trial, for the server and each worker. say:
-        called with one line for the user. mirror: copies the sweep's files to its URL, except those of trials, which
-        each trial copies itself; None: the sweep has no URL.
+        called with one line for the user. mirror: copies the sweep's files to its URL, except the run directories,
+        which each trial copies itself; None: the sweep has no URL.
         """
         self.sweep, self.index, self.folder, self.journal, self.say = sweep, index, folder, journal, say
         self.bundles, self.mirror = list(trial), mirror
@@ -136,8 +136,8 @@ class StageRun:
     def _is_over(self, trial: Trial) -> bool:
         """Whether a trial needs no further run.
 
-        If a complete run is missing in the journal, its end is recorded there. A finished trial with a damaged
-        directory is reported to the user and is run again.
+        If the end of a complete run is missing in the journal, it is added. A finished trial with a damaged directory
+        is reported to the user and is run again.
         """
         complete = self.is_complete(trial)
         if complete and trial.id not in self.journal.ends:

@@ -121,7 +121,7 @@ def tried(spec: Sweep) -> Experiment:
 def new_folder(spec: Sweep) -> Path:
     """Creates and returns a new folder <logging.dir>/<name>-<date>-<time> with sweep.yaml.
 
-    If `logging.dir` is a URL, the folder is claimed there as well. Raises BadConfig if it cannot be created.
+    If `logging.dir` is a URL, the folder's URL is claimed as well. Raises BadConfig if the folder cannot be created.
     """
     logged = {key: value for key, value in (spec.base.get("logging") or {}).items() if key == "dir"}
     logging = LoggingConfig(**logged)

@@ -183,7 +183,7 @@ Rows = Generator[tuple[dict[str, Any], bool], None, None]
 
 
 def rows(experiment: Experiment, run_dir: RunDirectory, workers: int, rounds: int) -> Rows:
-    """Runs a trial and yields (metrics, whether they are new) of each round, including those of earlier attempts.
+    """Runs a trial and yields (metrics, whether they are new) of each round, including rounds of earlier attempts.
 
     workers: the number of workers. rounds: the length of the run; a complete run is only read. If the generator is
     closed early, a checkpoint is saved.

@@ -34,7 +34,7 @@ class Markov(Availability):
 
     p_on: P(off -> on). p_off: P(on -> off). matrix: instead of p_on and p_off, the transition matrix of all clients:
     [[stay off, off -> on], [on -> off, stay on]], each row with sum 1. on_empty: `resample` redraws the step from round
-    r - 1 to an empty round r. Round r + 1 continues from the first draw of round r, so that a round does not depend on
+    r - 1 to an empty round r. Round r + 1 continues from the first draw of round r, because a round must not depend on
     redraws of earlier rounds.
     """
 
@@ -51,7 +51,7 @@ class Markov(Availability):
         self._recent: dict[tuple[int, int, int], Bools] = {}
 
     def _rates(self) -> tuple[Any, Any]:
-        """(p_on, p_off), from the options of these names or from `matrix`, not yet parsed."""
+        """The pair (p_on, p_off), from the options of these names or from `matrix`; not yet parsed."""
         if self.matrix is None:
             for key, value in (("p_on", self.p_on), ("p_off", self.p_off)):
                 if value is None:

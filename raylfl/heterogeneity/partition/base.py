@@ -69,7 +69,7 @@ class Samples:
 
     @property
     def class_sizes(self) -> Ints:
-        """The number of samples of each class, in the order of `classes` [K]."""
+        """The number of samples of each of the K classes, in the order of `classes` [K]."""
         return self._coded[2]
 
 
@@ -94,7 +94,7 @@ class Split:
 
     @property
     def sizes(self) -> Ints:
-        """The number of samples of each client, int64 [N]."""
+        """The number of samples of each of the N clients, int64 [N]."""
         return np.array([len(indices) for indices in self.clients], dtype=np.int64)
 
 

@@ -66,11 +66,11 @@ def deal(counts: Ints, codes: Ints, rng: np.random.Generator) -> Ints:
 
 
 def dirichlet_counts(class_sizes: Ints, alpha: float, owned: Bools, cap: float, rng: np.random.Generator) -> Ints:
-    """The number of samples of each class c at each client i, int64 [N, K]: class by class, in Dirichlet proportions.
+    """A count matrix [N, K] in Dirichlet proportions: the number of samples of each of K classes at each of N clients.
 
-    The class_sizes[c] samples of class c are divided in proportions ~ Dir(alpha * 1) over the clients with owned[i, c].
-    owned: bool [N, K]. cap: a client that has this many samples gets no more, unless all owners of a class have reached
-    the cap.
+    The class_sizes[c] samples of class c are divided in proportions ~ Dir(alpha * 1) over the clients i with
+    owned[i, c], class by class. owned: bool [N, K]. cap: a client that has this many samples gets no more, unless all
+    owners of a class have reached the cap.
     """
     counts = np.zeros(owned.shape, dtype=np.int64)
     sizes = np.zeros(len(owned), dtype=np.int64)

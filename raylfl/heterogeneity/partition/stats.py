@@ -43,9 +43,9 @@ def label_entropy(counts: Ints) -> Floats:
 def emd(counts: Ints) -> Floats:
     """The distance sum_c |p_i(c) - p(c)| of each of N clients to the global label distribution [N], from 0 to below 2.
 
-    counts: [N, K], samples of class c at client i; p_i(c), p(c): shares of class c in client i's samples and in all
-    samples. This is the earth mover's distance of Zhao et al. ("Federated learning with non-IID data", 2018), in which
-    all labels are equally far apart. It is twice the total variation distance; nan for clients without samples.
+    counts: [N, K], samples of class c = 0..K-1 at client i; p_i(c), p(c): shares of class c in client i's samples and
+    in all samples. This is the earth mover's distance of Zhao et al. ("Federated learning with non-IID data", 2018), in
+    which all labels are equally far apart. It is twice the total variation distance; nan for clients without samples.
 
     >>> emd(np.array([[2, 2], [4, 0]])).tolist()
     [0.5, 0.5]

@@ -22,7 +22,7 @@ from raylfl.heterogeneity.trace import Row
 def graph_row(round_: int, edges: Edges, nodes: Ints, matrices: Mapping[str, Mixing]) -> Row:
     """The row of round `round_`, as plain numbers.
 
-    nodes: ids of the nodes that worked [C]. matrices: mixing matrices by name; row and column k are those of nodes[k].
+    nodes: ids of the C nodes that worked [C]. matrices: mixing matrices by name; row and column k belong to nodes[k].
     """
     return {
         "round": round_,
