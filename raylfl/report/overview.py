@@ -25,7 +25,7 @@ GAP = 3.2  # characters between two columns
 def overview(
     part: Facet, look: Look, table: Table, title: str, partition: Callable[[Axes], None] | None
 ) -> Figure | None:
-    """The overview figure of one world; None if nothing was measured.
+    """The overview figure of the settings of one world (data, model, participation, ...); None without measurements.
 
     It has four panels: the curves of the first two metrics, the partition (or else the main metric against the first
     cost), and the world's rows of the summary table. partition: a function that draws the partition, if it is known.

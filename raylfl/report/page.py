@@ -130,7 +130,7 @@ def _summary(sheet: Sheet, parts: Sequence[Facet], look: Look) -> Table:
     """Adds the section with the summary table to the page and returns that table.
 
     Its rows are the settings that the curves show. If these are not all settings, a second, folded table has all of
-    them. parts: one facet per world.
+    them. parts: the settings of each world (data, model, participation, ...).
     """
     best = [part.best(look.metric, look.last)[0] for part in parts]
     summary = tables.summary(best, look.metric, last=look.last, target=look.target)
@@ -145,9 +145,9 @@ def _summary(sheet: Sheet, parts: Sequence[Facet], look: Look) -> Table:
 
 
 def _world(sheet: Sheet, part: Facet, parts: Sequence[Facet], look: Look) -> list[Part]:
-    """The curves of one world for the page, and its other measurements, folded; parts: all worlds.
+    """The curves of one world (data, model, participation, ...) for the page, and its other measurements, folded.
 
-    Of more than MAX_DETAILED worlds, only the curves are shown.
+    part: the settings of this world. parts: all worlds; of more than MAX_DETAILED, only the curves are shown.
     """
     suffix = f"_{slug(part.label)}" if part.label else ""
     shown = heading(part.label) + sheet.block(figures.convergence(part, look), suffix)

@@ -1,4 +1,4 @@
-"""Run directories as plain data: finding and reading them, and pooling the seeds of one setting.
+"""Run directories as plain data: finding and reading them, and pooling runs that differ only in their seed.
 
 Runs need not be finished; a missing summary.json marks an unfinished run. Damaged lines and files are left out and
 reported in `RunRecord.faults`; a run with an unreadable config is left out and reported by `read_runs`. Neither torch
@@ -234,7 +234,9 @@ def _below(top: Path) -> Iterable[Path]:
 
 
 def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
-    """The runs grouped by setting; groups are sorted by the values of world keys, then of method and tuned keys.
+    """The runs grouped by setting: the runs of a group differ only in their seed.
+
+    Groups are sorted by the values of world keys (data, participation, ...), then of method and tuned keys.
 
     Of two runs with equal setting and seed only the one with more rounds is kept (if equal, the one with the later
     path). They are the same experiment: pooling both would make the spread over seeds too small.

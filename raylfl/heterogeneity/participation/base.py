@@ -43,7 +43,7 @@ class Draw:
 
     @staticmethod
     def once(ids: Ints) -> Draw:
-        """The draw that contains each of these distinct client ids once, in ascending order."""
+        """A draw in which each of these distinct client ids is drawn once; the cohort is in ascending order."""
         return Draw(np.sort(ids).astype(np.int64), np.ones(len(ids), dtype=np.int64))
 
 
