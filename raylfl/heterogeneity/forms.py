@@ -60,7 +60,7 @@ class ValueSpec(ABC):
         """The values of the C clients in the query, float64 [C]."""
 
     def fit(self, size: int) -> None:  # noqa: B027 (most specifications fit any size)
-        """Checks that lists and counts fit a part of `size` clients; raises BadValue."""
+        """Checks that the lists and counts in the specification fit `size` clients; raises BadValue."""
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class RunRecord:
 
     @property
     def setting(self) -> dict[str, Any]:
-        """The config with dotted keys, without keys such as the seed in which runs of one setting may differ."""
+        """The config with dotted keys, without the seed and other keys in which runs of one setting may differ."""
         return flatten(identity(self.config, of="group"))
 
     def column(self, name: str) -> Floats:

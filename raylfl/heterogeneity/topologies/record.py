@@ -4,9 +4,10 @@
      "nodes": [0, 1, 4], "W": {"own": [0.5, ...], "entries": [[1, 0, 0.33], ...]}}
 
 `edges`: the directed edges (from, to) between all nodes, an undirected edge twice. `arrives`: whether a message along
-each edge arrives. `nodes`: the nodes that worked in the round. Each mixing matrix of the method (W; C; or R and C) has
-its diagonal `own`, in the order of `nodes`, and `entries` [i, j, weight]: the weight of node j's vector in the new
-vector of node i. `topology: {name: recorded, path: ...}` replays the file for any method without a server.
+each edge arrives. `nodes`: the nodes that worked in the round. The mixing matrices of the method (W doubly stochastic;
+C column-stochastic; or R row-stochastic and C) have the diagonal `own`, in the order of `nodes`, and `entries` [i, j,
+weight]: the weight of node j's vector in the new vector of node i. `topology: {name: recorded, path: ...}` replays the
+file for any method without a server.
 """
 
 from __future__ import annotations
