@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn, cast
+
+from raylfl.core.algorithm import ServerState
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.trace import Row
 from raylfl.parts import Experiment
-from raylfl.runtime.round.plan import Planner
+from raylfl.runtime.round.plan import Planner, check_sampling
 
 
 def draw_rows(experiment: Experiment) -> list[Row]:
     """The rows of participation.jsonl that a run of this experiment would write.
 
-    Raises BadConfig for a method that samples clients by the norms of their updates.
+    Raises BadConfig for a method that samples clients by the norms of their updates or by what it learned in earlier
+    rounds, and, as a run does, for one that lacks its number of draws.
     """
-    planner, algorithm = Planner(experiment), experiment.algorithm
-    if algorithm.samples_by_norm:
-        raise BadConfig(
-            "algorithm.name: its choice of clients depends on their updates, which a trace does not compute"
-        )
-    import torch
+    check_sampling(experiment)
+    planner, untrained = Planner(experiment), cast(ServerState, _Untrained())
+    if experiment.algorithm.samples_by_norm:
+        _refuse()
+    return [planner.row(planner.plan(r, untrained)) for r in range(experiment.world.rounds)]
 
-    server = algorithm.init_server(torch.zeros(1), experiment.world.population)
-    rows = []
-    for r in range(experiment.world.rounds):
-        rows.append(planner.row(planner.plan(r, server)))
-    return rows
+
+class _Untrained(Mapping[str, Any]):
+    """A server state that cannot be read, because no round has been carried out."""
+
+    def __getitem__(self, name: str) -> Any:
+        _refuse()
+
+    def __iter__(self) -> Iterator[str]:
+        _refuse()
+
+    def __len__(self) -> int:
+        _refuse()
+
+
+def _refuse() -> NoReturn:
+    raise BadConfig(
+        "algorithm: its choice of clients depends on their updates or on earlier rounds, which a trace does not compute"
+    )

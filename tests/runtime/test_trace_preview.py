@@ -1,0 +1,40 @@
+"""The preview of a config's rounds has the rows that a run records, or is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import raylfl
+from raylfl.config.load import load_config
+from raylfl.errors import BadConfig
+from raylfl.experiment import assemble
+from raylfl.runtime.trace_preview import draw_rows
+from tests.runtime.tiny import TINY
+
+
+def preview(*overrides):
+    return draw_rows(assemble(load_config(TINY, list(overrides))))
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    ["fedavg", "sfl", "scaffnew", "fedacs", "{name: fedacs, calibrate: true}", "{name: fedaware, warmup: all}"],
+)
+def test_a_preview_has_the_rows_that_a_run_records(runs, algorithm):
+    config = [f"algorithm={algorithm}", "link={name: bernoulli, q: {uniform: [0, 0.5]}, dynamic: true}", "eval.every=0"]
+    run = raylfl.run(TINY, [*runs, *config])
+    lines = (run.run_dir / "participation.jsonl").read_text().splitlines()
+    assert preview(*config) == [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("algorithm", ["optimal_sampling", "{name: fedacs, estimate: ema}"])
+def test_a_method_whose_sampling_follows_from_training_has_no_preview(algorithm):
+    with pytest.raises(BadConfig, match="depends on their updates or on earlier rounds"):
+        preview(f"algorithm={algorithm}")
+
+
+def test_a_preview_needs_a_number_of_draws_where_a_run_does():
+    with pytest.raises(BadConfig, match=r"participation\.name=bernoulli, but must be one with a size"):
+        preview("algorithm=fedacs", "participation={name: bernoulli, p: 0.5}")
