@@ -92,7 +92,7 @@ class SumPlan:
                 mine = places[start : (start := start + len(values))]
                 pieces.append((values if (mine >= 0).all() else values[mine >= 0], mine[mine >= 0]))
             nodes = [Node(0, int(k)) for _, mine in pieces for k in mine]
-            weighed = [(values, column(coefficients[mine], values)) for values, mine in pieces if len(values)]
+            weighed = [(values, column(coefficients[mine], values)) for values, mine in pieces]
             out.append(_roots(weighed, nodes, len(self.clients)) if nodes else {})
         return out
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +15,10 @@ from raylfl.core.population import Population
 from raylfl.heterogeneity.links.bernoulli import Bernoulli
 from raylfl.heterogeneity.topologies import TOPOLOGIES
 from raylfl.heterogeneity.world import RunContext
+from raylfl.runtime import inprocess
 from raylfl.runtime.round.homes import ALL, Plan
+from raylfl.testing.runs import Crowd, carry_out
+from tests.runtime.test_graph_runs import PROBLEM
 
 BLOCKS, ROWS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 3]), np.array([0, 1, 2, 0, 1, 0, 1, 2, 0])
 WORLD = RunContext(0, Population.of(np.ones(9)), 1)
@@ -63,3 +68,25 @@ def test_in_one_process_the_messages_of_all_blocks_are_mixed_at_once():
     order = np.concatenate(list(plan.nodes.values()))
     assert torch.equal(plan.exchange.parts[0](x[order]), mixing(x)[order])
     assert [plan.out[b][ALL].tolist() for b in plan.blocks] == [[0, 1], [0], [0]]
+
+
+class Weighing(Crowd):
+    """A backend that compares the bytes that a call says arrive with the messages that it gets."""
+
+    weighed: ClassVar[list[int]] = []
+
+    def at_homes(self, calls):
+        for call in calls:
+            if call.operation == "mix":
+                arrived = [sum(rows.nbytes for rows in piece.values()) for piece in call.handles[2:]]
+                assert [size for _, size in call.arriving] == arrived
+                assert call.home not in dict(call.arriving)
+                self.weighed.extend(arrived)
+        return super().at_homes(calls)
+
+
+def test_the_bytes_that_blocks_are_said_to_send_each_other_are_the_bytes_of_their_messages(tmp_path):
+    Weighing.weighed.clear()
+    carry_out(PROBLEM, tmp_path / "run", rows=partial(inprocess.rows, make=Weighing))
+    assert Weighing.weighed
+    assert all(size and size % (2 * 3 * 8) == 0 for size in Weighing.weighed)  # rows of x and y, d = 3 doubles
