@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from raylfl.core.recorded.guards import first_difference, state_of
+from raylfl.core.recorded.guards import ENTRIES, first_difference, state_of
 
 
 class Stateful(nn.Module):
@@ -71,6 +71,17 @@ def test_a_generator_changes_with_every_draw(make):
     assert first_difference(before, state_of(module)) is None
     torch.rand(1, generator=module.source) if make is torch.Generator else module.source.random()
     assert first_difference(before, state_of(module)) == "source"
+
+
+@pytest.mark.parametrize(("entries", "compared"), [(ENTRIES, True), (ENTRIES + 1, False)])
+def test_arrays_of_more_entries_than_the_limit_are_compared_by_identity(entries, compared):
+    module = Stateful()
+    module.table = np.zeros(entries)
+    before = state_of(module)
+    module.table[-1] = 1.0
+    assert first_difference(before, state_of(module)) == ("table" if compared else None)
+    module.table = module.table.copy()
+    assert first_difference(before, state_of(module)) == "table"
 
 
 def test_an_iterator_is_taken_for_changed_since_it_cannot_be_looked_at():

@@ -12,8 +12,6 @@ import raylfl
 from raylfl.core.batchnorm import allow_single_samples
 from raylfl.core.flat import FlatModule, in_channels_last
 from raylfl.core.oracle import loss_of, seed_everything
-from raylfl.core.recorded.calls import Call, Geometry, Slot
-from raylfl.core.recorded.fastest import fastest
 from raylfl.core.recorded.steps import RecordedSteps
 from raylfl.core.step_log import StepLog
 from raylfl.errors import BadConfig
@@ -370,9 +368,15 @@ def test_under_the_runs_autocast_replays_have_autograds_bits(runs):
     assert "recorded" in {row["step"] for row in ours.summary["local_steps"]}
 
 
-def test_an_operator_is_called_by_torchs_faster_function_if_that_makes_the_same_call():
-    matrix = Geometry.of(torch.empty(3, 3), home=0)
-    product = Call(torch.ops.aten.mm.default, (Slot(0), Slot(1)), {}, Slot(2))
-    assert fastest(product, dict.fromkeys(range(3), matrix)) is torch._C._VariableFunctions.mm
-    viewed = Call(torch.ops.aten._unsafe_view.default, (Slot(0), [9]), {}, Slot(1))
-    assert fastest(viewed, dict.fromkeys(range(2), matrix)) is torch.ops.aten._unsafe_view.default._op
+@pytest.mark.parametrize("clients", [(), (4,)])
+def test_a_replay_fills_gradients_of_the_parameters_dtype_on_their_device(clients):
+    layer = torch.nn.Linear(2, 3, device="meta", dtype=torch.float64)
+    steps = RecordedSteps(layer, list(layer.parameters()), None, None, clients=lambda content: clients)
+
+    def program(leaves, row):
+        return [row.sum(dim=-1)]
+
+    program.logs = []
+    loss, row = steps.replay(program, ())
+    assert (row.shape, row.dtype, row.device.type) == ((*clients, 9), torch.float64, "meta")
+    assert loss.shape == clients

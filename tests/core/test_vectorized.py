@@ -16,7 +16,7 @@ from raylfl.core.flat import FlatModule
 from raylfl.core.innermost.step import Innermost
 from raylfl.core.oracle import Batch, LoopOracle
 from raylfl.core.samples import BatchSource, SampleSet
-from raylfl.core.vectorized import VectorizedOracle, refusal
+from raylfl.core.vectorized import LARGEST_SAMPLE, VectorizedOracle, _made, large_samples, refusal
 from raylfl.experiment import assemble
 from raylfl.models import MODELS
 from raylfl.runtime.round.dispatch import calls
@@ -272,3 +272,43 @@ def test_steps_that_make_much_of_a_sample_go_one_by_one_on_a_cpu():
         backend = LocalBackend(assemble(load_config(config)).setup)
         backend.close()
         assert (reason in backend.one_by_one) if reason else backend.one_by_one is None
+
+
+L = LARGEST_SAMPLE
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "large"),
+    [
+        ((0, 10), (10 * L, 10), False),
+        ((0, 10), (10 * L + 1, 10), True),
+        ((1, 10), (10 * L + 1, 10), False),  # what a step makes of the parameters alone is in both
+        ((10 * L, 10), (20 * L + 1, 10), True),
+        (None, (20 * L, 10), False),
+        ((0, 10), None, False),
+    ],
+)
+def test_samples_are_large_if_a_second_one_adds_more_numbers_a_call_than_the_limit(monkeypatch, one, two, large):
+    """(numbers, calls) of a step on one sample and on two; None: the step cannot be recorded."""
+    made = {"one": one, "two": two}
+    monkeypatch.setattr("raylfl.core.vectorized._made", lambda flat, loss, content: made[content])
+    assert (large_samples(None, None, "one", "two") is not None) is large
+
+
+def test_views_of_a_batch_count_as_no_numbers():
+    module = Net()
+    flat = FlatModule(module, torch.float64, CPU)
+    x, y = torch.randn(2, 1, 8, 8, dtype=torch.float64), torch.tensor([0, 3])
+
+    def plain(content):
+        return nn.functional.cross_entropy(module.body(content[0]), content[1])
+
+    def viewed(content):
+        return plain((content[0].transpose(2, 3).transpose(2, 3), content[1]))
+
+    def copied(content):
+        return plain((content[0].clone(), content[1]))
+
+    numbers, calls = _made(flat, plain, (x, y))
+    assert _made(flat, viewed, (x, y)) == (numbers, calls)
+    assert _made(flat, copied, (x, y)) == (numbers + x.numel(), calls + 1)
