@@ -177,6 +177,27 @@ def test_sixty_checkpoints_fold_into_few_that_hold_every_client(tmp_path, keep):
     assert outcome(tmp_path / "run") == outcome(tmp_path / "clean")
 
 
+def test_a_checkpoint_gets_its_name_after_all_of_it_is_on_disk(tmp_path, monkeypatch):
+    """A power failure leaves a whole checkpoint or none: files, their folder, the new name, the folder of the name."""
+    events, replace = [], os.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: events.append(os.readlink(f"/proc/self/fd/{handle}")))
+
+    def renamed(source, target):
+        replace(source, target)
+        events.append(("named", str(target)))
+
+    monkeypatch.setattr(os, "replace", renamed)
+    carry_out(FOCUS, tmp_path / "run", ["rounds=1"])
+    folder = tmp_path / "run" / "checkpoints"
+    named = events.index(("named", f"{folder}/round_000001"))
+    aside = f"{folder}/.round_000001.tmp"
+    synced = [event for event in events[:named] if isinstance(event, str)]
+    assert synced[-1] == aside
+    assert {f"{aside}/server.pt", f"{aside}/clients_000.pt", str(tmp_path / "run/metrics.jsonl")} <= set(synced)
+    assert ("named", f"{aside}/manifest.json") in events[:named]
+    assert events[named + 1] == str(folder)
+
+
 def test_keep_is_how_many_stay(tmp_path):
     carry_out({**TINY, "checkpoint": {"every": 1, "keep": 2}}, tmp_path / "run")  # fedavg: no client states
     assert checkpoints(tmp_path / "run") == ["round_000005", "round_000006"]

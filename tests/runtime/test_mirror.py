@@ -20,7 +20,8 @@ from raylfl.runtime.records import mirror
 from raylfl.runtime.records.mirror import OWNER, Mirror, here, take
 from raylfl.runtime.records.record_file import Displaced
 from raylfl.runtime.records.run_dir import RunDirectory
-from raylfl.runtime.records.storage import Storage, StorageError, within
+from raylfl.runtime.records.storage import Storage, StorageError
+from raylfl.runtime.round.loop import Federation
 from tests.runtime.faults import outcome
 from tests.runtime.tiny import FOCUS
 
@@ -267,6 +268,25 @@ def test_a_commit_copies_what_changed_and_a_seldom_one_waits_for_a_while(url, ma
     first.close()
 
 
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
+def test_a_run_is_at_the_url_before_its_first_round_and_copied_seldom_between_checkpoints(url, monkeypatch):
+    begin, commit, seen, hasty = Federation.rounds, Mirror.commit, [], []
+
+    def rounds(self, until):
+        seen.extend(Storage(f"{url}/tiny/it").names())
+        return begin(self, until)
+
+    def noted(self, say, seldom=False):
+        hasty.append(not seldom)
+        commit(self, say, seldom)
+
+    monkeypatch.setattr(Federation, "rounds", rounds)
+    monkeypatch.setattr(Mirror, "commit", noted)
+    run(url, "rounds=4", "checkpoint.every=0")
+    assert {"config.yaml", "partition.json", OWNER} <= set(seen)
+    assert hasty[-6:] == [False, False, False, True, False, True]  # four rounds; the last state, and what ends the run
+
+
 def test_only_a_new_owner_waits_for_others_that_take_the_run_over(url, machine, monkeypatch):
     waits = []
     clock = SimpleNamespace(sleep=waits.append, time=time.time, monotonic=time.monotonic)
@@ -293,8 +313,10 @@ def test_of_two_machines_that_take_a_lost_run_over_only_one_gets_it(url, machine
         machine(name)
         folders.append(take(f"{url}/tiny/it"))
     first = RunDirectory(folders[0]).open()
+    second = RunDirectory(folders[1])
     with pytest.raises(Displaced, match="was taken over by"):
-        RunDirectory(folders[1]).open()
+        second.open()
+    assert not second.in_use  # its lock is free again
     first.close()
     lost.close()
 
@@ -340,48 +362,6 @@ def test_a_package_that_the_protocol_needs_is_named(machine, monkeypatch):
     with pytest.raises(StorageError, match=r"s3://bucket/runs/tiny/it cannot be read \(.*\): pip install s3fs"):
         run("s3://bucket/runs")
     assert not staging("s3://bucket/runs/tiny/it").exists()
-
-
-def test_a_storage_that_does_not_answer_is_not_waited_for():
-    with pytest.raises(TimeoutError, match="no answer in 0 s"):
-        within(0.01, lambda: time.sleep(0.2))
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (PermissionError("denied"), "set credentials"),
-        (type("NoCredentialsError", (Exception,), {})("none"), "set credentials"),
-        (FileNotFoundError("bucket"), "make the bucket first"),
-        (TimeoutError("no answer in 60 s"), "check the connection"),
-    ],
-)
-def test_each_failure_of_a_storage_comes_with_its_remedy(error, said, monkeypatch):
-    def broken(self):
-        raise error
-
-    monkeypatch.setattr(Storage, "_place", property(broken))
-    with pytest.raises(StorageError, match=rf"s3://b/r cannot be listed \(.*\): {said}"):
-        Storage("s3://b/r").names()
-
-
-def test_files_are_created_once_replaced_copied_and_deleted(url, tmp_path):
-    there, local, copy = Storage(f"{url}/run/"), tmp_path / "local", tmp_path / "new" / "copy"
-    assert (there.names(), there.read("a/b.txt")) == ([], None)
-    assert there.create("a/b.txt", b"1")
-    assert not there.create("a/b.txt", b"2")
-    assert there.read("a/b.txt") == b"1"
-    there.write("a/b.txt", b"22")
-    local.write_bytes(b"333")
-    there.put(local, "c/d.txt")
-    assert there.names() == ["a/b.txt", "c/d.txt"]
-    assert there.get("c/d.txt", copy)
-    assert copy.read_bytes() == b"333"
-    assert not there.get("absent", copy)
-    assert not copy.exists()
-    assert not there.get("absent", copy)
-    there.remove(["absent", "c/d.txt"])
-    assert [(name, there.read(name)) for name in there.names()] == [("a/b.txt", b"22")]
 
 
 def test_a_fetch_that_fails_leaves_no_folder(url, machine, monkeypatch):

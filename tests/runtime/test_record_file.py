@@ -13,6 +13,7 @@ import torch
 from raylfl.config.formats import FORMAT
 from raylfl.errors import BadConfig
 from raylfl.runtime.records.checksums import save_hashed, sha256_of
+from raylfl.runtime.records.files import atomic_write
 from raylfl.runtime.records.manifest import Damaged, encode, folder_of, read_manifest
 from raylfl.runtime.records.record_file import Displaced, Prefix, RecordFile, open_plain
 
@@ -168,6 +169,21 @@ def test_what_is_synced_is_whole(tmp_path, record, monkeypatch):
     for path, at in zip((tmp_path / "state.pt", record.path), synced, strict=True):
         assert os.path.samestat(at, path.stat())
         assert at.st_size == path.stat().st_size
+
+
+def test_a_whole_file_is_synced_before_it_gets_its_name_and_the_name_after(tmp_path, monkeypatch):
+    events, replace = [], os.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: events.append((os.readlink(f"/proc/self/fd/{handle}"), content())))
+    monkeypatch.setattr(os, "replace", lambda *paths: (replace(*paths), events.append("renamed")))
+
+    def content():
+        return [path.read_text() for path in tmp_path.iterdir()]
+
+    atomic_write(tmp_path / "file", "whole")
+    (aside, synced), renamed, named = events
+    assert os.path.dirname(aside) == str(tmp_path)
+    assert (synced, renamed, named) == (["whole"], "renamed", (str(tmp_path), ["whole"]))
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_full_disk_is_reported_as_the_systems_error_and_other_errors_unchanged(tmp_path, monkeypatch):
