@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import re
 
+import numpy as np
 import pytest
 import torch
 
 from raylfl.core.client_rows import Table
+from raylfl.core.costs import Costs
+from raylfl.core.links import Links
 from raylfl.runtime.records.manifest import Damaged
-from raylfl.runtime.records.state_files import client_chunks, load_clients, load_server, server_blob
-from raylfl.runtime.round.state import FederationState
+from raylfl.runtime.records.state_files import NUMBERS, client_chunks, load_clients, load_server, server_blob
+from raylfl.runtime.round.state import Average, FederationState
 
 
 def fresh() -> FederationState:
     return FederationState(0, {"x": torch.zeros(3), "m": Table(torch.zeros(3)), "t": 0.0}, torch.zeros(2))
+
+
+def table(clients, rows):
+    """A saved table."""
+    return {"table": {"clients": torch.tensor(clients), "rows": rows}}
 
 
 def saved(path, change):
@@ -32,6 +41,74 @@ def test_a_fresh_state_has_spent_nothing(tmp_path):
     assert torch.equal(back.server["x"], state.server["x"])
 
 
+def trained() -> tuple[FederationState, FederationState]:
+    """A state after five rounds in which no part is as before round 0, and the state before round 0."""
+    start = fresh()
+    start.moments, start.average = torch.zeros(2), Average.of(torch.zeros(3), 0.5)
+    table = Table(torch.zeros(3))
+    table.write([4, 1], torch.eye(2, 3))
+    state = FederationState(5, {"x": torch.ones(3), "m": table, "t": 2.0}, torch.full((2,), 3.0))
+    state.costs, state.seconds, state.computation_seconds = Costs(1, 2, 3, 4, 5, 6, 7), 8.0, 9.0
+    state.last_finite_loss, state.moments = 0.25, torch.tensor([1.0, 2.0])
+    state.average = start.average.with_(torch.ones(3))
+    state.links = Links().add(np.array([[-1, 4], [4, -1]]), np.array([3.0, 5.0]))
+    return state, start
+
+
+def as_numbers(state):
+    """All parts of a state as plain values, without the client states."""
+    return {
+        **{name: getattr(state, name) for name in ("round", "costs", *NUMBERS)},
+        **{name: getattr(state, name).tolist() for name in ("buffers", "moments")},
+        "server": [state.server["x"].tolist(), state.server["m"].clients, state.server["m"].matrix.tolist()],
+        "t": state.server["t"],
+        "average": state.average and [state.average.x.tolist(), state.average.mass, state.average.rho],
+        "links": state.links and state.links.csv(),
+    }
+
+
+def test_every_part_of_a_state_is_read_back(tmp_path):
+    state, start = trained()
+    before = as_numbers(start)
+    assert all(value != before[name] for name, value in as_numbers(state).items())
+    torch.save(server_blob(state), tmp_path / "server.pt")
+    assert as_numbers(load_server(tmp_path / "server.pt", start, 5)) == as_numbers(state)
+
+
+def test_what_older_checkpoints_lack_is_left_out(tmp_path):
+    """The two busiest counts are then 0; the average and the links, which a later sum would miss, are none."""
+    state, start = trained()
+    blob = server_blob(state)
+    for name in ("average", "links"):
+        del blob[name]
+    for name in ("busiest_node_floats", "busiest_link_floats"):
+        del blob["costs"][name]
+    torch.save(blob, tmp_path / "server.pt")
+    back = load_server(tmp_path / "server.pt", start, 5)
+    changed = {"average": None, "links": None, "costs": Costs(1, 2, 3, 4, 5)}
+    assert as_numbers(back) == {**as_numbers(state), **changed}
+
+
+def test_an_average_with_other_weights_or_one_that_is_not_measured_is_left_out(tmp_path):
+    state, start = trained()
+    torch.save(server_blob(state), tmp_path / "server.pt")
+    for average in (None, Average.of(torch.zeros(3), 0.25)):
+        start.average = average
+        assert load_server(tmp_path / "server.pt", start, 5).average is None
+    start.average = Average.of(torch.zeros(4), 0.5)
+    with pytest.raises(Damaged, match=r"average\.x is float64 \[3\], but must be float64 \[4\]"):
+        load_server(tmp_path / "server.pt", start, 5)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_clock_may_be_nan_but_not_infinite(tmp_path, name):
+    back = load_server(saved(tmp_path / "server.pt", lambda blob: blob.update({name: math.nan})), fresh(), 0)
+    assert math.isnan(getattr(back, name))
+    path = saved(tmp_path / "server.pt", lambda blob: blob.update({name: -math.inf}))
+    with pytest.raises(Damaged, match="its clock holds no numbers"):
+        load_server(path, fresh(), 0)
+
+
 CHANGES = {
     "server holds m, t, x, y, but must hold m, t, x": lambda b: b["server"].update(y=torch.zeros(3)),
     "server holds m, t, but must hold m, t, x": lambda b: b["server"].pop("x"),
@@ -39,6 +116,13 @@ CHANGES = {
     "server.x is float64 [3], but must be float32 [3]": lambda b: b["server"].update(x=torch.zeros(3).double()),
     "server.x is list, but must be float32 [3]": lambda b: b["server"].update(x=[0.0]),
     "server.m holds rows, but must hold table": lambda b: b["server"].update(m={"rows": torch.zeros(3)}),
+    "server.m holds a client twice": lambda b: b["server"].update(m=table([2, 2], torch.zeros(2, 3))),
+    "server.m.rows is float32 [2, 4], but must be float32 [2, 3]": lambda b: b["server"].update(
+        m=table([2, 5], torch.zeros(2, 4))
+    ),
+    "server.m.rows is float32 [1, 3], but must be float32 [2, 3]": lambda b: b["server"].update(
+        m=table([2, 5], torch.zeros(1, 3))
+    ),
     "server.t is int, but must be float": lambda b: b["server"].update(t=0),
     "buffers is float32 [1], but must be float32 [2]": lambda b: b.update(buffers=torch.zeros(1)),
     "costs holds nothing, but must hold": lambda b: b.update(costs=[]),
@@ -90,6 +174,16 @@ def test_client_states_are_written_in_chunks_of_bounded_size(monkeypatch):
         assert torch.cat([chunk["states"]["c"] for chunk in chunks]).tolist() == [[c, c] for c in clients]
         assert torch.cat([chunk["states"]["d"] for chunk in chunks]).tolist() == [[-c] for c in clients]
     assert list(client_chunks([], {}, Handles())) == []
+
+
+def test_clients_without_entries_in_their_state_are_in_one_file():
+    class Handles:
+        @staticmethod
+        def get(handles):
+            return handles
+
+    (chunk,) = client_chunks([3, 1], {1: {}, 3: {}}, Handles())
+    assert (chunk["clients"].tolist(), chunk["states"]) == ([3, 1], {})
 
 
 def test_a_file_of_clients_gives_the_wanted_ones(tmp_path):
