@@ -78,3 +78,28 @@ def test_what_does_not_fit_the_clients_is_refused_by_check(name, options, says):
     with pytest.raises(BadValue) as caught:
         build(name, **options).check(world())
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("uniform", {"size": 12}),
+        ("uniform", {"size": 13, "replace": True}),
+        ("uniform", {"fraction": 1.0}),
+        ("weighted", {"size": 12, "weights": [0] * 11 + [1]}),
+        ("bernoulli", {"p": 0}),
+        ("bernoulli", {"p": 1}),
+        ("sinusoid", {"amplitude": 0}),
+        ("sinusoid", {"amplitude": 0.5}),
+        ("staircase", {"amplitude": 1, "period": 2}),
+        ("cyclic", {"size": 1, "groups": 12}),
+        ("cyclic", {"size": 2, "groups": 5}),
+        ("cyclic", {"fraction": 0.25, "groups": 4}),
+        ("markov", {"p_on": 0.0, "p_off": 0.1}),
+        ("markov", {"p_on": 1.0, "p_off": 0.0}),
+    ],
+)  # fmt: skip
+def test_values_at_their_bounds_are_accepted(name, options):
+    process = build(name, **options)
+    process.check(world())
+    assert all(len(process.draw(r, world()).cohort) <= 12 for r in range(3))

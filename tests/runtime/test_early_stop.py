@@ -73,6 +73,7 @@ def test_a_stopped_run_is_finished_with_the_parameters_of_its_last_round(runs):
     summary = json.loads((stopped.run_dir / "summary.json").read_text())
     assert (summary["status"], summary["rounds"]) == ("finished", 3)
     assert "reached stop.target" in summary["stopped_early"]
+    assert f"stopped early: {summary['stopped_early']}\n" in (stopped.run_dir / "log.txt").read_text()
     assert "stopped_early" not in json.loads((short.run_dir / "summary.json").read_text())
 
 
@@ -92,8 +93,9 @@ def test_a_metric_that_is_not_recorded_is_refused_in_the_first_round(runs):
 
 def test_a_metric_may_be_absent_after_the_first_round_and_one_of_uploads_in_it():
     rule, of_uploads = (EarlyStop(StopConfig(metric=name, patience=1)) for name in ("test/f1", "train/loss"))
-    with pytest.raises(BadConfig, match="test/f1"):
-        rule.see({"round": 0, "test/loss": 1.0})
+    measured = {"round": 0, "test/loss": 1.0, "events": ["a line"], "per_client": {}, "cohort/sampled": 3}
+    with pytest.raises(BadConfig, match=r"=test/f1, but must be one that is recorded: test/loss, cohort/sampled$"):
+        rule.see(measured)
     rule.see({"round": 3, "test/loss": 1.0})  # the first round after a resume
     of_uploads.see({"round": 0, "test/loss": 1.0})
     assert rule.reason is None

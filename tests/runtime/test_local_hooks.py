@@ -215,6 +215,26 @@ def test_a_trial_sees_what_the_first_step_alone_logs():
     assert training.logged_in(SimpleNamespace(content=batch)) == "logs first"
 
 
+class Numbered(Net):
+    """A module whose steps return their number."""
+
+    def training_step(self, batch, batch_idx):
+        return {"loss": self.body(batch).sum(), "number": batch_idx}
+
+
+def test_a_step_outside_of_local_work_has_the_number_it_is_called_with_and_otherwise_0():
+    module, recorder = Numbered(norm=False, dropout=0.0), Recorder()
+    recorder.attach(module)
+    training = Training(FlatModule(module, torch.float32, torch.device("cpu")), recorder, None)
+    x = torch.zeros(1, 4)
+    assert [module.training_step(x)["number"], module.training_step(x, 5)["number"]] == [0, 5]
+    with training.observed(None, 1, 9, 9) as observer:
+        for t in (0, 7):
+            observer.before_step(t, [])
+            assert module.training_step(x, 5)["number"] == t
+    assert module.training_step(x, 5)["number"] == 5
+
+
 def test_what_a_client_deletes_and_adds_is_put_back_together():
     module = torch.nn.Linear(2, 2)
     module.old, module.seen = 1, [1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -82,8 +83,27 @@ def test_the_summary_of_a_run_rates_every_metric_as_the_report_does(runs):
         assert value == (max if higher_is_better(name) else min)(values), name
 
 
+def test_the_seconds_of_a_run_and_of_its_rounds_lie_within_its_duration(runs):
+    started = time.perf_counter()
+    result = raylfl.run(TINY, runs)
+    duration, seconds = time.perf_counter() - started, [row["time/round"] for row in result.metrics]
+    assert all(s > 0 for s in seconds)
+    assert sum(seconds) < result.summary["wall_seconds"] < duration
+
+
+def test_the_log_tells_when_a_run_began_was_resumed_and_ended(runs):
+    result = raylfl.run(TINY, [*runs, "rounds=2"])
+    raylfl.resume(result.run_dir, ["rounds=3"])
+    lines = [line.partition(" ")[2] for line in (result.run_dir / "log.txt").read_text().splitlines()]
+    told = [line for line in lines if line.startswith(("2 rounds", "3 rounds", "resumed", "finished"))]
+    process = f"rounds on local, process {os.getpid()}"
+    ends = ["finished after 2 rounds", "finished after 3 rounds"]
+    assert told == [f"2 {process}", ends[0], f"3 {process}", "resumed at round 2", ends[1]]
+
+
 WAYS = [
     ([], {"cohort": "dense layers as batched matrix products"}),
+    (["algorithm=dsgd", "topology=ring"], {"cohort": "dense layers as batched matrix products"}),
     (["runtime.vectorize=never"], {"recorded": "autograd's bits", "autograd": "to record a kind of batch"}),
     (["runtime.vectorize=never", "runtime.step=autograd"], {"autograd": "runtime.step=autograd"}),
     (
