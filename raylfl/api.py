@@ -141,22 +141,31 @@ def compare(
     algorithms: Sequence[Any],
     watch: Watch | None = None,
     *,
+    seeds: Sequence[int] = (),
     callbacks: Sequence[Callback] = (),
     **objects: Unpack[Objects],
 ) -> list[Result]:
     """Runs one config with several algorithms (names, classes or instances), one after the other on one Ray session.
 
-    All runs have the same seed, and so the same partition, initial weights, participation, links and batch order. If
-    the config sets `logging.id`, the id of each run is `<id>-<algorithm>`. Raises BadConfig for mistakes, or if a run
-    of this id exists already. The other arguments have the same meaning as in `run`.
+    seeds: each algorithm is run with each of these seeds; empty: with the config's seed. Returns the results of all
+    algorithms for the first seed, then for the next. Runs of the same seed have the same partition, initial weights,
+    participation, links and batch order. If the config sets `logging.id`, the id of each run is `<id>-<algorithm>`, or
+    with `seeds` `<id>-<algorithm>-s<seed>`. Raises BadConfig for mistakes, or if a run of this id exists already. The
+    other arguments have the same meaning as in `run`.
     """
-    configs = load_configs(source, [_variant(overrides, algorithm, objects) for algorithm in algorithms])
-    _tell_apart(configs)
+    if seeds and (given_seed := next((text for text in overrides if text.startswith("seed=")), None)):
+        raise BadConfig(f"{given_seed} and seeds={list(seeds)}: give one of them")
+    worlds = [[*overrides, f"seed={seed}"] for seed in seeds] or [list(overrides)]
+    variants = [_variant(world, algorithm, objects) for world in worlds for algorithm in algorithms]
+    configs = load_configs(source, variants)
+    _tell_apart(configs, bool(seeds))
     from raylfl.runtime.ray.cluster import cluster_for
 
-    experiments = [checked(config) for config in configs]
+    first = [checked(config) for config in configs[: len(algorithms)]]  # errors of any method before the first run
     with cluster_for(configs[0].runtime):
-        return [_begin(experiment, watch, callbacks) for experiment in experiments]
+        results = [_begin(experiment, watch, callbacks) for experiment in first]
+        del first  # and its data
+        return results + [_begin(checked(config), watch, callbacks) for config in configs[len(algorithms) :]]
 
 
 def _variant(overrides: Sequence[str], algorithm: Any, objects: Objects) -> tuple[list[str], Given]:
@@ -166,14 +175,19 @@ def _variant(overrides: Sequence[str], algorithm: Any, objects: Objects) -> tupl
     return list(overrides), given({**objects, "algorithm": algorithm})
 
 
-def _tell_apart(configs: Sequence[Config]) -> None:
-    """Appends its algorithm to the `logging.id` of each config, in place, if the id is set. Raises BadConfig."""
-    names = [config.resolved["algorithm"]["name"] for config in configs]
-    if len(set(names)) < len(names):
-        raise BadConfig(f"algorithms={','.join(names)}: each can be compared only once")
-    for config, name in zip(configs, names, strict=True):
+def _tell_apart(configs: Sequence[Config], seeds: bool) -> None:
+    """Appends its algorithm to the `logging.id` of each config, in place, if the id is set. Raises BadConfig.
+
+    seeds: whether the seed is appended, too.
+    """
+    runs = [(config.resolved["algorithm"]["name"], config.top.seed) for config in configs]
+    if len(set(runs)) < len(runs):
+        twice = next(run for k, run in enumerate(runs) if run in runs[:k])
+        raise BadConfig(f"algorithm {twice[0]} with seed {twice[1]} is there twice: each can be compared only once")
+    for config, (name, seed) in zip(configs, runs, strict=True):
         if config.logging.id is not None:
-            config.logging.id = config.resolved["logging"]["id"] = f"{config.logging.id}-{name}"
+            own = f"{config.logging.id}-{name}" + f"-s{seed}" * seeds
+            config.logging.id = config.resolved["logging"]["id"] = own
             from raylfl.runtime.records.run_dir import existing, find_existing
 
             if (place := find_existing(config.logging, config.top.name)) is not None:

@@ -112,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "-a", "--algorithms", required=True, metavar="A,B,...", help="names of algorithms, compared on one config"
     )
+    sub.add_argument("--seeds", metavar="S,T,...", help="run each algorithm with each of these seeds")
     sub.add_argument("-o", "--out", metavar="DIR", help="where the report goes (default: beside the runs)")
     sub = command("resume", commands.resume, "continue a run from its newest intact checkpoint")
     sub.add_argument("run_dir", metavar="RUN_DIR", help="a run's directory, or its URL")

@@ -90,11 +90,19 @@ def compare(args: argparse.Namespace) -> int | None:
     if not names:
         raise BadConfig(f"--algorithms '{args.algorithms}' names none; write focus,fedavg,sfl, for example")
     with Watcher() as watch:
-        results = api.compare(args.config, args.overrides, names, watch)
+        results = api.compare(args.config, args.overrides, names, watch, seeds=_seeds(args.seeds))
     folders = [result.run_dir for result in results]
     out = Path(args.out) if args.out else folders[0].parent / f"report-{folders[0].name}"
     _write_report(folders, out, any(result.config.logging.theory for result in results))
     return None
+
+
+def _seeds(text: str | None) -> list[int]:
+    """The numbers of `--seeds`; empty without it."""
+    try:
+        return [] if text is None else [int(part) for part in text.split(",")]
+    except ValueError:
+        raise BadConfig(f"--seeds '{text}' is no list of whole numbers; write 0,1,2, for example") from None
 
 
 def _write_report(paths: Sequence[Path], out: Path, theory: bool = False, **options: Any) -> None:

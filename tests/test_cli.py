@@ -131,6 +131,32 @@ def test_compared_runs_share_an_id_and_existing_ones_are_refused_before_the_firs
     assert "each can be compared only once" in call(*fixed, "sfl,sfl")[2]
 
 
+def test_seeds_of_a_comparison_are_runs_of_their_own_and_paired_in_the_table(call, fresh, undrawn):
+    code, out, err = call("compare", "digits", "-a", "fedavg,focus", "--seeds", "3,1", *SMALL, "logging.id=x")
+    assert (code, err) == (0, "")
+    assert {path.name for path in (fresh / "runs/digits").glob("x-*")} == {
+        f"x-{name}-s{seed}" for name in ("fedavg", "focus") for seed in (3, 1)
+    }
+    assert re.search(r"^ ?FOCUS +2 +3 ", out, re.MULTILINE)
+    assert re.search(r"^ ?(FOCUS − FedAvg|FedAvg − FOCUS) .* 2 ", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--seeds", "1,x"), "--seeds '1,x' is no list of whole numbers"),
+        (("--seeds", "1,2", "seed=3"), "seed=3 and seeds=[1, 2]: give one of them"),
+        (("--seeds", "1,1"), "algorithm fedavg with seed 1 is there twice"),
+        (("--seeds", "-1"), "seed=-1"),
+    ],
+)
+def test_impossible_seeds_are_refused(call, fresh, options, reason):
+    code, out, err = call("compare", "digits", "-a", "fedavg", *SMALL, *options)
+    assert (code, out) == (2, "")
+    assert reason in err
+    assert not (fresh / "runs").exists()
+
+
 def test_report_takes_runs_and_folders_of_runs(call, fresh, undrawn):
     call(*RUN, "logging.id=a")
     call(*RUN, "logging.id=b", "algorithm.name=focus")

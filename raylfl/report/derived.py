@@ -148,17 +148,16 @@ def group_to_target(group: Group, metric: str, target: float, axis: str = "round
     return Stat.over([value for value in costs if value is not None], of=len(costs))
 
 
-def tail(run: RunRecord, metric: str, last: int) -> Floats:
-    """The values measured in the run's last `last` rounds; if there are none, the newest measured value alone.
+def recent(run: RunRecord, metric: str, last: int) -> npt.NDArray[np.intp]:
+    """The rows in which the metric was measured among the run's last `last` rounds, or else the newest such row."""
+    seen = np.flatnonzero(~np.isnan(run.column(metric)))
+    chosen = seen[run.rounds[seen] > run.rounds[-1] - last] if len(seen) else seen
+    return chosen if len(chosen) else seen[-1:]
 
-    Empty if the run never measured the metric.
-    """
-    values = run.column(metric)
-    seen = ~np.isnan(values)
-    if not seen.any():
-        return values[:0]
-    recent = seen & (run.rounds > run.rounds[-1] - last)
-    return values[recent] if recent.any() else values[seen][-1:]
+
+def tail(run: RunRecord, metric: str, last: int) -> Floats:
+    """The values in the rows of `recent`; empty if the metric was never measured."""
+    return run.column(metric)[recent(run, metric, last)]
 
 
 def last_k(group: Group, metric: str, last: int) -> Stat:

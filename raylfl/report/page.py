@@ -15,6 +15,7 @@ from raylfl.report.figures import Block, Look
 from raylfl.report.graph_pictures import graph_pictures
 from raylfl.report.link_table import link_table
 from raylfl.report.overview import overview
+from raylfl.report.paired import paired
 from raylfl.report.pictures import participation_pictures, partition_drawer, partition_pictures
 from raylfl.report.runs import Group, RunRecord, group_runs, read_runs
 from raylfl.report.sheet import Part, Sheet, folded, heading, slug
@@ -84,14 +85,16 @@ def summary_table(paths: Paths) -> Table:
 def shown_tables(
     paths: Paths, target: float | None = None, last: int | None = None, metric: str | None = None
 ) -> list[Table]:
-    """The summary table and, if clients send to each other, the table of traffic.
+    """The summary, the paired differences and, if clients send to each other, the table of traffic.
 
     Arguments and errors: as in `write_report`. Unreadable runs are left out without a warning.
     """
     groups, look = _look(read_runs(paths, tell=lambda text: None)[0], target, last, metric, window=None, band="minmax")
-    links = link_table(groups)
-    summary = tables.summary(facets(groups), look.metric, last=look.last, target=look.target)
-    return [summary] if links is None else [summary, links]
+    parts = facets(groups)
+    summary = tables.summary(parts, look.metric, last=look.last, target=look.target)
+    best = [part.best(look.metric, look.last)[0] for part in parts]
+    more = paired(best, look.metric, look.last), link_table(groups)
+    return [summary, *(table for table in more if table is not None)]
 
 
 def _look(
@@ -140,6 +143,8 @@ def _summary(sheet: Sheet, parts: Sequence[Facet], look: Look) -> Table:
         full = tables.summary(parts, look.metric, last=look.last, target=look.target, name="settings")
         shown += [{"kind": "text", "text": "Where a method has many settings, its best by the last-k mean is shown."}]
         shown += folded(f"All {total} settings", sheet.table(full))
+    pairs = sheet.table(paired(best, look.metric, look.last))
+    shown += [*heading("Paired differences"), *pairs] if pairs else []
     sheet.section("summary", "Summary", shown)
     return summary
 

@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from raylfl.report.derived import Stat
+from raylfl.report.statistics import Interval
 from raylfl.report.tables import Table
 
 _LATEX = {
@@ -83,15 +85,17 @@ def latex(text: str) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """A table as CSV with unrounded numbers; a statistic becomes four columns: KEY_mean, _std, _count and _of."""
+    """A table as CSV with unrounded numbers.
+
+    A statistic becomes four columns, KEY_mean, _std, _count and _of; an interval three, KEY_mean, _low and _high.
+    """
     records = []
     for row in table.rows:
         record: dict[str, Any] = {"block": row["block"]} if any("block" in r for r in table.rows) else {}
         for column in table.columns:
             cell = row.get(column.key, "")
-            if isinstance(cell, Stat):
-                names = ("mean", "std", "count", "of")
-                record |= {f"{column.key}_{name}": getattr(cell, name) for name in names}
+            if isinstance(cell, Stat | Interval):
+                record |= {f"{column.key}_{name}": value for name, value in asdict(cell).items()}
             else:
                 record[column.key] = cell
         records.append(record)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from raylfl.report.derived import Stat
-from raylfl.report.statistics import Level, bootstrap_mean, equivalent, level, paired_difference
+from raylfl.report.statistics import Level, bootstrap_mean, equivalent, level, paired_difference, paired_test
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import stat_text
 from raylfl.reproduce.base import Claim, Findings
@@ -173,6 +173,8 @@ def method_claims(rows: Sequence[Row]) -> list[Claim]:
         sfl, pfl = ([row.window(LONG) for row in picked[method]] for method in ("SFL", "PFL"))
         d = paired_difference(sfl, pfl)
         told = f"SFL - PFL {100 * d.mean:+.2f} [{100 * d.low:+.2f}, {100 * d.high:+.2f}] points, seeds {seeds}"
+        if d.covers(0.0) and len(seeds) > 1 and (needed := paired_test(sfl, pfl).needed):
+            told += f"; a difference of this size needs about {needed} seeds"
         text = f"{task}, C={classes}, K={steps}: SFL is ahead of PFL at their best learning rates"
         claims.append(Claim(text, None if d.covers(0.0) else d.low > 0, told))
     return claims

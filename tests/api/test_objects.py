@@ -118,6 +118,18 @@ def test_algorithms_are_compared_by_name_class_and_instance(runs):
     assert torch.equal(results[2].params, alone.params)
 
 
+def test_a_comparison_over_seeds_has_the_runs_of_each_seed(runs):
+    results = raylfl.compare(TINY, runs, ["fedavg", FedProx(mu=0.5)], seeds=[4, 7], model=local_class())
+    assert [(saved(r)["algorithm"]["name"], saved(r)["seed"]) for r in results] == [
+        ("fedavg", 4),
+        ("fedprox", 4),
+        ("fedavg", 7),
+        ("fedprox", 7),
+    ]
+    alone = raylfl.run(TINY, [*runs, "algorithm={name: fedprox, mu: 0.5}", "seed=7"], model=local_class())
+    assert torch.equal(results[3].params, alone.params)
+
+
 # -- resuming --------------------------------------------------------------------------------------------------
 
 

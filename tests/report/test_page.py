@@ -174,8 +174,10 @@ def _rows(path):
 
 
 def test_the_terminal_gets_the_summary_of_all_settings(comparison):
-    (table,) = shown_tables(comparison[0].parent.parent / "runs", target=0.5, last=5)
+    table, pairs = shown_tables(comparison[0].parent.parent / "runs", target=0.5, last=5)
     assert [row["setting"] for row in table.rows] == ["FedAvg", "FOCUS"]
+    assert [row["pair"] for row in pairs.rows] == ["FOCUS − FedAvg"]
+    assert "Paired differences" in comparison[0].read_text()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,91 @@
+"""The table of paired differences: the best setting of each world beside every other one, seed by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from raylfl.diagnostics.metric_names import higher_is_better
+from raylfl.report.derived import best_setting, recent, score
+from raylfl.report.facets import Facet
+from raylfl.report.runs import Floats, Group
+from raylfl.report.statistics import Interval, paired_test
+from raylfl.report.tables import Column, Table
+from raylfl.report.wording import axis_name, is_percent, last_text, number
+
+DIVERGED = "diverged"
+
+
+def paired(parts: Sequence[Facet], metric: str, last: int) -> Table | None:
+    """The differences of the last-k means between the best setting of each world and the others, paired by seed.
+
+    None if no two settings of a world have two seeds in common.
+    """
+    rows = [row for part in parts for row in _of_world(part, metric, last)]
+    if not rows:
+        return None
+    columns = [
+        Column("pair", "pair"),
+        Column("difference", f"{axis_name(metric)}, difference", lambda found: _text(found, metric), numeric=True),
+        Column("seeds", "seeds", numeric=True),
+        Column("ahead", "ahead"),
+        Column("needed", "seeds needed", lambda count: "> 10\u2009000" if count is None else str(count), numeric=True),
+    ]
+    caption = (
+        f"Best setting minus each other one: means over {last_text(last)}, paired by seed, with the 95 % interval of a "
+        "paired t test. Open: the interval contains 0. Seeds needed: with which this test finds a difference of this "
+        "size and spread in 80 % of all experiments."
+    )
+    return Table("paired", caption, columns, rows)
+
+
+def _of_world(part: Facet, metric: str, last: int) -> list[dict[str, Any]]:
+    if not part.groups:
+        return []
+    best, rows = best_setting(part.groups, metric, last), []
+    for other in part.groups:
+        common = {run.seed for run in best.runs} & {run.seed for run in other.runs}
+        ours, theirs = _shared(best, other, metric, last)
+        if other is best or len(ours) < 2 or not np.isfinite(score(best, metric, last)):
+            continue
+        seeds = f"{len(ours)} of {len(common)}" if len(ours) < len(common) else str(len(ours))
+        row: dict[str, Any] = {"block": part.label, "pair": f"{part.names[best]} − {part.names[other]}", "seeds": seeds}
+        if np.isfinite(np.concatenate(theirs)).all():
+            test = paired_test(ours, theirs)
+            ahead = test.difference.low > 0 if higher_is_better(metric) else test.difference.high < 0
+            row |= {"difference": test.difference, "needed": test.needed}
+        else:
+            ahead, row = True, row | {"difference": DIVERGED}
+        rows.append(row | {"ahead": part.names[best] if ahead else "open"})
+    return rows
+
+
+def _shared(a: Group, b: Group, metric: str, last: int) -> tuple[list[Floats], list[Floats]]:
+    """The values of both settings for each seed in common, in the rounds of their windows that both have measured.
+
+    A seed without such a round is left out, unless the run of b diverged.
+    """
+    ours, theirs, others = list[Floats](), list[Floats](), {run.seed: run for run in b.runs}
+    for run in a.runs:
+        if (other := others.get(run.seed)) is None:
+            continue
+        here, there = recent(run, metric, last), recent(other, metric, last)
+        rounds, first, second = np.intersect1d(run.rounds[here], other.rounds[there], return_indices=True)
+        if not np.isfinite(values := other.column(metric)[there]).all():
+            ours.append(run.column(metric)[here])
+            theirs.append(values)
+        elif len(rounds):
+            ours.append(run.column(metric)[here][first])
+            theirs.append(other.column(metric)[there][second])
+    return ours, theirs
+
+
+def _text(found: Interval | str, metric: str) -> str:
+    """A difference with its interval: `+1.23 [+0.80, +1.70]` (fractions in points of per cent), or `diverged`."""
+    if isinstance(found, str):
+        return found
+    values = found.mean, found.low, found.high
+    mean, low, high = (f"{100 * v:+.2f}" if is_percent(metric) else f"{'+' * (v > 0)}{number(v, 3)}" for v in values)
+    return f"{mean} [{low}, {high}]"
