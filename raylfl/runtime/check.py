@@ -65,7 +65,7 @@ def check(experiment: Experiment) -> None:
 
 
 def _not_logged(worker: Worker, config: EvalConfig) -> list[str]:
-    """Warnings, one line each, about the module's code that a run does not call, record or reset as Lightning would."""
+    """Warnings, one line each, about parts of the module that a run does not call, record, vectorise or reset."""
     module, evaluator = worker.flat.module, worker.evaluator
     lines = [f"{name} is not called: {HOOKS[name].note}" for name in overridden(module, "ignored")]
     measures_clients = config.clients or config.participants or config.random_clients

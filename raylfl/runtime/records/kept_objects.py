@@ -62,9 +62,10 @@ class KeptObjects:
 
 
 def keep(run_dir: RunDirectory, objects: Mapping[str, Any]) -> str | None:
-    """Saves the objects that can be pickled in the run directory; returns a line for the user on how to resume the run.
+    """Saves a run's objects in its directory; returns a line for the user on how to resume the run.
 
-    objects: class path -> object; if there are none, nothing is saved and None is returned.
+    objects: class path -> object; an object that cannot be pickled is left out. Without objects, nothing is saved and
+    None is returned.
     """
     if not objects:
         return None

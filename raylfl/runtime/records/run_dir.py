@@ -174,7 +174,7 @@ class RunDirectory:
                 self._place = None
 
     def check(self) -> None:
-        """Raises Displaced if the directory or one of its open record files was moved, deleted or replaced.
+        """Raises Displaced if another process has moved, deleted or changed the directory or an open record file.
 
         Before that, `path` is set to the new path of a moved directory, and a deleted record file is restored, so that
         the state can still be written.

@@ -68,7 +68,7 @@ class Executor(ABC):
         """The initial parameters and buffers of the module, and the initial state of the local optimizer."""
 
     one_by_one: str | None
-    """The reason why workers run clients one by one; None: a micro-cohort runs in one vectorised call."""
+    """The reason why workers run clients one by one; None: several clients run in one vectorised call."""
 
     shared_memory: bool = False
     """Whether all handles are tensors of this process, so that passing a state copies nothing."""

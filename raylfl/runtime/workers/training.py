@@ -79,7 +79,7 @@ class TrainingLog:
 
 
 class Training:
-    """Calls the training hooks of a worker's module, and passes batch_idx to its `training_step`."""
+    """The training hooks of a worker's module, whose `training_step` is wrapped so that it gets batch_idx."""
 
     def __init__(self, flat: FlatModule, recorder: Recorder, clip_norm: float | None):
         module: Any = flat.module
