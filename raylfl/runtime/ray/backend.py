@@ -109,7 +109,7 @@ class RayBackend(Backend):
     ) -> Deferred[list[TaskResult]]:
         """Submits the whole ring at once: each upload goes to the next worker by reference.
 
-        Only one worker of a ring is busy at a time. While an evaluation is in progress, it gets half of the workers.
+        Only one worker of a ring is busy at a time. An evaluation in progress therefore gets half of the workers.
         """
         chain = RingInFlight(self.channel, tasks, broadcast, client_states, received, self._ring_workers)
         return Deferred(chain.results)

@@ -31,7 +31,7 @@ class CohortInFlight:
     def __init__(
         self, channel: Channel, tasks: Sequence[Task], broadcast: Any, states: Sequence[Sequence[Handle | None]]
     ):
-        """Sends the first wave; broadcast: packed, or a reference; states: handles of each task's client states."""
+        """Sends the first calls; broadcast: arrays or a reference; states: handles of each task's client states."""
         self.channel, self.tasks, self.broadcast, self.states = channel, tasks, broadcast, states
         self.done: dict[int, TaskResult] = {}
         self.parts = list[Part]()  # partial sums that are still on the workers

@@ -1,6 +1,6 @@
 """States of pinned clients, which stay on the node of the client's worker, and their transfer to and from checkpoints.
 
-The home of a pinned client is the worker that has its samples.
+The home of a pinned client is the worker to which it is assigned, which has its samples.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ END_SECONDS = 3.0  # time limit for deleting files at the end of a run
 
 
 class HeldStates:
-    """Access to client states that are stored by the clients' home workers; the server has handles (`HeldState`)."""
+    """Access to states of pinned clients, which the clients' workers store; the server has handles (`HeldState`)."""
 
     def __init__(self, channel: Channel, notify: Callable[[str], None], before: int):
         """Access to the states of a run.
 
-        notify: called with a line for the user. before: the largest number of calls of local work for which a call of a
-        home may have to wait; it extends the time limit.
+        notify: called with a line for the user. before: the largest number of calls of local work that a worker may
+        have to finish before another call; it extends the time limit.
         """
         self.channel, self.notify = channel, notify
         self._limit = None if channel.timeout is None else before * channel.timeout + FILE_SECONDS
         self._told = False
 
     def write(self, states: Sequence[HeldState], folder: Path) -> dict[str, str]:
-        """Makes the homes write these states into a checkpoint's folder; returns file name -> sha256.
+        """Makes the clients' workers write these states into a checkpoint's folder; returns file name -> sha256.
 
-        If a home cannot see the folder, the server collects its states and writes them, one file at a time.
+        If a worker cannot see the folder, the server collects the worker's states and writes them, one file at a time.
         """
         size = max(1, CHUNK_BYTES // max(1, self.channel.state_bytes))
         files: dict[int, dict[str, list[HeldState]]] = {}
@@ -73,10 +73,10 @@ class HeldStates:
         return sums
 
     def load(self, path: Path, clients: set[int], rounds: int) -> dict[int, HeldState] | None:
-        """Makes the homes read these clients' states from a file of a checkpoint; returns client -> handle.
+        """Makes the clients' workers read states from a file of a checkpoint; returns client -> handle.
 
         Clients without a state in the file are left out. rounds: the number of rounds before the checkpoint. Returns
-        None if a home cannot see the file. Raises Damaged if the file does not fit this run.
+        None if a worker cannot see the file. Raises Damaged if the file does not fit this run.
         """
         held = {client: HeldState(client, rounds) for client in clients_in(path) if client in clients}
         mark = mark_of(path)
@@ -84,7 +84,7 @@ class HeldStates:
         return held if all(self._results("load_states", calls)) else None
 
     def take(self, states: Mapping[int, State], rounds: int) -> dict[int, HeldState]:
-        """Sends client states from a checkpoint after `rounds` rounds to their homes; returns client -> handle."""
+        """Sends states from a checkpoint after `rounds` rounds to the clients' workers; returns client -> handle."""
         held = {client: HeldState(client, rounds) for client in states}
         calls = {}
         for home, own in self._by_home(list(held.values())).items():
@@ -111,7 +111,7 @@ class HeldStates:
         return homes
 
     def _results(self, method: str, calls: Mapping[int, tuple[Any, ...]]) -> list[Any]:
-        """Calls `method` at each home, repeating lost calls; returns the results; calls: home -> arguments."""
+        """Calls `method` of workers, repeating lost calls; returns the results; calls: worker -> arguments."""
         pool, held = self.channel.pool, self.channel.held
         sent: list[Sent] = pool.send(
             [Call(method, (held, *given), 1, self._limit, home) for home, given in calls.items()]

@@ -46,7 +46,7 @@ class RingInFlight:
         self.links = self._hand_out()
 
     def results(self) -> list[TaskResult]:
-        """Waits for the results; returns them in task order. Only the last received result has uploads."""
+        """Waits for the results; returns them in task order. Of the received uploads, only the last one is included."""
         while len(self.done) < len(self.tasks):
             for link in self.links:
                 if not self._take(link):

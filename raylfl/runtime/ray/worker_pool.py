@@ -106,15 +106,16 @@ class WorkerPool:
         return Sent(call, worker, self._restarts[worker], [references] if call.returns == 1 else references)
 
     def send(self, calls: Sequence[Call], workers: Sequence[int] = ()) -> list[Sent]:
-        """Submits each call to its home; calls without a home are divided among `workers` (default: all available)."""
+        """Submits each call to its home; calls with home None are divided among `workers` (default: all available)."""
         here = workers or self.available()
         return [self.submit(self.place(call.home, here[k % len(here)]), call) for k, call in enumerate(calls)]
 
     def place(self, home: int | None, otherwise: int) -> int:
-        """The worker for a call with this home: the home or, while it is lost, a worker that can read the same samples.
+        """The worker for a call: worker `home` or, while it is lost, another one that can read the same samples.
 
-        If client states of the home are stored on a node, a worker on that node is chosen if there is one and the node
-        is alive. otherwise: the worker to return if `home` is None.
+        home: the number of the worker to which the call's clients are assigned. If the clients' states are stored on a
+        node, a worker on that node is chosen if there is one and the node is alive. otherwise: the worker to return if
+        `home` is None.
         """
         if home is None:
             return otherwise
@@ -126,15 +127,15 @@ class WorkerPool:
         return worker
 
     def hosts(self, home: int) -> bool:
-        """Whether the home, or a worker in its place, can be called now."""
+        """Whether worker `home`, or another one that can read the same samples, can be called now."""
         return self._is_home(home) or not set(self._alternatives(home)).isdisjoint(self.ready())
 
     def _is_home(self, home: int) -> bool:
-        """Whether the home itself can be called, and is on the node that carried out its last call."""
+        """Whether worker `home` itself can be called, and is on the node that carried out its last call."""
         return home not in self._starting and self._residence.get(home) in (None, self.nodes[home])
 
     def _alternatives(self, home: int) -> Sequence[int]:
-        """The workers that can carry out calls with this home, on the node of its stored states if possible."""
+        """The workers that can carry out calls of worker `home`, on the node of its stored states if possible."""
         assert self.stored is not None
         assert self.stored.homes is not None
         if self._is_home(home):

@@ -175,7 +175,7 @@ class Checkpoints:
         return None
 
     def _verified(self, folder: Path) -> Manifest:
-        """The manifest of a checkpoint, after a check of all files and records that it needs; raises Damaged."""
+        """The manifest of a checkpoint whose files and records are all intact; raises Damaged otherwise."""
         manifest = self._intact(folder)
         for name in manifest["clients"]:
             if name != folder.name:

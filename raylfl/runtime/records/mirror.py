@@ -181,7 +181,7 @@ class Mirror:
                 say(f"the copy at {self.url} is complete again")
 
     def push(self) -> None:
-        """Copies the files that have changed since the last copy to the URL, and deletes missing ones there.
+        """Copies the files that have changed since the last copy to the URL, and deletes there what is gone here.
 
         Raises StorageError, or Displaced if the run was taken over.
         """

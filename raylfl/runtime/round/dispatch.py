@@ -84,7 +84,7 @@ class Dispatch:
         """The round result of a method without a server; the states of the nodes stay on the workers.
 
         worked: the results of the nodes' local work. last_loss: the last finite mean loss of the run, for error
-        messages. Raises ClientFailed or NonFinite as `_failures` does.
+        messages. Raises ClientFailed or NonFinite if a node fails and the config does not drop failures.
         """
         self.ways.update(worked.reports.ways)
         events = self._failures(r, worked.reports, last_loss)

@@ -60,7 +60,7 @@ class Series:
 
     @property
     def reduced(self) -> float:
-        """The values reduced to one number, by default to their mean with the weights."""
+        """The values reduced to one number, by default their weighted mean."""
         return float(REDUCTIONS[self.reduce](self.values, self.weights))
 
 

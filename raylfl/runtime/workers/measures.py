@@ -97,7 +97,7 @@ class Measures:
 
     @contextmanager
     def _at(self, broadcast: State) -> Iterator[Tensor]:
-        """A context in which the module has a broadcast's parameters and buffers; gives a copy of x [d]."""
+        """A context with a broadcast's parameters and buffers in the module; gives a copy of the parameters [d]."""
         self.attributes.restore()
         self.load(broadcast)
         with private_randomness(keyed_int(self.setup.seed, "evaluate")):

@@ -33,7 +33,7 @@ NOTHING = 0  # the version of an empty slot, because unwritten parts of a file r
 
 
 class HeldState(NamedTuple):
-    """The handle of a client state that is stored by the client's home worker.
+    """The handle of a client state that is stored by the worker to which the client is assigned.
 
     rounds: the number of rounds of the run after which the client has this state.
     """
@@ -47,7 +47,7 @@ class StatesLost(RaylflError):
 
 
 class StateStore:
-    """The states of the clients of one home worker, in files in a folder."""
+    """The states of the clients that are assigned to one worker, in files in a folder."""
 
     def __init__(self, folder: Path, fresh: State):
         """A store in this folder.
