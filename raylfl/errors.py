@@ -31,7 +31,7 @@ class BadValue(BadConfig):
         super().__init__(f"{key}={got}, but must be {need}{tail}")
 
     def at(self, place: str) -> BadValue:
-        """A copy of this error with the component's place before its key: at("partition") of `classes=12`."""
+        """A copy of this error with the place before the key: `classes` becomes `partition.classes` for "partition"."""
         key = f"{place}.{self.key}" if self.key else place
         return BadValue(key, got=self.got, need=self.need, hint=self.hint)
 

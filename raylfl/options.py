@@ -139,8 +139,8 @@ def json_schema(hint: Any) -> dict[str, Any]:
 def words(hint: Any, bare: bool = False, docs: bool = True) -> str:
     """A declared type in words: `a number in [0, 1), the decay of m`.
 
-    For a type with limits: bare: whether the kind (`a number`) is left out; docs: whether the text of the `Doc` is
-    added, up to its first semicolon.
+    bare: whether the kind (`a number`) of a type with limits is left out. docs: whether the text of its `Doc` is added,
+    up to the first semicolon.
     """
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:

@@ -39,7 +39,7 @@ class ImageFolder(ImageData):
     grey: one channel instead of three.
     augment: training images are shifted by -4..4 pixels each way and mirrored with probability 1/2.
     mean, std: pixels 0..1 become (x - mean)/std; one number, or one per channel.
-    cache: the folder of the cached arrays; null: `raylfl` below XDG_CACHE_HOME or ~/.cache.
+    cache: the folder of the cached arrays; null: `raylfl/image_folder` below XDG_CACHE_HOME or ~/.cache.
     root: the folder above `path`; null: RAYLFL_DATA or ~/.cache/raylfl.
     """
 

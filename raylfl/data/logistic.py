@@ -1,4 +1,4 @@
-"""Synthetic(alpha, beta) of FedProx (Li et al. 2020): classification data of clients with different models, inputs."""
+"""Synthetic(alpha, beta) of FedProx (Li et al. 2020): data for classification, different in each client."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from raylfl.options import Doc, Ge
 class LogisticRegressionSynthetic(DataSource):
     """Synthetic(alpha, beta): labels y = argmax(W_i x + b_i), where client i has its own W_i, b_i and inputs x [d].
 
-    For the model `logistic`. W_i, b_i ~ N(u_i, 1), u_i ~ N(0, alpha); x ~ N(v_i, S), S diagonal with
-    S_jj = j^-1.2, v_i ~ N(B_i, 1), B_i ~ N(0, beta) (alpha, beta: variances). Inputs are float64; every
+    For the model `logistic`. Entries of W_i, b_i ~ N(u_i, 1), u_i ~ N(0, alpha); x ~ N(v_i, S), S diagonal with
+    S_jj = j^-1.2, entries of v_i ~ N(B_i, 1), B_i ~ N(0, beta) (alpha, beta: variances). Inputs are float64; every
     client has the same number of samples.
     rows_per_client: training samples per client; the test set has as many.
     """

@@ -55,8 +55,9 @@ class CnnFedaware(Classifier):
 class CnnFedacsMnist(Classifier):
     """FedACS's network for MNIST: C(1,10) - C(10,20) - DL(50) - L(10).
 
-    C: 3x3 convolution with padding 1; D: dropout 0.2; L: linear layer. 786,480 parameters on MNIST. The paper's string,
-    read literally, has no activation: apart from dropout the network is a linear map of rank at most 10.
+    C(in, out): 3x3 convolution with padding 1; D: dropout 0.2; L(out): linear layer. 786,480 parameters on MNIST. The
+    paper's string, read literally, has no activation: apart from dropout the network is a linear map of rank at most
+    10.
     """
 
     def __init__(
@@ -74,7 +75,8 @@ class CnnFedacsMnist(Classifier):
 class CnnFedacsCifar(Classifier):
     """FedACS's network for CIFAR-10: C(3,32) - RMC(32,32) - RML(256) - RL(64) - RL(10).
 
-    C: 3x3 convolution with padding 1; R: ReLU; M: 2x2 max-pool; L: linear layer. 551,786 parameters on CIFAR-10.
+    C(in, out): 3x3 convolution with padding 1; R: ReLU; M: 2x2 max-pool; L(out): linear layer. 551,786 parameters on
+    CIFAR-10.
     """
 
     def __init__(self, in_shape: tuple[int, ...] = (3, 32, 32), num_classes: int = 10, lr: float = 0.03):
@@ -86,8 +88,8 @@ class CnnFedacsCifar(Classifier):
 class CnnFedacsCinic(Classifier):
     """FedACS's network for CINIC-10: C(3,32) - RMC(32,32) - RMDL(512) - RDL(256) - RDL(10).
 
-    C: 3x3 convolution with padding 1; R: ReLU; M: 2x2 max-pool; D: dropout 0.2; L: linear layer. 1,193,130 parameters
-    on CINIC-10.
+    C(in, out): 3x3 convolution with padding 1; R: ReLU; M: 2x2 max-pool; D: dropout 0.2; L(out): linear layer.
+    1,193,130 parameters on CINIC-10.
     """
 
     def __init__(

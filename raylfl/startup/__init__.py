@@ -20,5 +20,5 @@ SEEN = {"torch": "2.13", "torchvision": "0.28", "lightning": "2.6", "torchmetric
 
 
 def enabled(variable: str) -> bool:
-    """Whether a setting is on: its environment variable has another value than 0, or none."""
+    """Whether a setting is on; it is off only if its environment variable is 0."""
     return os.environ.get(variable, "1") != "0"
