@@ -15,8 +15,8 @@ from raylfl.runtime.round.plan import Planner, check_sampling
 def draw_rows(experiment: Experiment) -> list[Row]:
     """The rows of participation.jsonl that a run of this experiment would write.
 
-    Raises BadConfig for a method that samples clients by the norms of their updates or by what it learned in earlier
-    rounds, and, as a run does, for one that lacks its number of draws.
+    Raises BadConfig for a method whose choice of clients depends on updates or on earlier rounds. Like a run, raises
+    BadConfig if the method samples clients itself and the config gives no number of draws.
     """
     check_sampling(experiment)
     planner, untrained = Planner(experiment), cast(ServerState, _Untrained())
