@@ -176,9 +176,10 @@ def _variant(overrides: Sequence[str], algorithm: Any, objects: Objects) -> tupl
 
 
 def _tell_apart(configs: Sequence[Config], seeds: bool) -> None:
-    """Appends its algorithm to the `logging.id` of each config, in place, if the id is set. Raises BadConfig.
+    """Appends the algorithm's name to the `logging.id` of each config, in place, if the id is set.
 
-    seeds: whether the seed is appended, too.
+    seeds: whether the seed is appended as well. Raises BadConfig if two configs have the same algorithm and seed, or if
+    a run of the new id exists already.
     """
     runs = [(config.resolved["algorithm"]["name"], config.top.seed) for config in configs]
     if len(set(runs)) < len(runs):

@@ -98,7 +98,7 @@ def compare(args: argparse.Namespace) -> int | None:
 
 
 def _seeds(text: str | None) -> list[int]:
-    """The numbers of `--seeds`; empty without it."""
+    """The seeds in the text of `--seeds`, such as 0,1,2; empty for None. Raises BadConfig."""
     try:
         return [] if text is None else [int(part) for part in text.split(",")]
     except ValueError:
