@@ -139,7 +139,7 @@ def sweep(args: argparse.Namespace) -> int:
 
 
 def report(args: argparse.Namespace) -> None:
-    from raylfl.runtime.records.mirror import here
+    from raylfl.runtime.records.views import here
 
     paths = [here(p) for p in args.paths]
     if args.wandb:
@@ -327,7 +327,7 @@ def schema(args: argparse.Namespace) -> None:
 
 def runs(args: argparse.Namespace) -> None:
     from raylfl.console import runs_table
-    from raylfl.runtime.records.mirror import here
+    from raylfl.runtime.records.views import here
     from raylfl.tune.journal import ends
 
     runs_table([here(p) for p in args.paths or ["runs"]], ends)

@@ -285,7 +285,7 @@ def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]]) ->
     """
     from raylfl.report.labels import METHOD
     from raylfl.report.runs import read_runs
-    from raylfl.runtime.records.mirror import address
+    from raylfl.runtime.records.views import address
 
     runs, _ = read_runs(paths)
     places = {run.path: address(run.path) for run in runs}
@@ -310,8 +310,8 @@ def state_of(run: RunRecord, ends: Callable[[Path], dict[str, str]]) -> str:
 
     ends: see `runs_table`.
     """
-    from raylfl.runtime.records.mirror import running
     from raylfl.runtime.records.run_dir import RunDirectory
+    from raylfl.runtime.records.views import running
 
     if run.finished:
         return "finished"

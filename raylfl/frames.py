@@ -165,7 +165,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), *, trust: bool = False
     Overrides and objects, such as `eval.batch_size=1000` or `data=Other()`, change later evaluations, not the saved
     run. `trust` has the same meaning as in `resume`. Raises BadConfig if there is no run, or an object is missing.
     """
-    from raylfl.runtime.records.mirror import here
+    from raylfl.runtime.records.views import here
 
     folder = here(path, whole=True).expanduser().resolve()
     return Run(folder, saved(folder, overrides, trust, objects)[1])
@@ -190,7 +190,7 @@ def runs(path: str | Path = "runs") -> pd.DataFrame:
     """
     from raylfl.report.labels import flatten
     from raylfl.report.runs import read_runs
-    from raylfl.runtime.records.mirror import address
+    from raylfl.runtime.records.views import address
 
     rows = []
     for run in read_runs(path)[0]:

@@ -27,7 +27,7 @@ from raylfl.config.identity import identity
 from raylfl.errors import BadConfig, BadValue
 from raylfl.report.labels import canonical, flatten, is_world, labels, method_of, order_key, varying
 from raylfl.runtime.records.lines import lines, read_rows
-from raylfl.runtime.records.mirror import here
+from raylfl.runtime.records.views import here
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

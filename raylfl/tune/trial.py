@@ -25,8 +25,9 @@ from raylfl.report.runs import readable
 from raylfl.runtime.records.files import atomic_write
 from raylfl.runtime.records.manifest import encode
 from raylfl.runtime.records.mirror import STATE as STATE_OF_MIRROR
-from raylfl.runtime.records.mirror import begin, exists, here, mirror_of, take
+from raylfl.runtime.records.mirror import begin, exists, mirror_of, take
 from raylfl.runtime.records.run_dir import RECORDS, RunDirectory
+from raylfl.runtime.records.views import here
 from raylfl.runtime.session import Session, write_records
 from raylfl.runtime.workers.backend import Backend, LocalBackend
 from raylfl.startup import process

@@ -17,10 +17,11 @@ from raylfl.config.urls import staging
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.report.runs import load_run
 from raylfl.runtime.records import mirror
-from raylfl.runtime.records.mirror import OWNER, Mirror, here, take
+from raylfl.runtime.records.mirror import OWNER, Mirror, take
 from raylfl.runtime.records.record_file import Displaced
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.records.storage import Storage, StorageError
+from raylfl.runtime.records.views import here
 from raylfl.runtime.round.loop import Federation
 from tests.runtime.faults import outcome
 from tests.runtime.tiny import FOCUS

@@ -13,7 +13,7 @@ import raylfl
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.reproduce.run_cache import RunCache
 from raylfl.reproduce.setting import setting
-from raylfl.runtime.records.mirror import here
+from raylfl.runtime.records.views import here
 from raylfl.tune.sweep import resume, sweep
 from tests.runtime.clusters import QUIET, SMALL, lean_ray
 from tests.tune.sweeps import QUADRATICS, write

@@ -13,7 +13,8 @@ import yaml
 from ray.tune.schedulers import PopulationBasedTraining
 
 import raylfl
-from raylfl.runtime.records.mirror import here, refresh
+from raylfl.runtime.records.mirror import refresh
+from raylfl.runtime.records.views import here
 from raylfl.tune.journal import Trial
 from raylfl.tune.places import Places
 from raylfl.tune.schedulers import Pbt, within

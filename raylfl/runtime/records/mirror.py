@@ -13,7 +13,6 @@ the token, and a list of the copied files.
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import platform
@@ -25,13 +24,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from raylfl.config.urls import is_url, join, staging
 from raylfl.errors import BadConfig
 from raylfl.runtime.records.files import atomic_write, discard
 from raylfl.runtime.records.record_file import Displaced
-from raylfl.runtime.records.storage import Storage, StorageError
+from raylfl.runtime.records.storage import Storage, StorageError, anything, fetch, readable
 
 OWNER, STATE = ".owner.json", ".mirror.json"
 BEAT_SECONDS = 15.0  # time between two renewals of .owner.json
@@ -39,8 +38,6 @@ WATCH_SECONDS = 50.0  # time without a renewal after which an owner counts as lo
 SETTLE_SECONDS = 1.0  # wait after a take-over, in which two machines that take over the same run notice each other
 ROW_SECONDS = 30.0  # time between copies of rows without a checkpoint
 MARK = "summary.json"  # marks a finished run
-READABLE = (".yaml", ".json", ".jsonl", ".txt", ".csv")  # files that reports read
-BULKY = {"checkpoints", "report", "wandb"}  # folders that reports do not read
 Say = Callable[[str], None]
 Copied = dict[str, list[int] | None]  # size, time and inode of each file copied; None: unknown
 
@@ -354,75 +351,6 @@ def refresh(folder: Path, url: str) -> None:
         return
     with _renewed(folder) as incoming:
         fetch(storage, incoming, readable)
-
-
-def anything(name: PurePosixPath) -> bool:
-    return True
-
-
-def readable(name: PurePosixPath) -> bool:
-    """Whether reports read a file of this name."""
-    return name.suffix in READABLE and not BULKY & set(name.parts[:-1])
-
-
-def fetch(storage: Storage, target: Path, wanted: Callable[[PurePosixPath], bool] = anything) -> None:
-    """Copies files from a storage into a folder; wanted: whether to copy a file, by its relative name.
-
-    Hidden files are left out, and checkpoints without a manifest, because their copy to the URL was interrupted.
-    """
-    paths = [PurePosixPath(name) for name in storage.names()]
-    whole = {path.parent for path in paths if path.name == "manifest.json"}
-    for path in paths:
-        cut_off = path.parent.parent.name == "checkpoints" and path.parent not in whole
-        if not cut_off and not any(part.startswith(".") for part in path.parts) and wanted(path):
-            storage.get(path.as_posix(), target / path)
-
-
-# -- reading -----------------------------------------------------------------------------------------------------
-
-_views: dict[Path, str] = {}
-
-
-def here(place: str | os.PathLike[str], whole: bool = False) -> Path:
-    """A local folder with the files at a path or URL, for reading only.
-
-    For a path it is the path itself, for a URL a temporary copy, which is deleted when this process ends. whole:
-    whether to copy checkpoints and parameters, too; otherwise only the files that reports read are copied.
-    """
-    if not is_url(place):
-        return Path(place)
-    url = str(place).rstrip("/")
-    if not _views:
-        atexit.register(_discard_views)
-    view = Path(tempfile.mkdtemp(prefix="raylfl-")) / url.rpartition("/")[2]
-    _views[view] = url
-    view.mkdir()
-    fetch(Storage(url), view, anything if whole else readable)
-    return view
-
-
-def _discard_views() -> None:
-    for view in _views:
-        shutil.rmtree(view.parent, ignore_errors=True)
-
-
-def running(path: Path) -> bool:
-    """Whether a process carries out the run at the URL from which `here` copied this folder.
-
-    Such a process has renewed its ownership within the last WATCH_SECONDS and has not released the run. False for a
-    folder that is no copy.
-    """
-    url = address(path)
-    owner = Owner.of(Storage(url)) if is_url(url) else None
-    return owner is not None and owner.held and time.time() - owner.beat < WATCH_SECONDS
-
-
-def address(path: Path) -> str:
-    """The URL from which `here` copied this folder; for a folder that is no copy, its path."""
-    for view, url in _views.items():
-        if path.is_relative_to(view):
-            return join(url, *path.relative_to(view).parts)
-    return str(path)
 
 
 def mirror_of(folder: Path) -> Mirror | None:

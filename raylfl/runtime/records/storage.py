@@ -14,6 +14,8 @@ from raylfl.errors import RaylflError
 SECONDS = 60.0  # longest wait for the storage to answer
 BYTES_PER_SECOND = 1e5  # slowest accepted transfer; sets the time limit of large files
 WHOLE_OBJECTS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "memory"}  # atomic replacement
+READABLE = (".yaml", ".json", ".jsonl", ".txt", ".csv")  # files that reports read
+BULKY = {"checkpoints", "report", "wandb"}  # folders that reports do not read
 T = TypeVar("T")
 
 
@@ -187,3 +189,25 @@ def package_of(url: str) -> str:
     entry = known_implementations.get(url.partition("://")[0].rpartition("::")[2], {})
     module = str(entry.get("class", "")).partition(".")[0]
     return module if module and module != "fsspec" else f"what this message names ({entry.get('err', 'see fsspec')})"
+
+
+def anything(name: PurePosixPath) -> bool:
+    return True
+
+
+def readable(name: PurePosixPath) -> bool:
+    """Whether reports read a file of this name."""
+    return name.suffix in READABLE and not BULKY & set(name.parts[:-1])
+
+
+def fetch(storage: Storage, target: Path, wanted: Callable[[PurePosixPath], bool] = anything) -> None:
+    """Copies files from a storage into a folder; wanted: whether to copy a file, by its relative name.
+
+    Hidden files are left out, and checkpoints without a manifest, because their copy to the URL was interrupted.
+    """
+    paths = [PurePosixPath(name) for name in storage.names()]
+    whole = {path.parent for path in paths if path.name == "manifest.json"}
+    for path in paths:
+        cut_off = path.parent.parent.name == "checkpoints" and path.parent not in whole
+        if not cut_off and not any(part.startswith(".") for part in path.parts) and wanted(path):
+            storage.get(path.as_posix(), target / path)
