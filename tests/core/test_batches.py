@@ -67,11 +67,18 @@ def test_drawn_samples_are_uniform(alike):
 
 
 COHORT = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9), st.integers(1, 6), st.integers(0, 9)), min_size=1)
+ALIKE = [None, (3, 2), (3, 3), (3, 4)]
 
 
-@given(COHORT, st.sampled_from(["reshuffle", "with_replacement"]), st.integers(0, 3))
-def test_what_a_client_sees_does_not_depend_on_who_is_of_the_cohort(cohort, sampling, seed):
-    """Each tuple: client, samples, batch size, local steps; a client without samples takes none."""
+@pytest.mark.parametrize("alike", ALIKE)
+@pytest.mark.parametrize("sampling", ["reshuffle", "with_replacement"])
+@given(cohort=COHORT, seed=st.integers(0, 3))
+def test_what_a_client_sees_does_not_depend_on_who_is_of_the_cohort(alike, sampling, cohort, seed):
+    """Each tuple of the cohort: client, samples, batch size, local steps; a client without samples takes none.
+
+    alike: (samples, batch size) of all clients; None: their own.
+    """
+    cohort = [(c, *(alike or (n, b)), k) for c, n, b, k in cohort]
     cohort = list({c: (c, n, b, k if n else 0) for c, n, b, k in cohort}.values())
     clients, counts, sizes, steps = (list(column) for column in zip(*cohort, strict=True))
     shards = [1000 * c + np.arange(n) for c, n in zip(clients, counts, strict=True)]

@@ -25,7 +25,7 @@ def problem(seed: int):
     return lambda client, x, r, t: hessian @ x * (1 + client) - noise[(7 * client + t) % 64]
 
 
-def solve(gradient, steps, rule, lr, x0):
+def solve(gradient, steps, rule, lr, x0, **options):
     clients = range(len(steps))
     work = Work(np.array(steps, float), a_norm(steps, rule, lr), np.ones(len(steps)), lr)
     return run_local(
@@ -37,6 +37,7 @@ def solve(gradient, steps, rule, lr, x0):
         {},
         work,
         rule,
+        **options,
     )
 
 
@@ -52,16 +53,23 @@ def test_every_client_takes_exactly_the_steps_of_torchs_own_sgd(seed, steps, mom
     gradient, lr = problem(seed), 0.05
     rule = LocalRule(lr, Schedule(), momentum, decay, clip)
     x0 = torch.ones(D, dtype=torch.float64)
-    ours = solve(gradient, steps, rule, lr, x0)
+    ours = solve(gradient, steps, rule, lr, x0, measure_drift=True)
     for client, count in enumerate(steps):
+        drift = 0.0
         x = torch.nn.Parameter(x0.clone())
         optimizer = torch.optim.SGD([x], lr=lr, momentum=momentum, weight_decay=decay)
         for t in range(count):
+            drift += float((x.detach() - x0).square().sum())
             x.grad = gradient(client, x.detach(), 0, t)
             if clip is not None:
                 torch.nn.utils.clip_grad_norm_([x], clip)
             optimizer.step()
         torch.testing.assert_close(ours.uploads["update"][client], x0 - x.detach(), rtol=1e-12, atol=1e-13)
+        assert ours.drift[client] == pytest.approx(drift, rel=1e-10)
+        if momentum and count:
+            torch.testing.assert_close(
+                ours.moments[client], optimizer.state[x]["momentum_buffer"], rtol=1e-12, atol=1e-13
+            )
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7])

@@ -77,10 +77,12 @@ def test_the_whole_matrix_is_made_once():
 
 
 def test_only_large_matrices_in_several_pieces_stay_apart(monkeypatch):
-    row = torch.ones(1, 4)
+    row, wide = torch.ones(1, 4), torch.ones(1, 8)
     monkeypatch.setattr(rows_apart, "LARGE", 32)
-    assert isinstance(apart([row, row[:0], row]), RowsApart)
-    for pieces in ([row], [row, row[:0]], [row[:, :3], row[:, :3]], [row[:0], row[:0]], [torch.ones(1, 8, 8)] * 2):
+    found = apart([row, row[:0], 2 * row])
+    assert isinstance(found, RowsApart)
+    assert columns(select(found, [1, 0]), slice(0, 1)).tolist() == [[2.0], [1.0]]
+    for pieces in ([wide], [wide, wide[:0]], [row[:, :3], row[:, :3]], [row[:0], row[:0]], [torch.ones(1, 8, 8)] * 2):
         assert type(apart(pieces)) is torch.Tensor
         assert torch.equal(apart(pieces), torch.cat(pieces))
 

@@ -53,8 +53,9 @@ def test_each_piece_is_the_work_of_one_thread(count):
 
 
 def test_a_thread_whose_work_starts_late_keeps_its_limit():
-    """The main thread sets another number between the thread's start and its first computation."""
+    """The main thread sets other numbers before the thread's start, and before its first computation."""
     before, started, go = torch.get_num_threads(), threading.Event(), threading.Event()
+    torch.set_num_threads(2)
 
     def work() -> int:
         threads.limit_threads(1)

@@ -34,7 +34,9 @@ def test_cyclic_reshuffles_the_groups_every_epoch_or_never():
 def test_one_group_is_uniform_sampling_and_n_groups_are_one_client_after_the_other():
     asked = draws_of(build("cyclic", groups=1, size=3), world())
     assert (abs(asked.mean(axis=0) - 0.25) < Z * math.sqrt(0.25 * 0.75 / ROUNDS)).all()
-    ring = draws_of(build("cyclic", groups=COUNT, size=1), world(), COUNT * 5)
+    one_by_one = build("cyclic", groups=COUNT, size=1)
+    one_by_one.check(world())
+    ring = draws_of(one_by_one, world(), COUNT * 5)
     assert (ring.reshape(5, COUNT, COUNT).sum(axis=1) == 1).all()
 
 

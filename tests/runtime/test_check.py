@@ -82,3 +82,14 @@ def test_the_threads_and_the_generators_of_the_caller_are_as_before():
     finally:
         torch.set_num_threads(before)
     assert torch.equal(torch.get_rng_state(), drawn)
+
+
+@pytest.mark.parametrize("algorithm", ["fedacs", "optimal_sampling"])
+@pytest.mark.parametrize("participation", ["full", "{name: bernoulli, p: 0.5}"])
+def test_a_method_that_draws_clients_itself_is_refused_before_the_trial_without_a_size(algorithm, participation):
+    NOTES.clear()
+    model = {"class_path": "tests.runtime.test_check.Noting"}
+    config = load_config({**TINY, "model": model}, [f"algorithm={algorithm}", f"participation={participation}"])
+    with pytest.raises(BadConfig, match=rf"a size \(uniform, say\): algorithm {algorithm} draws participation.size"):
+        check(assemble(config))
+    assert not NOTES

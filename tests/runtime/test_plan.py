@@ -105,6 +105,11 @@ def test_a_number_of_steps_that_the_algorithm_draws_holds_for_all_that_take_a_st
     assert min(steps[0] for steps in drawn) >= 1 < max(steps[0] for steps in drawn)
 
 
+def test_a_method_of_one_step_takes_one_whatever_the_local_steps():
+    _, plans = planner("algorithm=fedsgd", "participation=full", "link=perfect")
+    assert plans.plan(0, {}).steps.tolist() == [1] * N
+
+
 def test_the_rate_of_a_round_follows_its_schedule():
     _, plans = planner("local.lr_schedule={name: exponential, decay: 0.5}")
     assert [plans.lr(r) for r in range(3)] == [0.05, 0.025, 0.0125]

@@ -48,9 +48,10 @@ def test_random_rounds_leave_the_committed_and_the_newest_state(store):
 def test_states_of_a_large_population_take_the_disk_of_clients_that_took_part(store, monkeypatch):
     monkeypatch.setattr(state_store, "BLOCK_BYTES", 2**20)
     wide = StateStore(store.folder, {"c": torch.zeros(1, 10_000)})
-    for client in (3, 500_000, 999_999):
+    for client in (wide.clients - 1, 500_000, 999_999):  # the first: the last client of its block
         wide.write(HeldState(client, 1), {"c": torch.full((1, 10_000), float(client))})
     assert len(list(store.folder.iterdir())) == 3
+    assert all(path.stat().st_size <= 2**20 for path in store.folder.iterdir())
     assert sum(path.stat().st_blocks * 512 for path in store.folder.iterdir()) < 4 * 40_000 + 3 * 8192
     assert same(wide.joined([HeldState(500_000, 1)]), {"c": torch.full((1, 10_000), 500_000.0)})
 

@@ -6,9 +6,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 
 from raylfl.core.oracle import Way
-from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, order_of
+from raylfl.core.partial_sums import SumPlan
+from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, add_up, order_of
 
 PLAIN, QUICK = Way("autograd", "it was asked for"), Way("recorded", "it was not")
 
@@ -96,3 +98,25 @@ def test_reports_that_are_not_finite_are_bad_and_errors_make_a_failed_result():
     task = Task(0, (4, 2, 9), (1,) * 3, (1,) * 3, (1.0,) * 3, 0.1)
     assert not TaskResult(task, whole).failed
     assert TaskResult(task, ClientReports.failed([4, 2, 9], "why")).failed
+
+
+def test_uploads_that_were_added_up_are_kept_as_their_sum_only():
+    """Client 9, whose task failed, is left out; the upload `own` is in no sum and stays as rows."""
+    clients, rows = np.array([2, 4, 7]), torch.arange(15.0).reshape(3, 5)
+    plan = SumPlan.of(clients, {"total": ("up", np.array([1.0, 10.0, 100.0]))}, torch.float32)
+
+    def result(some, uploads, reports):
+        return TaskResult(Task(0, some, *[(1,) * len(some)] * 2, (1.0,) * len(some), 0.1, plan), reports, uploads)
+
+    results = [
+        result((9,), {}, ClientReports.failed([9], "why")),
+        result((4,), {"up": rows[1:2], "own": rows[1:2]}, reports([4])),
+        result((2, 7), {"up": rows[[0, 2]], "own": rows[[0, 2]]}, reports([2, 7])),
+    ]
+    add_up(results)
+    failed, first, second = results
+    assert first.partial.widths == {"up": 5, "own": 5}
+    assert torch.equal(plan.sums([first.partial.roots])["total"], torch.tensor([1.0, 10.0, 100.0]) @ rows)
+    assert {name: own.tolist() for name, own in first.uploads.items()} == {"own": rows[1:2].tolist()}
+    assert {name: own.tolist() for name, own in second.uploads.items()} == {"own": rows[[0, 2]].tolist()}
+    assert failed.partial is None is second.partial
