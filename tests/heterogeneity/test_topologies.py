@@ -164,6 +164,24 @@ def test_the_numbers_of_a_graph_are_those_of_the_literature(name, count, gap, di
     assert found["diameter"] == diameter
 
 
+@pytest.mark.parametrize(
+    ("name", "edges", "says"),
+    [
+        ("ring", 5, (2, 2)),
+        ("directed_ring", 5, (1, 4)),
+        ("star", 4, ("1..4", 2)),
+        ("0 1\n1 0\n2 1\n3 2\n4 2", 5, (1, "not connected")),  # every node sends to one
+        ("0 1\n0 2\n0 3\n1 4\n2 4\n3 4\n4 0", 7, ("1..3", 3)),
+    ],
+)
+def test_the_numbers_of_a_graph_count_its_edges_and_the_nodes_to_which_each_sends(tmp_path, name, edges, says):
+    (tmp_path / "edges.txt").write_text(name)
+    named = name in TOPOLOGIES.names()
+    options = {} if named else {"path": str(tmp_path / "edges.txt"), "one_way": True}
+    found = numbers(TOPOLOGIES.get(name if named else "file").cls(**options), world(5), "column")
+    assert (found["nodes"], found["edges"], found["degree"], found["diameter"]) == (5, edges, *says)
+
+
 def test_the_mixing_of_a_run_counts_nodes_and_messages_that_are_missing():
     ring, context = TOPOLOGIES.get("ring").cls(), world(8)
 
