@@ -282,7 +282,7 @@ class Edges:
     arrives: Bools
     directed: bool = False
     weights: Weights = "auto"
-    _made: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)  # a cache of `once`
+    _made: dict[Any, Any] = field(default_factory=dict, repr=False)  # a cache of `once`
 
     @staticmethod
     def complete(count: int) -> Edges:

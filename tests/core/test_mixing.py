@@ -125,11 +125,12 @@ def test_messages_are_exchanged_both_ways_over_a_directed_graph_that_is_disturbe
 def test_the_same_edges_and_nodes_have_the_same_matrices_as_objects():
     pairs = np.array([[i, (i + k) % 6] for i in range(6) for k in (1, 5)])
     edges = Edges(6, pairs, np.ones(12, dtype=bool))
-    everyone, some = np.arange(6), np.array([0, 1, 3])
+    everyone, some, shown = np.arange(6), np.array([0, 1, 3]), repr(edges)
     first = matrices(edges, everyone, "pair")
     assert matrices(edges, some, "pair")[0].matrix.shape == (3, 3)
     assert matrices(edges, everyone, "doubly")[0].matrix.shape == (6, 6)
     assert matrices(edges, np.arange(6), "pair") is first
+    assert repr(edges) == shown
 
 
 @pytest.mark.parametrize("count", [8, 80])  # a sum over edges; a product

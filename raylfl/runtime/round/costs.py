@@ -134,6 +134,6 @@ def _distinct(ends: Ints) -> tuple[Ints, Ints]:
     The ends of a link are in ascending order, whatever the direction of its messages.
     """
     low, high = np.minimum(ends[:, 0], ends[:, 1]), np.maximum(ends[:, 0], ends[:, 1])
-    codes = (low + 1) * (high.max(initial=0) + 2) + high + 1  # -1: the server
+    codes = low * high.max(initial=0) + high  # distinct, as low < high and low >= -1, the server
     _, first, at = np.unique(codes, return_index=True, return_inverse=True)
     return np.column_stack([low[first], high[first]]), at
