@@ -23,8 +23,8 @@ EXACT = 1e-12  # a norm below this is zero up to rounding
 def numbers(graph: Graph, world: RunContext, family: Family) -> dict[str, int | float | str]:
     """Size, degrees, diameter and spectral gap of the graph of round 0, by name.
 
-    The degree of a node is the number of nodes to which it sends. The gap is that of the mixing matrix if all nodes work
-    and all messages arrive. family: the kind of mixing matrix that the method needs; for `pair`, the gap of its
+    The degree of a node is the number of nodes to which it sends. The gap is that of the mixing matrix if all nodes
+    work and all messages arrive. family: the kind of mixing matrix that the method needs; for `pair`, the gap of its
     row-stochastic matrix R.
     """
     import networkx as nx
