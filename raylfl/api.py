@@ -307,8 +307,8 @@ def _begin(experiment: Experiment, watch: Watch | None, callbacks: Sequence[Call
 def begun(experiment: Experiment, quiet: bool) -> Iterator[RunDirectory]:
     """A context with a new, locked run directory that contains the files written before the first round.
 
-    A line about objects that a later resumption needs is added to the warnings of the experiment. quiet: whether this
-    line is not printed on stderr as well.
+    If the run can only be resumed with Python objects that its config cannot name, a line about them is added to the
+    warnings of the experiment and printed on stderr. quiet: whether not to print it.
     """
     from raylfl.runtime.records.kept_objects import keep
     from raylfl.runtime.records.run_dir import RunDirectory

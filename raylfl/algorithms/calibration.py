@@ -45,7 +45,7 @@ def arrival(c: SystemInfo) -> Floats:
 
 
 def fedacs_lr(c: SystemInfo) -> float:
-    """The local learning rate of FedACS, eq. (112), from FedAvg's c.lr; c.lr itself if no client can be received."""
+    """The local learning rate of FedACS, eq. (112), from FedAvg's c.lr; c.lr itself if no upload can be received."""
     w, rate = normalised_over(c.population.weights, c.available), arrival(c) * c.a_norm
     live = w * rate > 0
     if not live.any():

@@ -14,7 +14,7 @@ from raylfl.errors import BadConfig
 
 
 def defining(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a resolved config on which the bits of a run depend, as plain JSON values."""
+    """The part of a resolved config on which a run's results depend: keys with plain JSON values."""
     kept: dict[str, Any] = json.loads(json.dumps(identity(resolved, of="resume"), default=str))
     return kept
 

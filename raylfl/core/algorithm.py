@@ -72,7 +72,10 @@ RENAMED = {  # name of a method before version 0.1 -> its new name; old names ar
 
 
 class Algorithm(Options, ABC):
-    """A federated optimisation method. Each subclass is a dataclass in its own file and follows one paper."""
+    """A federated optimisation method: client computations, a server step, and class attributes that state its traits.
+
+    Each subclass is a dataclass in its own file and follows one paper.
+    """
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Accepts methods that the subclass defines under their old names (`RENAMED`), with a DeprecationWarning."""

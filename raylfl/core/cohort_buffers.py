@@ -23,7 +23,9 @@ class CohortBuffers:
         self.held: list[Tensor] = []
 
     def write(self, rows: Tensor) -> None:
-        """Sets the buffers from rows [C, b], in the order of `FlatModule.read_buffers`; integer buffers are rounded."""
+        """Sets the buffers from rows [C, b] of all b numbers of a client's buffers, one buffer after the other.
+
+        The order is that of `FlatModule.read_buffers`; numbers of integer buffers are rounded."""
         pieces = rows.split([b.numel() for b in self.like], dim=1)
         shaped = [p.reshape(len(rows), *b.shape) for p, b in zip(pieces, self.like, strict=True)]
         self.held = [

@@ -119,10 +119,10 @@ class VectorizedOracle(Oracle):
     ):
         """An oracle of the module `flat.module`.
 
-        autocast: makes the precision context of the forward passes. by_hand: whether to replace vmap by batched matrix
-        products where possible, from a translation of the recorded step or the model's `cohort_losses`. log: receives
-        the values that `training_step` logs. step: `autograd` turns off the replay of recorded steps, which is used on
-        CPUs only.
+        autocast: makes the precision context of the forward passes. by_hand: whether to use batched matrix products
+        instead of vmap where possible: by the translation of the step's recorded calls, or by the model's own
+        `cohort_losses`. log: receives the values that `training_step` logs. step: `auto` replays recorded steps, on
+        CPUs only; `autograd` never does.
         """
         super().__init__()
         self.flat, self.autocast, self.log = flat, autocast, log or StepLog()

@@ -28,9 +28,9 @@ Index = dict[str, Any]
 class ClientFiles(DataSource):
     """One folder of arrays per client, <path>/<client>/x.npy and y.npy, on the nodes that the index files name.
 
-    A node name is a custom resource of Ray (`ray start --resources='{"hospital_a": 1}'`). Only workers on nodes with
-    this resource read the samples of its clients. Without node names all nodes have all folders. Use it with
-    `partition: natural`.
+    A node name is a custom resource of Ray (`ray start --resources='{"hospital_a": 1}'`). A client's samples are read
+    only by workers on nodes with the resource that its index file states. Without node names all nodes have all
+    folders. Use it with `partition: natural`.
     index: JSON files, one per machine, from `python -m raylfl.data.client_files FOLDER --node NAME`.
     path: the folder of the clients' folders, the same on every node.
     test: a folder with x.npy and y.npy for the test set, which all workers see; null: no test set.

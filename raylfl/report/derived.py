@@ -149,7 +149,9 @@ def group_to_target(group: Group, metric: str, target: float, axis: str = "round
 
 
 def recent(run: RunRecord, metric: str, last: int) -> npt.NDArray[np.intp]:
-    """The rows in which the metric was measured among the run's last `last` rounds, or else the newest such row."""
+    """The row indices of the last `last` rounds, restricted to rounds in which the metric was measured.
+
+    Without such a round, the index of the newest measurement alone; empty if there is none."""
     seen = np.flatnonzero(~np.isnan(run.column(metric)))
     chosen = seen[run.rounds[seen] > run.rounds[-1] - last] if len(seen) else seen
     return chosen if len(chosen) else seen[-1:]

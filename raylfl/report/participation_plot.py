@@ -165,10 +165,9 @@ def _frequency(ax: Axes, rows: Sequence[dict[str, Any]], count: int, nominal: Fl
 
 
 def _most(rows: Sequence[dict[str, Any]]) -> float:
-    """The largest possible number of draws of one client in a round.
+    """An upper limit for the draws of one client in a round.
 
-    It is 1 without replacement. If a client was drawn several times in a round, it is the mean number of all draws in a
-    round.
+    It is 1 if no client was drawn twice in a round; otherwise it is the number of all draws in a round, on average.
     """
     repeated = any(max(row["draws"], default=1) > 1 for row in rows)
     return float(np.mean([sum(row["draws"]) for row in rows])) if repeated else 1.0

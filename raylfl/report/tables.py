@@ -159,8 +159,9 @@ def seeds_text(group: Group) -> str:
 def best_settings(parts: Sequence[Facet], metric: str, last: int) -> Table | None:
     """The table of the best tuned options, such as the learning rate, of every method in every world.
 
-    The best options have the best mean over seeds and the last `last` rounds. parts: the settings of each world (data,
-    model, participation, ...). None if no method was run with several values of a tuned option.
+    The best options have the best mean over seeds and the last `last` rounds. parts: one facet per world (a choice of
+    data, model, participation, ...), with the settings that were run in it. None if no method was run with several
+    values of a tuned option.
     """
     keys = tuned_keys([group for part in parts for group in part.groups])
     if not keys:

@@ -247,7 +247,7 @@ class FedNovaDigits(FedNovaNetwork):
 
 
 def distance(group: Group, rounds: int) -> float:
-    """The relative distance to the optimum after this many rounds, as the geometric mean over seeds."""
+    """The distance to the optimum after this many rounds, divided by the optimum's norm; geometric mean over seeds."""
     values = [run.column(DISTANCE)[:rounds][-1] for run in group.runs]
     return float(np.exp(np.log(values).mean()))
 

@@ -217,7 +217,7 @@ def table(places: Sequence[Place]) -> Table:
 
 
 def claims(places: Sequence[Place]) -> list[Claim]:
-    """The claims about rounds to the target, for each partition and pixel scaling.
+    """The claims about rounds to the target, for each partition and pixel scaling; places: the entries of table 1.
 
     Our rounds are the paper's within a factor of NEAR; C = 0.1 needs fewer rounds than one client, and more so on
     non-IID data; the best learning rate is not at an edge of the grid.

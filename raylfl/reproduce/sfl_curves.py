@@ -18,7 +18,7 @@ PANELS = 12
 def overlay(rows: Sequence[Row], refs: Mapping[str, Reference]) -> Figure:
     """A figure of at most PANELS cells: our curves solid, the authors' logs dashed, one colour per learning rate.
 
-    rows: published runs; refs: excerpts of the authors' logs by the `key` of a cell.
+    rows: our runs in the ledger; refs: excerpts of the authors' logs by the `key` of a cell.
     """
     places = [(place, own) for place, own in by_place(rows, "method").items() if any(key(r.cell) in refs for r in own)]
     chosen = np.linspace(0, len(places) - 1, min(PANELS, len(places))).round().astype(int)

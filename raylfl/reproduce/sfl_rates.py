@@ -41,7 +41,7 @@ Sweep = Mapping[float, Stat]  # learning rate (or local steps) -> accuracy
 def published_sweep(text: str, method: str) -> dict[float, Stat]:
     """Learning rate -> published accuracy, from the four numbers of a row of table 7 or 10.
 
-    method: `PFL` or `SFL`, whose grid has the learning rates.
+    text: the row. method: `PFL` or `SFL`; the keys are the four learning rates that the paper tried for it.
     """
     return {lr: published(value) for lr, value in zip(GRID[method], text.split(), strict=True)}
 

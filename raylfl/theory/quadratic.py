@@ -113,10 +113,11 @@ class QuadraticProblem:
         return float(np.sqrt(beta2)), float(np.sqrt(h @ np.linalg.solve(p, h) + base))
 
     def deviation(self, radius: float) -> Floats:
-        """The bounds |H_i - H| radius + |grad f_i(x*)| of |grad f_i - grad F| for |x - x*| <= radius, [N].
+        """For each client i an upper bound of |grad f_i(x) - grad F(x)| over all x with |x - x*| <= radius, [N].
 
-        H: the Hessian of F; x*: its minimiser. They are the D_i of FedACS, Assumption 4; the largest is sigma_G of
-        FOCUS, Assumption 5. If all H_i are equal, they do not depend on the radius.
+        The bound is |H_i - H| radius + |grad f_i(x*)|. H: the Hessian of F; x*: its minimiser. The bounds are the D_i
+        of FedACS, Assumption 4; the largest is sigma_G of FOCUS, Assumption 5. If all H_i are equal, they do not depend
+        on the radius.
         """
         spread = np.linalg.norm(self.hessians - self.hessian, ord=2, axis=(1, 2))
         return np.asarray(spread * radius + np.linalg.norm(self.gradients(self.optimum), axis=1))

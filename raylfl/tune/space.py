@@ -111,7 +111,7 @@ def _check_range(place: str, kind: str, args: list[Any]) -> None:
 
 @dataclass(frozen=True)
 class Space:
-    """A search space: config keys with their alternative domains.
+    """A search space: for each config key its domains, each with the condition under which it applies.
 
     The keys are ordered: a condition refers only to earlier keys of the space.
     """

@@ -68,7 +68,7 @@ class Translation:
         return any(self.geometry[n].home == self.geometry[k].home for n in others)
 
     def argument(self, value: Any, kind: str = "rows") -> int:
-        """The number of a call's argument `value`; raises Unfit if it is not of this kind."""
+        """The number that identifies `value`, an argument of a call; raises Unfit for a value of another kind."""
         if not isinstance(value, Slot) or self.kinds.get(value.number) != kind:
             raise Unfit(f"an argument that is not {kind}")
         return value.number

@@ -182,10 +182,10 @@ class RecordedSteps:
         return Program(program.recording, self.sizes, program.direct & same)
 
     def _captured(self, program: Program, content: Any, before: Any, taken: Sequence[Tensor]) -> Program | Captured:
-        """The program as a CUDA graph if the graph gives the same bits; else the program, and the reason in `no_graph`.
+        """The program as a CUDA graph if the graph has autograd's bits; else the program, and the reason in `no_graph`.
 
-        before: the state before a step, from `_changing`. taken: the step's loss, gradient and logged values by
-        autograd.
+        content: the batch. before: the state before a step, from `_changing`. taken: the step's loss, gradient and
+        logged values by autograd.
         """
         assert self.captures is not None
         after = self._changing(content)

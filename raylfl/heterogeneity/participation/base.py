@@ -175,7 +175,7 @@ class Sampler(Participation):
         self._process = None if self.availability is None else _availability(self.availability)
 
     def cohort_size(self, world: RunContext) -> int:
-        """The cohort size M; for sampling with replacement and by the algorithm itself, the number of draws.
+        """The number M of sampled clients; with replacement, or if the algorithm samples itself, the number of draws.
 
         Raises BadValue if `size` is above the number of clients and sampling is without replacement.
         """

@@ -18,7 +18,9 @@ from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
 
 
 class RingInFlight:
-    """The calls of one ring, one per client, submitted at once; after a failure, later calls are submitted again."""
+    """The calls of one ring, one per client, all submitted at once.
+
+    If a call fails, it is repeated, and all calls after it in the ring are submitted again."""
 
     def __init__(
         self,

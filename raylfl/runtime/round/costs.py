@@ -101,7 +101,7 @@ class CostModel:
         return waits
 
     def _messages(self, r: Round) -> Ints:
-        """The messages between the nodes of round r, including lost ones: positions (from, to) in the cohort [M, 2]."""
+        """The messages of round r, lost ones included: rows (sender, receiver) of positions in the cohort."""
         algorithm = self.e.algorithm
         assert r.edges is not None
         assert isinstance(algorithm, GraphAlgorithm)
