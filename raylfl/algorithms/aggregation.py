@@ -46,10 +46,10 @@ class AggregationRule(ABC):
 
     @abstractmethod
     def expected(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
-        """Expected coefficients E[c_i 1{i in R}] [N] up to a common factor; None without a closed form.
+        """Expected coefficients E[c_i 1{i in R}], [N], up to a common factor; None without a closed form.
 
         R: the set of the received clients. c: the system state of the round, with the failure probabilities.
-        marginals: E[s_i] [N], the expected number of times that client i is drawn, whether its upload is received or
+        marginals: E[s_i], [N], the expected number of times that client i is drawn, whether its upload is received or
         lost. independent: clients are sampled independently, at most once each (Bernoulli or Markov availability, and
         no choice by the server).
         """
@@ -191,16 +191,16 @@ def _fixed(received: Floats) -> bool:
 
 
 def expected_share(marginals: Floats, independent: bool) -> Floats:
-    """Expected shares E[s_i / M] [N] of client i in the M draws of a round, up to a common factor.
+    """Expected shares E[s_i / M], [N], of client i in the M draws of a round, up to a common factor.
 
-    marginals: E[s_i] [N], the expected number of times that client i is drawn. independent: clients are sampled
+    marginals: E[s_i], [N], the expected number of times that client i is drawn. independent: clients are sampled
     independently, at most once each, and M is random. Otherwise M is fixed, and the marginals are returned.
     """
     return inverse_count(marginals) if independent else marginals
 
 
 def inverse_count(probabilities: Floats) -> Floats:
-    """The expectations E[1_i / sum_j 1_j] [N] for independent 1_i ~ Bernoulli(pi_i), where 0/0 counts as 0.
+    """The expectations E[1_i / sum_j 1_j], [N], for independent 1_i ~ Bernoulli(pi_i), where 0/0 counts as 0.
 
     probabilities: pi [N]. As 1/(1 + k) = int_0^1 t^k dt, the expectation is
     pi_i int_0^1 prod_{j != i} (1 - pi_j + pi_j t) dt. The integrand is a polynomial of degree N - 1, which N/2

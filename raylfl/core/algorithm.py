@@ -244,10 +244,10 @@ class Algorithm(Options, ABC):
         raise NotImplementedError(f"{type(self).__name__} does not sample by norms")
 
     def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
-        """Expected aggregation coefficients E[c_i 1{i in R}] [N], up to a common factor; None without a closed form.
+        """Expected aggregation coefficients E[c_i 1{i in R}], [N], up to a common factor; None without a closed form.
 
         R is the set of received clients, and c_i the factor of client i's update in the server step. c: the system
-        state before the round. marginals: E[s_i] [N], where s_i is the number of times that client i is drawn.
+        state before the round. marginals: E[s_i], [N], where s_i is the number of times that client i is drawn.
         independent: whether each client is drawn at most once, independently of the others, which makes the total
         number of draws M random; otherwise M is fixed.
 

@@ -46,7 +46,7 @@ class Facts:
     takes_part: the probability that a client's upload is received [N]. For draws with replacement it is the expected
     number of draws, at most 1, times the probability that the upload is not lost. None if unknown.
 
-    coefficients: E[c_i 1{i in R}] [N] up to a common factor, for the server step x - sum_i c_i U_i with client i's
+    coefficients: E[c_i 1{i in R}], [N], up to a common factor, for the server step x - sum_i c_i U_i with client i's
     update U_i and the received clients R. None if unknown.
 
     over_rounds: the expectations E[c_i 1{i in R}] and the local work of every round. None unless they are known, sum_i
@@ -121,7 +121,7 @@ def _over_rounds(experiment: Experiment, planner: Planner, server: ServerState) 
 
 
 def _shares(algorithm: FedAvg | FedACS, planner: Planner, system: SystemInfo, server: ServerState) -> Floats | None:
-    """Expected coefficients E[c_i 1{i in R}] [N] of a round's server step x - sum_i c_i U_i; R: the received clients.
+    """Expected coefficients E[c_i 1{i in R}], [N], of a round's server step x - sum_i c_i U_i; R: the received clients.
 
     None if they are unknown or all 0, if the number of draws is random, or if sum_i c_i may exceed 1.
     """

@@ -1,5 +1,6 @@
 """The documentation site: every page is in its navigation, and the reference names only existing objects."""
 
+import ast
 import importlib
 import re
 import tomllib
@@ -53,3 +54,14 @@ def test_the_version_is_the_same_wherever_a_release_sets_it():
     headings = re.findall(r"^## \[([\w.]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert headings[0] == "Unreleased"
     assert headings[1:2] in ([], [version])
+
+
+def test_no_docstring_has_brackets_that_markdown_reads_as_a_reference():
+    """`E[s_i] [N]` would be a link to a page called N, and `make docs` ends with a warning."""
+    found = []
+    for path in sorted((ROOT / "raylfl").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+                lines = (ast.get_docstring(node) or "").splitlines()
+                found += [f"{path}: {line}" for line in lines if re.search(r"\] \[[A-Za-z]\w*\]", line)]
+    assert found == []

@@ -71,7 +71,7 @@ class Planner:
         return isinstance(self.e.participation, (Independent, Full)) and not self._samples()
 
     def marginals(self, c: SystemInfo, server: ServerState) -> Floats | None:
-        """Expected draws E[s_i] [N], where s_i is how often client i is drawn in a round; None if unknown.
+        """Expected draws E[s_i], [N], where s_i is how often client i is drawn in a round; None if unknown.
 
         They follow from the participation process, or from the method's own sampling probabilities. c: the system state
         before the round (`system`).
