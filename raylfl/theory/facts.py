@@ -43,8 +43,8 @@ class Facts:
     system, steps, batch_sizes: the system state, local steps and batch sizes [N] of round 0. cohort: the number of
     sampled clients.
 
-    takes_part: the probability that a client's upload is received [N]. For draws with replacement it is the expected
-    number of draws, at most 1, times the probability that the upload is not lost. None if unknown.
+    takes_part: the probability that a client is sampled at least once and its upload is received [N]. None if
+    unknown.
 
     coefficients: E[c_i 1{i in R}], [N], up to a common factor, for the server step x - sum_i c_i U_i with client i's
     update U_i and the received clients R. None if unknown.
@@ -85,7 +85,8 @@ def facts_of(experiment: Experiment) -> Facts:
     system = planner.system(0)
     steps, batch_sizes = experiment.work.draw(0, planner.everyone, experiment.world)
     marginals = planner.marginals(system, server)
-    received = None if marginals is None else np.minimum(marginals, 1.0) * (1 - system.failure)
+    sampled = planner.at_least_once(system, server)
+    received = None if sampled is None else sampled * (1 - system.failure)
     expected = (
         None
         if marginals is None

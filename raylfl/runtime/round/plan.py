@@ -85,6 +85,31 @@ class Planner:
                 return c.size * p
         return e.participation.marginals(e.world, c.index)
 
+    def with_replacement(self, c: SystemInfo, server: ServerState) -> bool:
+        """Whether a client can be drawn several times in a round.
+
+        A replayed record counts as such, because its rows have sampling probabilities only for draws with replacement.
+        c: the system state before the round (`system`).
+        """
+        e = self.e
+        if self.replayed or e.algorithm.samples_by_norm:
+            return True
+        if self._samples() and e.algorithm.probabilities(server, c) is not None:
+            return True
+        return bool(getattr(e.participation, "replace", False))
+
+    def at_least_once(self, c: SystemInfo, server: ServerState) -> Floats | None:
+        """The probability that client i is sampled at least once in a round [N]; None if unknown.
+
+        For M draws with replacement with probabilities p_i it is 1 - (1 - p_i)^M (FOCUS, Assumption 1, Case 3).
+        Otherwise it equals the expected number of draws. c: the system state before the round (`system`).
+        """
+        marginals = self.marginals(c, server)
+        if marginals is None or not self.with_replacement(c, server) or not marginals.any():
+            return marginals
+        size = marginals.sum()  # M, as the p_i have sum 1
+        return np.asarray(1 - (1 - marginals / size) ** size)
+
     def draw(self, r: int, server: ServerState) -> tuple[Draw, Floats | None]:
         """Draws the clients of round r; returns (draw, p).
 

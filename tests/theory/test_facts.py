@@ -1,0 +1,73 @@
+"""The quantities of a run that theorems take are those of the cohorts that the run draws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from raylfl.api import checked
+from raylfl.config.load import load_config
+from raylfl.runtime.round.plan import Planner
+from raylfl.theory.facts import facts_of
+from raylfl.theory.promises import left_out
+from raylfl.theory.rate import assembled
+from raylfl.theory.summary import theory_of
+
+N, ROUNDS = 6, 3000
+RIDGE = [
+    f"num_clients={N}",
+    f"data.init_args={{num_clients: {N}, rows_per_client: 7, dim: 4, lam: 0.3}}",
+    f"rounds={ROUNDS}",
+    "runtime.backend=local",
+]
+UNIFORM = f"participation={{name: uniform, size: {N}, replace: true}}"
+LOSSY = "link={name: bernoulli, q: [0.0, 0.5, 0.2, 0.0, 0.9, 0.4]}"
+ONCE_OR_MORE = 1 - (1 - 1 / N) ** N  # a client is in the cohort of N uniform draws with replacement
+
+
+def experiment(*overrides):
+    return checked(load_config("ridge", [*RIDGE, *overrides]))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["algorithm.name=focus", UNIFORM],
+        ["algorithm.name=focus", UNIFORM, LOSSY],
+        ["algorithm.name=focus", "participation={name: uniform, size: 2}", LOSSY],
+        ["algorithm.name=focus", "participation={name: bernoulli, p: {linspace: [0.2, 1]}, on_empty: resample}", LOSSY],
+        [
+            "algorithm.name=fedaware",
+            "participation={name: weighted, size: 9, replace: true, weights: [1, 2, 3, 4, 8, 0]}",
+        ],
+        ["algorithm.name=fedacs", "participation={name: uniform, size: 12, replace: true}", LOSSY],
+    ],
+)
+def test_a_client_takes_part_as_often_as_its_probability_says(overrides):
+    """Frequencies of received uploads over all rounds; five standard errors, or one upload for frequencies 0 and 1."""
+    e = experiment(*overrides)
+    planner, server, received = Planner(e), {}, np.zeros(N)
+    for r in range(ROUNDS):
+        planned = planner.plan(r, server)
+        received[planned.cohort[planned.received]] += 1
+    p = facts_of(e).takes_part
+    assert (abs(received / ROUNDS - p) <= 5 * np.sqrt(p * (1 - p) / ROUNDS) + 1e-9).all()
+
+
+def test_focus_takes_the_probability_of_draws_with_replacement_as_q_min():
+    """[1], Assumption 1, Case 3; with many local steps the bound of Theorem 1 is q^1.5/(8 L (tau - 1))."""
+    config = load_config(
+        "ridge", [*RIDGE, "algorithm.name=focus", UNIFORM, "local.steps=3000", "local.lr={theory: focus}"]
+    )
+    e = assembled(config)
+    L = theory_of(e).value("L")
+    assert e.rule.lr == pytest.approx(ONCE_OR_MORE**1.5 / (8 * L * 2999), rel=1e-9)
+
+
+def test_draws_with_replacement_do_not_reach_all_clients_in_round_0():
+    """FedAWARE's Theorem 4.1 needs them; N draws of N clients are not full participation."""
+    fedaware = [UNIFORM, "algorithm={name: fedaware, normalize: false}"]
+    e = experiment(*fedaware)
+    assert any("all clients in round 0" in line for line in left_out(e, facts_of(e)))
+    e = experiment(*fedaware, "algorithm.warmup=all")
+    assert not any("all clients in round 0" in line for line in left_out(e, facts_of(e)))
