@@ -46,6 +46,8 @@ class Facts:
     takes_part: the probability that a client is sampled at least once and its upload is received [N]. None if
     unknown.
 
+    with_replacement: whether a client can be drawn several times in a round.
+
     coefficients: E[c_i 1{i in R}], [N], up to a common factor, for the server step x - sum_i c_i U_i with client i's
     update U_i and the received clients R. None if unknown.
 
@@ -59,6 +61,7 @@ class Facts:
     takes_part: Floats | None
     coefficients: Floats | None
     cohort: int
+    with_replacement: bool
     over_rounds: Rounds | None = None
 
     @property
@@ -73,9 +76,15 @@ class Facts:
 
     @property
     def even(self) -> bool:
-        """Whether clients have equal weights and sampling probabilities and no upload is lost, as [2] (SFL) assumes."""
-        alike = self.takes_part is not None and np.ptp(self.takes_part) == 0
-        return bool(alike and not self.system.failure.any() and np.ptp(self.system.population.weights) == 0)
+        """Whether no upload is lost and clients are sampled and weighted as [2] (SFL) assumes.
+
+        [2] assumes equal weights, and a fixed number of clients drawn uniformly without replacement.
+        """
+        p = self.takes_part
+        if p is None or self.with_replacement or np.ptp(p) > 0:
+            return False
+        fixed = np.isclose(p.sum(), self.cohort, rtol=1e-9)  # the expected number of clients is also the largest
+        return bool(fixed and not self.system.failure.any() and np.ptp(self.system.population.weights) == 0)
 
 
 def facts_of(experiment: Experiment) -> Facts:
@@ -94,7 +103,8 @@ def facts_of(experiment: Experiment) -> Facts:
     )
     cohort = min(system.size, experiment.world.count)
     rounds = None if expected is None else _over_rounds(experiment, planner, server)
-    return Facts(system, steps, batch_sizes, received, expected, cohort, rounds)
+    repeated = planner.with_replacement(system, server)
+    return Facts(system, steps, batch_sizes, received, expected, cohort, repeated, rounds)
 
 
 def _over_rounds(experiment: Experiment, planner: Planner, server: ServerState) -> Rounds | None:
@@ -149,7 +159,10 @@ def broken_assumptions(experiment: Experiment, facts: Facts) -> Iterator[str]:
         least = facts.steps.min()
         yield f"local steps differ between clients ({least} to {facts.tau}): [1] and [2] use the largest, [3] uses all"
     if isinstance(experiment.algorithm, (FedAvg, SFL)) and not (facts.even and facts.equal_steps):
-        yield "the bounds of [2] need equal weights, local steps and chances to take part: they are left out"
+        yield (
+            "the bounds of [2] need equal weights and local steps, no lost uploads, and a fixed number of clients "
+            "drawn uniformly without replacement: they are left out"
+        )
     full = (facts.batch_sizes >= experiment.setup.population.sizes).all()
     if not full and experiment.setup.sampling != "with_replacement":
         yield f"local.sampling={experiment.setup.sampling}: the theorems draw samples with replacement"

@@ -71,3 +71,14 @@ def test_draws_with_replacement_do_not_reach_all_clients_in_round_0():
     assert any("all clients in round 0" in line for line in left_out(e, facts_of(e)))
     e = experiment(*fedaware, "algorithm.warmup=all")
     assert not any("all clients in round 0" in line for line in left_out(e, facts_of(e)))
+
+
+@pytest.mark.parametrize("participation", [UNIFORM, "participation={name: bernoulli, p: 0.5}"])
+@pytest.mark.parametrize("algorithm", ["fedavg", "sfl"])
+def test_the_bounds_of_sfl_are_about_a_fixed_number_of_clients_drawn_without_replacement(algorithm, participation):
+    """[2], sec. 3.3: such cohorts have a larger variance, and it is not 0 for S = M."""
+    e = experiment(f"algorithm.name={algorithm}", participation, "local.lr=1e-8")
+    assert not any(p.theorem.startswith("[2]") for p in theory_of(e).promises)
+    for alike in ("full", f"{{name: uniform, size: {N // 2}}}"):
+        e = experiment(f"algorithm.name={algorithm}", f"participation={alike}", "local.lr=1e-8")
+        assert any(p.theorem.startswith("[2]") for p in theory_of(e).promises)
