@@ -45,6 +45,13 @@ def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(folder, clean, fi
     assert "damaged_round_000004" in checkpoints(folder)
 
 
+def test_a_resume_of_an_intact_run_warns_of_nothing(folder):
+    before = len(log_of(folder))
+    carry_out(FOCUS, folder, resume=True)
+    said = [line.partition(" ")[2] for line in log_of(folder)[before:].splitlines()]
+    assert [line.split()[0] for line in said] == ["6", "resumed", "local", "finished"]
+
+
 def test_the_damage_is_named_with_its_file(folder):
     flip(folder / "checkpoints" / "round_000004" / "server.pt")
     carry_out(FOCUS, folder, resume=True)
@@ -99,8 +106,9 @@ def test_with_every_checkpoint_damaged_the_run_starts_again_and_says_so(folder, 
 
 
 def test_leftovers_of_a_killed_writer_are_swept_away(folder, clean):
-    (folder / "checkpoints" / ".round_000005.tmp").mkdir()
-    (folder / "checkpoints" / ".round_000005.tmp" / "server.pt").write_text("half")
+    for name in (".round_000005.tmp", ".round_000099.tmp"):  # one that is written again, one that is not
+        (folder / "checkpoints" / name).mkdir()
+        (folder / "checkpoints" / name / "server.pt").write_text("half")
     (folder / ".summary.json.123.tmp").write_text("half")
     carry_out(FOCUS, folder, resume=True)
     assert outcome(folder) == clean

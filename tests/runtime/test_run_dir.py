@@ -19,6 +19,7 @@ from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime.records import run_dir
 from raylfl.runtime.records.files import atomic_write
 from raylfl.runtime.records.lines import metrics_line, read_rows
+from raylfl.runtime.records.locks import Locks
 from raylfl.runtime.records.run_dir import RunDirectory, find_existing
 from tests.runtime.tiny import TINY
 
@@ -98,6 +99,21 @@ def test_a_round_loop_that_outlives_its_driver_is_waited_for(finished):
     raylfl.resume(finished, ["rounds=4"])
     assert time.monotonic() - started > 1.0
     assert other.wait(10) == 0
+
+
+def test_the_lock_on_writing_rounds_is_waited_for_as_long_as_the_limit_says(finished, monkeypatch):
+    other, here = Locks(finished), RunDirectory(finished)
+    assert other.take(".writing")
+    monkeypatch.setattr(run_dir.time, "sleep", lambda seconds: other.close())
+    here.claim()
+    here.close()
+    assert other.take(".writing")
+    monkeypatch.setattr(run_dir.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(run_dir, "WAIT_SECONDS", 0.0)
+    with pytest.raises(RaylflError, match=r"still writes to .* after 0.0 s"):
+        here.claim()
+    here.close()
+    other.close()
 
 
 @pytest.mark.slow
