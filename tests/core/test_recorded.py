@@ -380,3 +380,11 @@ def test_a_replay_fills_gradients_of_the_parameters_dtype_on_their_device(client
     loss, row = steps.replay(program, ())
     assert (row.shape, row.dtype, row.device.type) == ((*clients, 9), torch.float64, "meta")
     assert loss.shape == clients
+
+
+@pytest.mark.parametrize("clients", [(), (4,)])
+def test_a_parameter_without_a_gradient_has_zeros_of_the_others_dtype_and_device(clients):
+    layer = torch.nn.Linear(2, 3, device="meta", dtype=torch.bfloat16)
+    steps = RecordedSteps(layer, list(layer.parameters()), None, None)
+    row = steps._row([None, torch.ones(*clients, 3, device="meta", dtype=torch.bfloat16)], clients)
+    assert (row.shape, row.dtype, row.device.type) == ((*clients, 9), torch.bfloat16, "meta")

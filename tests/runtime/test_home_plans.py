@@ -16,7 +16,7 @@ from raylfl.heterogeneity.links.bernoulli import Bernoulli
 from raylfl.heterogeneity.topologies import TOPOLOGIES
 from raylfl.heterogeneity.world import RunContext
 from raylfl.runtime import inprocess
-from raylfl.runtime.round.homes import ALL, Plan
+from raylfl.runtime.round.homes import ALL, Homes, Plan
 from raylfl.testing.runs import Crowd, carry_out
 from tests.runtime.test_graph_runs import PROBLEM
 
@@ -68,6 +68,14 @@ def test_in_one_process_the_messages_of_all_blocks_are_mixed_at_once():
     order = np.concatenate(list(plan.nodes.values()))
     assert torch.equal(plan.exchange.parts[0](x[order]), mixing(x)[order])
     assert [plan.out[b][ALL].tolist() for b in plan.blocks] == [[0, 1], [0], [0]]
+
+
+@pytest.mark.parametrize(("optimum", "expected"), [(None, {}), ([3.0, 4.0], 2.0), ([0.0, 0.0], 10.0)])
+def test_the_worst_distance_is_relative_unless_the_optimum_is_zero(optimum, expected):
+    here = object.__new__(Homes)
+    here.optimum = None if optimum is None else torch.tensor(optimum)
+    found = here._worst([SimpleNamespace(worst=worst) for worst in (1.0, 10.0, 7.0)])
+    assert found == ({} if optimum is None else {"global/worst_distance": expected})
 
 
 class Weighing(Crowd):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -37,14 +39,17 @@ class Linear(LightningModule):
         return -(batch[0] @ self.x).mean()
 
 
-@pytest.mark.parametrize("weights", ["uniform", "data_size"])
-def test_mini_batches_of_the_pooled_data_hold_each_client_by_its_weight(runs, weights):
+@pytest.mark.parametrize(("weights", "idle"), [("uniform", False), ("uniform", True), ("data_size", False)])
+def test_mini_batches_of_the_pooled_data_hold_each_client_by_its_weight(runs, tmp_path, weights, idle):
+    """The weight of a client without samples is shared by the others in proportion to theirs."""
+    owned = [owner.tolist() for owner in Owners().client_indices]
+    (tmp_path / "partition.json").write_text(json.dumps({str(i): at for i, at in enumerate([*owned, []])}))
     config = {
         "rounds": 1,
         "dtype": "float64",
         "data": {"class_path": "tests.runtime.test_pooled.Owners"},
         "model": {"class_path": "tests.runtime.test_pooled.Linear"},
-        "partition": {"name": "natural"},
+        "partition": {"name": "file", "path": str(tmp_path / "partition.json")} if idle else {"name": "natural"},
         "algorithm": {"name": "centralized"},
         "local": {"steps": STEPS, "batch_size": BATCH, "lr": ETA},
         "runtime": {"backend": "local"},

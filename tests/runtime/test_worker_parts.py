@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from raylfl.core.population import Population
 from raylfl.core.samples import Shards
 from raylfl.core.torch_state import torch_defaults
 from raylfl.runtime.records import checkpoint
-from raylfl.runtime.records.checkpoint import Checkpoints
+from raylfl.runtime.records.checkpoint import Checkpoints, sha256_of_shards
 from raylfl.runtime.records.manifest import Damaged
 from raylfl.runtime.round.homes import _ordered
 from raylfl.runtime.workers import backend
 from raylfl.runtime.workers.backend import HomeCall, LocalBackend
 from raylfl.runtime.workers.full_gradients import WeightedOracle
+from raylfl.runtime.workers.local_work import cohort_work
 from raylfl.runtime.workers.task import ClientReports, Task
 from raylfl.runtime.workers.worker import Worker
 
@@ -105,6 +109,62 @@ def test_all_states_are_written_again_where_an_older_checkpoint_is_lost_or_there
     assert manifests[0]["clients"] == (
         {"round_000006": [0, 1]} if whole else {"round_000002": [0], "round_000006": [1]}
     )
+
+
+def test_the_checksum_of_a_partition_depends_on_each_sample_and_its_owner():
+    parts = [[[0, 1], [2, 3]], [[0, 1], [3, 2]], [[0, 1, 2], [3]], [[0, 1], [2, 4]], [[0, 1], [2, 3], []]]
+    found = {sha256_of_shards(Shards.of([np.array(own, dtype=np.int64) for own in part])) for part in parts}
+    assert len(found) == len(parts)
+
+
+def test_weights_of_a_cohort_are_relative_to_uniform_ones():
+    setup = SimpleNamespace(
+        shards=[np.arange(3), np.arange(3, 7), np.arange(7, 9)],
+        population=Population(np.array([3, 4, 2]), np.array([0.5, 0.25, 0.25])),
+        algorithm=SimpleNamespace(full_gradient=False),
+        seed=0,
+        sampling="reshuffle",
+    )
+    task = Task(0, (2, 0), (5, 4), (1, 1), (1.5, 2.5), 0.1)
+    own = cohort_work(setup, task, None, None)
+    assert own.work.relative_weight.tolist() == pytest.approx([0.75, 1.5])
+    assert (own.work.steps.tolist(), own.work.a_norm.tolist(), own.work.lr) == ([5.0, 4.0], [1.5, 2.5], 0.1)
+    assert own.full is None
+
+
+@pytest.mark.parametrize(
+    ("clients", "stateful", "sound"),
+    [
+        ({"round_000002": [3], "round_000004": [0, 1]}, True, True),
+        ({"round_000004": [1, 3]}, True, False),  # the upload of client 0 was received, too
+        ({"round_000004": [0, 1, 2, 3]}, True, False),  # that of client 2 was lost
+        ({"round_000002": [1], "round_000004": [0, 1, 3]}, True, False),
+        ({"round_000004": [0, 1, 3]}, False, False),
+        ({}, False, True),
+    ],
+)
+def test_a_manifest_names_the_states_of_the_clients_whose_uploads_were_received(tmp_path, clients, stateful, sound):
+    """The record has a row after the checkpoint, which does not count."""
+    trace = [([0, 2], [True, False]), ([3, 1], [True, True]), ([5], [True])]
+    rows = [{"round": r, "cohort": cohort, "received": got} for r, (cohort, got) in enumerate(trace)]
+    (tmp_path / "participation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    here = object.__new__(Checkpoints)
+    here.run_dir = SimpleNamespace(path=tmp_path)
+    with nullcontext() if sound else pytest.raises(Damaged, match="does not hold the states of the clients"):
+        here._check_clients({"round": 2, "clients": clients}, stateful)
+
+
+def test_a_checkpoint_is_not_loaded_without_this_check(monkeypatch):
+    here, fresh = object.__new__(Checkpoints), {"h": torch.zeros(1, 2)}
+    here.setup = SimpleNamespace(fresh_state=lambda initial: fresh)
+    monkeypatch.setattr(checkpoint, "load_server", lambda *given: SimpleNamespace(clients={}))
+
+    def refuses(manifest, stateful):
+        raise Damaged(f"{manifest['round']}, {stateful}")
+
+    here._check_clients = refuses
+    with pytest.raises(Damaged, match="4, True"):
+        here._load(Path(), {"round": 4, "clients": {}}, SimpleNamespace(initial=dict), None)
 
 
 @pytest.mark.parametrize(("gpus", "device"), [(0.0, "cpu"), (0.25, "gpu"), (1.0, "gpu"), (2.0, "gpu")])
