@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from sklearn.metrics import f1_score, recall_score, roc_auc_score
 
 import raylfl
 from raylfl.errors import BadConfig
+from raylfl.runtime.workers.evaluate import Evaluator, Recorder
 from tests.runtime.lightning_modules import Few
-from tests.runtime.tiny import TINY
+from tests.runtime.tiny import TINY, Net
 
 LOGGED = {
     **TINY,
@@ -111,3 +114,51 @@ def test_hooks_that_local_work_cannot_follow_are_refused_by_name(runs):
 
 def test_layers_made_in_configure_model_are_trained(runs):
     assert len(raylfl.run(LOGGED, [*runs, model("Late"), "rounds=1"]).params) == 15
+
+
+class Returning(Net):
+    """A module whose training loss is 7 and whose evaluation step returns (and logs) what it is told."""
+
+    def __init__(self, returned, logged=None):
+        super().__init__()
+        self.returned, self.logged = returned, logged
+
+    def training_step(self, batch, batch_idx):
+        self.log("loss", 9.0)  # not in an evaluation
+        return torch.tensor(7.0)
+
+    def test_step(self, batch, batch_idx):
+        if self.logged is not None:
+            self.log("test_loss", self.logged)
+        return self.returned
+
+
+@pytest.mark.parametrize(
+    ("returned", "logged", "loss"),
+    [
+        (None, None, 7.0),
+        (torch.tensor(3.0), None, 3.0),
+        (torch.tensor([3.0]), None, 3.0),
+        ({"loss": torch.tensor(3.0)}, None, 3.0),
+        ({"other": torch.tensor(3.0)}, None, 7.0),
+        (torch.zeros(2), None, 7.0),  # predictions, say
+        (3.0, None, 7.0),
+        (torch.tensor(3.0), 5.0, 5.0),
+    ],
+)
+def test_the_loss_is_the_logged_one_or_the_returned_one_or_the_training_loss(returned, logged, loss):
+    module, recorder = Returning(returned, logged), Recorder()
+    recorder.attach(module)
+    batches = [SimpleNamespace(content=torch.zeros(2, 4), size=2)] * 2
+    assert Evaluator(module, recorder).measure("test", batches).results() == {"loss": loss}
+
+
+def test_a_module_without_evaluation_steps_has_its_training_loss():
+    class Training(Net):
+        def training_step(self, batch, batch_idx):
+            return {"loss": batch.sum()}
+
+    module, recorder = Training(), Recorder()
+    recorder.attach(module)
+    batches = [SimpleNamespace(content=torch.ones(2, 4), size=2)]
+    assert Evaluator(module, recorder).measure("test", batches).results() == {"loss": 8.0}

@@ -20,7 +20,7 @@ from raylfl.runtime.records import run_dir
 from raylfl.runtime.records.files import atomic_write
 from raylfl.runtime.records.lines import metrics_line, read_rows
 from raylfl.runtime.records.locks import Locks
-from raylfl.runtime.records.run_dir import RunDirectory, find_existing
+from raylfl.runtime.records.run_dir import RunDirectory, find_existing, remedy
 from tests.runtime.tiny import TINY
 
 HOLD = """
@@ -202,6 +202,20 @@ def test_a_disk_full_from_the_start_is_reported_before_training(runs, tmp_path, 
     with pytest.raises(RaylflError, match=r"config.yaml could not be written \(No space left on device\)"):
         raylfl.run(TINY, [*runs, "logging.id=it"])
     assert not (tmp_path / "runs" / "tiny" / "it" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EDQUOT, "free some space"),
+        (errno.EFBIG, "free some space"),
+        (errno.EACCES, "make it writable"),
+        (errno.EROFS, "make it writable"),
+    ],
+)
+def test_each_failure_to_write_has_its_remedy(number, text):
+    assert remedy(OSError(number, os.strerror(number))) == text
 
 
 def test_a_log_that_cannot_be_written_ends_no_run(finished):
