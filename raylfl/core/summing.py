@@ -53,7 +53,7 @@ def coefficients_of(method: Summing, server: ServerState, r: Round) -> dict[str,
     return {name: (upload, np.full(len(r.cohort), c, dtype=np.float64)) for name, (upload, c) in terms.items()}
 
 
-def reads_rows(algorithm: Algorithm) -> str | None:
+def rows_reason(algorithm: Algorithm) -> str | None:
     """The reason why the server needs the uploads of single clients; None: weighted sums are enough."""
     if algorithm.__class__.server_step is not Summing.server_step:
         return "the method's server step reads the uploads of single clients"

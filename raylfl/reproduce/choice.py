@@ -30,7 +30,7 @@ class Choice:
             self.seen.setdefault(key, {})[value] = kept
         return all(self.seen[key][plain(value)] for key, value in cell.items() if key in self.patterns)
 
-    def refuse_nothing(self) -> None:
+    def check_matches(self) -> None:
         """Raise BadConfig if, for some key with patterns, none of the values in `seen` matches."""
         for key, values in self.seen.items():
             if not any(values.values()):

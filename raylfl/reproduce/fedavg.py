@@ -63,7 +63,7 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Place:
+class TableCell:
     """A cell of table 1 with its runs: pixel scaling, partition, fraction of clients."""
 
     pixels: str
@@ -128,7 +128,7 @@ class Table1(PaperResult):
         for key, group in zip(keys, groups, strict=True):
             own = [Tried(key["lr"], run.config["seed"], self.measures(run)[ROUNDS]) for run in group.runs]
             runs.setdefault((key["pixels"], key["partition"], key["fraction"]), []).extend(own)
-        return findings([Place(*place, own) for place, own in runs.items()])
+        return findings([TableCell(*place, own) for place, own in runs.items()])
 
     def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any]:
         """The pixel scaling, partition, fraction of clients and learning rate of a run."""
@@ -148,7 +148,7 @@ class Table1(PaperResult):
         for row in read(folder):
             place = row.cell["pixels"], row.cell["partition"], row.cell["fraction"]
             runs.setdefault(place, []).append(Tried(row.cell["lr"], row.seed, row.measures[ROUNDS]))
-        return findings([Place(*place, own) for place, own in sorted(runs.items())])
+        return findings([TableCell(*place, own) for place, own in sorted(runs.items())])
 
 
 def cell(pixels: str, partition: str, fraction: float, lr: float, scale: str) -> Setting:
@@ -171,7 +171,7 @@ def cell(pixels: str, partition: str, fraction: float, lr: float, scale: str) ->
     return setting(label, ["reproduce/fedavg_table1", f"reproduce/{scale}"], options)
 
 
-def findings(places: Sequence[Place]) -> Findings:
+def findings(places: Sequence[TableCell]) -> Findings:
     """The table, the claims and the figure for the cells that have runs."""
     return Findings([table(places)], claims(places), {"table1": figure(places)}, [TUNED])
 
@@ -183,7 +183,7 @@ TUNED = (
 )
 
 
-def table(places: Sequence[Place]) -> Table:
+def table(places: Sequence[TableCell]) -> Table:
     """The table with one row per cell: our rounds, the paper's, FedLab's, and ours at every learning rate tried."""
     rows = [
         {
@@ -216,7 +216,7 @@ def table(places: Sequence[Place]) -> Table:
     return Table("table1", caption, columns, rows)
 
 
-def claims(places: Sequence[Place]) -> list[Claim]:
+def claims(places: Sequence[TableCell]) -> list[Claim]:
     """The claims about rounds to the target, for each partition and pixel scaling; places: the entries of table 1.
 
     Our rounds are the paper's within a factor of NEAR; C = 0.1 needs fewer rounds than one client, and more so on
@@ -252,14 +252,14 @@ def claims(places: Sequence[Place]) -> list[Claim]:
     return out
 
 
-def _gain(places: Sequence[Place]) -> float | None:
+def _gain(places: Sequence[TableCell]) -> float | None:
     """The rounds with one client divided by the rounds with C = 0.1; None if a cell is missing or missed the target."""
     means = {place.fraction: place.ours.mean for place in places if place.ours.count}
     one, ten = (means.get(fraction) for fraction in FRACTIONS[:2])
     return None if one is None or ten is None else one / ten
 
 
-def figure(places: Sequence[Place]) -> Figure:
+def figure(places: Sequence[TableCell]) -> Figure:
     """The figure of rounds to the target over the fraction of clients, ours with the published numbers."""
     from raylfl.reproduce import draw
 

@@ -26,7 +26,7 @@ command that repeats it. [Reproducing the papers](reproduce.md) explains how the
 
 
 @dataclass(frozen=True)
-class Shelf:
+class PublishedExperiment:
     """An experiment with published runs: its ledger's folder and rows, and its verdicts and notes."""
 
     name: str
@@ -40,27 +40,27 @@ class Shelf:
         return self.name.replace("/", "-") + ".md"
 
     @property
-    def entry(self) -> Any:
+    def experiment(self) -> Any:
         return EXPERIMENTS.get(self.name)
 
 
-def shelves(results: Path) -> list[Shelf]:
+def experiments(results: Path) -> list[PublishedExperiment]:
     """The experiments with published runs, in the order of their registration; results: the folder of all ledgers."""
     found = []
     for entry in EXPERIMENTS:
         folder = results / entry.name
         if (folder / "verdicts.json").is_file():
             verdicts = json.loads((folder / "verdicts.json").read_text(encoding="utf-8"))
-            found.append(Shelf(entry.name, folder, read(folder), verdicts["claims"], verdicts["notes"]))
+            found.append(PublishedExperiment(entry.name, folder, read(folder), verdicts["claims"], verdicts["notes"]))
     return found
 
 
 def pages(results: Path, docs: Path) -> dict[Path, str]:
     """Path -> text of `results.md` and of each experiment's page, from the ledgers below `results`."""
-    known = shelves(results)
+    known = experiments(results)
     out = {docs / "results.md": gallery(known)}
-    for shelf in known:
-        out[docs / "results" / shelf.page] = page(shelf)
+    for entry in known:
+        out[docs / "results" / entry.page] = page(entry)
     return out
 
 
@@ -78,7 +78,7 @@ def write_pages(results: Path, docs: Path) -> list[Path]:
     return changed
 
 
-def gallery(known: Sequence[Shelf]) -> str:
+def gallery(known: Sequence[PublishedExperiment]) -> str:
     """The text of `results.md`: a table of the experiments, then the claims of each."""
     lines = [
         HEAD,
@@ -86,36 +86,42 @@ def gallery(known: Sequence[Shelf]) -> str:
         "| experiment | paper | runs | claims that hold | hours |",
         "| --- | --- | --: | --: | --: |",
     ]
-    for shelf in known:
-        holding = sum(claim["holds"] is True for claim in shelf.claims)
-        hours = sum(row.seconds or 0.0 for row in shelf.rows) / 3600
-        link = f"[{shelf.name}](results/{shelf.page})"
+    for entry in known:
+        holding = sum(claim["holds"] is True for claim in entry.claims)
+        runs, hours = len(entry.rows), sum(row.seconds or 0.0 for row in entry.rows) / 3600
+        link = f"[{entry.name}](results/{entry.page})"
         lines.append(
-            f"| {link} | {shelf.entry.paper} | {len(shelf.rows)} | {holding} of {len(shelf.claims)} | {hours:.1f} |"
+            f"| {link} | {entry.experiment.paper} | {runs} | {holding} of {len(entry.claims)} | {hours:.1f} |"
         )
-    for shelf in known:
-        lines += ["", f"## {shelf.name}", "", f"{shelf.entry.summary}. [Table, curves, runs](results/{shelf.page})", ""]
-        lines += _claims(shelf.claims)
+    for entry in known:
+        lines += [
+            "",
+            f"## {entry.name}",
+            "",
+            f"{entry.experiment.summary}. [Table, curves, runs](results/{entry.page})",
+            "",
+        ]
+        lines += _claims(entry.claims)
     return "\n".join(lines) + "\n"
 
 
-def page(shelf: Shelf) -> str:
+def page(entry: PublishedExperiment) -> str:
     """The text of an experiment's page: claims, tables, figures, and all runs with a command that repeats one."""
     lines = [
         HEAD,
-        f"# {shelf.name}",
+        f"# {entry.name}",
         "",
-        f"{shelf.entry.paper}: {shelf.entry.summary}.",
+        f"{entry.experiment.paper}: {entry.experiment.summary}.",
         "",
-        *_claims(shelf.claims),
+        *_claims(entry.claims),
         "",
     ]
-    lines += [f"- {note}" for note in shelf.notes]
-    for table in sorted(shelf.folder.glob("*.md")):
+    lines += [f"- {note}" for note in entry.notes]
+    for table in sorted(entry.folder.glob("*.md")):
         lines += ["", table.read_text(encoding="utf-8").rstrip()]
-    for picture in sorted(shelf.folder.glob("*.png")):
-        lines += ["", f"![{shelf.name}: {picture.stem}](../../results/{shelf.name}/{picture.name})"]
-    lines += ["", "## Runs", "", *_runs(shelf.rows)]
+    for picture in sorted(entry.folder.glob("*.png")):
+        lines += ["", f"![{entry.name}: {picture.stem}](../../results/{entry.name}/{picture.name})"]
+    lines += ["", "## Runs", "", *_runs(entry.rows)]
     return "\n".join(lines) + "\n"
 
 

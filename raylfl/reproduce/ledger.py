@@ -72,7 +72,7 @@ def row(
 
     cell: the keys and values of the table's cell; command: the command that repeats the run; measures: further numbers.
     """
-    refuse_parts(run)
+    check_complete(run)
     metric = main_metric([run])
     diverged = (run.path / DIVERGED).is_file()
     seen = np.isfinite(run.column(metric))
@@ -99,7 +99,7 @@ def row(
     )
 
 
-def refuse_parts(run: RunRecord) -> None:
+def check_complete(run: RunRecord) -> None:
     """Raise BadConfig, with every fault, unless a run is readable, complete and of a commit without local changes.
 
     A diverged run counts as complete.

@@ -105,7 +105,7 @@ class RunCache:
         """
         seeds = [seed for seed in seeds if self.only.keeps(seed=seed)]
         if not settings or not seeds:
-            self.only.refuse_nothing()
+            self.only.check_matches()
         jobs = [[self._job(setting, seed) for seed in seeds] for setting in settings]
         self._carry_out({job.path: job for row in jobs for job in row})
         return [
@@ -121,7 +121,7 @@ class RunCache:
         path, older = self.runs / f"{words}-s{seed}-{digest}", None
         url = url_of(self.runs)
         if url is None and not path.exists():
-            older = next((run for run in self.runs.glob(f"{path.name[:-8]}*") if digest in _todays(run)), None)
+            older = next((run for run in self.runs.glob(f"{path.name[:-8]}*") if digest in _current_digests(run)), None)
             if older is not None and is_done(older):
                 path, older = older, None
         home = str(path.parent.parent) if url is None else url.rpartition("/")[0]
@@ -201,7 +201,7 @@ def digests(config: Mapping[str, Any]) -> tuple[str, str]:
     return config_digest(config), config_digest({**config, "model": model})
 
 
-def _todays(run: Path) -> Sequence[str]:
+def _current_digests(run: Path) -> Sequence[str]:
     """The `digests` of a run's config after options that are newer than the run are set to their defaults.
 
     Empty if the config cannot be read.

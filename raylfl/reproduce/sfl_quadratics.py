@@ -40,7 +40,7 @@ def pairs(delta: float, zeta: float) -> Pairs:
 
 
 @dataclass(frozen=True)
-class Duel:
+class PairRuns:
     """The runs of PFL (parallel: FedAvg) and SFL on one pair of clients.
 
     clients: [A, B] of f(x) = A x^2 + B x for each client. rates: method -> learning rate -> runs on the first seed.
@@ -75,7 +75,7 @@ class Duel:
         return float(self.best[name].setting["local.lr"])
 
 
-def duels(cache: RunCache, groups: Mapping[str, Pairs]) -> dict[str, Duel]:
+def duels(cache: RunCache, groups: Mapping[str, Pairs]) -> dict[str, PairRuns]:
     """Make the runs of each pair of clients: a grid search on the first seed, then SFL's best learning rate on all.
 
     groups: name -> pair of clients, as `pairs` returns it.
@@ -98,7 +98,7 @@ def duels(cache: RunCache, groups: Mapping[str, Pairs]) -> dict[str, Duel]:
     again = {key: grid[*key, lr] for key, lr in chosen.items() if key[1] == "SFL"}
     winners |= dict(zip(again, cache.groups(list(again.values()), SEEDS), strict=True))
     return {
-        label: Duel(
+        label: PairRuns(
             clients,
             {name: {lr: found[label, name, lr] for lr in RATES} for name in METHODS},
             {name: winners[label, name] for name in METHODS},
@@ -161,7 +161,7 @@ class Simulations(PaperResult):
         figure = draw.curves(plots, draw.styles(METHODS))
         return Findings([self._table(found)], self.claims(found), {self.stem: figure}, [NOTE])
 
-    def claims(self, found: Mapping[str, Duel]) -> list[Claim]:
+    def claims(self, found: Mapping[str, PairRuns]) -> list[Claim]:
         """The claims of Sec. 4.1 for each pair of clients; found: label of a pair -> runs."""
         claims = []
         for label, duel in found.items():
@@ -183,7 +183,7 @@ class Simulations(PaperResult):
         return [*claims, self._limits(found)]
 
     @staticmethod
-    def _limits(found: Mapping[str, Duel]) -> Claim:
+    def _limits(found: Mapping[str, PairRuns]) -> Claim:
         """The claim, not in the paper, that PFL (FedAvg) ends at `predicted_limit`, for learning rates from 0.03 on.
 
         found: label of a pair of clients -> runs.
@@ -197,7 +197,7 @@ class Simulations(PaperResult):
         text = "PFL ends where the surrogate with weights (1 - (1 - 2 eta A)^K)/(2 eta A) has its minimum"
         return Claim(text, max(off) < 1e-9, f"{len(off)} runs, at most {max(off):.1g} zeta apart")
 
-    def _table(self, found: Mapping[str, Duel]) -> Table:
+    def _table(self, found: Mapping[str, PairRuns]) -> Table:
         rows = [
             {
                 "block": label,
@@ -223,7 +223,7 @@ class Simulations(PaperResult):
 NOTE = "PFL has no random part here (both clients, full batches): one seed is run, and its band is a line"
 
 
-def _plot(label: str, duel: Duel) -> draw.Plot:
+def _plot(label: str, duel: PairRuns) -> draw.Plot:
     """The panel of |x| over rounds for one pair of clients.
 
     If both methods converge to x*, which takes few rounds, only the first six are shown.

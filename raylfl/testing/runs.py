@@ -125,22 +125,22 @@ def outcome(folder: Path) -> dict[str, Any]:
     }
 
 
-class Crowd(LocalBackend):
+class RandomWorkers(LocalBackend):
     """A backend that gives each task to a random one of seven workers, in random order.
 
     The results are in the order of the tasks, as in any backend.
     """
 
-    crowd = 7
+    count = 7
     shared_memory = False  # each call may be on another worker
 
     def __init__(self, setup: WorkerSetup):
         super().__init__(setup)
-        self.others = [Worker(setup) for _ in range(self.crowd)]
+        self.others = [Worker(setup) for _ in range(self.count)]
         self.rng = np.random.default_rng()
 
     def _random_worker(self) -> None:
-        self.worker = self.others[self.rng.integers(self.crowd)]
+        self.worker = self.others[self.rng.integers(self.count)]
 
     def run(self, tasks: Sequence[Task], broadcast: Any, client_states: Any) -> Deferred[list[TaskResult]]:
         def outcomes() -> list[TaskResult]:
@@ -162,7 +162,8 @@ class Crowd(LocalBackend):
     def at_homes(self, calls: Sequence[HomeCall]) -> Deferred[list[Any]]:
         def answers() -> list[Any]:
             out = {
-                int(k): super(Crowd, self).at_homes([calls[k]]).result()[0] for k in self.rng.permutation(len(calls))
+                int(k): super(RandomWorkers, self).at_homes([calls[k]]).result()[0]
+                for k in self.rng.permutation(len(calls))
             }
             return [out[k] for k in range(len(calls))]
 
@@ -199,7 +200,7 @@ def has_the_same_bits_on_any_worker(settings: Sequence[str], folder: Path) -> No
     """Check that a run on one worker and a run with random workers and task order have the same bits."""
     config = configured(settings).resolved
     carry_out(config, folder / "one")
-    carry_out(config, folder / "crowd", rows=partial(inprocess.rows, make=Crowd))
+    carry_out(config, folder / "crowd", rows=partial(inprocess.rows, make=RandomWorkers))
     _same_runs(folder / "one", folder / "crowd", "with seven workers the run differs")
 
 

@@ -9,7 +9,7 @@ import torch
 from raylfl.algorithms import base
 from raylfl.core.algorithm import Work
 from raylfl.core.population import Population
-from raylfl.core.summing import reads_rows
+from raylfl.core.summing import rows_reason
 from raylfl.core.topology import Alone, Peers, Ring, Star
 from raylfl.registries import ALGORITHMS
 from raylfl.testing import recorded_round
@@ -70,11 +70,11 @@ def test_mifa_samples_all_clients_in_round_0_if_it_is_asked_to():
 
 def test_sums_of_uploads_suffice_for_these_methods():
     """The others read single uploads: memories, second broadcasts, minimal norms, a chain, sampling by norms."""
-    summed = {name for name in ALGORITHMS.names() if name not in CUT and not reads_rows(ALGORITHMS.get(name).cls())}
+    summed = {name for name in ALGORITHMS.names() if name not in CUT and not rows_reason(ALGORITHMS.get(name).cls())}
     plain = {"cafedavg", "fedacs", "fedadagrad", "fedadam", "fedau", "fedavg", "fedavgm", "feddyn", "fednova"}
     assert summed == plain | {"fedprox", "fedsgd", "fedyogi", "focus", "local_only", "scaffold"}
-    assert reads_rows(ALGORITHMS.get("optimal_sampling").cls()) is not None
-    assert "single clients" in str(reads_rows(ALGORITHMS.get("fedawe").cls()))
+    assert rows_reason(ALGORITHMS.get("optimal_sampling").cls()) is not None
+    assert "single clients" in str(rows_reason(ALGORITHMS.get("fedawe").cls()))
 
 
 @pytest.mark.parametrize("name", ["focus", "push_pull", "gradient_tracking"])

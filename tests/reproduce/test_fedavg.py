@@ -10,7 +10,7 @@ from raylfl.report.runs import load_run
 from raylfl.reproduce import ledger
 from raylfl.reproduce.base import find
 from raylfl.reproduce.choice import choice
-from raylfl.reproduce.fedavg import FRACTIONS, PARTITIONS, Place, Tried, claims
+from raylfl.reproduce.fedavg import FRACTIONS, PARTITIONS, TableCell, Tried, claims
 from raylfl.reproduce.run_cache import RunCache
 from tests.reproduce.caches import DryCache
 
@@ -56,18 +56,18 @@ def test_a_cell_can_be_chosen(tmp_path):
 
 def test_the_best_rate_is_chosen_on_the_first_seed_and_averaged_over_all():
     runs = [Tried(0.1, 0, 90.0), Tried(0.215, 0, 80.0), Tried(0.464, 0, None), Tried(0.215, 1, 100.0)]
-    place = Place("0..1", "IID", 0.1, [*runs, Tried(0.1, 1, 10.0)])
+    place = TableCell("0..1", "IID", 0.1, [*runs, Tried(0.1, 1, 10.0)])
     assert place.search == {0.1: 90.0, 0.215: 80.0, 0.464: math.inf}
     assert (place.lr, place.inside, place.ours.mean, place.ours.of) == (0.215, True, 90.0, 2)
     assert place.ratio == pytest.approx(90 / 87)
-    assert not Place("0..1", "IID", 0.1, runs[:2]).inside
+    assert not TableCell("0..1", "IID", 0.1, runs[:2]).inside
 
 
 def test_a_claim_is_open_until_its_cells_have_runs():
     def cells(factor, fractions, rates=(0.1,)):
         theirs = {0.0: 316, 0.1: 87, 0.2: 77, 0.5: 75, 1.0: 70}
         tried = {c: [Tried(lr, 0, factor * theirs[c] + 9 * abs(lr - 0.1)) for lr in rates] for c in fractions}
-        return [Place("0..1", "IID", c, own) for c, own in tried.items()]
+        return [TableCell("0..1", "IID", c, own) for c, own in tried.items()]
 
     def holds(places):
         return [claim.holds for claim in claims(places)]

@@ -22,7 +22,7 @@ from raylfl.experiment import assemble
 from raylfl.runtime import inprocess
 from raylfl.runtime.records.manifest import encode
 from raylfl.runtime.round.homes import Plan
-from raylfl.testing.runs import RUN_CHECKS, Crowd, carry_out, outcome
+from raylfl.testing.runs import RUN_CHECKS, RandomWorkers, carry_out, outcome
 
 PROBLEM: dict[str, Any] = {
     "base": ["data/dense_quadratics", "model/dense_quadratic"],
@@ -66,7 +66,7 @@ def test_a_thousand_nodes_mixed_at_once_or_block_by_block_have_the_same_bits(tmp
     """One call mixes all messages in process, and one call per block on workers; sums are fused or pairwise."""
     settings = ["data.init_args.num_clients=1000", "rounds=2", f"dtype={dtype}", "checkpoint.every=0"]
     carry_out(PROBLEM, tmp_path / "once", settings)
-    carry_out(PROBLEM, tmp_path / "blocks", settings, rows=partial(inprocess.rows, make=Crowd))
+    carry_out(PROBLEM, tmp_path / "blocks", settings, rows=partial(inprocess.rows, make=RandomWorkers))
     assert outcome(tmp_path / "once") == outcome(tmp_path / "blocks")
 
 

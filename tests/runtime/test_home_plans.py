@@ -17,7 +17,7 @@ from raylfl.heterogeneity.topologies import TOPOLOGIES
 from raylfl.heterogeneity.world import RunContext
 from raylfl.runtime import inprocess
 from raylfl.runtime.round.homes import ALL, Homes, Plan
-from raylfl.testing.runs import Crowd, carry_out
+from raylfl.testing.runs import RandomWorkers, carry_out
 from tests.runtime.test_graph_runs import PROBLEM
 
 BLOCKS, ROWS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 3]), np.array([0, 1, 2, 0, 1, 0, 1, 2, 0])
@@ -78,7 +78,7 @@ def test_the_worst_distance_is_relative_unless_the_optimum_is_zero(optimum, expe
     assert found == ({} if optimum is None else {"global/worst_distance": expected})
 
 
-class Weighing(Crowd):
+class Weighing(RandomWorkers):
     """A backend that compares the bytes that a call says arrive with the messages that it gets."""
 
     weighed: ClassVar[list[int]] = []

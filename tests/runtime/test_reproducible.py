@@ -11,7 +11,7 @@ import torch
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.runtime import inprocess
-from raylfl.testing.runs import Crowd
+from raylfl.testing.runs import RandomWorkers
 from tests.runtime.faults import carry_out, options_of, outcome
 from tests.runtime.tiny import TINY, rude
 from tests.startup.forks import LEAN
@@ -31,7 +31,7 @@ def test_the_assignment_and_order_of_tasks_do_not_matter(tmp_path, monkeypatch, 
     config = {**TINY, "algorithm": options_of(algorithm), "model": model, "rounds": 4, "num_clients": 12}
     config |= {"participation": {"name": "uniform", "size": 8}, "eval": {"every": 2, "global": True, "batch_size": 5}}
     carry_out(config, tmp_path / "one")
-    monkeypatch.setattr(inprocess, "LocalBackend", Crowd)
+    monkeypatch.setattr(inprocess, "LocalBackend", RandomWorkers)
     carry_out(config, tmp_path / "crowd")
     assert outcome(tmp_path / "crowd") == outcome(tmp_path / "one")
 
@@ -43,7 +43,7 @@ def test_a_module_that_seeds_every_generator_changes_no_other_bits(tmp_path, mon
     before = torch.get_rng_state()
     carry_out(rude(True, norm), tmp_path / "one")
     assert torch.equal(torch.get_rng_state(), before)
-    monkeypatch.setattr(inprocess, "LocalBackend", Crowd)
+    monkeypatch.setattr(inprocess, "LocalBackend", RandomWorkers)
     carry_out(rude(True, norm), tmp_path / "crowd")
     assert outcome(tmp_path / "one") == outcome(tmp_path / "polite")
     assert outcome(tmp_path / "crowd") == outcome(tmp_path / "polite")

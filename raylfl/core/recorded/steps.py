@@ -140,7 +140,7 @@ class RecordedSteps:
             if not first.same_list(found):
                 self._refuse("does not take the same course in every step")
                 return loss, row
-            kind.program = Program(first, self.sizes, self._straight(self.clients(content)))
+            kind.program = Program(first, self.sizes, self._large_gradients(self.clients(content)))
         taken = [loss, row, *_tensors(logged)]
         differs = self._difference(kind.program, content, before, taken)
         if differs is not None and isinstance(kind.program, Program) and kind.program.direct:
@@ -157,7 +157,7 @@ class RecordedSteps:
                 )
         return loss, row
 
-    def _straight(self, clients: tuple[int, ...]) -> set[int] | None:
+    def _large_gradients(self, clients: tuple[int, ...]) -> set[int] | None:
         """The positions of the large gradients of a cohort, which its first program computes directly into their rows.
 
         clients: (C,), or () for a single client, for which the result is None. Small gradients are copied into their

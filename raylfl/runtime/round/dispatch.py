@@ -22,7 +22,7 @@ from raylfl.core.oracle import Way
 from raylfl.core.partial_sums import SumPlan, in_subtrees
 from raylfl.core.population import Round
 from raylfl.core.rows_apart import apart, reordered
-from raylfl.core.summing import Summing, coefficients_of, reads_rows
+from raylfl.core.summing import Summing, coefficients_of, rows_reason
 from raylfl.errors import ClientFailed, NonFinite
 from raylfl.parts import BUFFERS, MEAN, MOMENTS, UNSEEN
 from raylfl.runtime.round.homes import Homes, Worked
@@ -64,7 +64,9 @@ class Dispatch:
         if self.homes is not None:
             last = state.last_finite_loss
             return self.homes.send(r, broadcast, state.server).then(lambda worked: self._of_nodes(r, worked, last))
-        plan = None if self.rows or reads_rows(self.algorithm) else sum_plan(self.algorithm, broadcast, state.server, r)
+        plan = (
+            None if self.rows or rows_reason(self.algorithm) else sum_plan(self.algorithm, broadcast, state.server, r)
+        )
         tasks = self._tasks(r, plan, len(state.server["x"]))
         client_states = [[state.clients.get(c) for c in task.clients] for task in tasks]
         received, last_loss = [bool(b) for b in r.received], state.last_finite_loss
