@@ -90,9 +90,7 @@ def gallery(known: Sequence[PublishedExperiment]) -> str:
         holding = sum(claim["holds"] is True for claim in entry.claims)
         runs, hours = len(entry.rows), sum(row.seconds or 0.0 for row in entry.rows) / 3600
         link = f"[{entry.name}](results/{entry.page})"
-        lines.append(
-            f"| {link} | {entry.experiment.paper} | {runs} | {holding} of {len(entry.claims)} | {hours:.1f} |"
-        )
+        lines.append(f"| {link} | {entry.experiment.paper} | {runs} | {holding} of {len(entry.claims)} | {hours:.1f} |")
     for entry in known:
         lines += [
             "",
