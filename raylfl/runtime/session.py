@@ -136,7 +136,7 @@ class Session:
         try:
             return next(rounds, None)
         except Exception:
-            if self.federation.whole:
+            if self.federation.committed:
                 self._save_after_an_error()
             raise
 

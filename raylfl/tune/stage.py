@@ -29,7 +29,7 @@ from raylfl.tune.resources import Bundle, capacity, nodes_of_cluster
 from raylfl.tune.schedulers import Asha
 from raylfl.tune.score import TIME, Running
 from raylfl.tune.spec import Sweep
-from raylfl.tune.trial import Job, as_config, patient, trainable
+from raylfl.tune.trial import Job, as_config, called_by_tune, patient
 from raylfl.tune.trial_log import Say, TrialLog
 
 SCRATCH = ".tune"  # Ray Tune's own files, hidden from `raylfl report`
@@ -98,7 +98,7 @@ class StageRun:
             scheduler.replay(self._earlier())
         resources = tune.PlacementGroupFactory(self.bundles)
         return tune.Tuner(
-            tune.with_resources(patient(tune.with_parameters(trainable, job=self.job)), resources),
+            tune.with_resources(patient(tune.with_parameters(called_by_tune, job=self.job)), resources),
             param_space=None if searcher is not None else space,
             tune_config=tune.TuneConfig(
                 num_samples=self.total if searcher is not None else 1,  # an upper limit; `searcher` ends the search

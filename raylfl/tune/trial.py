@@ -87,7 +87,7 @@ class Job:
             raise RaylflError(f"{url} was begun by another process at the same time")
 
 
-def trainable(config: dict[str, Any], job: Job) -> None:
+def called_by_tune(config: dict[str, Any], job: Job) -> None:
     """The function that Ray Tune calls: runs the trial in config["trial"].
 
     It continues from Ray Tune's checkpoint if there is one, as with PBT.

@@ -61,7 +61,7 @@ class Federation:
         self.costs, self.measurements, self.state = costs, measurements, state
         self.keeps_client_state, self.averages_buffers = keeps_client_state, averages_buffers
         self.fault: Fault = fault or (lambda phase, r: None)
-        self.whole = True  # False from the server step of a round until the caller has recorded the round
+        self.committed = True  # False from the server step of a round until the caller has recorded the round
 
     @staticmethod
     def of(experiment: Experiment, backend: Backend, fault: Fault | None = None) -> Federation:
@@ -132,7 +132,7 @@ class Federation:
 
         # Server step: x_{r+1} from the received uploads.
         self.fault("aggregate", r)
-        self.whole = False  # a Table changes in place, and the round is not recorded yet
+        self.committed = False  # a Table changes in place, and the round is not recorded yet
         received = result.round.received_view
         uploads = {name: rows for name, rows in result.uploads.items() if name not in UNSEEN}
         info: Info = {}
@@ -192,7 +192,7 @@ class Federation:
                 metrics["time/round"], stamp = now - stamp, now
                 metrics |= self.backend.traffic()
                 yield metrics, row, graph_line
-            self.whole = True
+            self.committed = True
             if failure is not None:
                 raise failure
             if current is not None:

@@ -21,7 +21,7 @@ from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.task import Chunk
 
 
-class Measures:
+class ModelMeasures:
     """Measures evaluations and full gradients at the parameters and buffers of a broadcast.
 
     Afterwards the module is in evaluation mode.

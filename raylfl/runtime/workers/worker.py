@@ -36,7 +36,7 @@ from raylfl.runtime.workers.evaluate import Evaluator, Recorder
 from raylfl.runtime.workers.full_gradients import FullGradients
 from raylfl.runtime.workers.local_work import cohort_work, merged_work
 from raylfl.runtime.workers.logged import Logged
-from raylfl.runtime.workers.measures import Measures
+from raylfl.runtime.workers.measures import ModelMeasures
 from raylfl.runtime.workers.module import devices, layout_for, make_module
 from raylfl.runtime.workers.optimizer import ModuleOptimizer, moments_of
 from raylfl.runtime.workers.task import LOCAL_DRIFT, Chunk, ClientReports, Rows, Task
@@ -78,7 +78,7 @@ class Worker:
         batch_last = steps if self.layout == "batch_last" else None
         self.loop = LoopOracle(self.flat, autocast, batch_last, setup.runtime.step, self.training.log)
         full = FullGradients(self.loop, self.measured, setup.shards, self.recorder, setup.eval_batch_size)
-        self.measures = Measures(setup, self.evaluator, self.attributes, self.sources, full)
+        self.measures = ModelMeasures(setup, self.evaluator, self.attributes, self.sources, full)
         self.cut = self._cut(self.algorithm.cut) if self.algorithm.cut else None
         self.training_step_only = self._training_step_only()
         if self.training_step_only:
