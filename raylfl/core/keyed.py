@@ -54,7 +54,7 @@ def keyed_uniform(seed: int, purpose: str, r: int, clients: np.ndarray, lane: in
     >>> bool(alone[0] == together[1])
     True
     """
-    key = np.frombuffer(key_bytes(seed, purpose, r), dtype=np.uint32)[:2]
+    key = np.frombuffer(key_bytes(seed, purpose, r), dtype=np.uint32)
     ids = np.asarray(clients, dtype=np.uint64)
     zero = np.zeros_like(ids)
     words = philox4x32([ids & _LOW, ids >> _SHIFT, zero + np.uint64(lane), zero], int(key[0]), int(key[1]))

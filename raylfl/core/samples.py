@@ -72,7 +72,7 @@ class SampleSet:
     @property
     def by_index(self) -> bool:
         """Whether batches are read by the data set's method `rows`, for example from a memory-mapped file."""
-        return self.arrays is None and hasattr(self.items, "rows")
+        return hasattr(self.items, "rows")
 
     def part(self, indices: Ints) -> SampleSet:
         """The set restricted to these ascending indices; samples keep their indices, and their arrays are copies."""

@@ -112,7 +112,7 @@ class Recording:
     names: dict[int, str]
     loss: int
     gradients: list[int | None]
-    buffers: set[int] = field(default_factory=set)
+    buffers: set[int]
     logged: list[LogCall] = field(default_factory=list)
 
     def same_list(self, other: Recording) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from raylfl.core.recorded.calls import Call, Slot, full_name, slots_in
+from raylfl.core.recorded.calls import Call, Slot, full_name
 from raylfl.core.recorded.fastest import fastest
 from raylfl.core.recorded.plan import Plan
 
@@ -113,11 +113,7 @@ class Source:
             return self._value(value.number)
         if isinstance(value, (list, tuple)):
             parts = [self._text(part) for part in value]
-            return (
-                f"[{', '.join(parts)}]"
-                if any(slots_in(value)) or None in value
-                else f"({', '.join(parts)}{',' * bool(parts)})"
-            )
+            return f"({', '.join(parts)}{',' * bool(parts)})"
         if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
             return repr(value)
         return self._bound(value)

@@ -293,8 +293,8 @@ class RecordedSteps:
         """
         after = self._changing(content)
         self._restore(content, before)
-        row = torch.empty(*self.clients(content), sum(self.sizes), device=self.device, dtype=self.dtype)
-        row.fill_(torch.nan)
+        shape = *self.clients(content), sum(self.sizes)
+        row = torch.full(shape, torch.nan, device=self.device, dtype=self.dtype)
         try:
             loss, *logged = program(leaves_of(content), row)
             state = self._changing(content)

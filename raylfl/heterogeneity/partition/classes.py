@@ -52,5 +52,5 @@ def allocate(classes: int, num_clients: int, num_classes: int, rng: np.random.Ge
     turns = -(-num_classes // num_clients)
     seat = np.arange(turns)[:, None] * num_clients + rng.permutation(num_clients)
     key = rng.random((num_clients, num_classes))
-    key[np.arange(num_clients), rng.permutation(num_classes)[seat % num_classes]] = -1.0  # sure to be chosen
+    key[np.arange(num_clients), rng.permutation(num_classes)[seat % num_classes]] = -np.inf  # sure to be chosen
     return smallest(key, classes)

@@ -25,18 +25,12 @@ def here(place: str | os.PathLike[str], whole: bool = False) -> Path:
     if not is_url(place):
         return Path(place)
     url = str(place).rstrip("/")
-    if not _views:
-        atexit.register(_discard_views)
     view = Path(tempfile.mkdtemp(prefix="raylfl-")) / url.rpartition("/")[2]
+    atexit.register(shutil.rmtree, view.parent, ignore_errors=True)
     _views[view] = url
     view.mkdir()
     fetch(Storage(url), view, anything if whole else readable)
     return view
-
-
-def _discard_views() -> None:
-    for view in _views:
-        shutil.rmtree(view.parent, ignore_errors=True)
 
 
 def running(path: Path) -> bool:
