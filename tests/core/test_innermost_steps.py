@@ -197,7 +197,16 @@ class InPlace(Shared):
         return self.last(F.relu(self.first(x), inplace=True).flatten(1))
 
 
-@pytest.mark.parametrize("kind", [OwnBackward, Skips, Smooth, Shared, InPlace])
+class InPlaceAfterView(Shared):
+    """A ReLU in place on a value of which a view has been used for the last time."""
+
+    def forward(self, x):
+        h = self.first(x)
+        bent = h.flatten(2).tanh().flatten(1)
+        return self.last(F.relu(h, inplace=True).flatten(1) + bent)
+
+
+@pytest.mark.parametrize("kind", [OwnBackward, Skips, Smooth, Shared, InPlace, InPlaceAfterView])
 def test_functions_of_entries_and_sums_of_them_are_translated(kind):
     module = kind()
     flat = FlatModule(module, torch.float64, CPU)
@@ -222,6 +231,15 @@ class Overwritten(Shared):
         h = self.first(x)
         F.relu(h.flatten(1), inplace=True)
         return self.last(h.tanh().flatten(1))
+
+
+class OverwrittenDetached(Shared):
+    """A ReLU in place on a value whose detached view is used afterwards."""
+
+    def forward(self, x):
+        h = self.first(x)
+        detached = h.detach().flatten(1)
+        return self.last(F.relu(h, inplace=True).flatten(1) + detached)
 
 
 class Halves(Shared):
@@ -255,6 +273,7 @@ class Normed(Dense):
 OTHERS = [
     Numbered,
     Overwritten,
+    OverwrittenDetached,
     Halves,
     Scaled,
     Smoothed,

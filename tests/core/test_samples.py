@@ -37,6 +37,22 @@ def test_arrays_and_items_give_the_same_batch():
     assert a.content[0].dtype == torch.float64
 
 
+class ByIndex(Items):
+    """A set that reads a batch at once."""
+
+    def rows(self, indices):
+        return np.outer(indices, [1.0, 1.0]), indices % 3
+
+
+def test_a_set_that_reads_batches_by_index_gives_the_batch_of_its_items():
+    at, one_by_one = np.array([4, 1, 1]), SampleSet.of(Items())
+    at_once = SampleSet.of(ByIndex())
+    assert (at_once.by_index, one_by_one.by_index) == (True, False)
+    ours, theirs = (BatchSource(samples, CPU, torch.float64).batch(at).content for samples in (at_once, one_by_one))
+    assert torch.equal(ours[0], theirs[0])
+    assert torch.equal(ours[1], theirs[1])
+
+
 class Pair(NamedTuple):
     x: torch.Tensor
     y: torch.Tensor

@@ -216,6 +216,12 @@ def test_a_message_takes_the_longer_latency_and_the_smaller_bandwidth_of_its_end
     assert seconds(ends, floats, latency=latency, links=str(path)) == [1.0, 0.5, 2.0, 2.0, 2.0]
 
 
+@pytest.mark.parametrize("key", ["latency", "bandwidth"])
+def test_values_of_links_do_not_change_within_a_run(key):
+    with pytest.raises(BadValue, match=f"{key}.phases"):
+        seconds([[0, 1]], [1], **{key: {"phases": [{"until": 0.5, "value": 1}, {"value": 2}]}})
+
+
 def test_edges_drawn_at_random_have_their_values_in_both_directions_and_each_its_own():
     there = [[0, 1], [1, 2], [0, 2], [2, 3]]
     drawn = seconds(there, [0] * 4, edge_latency={"uniform": [1, 2]})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import shutil
 import tempfile
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import fsspec
@@ -342,6 +344,17 @@ def test_reports_read_runs_at_a_url_without_their_checkpoints(url):
     assert not (view / "checkpoints").exists()
     assert load_run(view).complete(3)
     assert raylfl.load(result.url).params.equal(result.params)
+
+
+def test_copies_of_runs_are_deleted_when_the_process_ends(url, monkeypatch):
+    run(url)
+    ends = []
+    monkeypatch.setattr(atexit, "register", lambda *call, **options: ends.append(partial(*call, **options)))
+    folders = [here(url).parent for _ in range(2)]
+    assert all(list(folder.rglob("metrics.jsonl")) for folder in folders)
+    for end in ends:
+        end()
+    assert not any(folder.exists() for folder in folders)
 
 
 def test_a_run_elsewhere_is_listed_as_running_as_long_as_it_gives_signs_of_life(url, monkeypatch):

@@ -9,7 +9,7 @@ import torch
 
 import raylfl
 from raylfl.config.groups.top import ModelConfig
-from raylfl.core.torch_state import torch_defaults
+from raylfl.core.torch_state import checks_without_symbols, torch_defaults
 from raylfl.errors import BadConfig
 from raylfl.runtime.workers.module import make_module
 from tests.runtime.tiny import TINY
@@ -110,3 +110,13 @@ def test_what_a_module_s_file_sets_as_it_is_imported_ends_with_the_import(tmp_pa
     plain = make_module(ModelConfig("mlp", None, shapes), 0)
     for module in greedy:
         assert all(map(torch.equal, module.parameters(), plain.parameters()))
+
+
+def test_torchs_own_check_sees_only_conditions_that_do_not_hold(monkeypatch):
+    seen = []
+    monkeypatch.setattr(torch, "_check_with", own := lambda *given: seen.append(given))
+    with checks_without_symbols():
+        torch._check_with(ValueError, True, "holds")
+        torch._check_with(ValueError, False, "fails")
+    assert seen == [(ValueError, False, "fails")]
+    assert torch._check_with is own

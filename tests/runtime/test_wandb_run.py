@@ -163,6 +163,7 @@ def test_a_picture_has_a_panel_for_each_curve_and_one_for_the_samples(tmp_path):
     ]
     assert [line.get_xdata().tolist() for ax in curves for line in ax.lines] == [[0, 1, 2, 3], [0, 1, 3]]
     assert np.array_equal(samples.images[0].get_array(), [[3, 1, 0], [0, 2, 5]])
+    assert samples.get_aspect() == "auto"  # the panel is filled, however many clients there are
     assert [ax.get_title() for ax in wandb_run.picture([{"round": 0}], counts).axes] == ["samples"]
 
 
