@@ -26,6 +26,11 @@ from tests.heterogeneity.draws import build, world
         ("markov", {"p_on": 0.1}, "p_off=None, but must be given (both p_on and p_off), unless there is a matrix"),
         ("markov", {"p_on": 0.1, "matrix": [[1, 0], [0, 1]]}, "but must be left out where p_on and p_off"),
         ("markov", {"matrix": [[0.9, 0.2], [0.5, 0.5]]}, "[on -> off, stay on]], each row >= 0 with sum 1"),
+        (
+            "markov",
+            {"p_on": {"phases": [{"until": 0.5, "value": 0.1}, {"value": 0.2}]}, "p_off": 0.1},
+            "but must be another form: this value cannot change during a run",
+        ),
         ("markov", {"matrix": [[0.9, 0.1]]}, "[on -> off, stay on]], each row >= 0 with sum 1"),
         (
             "uniform",
@@ -63,6 +68,8 @@ def test_refusals_name_key_value_and_remedy(name, options, says):
         ("uniform", {"size": 13}, "size=13, but must be 1..12, the number of clients"),
         ("weighted", {"size": 2, "weights": [1, 2]}, "weights=2 entries, but must be 12, one per client"),
         ("bernoulli", {"p": [0.5]}, "p=1 entries, but must be 12, one per client"),
+        ("sinusoid", {"p": [0.5]}, "p=1 entries, but must be 12, one per client"),
+        ("staircase", {"p": [0.5] * 13}, "p=13 entries, but must be 12, one per client"),
         ("cyclic", {"size": 3, "groups": 5}, "size=3, but must be at most 2 clients, the smallest of 5"),
         ("cyclic", {"fraction": 0.5, "groups": 4}, "fraction=0.5 (6 clients), but must be at most 3 clients"),
         ("cyclic", {"size": 1, "groups": 13}, "groups=13, but must be 1..12, the number of clients"),

@@ -106,6 +106,7 @@ def test_no_two_edges_lose_their_messages_in_the_same_rounds():
         ("hypercube", {}, 6, "name"),
         ("grid", {"rows": 4}, 6, "rows"),
         ("random_regular", {"degree": 3}, 5, "degree"),
+        ("random_regular", {"degree": 4}, 4, "degree"),
         ("small_world", {"degree": 6}, 5, "degree"),
         ("erdos_renyi", {"p": 0.001}, 30, "name"),
     ],
