@@ -55,6 +55,11 @@ class Query:
 class ValueSpec(ABC):
     """A parsed specification of one value per client; each subclass is one form of the grammar."""
 
+    @property
+    def varies(self) -> bool:
+        """Whether the values can change from round to round, even if random values are drawn once per run."""
+        return False
+
     @abstractmethod
     def at(self, query: Query) -> Floats:
         """The values of the C clients in the query, float64 [C]."""
@@ -147,6 +152,10 @@ class Parts(ValueSpec):
     shuffled: bool
     forms: tuple[ValueSpec, ...]
 
+    @property
+    def varies(self) -> bool:
+        return any(form.varies for form in self.forms)
+
     def edges(self, size: int) -> Ints:
         """The borders 0 = e_0 <= ... <= e_P of the P parts, int64 [P + 1]: part j has the places e_j..e_{j+1} - 1.
 
@@ -188,6 +197,10 @@ class Phases(ValueSpec):
 
     until: tuple[float, ...]  # the ends of all phases but the last, as fractions of the run's rounds
     forms: tuple[ValueSpec, ...]
+
+    @property
+    def varies(self) -> bool:
+        return True
 
     def fit(self, size: int) -> None:
         for form in self.forms:

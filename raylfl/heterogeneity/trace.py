@@ -6,8 +6,8 @@ The file has one JSON object per round, each on its own line:
 
 Entry k of each of the four lists is about the same client; the clients are in the order in which they work. A row may
 also have `p` and `q`, lists over all N clients: the sampling probabilities of a method that samples the clients itself,
-and the failure probabilities of links with `dynamic: true`. The text of a row is a function of its content: reading and
-writing a file gives the same bytes.
+and the failure probabilities of links if they can change over the rounds. The text of a row is a function of its
+content: reading and writing a file gives the same bytes.
 """
 
 from __future__ import annotations

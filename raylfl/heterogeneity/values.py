@@ -100,6 +100,11 @@ class PerClient:
         """
         return PerClient(_parse(spec, key, domain), domain, purpose, dynamic)
 
+    @property
+    def varies(self) -> bool:
+        """Whether values can change from round to round: with `dynamic`, and for specifications that have `phases`."""
+        return self.dynamic or self.form.varies
+
     def check(self, count: int) -> None:
         """Checks that lists and part sizes fit `count` clients; raises BadValue."""
         self.form.fit(count)

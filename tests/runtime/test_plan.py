@@ -10,6 +10,7 @@ import torch
 
 from raylfl.config.load import load_config
 from raylfl.experiment import assemble
+from raylfl.heterogeneity.trace import write_trace
 from raylfl.runtime.round.plan import Planner, dropped
 from raylfl.runtime.round.state import RoundResult
 from tests.runtime.tiny import TINY
@@ -85,7 +86,14 @@ def test_uploads_are_lost_as_often_as_each_clients_own_link_says():
     [
         ("{name: perfect}", False),
         ("{name: bernoulli, q: 0.3}", False),
+        ("{name: bernoulli, q: {uniform: [0, 0.5]}}", False),
         ("{name: bernoulli, q: {uniform: [0, 0.5]}, dynamic: true}", True),
+        ("{name: bernoulli, q: {phases: [{until: 0.5, value: 0.1}, {value: 0.6}]}}", True),
+        (
+            f"{{name: bernoulli, q: {{groups: [{{count: {N - 1}, value: 0.2}}, "
+            "{count: 1, phases: [{until: 0.5, value: 0.1}, {uniform: [0.3, 0.6]}]}]}}",
+            True,
+        ),
     ],
 )
 def test_a_row_holds_the_failure_probabilities_where_they_change(link, recorded):
@@ -96,6 +104,19 @@ def test_a_row_holds_the_failure_probabilities_where_they_change(link, recorded)
     assert ("q" in row) is recorded
     if recorded:
         assert row["q"] == e.link.failure(2, np.arange(N), e.world).tolist()
+
+
+def test_a_replay_has_the_failure_probabilities_of_the_phases_that_were_recorded(tmp_path):
+    link = "link={name: bernoulli, q: {phases: [{until: 0.5, value: 0.1}, {value: 0.6}]}}"
+    _, plans = planner(link, "rounds=4")
+    rows = [plans.row(plans.plan(r, {})) for r in range(4)]
+    write_trace(tmp_path / "t.jsonl", rows)
+    _, replay = planner(f"participation={{name: trace, path: {tmp_path}/t.jsonl}}", "link=perfect", "rounds=4")
+    for r, q in enumerate([0.1, 0.1, 0.6, 0.6]):
+        planned = replay.plan(r, {})
+        assert planned.failure.tolist() == [q] * len(planned.cohort)
+        assert replay.system(r).failure.tolist() == [q] * N
+        assert replay.row(planned) == rows[r]
 
 
 def test_a_number_of_steps_that_the_algorithm_draws_holds_for_all_that_take_a_step():

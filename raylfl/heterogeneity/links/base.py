@@ -29,6 +29,14 @@ class Link(Options, ABC):
     def check(self, world: RunContext) -> None:
         """Checks the options against the number of clients N; raises BadValue."""
 
+    @property
+    def varies(self) -> bool:
+        """Whether `failure` can change from round to round; default: whether the option `dynamic` is set, if any.
+
+        Every round's failure probabilities of such links are recorded in participation.jsonl.
+        """
+        return bool(getattr(self, "dynamic", False))
+
     def lost(self, r: int, clients: Ints, world: RunContext) -> Bools:
         """The mask of lost uploads of round r, bool [C], for C clients (ids [C]).
 

@@ -30,6 +30,10 @@ class Bernoulli(Link):
         super().__post_init__()
         self._q = PerClient.parse(self.q, "q", FAILURE, purpose="link/q", dynamic=self.dynamic)
 
+    @property
+    def varies(self) -> bool:
+        return self._q.varies
+
     def failure(self, r: int, clients: Ints, world: RunContext) -> Floats:
         return self._q.at(r, clients, world)
 

@@ -225,8 +225,7 @@ class Planner:
         It includes the sampling probabilities p [N] if the method samples clients itself, and the probabilities q [N]
         that an upload is lost if they change over time.
         """
-        dynamic = getattr(self.e.link, "dynamic", False)
-        q = self._failure(r.index, self.everyone) if dynamic else None
+        q = self._failure(r.index, self.everyone) if self._failure_varies(r.index) else None
         return make_row(r.index, r.cohort, r.draws, r.received, r.steps, r.probabilities, q)
 
     def graph_line(self, r: Round) -> str | None:
@@ -255,6 +254,10 @@ class Planner:
 
     def _norms(self, steps: Ints, lr: float) -> Floats:
         return a_norm(steps, self.e.rule, lr, self.e.algorithm.proximal)
+
+    def _failure_varies(self, r: int) -> bool:
+        """Whether the failure probabilities can change from round to round; in a replay, whether row r has them."""
+        return self.e.link.varies or bool(self.replayed and "q" in self.replayed.row(r))
 
     def _failure(self, r: int, clients: Ints) -> Floats:
         row = self.replayed.row(r) if self.replayed else {}
