@@ -61,6 +61,11 @@ class LocalWork(Options):
         spec = DEFAULT_STEPS if spec is None and key == "steps" else spec
         return PerClient.parse(spec, key, domain, purpose=f"local/{key}", dynamic=self.dynamic)
 
+    @property
+    def varies(self) -> bool:
+        """Whether the local steps or batch sizes of a client can change from round to round."""
+        return any(value is not None and value.varies for value in (self._amount, self._batch))
+
     def check(self, world: RunContext) -> None:
         """Checks the options against the number of clients N; raises BadValue."""
         for value in (self._amount, self._batch):

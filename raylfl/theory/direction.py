@@ -28,7 +28,7 @@ def momentum_factor(experiment: Experiment, facts: Facts) -> float | None:
     algorithm, p = experiment.algorithm, facts.takes_part
     if not isinstance(algorithm, FedAWARE) or algorithm.normalize or algorithm.alpha == 1 or p is None:
         return None
-    if np.ptp(p) > 0 or facts.system.failure.any() or facts.steps.min() < 1 or experiment.config.local.dynamic:
+    if np.ptp(p) > 0 or facts.system.failure.any() or facts.steps.min() < 1 or experiment.work.varies:
         return None
     everyone = algorithm.warmup == "all" or p.min() == 1
     return (1 - algorithm.alpha) * float(p.min()) if everyone else None

@@ -124,7 +124,7 @@ def _over_rounds(experiment: Experiment, planner: Planner, server: ServerState) 
         if shares is None:
             return None
         rows.append((shares, system.a_norm))
-    if len(rows) < count and (experiment.config.local.dynamic or getattr(experiment.link, "dynamic", False)):
+    if len(rows) < count and (experiment.work.varies or experiment.link.varies):
         return None
     shares, a_norm = (np.broadcast_to(np.array(part), (count, len(part[0]))) for part in zip(*rows, strict=True))
     omega = np.array([surrogate_weights(s, a) for s, a in rows])
@@ -151,7 +151,7 @@ def _shares(algorithm: FedAvg | FedACS, planner: Planner, system: SystemInfo, se
 def broken_assumptions(experiment: Experiment, facts: Facts) -> Iterator[str]:
     """Messages about properties of this run that violate assumptions of the theorems."""
     yield from plain_sgd(experiment)
-    if experiment.config.local.dynamic or getattr(experiment.link, "dynamic", False):
+    if experiment.work.varies or experiment.link.varies:
         yield "the system changes over the rounds: round 0 is used"
     if facts.coefficients is None and overrides(experiment.algorithm, "expected_coefficients"):
         yield "the expected weight of a client has no closed form here: no limit is predicted"

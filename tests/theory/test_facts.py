@@ -73,6 +73,26 @@ def test_draws_with_replacement_do_not_reach_all_clients_in_round_0():
     assert not any("all clients in round 0" in line for line in left_out(e, facts_of(e)))
 
 
+@pytest.mark.parametrize(
+    "varying",
+    [
+        "local.steps={phases: [{until: 0.5, value: 2}, {value: 4}]}",
+        "local.batch_size={phases: [{until: 0.5, value: 2}, {value: 4}]}",
+        "link={name: bernoulli, q: {phases: [{until: 0.5, value: 0.1}, {value: 0.6}]}}",
+    ],
+)
+def test_a_system_that_changes_over_phases_is_reported(varying):
+    note = "the system changes over the rounds: round 0 is used"
+    assert note in theory_of(experiment("algorithm.name=focus", varying)).notes
+    assert note not in theory_of(experiment("algorithm.name=focus")).notes
+
+
+def test_fedaware_has_no_theorem_for_local_steps_that_change_over_phases():
+    method = ["participation=full", "algorithm={name: fedaware, warmup: all}"]
+    assert theory_of(experiment(*method)).steps
+    assert not theory_of(experiment(*method, "local.steps={phases: [{until: 0.5, value: 2}, {value: 4}]}")).steps
+
+
 @pytest.mark.parametrize("participation", [UNIFORM, "participation={name: bernoulli, p: 0.5}"])
 @pytest.mark.parametrize("algorithm", ["fedavg", "sfl"])
 def test_the_bounds_of_sfl_are_about_a_fixed_number_of_clients_drawn_without_replacement(algorithm, participation):
