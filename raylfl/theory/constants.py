@@ -130,6 +130,11 @@ def of_softmax(problem: SoftmaxProblem, start: Floats, facts: Facts) -> Iterator
         yield Constant("kappa", problem.dissimilarity(omega), f"dissimilarity {what}", EVERYWHERE)
 
 
+def _measured(where: str, count: int) -> str:
+    """The field `how` of a constant that is measured on at most MOST_CLIENTS of `count` clients; where: at which x."""
+    return where if count <= MOST_CLIENTS else f"{where}, {MOST_CLIENTS} clients"
+
+
 def _noise(objectives: Objectives, facts: Facts, x: Floats, clients: list[int]) -> float:
     """The largest standard deviation, over the given clients, of a mini-batch gradient at x; 0 for full batches."""
     sizes = objectives.sizes
@@ -161,8 +166,8 @@ def exact_constants(problem: QuadraticProblem, objectives: Objectives, facts: Fa
     yield Constant("zeta", zeta, "dissimilarity ([2] Assumption 3a)", EXACT)
     yield Constant("D_m", float(deviation.max()), "|grad f_i - grad F| ([3] Assumption 4), sigma_G of [1]", BALL)
     yield Constant("G", problem.gradient_bound(radius), "|grad f_i| ([3] Assumption 7)", BALL)
-    clients = list(range(problem.count))[:MOST_CLIENTS]
-    yield Constant("sigma", _noise(objectives, facts, x, clients), "standard deviation of a mini-batch", "at x*")
+    noise = _noise(objectives, facts, x, list(range(problem.count))[:MOST_CLIENTS])
+    yield Constant("sigma", noise, "standard deviation of a mini-batch", _measured("at x*", problem.count))
     if facts.coefficients is not None and facts.coefficients.any():
         shares = facts.coefficients / facts.coefficients.sum()
         yield Constant("delta_q", problem.sampling_bias(shares, radius), "bias of participation ([1] eq. 37)", BALL)
@@ -183,7 +188,7 @@ def estimates(objectives: Objectives, facts: Facts) -> Iterator[Constant]:
     gradients = objectives.gradients(x)
     mean = objectives.weights @ gradients
     spread = float(np.sqrt(fedaware.global_variance(gradients, objectives.weights)))
-    how = ESTIMATE if count <= MOST_CLIENTS else f"{ESTIMATE}, {MOST_CLIENTS} clients"
+    how = _measured(ESTIMATE, count)
     smooth = [objectives.smoothness(i, x) for i in some]
     yield Constant("L", max(smooth), "smoothness, largest of the f_i", how)
     yield Constant("L_i min", min(smooth), "smoothness, smallest of the f_i", how)

@@ -53,6 +53,15 @@ def test_variance_of_a_mini_batch_is_that_of_its_samples():
     assert theory_of(e).value("sigma") == pytest.approx(np.sqrt(variances.max() / 2), rel=1e-9)
 
 
+@pytest.mark.parametrize(("clients", "how"), [(32, "at x*"), (33, "at x*, 32 clients")])
+def test_sigma_is_labelled_with_the_clients_on_which_it_was_measured(clients, how):
+    data = f"data.init_args={{num_clients: {clients}, rows_per_client: 5, dim: 3, lam: 0.3}}"
+    e = experiment("ridge", f"num_clients={clients}", data, "participation.size=2", "local.batch_size=2")
+    found = {c["symbol"]: c["how"] for c in theory_of(e).as_dict()["constants"]}
+    assert found["sigma"] == how
+    assert found["L"] == "exact"
+
+
 def test_focus_on_its_own_figure_runs_outside_its_theorem():
     """The paper's fig. 4 has eta = 2e-4; 3 mu/(27 N L^2) is 4.8e-10."""
     theory = theory_of(experiment("ridge"))
