@@ -4,7 +4,8 @@ Conventions:
     std is the sample standard deviation (ddof 1), nan for a single value;
     rounds in `metrics.jsonl` are 0-based and values are measured after the server step: a target reached in the row
     of round r took r + 1 rounds;
-    non-finite values (a diverged run) are worse than any finite value and make a mean infinite.
+    non-finite values (a diverged run) are worse than any finite value and make a mean infinite; the best value of a run
+    is the best of its finite values.
 """
 
 from __future__ import annotations
