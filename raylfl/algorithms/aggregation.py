@@ -23,6 +23,7 @@ import numpy as np
 from torch import Tensor
 
 from raylfl.core.algorithm import Info, ServerState, State, normalised
+from raylfl.core.draws import Law, at_least_once, exchangeable, fixed_set
 from raylfl.core.elementwise import elementwise
 from raylfl.core.population import Floats, Round, SystemInfo
 from raylfl.core.reduce import weighted_sum
@@ -45,13 +46,12 @@ class AggregationRule(ABC):
         """
 
     @abstractmethod
-    def expected(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
+    def expected(self, c: SystemInfo, marginals: Floats, law: Law | None) -> Floats | None:
         """Expected coefficients E[c_i 1{i in R}], [N], up to a common factor; None without a closed form.
 
         R: the set of the received clients. c: the system state of the round, with the failure probabilities.
         marginals: E[s_i], [N], the expected number of times that client i is drawn, whether its upload is received or
-        lost. independent: clients are sampled independently, at most once each (Bernoulli or Markov availability, and
-        no choice by the server).
+        lost. law: the law of the draws s_i; None: unknown.
         """
 
     def sum(self, updates: Tensor, r: Round) -> Tensor:
@@ -62,36 +62,40 @@ class AggregationRule(ABC):
 class Mean(AggregationRule):
     """The rule c_i = s_i / sum_{j in R} s_j, with s_i the times that client i was drawn and R the received clients.
 
-    Its expectation is known in three cases: R is fixed; clients are sampled independently; all clients have the same
-    importance weight and the same expected number of received draws.
+    Its expectation is known in four cases: R is fixed; clients are sampled independently; no upload of M draws with
+    replacement is lost (c_i = s_i / M); all clients have the same expected draws and failure probability.
     """
 
     def coefficients(self, r: Round) -> Floats:
         shares: Floats = r.draws / r.draws.sum()
         return shares
 
-    def expected(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
-        received, equal = marginals * (1.0 - c.failure), np.ptp(c.population.weights) == 0
-        if independent:
+    def expected(self, c: SystemInfo, marginals: Floats, law: Law | None) -> Floats | None:
+        received = marginals * (1.0 - c.failure)
+        if law == "independent":
             return inverse_count(received)
-        return received if _fixed(received) or (np.ptp(received) == 0 and equal) else None
+        if law == "with_replacement" and not c.failure[marginals > 0].any():
+            return marginals
+        return received if fixed_set(received, law) or exchangeable(marginals, c.failure, law) else None
 
 
 class Weighted(AggregationRule):
     """The rule c_i = w_i / sum_{j in R} w_j, with importance weights w_i and R the received clients.
 
     Its expectation is known if R is fixed. For equal w_i it is also known in two other cases: clients are sampled
-    independently; all clients have the same expected number of received draws.
+    independently; all clients have the same expected draws and failure probability.
     """
 
     def coefficients(self, r: Round) -> Floats:
         return normalised(r.weights)
 
-    def expected(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
+    def expected(self, c: SystemInfo, marginals: Floats, law: Law | None) -> Floats | None:
         w, received = c.population.weights, marginals * (1.0 - c.failure)
-        if independent and np.ptp(w) == 0:
+        equal = np.ptp(w) == 0
+        if law == "independent" and equal:
             return inverse_count(received)
-        return w * received if _fixed(received) or (np.ptp(received) == 0 and np.ptp(w) == 0) else None
+        known = fixed_set(received, law) or (equal and exchangeable(marginals, c.failure, law))
+        return w * received if known else None
 
 
 class Anonymous(AggregationRule):
@@ -100,8 +104,9 @@ class Anonymous(AggregationRule):
     def coefficients(self, r: Round) -> Floats:
         return r.draws / r.total_draws
 
-    def expected(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats:
-        return expected_share(marginals, independent) * (1.0 - c.failure)
+    def expected(self, c: SystemInfo, marginals: Floats, law: Law | None) -> Floats | None:
+        shares = expected_share(marginals, law)
+        return None if shares is None else shares * (1.0 - c.failure)
 
 
 class AnonymousUniform(AggregationRule):
@@ -111,8 +116,10 @@ class AnonymousUniform(AggregationRule):
         # M, not |R|: [3] eq. (19) prints the received count, its derivation (24) uses the sampled count.
         return r.population.count / r.total_draws * r.weights
 
-    def expected(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats:
-        return c.population.weights * expected_share(marginals, independent) * (1.0 - c.failure)
+    def expected(self, c: SystemInfo, marginals: Floats, law: Law | None) -> Floats | None:
+        drawn = at_least_once(marginals, law)
+        shares = None if drawn is None else expected_share(drawn, law)
+        return None if shares is None else c.population.weights * shares * (1.0 - c.failure)
 
 
 class AnonymousImportance(AggregationRule):
@@ -131,7 +138,7 @@ class AnonymousImportance(AggregationRule):
             )
         return r.draws * r.weights / (r.total_draws * r.inclusion)
 
-    def expected(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats:
+    def expected(self, c: SystemInfo, marginals: Floats, law: Law | None) -> Floats | None:
         return np.where(marginals > 0, c.population.weights * (1.0 - c.failure), 0.0)  # p_i cancels
 
 
@@ -141,8 +148,9 @@ class Full(AggregationRule):
     def coefficients(self, r: Round) -> Floats:
         return r.weights
 
-    def expected(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats:
-        return c.population.weights * (marginals * (1.0 - c.failure))
+    def expected(self, c: SystemInfo, marginals: Floats, law: Law | None) -> Floats | None:
+        drawn = at_least_once(marginals, law)
+        return None if drawn is None else c.population.weights * drawn * (1.0 - c.failure)
 
 
 Rule = Annotated[
@@ -181,22 +189,19 @@ class Aggregating(Summing):
         (x,) = elementwise(lambda x, update: (x - self.gamma * update,), server["x"], sums["update"])
         return {"x": x}, {}
 
-    def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
-        return self.rule.expected(c, marginals, independent)
+    def expected_coefficients(self, c: SystemInfo, marginals: Floats, law: Law | None) -> Floats | None:
+        return self.rule.expected(c, marginals, law)
 
 
-def _fixed(received: Floats) -> bool:
-    """Whether all expected numbers of received draws [N] are 0 or 1, as for a fixed set of received clients."""
-    return bool(np.all((received == 0) | (received == 1)))
-
-
-def expected_share(marginals: Floats, independent: bool) -> Floats:
+def expected_share(marginals: Floats, law: Law | None) -> Floats | None:
     """Expected shares E[s_i / M], [N], of client i in the M draws of a round, up to a common factor.
 
-    marginals: E[s_i], [N], the expected number of times that client i is drawn. independent: clients are sampled
-    independently, at most once each, and M is random. Otherwise M is fixed, and the marginals are returned.
+    marginals: E[s_i], [N], the expected number of times that client i is drawn. law: the law of the draws s_i; None:
+    unknown. If M is fixed, the marginals are returned; None if nothing is known about M.
     """
-    return inverse_count(marginals) if independent else marginals
+    if law in (None, "at_most_once"):
+        return None
+    return inverse_count(marginals) if law == "independent" else marginals
 
 
 def inverse_count(probabilities: Floats) -> Floats:

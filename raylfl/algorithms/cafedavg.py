@@ -22,6 +22,7 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import expected_share
 from raylfl.algorithms.calibration import memory_lr
 from raylfl.core.algorithm import Info, ServerState, State
+from raylfl.core.draws import Law
 from raylfl.core.population import Floats, Round, SystemInfo
 from raylfl.core.summing import Coefficients, Summing
 from raylfl.errors import BadValue
@@ -45,8 +46,9 @@ class CAFedAvg(Summing):
     def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
         return {"x": server["x"] - self.gamma * sums["update"]}, {}
 
-    def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
-        return np.where(c.failure < 1, expected_share(marginals, independent), 0.0)  # 1 - q_i cancels
+    def expected_coefficients(self, c: SystemInfo, marginals: Floats, law: Law | None) -> Floats | None:
+        shares = expected_share(marginals, law)
+        return None if shares is None else np.where(c.failure < 1, shares, 0.0)  # 1 - q_i cancels
 
     def step_length(self, c: SystemInfo) -> float:
         return memory_lr(c) if self.calibrate else c.lr

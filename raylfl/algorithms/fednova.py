@@ -27,6 +27,7 @@ import numpy as np
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import expected_share
 from raylfl.core.algorithm import Info, ServerState, State, normalised
+from raylfl.core.draws import Law, fixed_set
 from raylfl.core.population import Floats, Round, SystemInfo
 from raylfl.core.summing import Coefficients, Summing
 from raylfl.errors import BadValue
@@ -58,11 +59,12 @@ class FedNova(Summing):
     def _tau(self, r: Round) -> float:
         return _mean_work(r.system) if self.normalise == "sent" else float(normalised(r.weights) @ r.a_norm)
 
-    def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
+    def expected_coefficients(self, c: SystemInfo, marginals: Floats, law: Law | None) -> Floats | None:
         received = marginals * (1.0 - c.failure)
         if self.normalise == "sent":
-            return _per_work(expected_share(marginals, independent) * (1.0 - c.failure), c.a_norm)
-        if np.all((received == 0) | (received == 1)):
+            shares = expected_share(marginals, law)
+            return None if shares is None else _per_work(shares * (1.0 - c.failure), c.a_norm)
+        if fixed_set(received, law):
             return _per_work(c.population.weights * received, c.a_norm)
         return None  # tau and w' depend on the other received clients
 

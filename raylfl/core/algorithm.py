@@ -26,6 +26,7 @@ import numpy as np
 from torch import Tensor
 
 from raylfl.core.costs import floats_in
+from raylfl.core.draws import Law
 from raylfl.core.population import Bools, Floats, Population, Round, SystemInfo
 from raylfl.core.reduce import column
 from raylfl.core.topology import Star, Topology
@@ -243,13 +244,12 @@ class Algorithm(Options, ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} does not sample by norms")
 
-    def expected_coefficients(self, c: SystemInfo, marginals: Floats, independent: bool = False) -> Floats | None:
+    def expected_coefficients(self, c: SystemInfo, marginals: Floats, law: Law | None) -> Floats | None:
         """Expected aggregation coefficients E[c_i 1{i in R}], [N], up to a common factor; None without a closed form.
 
         R is the set of received clients, and c_i the factor of client i's update in the server step. c: the system
         state before the round. marginals: E[s_i], [N], where s_i is the number of times that client i is drawn.
-        independent: whether each client is drawn at most once, independently of the others, which makes the total
-        number of draws M random; otherwise M is fixed.
+        law: the law of the draws s_i (`raylfl.core.draws.Law`); None: unknown.
 
         The products of these coefficients and |a_i|_1, the norms of the accumulation vectors, are proportional to the
         weights Omega_i of the surrogate objective sum_i Omega_i f_i that the method minimises (FedACS, eq. (6)).

@@ -65,8 +65,7 @@ class Limit:
         total = np.zeros(experiment.world.count)
         for r in self.run.rounds[-self.tail :]:
             c = planner.system(int(r))
-            marginals = planner.marginals(c, {})
-            expected = None if marginals is None else experiment.algorithm.expected_coefficients(c, marginals)
+            expected = planner.expected_coefficients(c, {})
             if expected is None:
                 return None
             total += expected * c.a_norm

@@ -13,7 +13,7 @@ import pickle
 import sys
 from collections.abc import Callable
 from dataclasses import is_dataclass, replace
-from typing import cast
+from typing import cast, get_args
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from torch import Tensor
 from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.core.algorithm import Algorithm, State, Work
 from raylfl.core.client_rows import Table
+from raylfl.core.draws import Law
 from raylfl.core.population import Floats
 from raylfl.testing.bench import (
     ContractBroken,
@@ -259,9 +260,10 @@ def its_probabilities_are_probabilities(algorithm: Algorithm) -> None:
         p = algorithm.probabilities(run.server, c)
     if p is not None:
         must(p.shape == (N,) and abs(p.sum() - 1.0) < 1e-12 and p.min() >= 0 and p[1] == 0, f"p={p}")
-    expected = algorithm.expected_coefficients(c, np.full(N, 0.5))
-    if expected is not None:
-        must(expected.shape == (N,) and expected.min() >= 0, f"expected_coefficients={expected}")
+    for law in (None, *get_args(Law)):
+        expected = algorithm.expected_coefficients(c, np.full(N, 0.5), law)
+        if expected is not None:
+            must(expected.shape == (N,) and expected.min() >= 0, f"expected_coefficients={expected}")
 
 
 CHECKS: dict[str, Callable[[Algorithm], None]] = {

@@ -93,17 +93,12 @@ def facts_of(experiment: Experiment) -> Facts:
     server = experiment.algorithm.init_server(torch.zeros(1), experiment.world.population)
     system = planner.system(0)
     steps, batch_sizes = experiment.work.draw(0, planner.everyone, experiment.world)
-    marginals = planner.marginals(system, server)
     sampled = planner.at_least_once(system, server)
     received = None if sampled is None else sampled * (1 - system.failure)
-    expected = (
-        None
-        if marginals is None
-        else experiment.algorithm.expected_coefficients(system, marginals, planner.independent)
-    )
+    expected = planner.expected_coefficients(system, server)
     cohort = min(system.size, experiment.world.count)
     rounds = None if expected is None else _over_rounds(experiment, planner, server)
-    repeated = planner.with_replacement(system, server)
+    repeated = planner.law(system, server) == "with_replacement"
     return Facts(system, steps, batch_sizes, received, expected, cohort, repeated, rounds)
 
 
@@ -136,14 +131,14 @@ def _shares(algorithm: FedAvg | FedACS, planner: Planner, system: SystemInfo, se
 
     None if they are unknown or all 0, if the number of draws is random, or if sum_i c_i may exceed 1.
     """
-    marginals = planner.marginals(system, server)
-    if marginals is None or (planner.independent and (marginals % 1).any()):  # the size of the cohort is random
+    marginals, independent = planner.marginals(system, server), planner.law(system, server) == "independent"
+    if marginals is None or (independent and (marginals % 1).any()):  # the size of the cohort is random
         return None
-    expected = algorithm.expected_coefficients(system, marginals)
+    expected = planner.expected_coefficients(system, server)
     if expected is None or not expected.any():
         return None
     if algorithm.aggregate == "anonymous":
-        return np.asarray(expected / system.size)
+        return np.asarray(expected if independent else expected / system.size)  # independent: divided by M already
     sure = not system.failure[expected > 0].any()
     return np.asarray(expected / expected.sum()) if algorithm.aggregate in ("mean", "weighted") and sure else None
 

@@ -90,48 +90,107 @@ def test_expected_coefficients_of_independent_clients_match_enumeration(rule, se
     rng = np.random.default_rng(seed)
     c, pi = system(rng.dirichlet(np.ones(6)), rng.uniform(0, 0.6, 6)), rng.uniform(0.05, 1, 6)
     pi[0] = 1.0  # always received
-    assert_proportional(RULES[rule].expected(c, pi, independent=True), enumerated(rule, c, subsets(pi)))
+    assert_proportional(RULES[rule].expected(c, pi, "independent"), enumerated(rule, c, subsets(pi)))
 
 
 def test_weighted_with_equal_weights_is_mean():
     rng = np.random.default_rng(1)
     c, pi = system(np.full(5, 0.2), rng.uniform(0, 0.6, 5)), rng.uniform(0.05, 1, 5)
-    assert_proportional(RULES["weighted"].expected(c, pi, independent=True), enumerated("weighted", c, subsets(pi)))
+    assert_proportional(RULES["weighted"].expected(c, pi, "independent"), enumerated("weighted", c, subsets(pi)))
 
 
 @pytest.mark.parametrize("rule", ["anonymous", "anonymous_importance"])
 def test_expected_coefficients_of_draws_with_replacement_match_enumeration(rule):
     rng = np.random.default_rng(2)
     c, p = system(rng.dirichlet(np.ones(4)), rng.uniform(0, 0.6, 4)), rng.dirichlet(np.ones(4))
-    assert_proportional(RULES[rule].expected(c, 3 * p), enumerated(rule, c, with_replacement(p, 3), p))
+    assert_proportional(
+        RULES[rule].expected(c, 3 * p, "with_replacement"), enumerated(rule, c, with_replacement(p, 3), p)
+    )
+
+
+LAWS = {
+    "independent": lambda rng, n: (pi := rng.uniform(0.1, 1, n), subsets(pi)),
+    "with_replacement": lambda rng, n: (n * (p := rng.dirichlet(np.ones(n))), with_replacement(p, n)),
+    "uniform with replacement": lambda rng, n: (np.ones(n), with_replacement(np.full(n, 1 / n), n)),
+    "without_replacement": lambda rng, n: (np.full(n, 2 / n), without_replacement(n, 2)),
+}
+WITHOUT_VALUE = {  # random denominators: (rule, draws), with lossy links and over perfect links
+    True: {("mean", draws) for draws in LAWS if draws != "independent"} | {("weighted", draws) for draws in LAWS},
+    False: {("weighted", draws) for draws in LAWS},
+}
+
+
+@pytest.mark.parametrize("lossy", [True, False])
+@pytest.mark.parametrize("draws", LAWS)
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "anonymous_importance"])
+def test_expected_coefficients_under_each_law_match_enumeration_or_are_left_out(rule, draws, lossy):
+    rng = np.random.default_rng(7)
+    c = system(rng.dirichlet(np.ones(4)), rng.uniform(0.1, 0.6, 4) * lossy)
+    marginals, outcomes = LAWS[draws](rng, 4)
+    found = RULES[rule].expected(c, marginals, "with_replacement" if " " in draws else draws)
+    assert (found is None) == ((rule, draws) in WITHOUT_VALUE[lossy])
+    if found is not None:
+        assert_proportional(found, enumerated(rule, c, outcomes))
+
+
+def test_n_draws_of_n_clients_with_replacement_are_no_fixed_cohort():
+    """E[s_i] = 1 for every client, but `weighted` divides by the weights of a random cohort; 27 outcomes."""
+    w, p = np.array([0.6, 0.3, 0.1]), np.full(3, 1 / 3)
+    c = system(w, np.zeros(3))
+    true = enumerated("weighted", c, with_replacement(p, 3))
+    np.testing.assert_allclose(true, [0.509, 0.344, 0.147], atol=5e-4)
+    assert RULES["weighted"].expected(c, 3 * p, "with_replacement") is None
+    assert_proportional(RULES["weighted"].expected(c, 3 * p, "without_replacement"), w)
+
+
+@pytest.mark.parametrize("rule", ["mean", "weighted"])
+def test_equal_expected_uploads_of_unequal_links_do_not_make_clients_exchangeable(rule):
+    """E[s_i] (1 - q_i) is equal, but a lost upload loses all draws of its client at once."""
+    q, p = np.array([0.0, 0.5, 0.5]), np.array([0.2, 0.4, 0.4])
+    c = system(np.full(3, 1 / 3), q)
+    assert np.ptp(enumerated(rule, c, with_replacement(p, 3))) > 0.01
+    assert RULES[rule].expected(c, 3 * p, "with_replacement") is None
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_without_a_known_law_only_what_the_expected_draws_determine_is_given(rule):
+    c = system(np.array([0.6, 0.3, 0.1]), np.zeros(3))
+    if rule != "anonymous_importance":  # defined for draws with replacement only
+        assert RULES[rule].expected(c, np.ones(3), None) is None
+        known = RULES[rule].expected(c, np.ones(3), "at_most_once") is not None
+        assert known == (rule in ("mean", "weighted", "full"))
 
 
 def test_importance_sampling_never_receives_a_client_of_probability_zero():
     c, p = system(np.full(3, 1 / 3), np.zeros(3)), np.array([0.5, 0.5, 0.0])
-    np.testing.assert_array_equal(RULES["anonymous_importance"].expected(c, 2 * p) > 0, [True, True, False])
+    np.testing.assert_array_equal(
+        RULES["anonymous_importance"].expected(c, 2 * p, "with_replacement") > 0, [True, True, False]
+    )
 
 
 @pytest.mark.parametrize("rule", ["anonymous", "anonymous_uniform", "full"])
 def test_expected_coefficients_of_uniform_cohorts_match_enumeration(rule):
     rng = np.random.default_rng(3)
     c = system(rng.dirichlet(np.ones(5)), rng.uniform(0, 0.6, 5))
-    assert_proportional(RULES[rule].expected(c, np.full(5, 0.4)), enumerated(rule, c, without_replacement(5, 2)))
+    assert_proportional(
+        RULES[rule].expected(c, np.full(5, 0.4), "without_replacement"), enumerated(rule, c, without_replacement(5, 2))
+    )
 
 
 @pytest.mark.parametrize("rule", ["mean", "weighted"])
 def test_a_random_denominator_of_unknown_law_is_left_out(rule):
     rng = np.random.default_rng(4)
     c = system(rng.dirichlet(np.ones(5)), rng.uniform(0.1, 0.6, 5))
-    assert RULES[rule].expected(c, np.full(5, 0.4)) is None
-    assert RULES["weighted"].expected(c, np.full(5, 0.4), independent=True) is None
+    assert RULES[rule].expected(c, np.full(5, 0.4), "without_replacement") is None
+    assert RULES["weighted"].expected(c, np.full(5, 0.4), "independent") is None
     symmetric = system(np.full(5, 0.2), np.full(5, 0.3))
-    assert_proportional(RULES[rule].expected(symmetric, np.full(5, 0.4)), np.ones(5))
+    assert_proportional(RULES[rule].expected(symmetric, np.full(5, 0.4), "without_replacement"), np.ones(5))
 
 
 @pytest.mark.parametrize("rule", ["mean", "weighted"])
 def test_full_participation_over_perfect_links_leaves_nothing_to_chance(rule):
     weights = np.random.default_rng(5).dirichlet(np.ones(5))
-    known = RULES[rule].expected(system(weights, np.zeros(5)), np.ones(5))
+    known = RULES[rule].expected(system(weights, np.zeros(5)), np.ones(5), "independent")
     assert_proportional(known, np.ones(5) if rule == "mean" else weights)
 
 
@@ -168,9 +227,9 @@ def test_importance_needs_the_sampling_probabilities():
 
 def test_fedavg_passes_independence_on():
     c, pi = system(np.full(4, 0.25), np.full(4, 0.2)), np.array([0.1, 0.9, 0.5, 0.5])
-    found = FedAvg().expected_coefficients(c, pi, independent=True)
+    found = FedAvg().expected_coefficients(c, pi, "independent")
     assert_proportional(found, enumerated("mean", c, subsets(pi)))
-    assert FedAvg().expected_coefficients(c, pi) is None
+    assert FedAvg().expected_coefficients(c, pi, "without_replacement") is None
 
 
 @pytest.mark.parametrize("rule", RULES)

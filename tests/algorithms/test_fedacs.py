@@ -29,10 +29,10 @@ def test_probabilities_are_those_of_equation_15_and_make_omega_equal_w(seed):
     c = beforehand(w, q, a, size=6)
     p = FedACS().probabilities({}, c)
     np.testing.assert_allclose(p, oracles.fedacs_probabilities(w, q, a), rtol=1e-13)
-    omega = surrogate_weights(FedACS().expected_coefficients(c, 6 * p), a)
+    omega = surrogate_weights(FedACS().expected_coefficients(c, 6 * p, "with_replacement"), a)
     np.testing.assert_allclose(omega, w, rtol=1e-12)
     assert chi2(w, omega) < 1e-24
-    uniform = surrogate_weights(FedAvg(aggregate="anonymous").expected_coefficients(c, 6 * w), a)
+    uniform = surrogate_weights(FedAvg(aggregate="anonymous").expected_coefficients(c, 6 * w, "with_replacement"), a)
     assert chi2(w, uniform) > 0.01  # the bias that FedACS removes
 
 
@@ -86,7 +86,7 @@ def test_cafedavg_without_losses_is_fedavg():
 
 def test_cafedavg_corrects_for_links_but_not_for_local_work():
     w, q, a = system(4)
-    omega = surrogate_weights(CAFedAvg().expected_coefficients(beforehand(w, q, a), 3 * w), a)
+    omega = surrogate_weights(CAFedAvg().expected_coefficients(beforehand(w, q, a), 3 * w, "with_replacement"), a)
     np.testing.assert_allclose(omega, w * a / (w @ a), rtol=1e-13)
 
 

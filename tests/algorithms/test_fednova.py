@@ -49,26 +49,35 @@ def test_a_client_that_took_no_step_adds_nothing():
 def test_full_participation_is_consistent_whatever_the_local_work():
     rng = np.random.default_rng(2)
     w, a = rng.dirichlet(np.ones(5)), rng.integers(1, 9, 5).astype(float)
-    expected = FedNova().expected_coefficients(beforehand(w, np.zeros(5), a), np.ones(5))
+    expected = FedNova().expected_coefficients(beforehand(w, np.zeros(5), a), np.ones(5), "independent")
     np.testing.assert_allclose(surrogate_weights(expected, a), w, rtol=1e-12)
 
 
 def test_weights_are_known_only_where_it_is_certain_who_is_received():
     w, a, certain = np.full(3, 1 / 3), np.array([1.0, 2.0, 4.0]), np.array([1.0, 0.0, 1.0])
-    found = FedNova().expected_coefficients(beforehand(w, np.zeros(3), a), certain)
+    found = FedNova().expected_coefficients(beforehand(w, np.zeros(3), a), certain, "independent")
     np.testing.assert_allclose(found, w * certain / a)
     for marginals in (np.array([1.0, 0.0, 0.5]), np.array([0.5, 0.5, 0.5])):
-        assert FedNova().expected_coefficients(beforehand(w, np.zeros(3), a), marginals) is None
+        assert FedNova().expected_coefficients(beforehand(w, np.zeros(3), a), marginals, "independent") is None
+
+
+def test_n_draws_with_replacement_do_not_make_the_received_clients_certain():
+    """E[s_i] = 1 for every client, as under full participation, but the cohort is random."""
+    c = beforehand(np.array([0.6, 0.3, 0.1]), np.zeros(3), np.array([1.0, 2.0, 4.0]))
+    assert FedNova().expected_coefficients(c, np.ones(3), "with_replacement") is None
+    np.testing.assert_allclose(
+        FedNova().expected_coefficients(c, np.ones(3), "without_replacement"), [0.6, 0.15, 0.025]
+    )
 
 
 def test_the_form_sent_leaves_the_bias_of_the_links_only():
     rng = np.random.default_rng(3)
     w, q, a = rng.dirichlet(np.ones(5)), rng.uniform(0, 0.9, 5), rng.integers(1, 9, 5).astype(float)
     algorithm = FedNova(normalise="sent")
-    omega = surrogate_weights(algorithm.expected_coefficients(beforehand(w, q, a), 3 * w), a)
+    omega = surrogate_weights(algorithm.expected_coefficients(beforehand(w, q, a), 3 * w, "with_replacement"), a)
     np.testing.assert_allclose(omega, w * (1 - q) / np.sum(w * (1 - q)), rtol=1e-12)
-    assert FedNova().expected_coefficients(beforehand(w, q, a), 3 * w) is None
-    perfect = algorithm.expected_coefficients(beforehand(w, np.zeros(5), a), 3 * w)
+    assert FedNova().expected_coefficients(beforehand(w, q, a), 3 * w, "with_replacement") is None
+    perfect = algorithm.expected_coefficients(beforehand(w, np.zeros(5), a), 3 * w, "with_replacement")
     assert chi2(w, surrogate_weights(perfect, a)) < 1e-24
 
 

@@ -91,7 +91,9 @@ def test_its_surrogate_is_that_of_fedavg_with_p_equal_to_w():
     rng = np.random.default_rng(1)
     w, q, a = rng.dirichlet(np.ones(5)), rng.uniform(0, 0.9, 5), rng.integers(1, 9, 5).astype(float)
     p = rng.dirichlet(np.ones(5))
-    omega = surrogate_weights(OptimalSampling().expected_coefficients(beforehand(w, q, a), 3 * p), a)
+    omega = surrogate_weights(
+        OptimalSampling().expected_coefficients(beforehand(w, q, a), 3 * p, "with_replacement"), a
+    )
     np.testing.assert_allclose(omega, oracles.surrogate_weights(w, q, a), rtol=1e-13)
 
 

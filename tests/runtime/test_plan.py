@@ -167,18 +167,20 @@ def test_clients_are_drawn_by_weighted_norms_of_their_own_updates():
 
 
 @pytest.mark.parametrize(
-    ("participation", "algorithm", "independent"),
+    ("participation", "algorithm", "law"),
     [
-        ("{name: bernoulli, p: 0.3}", "fedavg", True),
-        ("full", "fedavg", True),
-        ("{name: uniform, size: 3}", "fedavg", False),
-        ("{name: uniform, size: 3}", "fedacs", False),
-        ("{name: uniform, size: 3, availability: {name: bernoulli, p: 0.5}}", "fedavg", False),
+        ("{name: bernoulli, p: 0.3}", "fedavg", "independent"),
+        ("full", "fedavg", "independent"),
+        ("{name: markov, p_on: 0.3, p_off: 0.2}", "fedavg", "independent"),
+        ("{name: uniform, size: 3, replace: true}", "fedavg", "with_replacement"),
+        ("{name: weighted, size: 3, replace: true}", "fedavg", "with_replacement"),
+        ("{name: uniform, size: 3}", "fedavg", "without_replacement"),
+        ("{name: uniform, size: 3}", "fedacs", "with_replacement"),
     ],
 )
-def test_clients_are_drawn_independently_by_availability_alone(participation, algorithm, independent):
+def test_the_law_of_the_draws_is_that_of_the_process_or_of_the_method_that_samples(participation, algorithm, law):
     _, plans = planner(f"participation={participation}", f"algorithm={algorithm}")
-    assert plans.independent is independent
+    assert plans.law(plans.system(0), {}) == law
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from raylfl.core.draws import Law
 from raylfl.core.keyed import keyed, keyed_uniform
 from raylfl.core.population import Bools, Floats, Ints
 from raylfl.errors import BadValue
@@ -104,6 +105,14 @@ class Participation(Options, ABC):
         Without replacement it is the inclusion probability. None if no closed form is known.
         """
 
+    @property
+    def law(self) -> Law | None:
+        """The law of the draws of a round, where all clients are available to a sampler; None if it is unknown.
+
+        Without it, the expected coefficients of most aggregation rules are unknown, and their metrics are left out.
+        """
+        return None
+
     def eligible(self, r: int, world: RunContext, attempt: int = 0) -> Bools | None:
         """The mask of available clients in round r, bool [N] for all N clients; None: all are available.
 
@@ -125,6 +134,10 @@ class Availability(Participation):
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         return Draw.once(np.flatnonzero(self.available(r, world, attempt)))
 
+    @property
+    def law(self) -> Law | None:
+        return "at_most_once"
+
     def eligible(self, r: int, world: RunContext, attempt: int = 0) -> Bools | None:
         return self.available(r, world, attempt)
 
@@ -139,6 +152,10 @@ class Independent(Availability):
     def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
         u = keyed_uniform(world.seed, "availability", r, np.arange(world.count), lane=attempt)
         return u < self.probabilities(r, world)
+
+    @property
+    def law(self) -> Law | None:
+        return "independent"  # but for the redraws under `on_empty: resample`
 
     def marginals(self, world: RunContext, r: int) -> Floats:
         """Inclusion probabilities in round r [N]: p_i, or p_i (1 - e^T)/(1 - e) with `on_empty: resample`.

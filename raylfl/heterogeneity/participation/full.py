@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from raylfl.core.draws import Law
 from raylfl.core.population import Bools, Floats
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Availability
 from raylfl.heterogeneity.world import RunContext
@@ -21,6 +22,10 @@ class Full(Availability):
 
     def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
         return np.ones(world.count, dtype=bool)
+
+    @property
+    def law(self) -> Law | None:
+        return "independent"
 
     def marginals(self, world: RunContext, r: int) -> Floats:
         return np.ones(world.count)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from raylfl.core.draws import Law
 from raylfl.core.keyed import keyed_uniform
 from raylfl.core.population import Bools, Floats
 from raylfl.errors import BadValue
@@ -81,6 +82,10 @@ class Markov(Availability):
         if r == 0:
             return u < _stationary(p_on, p_off)
         return u < np.where(self._state(r - 1, world, p_on, p_off), 1 - p_off, p_on)
+
+    @property
+    def law(self) -> Law | None:
+        return "independent"
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
         """The stationary P(on) of all N clients [N]; None with `resample`: a redraw depends on the previous round."""

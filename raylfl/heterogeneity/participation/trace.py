@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from raylfl.core.draws import Law
 from raylfl.core.population import Floats
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Participation
@@ -64,6 +65,10 @@ class Trace(Participation):
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         row = self.row(r)
         return Draw(np.array(row["cohort"], dtype=np.int64), np.array(row["draws"], dtype=np.int64))
+
+    @property
+    def law(self) -> Law | None:
+        return "with_replacement"  # rows have p only for draws with replacement
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
         """Expected draws M p_i of all N clients [N]; None if the row of round r has no p.

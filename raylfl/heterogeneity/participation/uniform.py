@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from raylfl.core.draws import Law
 from raylfl.core.population import Floats
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Sampler, sample_with_replacement
 from raylfl.heterogeneity.world import RunContext
@@ -28,6 +29,10 @@ class Uniform(Sampler):
             return sample_with_replacement(p, size, r, world, available, attempt)
         ids = world.count if available is None else np.flatnonzero(available)
         return self._choose(ids, size, r, world, attempt)
+
+    @property
+    def law(self) -> Law | None:
+        return "with_replacement" if self.replace else "without_replacement"
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
         """Expected draws M/N of all N clients [N], with and without replacement; None with an availability process."""

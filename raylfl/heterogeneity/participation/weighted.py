@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from raylfl.core.draws import Law
 from raylfl.core.keyed import keyed_uniform
 from raylfl.core.population import Floats
 from raylfl.errors import BadValue
@@ -80,6 +81,10 @@ class Weighted(Sampler):
         if len(ids) > size:
             ids = ids[np.argpartition(clocks, size - 1)[:size]]
         return Draw.once(ids)
+
+    @property
+    def law(self) -> Law | None:
+        return "with_replacement" if self.replace else "at_most_once"
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
         """Expected draws M q_i of all N clients [N]; None without replacement or with an availability process.

@@ -286,10 +286,7 @@ class Measurements:
         if self.planner.replayed:
             return {}
         system = self.planner.system(r)
-        marginals = self.planner.marginals(system, server)
-        if marginals is None:
-            return {}
-        expected = e.algorithm.expected_coefficients(system, marginals, self.planner.independent)
+        expected = self.planner.expected_coefficients(system, server)
         if expected is None or not expected.any():
             return {}
         omega = surrogate_weights(expected, system.a_norm)

@@ -12,6 +12,7 @@ import numpy as np
 
 from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.core.algorithm import ServerState, overrides
+from raylfl.core.draws import Law, at_least_once
 from raylfl.core.keyed import keyed
 from raylfl.core.local_rule import a_norm
 from raylfl.core.population import Floats, Ints, Round, SystemInfo
@@ -19,7 +20,6 @@ from raylfl.core.rows_apart import norms as norms_of
 from raylfl.core.rows_apart import select
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.participation.base import Draw, Independent, Sampler
-from raylfl.heterogeneity.participation.full import Full
 from raylfl.heterogeneity.participation.trace import Trace
 from raylfl.heterogeneity.topologies.record import GraphLines
 from raylfl.heterogeneity.trace import Row, make_row
@@ -65,11 +65,6 @@ class Planner:
             size=e.participation.cohort_size(world) if isinstance(e.participation, Sampler) else world.count,
         )
 
-    @property
-    def independent(self) -> bool:
-        """Whether each client is drawn at most once, independently of the other clients."""
-        return isinstance(self.e.participation, (Independent, Full)) and not self._samples()
-
     def marginals(self, c: SystemInfo, server: ServerState) -> Floats | None:
         """Expected draws E[s_i], [N], where s_i is how often client i is drawn in a round; None if unknown.
 
@@ -85,30 +80,35 @@ class Planner:
                 return c.size * p
         return e.participation.marginals(e.world, c.index)
 
-    def with_replacement(self, c: SystemInfo, server: ServerState) -> bool:
-        """Whether a client can be drawn several times in a round.
+    def law(self, c: SystemInfo, server: ServerState) -> Law | None:
+        """The law of a round's draws: draws with replacement if the method samples clients, else the process's law.
 
-        A replayed record counts as such, because its rows have sampling probabilities only for draws with replacement.
         c: the system state before the round (`system`).
         """
         e = self.e
-        if self.replayed or e.algorithm.samples_by_norm:
-            return True
-        if self._samples() and e.algorithm.probabilities(server, c) is not None:
-            return True
-        return bool(getattr(e.participation, "replace", False))
+        if e.algorithm.samples_by_norm or (self._samples() and e.algorithm.probabilities(server, c) is not None):
+            return "with_replacement"
+        return e.participation.law
+
+    def expected_coefficients(self, c: SystemInfo, server: ServerState) -> Floats | None:
+        """The method's expected aggregation coefficients [N] (`Algorithm.expected_coefficients`); None if unknown.
+
+        c: the system state before the round (`system`).
+        """
+        e, law, marginals = self.e, self.law(c, server), self.marginals(c, server)
+        if marginals is None:
+            return None
+        if isinstance(e.participation, Independent):  # redraws of empty cohorts scale all coefficients by one factor
+            marginals = e.participation.probabilities(c.index, e.world)
+        return e.algorithm.expected_coefficients(c, marginals, law)
 
     def at_least_once(self, c: SystemInfo, server: ServerState) -> Floats | None:
         """The probability that client i is sampled at least once in a round [N]; None if unknown.
 
-        For M draws with replacement with probabilities p_i it is 1 - (1 - p_i)^M (FOCUS, Assumption 1, Case 3).
-        Otherwise it equals the expected number of draws. c: the system state before the round (`system`).
+        c: the system state before the round (`system`).
         """
         marginals = self.marginals(c, server)
-        if marginals is None or not self.with_replacement(c, server) or not marginals.any():
-            return marginals
-        size = marginals.sum()  # M, as the p_i have sum 1
-        return np.asarray(1 - (1 - marginals / size) ** size)
+        return None if marginals is None else at_least_once(marginals, self.law(c, server))
 
     def draw(self, r: int, server: ServerState) -> tuple[Draw, Floats | None]:
         """Draws the clients of round r; returns (draw, p).

@@ -1,0 +1,53 @@
+"""The law of a round's draws s_i, the number of times that client i is drawn, and expectations that follow from it.
+
+The expected draws E[s_i] alone do not determine the expected coefficients of an aggregation rule: N draws of N clients
+with replacement have E[s_i] = 1 for equal probabilities, as full participation has, but their cohort is random.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from raylfl.core.population import Floats
+
+Law = Literal["independent", "with_replacement", "without_replacement", "at_most_once"]
+"""The law of the draws s_i of the clients i in a round.
+
+independent: s_i is 0 or 1, independently of the other clients, so that the number of draws M is random.
+with_replacement: M i.i.d. draws, M fixed. without_replacement: M distinct clients, M fixed, all sets equally likely.
+at_most_once: s_i is 0 or 1; how clients depend on each other, and M, is unknown.
+"""
+
+
+def at_least_once(marginals: Floats, law: Law | None) -> Floats | None:
+    """The probability that client i is drawn at least once in a round [N]; None if the law is unknown (None).
+
+    marginals: E[s_i], [N]. For M draws with replacement with probabilities p_i it is 1 - (1 - p_i)^M (FOCUS,
+    Assumption 1, Case 3). Otherwise it equals the expected number of draws.
+
+    >>> at_least_once(np.array([1.0, 1.0]), "with_replacement").tolist()
+    [0.75, 0.75]
+    """
+    if law != "with_replacement" or not marginals.any():
+        return None if law is None else marginals
+    size = marginals.sum()  # M, as the p_i have sum 1
+    return np.asarray(1.0 - (1.0 - marginals / size) ** size)
+
+
+def fixed_set(received: Floats, law: Law | None) -> bool:
+    """Whether the set of received clients is not random.
+
+    received: the expected number of received draws of each client [N]. With replacement the set counts as random.
+    """
+    return law not in (None, "with_replacement") and bool(np.all((received == 0) | (received == 1)))
+
+
+def exchangeable(marginals: Floats, failure: Floats, law: Law | None) -> bool:
+    """Whether the joint law of draws and losses stays the same if clients are permuted.
+
+    It does if all have the same expected draws and failure probability and the law is not `at_most_once` or unknown.
+    marginals: expected draws [N]. failure: the probability that the upload of client i is lost [N].
+    """
+    return law not in (None, "at_most_once") and bool(np.ptp(marginals) == 0 and np.ptp(failure) == 0)
