@@ -37,6 +37,7 @@ class Objects(TypedDict, total=False):
     participation: Any
     availability: Any
     link: Any
+    topology: Any
     algorithm: Any
 
 
