@@ -114,7 +114,7 @@ class GraphAlgorithm(Algorithm):
         return {"x": x}, {}
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        raise AssertionError("there is no server: raylfl.runtime.round.homes mixes the rows where they lie")
+        raise AssertionError("there is no server: raylfl.runtime.round.homes mixes the rows on their workers")
 
     def sent_floats(self, uploads: State) -> int:
         """The number of floats in a node's messages along one edge; uploads: the nodes' rows after the local steps."""
