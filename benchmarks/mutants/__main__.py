@@ -61,6 +61,7 @@ PLACES = [
         "api",
         "oracles",
         "models",
+        "data",
         "theory",
         "docs/test_examples.py",
         "docs/test_docs.py",
