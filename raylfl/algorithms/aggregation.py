@@ -46,7 +46,7 @@ class AggregationRule(ABC):
         """
 
     @abstractmethod
-    def expected(self, c: SystemInfo, marginals: Floats, law: Law | None) -> Floats | None:
+    def expected(self, c: SystemInfo, marginals: Floats, law: Law | None = "without_replacement") -> Floats | None:
         """Expected coefficients E[c_i 1{i in R}], [N], up to a common factor; None without a closed form.
 
         R: the set of the received clients. c: the system state of the round, with the failure probabilities.
@@ -70,7 +70,7 @@ class Mean(AggregationRule):
         shares: Floats = r.draws / r.draws.sum()
         return shares
 
-    def expected(self, c: SystemInfo, marginals: Floats, law: Law | None) -> Floats | None:
+    def expected(self, c: SystemInfo, marginals: Floats, law: Law | None = "without_replacement") -> Floats | None:
         received = marginals * (1.0 - c.failure)
         if law == "independent":
             return inverse_count(received)
@@ -89,7 +89,7 @@ class Weighted(AggregationRule):
     def coefficients(self, r: Round) -> Floats:
         return normalised(r.weights)
 
-    def expected(self, c: SystemInfo, marginals: Floats, law: Law | None) -> Floats | None:
+    def expected(self, c: SystemInfo, marginals: Floats, law: Law | None = "without_replacement") -> Floats | None:
         w, received = c.population.weights, marginals * (1.0 - c.failure)
         equal = np.ptp(w) == 0
         if law == "independent" and equal:
@@ -104,7 +104,7 @@ class Anonymous(AggregationRule):
     def coefficients(self, r: Round) -> Floats:
         return r.draws / r.total_draws
 
-    def expected(self, c: SystemInfo, marginals: Floats, law: Law | None) -> Floats | None:
+    def expected(self, c: SystemInfo, marginals: Floats, law: Law | None = "without_replacement") -> Floats | None:
         shares = expected_share(marginals, law)
         return None if shares is None else shares * (1.0 - c.failure)
 
@@ -116,7 +116,7 @@ class AnonymousUniform(AggregationRule):
         # M, not |R|: [3] eq. (19) prints the received count, its derivation (24) uses the sampled count.
         return r.population.count / r.total_draws * r.weights
 
-    def expected(self, c: SystemInfo, marginals: Floats, law: Law | None) -> Floats | None:
+    def expected(self, c: SystemInfo, marginals: Floats, law: Law | None = "without_replacement") -> Floats | None:
         drawn = at_least_once(marginals, law)
         shares = None if drawn is None else expected_share(drawn, law)
         return None if shares is None else c.population.weights * shares * (1.0 - c.failure)
@@ -138,7 +138,7 @@ class AnonymousImportance(AggregationRule):
             )
         return r.draws * r.weights / (r.total_draws * r.inclusion)
 
-    def expected(self, c: SystemInfo, marginals: Floats, law: Law | None) -> Floats | None:
+    def expected(self, c: SystemInfo, marginals: Floats, law: Law | None = "without_replacement") -> Floats | None:
         return np.where(marginals > 0, c.population.weights * (1.0 - c.failure), 0.0)  # p_i cancels
 
 
@@ -148,7 +148,7 @@ class Full(AggregationRule):
     def coefficients(self, r: Round) -> Floats:
         return r.weights
 
-    def expected(self, c: SystemInfo, marginals: Floats, law: Law | None) -> Floats | None:
+    def expected(self, c: SystemInfo, marginals: Floats, law: Law | None = "without_replacement") -> Floats | None:
         drawn = at_least_once(marginals, law)
         return None if drawn is None else c.population.weights * drawn * (1.0 - c.failure)
 
@@ -189,7 +189,9 @@ class Aggregating(Summing):
         (x,) = elementwise(lambda x, update: (x - self.gamma * update,), server["x"], sums["update"])
         return {"x": x}, {}
 
-    def expected_coefficients(self, c: SystemInfo, marginals: Floats, law: Law | None) -> Floats | None:
+    def expected_coefficients(
+        self, c: SystemInfo, marginals: Floats, law: Law | None = "without_replacement"
+    ) -> Floats | None:
         return self.rule.expected(c, marginals, law)
 
 

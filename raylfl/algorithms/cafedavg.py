@@ -46,7 +46,9 @@ class CAFedAvg(Summing):
     def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
         return {"x": server["x"] - self.gamma * sums["update"]}, {}
 
-    def expected_coefficients(self, c: SystemInfo, marginals: Floats, law: Law | None) -> Floats | None:
+    def expected_coefficients(
+        self, c: SystemInfo, marginals: Floats, law: Law | None = "without_replacement"
+    ) -> Floats | None:
         shares = expected_share(marginals, law)
         return None if shares is None else np.where(c.failure < 1, shares, 0.0)  # 1 - q_i cancels
 

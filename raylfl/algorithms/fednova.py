@@ -59,7 +59,9 @@ class FedNova(Summing):
     def _tau(self, r: Round) -> float:
         return _mean_work(r.system) if self.normalise == "sent" else float(normalised(r.weights) @ r.a_norm)
 
-    def expected_coefficients(self, c: SystemInfo, marginals: Floats, law: Law | None) -> Floats | None:
+    def expected_coefficients(
+        self, c: SystemInfo, marginals: Floats, law: Law | None = "without_replacement"
+    ) -> Floats | None:
         received = marginals * (1.0 - c.failure)
         if self.normalise == "sent":
             shares = expected_share(marginals, law)

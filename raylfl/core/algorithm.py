@@ -244,7 +244,9 @@ class Algorithm(Options, ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} does not sample by norms")
 
-    def expected_coefficients(self, c: SystemInfo, marginals: Floats, law: Law | None) -> Floats | None:
+    def expected_coefficients(
+        self, c: SystemInfo, marginals: Floats, law: Law | None = "without_replacement"
+    ) -> Floats | None:
         """Expected aggregation coefficients E[c_i 1{i in R}], [N], up to a common factor; None without a closed form.
 
         R is the set of received clients, and c_i the factor of client i's update in the server step. c: the system
