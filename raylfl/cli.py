@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
         )
         return sub
 
-    sub = with_config(command("run", commands.run, "one federated run"))
+    sub = with_config(command("run", commands.run, "carry out one federated run"))
     sub.add_argument("--print-config", action="store_true", help="print the resolved config and stop")
     sub = with_config(command("compare", commands.compare, "run several algorithms on one config, then write a report"))
     sub.add_argument(
@@ -134,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("paths", nargs="+", metavar="RUN_OR_SWEEP_DIR", help="directories or URLs")
     sub.add_argument("-o", "--out", metavar="DIR", default="report")
     sub.add_argument("--target", type=float, help="accuracy (or distance) for `rounds to target`")
-    sub.add_argument("--last", type=int, help="rounds in the last-k mean")
+    sub.add_argument("--last", type=int, help="the number k of rounds in means over the last k rounds")
     sub.add_argument("--theory", action="store_true", help="theorems' bounds, rates and limits as lines beside curves")
     sub.add_argument("--wandb", metavar="ENTITY/PROJECT", help="make a report at wandb instead")
     sub = command(
@@ -154,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="key=value",
-        help="cells of an experiment: task=mnist-*, steps=5,20 (SFL: task, classes, steps, method, lr, seed)",
+        help="run only these cells: task=mnist-*, steps=5,20 (keys of SFL: task, classes, steps, method, lr, seed)",
     )
     sub.add_argument(
         "--processes", type=_positive, metavar="N", help="runs at the same time without Ray (default: one per CPU)"
@@ -170,11 +170,19 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--results", default="results", metavar="DIR", help="the ledger (default: results)")
     sub.add_argument("--docs", default="docs", metavar="DIR", help="the pages (default: docs)")
     sub = with_config(command("partition", commands.partition, "show a partition without training"))
-    sub.add_argument("-o", "--out", metavar="DIR", default=".", help="for partition.json and partition.png")
+    sub.add_argument(
+        "-o",
+        "--out",
+        metavar="DIR",
+        default=".",
+        help="the folder for partition.json and partition.png (default: here)",
+    )
     sub = with_config(command("trace", commands.trace, "draw the participation of a config without training"))
-    sub.add_argument("-o", "--out", metavar="DIR", default=".", help="for participation.jsonl and .png")
+    sub.add_argument(
+        "-o", "--out", metavar="DIR", default=".", help="the folder for participation.jsonl and .png (default: here)"
+    )
     sub = with_config(command("topology", commands.topology, "print the properties of a graph, and draw it"))
-    sub.add_argument("-o", "--out", metavar="DIR", default=".", help="for topology.png")
+    sub.add_argument("-o", "--out", metavar="DIR", default=".", help="the folder for topology.png (default: here)")
     sub = with_config(
         command("profile", commands.profile, "time the phases of a round and the forms of the gradient oracle")
     )
@@ -202,7 +210,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command(
         "schema", commands.schema, "print the JSON schema of a config, for editors that check and complete yaml"
     )
-    sub.add_argument("--sweep", action="store_true", help="of a sweep file")
+    sub.add_argument("--sweep", action="store_true", help="print the schema of a sweep file instead")
     sub = command("runs", commands.runs, "list runs with their state and main metrics")
     sub.add_argument("paths", nargs="*", metavar="DIR", help="directories or URLs (default: runs)")
     return parser

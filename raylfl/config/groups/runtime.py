@@ -58,15 +58,18 @@ class RuntimeConfig(Options):
             int,
             Ge(1),
             Doc(
-                "largest number of clients per vectorised call; null: 32 to 128, more for smaller models, in a "
-                "multiple of four calls (8 for 1,000 clients of a small model: lower it for more workers); on a GPU "
-                "fewer calls, of at least 2^20 parameters"
+                "largest number of clients whose local work is one vectorised call; null: 32 to 128 on a CPU, more for "
+                "smaller models, and so that the number of calls is a multiple of four; with more workers than calls, "
+                "lower it. On a GPU: as many as have 2^20 parameters together, or more"
             ),
         ]
         | None
     ) = None
     vectorize: Annotated[
-        Vectorize, Doc("whether several clients run in one vectorised call; auto: by a fixed rule")
+        Vectorize,
+        Doc(
+            "whether several clients run in one vectorised call; auto: for models and devices that usually gain from it"
+        ),
     ] = "auto"
     step: Annotated[
         Literal["auto", "recorded", "autograd"],
@@ -93,15 +96,17 @@ class RuntimeConfig(Options):
         Layout,
         Doc(
             "the memory order of images and convolutions: `channels_last` is up to twice as fast on a CPU, "
-            "`batch_last` even faster for convolutions of few channels, as in LeNet-5; auto: by a fixed rule"
+            "`batch_last` even faster for convolutions of few channels, as in LeNet-5; auto: chosen by the model's "
+            "layers"
         ),
     ] = "auto"
     client_retries: Annotated[int, Ge(0), Doc("further attempts at a client's work")] = 2
     on_client_error: Annotated[
-        Literal["fail", "drop"], Doc("the policy after these attempts; drop: the upload counts as lost")
+        Literal["fail", "drop"],
+        Doc("if a client's work fails in every attempt: end the run, or count its upload as lost"),
     ] = "fail"
     on_nonfinite: Annotated[
-        Literal["fail", "drop"], Doc("the policy for a non-finite upload; drop: it counts as lost")
+        Literal["fail", "drop"], Doc("if an upload is not finite: end the run, or count the upload as lost")
     ] = "fail"
     client_timeout: (
         Annotated[

@@ -56,11 +56,17 @@ class Graph(Options, ABC):
         | None
     ) = None
     edge_latency: (
-        Annotated[ValuePerEdge, Doc("virtual seconds of a message on each edge between clients; null: by `latency`")]
+        Annotated[
+            ValuePerEdge,
+            Doc("virtual seconds of a message on each edge between clients; null: from `latency` of its ends"),
+        ]
         | None
     ) = None
     edge_bandwidth: (
-        Annotated[ValuePerEdge, Doc("floats per second on each edge between clients; null: by `bandwidth`")] | None
+        Annotated[
+            ValuePerEdge, Doc("floats per second on each edge between clients; null: from `bandwidth` of its ends")
+        ]
+        | None
     ) = None
     links: (
         Annotated[str, Doc("a file with the latency and bandwidth of single edges, for methods without a server")]
