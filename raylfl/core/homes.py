@@ -34,7 +34,7 @@ def assigned(sizes: Ints, workers: int) -> Ints:
     """
     count = len(sizes)
     if workers >= count:
-        return np.arange(count, dtype=np.int64)
+        return np.arange(count)
     load = np.maximum(sizes, 1).astype(np.float64)
     mean = load.sum() / workers
     keys = splitmix64((np.arange(count, dtype=np.uint64) + np.uint64(1)) * STEP)

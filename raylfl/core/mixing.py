@@ -140,9 +140,9 @@ class Part:
         product (dense); the target's row first, then its neighbours', with fused multiply-adds (single precision); or
         pairwise as in `raylfl.core.reduce.tree_sum` (double precision, and sums with all weights 1).
         """
-        return self.mixed(pieces, [len(self.own)])[0]
+        return self.mixed(pieces, [len(self.own)], all_cores=False)[0]
 
-    def mixed(self, pieces: Sequence[Tensor], sizes: Sequence[int], all_cores: bool = False) -> list[Tensor]:
+    def mixed(self, pieces: Sequence[Tensor], sizes: Sequence[int], all_cores: bool) -> list[Tensor]:
         """The new rows [T, ...], divided into new tensors of `sizes` rows each; small ones can reuse freed memory.
 
         pieces: the rows [S, ...] in one or several consecutive tensors. all_cores: whether single-precision sums over

@@ -141,7 +141,7 @@ def test_gradient_tracking_follows_its_matrices(seed, algorithm, form, steps):
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("gamma", [1.0, 0.6])
+@pytest.mark.parametrize("gamma", [1.0, 0.6, 3.0])
 def test_kgt_follows_its_matrices(seed, gamma):
     (problem, x0), rounds = case(seed), random_rounds(seed)
     ours, theirs = play(KGT(gamma=gamma), problem, rounds, x0), graphs.kgt(problem, rounds, x0, gamma)

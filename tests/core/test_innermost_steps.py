@@ -106,6 +106,26 @@ def test_a_users_dense_network_runs_in_whole_cohorts():
     torch.testing.assert_close(g, gradients, rtol=1e-10, atol=1e-13)
 
 
+class LastDimension(Dense):
+    """A cross-entropy in two calls; the classes are dimension -1."""
+
+    def training_step(self, batch, batch_idx):
+        return F.nll_loss(F.log_softmax(self(batch[0]), -1), batch[1])
+
+
+def test_a_softmax_over_the_last_dimension_is_translated():
+    module = LastDimension()
+    batch = torch.randn(6, 4, 4), torch.randint(0, 5, (6,))
+    step = InnermostSteps(module, cohort=False).of(batch)
+    rows = [torch.empty_like(p) for p in module.parameters()]
+    loss = step.gradients(batch, [p.detach() for p in module.parameters()], rows)
+    expected = module.training_step(batch, 0)
+    torch.testing.assert_close(loss, expected.detach(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        rows, list(torch.autograd.grad(expected, list(module.parameters()))), rtol=1e-4, atol=1e-6
+    )
+
+
 class Scaled(Dense):
     def training_step(self, batch, batch_idx):
         return 2 * super().training_step(batch, batch_idx)

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import random
+import shutil
 from contextlib import suppress
 
 import pytest
@@ -144,6 +145,11 @@ def with_(value, *path):
     return change
 
 
+def elsewhere(content):
+    """All client states in the checkpoints of another run, which has them."""
+    content["clients"] = {f"../../other/checkpoints/{name}": ids for name, ids in content["clients"].items()}
+
+
 KEYS = ["version", "round", "sha256", "partition_sha256", "device", "versions", "config", "records", "clients"]
 MANIFESTS = {
     **{f"no {key}": without(key) for key in KEYS},
@@ -154,6 +160,7 @@ MANIFESTS = {
     "clients a list": with_([], "clients"),
     "clients who never were": with_({"round_000004": [77]}, "clients"),
     "clients elsewhere": with_({"../../other/checkpoints/round_000004": [0]}, "clients"),
+    "all clients elsewhere": elsewhere,
     "no server.pt": with_({}, "sha256"),
     "files elsewhere": with_({"../../secret": "0" * 64}, "sha256"),
     "records of one file": with_({"metrics.jsonl": 0}, "records"),
@@ -166,6 +173,7 @@ MANIFESTS = {
 
 @pytest.mark.parametrize("change", MANIFESTS.values(), ids=MANIFESTS)
 def test_a_forged_manifest_is_skipped(folder, clean, change):
+    shutil.copytree(folder, folder.parent / "other")  # so that `clients elsewhere` exist
     rewrite(folder / "checkpoints" / "round_000004" / "manifest.json", change)
     carry_out(FOCUS, folder, resume=True)
     assert outcome(folder) == clean
