@@ -295,6 +295,20 @@ def test_the_numbers_of_a_graph_that_changes_are_those_of_round_0():
     assert (found["edges"], found["diameter"], found["gap"]) == (6, 1, pytest.approx(1.0))
 
 
+class Opening(Graph):
+    """A star in round 0, the complete graph later."""
+
+    changes = True
+
+    def graph(self, r, world):
+        return nx.complete_graph(world.count) if r else nx.star_graph(world.count - 1)
+
+
+def test_whether_a_graph_that_changes_is_regular_is_that_of_round_0():
+    assert Fading().regular(world(4))
+    assert not Opening().regular(world(4))
+
+
 def test_one_graph_serves_all_rounds_of_a_run():
     fading, ring = Fading(), TOPOLOGIES.get("ring").cls()
     assert [len(fading.pairs(r, world(4))) for r in (0, 1, 0)] == [12, 0, 12]

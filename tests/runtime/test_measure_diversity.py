@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from scipy.optimize import minimize
 
 import raylfl
 from raylfl.api import checked
 from raylfl.config.load import load_config
+from raylfl.runtime.round.diversity import diversity_metrics
 from tests.runtime.iterates import Iterates
 
 SMALL = [
@@ -52,6 +54,16 @@ def test_diversity_is_that_of_the_dense_gradients(tmp_path):
         drift = np.square(0.003 * gradients(e, before)).sum(axis=1).mean()  # one step each, from the x before
         assert row["update/drift"] == pytest.approx(drift, rel=1e-9)
         before = x
+
+
+def test_a_client_of_weight_0_is_left_out():
+    rng = np.random.default_rng(5)
+    gradients, w = rng.normal(size=(4, 3)), np.array([0.5, 0.0, 0.3, 0.2])
+    rows = [torch.from_numpy(weight * g) for weight, g in zip(w, gradients, strict=True)]
+    found, three = diversity_metrics(rows, w), [0, 2, 3]
+    assert found == diversity_metrics([rows[i] for i in three], w[three])
+    root = np.sqrt(w @ np.square(gradients).sum(axis=1))
+    assert found["global/diversity"] == pytest.approx(root / np.linalg.norm(w @ gradients))
 
 
 def test_drift_and_consensus_are_those_of_the_dense_iterates(tmp_path):

@@ -176,13 +176,14 @@ def stop_after(r):
     return watch
 
 
-def test_the_same_machine_goes_on_from_its_own_folder_which_may_have_more(url, clean, monkeypatch):
+@pytest.mark.parametrize("named_by", [str, staging], ids=["url", "folder"])
+def test_the_same_machine_goes_on_from_its_own_folder_which_may_have_more(url, clean, monkeypatch, named_by):
     with monkeypatch.context() as broken:
         broken.setattr(Storage, "put", fails)
         with pytest.raises(Stop):
             raylfl.run(SHORT, [f"logging.dir={url}", "logging.id=it"], watch=stop_after(2))
     assert Storage(f"{url}/tiny/it").names() == [OWNER]
-    result = raylfl.resume(staging(f"{url}/tiny/it"))
+    result = raylfl.resume(named_by(f"{url}/tiny/it"))
     assert "resumed at round 3" in (result.run_dir / "log.txt").read_text()
     assert outcome(here(result.url, whole=True)) == clean
 
