@@ -45,11 +45,15 @@ def _of_world(part: Facet, metric: str, last: int) -> list[dict[str, Any]]:
     if not part.groups:
         return []
     best, rows = best_setting(part.groups, metric, last), []
+    if not np.isfinite(score(best, metric, last)):
+        return []
     for other in part.groups:
-        common = {run.seed for run in best.runs} & {run.seed for run in other.runs}
-        ours, theirs = _shared(best, other, metric, last)
-        if other is best or len(ours) < 2 or not np.isfinite(score(best, metric, last)):
+        if other is best:
             continue
+        ours, theirs = _shared(best, other, metric, last)
+        if len(ours) < 2:
+            continue
+        common = {run.seed for run in best.runs} & {run.seed for run in other.runs}
         seeds = f"{len(ours)} of {len(common)}" if len(ours) < len(common) else str(len(ours))
         row: dict[str, Any] = {"block": part.label, "pair": f"{part.names[best]} − {part.names[other]}", "seeds": seeds}
         if np.isfinite(np.concatenate(theirs)).all():
@@ -72,13 +76,13 @@ def _shared(a: Group, b: Group, metric: str, last: int) -> tuple[list[Floats], l
         if (other := others.get(run.seed)) is None:
             continue
         here, there = recent(run, metric, last), recent(other, metric, last)
-        rounds, first, second = np.intersect1d(run.rounds[here], other.rounds[there], return_indices=True)
-        if not np.isfinite(values := other.column(metric)[there]).all():
-            ours.append(run.column(metric)[here])
-            theirs.append(values)
-        elif len(rounds):
-            ours.append(run.column(metric)[here][first])
-            theirs.append(other.column(metric)[there][second])
+        values, others_values = run.column(metric)[here], other.column(metric)[there]
+        if np.isfinite(others_values).all():
+            _, first, second = np.intersect1d(run.rounds[here], other.rounds[there], return_indices=True)
+            values, others_values = values[first], others_values[second]
+        if len(values):
+            ours.append(values)
+            theirs.append(others_values)
     return ours, theirs
 
 

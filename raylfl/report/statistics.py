@@ -162,7 +162,6 @@ class PairedTest:
     """
 
     difference: Interval
-    seeds: int
     needed: int | None
 
 
@@ -182,7 +181,7 @@ def paired_test(ours: Sequence[npt.ArrayLike], theirs: Sequence[npt.ArrayLike], 
         needed = seeds_needed(mean, std)
     except BadValue:
         needed = None
-    return PairedTest(Interval(mean, mean - half, mean + half), count, needed)
+    return PairedTest(Interval(mean, mean - half, mean + half), needed)
 
 
 def _power(effect: float, seeds: int, alpha: float) -> float:
