@@ -98,7 +98,7 @@ def facts_of(experiment: Experiment) -> Facts:
     expected = planner.expected_coefficients(system, server)
     cohort = min(system.size, experiment.world.count)
     rounds = None if expected is None else _over_rounds(experiment, planner, server)
-    repeated = planner.law(system, server) == "with_replacement"
+    repeated = planner.expected_draws(system, server)[1] == "with_replacement"
     return Facts(system, steps, batch_sizes, received, expected, cohort, repeated, rounds)
 
 
@@ -131,7 +131,8 @@ def _shares(algorithm: FedAvg | FedACS, planner: Planner, system: SystemInfo, se
 
     None if they are unknown or all 0, if the number of draws is random, or if sum_i c_i may exceed 1.
     """
-    marginals, independent = planner.marginals(system, server), planner.law(system, server) == "independent"
+    marginals, law = planner.expected_draws(system, server)
+    independent = law == "independent"
     if marginals is None or (independent and (marginals % 1).any()):  # the size of the cohort is random
         return None
     expected = planner.expected_coefficients(system, server)

@@ -65,37 +65,26 @@ class Planner:
             size=e.participation.cohort_size(world) if isinstance(e.participation, Sampler) else world.count,
         )
 
-    def marginals(self, c: SystemInfo, server: ServerState) -> Floats | None:
-        """Expected draws E[s_i], [N], where s_i is how often client i is drawn in a round; None if unknown.
+    def expected_draws(self, c: SystemInfo, server: ServerState) -> tuple[Floats | None, Law | None]:
+        """(E[s_i], [N], the law of s_i), where s_i is how often client i is drawn in a round; None for what is unknown.
 
-        They follow from the participation process, or from the method's own sampling probabilities. c: the system state
-        before the round (`system`).
+        If the method samples clients, they follow from its probabilities, with replacement; otherwise from the
+        participation process. c: the system state before the round (`system`).
         """
         e = self.e
         if e.algorithm.samples_by_norm:
-            return None
-        if self._samples():
-            p = e.algorithm.probabilities(server, c)
-            if p is not None:
-                return c.size * p
-        return e.participation.marginals(e.world, c.index)
-
-    def law(self, c: SystemInfo, server: ServerState) -> Law | None:
-        """The law of a round's draws: draws with replacement if the method samples clients, else the process's law.
-
-        c: the system state before the round (`system`).
-        """
-        e = self.e
-        if e.algorithm.samples_by_norm or (self._samples() and e.algorithm.probabilities(server, c) is not None):
-            return "with_replacement"
-        return e.participation.law
+            return None, "with_replacement"
+        p = e.algorithm.probabilities(server, c) if self._samples() else None
+        if p is not None:
+            return c.size * p, "with_replacement"
+        return e.participation.marginals(e.world, c.index), e.participation.law
 
     def expected_coefficients(self, c: SystemInfo, server: ServerState) -> Floats | None:
         """The method's expected aggregation coefficients [N] (`Algorithm.expected_coefficients`); None if unknown.
 
         c: the system state before the round (`system`).
         """
-        e, law, marginals = self.e, self.law(c, server), self.marginals(c, server)
+        e, (marginals, law) = self.e, self.expected_draws(c, server)
         if marginals is None:
             return None
         if isinstance(e.participation, Independent):  # redraws of empty cohorts scale all coefficients by one factor
@@ -107,8 +96,8 @@ class Planner:
 
         c: the system state before the round (`system`).
         """
-        marginals = self.marginals(c, server)
-        return None if marginals is None else at_least_once(marginals, self.law(c, server))
+        marginals, law = self.expected_draws(c, server)
+        return None if marginals is None else at_least_once(marginals, law)
 
     def draw(self, r: int, server: ServerState) -> tuple[Draw, Floats | None]:
         """Draws the clients of round r; returns (draw, p).
