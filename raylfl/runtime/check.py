@@ -97,7 +97,10 @@ def _patience(setup: WorkerSetup) -> float | None:
 
 
 def _on_two_samples(setup: WorkerSetup) -> WorkerSetup:
-    """A copy of the setup, reduced to one client on the CPU with the first two samples that belong to a client."""
+    """A copy of the setup for one client on the CPU, with the first two samples of each set of data.
+
+    The training samples are the first two that a client owns.
+    """
     train = _try("the data's first batch cannot be made", lambda: _few(setup.train, setup.shards.indices[:2]))
     measured = {"test": setup.test, "val": setup.val}
     for kind, samples in measured.items():

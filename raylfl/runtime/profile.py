@@ -101,9 +101,9 @@ def profile(
 ) -> tuple[list[Timing], list[dict[str, Any]], tuple[Timing, StepProfile] | None]:
     """Measures rounds of this experiment under each distinct form of local work (`vectorize` and `layout`).
 
-    rounds: the number of measured rounds of each form. Returns (timings, fastest form first; rows of `kernels` for the
-    fastest form; timing and step profile of the fastest form that replays recorded steps, None if no form does).
-    Everything runs in this process, with the config's number of threads.
+    rounds: the number of measured rounds of each form. Returns three values: the timings of all forms, fastest form
+    first; the rows of `kernels` for the fastest form; and the timing and step profile of the fastest form that replays
+    recorded steps, or None if no form does. Everything runs in this process, with the config's number of threads.
     """
     rule = Candidate(experiment, "auto", "auto").form
     candidates: dict[tuple[bool, str], Candidate] = {}

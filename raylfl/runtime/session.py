@@ -45,7 +45,8 @@ class Interrupted(RaylflError):
 class Session:
     """Carries out the run of an experiment, and writes its records and checkpoints into a run directory.
 
-    fault: called at the kill points of a round, by default `kill_point()`. `stop` may be called from another thread.
+    fault: a function of (phase, round) by which tests end the process at the start of a phase; by default
+    `kill_point()`. `stop` may be called from another thread.
     """
 
     def __init__(self, experiment: Experiment, backend: Backend, run_dir: RunDirectory, fault: Fault | None = None):
@@ -64,7 +65,10 @@ class Session:
         self.messages.append(text)
 
     def stop(self) -> None:
-        """Requests a stop: after the current round, unless it is the last, `rows` saves it and raises Interrupted."""
+        """Requests a stop: `rows` saves the state after the current round and raises Interrupted.
+
+        No effect if the current round is the last one.
+        """
         self._stop.set()
 
     @property
@@ -125,8 +129,8 @@ class Session:
     def _next(self, rounds: Iterator[Done]) -> Done | None:
         """Carries out the next round and returns its records; None after the last round.
 
-        If a stop was requested, saves the state and raises Interrupted instead. If the round raises an error, saves the
-        state before it raises the error again, unless the state was already being changed by the round.
+        If a stop was requested, saves the state and raises Interrupted instead. If the round raises an error, the error
+        is raised again; the state is saved before, unless the round had already begun to change it.
         """
         state = self.federation.state
         if self._stop.is_set() and state.round < self.e.config.top.rounds:
@@ -143,8 +147,8 @@ class Session:
     def _write_down(self, metrics: Metrics, row: Row, graph_line: str | None) -> None:
         """Appends a round to the record files.
 
-        row: of participation.jsonl. graph_line: of topology.jsonl; None for methods with a server. If the record files
-        were deleted or moved, tries to save the state, then raises Displaced.
+        row: of participation.jsonl. graph_line: of topology.jsonl; None for methods with a server. If the run directory
+        or a record file was deleted, moved or changed by others, tries to save the state, then raises Displaced.
         """
         self.run_dir.append("participation.jsonl", encode_row(row))
         if graph_line is not None:

@@ -11,6 +11,6 @@ add features that it lacks:
     proposals        Optuna learns the mean over a setting's seeds; paused trials do not count as running ones
     score, table     pooled seeds, means over the last rounds, rounds to a target; Tune only has the last, best and
                      average report
-    resources        a trial that can never fit is refused at once, with the arithmetic
+    resources        a trial that can never fit is refused at once, with the needed and the available resources
     stage, trial_log one line per trial, without Tune's output, files and signal handlers in the user's process
 """

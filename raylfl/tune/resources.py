@@ -1,6 +1,6 @@
 """Resources of a trial (one bundle for its server and one for each worker), and the number of trials that fit.
 
-Ray Tune would wait for ever, with a warning, for a placement group that fits on no node; a sweep raises an error.
+Ray Tune would wait for ever, with a warning, for resources that the cluster does not have; a sweep raises an error.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def choose_workers(runtime: RuntimeConfig, clients: int, concurrent: int | None,
     """The number of workers of a trial: `runtime.workers`, or the most with which `concurrent` trials fit, or one.
 
     clients: the number of clients; a trial has at most as many workers. concurrent: the number of trials at once; None:
-    as many as fit, with one worker each, which uses the machine best. Raises BadConfig, with the arithmetic, if not
-    even one trial fits.
+    as many as fit, with one worker each, which uses the machine best. Raises BadConfig, with the needed and the
+    available resources, if not even one trial fits.
     """
     wanted = runtime.workers or 1
     if runtime.workers is None and concurrent is not None and runtime.backend == "ray":

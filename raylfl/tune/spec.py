@@ -60,7 +60,7 @@ class Sweep:
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The base config as plain values, with the first seed and the first stage's rounds, for conditions."""
+        """The base config as plain values, with the first seed and first stage's rounds; conditions refer to it."""
         return compose(self.base, [f"seed={self.seeds(0)[0]}", f"rounds={self.stages[0].rounds}"])
 
     def seeds(self, stage: int) -> list[int]:

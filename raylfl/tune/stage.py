@@ -130,7 +130,7 @@ class StageRun:
         return {"storage_path": path, "storage_filesystem": PyFileSystem(FSSpecHandler(fs))}
 
     def _fetch(self, trial: Trial) -> None:
-        """Fetches the records of a trial that another node ran from the sweep's URL, if it has one."""
+        """Fetches the records of a trial, which another node may have run, from the sweep's URL if it has one."""
         if self.mirror is not None:
             refresh(self.folder / trial.id, join(self.mirror.url, trial.id))
 

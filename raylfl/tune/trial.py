@@ -52,8 +52,8 @@ class Job:
 
     content: the content of sweep.yaml. folder: the sweep's folder. workers: the number of workers per trial. command:
     the command line of the sweep; None: that of this process. url: the sweep's URL, to which each trial copies its
-    directory; trials on different nodes then share no folder. None: no URL. here: the working directory of the sweep;
-    "": that of Ray's process.
+    directory, so that nodes need no shared folder; None: no URL. here: the working directory of the sweep; "": that of
+    Ray's process.
     """
 
     content: dict[str, Any]

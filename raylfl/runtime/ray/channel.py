@@ -64,7 +64,7 @@ class Channel:
         return [-1 if h is None else next(place) for h in handles], there
 
     def left(self, task: Task) -> list[Handle]:
-        """The handles of the new states that a task's clients have stored on their worker; empty if none are stored."""
+        """Handles of the new client states that a worker has stored at the end of a task; empty if none are stored."""
         return [HeldState(client, task.round + 1) for client in task.clients] if self.keeps and self.held else []
 
     def stored(self, states: Sequence[Any]) -> list[Any]:

@@ -160,9 +160,9 @@ class CohortInFlight:
 
 
 def in_tree_order(tasks: Sequence[Task]) -> list[int] | None:
-    """The order of tasks in which neighbours are added first when the round's uploads are summed in a tree.
+    """The numbers of the tasks, ordered by the positions of their clients in the tree that sums the round's uploads.
 
-    None if uploads are not added up by workers.
+    Uploads that are neighbours in this order are added up first. None if workers do not add up uploads.
     """
     plan = tasks[0].sums if tasks else None
     if plan is None:
@@ -173,11 +173,10 @@ def in_tree_order(tasks: Sequence[Task]) -> list[int] | None:
 
 
 def shares(loads: Sequence[int], workers: int, order: Sequence[int] | None = None) -> list[Share]:
-    """Divides the tasks into at most one share per worker: the numbers of the tasks in one call, in ascending order.
+    """Divides the tasks into at most one share per worker; a share has the numbers of the tasks of one call, ascending.
 
-    loads: the load of each task. order: from `in_tree_order`. Shares are ranges of `order` if this is possible with
-    loads of at most 1.05 times the largest load of `even_shares`. Otherwise, or if order is None, they are
-    `even_shares`.
+    loads: the load of each task. order: from `in_tree_order`. Shares are ranges of `order` if no load of a share then
+    exceeds 1.05 times the largest load in `even_shares`. Otherwise, or if `order` is None, they are the `even_shares`.
     """
     even = even_shares(loads, workers)
     if order is None:
@@ -194,7 +193,10 @@ def shares(loads: Sequence[int], workers: int, order: Sequence[int] | None = Non
 
 
 def even_shares(loads: Sequence[int], workers: int) -> list[Share]:
-    """Shares of about equal load: each task, largest first, is given to the least loaded share; each is sorted."""
+    """Divides the tasks into shares of about equal load, each with its task numbers in ascending order.
+
+    Each task, largest first, is added to the share that has the smallest load at that time.
+    """
     heap = [(0, w) for w in range(workers)]
     dealt: list[Share] = [[] for _ in range(workers)]
     for k in sorted(range(len(loads)), key=lambda k: -loads[k]):

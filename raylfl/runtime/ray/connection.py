@@ -192,8 +192,8 @@ def _unusable(folder: Path) -> str | None:
 def store_bytes(runtime: RuntimeConfig) -> tuple[int, list[str]]:
     """(bytes of Ray's object store, lines for the user if shared memory is too small and Ray uses the disk).
 
-    The default is 0.3 of the machine's memory, but at most 0.9 of the free shared memory. It is allocated when it is
-    used. The data, two rounds of uploads and the client states should fit, because Ray spills other objects to disk.
+    The default is 0.3 of the machine's memory, but at most 0.9 of the free shared memory; memory is allocated only when
+    it is used. The data, two rounds of uploads and the client states should fit: Ray spills what does not fit to disk.
     """
     import psutil
 

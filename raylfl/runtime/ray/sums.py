@@ -44,9 +44,10 @@ class Part:
 def fetch(channel: Channel, parts: Sequence[Part], count: int) -> tuple[list[list[SubtreeSums]], list[int]]:
     """Fetches partial sums to the server; returns (the sums, the tasks whose sums were lost with their node).
 
-    If no part is larger than `direct_bytes`, all parts are fetched one by one. Otherwise workers join the parts on
-    their node first, and parts that could not be joined are fetched one by one. count: the number of rows of a whole
-    sum.
+    If no vector is larger than `direct_bytes`, all parts are fetched one by one. Otherwise workers join the parts on
+    their node first. If vectors are at least twice as large, several nodes then divide the columns, unless nodes must
+    not receive each other's uploads (`Channel.apart`). Parts that could not be joined are fetched one by one. count:
+    the number of rows of a whole sum.
     """
     longest, nodes = max((part.width for part in parts), default=0) * FLOAT, by_node(parts)
     if longest <= direct_bytes():

@@ -153,9 +153,10 @@ class Checkpoints:
     # -- reading ---------------------------------------------------------------------------------------------
 
     def newest(self, backend: Backend, fresh: FederationState) -> FederationState | None:
-        """Loads the state in the newest intact checkpoint, client states into the backend; None if there is none.
+        """Loads the newest intact checkpoint; returns its state, or None if there is no such checkpoint.
 
-        fresh: the state before round 0, whose keys and shapes the loaded state must have. Rows written after the
+        The client states are loaded into the backend, and the returned state has their handles. fresh: the state before
+        round 0, whose keys and shapes the loaded state must have. Rows written after the
         checkpoint are removed from the record files, and damaged checkpoints are renamed. Raises BadConfig if the
         definition of the run has changed.
         """

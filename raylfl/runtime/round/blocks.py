@@ -311,9 +311,10 @@ class Blocks:
     def _info(self, mixing: Mixing, working: int, measures: Sequence[Measure]) -> Info:
         """The algorithm's metrics of a round, from the measures of all blocks.
 
-        consensus_error and tracking_error are root mean square distances of the nodes' rows from their mean: of the
-        parameters, and of the tracked variable of gradient tracking. components and spectral_gap are properties of the
-        round's graph and mixing matrix. working: the number of working nodes; above SPECTRUM, spectral_gap is left out.
+        consensus_error is the root mean square distance of the nodes' parameters from their mean. tracking_error is the
+        same distance for the variable of gradient tracking, and is left out for other methods. components and
+        spectral_gap are properties of the round's graph and mixing matrix. working: the number of nodes that take part
+        in the round; if there are more than SPECTRUM, spectral_gap is left out.
         """
         counts = [m.nodes for m in measures]
         info = {"consensus_error": spread(counts, [m.parameters or m.x for m in measures])}

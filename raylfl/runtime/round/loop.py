@@ -270,10 +270,10 @@ class Federation:
 
 
 def _mean_moments(rows: Tensor, received: Round, before: Tensor) -> Tensor:
-    """The mean [m] of the received clients' optimizer states, over the clients that took a local step.
+    """The mean [m] of the received clients' optimizer states, weighted by the importance weights w_i.
 
-    rows: the states [R, m], weighted by the importance weights w_i. A single row, as in a ring, is copied. before: the
-    state [m] to return if no client took a step.
+    Clients without a local step do not count. rows: the states [R, m]; a single row, as in a ring, is copied. before:
+    the state [m] to return if no client took a step.
     """
     if len(rows) == 1:
         return rows[0].clone()

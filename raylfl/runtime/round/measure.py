@@ -277,7 +277,7 @@ class Measurements:
         return loss.then(measured)
 
     def _inconsistency(self, r: int, server: ServerState) -> dict[str, float]:
-        """Metric `inconsistency/chi2` = chi2(w || Omega) of round r (FedACS, Theorem 2).
+        """Metric `inconsistency/chi2`: the chi-square divergence chi2(w || Omega) of round r (FedACS, Theorem 2).
 
         w: the importance weights. Omega: the weights of the objective that the method really minimises. If the data's
         optimum is known for arbitrary weights, `inconsistency/predicted_distance` is included. Empty in a replay, and

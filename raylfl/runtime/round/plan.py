@@ -250,7 +250,7 @@ class Planner:
         return a_norm(steps, self.e.rule, lr, self.e.algorithm.proximal)
 
     def _failure_varies(self, r: int) -> bool:
-        """Whether the failure probabilities can change from round to round; in a replay, whether row r has them."""
+        """Whether the failure probabilities can change from round to round, or row r of a replayed trace has them."""
         return self.e.link.varies or bool(self.replayed and "q" in self.replayed.row(r))
 
     def _failure(self, r: int, clients: Ints) -> Floats:

@@ -149,7 +149,7 @@ class Backend(Executor):
         return {"backend": type(self).__name__, "workers": self.workers}
 
     def put_states(self, states: Mapping[int, State], rounds: int) -> dict[int, Handle]:
-        """Client -> handle of its state, for states from a checkpoint after `rounds` rounds."""
+        """Stores client states from a checkpoint after `rounds` rounds; returns client -> handle of its state."""
         return {client: self.put(state) for client, state in states.items()}
 
     def load_states(self, path: Path, clients: set[int], rounds: int) -> dict[int, Handle] | None:

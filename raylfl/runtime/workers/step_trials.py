@@ -84,7 +84,7 @@ class StepTrials:
     def one_by_one(self, by_hand: bool) -> str | None:
         """The reason why clients run one by one; None if several clients run in one vectorised call.
 
-        by_hand: as in `vectorized`.
+        by_hand: whether batched matrix products may replace vmap.
         """
         algorithm, setup = self.algorithm, self.setup
         if algorithm.cut is not None or algorithm.topology.sequential:
