@@ -167,7 +167,10 @@ def resume(
 
 
 def saved(folder: Path, overrides: Sequence[str], trust: bool, objects: Objects) -> tuple[Config, Config]:
-    """(the config saved in a run directory, the same config with these overrides and objects). Raises BadConfig."""
+    """Returns two configs: the one saved in a run directory, and the same with these overrides and objects.
+
+    trust: whether missing objects may be loaded from objects.pkl, as in `resume`. Raises BadConfig.
+    """
     if not (folder / "config.yaml").is_file():
         raise BadConfig(f"{folder} is not a run directory: it has no config.yaml")
     again = _given_again(folder, trust, objects)

@@ -108,7 +108,7 @@ def _seeds(text: str | None) -> list[int]:
 def _write_report(paths: Sequence[Path], out: Path, **choices: Any) -> None:
     """Writes the report of these runs into the folder `out`, and prints the report's main tables.
 
-    choices: of `raylfl.report.page.content_of`.
+    choices: keyword arguments of `raylfl.report.page.content_of`, such as `target`.
     """
     from raylfl.console import print_table, say, shown, working
     from raylfl.report.page import content_of, shown_tables, write_page

@@ -114,10 +114,11 @@ def _measured_on(data: Any, kind: str, transform: Any, warnings: list[str]) -> S
 
 
 def _offered(data: Any, kind: str, warnings: list[str]) -> tuple[Any, Collate | None]:
-    """(data set, collate function) of the data `kind`: train, test or val; None if not defined.
+    """Returns the data set and the collate function for `kind` (train, test or val), each None if it is not defined.
 
-    Both come from `<kind>_dataset` and `collate_fn`, or from the DataLoader that `<kind>_dataloader` returns.
-    warnings: extended in place if the sampler of this loader is not used.
+    The data set is `<kind>_dataset`, or else that of the DataLoader which `<kind>_dataloader` returns. The collate
+    function is `collate_fn`, or else that of the DataLoader if the data set comes from it. warnings: extended in place
+    if the training loader has its own sampler, which is not used.
     """
     collate = getattr(data, "collate_fn", None)
     dataset = _attribute(data, f"{kind}_dataset")
@@ -177,7 +178,10 @@ def _attribute(data: Any, name: str) -> Any:
 
 
 def _labels(targets: Any, count: int, name: str) -> Ints:
-    """The labels in `targets` of the data class `name`, int64 [count]; raises BadConfig unless they are integers."""
+    """The labels in `targets` of the data class `name`, int64 [count].
+
+    Raises BadConfig unless `targets` has one integer for each of the `count` training samples.
+    """
     labels = np.asarray(targets)
     if labels.shape != (count,) or not np.issubdtype(labels.dtype, np.integer):
         raise BadConfig(

@@ -58,7 +58,7 @@ class DataMissing(BadConfig):
 
 
 class NonFinite(RaylflError):
-    """The error for a loss, an update or parameters of the server that are not finite."""
+    """The error for a non-finite loss or update, or for non-finite parameters of the server."""
 
 
 class ClientFailed(RaylflError):
@@ -74,9 +74,10 @@ def own_code(error: BaseException) -> str:
 
 
 def note_own_code(error: BaseException) -> None:
-    """Adds a note with the line of the user's code that raised the error, unless it has one or there is no such line.
+    """Adds a note with the line of the user's code that raised the error, if there is such a line and no note yet.
 
-    Unlike its traceback, the notes of an error are pickled with it.
+    Unlike its traceback, the notes of an error are pickled with it. A RaylflError gets no note: its message is for the
+    user already.
     """
     if not isinstance(error, RaylflError) and not is_noted(error) and (place := own_code(error)):
         error.add_note(f"{NOTE}{place}")

@@ -181,7 +181,9 @@ def samples_of(source: DataSource) -> Samples:
 
 
 def check_algorithm(config: Config, world: RunContext, merged: bool) -> list[str]:
-    """Warnings about violated assumptions of the algorithm. Raises BadConfig if the algorithm cannot run.
+    """Warnings about assumptions of the algorithm that the config violates, and about options without effect.
+
+    Raises BadConfig if the algorithm cannot run.
 
     merged: whether a single client trains on the data of all clients.
     """

@@ -132,7 +132,7 @@ def fitting(hint: Any, value: Any) -> Any:
 
 
 def json_schema(hint: Any) -> dict[str, Any]:
-    """The JSON schema of a declared type; {} (anything) if a schema cannot express it."""
+    """The JSON schema of a declared type; {}, which allows any value, for a dataclass."""
     return {} if is_dataclass(hint) else _adapter(hint).json_schema()
 
 

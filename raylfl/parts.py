@@ -81,7 +81,7 @@ class WorkerSetup:
 
     @property
     def trial(self) -> Ints:
-        """The indices of two samples for a trial step: the first samples of clients that this process can read."""
+        """The indices of two training samples for a trial step, among the samples that this process can read."""
         return (self.shards.indices if self.train.owned is None else self.train.owned)[:2]
 
     def fresh_state(self, initial: Initial) -> State:

@@ -135,9 +135,10 @@ class Registry(Generic[T]):
         return [plugin for name, found in plugins(self.kind).items() if name in own for plugin in found]
 
     def _plugin(self, found: list[Plugin]) -> Entry[T]:
-        """The entry of the plug-ins `found`, which have one name.
+        """The entry for a name that plug-ins declare.
 
-        Its `load` raises BadValue if there are several plug-ins, or if the class cannot be imported or used.
+        found: the plug-ins of this name, usually one. The entry's `load` raises BadValue if there are several, or if
+        the class cannot be imported or used.
         """
         name, origin = found[0].name, " and ".join(plugin.origin for plugin in found)
 

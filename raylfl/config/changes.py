@@ -14,7 +14,7 @@ from raylfl.errors import BadConfig
 
 
 def defining(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a resolved config on which a run's results depend: keys with plain JSON values."""
+    """The keys of a resolved config that a resumed run must keep (`identity`), with values converted to plain JSON."""
     kept: dict[str, Any] = json.loads(json.dumps(identity(resolved, of="resume"), default=str))
     return kept
 

@@ -38,7 +38,7 @@ def config_schema() -> Schema:
 def keys_schema(cls: type, **more: Schema) -> Schema:
     """The schema of a group of keys, from the fields of a dataclass.
 
-    more: schemas by key, of further keys or in place of the field's schema.
+    more: key -> schema, for keys that are no fields, or in place of the schema of a field.
     """
     hints = hints_of(cls)
     return _object({key: hints[name] for key, name in keys_of(cls).items()}, (cls.__doc__ or "").strip(), **more)

@@ -136,7 +136,7 @@ def tree(items: Iterable[tuple[KeyPath, Any]]) -> dict[str, Any]:
 def _spread(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
     """Splits a mapping at a key path in `MERGED` into (path, value) pairs, one per key, recursively.
 
-    Any other value is one pair, except null for a whole group, which is none. A string at a key path in `NAMED` becomes
+    Any other value gives one pair, but null for a whole group gives no pair. A string at a key path in `NAMED` becomes
     the value of the key `name`.
     """
     if path in NAMED and isinstance(value, str):

@@ -56,10 +56,10 @@ def _parsed(text: str) -> Any:
 
 
 def _checked_size(node: yaml.Node | None, known: dict[int, int], depth: int) -> int:
-    """The number of values in a node, with aliases expanded. Raises YAMLError beyond MAX_VALUES or the depth.
+    """The number of values in a node, with aliases expanded.
 
-    It also raises YAMLError for a duplicate key. known: id of a node -> its number of values, for the nodes counted so
-    far; extended in place. depth: the number of nested levels that are allowed.
+    Raises YAMLError if there are more than MAX_VALUES, if lists and mappings are nested deeper than `depth`, or if a
+    key occurs twice. known: id of a node -> its number of values, for the nodes counted so far; extended in place.
     """
     if not isinstance(node, yaml.CollectionNode):
         return 1

@@ -19,7 +19,7 @@ class RuntimeConfig(Options):
 
     In a run without failures no key changes the result except for its rounding. The rounding depends on `threads`,
     `precision`, `micro_cohort`, `vectorize`, `layout`, `compile` and the device. It also depends on `placement` if
-    clients of the other placement are vectorised.
+    clients that are not pinned are vectorised: pinned clients run one by one.
     """
 
     backend: Annotated[Literal["ray", "local"], Doc("local: the same code in the calling process")] = "ray"
