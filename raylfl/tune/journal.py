@@ -116,7 +116,7 @@ class Journal:
 
 
 def _entries(path: Path) -> tuple[list[tuple[str, Trial | End]], list[int]]:
-    """The entries of a journal file as (pairs of trial id and entry, in order; numbers of the damaged lines)."""
+    """Reads a journal file; returns its entries in order, as pairs (trial id, entry), and numbers of damaged lines."""
     found = read_rows(path)
     entries = {number: _entry(row) for number, row in zip(found.numbers, found.rows, strict=True)}
     bad = [number for number, entry in entries.items() if entry is None]

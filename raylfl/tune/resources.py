@@ -59,7 +59,7 @@ def _whole_shares(node: Bundle, share: float) -> Bundle:
 
 
 def choose_workers(runtime: RuntimeConfig, clients: int, concurrent: int | None, nodes: Sequence[Bundle]) -> int:
-    """The number of workers of a trial: `runtime.workers`, or the most with which `concurrent` trials fit, or one.
+    """The number of workers of a trial: `runtime.workers`, else the most with which `concurrent` trials fit, or 1.
 
     clients: the number of clients; a trial has at most as many workers. concurrent: the number of trials at once; None:
     as many as fit, with one worker each, which uses the machine best. Raises BadConfig, with the needed and the

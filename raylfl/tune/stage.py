@@ -153,7 +153,10 @@ class StageRun:
         return run is not None and run.complete(trial.rounds)
 
     def _earlier(self) -> Iterator[tuple[dict[str, Any], list[tuple[int, float]], str]]:
-        """The trials that have run, as (fields of the trial, pairs (rounds done, score), final state or "")."""
+        """Yields (fields, scores, state) of each trial that has run, as arguments of `SettingAsha.replay`.
+
+        scores: pairs (rounds done, score). state: the final state, or "" if the trial has not ended.
+        """
         for trial in self.journal.of_stage(self.index):
             if is_run(self.folder / trial.id):
                 running = Running(self.sweep.score, trial.rounds)

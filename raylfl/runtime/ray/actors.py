@@ -50,7 +50,7 @@ def unpack(packed: Packed) -> State:
 
 
 def pack_sums(sums: Sequence[SubtreeSums]) -> list[Any]:
-    """Converts partial sums, given for each weighted sum of a round, to numpy arrays like `pack`."""
+    """Converts the partial sums of each weighted sum of a round to numpy arrays."""
     return [{node: row.numpy() for node, row in term.items()} for term in sums]
 
 
@@ -190,7 +190,7 @@ class WorkerActor:
     def join(self, shared: list[Any], count: int, *parts: list[Any]) -> list[Any]:
         """Adds up the partial sums of several calls as far as the summation order allows; returns packed partial sums.
 
-        parts: the packed partial sums of each call. count: the number of rows of a whole sum.
+        parts: the packed partial sums of each call. count: the number of uploads in a complete sum.
         """
         return pack_sums(joined([unpack_sums(part) for part in parts], count))
 

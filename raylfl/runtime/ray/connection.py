@@ -161,7 +161,7 @@ def start(runtime: RuntimeConfig) -> list[str]:
 
 
 def ray_folder() -> tuple[Path | None, list[str]]:
-    """(folder for Ray's sockets and logs, or None for Ray's default; lines for the user if it is not the default).
+    """Chooses the folder for Ray's sockets and logs; returns it (None: Ray's default), and lines for the user about it.
 
     The default is not used if it cannot be written or is too long: the path of a Unix socket has at most 107 bytes on
     Linux, of which Ray needs 66 below its folder. Raises BadConfig if no folder can be used.
@@ -190,7 +190,7 @@ def _unusable(folder: Path) -> str | None:
 
 
 def store_bytes(runtime: RuntimeConfig) -> tuple[int, list[str]]:
-    """(bytes of Ray's object store, lines for the user if shared memory is too small and Ray uses the disk).
+    """Returns the size of Ray's object store in bytes, and lines for the user if Ray must keep objects on disk.
 
     The default is 0.3 of the machine's memory, but at most 0.9 of the free shared memory; memory is allocated only when
     it is used. The data, two rounds of uploads and the client states should fit: Ray spills what does not fit to disk.

@@ -22,7 +22,7 @@ Resources = dict[str, float]  # of a node or a bundle: CPU, GPU, memory, custom 
 def count_workers(runtime: RuntimeConfig, clients: int, nodes: Sequence[Resources]) -> int:
     """The number of worker actors of a run: `runtime.workers`, or if it is null as many as fit, at most one per client.
 
-    nodes: the resources of each node. Raises BadConfig if they are too few.
+    nodes: the resources of each node. Raises BadConfig if they do not suffice.
     """
     fit, wanted, share = workers_that_fit(runtime, nodes), runtime.workers or 1, runtime.gpus_per_worker
     if fit < wanted:
@@ -43,7 +43,7 @@ def count_workers(runtime: RuntimeConfig, clients: int, nodes: Sequence[Resource
 def nodes_of_workers(runtime: RuntimeConfig, setup: WorkerSetup, nodes: Sequence[Resources]) -> tuple[str | None, ...]:
     """For each worker, the custom resource that names the nodes on which it must run, or None for any node.
 
-    nodes: the resources of each node. Raises BadConfig if a named node is missing, or resources for the workers.
+    nodes: the resources of each node. Raises BadConfig if a named node is missing, or if the resources do not suffice.
     """
     names = sorted(set(setup.nodes or ()))
     missing = [name for name in names if not any(name in node for node in nodes)]
@@ -107,9 +107,9 @@ def check_resources(runtime: RuntimeConfig, clients: int) -> None:
 
 
 def resources_here() -> list[Resources]:
-    """The resources for workers of each node of the cluster.
+    """The resources that each node of the cluster has for workers.
 
-    In a placement group, those of each bundle of the group, without what this process reserves of the first bundle.
+    In a placement group: the resources of each of its bundles, less what this process has reserved in the first one.
     """
     import ray
 

@@ -47,7 +47,7 @@ def fetch(channel: Channel, parts: Sequence[Part], count: int) -> tuple[list[lis
     If no vector is larger than `direct_bytes`, all parts are fetched one by one. Otherwise workers join the parts on
     their node first. If vectors are at least twice as large, several nodes then divide the columns, unless nodes must
     not receive each other's uploads (`Channel.apart`). Parts that could not be joined are fetched one by one. count:
-    the number of rows of a whole sum.
+    the number of uploads in a complete sum.
     """
     longest, nodes = max((part.width for part in parts), default=0) * FLOAT, by_node(parts)
     if longest <= direct_bytes():
@@ -69,7 +69,7 @@ def _by_columns(channel: Channel, nodes: Sequence[Sequence[Part]], pieces: int, 
     """The joined partial sums of several nodes; None if a worker or an object was lost.
 
     nodes: the parts of each node. pieces: the number of ranges of columns, each completed on a different node. count:
-    the number of rows of a whole sum.
+    the number of uploads in a complete sum.
     """
     cuts = [Call("columns", (count, pieces, *references(own)), 1 + pieces) for own in nodes]
     cut = _answers(channel, nodes, cuts)

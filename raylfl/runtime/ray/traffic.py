@@ -26,8 +26,8 @@ class Traffic:
     bytes, does not.
 
     here: the server's node. sent, received: bytes to and from workers. between_nodes: bytes sent from one cluster node
-    to another: in calls, in results, and as objects of which the node of a call has no copy, by Ray's record of
-    objects. The samples that are sent at the start of a run are not counted.
+    to another in calls, in results, and as objects of which the node of a call has no copy according to Ray. The
+    samples that are sent at the start of a run are not counted.
     """
 
     here: str | None = None

@@ -156,9 +156,8 @@ class Checkpoints:
         """Loads the newest intact checkpoint; returns its state, or None if there is no such checkpoint.
 
         The client states are loaded into the backend, and the returned state has their handles. fresh: the state before
-        round 0, whose keys and shapes the loaded state must have. Rows written after the
-        checkpoint are removed from the record files, and damaged checkpoints are renamed. Raises BadConfig if the
-        definition of the run has changed.
+        round 0, whose keys and shapes the loaded state must have. Rows written after the checkpoint are removed from
+        the record files, and damaged checkpoints are renamed. Raises BadConfig if the run's definition has changed.
         """
         for leftover in self.folder.glob(".round_*.tmp"):  # left by a killed process
             discard(leftover)

@@ -111,7 +111,7 @@ def read(folder: Path) -> KeptObjects:
 
 
 def _pickled(value: Any) -> tuple[bytes | None, str | None]:
-    """(the pickled object, None if it cannot be pickled; the reason why it cannot, None if it can)."""
+    """Pickles an object; returns (its bytes, None) or, if it cannot be pickled, (None, the reason)."""
     import cloudpickle
 
     memory = _Limited()

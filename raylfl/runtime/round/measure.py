@@ -317,10 +317,10 @@ def _distances(models: torch.Tensor, point: torch.Tensor) -> Floats:
 
 
 def summary(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
-    """The metrics of a round from its evaluations: name of the evaluation -> metric -> value.
+    """The metrics of a round from its evaluations, named `evaluation/metric`.
 
-    They are named `name/metric`. Evaluations on single clients (named `client i`) give only fairness metrics, if all of
-    them measure an accuracy.
+    measured: name of an evaluation -> metric -> value. Evaluations on single clients (named `client i`) give only the
+    metrics of `fairness`, and these only if all of them measure an accuracy.
     """
     out: dict[str, float] = {}
     per_client = []
@@ -335,7 +335,10 @@ def summary(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
 
 
 def of_single_clients(measured: Mapping[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    """The metrics of evaluations on single clients (`client i`): clients/metric -> client -> value."""
+    """The metrics of evaluations on single clients, as `clients/metric` -> client -> value.
+
+    measured: name of an evaluation -> metric -> value; evaluations on single clients are named `client i`.
+    """
     out: dict[str, dict[str, float]] = {}
     for name, found in measured.items():
         if name.startswith("client "):

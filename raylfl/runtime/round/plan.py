@@ -213,8 +213,8 @@ class Planner:
     def row(self, r: Round) -> Row:
         """The row of participation.jsonl for round r.
 
-        It includes the sampling probabilities p [N] if the method samples clients itself. It includes the probability
-        q_i of each client that its upload is lost, [N], if these probabilities change over time.
+        It includes the sampling probabilities p [N] if the method samples clients itself, and the probabilities q [N]
+        that an upload of each client is lost if these change over time.
         """
         q = self._failure(r.index, self.everyone) if self._failure_varies(r.index) else None
         return make_row(r.index, r.cohort, r.draws, r.received, r.steps, r.probabilities, q)

@@ -40,50 +40,36 @@ class Average:
 
 @dataclass
 class FederationState:
-    """The state of a run between two rounds, which the next round needs and a checkpoint stores.
+    """The state of a run between two rounds, which the next round needs and a checkpoint stores."""
 
-    round: the number of finished rounds; server: the algorithm's server state; buffers: the server's values of the
-    module's buffers [b]; clients: client -> handle of its state, for clients that have one; changed: clients whose
-    state is newer than the last checkpoint; costs: totals of all rounds; seconds: the simulated (virtual) duration of
-    all rounds; computation_seconds: the same without communication; last_finite_loss: the newest finite mean training
-    loss of a round, nan if there is none; moments: the state of the local optimizer [m], empty unless it is averaged
-    over clients; average: the mean of iterates, None if the run does not measure it; links: floats along each link,
-    None if they were not counted from the first round on.
-    """
-
-    round: int
-    server: ServerState
-    buffers: Tensor
-    clients: dict[int, Handle] = field(default_factory=dict)
-    changed: set[int] = field(default_factory=set)
-    costs: Costs = field(default_factory=Costs)
-    seconds: float = 0.0
-    computation_seconds: float = 0.0
-    last_finite_loss: float = float("nan")
+    round: int  # number of finished rounds
+    server: ServerState  # the algorithm's server state
+    buffers: Tensor  # the server's values of the module's buffers [b]
+    clients: dict[int, Handle] = field(default_factory=dict)  # client -> handle of its state, if it has one
+    changed: set[int] = field(default_factory=set)  # clients whose state is newer than the last checkpoint
+    costs: Costs = field(default_factory=Costs)  # totals of all rounds
+    seconds: float = 0.0  # simulated (virtual) duration of all rounds
+    computation_seconds: float = 0.0  # the same without communication
+    last_finite_loss: float = float("nan")  # newest finite mean training loss of a round; nan: none
+    # the state of the local optimizer [m], empty unless it is averaged over clients
     moments: Tensor = field(default_factory=lambda: torch.empty(0))
-    average: Average | None = None
-    links: Links | None = field(default_factory=Links)
+    average: Average | None = None  # mean of the iterates; None: not measured
+    links: Links | None = field(default_factory=Links)  # floats along each link; None: not counted from round 0 on
 
 
 @dataclass
 class RoundResult:
     """The result of the local work of a round, as the server receives it.
 
-    An upload is dropped if its client failed or returned non-finite values. round: the planned round, in which dropped
-    uploads do not count as received; reports: reports of all clients that trained; uploads: name -> rows of the
-    received clients in cohort order (in a ring, one row from the last of them); client_states: handles of the received
-    clients' new states; up_floats: floats of one client's upload (on a graph: that a node sends along one edge);
-    events: one line for each dropped upload; worked: the nodes' local work, None for methods with a server; metrics:
-    metrics that were computed from the nodes' states; sums: name -> weighted sum of the uploads, for uploads that
-    workers added up; None if all uploads are rows.
+    An upload is dropped if its client failed or returned non-finite values.
     """
 
-    round: Round
-    reports: ClientReports
-    uploads: State
-    client_states: list[Handle]
-    up_floats: int
-    events: list[str] = field(default_factory=list)
-    worked: Worked | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
-    sums: State | None = None
+    round: Round  # the planned round, in which dropped uploads do not count as received
+    reports: ClientReports  # of all clients that trained
+    uploads: State  # name -> rows of the received clients in cohort order; in a ring, one row from the last of them
+    client_states: list[Handle]  # handles of the received clients' new states
+    up_floats: int  # floats of one client's upload; on a graph, those that a node sends along one edge
+    events: list[str] = field(default_factory=list)  # one line for each dropped upload
+    worked: Worked | None = None  # the nodes' local work; None for methods with a server
+    metrics: dict[str, float] = field(default_factory=dict)  # computed from the nodes' states
+    sums: State | None = None  # name -> weighted sum of uploads that workers added up; None: all uploads are rows

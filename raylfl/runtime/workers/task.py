@@ -203,8 +203,8 @@ class ClientReports:
 class PartialSums:
     """The uploads of some tasks, added up as far as the summation order of the round's `SumPlan` allows.
 
-    sums: for each weighted sum of the plan, the sums of subtrees; widths: the number of floats in each of one client's
-    uploads, by name.
+    sums: for each weighted sum of the plan, the sums over subtrees of the tree in which uploads are added; widths: name
+    of an upload -> its number of floats for one client.
     """
 
     sums: list[SubtreeSums]
@@ -246,5 +246,5 @@ def add_up(results: Sequence[TaskResult]) -> None:
 
 
 def widths(uploads: State) -> dict[str, int]:
-    """The number of floats in each of one client's uploads, by name."""
+    """Name of an upload -> its number of floats for one client."""
     return {name: rows[0].numel() for name, rows in uploads.items()}
