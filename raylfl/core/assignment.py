@@ -66,9 +66,9 @@ def _rejected(worker: Ints, load: np.ndarray, mean: float) -> Bools:
     """A mask of the clients that their workers refuse.
 
     worker, load: the worker and the samples of each client, sorted by worker and falling score. mean: the mean load of
-    all workers. A worker with the mean load or more refuses the first client with which its load would exceed 1.05
-    times the mean, and all clients after it. A worker below the mean load refuses no client, and therefore each client
-    finds a worker.
+    all workers. A worker accepts clients in this order while the accepted ones give it less than the mean load. After
+    that, it refuses the first client with which its load would exceed 1.05 times the mean, and all clients after it. A
+    worker below the mean load refuses no client, and therefore each client finds a worker.
     """
     start = np.flatnonzero(np.diff(worker, prepend=-1))
     lengths = np.diff(start, append=len(worker))

@@ -37,7 +37,7 @@ def at_least_once(marginals: Floats, law: Law | None) -> Floats | None:
 
 
 def fixed_set(received: Floats, law: Law | None) -> bool:
-    """Whether the set of received clients is not random; False for draws with replacement or of an unknown law.
+    """Whether it is certain which clients are received; False for draws with replacement or of an unknown law.
 
     received: the expected number of received draws of each client [N].
     """

@@ -113,6 +113,6 @@ class FlatModule:
 
 
 def owners_of_buffers(module: nn.Module) -> Iterator[tuple[str, dict[str, Tensor | None]]]:
-    """(name, dict of the submodule that holds it) of each buffer, in the order of `module.buffers()`."""
+    """Yields, for each buffer, its name and the submodule's dict that stores it, in the order of `module.buffers()`."""
     for name, _ in module.named_buffers():
         yield name, module.get_submodule(name.rpartition(".")[0])._buffers

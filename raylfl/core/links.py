@@ -78,7 +78,7 @@ class Links:
 
     @staticmethod
     def of_columns(columns: Mapping[str, NDArray[np.generic]]) -> Links:
-        """The totals with the arrays of `columns`. Raises ValueError for invalid arrays."""
+        """The totals from the arrays that the method `columns` returned. Raises ValueError for invalid arrays."""
         found = Links(**{name: np.asarray(values) for name, values in columns.items()})
         lengths = {len(values) for values in found.columns().values()}
         kinds = [values.dtype for values in found.columns().values()]

@@ -172,9 +172,9 @@ def _tally(
 ) -> tuple[Floats, Floats, Floats]:
     """(mean losses, last finite losses, numbers of sample gradients) of the clients, [C] each.
 
-    The two losses are nan for a client without any. steps: K_i, in falling order. losses, samples: for each local step,
-    the losses and batch sizes of the clients that took it, which are the first ones. first: the number of sample
-    gradients of each client before the local steps.
+    The mean loss is nan for a client without local steps, and the last finite loss for a client without finite losses.
+    steps: K_i, in falling order. losses, samples: for each local step, the losses and batch sizes of the clients that
+    took it, which are the first ones. first: the number of sample gradients of each client before the local steps.
     """
     total, last, seen = np.zeros(len(steps)), np.full(len(steps), np.nan), np.array(first, dtype=np.float64)
     values = torch.cat(list(losses)).double().cpu().numpy() if losses else total[:0]

@@ -10,9 +10,9 @@ states the family that its proof needs:
 
 A node that does not work in a round neither computes nor sends. Weights are computed from the graph of the working
 nodes, and in every round the rows and columns of the matrix have the sums of its family. For `doubly`, an undirected
-edge counts if both of its messages arrive. On a directed graph every node has as many edges in as out, and W is doubly
-stochastic if every message arrives. In other rounds, the two ends of each edge whose message arrives exchange their
-vectors in both directions, at half the edge's weight.
+edge counts if both of its messages arrive. On a directed graph with as many edges into each node as out of it, W is
+doubly stochastic in rounds in which all nodes work and all messages arrive. In other rounds, the two ends of each edge
+whose message arrives exchange their vectors in both directions, at half the edge's weight.
 
 Sources: Metropolis weights, Xiao, Boyd & Lall, IPSN 2005; exchanges in pairs, Boyd et al., IEEE Trans. IT 2006.
 """

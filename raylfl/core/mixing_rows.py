@@ -1,4 +1,4 @@
-"""Products of rows of a mixing matrix with the vectors of nodes, with bits that depend on the matrix only."""
+"""Products of rows of a mixing matrix with the nodes' vectors; the bits of one row do not depend on the others."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ class MixingRows:
         """The new rows [T, ...] from the rows [S, ...], given as one tensor or as several consecutive tensors.
 
         The order of the sum for a target depends on its row of the mixing matrix only. If `dense`, it is the order of a
-        matrix-vector product. Otherwise, sums in single precision use fused multiply-adds, the target's own row first;
-        in double precision, and if all weights are 1, rows are added pairwise as in `raylfl.core.reduce.tree_sum`.
+        matrix-vector product. Otherwise, sums in single precision use fused multiply-adds, the target's own row first.
+        In double precision, and for a target with several neighbours that all have weight 1, the neighbours' rows are
+        added pairwise as in `raylfl.core.reduce.tree_sum`.
         """
         return self.mixed(pieces, [len(self.own)], all_cores=False)[0]
 
@@ -126,7 +127,10 @@ class MixingRows:
         return mixed
 
     def over(self, order: Ints) -> MixingRows:
-        """These rows, with the same bits, for calls with rows in another order: row k is the former row order[k]."""
+        """The same products, with the same bits, for calls whose argument has its rows in another order.
+
+        order: row k of the new argument is row order[k] of the former one.
+        """
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         if self.dense:  # products with whole rows are summed in the order of the nodes

@@ -112,7 +112,7 @@ class SumPlan:
 
 
 def depth_first(count: int) -> Ints:
-    """The position of each of the tree's `count` rows in depth-first order, in which subtrees are contiguous.
+    """The position of each of the summation tree's `count` rows in depth-first order; subtrees are contiguous in it.
 
     >>> depth_first(4).tolist()  # 0 + 2 and 1 + 3 are added first
     [0, 2, 1, 3]
@@ -129,7 +129,7 @@ def depth_first(count: int) -> Ints:
 
 
 def in_subtrees(count: int, pieces: int) -> list[Ints]:
-    """The numbers of the tree's `count` rows, divided into groups that are close in the tree.
+    """The numbers of the summation tree's `count` rows, divided into groups of rows that are close in the tree.
 
     The rows of a group add up to few subtree sums. pieces: the number of groups; their sizes differ by at most 1.
 
@@ -141,9 +141,10 @@ def in_subtrees(count: int, pieces: int) -> list[Ints]:
 
 
 def joined(parts: Sequence[Sequence[SubtreeSums]], count: int) -> list[SubtreeSums]:
-    """For each sum, the sums of the largest subtrees that several workers have together, added up on all cores.
+    """Adds the subtree sums of several workers up to the sums of the largest complete subtrees, on all cores.
 
-    parts: for each worker, its subtree sums of each sum. count: the number of rows of the whole tree.
+    parts: for each worker, its subtree sums of each weighted sum. count: the number of rows of the whole tree. Returns
+    the new subtree sums of each weighted sum.
     """
     return [_joined([part[t] for part in parts], count) for t in range(len(parts[0]) if parts else 0)]
 
@@ -156,9 +157,9 @@ def _joined(parts: Sequence[SubtreeSums], count: int) -> SubtreeSums:
 
 
 def columns_of(part: Sequence[SubtreeSums], k: int, pieces: int) -> list[SubtreeSums]:
-    """Block k of the columns of all subtree sums [d], as views; part: the subtree sums of each sum.
+    """Block k of the columns of all subtree sums [d], as views.
 
-    The columns are cut into `pieces` blocks of nearly equal widths.
+    part: the subtree sums of each weighted sum. pieces: the number of blocks, of nearly equal widths.
     """
 
     def piece(row: Tensor) -> Tensor:
@@ -168,7 +169,7 @@ def columns_of(part: Sequence[SubtreeSums], k: int, pieces: int) -> list[Subtree
 
 
 def side_by_side(pieces: Sequence[Sequence[SubtreeSums]]) -> list[SubtreeSums]:
-    """The subtree sums of each sum, from the blocks of their columns that `columns_of` returned for k = 0, 1, ..."""
+    """The subtree sums of each weighted sum, from the blocks of columns that `columns_of` returned for k = 0, 1, ..."""
     return [
         {node: torch.cat([piece[t][node] for piece in pieces]) for node in sums} for t, sums in enumerate(pieces[0])
     ]
@@ -220,9 +221,11 @@ def _subtree_sums(
 
 
 def _additions(nodes: Sequence[Node], count: int) -> tuple[Additions, list[tuple[Node, int]]]:
-    """(the in-place additions that reduce these nodes, level by level; the roots of the remaining subtrees with slots).
+    """Plans the additions that reduce these nodes to the sums of the largest complete subtrees.
 
-    A slot is a position in `nodes`, and the position of its row in memory. count: the number of rows of the whole tree.
+    Returns two values: the additions, level by level, and the roots of the remaining subtrees, each with its slot. A
+    slot is a position in `nodes`; the row of that node has the same position in memory. An addition adds rows in
+    place, in the slot of the left row. count: the number of rows of the whole tree.
     """
     levels: dict[int, dict[int, int]] = {}
     for slot, (level, k) in enumerate(nodes):

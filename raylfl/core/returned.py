@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def direction_of(algorithm: Algorithm, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
-    """algorithm.direction(x, g, carry); raises BadConfig unless it is (v, carry) with v like x [C, d]."""
+    """Returns algorithm.direction(x, g, carry), a pair (v, next carry); raises BadConfig unless v has x's shape."""
     returned = algorithm.direction(x, g, carry)
     if not _is_pair(returned) or not isinstance(returned[0], Tensor) or returned[0].shape != x.shape:
         raise _bad(algorithm, "direction", returned, f"(v {list(x.shape)}, carry), one row of v per client")
@@ -25,9 +25,10 @@ def direction_of(algorithm: Algorithm, x: Tensor, g: Tensor, carry: State) -> tu
 
 
 def finish_of(algorithm: Algorithm, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
-    """algorithm.finish(x, carry, client_state, work); raises BadConfig unless uploads and states have a row per client.
+    """Returns algorithm.finish(x, carry, client_state, work), a pair (uploads, new client states), after a check.
 
-    The new states must have names that the states before had.
+    Raises BadConfig unless each tensor of the pair has one row per client, and each name of a new state is also a name
+    in `client_state`.
     """
     returned = algorithm.finish(x, carry, client_state, work)
     if not _is_pair(returned) or not all(_has_rows(state, len(x)) for state in returned):
@@ -39,9 +40,10 @@ def finish_of(algorithm: Algorithm, x: Tensor, carry: State, client_state: State
 
 
 def step_of(algorithm: Algorithm, method: str, returned: Any, x: Tensor) -> tuple[ServerState, Info]:
-    """The value of a server step; raises BadConfig unless it is a state with "x" of the shape of x [d], and numbers.
+    """Returns `returned`, the value of a server step, after a check: a pair (new server state, metrics to log).
 
-    method: the name of the method that returned it.
+    Raises BadConfig unless the state's entry "x" has the shape of x [d] and each metric is a number. method: the name
+    of the method that returned the value, for the message.
     """
     if not _is_pair(returned) or not all(isinstance(part, Mapping) for part in returned):
         raise _bad(algorithm, method, returned, "(the new server state, a dict of numbers to log)")

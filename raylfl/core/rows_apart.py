@@ -103,7 +103,11 @@ def norms(rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def reordered(pieces: Sequence[Tensor], order: npt.NDArray[np.int64] | None) -> Sequence[Tensor]:
-    """The rows of all pieces in the given order, one view [1, ...] per row; order None: the pieces themselves."""
+    """The rows of all pieces as views [1, ...], one per row, in the given order.
+
+    order: row k of the result is row order[k] of all pieces, counted from the first piece on. None: the pieces are
+    returned as they are.
+    """
     if order is None:
         return pieces
     rows = [row for piece in pieces if len(piece) for row in piece.split(1)]

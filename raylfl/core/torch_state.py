@@ -9,9 +9,9 @@ from typing import Any
 
 @contextmanager
 def torch_defaults() -> Iterator[None]:
-    """A context with torch's default settings, in which the bits of a run do not depend on the caller's settings.
+    """A context in which the settings listed here are torch's defaults, so that a run does not depend on the caller's.
 
-    It sets the default dtype and device, autocast, grad mode, inference mode and the precision of matrix products. The
+    They are the default dtype and device, autocast, grad mode, inference mode and the precision of matrix products. The
     caller's settings are restored on exit.
     """
     import torch  # late: the Python interface uses this before torch is needed

@@ -125,8 +125,8 @@ class VectorizedOracle(Oracle):
 
         autocast: makes the precision context of the forward passes. by_hand: whether to use batched matrix products
         instead of vmap where possible, by a translation of the step's recorded calls or the model's own
-        `cohort_losses`. log: receives the values that `training_step` logs. step: `auto` replays recorded steps, on
-        CPUs only; `autograd` never does.
+        `cohort_losses`. log: receives the values that `training_step` logs. step: with `autograd`, recorded steps are
+        never replayed; with any other value, they are replayed on CPUs.
         """
         super().__init__()
         self.flat, self.autocast, self.log = flat, autocast, log or StepLog()
@@ -207,8 +207,8 @@ class VectorizedOracle(Oracle):
     ) -> tuple[Tensor, Tensor]:
         """(losses [C], gradients [C, d]) of C batches of equal size, in one call.
 
-        x: the parameters [C, d]. seed: gives the seed of the global random generators; it is called only if the step
-        may draw random numbers. rows: the positions of these clients in the cohort.
+        x: the parameters [C, d]. seed: gives the seed of the global random generators; it is called only if the batches
+        or the step may draw random numbers. rows: the positions of these clients in the cohort.
         """
         if batches[0].random:
             seed_everything(seed())

@@ -9,10 +9,10 @@
     {groups: [{count: 15, ...}, {count: 15, ...}]}            parts of these sizes, with consecutive clients
     {phases: [{until: 0.5, ...}, {...}]}                      phases that end at these fractions of the run's rounds
 
-i: the client's id, N: the number of clients; inside a part, its place 0, 1, ... in the part and the part's size. `...`
-stands for any of these forms. Part sizes are `fraction`s (sum 1, borders rounded) or `count`s (sum N). Values are drawn
-once per run, or once per round with `dynamic: true` and inside `phases`. The members of the parts of `ranges` are
-always drawn once per run.
+i is the client's id and N the number of clients; inside a part, i is the client's place 0, 1, ... in the part and N the
+part's size. `...` stands for any of these forms. Part sizes are `fraction`s (sum 1, borders rounded) or `count`s (sum
+N). Values are drawn once per run, or once per round with `dynamic: true` and inside `phases`. The members of the parts
+of `ranges` are always drawn once per run.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class PerClient:
 
     @staticmethod
     def parse(spec: object, key: str, domain: Domain, *, purpose: str, dynamic: bool = False) -> PerClient:
-        """The specification `spec`, parsed.
+        """Parses a specification and checks that the domain accepts its values.
 
         spec: a number, list or mapping. key: the option's name, for messages. domain, purpose, dynamic: as in the
         class. Raises BadValue that names the innermost key: `q.groups[1].uniform=[0.4, 1.2], but must be ...`.

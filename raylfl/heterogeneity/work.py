@@ -33,9 +33,9 @@ DEFAULT_STEPS = 5
 class LocalWork(Options):
     """Options of local steps and batch sizes, part of the config group `local`.
 
-    steps or epochs (neither: 5 steps): one value per client, in the grammar of `values.py`. batch_size: one value per
-    client, or `full` for all n_i samples of client i, or {uniform: [lo, null]} for U{lo..n_i}. dynamic: whether random
-    values are redrawn every round instead of once per run.
+    steps, epochs: one value per client, in the grammar of `values.py`; only one of the two is given, or none for 5
+    steps. batch_size: one value per client, or `full` for all n_i samples of client i, or {uniform: [lo, null]} for
+    U{lo..n_i}. dynamic: whether random values are redrawn every round instead of once per run.
     """
 
     steps: Annotated[ValuePerClient, Doc("local steps K_i; 5 if neither steps nor epochs are given")] = None

@@ -34,10 +34,11 @@ class Convolution:
     def backward(
         self, g: Tensor, patches: Tensor, shape: Sequence[int], weight: Tensor, out: Sequence[Tensor], wanted: bool
     ) -> Tensor | None:
-        """The gradient of the input [C, H, W, B], or None unless `wanted`; may overwrite the patches.
+        """Writes the gradients of weight and bias to the two tensors `out`; returns the gradient of the input.
 
-        g: the gradient of the output. patches: the patches that `forward` returned. shape: the shape of the input. out:
-        two tensors that receive the gradients of weight and bias.
+        g: the gradient of the output. patches: the patches that `forward` returned, which may be overwritten. shape:
+        the shape of the input [C, H, W, B]. wanted: whether to compute the input's gradient; otherwise None is
+        returned.
         """
         g = g.reshape(len(weight), -1)
         torch.mm(g, patches.t(), out=out[0].view(len(weight), -1))

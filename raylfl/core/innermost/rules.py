@@ -1,4 +1,4 @@
-"""Translations of single operator calls to tensors with the samples innermost: one rule for each operator.
+"""Translates single operator calls to tensors whose last dimension is the samples: one rule for each operator.
 
 A rule checks a recorded call, raises Unfit if it has no translation, and returns a function (values, out) that carries
 out the call on translated values. values: number of a value in the recording -> tensor; parameter i has the number
@@ -273,7 +273,7 @@ RULES: dict[str, Rule] = {
 
 
 def rule_of(call: Call) -> Rule:
-    """The rule for a call. Raises Unfit for a call with keyword arguments or without results."""
+    """The rule that translates this call. Raises Unfit for a call with keyword arguments or without results."""
     if call.kwargs or not call.results():
         raise Unfit(full_name(call.op))
     return RULES.get(full_name(call.op), _pointwise)

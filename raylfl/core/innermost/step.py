@@ -18,7 +18,7 @@ FEW = 8  # largest number of input channels with which a convolution is faster i
 
 @dataclass
 class _Call:
-    """An operator call translated to tensors with the samples innermost.
+    """An operator call translated to tensors whose last dimension is the samples of a batch.
 
     text: a description. function: carries out the call. gone: the numbers of values that no later call needs.
     """
@@ -29,7 +29,7 @@ class _Call:
 
 
 class Innermost:
-    """A training step translated to the memory order with samples innermost.
+    """A training step translated to tensors whose last dimension is the samples of a batch.
 
     text: a description of its calls, equal for equal steps.
     """

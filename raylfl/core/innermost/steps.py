@@ -1,4 +1,4 @@
-"""Translated training steps of a module, one for each kind of batch, and translated evaluations of its network."""
+"""Training steps and evaluations of a module, translated to a memory order with the samples of a batch innermost."""
 
 from __future__ import annotations
 

@@ -23,8 +23,9 @@ class Unfit(Exception):
 
 
 class Translation:
-    """The translation of a recorded step to tensors with the samples innermost: its calls and the kinds of its values.
+    """The translation of a recorded step to tensors whose last dimension is the samples of a batch.
 
+    It holds the calls of the step and the kinds of its values.
     A value is a tensor of the recording, given by its number. Kinds are rows (one row per sample), turned (rows
     transposed), labels, loss and others. A rule of `rules.py` checks the kinds of a call's arguments and sets the kinds
     of its results.
@@ -97,7 +98,10 @@ class Translation:
         raise Unfit("an argument that is no parameter")
 
     def gradient(self, result: Any) -> int:
-        """The position of the parameter whose gradient is this result of a call; raises Unfit if there is none."""
+        """Marks this result of a call as a parameter's gradient, and returns the parameter's position.
+
+        Raises Unfit if it is no gradient, if another call uses it, or if the gradient is already marked.
+        """
         i = self.places.get(result.number) if isinstance(result, Slot) else None
         if i is None or self.users[result.number] or i in self.written:
             raise Unfit("a sum over samples that is no gradient")

@@ -1,4 +1,7 @@
-"""Faster functions with the same bits for some recorded calls: dropout masks, softmax, gradients of attention."""
+"""Replaces some recorded operator calls by faster functions with bit-identical results.
+
+They are the calls of dropout masks, of the safe softmax, and of gradients of attention.
+"""
 
 from __future__ import annotations
 
@@ -59,9 +62,10 @@ def _named(call: Call, name: str) -> bool:
 
 
 def _mask(calls: Sequence[Call], geometry: Mapping[int, Geometry]) -> tuple[Call, int] | None:
-    """(one call that replaces dropout's calls at the start of `calls`, their number); None if `calls` start otherwise.
+    """(one call that replaces dropout's calls at the start of `calls`, the number of replaced calls), or None.
 
-    The calls of dropout are empty_like, bernoulli_, div_, or under vmap bernoulli, div_. None also for small masks.
+    Dropout calls empty_like, bernoulli_ and div_, or under vmap bernoulli and div_. Returns None if `calls` start
+    otherwise, and for small masks.
     """
     names = ("empty_like", "bernoulli_", "div_") if _named(calls[0], "empty_like") else ("bernoulli", "div_")
     found = calls[: len(names)]
@@ -81,7 +85,7 @@ def _mask(calls: Sequence[Call], geometry: Mapping[int, Geometry]) -> tuple[Call
 
 
 def _joined(calls: Sequence[Call], once: Set[int]) -> tuple[Call, int] | None:
-    """(one call of `joined` that replaces the first of these calls, their number); None if they cannot be replaced.
+    """(one call of `joined` that replaces the first of these calls, the number of replaced calls), or None.
 
     The replaced calls add up the gradients of a tensor's parts: select_backward, then select_backward and add for each
     further part. once: the numbers of the values that a single call uses and the step does not return.

@@ -1,4 +1,7 @@
-"""The Python source of a plan: one line per operator call, with each value freed after its last use."""
+"""Turns the plan of a recorded step (plan.py) into Python source: one line per operator call.
+
+Each value is freed after its last use.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +125,7 @@ class Source:
         return self._bound(value)
 
     def _bound(self, thing: Any, label: str = "constant") -> str:
-        """The name of a function or object in the source, which is added to its global names.
+        """Adds a function or object to the source's global names and returns its name there.
 
         label: the name to use if it is free.
         """

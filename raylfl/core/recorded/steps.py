@@ -168,9 +168,10 @@ class RecordedSteps:
         return {i for i, size in enumerate(self.sizes) if clients[0] * size >= DECISIVE}
 
     def _only_equal(self, program: Program, content: Any, before: Any, expected: Tensor) -> Program:
-        """A new program that computes only those gradients directly into the rows that then have autograd's bits.
+        """A new program that computes a gradient directly into its row only if this gives autograd's bits.
 
-        before: the state before a step, from `_changing`. expected: the step's gradients by autograd.
+        program: computes the gradients `program.direct` directly into their rows. before: the state before a step, from
+        `_changing`. expected: the step's gradients by autograd.
         """
         assert program.direct is not None
         try:

@@ -127,10 +127,10 @@ class Participation(Options, ABC):
 
     @property
     def law(self) -> Law | None:
-        """The law of the draws of a round (`raylfl.core.draws.Law`), for a sampler if all clients are available.
+        """The law of the draws of a round (`raylfl.core.draws.Law`); None: unknown.
 
-        None: the law is unknown. The expected coefficients of most aggregation rules are then unknown as well, and
-        their metrics are left out.
+        The law of a sampler is the one that holds if all clients are available. If the law is unknown, the expected
+        coefficients of most aggregation rules are unknown as well, and their metrics are left out.
         """
         return None
 

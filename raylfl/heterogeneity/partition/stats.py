@@ -1,8 +1,7 @@
 """Statistics of a split: sizes, classes, label entropy, distance to the global label distribution.
 
-counts [N, K]: the number of samples of class c at client i, for N clients and K classes; p_i = counts[i] / n_i: the
-label distribution of client i, which has n_i samples; p: the label distribution of all clients together. A client
-without samples has no label distribution: its entropy and distance are nan.
+They follow from `counts` [N, K], the number of samples of each of K classes at each of N clients. The label entropy and
+the distance of a client without samples are nan.
 """
 
 from __future__ import annotations
@@ -88,7 +87,8 @@ def table(split: Split, samples: Samples) -> list[dict[str, Any]]:
 def summary(split: Split, samples: Samples) -> list[dict[str, Any]]:
     """One row per statistic of `per_client`: {"measure", "min", "median", "mean", "std", "max"} over the clients.
 
-    Label entropy and emd are summarised over clients with samples only. std: with divisor N, not N - 1.
+    Label entropy and emd are summarised over clients with samples only. std is the population standard deviation: the
+    divisor is the number of these clients, not one less.
     """
     columns = per_client(split, samples)
     del columns["client"]

@@ -175,7 +175,7 @@ class Graph(Options, ABC):
         return latency + floats / rate
 
     def regular(self, world: RunContext) -> bool:
-        """Whether all nodes have the same number of incoming and of outgoing edges in round 0."""
+        """Whether the in-degrees and out-degrees of all nodes in round 0 are one and the same number."""
         pairs = self.pairs(0, world)
         degrees = [np.bincount(ends, minlength=world.count) for ends in pairs.T]
         return len(np.unique(degrees)) <= 1

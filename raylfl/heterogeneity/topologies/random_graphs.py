@@ -74,7 +74,7 @@ class RandomRegular(RandomGraph):
 @TOPOLOGIES.register("small_world", paper="Watts & Strogatz 1998")
 @dataclass(kw_only=True)
 class SmallWorld(RandomGraph):
-    """A ring of nodes with edges to `degree` nearest neighbours; with probability p an edge gets a random end."""
+    """A ring of nodes with edges to `degree` nearest neighbours; each edge is rewired at random with probability p."""
 
     degree: Annotated[int, Ge(2), Doc("nearest neighbours, half of them on either side")] = 4
     p: Annotated[float, Ge(0), Le(1), Doc("the probability that an edge is rewired")] = 0.2

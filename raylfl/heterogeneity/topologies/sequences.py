@@ -38,11 +38,12 @@ class OnePeerExponential(Graph):
 @TOPOLOGIES.register("hyper_cuboid", paper="Nguyen et al. 2023")
 @dataclass(kw_only=True)
 class HyperCuboid(Graph):
-    """Exchanges within groups of p nodes, with p the next prime factor of N in each round: exact averages in one cycle.
+    """Exchanges within groups of p nodes, where p takes the prime factors of the number of nodes N in turn.
 
     N has m prime factors p_1, ..., p_m, and a node's number is written in the mixed base (p_1, ..., p_m). In round r,
     with k = 1 + (r mod m), nodes whose numbers differ only in digit k exchange with each other. If no node or message
-    is missing, the mixing matrices of m successive rounds have the product 11^T/N, with 1 the vector of ones.
+    is missing, the mixing matrices of m successive rounds have the product 11^T/N, with 1 the vector of ones. After
+    these rounds all nodes have the exact average.
     """
 
     @property
