@@ -99,7 +99,7 @@ def _patience(setup: WorkerSetup) -> float | None:
 def _on_two_samples(setup: WorkerSetup) -> WorkerSetup:
     """A copy of the setup for one client on the CPU, with the first two samples of each set of data.
 
-    The training samples are the first two that a client owns.
+    The training samples are the first two that belong to any client.
     """
     train = _try("the data's first batch cannot be made", lambda: _few(setup.train, setup.shards.indices[:2]))
     measured = {"test": setup.test, "val": setup.val}

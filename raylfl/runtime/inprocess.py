@@ -27,8 +27,8 @@ def rows(
 
     A reason (text) sent to the generator ends the run after the yielded round. resume: whether to start from the newest
     checkpoint. messages: lines for the user. paced: new rounds come with their parameters [d]; otherwise, and for
-    rounds before a resume, these are None. fault: a function of (phase, round) by which tests end the process at the
-    start of a phase; by default `kill_point()`. make: creates the backend.
+    rounds before a resume, these are None. fault: a function of (phase, round), called at each kill point of
+    `raylfl.runtime.faults`; by default `kill_point()`. make: creates the backend.
     """
     backend = make(experiment.setup)
     try:

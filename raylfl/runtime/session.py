@@ -45,7 +45,7 @@ class Interrupted(RaylflError):
 class Session:
     """Carries out the run of an experiment, and writes its records and checkpoints into a run directory.
 
-    fault: a function of (phase, round) by which tests end the process at the start of a phase; by default
+    fault: a function of (phase, round), called at each kill point of `raylfl.runtime.faults`; by default
     `kill_point()`. `stop` may be called from another thread.
     """
 

@@ -1,8 +1,8 @@
 """The directory of a run: its files and its locks.
 
-runs/<name>/<id>/ has config.yaml, metrics.jsonl, participation.jsonl, partition.json, checkpoints/, final.pt,
-summary.json and log.txt, and topology.jsonl for methods without a server. An existing id is never overwritten, and
-symbolic links are never followed.
+runs/<name>/<id>/ has config.yaml, metrics.jsonl, participation.jsonl, partition.json, partition_counts.json,
+checkpoints/, final.pt, edges.csv, summary.json and log.txt, and topology.jsonl for methods without a server. An
+existing id is never overwritten, and symbolic links are never followed.
 
 There are two locks, each released when its process ends. `.lock` belongs to the process that started the run (the
 driver) and contains its command; a second process is refused. `.writing` belongs to the process of the round loop. This
