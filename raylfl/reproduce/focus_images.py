@@ -11,11 +11,11 @@ from raylfl.report.runs import Group
 from raylfl.report.tables import Column, Table
 from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
 from raylfl.reproduce.focus import METHODS
+from raylfl.reproduce.focus_logs import DIVISOR, logs
 from raylfl.reproduce.run_cache import RunCache
 from raylfl.reproduce.setting import Setting, setting
 from raylfl.reproduce.texts import ACCURACY, accuracy_text, cost_or_dash, published
 
-DIVISOR = "SCAFFOLD, divisor 10"  # the form of the public code and of its logs
 LINES: dict[str, dict[str, Any]] = {
     name: {"algorithm.name": METHODS[name]} for name in ("FOCUS", "FedAvg", "FedAU", "MIFA", "SCAFFOLD")
 } | {DIVISOR: {"algorithm.name": "scaffold", "algorithm.divisor": 10}}
@@ -33,6 +33,11 @@ class Images(PaperResult):
     """The base of the experiments with SG-FOCUS and its rivals on CIFAR-10; `--only` selects single runs."""
 
     scales = SCALES
+    choices = ("participation", "method")
+
+    def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+        panel, _, rest = name.rpartition("-s")[0].partition("-")
+        return {"participation": panel, "method": rest}
 
     def base(self, cache: RunCache, label: str, options: Mapping[str, Any]) -> Setting:
         """The setting of a run with these options, at the cache's scale: 10,000 rounds, or 300 with larger steps."""
@@ -45,16 +50,11 @@ class Images(PaperResult):
 class Fig9(Images):
     """SG-FOCUS and its rivals on CIFAR-10 under Bernoulli and Markov participation, at one learning rate."""
 
-    choices = ("participation", "method")
     # mean and std over the last 500 rounds of the authors' public logs; they have neither MIFA nor this FedAvg
     published: ClassVar = {
         "Bernoulli": {"FOCUS": "78.6±0.8", "FedAU": "74.1±1.1", DIVISOR: "50.2±1.3"},
         "Markov": {"FOCUS": "78.8±1.1", "FedAvg": "75.0±1.3", "FedAU": "75.4±1.4", DIVISOR: "51.5±1.4"},
     }
-
-    def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-        panel, _, rest = name.rpartition("-s")[0].partition("-")
-        return {"participation": panel, "method": rest}
 
     def run(self, cache: RunCache) -> Findings:
         from raylfl.reproduce import draw
@@ -101,6 +101,58 @@ class Fig9(Images):
                 Column(f"{panel} logs", "authors' logs", accuracy_text, "max", True),
             ]
         return Table("fig9", f"Test accuracy in % over the last {last} rounds.", columns, rows)
+
+
+@EXPERIMENTS.register("focus/fig9-start", paper="FOCUS [1] fig. 9")
+class Fig9Start(Images):
+    """The first 1,000 of figure 9's 10,000 rounds, beside the authors' logs of the same rounds."""
+
+    margin: ClassVar = 0.05  # of the accuracy; in the logs most methods differ by more
+
+    def run(self, cache: RunCache) -> Findings:
+        from raylfl.reproduce.focus_curves import overlay
+
+        rounds = cache.pick(100, 1000)
+        last = rounds // 5
+        options = {"rounds": rounds, "eval.every": 25}
+        settings = {
+            panel: {
+                name: self.base(cache, f"{panel}, {name}", options | LINES[name] | PANELS[panel])
+                for name in own
+                if cache.only.keeps(participation=panel, method=name)
+            }
+            for panel, own in Fig9.published.items()
+        }
+        theirs = logs() if cache.scale == "paper" else {}
+        found = {panel: lines for panel, lines in cache.table(settings).items() if lines}
+        rows, claims = [], list[Claim]()
+        for panel, lines in found.items():
+            ours = {name: last_k(group, ACCURACY, last) for name, group in lines.items()}
+            own = {name: theirs.get((panel, name), {}) for name in lines}
+            ends = {
+                name: Stat.over([v for r, v in log.items() if rounds - last < r <= rounds]) for name, log in own.items()
+            }
+            rows += [{"panel": panel, "method": name, "ours": ours[name], "logs": ends[name]} for name in lines]
+            if theirs:
+                claims.append(self._close(panel, {name: _level(ours[name]) - ends[name].mean for name in lines}))
+        columns = [
+            Column("panel", "participation"),
+            Column("method", "method"),
+            Column("ours", "ours", accuracy_text),
+            Column("logs", "authors' logs", accuracy_text),
+        ]
+        caption = f"Test accuracy in %, mean ± std over the measurements of rounds {rounds - last + 1} to {rounds}."
+        figures = {"fig9_start": overlay(found, theirs, LOOKS)}
+        return Findings([Table("fig9_start", caption, columns, rows)], claims, figures, NOTES)
+
+    def _close(self, panel: str, gaps: Mapping[str, float]) -> Claim:
+        """The claim that no method's accuracy differs from its log by more than the margin.
+
+        gaps: method -> our accuracy minus the log's.
+        """
+        text = f"{panel}: every method is within {100 * self.margin:g} points of its log"
+        told = ", ".join(f"{name} {100 * gap:+.1f}" for name, gap in gaps.items())
+        return Claim(text, max(map(abs, gaps.values())) <= self.margin, told)
 
 
 @EXPERIMENTS.register("focus/fig9-rates", paper="FOCUS [1] fig. 9")

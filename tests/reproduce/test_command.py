@@ -18,6 +18,7 @@ WANTED = [
     "focus/fig8",
     "focus/fig9",
     "focus/fig9-rates",
+    "focus/fig9-start",
     "sfl/fig1",
     "sfl/fig6",
     "sfl/exdir",

@@ -1,0 +1,42 @@
+"""Figures of our accuracy curves over those of FOCUS's authors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from raylfl.report.runs import Group
+from raylfl.report.style import MUTED, rc
+from raylfl.reproduce.draw import styles
+from raylfl.reproduce.focus_logs import Log
+from raylfl.reproduce.texts import ACCURACY
+
+
+def overlay(
+    panels: Mapping[str, Mapping[str, Group]], theirs: Mapping[tuple[str, str], Log], looks: Mapping[str, str]
+) -> Figure:
+    """A figure with a panel per participation: our accuracy in full lines, the authors' dashed.
+
+    panels: participation -> method -> our runs; theirs: (participation, method) -> the authors' log, if known; looks:
+    method -> the method whose colour it has.
+    """
+    lines = styles(looks)
+    with rc():
+        figure = Figure(figsize=(3.6 * len(panels), 3.0), layout="constrained", dpi=100)
+        for ax, (panel, groups) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+            for name, group in groups.items():
+                values, colour = group.runs[0].column(ACCURACY), lines[name].hex
+                measured = np.flatnonzero(np.isfinite(values))
+                ax.plot(measured + 1, 100 * values[measured], color=colour, lw=1.2, label=name)
+                log = {
+                    rounds: value for rounds, value in theirs.get((panel, name), {}).items() if rounds <= len(values)
+                }
+                ax.plot(list(log), [100 * v for v in log.values()], color=colour, lw=1.0, ls=(0, (3, 2)), alpha=0.75)
+            ax.set_title(f"{panel} participation")
+            ax.legend(fontsize=6.5, frameon=False, labelcolor=MUTED)
+        figure.supxlabel("rounds", size=8.5)
+        figure.supylabel("test accuracy (%)", size=8.5)
+        figure.suptitle("ours in full lines, the authors' logs dashed", size=8.5, color=MUTED, x=0.01, ha="left")
+    return figure

@@ -1,0 +1,31 @@
+"""The logs of FOCUS's authors (Ying, Li & Yang, NeurIPS 2025, [1]) for figure 9, from RAYLFL_DATA/published."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from pathlib import Path
+
+from raylfl.data.base import data_root
+from raylfl.errors import DataMissing
+
+DIVISOR = "SCAFFOLD, divisor 10"  # SCAFFOLD in the form of the public code and of its logs
+FILE = Path("published") / "focus_fig9.csv.gz"
+Log = dict[int, float]  # number of finished rounds -> test accuracy as a fraction
+
+
+def logs() -> dict[tuple[str, str], Log]:
+    """(participation, method) -> the authors' log, for the participations and methods of the figure.
+
+    Raises DataMissing if the file is missing.
+    """
+    path = data_root(None) / FILE
+    if not path.is_file():
+        raise DataMissing(f"{path} is missing: the authors' logs, to compare with; set RAYLFL_DATA to the folder above")
+    found: dict[tuple[str, str], Log] = {}
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            method = DIVISOR if line["method"] == "SCAFFOLD" else line["method"]
+            log = found.setdefault((line["participation"].capitalize(), method), {})
+            log[int(line["round"]) + 1] = float(line["test_accuracy_percent"]) / 100
+    return found
