@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -110,7 +110,11 @@ class Optimum:
 
 @dataclass(frozen=True)
 class Experiment:
-    """All parts of a run, built and checked before anything is started."""
+    """All parts of a run, built and checked before anything is started.
+
+    logged: the metrics that the module logged in the check's trial steps, by the data: `train` (in local steps), `test`,
+    `val`, and `clients` (in an evaluation on clients' training data). Data that were not tried are missing.
+    """
 
     config: Config
     labels: Ints | None  # labels of the training set [n]
@@ -125,6 +129,7 @@ class Experiment:
     rule: LocalRule
     setup: WorkerSetup
     warnings: list[str]
+    logged: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def clients(self) -> int:

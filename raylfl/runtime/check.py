@@ -35,7 +35,7 @@ def check(experiment: Experiment) -> None:
     """Checks an experiment by a training step and evaluations on two samples each, without Ray.
 
     Raises BadConfig if model, data, algorithm, participation or resources do not fit together. Adds warnings about the
-    model to `experiment.warnings`.
+    model to `experiment.warnings`, and the names that it logs to `experiment.logged`.
     """
     check_sampling(experiment)
     if experiment.config.runtime.backend == "ray":
@@ -48,8 +48,8 @@ def check(experiment: Experiment) -> None:
     with _threads_kept(), private_randomness(keyed_int(setup.seed, "check")):
         few, seconds = _on_two_samples(setup), _patience(setup)
         worker = _try(f"model {label} cannot be made ready", lambda: Worker(few), seconds)
-        _try_training(worker, label)
-        _try_evaluation(worker, label)
+        experiment.logged["train"] = _try_training(worker, label)
+        experiment.logged.update(_try_evaluations(worker, experiment.config.eval, label))
     experiment.warnings.extend(f"model {label}: {line}" for line in _not_logged(worker, experiment.config.eval))
     config = experiment.config.eval
     if setup.pinned and "train" in worker.whole and (config.participants or config.random_clients):
@@ -68,9 +68,7 @@ def _not_logged(worker: Worker, config: EvalConfig) -> list[str]:
     """Warnings, one line each, about parts of the module that a run does not call, record, vectorise or reset."""
     module, evaluator = worker.flat.module, worker.evaluator
     lines = [f"{name} is not called: {HOOKS[name].note}" for name in overridden(module, "ignored")]
-    measures_clients = config.clients or config.participants or config.random_clients
-    kinds = [kind for kind in ("test", "val") if worker.sources[kind] is not None] + ["train"] * bool(measures_clients)
-    used = {evaluator.stage(kind) for kind in kinds}
+    used = {evaluator.stage(kind) for kind in _evaluated_kinds(worker, config)}
     for stage in ("validation", "test"):
         names = [name for name in overridden(module, "called") if name.startswith(f"on_{stage}_")]
         if names and stage not in used:
@@ -85,6 +83,12 @@ def _not_logged(worker: Worker, config: EvalConfig) -> list[str]:
         names = sorted(evaluator.left_out)
         lines.append(f"{', '.join(names)} not recorded in evaluations: logged with on_epoch=False")
     return lines
+
+
+def _evaluated_kinds(worker: Worker, config: EvalConfig) -> list[str]:
+    """The kinds of data (test, val, train) on which a run evaluates the model."""
+    on_clients = config.clients or config.participants or config.random_clients
+    return [kind for kind in ("test", "val") if worker.sources[kind] is not None] + ["train"] * bool(on_clients)
 
 
 def _patience(setup: WorkerSetup) -> float | None:
@@ -128,17 +132,21 @@ def _few(samples: Any, indices: np.ndarray) -> SampleSet:
     return SampleSet(None, [samples.items[int(i)] for i in indices], samples.transform, None, samples.collate)
 
 
-def _try_training(worker: Worker, label: str) -> None:
+def _try_training(worker: Worker, label: str) -> list[str]:
+    """Tries a local step; returns the names that the module logs in it."""
     indices = worker.setup.shards[0]
     batch = worker.train.batch(indices)
     _try("the data's first batch cannot be made", lambda: batch.content)
     worker.flat.module.train()
     text = f"model {label} cannot be trained on a batch of {_shapes(batch)}"
-    _try(text, lambda: _local_step(worker, batch), _patience(worker.setup))
+    return _try(text, lambda: _local_step(worker, batch), _patience(worker.setup))
 
 
-def _local_step(worker: Worker, batch: Batch) -> None:
-    """Takes one local step on this batch with the local optimizer, and calls the module's hooks."""
+def _local_step(worker: Worker, batch: Batch) -> list[str]:
+    """Takes one local step on this batch with the local optimizer, and calls the module's hooks.
+
+    Returns the names that the module logs.
+    """
     worker.attributes.restore()
     x, optimizer = worker.oracle.workspace(1).copy_(worker.x0), worker.local_optimizer()
     state = x.new_zeros(1, optimizer.width(worker.flat.width))
@@ -152,25 +160,28 @@ def _local_step(worker: Worker, batch: Batch) -> None:
         observer.end()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # as in an evaluation
-            observer.log.results()
+            return list(observer.log.results())
 
 
-def _try_evaluation(worker: Worker, label: str) -> None:
-    measured = [kind for kind in ("test", "val") if worker.sources[kind] is not None]
-    for kind in measured or ["train"]:
+def _try_evaluations(worker: Worker, config: EvalConfig, label: str) -> dict[str, list[str]]:
+    """Tries the evaluations of a run; returns the names that the module logs in each (`Experiment.logged`)."""
+    logged = {}
+    for kind in _evaluated_kinds(worker, config) or ["train"]:
         source = worker.sources[kind]
         assert source is not None
         indices = np.arange(len(source.samples))
         batch = source.batch(indices)
         _try(f"the data's first {kind} batch cannot be made", partial(getattr, batch, "content"))
         text = f"model {label} cannot be evaluated on a batch of {_shapes(batch)}"
-        _try(text, partial(_evaluated, worker, Chunk(kind, indices)), _patience(worker.setup))
+        found = _try(text, partial(_evaluated, worker, Chunk(kind, indices)), _patience(worker.setup))
+        logged["clients" if kind == "train" else kind] = list(found)
+    return logged
 
 
-def _evaluated(worker: Worker, chunk: Chunk) -> None:
+def _evaluated(worker: Worker, chunk: Chunk) -> dict[str, float]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # metrics may warn that two samples are too few
-        Logged.joined(worker.evaluate({"x": worker.x0}, [chunk])).results()
+        return Logged.joined(worker.evaluate({"x": worker.x0}, [chunk])).results()
 
 
 def _try(text: str, make: Callable[[], T], seconds: float | None = None) -> T:

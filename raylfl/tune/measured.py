@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from raylfl.core.costs import Costs
 from raylfl.errors import BadConfig, BadValue
-from raylfl.models import MODELS
 
 if TYPE_CHECKING:
     from raylfl.parts import Experiment
 
-EVALUATION = ("loss", "accuracy")  # metrics of shipped models; other models may log more
+EVALUATION = ("loss", "accuracy")  # metrics of shipped models; other models may log others
 NAMES: dict[str, tuple[str, ...]] = {  # docs/heterogeneity.md, "What is measured"
     "train": ("loss", "local_drift"),
     "test": EVALUATION,
@@ -33,20 +33,29 @@ NAMES: dict[str, tuple[str, ...]] = {  # docs/heterogeneity.md, "What is measure
 KNOWN = [f"{group}/{name}" for group, names in NAMES.items() for name in names]
 
 
-def require_measured(metric: str, experiment: Experiment) -> None:
-    """Checks that runs of the experiment measure the metric.
+def names_of(experiment: Experiment) -> dict[str, tuple[str, ...] | None]:
+    """The metrics that runs of the experiment can measure: group -> names, None if not known.
 
-    Raises BadConfig that names the missing condition, such as a config key, and BadValue for an unknown metric. Metrics
-    that only a user's own model or an algorithm can log (test/f1, algo/...) are accepted.
+    Those that the module logs are known from its trial steps in the check before a run (`Experiment.logged`).
+    """
+    logged = experiment.logged
+    evaluated = {"test": "test", "val": "val", "participants": "clients", "random": "clients"}
+    of_model = {group: tuple(logged[kind]) if kind in logged else None for group, kind in evaluated.items()}
+    nodes = tuple(f"{name}_{what}" for name in logged.get("test", EVALUATION) for what in ("mean", "min", "max"))
+    return {**NAMES, **of_model, "train": (*NAMES["train"], *logged["train"]), "nodes": nodes, "algo": None}
+
+
+def require_measured(metric: str, experiment: Experiment) -> None:
+    """Checks that runs of the experiment, which has been checked itself, measure the metric.
+
+    Raises BadConfig that names the missing condition, such as a config key, and BadValue for an unknown metric. Every
+    metric `algo/...` is accepted, because an algorithm may log it in later rounds only.
     """
     group, _, name = metric.partition("/")
-    model = experiment.config.model.name
-    foreign = model is None or bool(MODELS.get(model).origin)
-    own = group in ("test", "val", "train", "participants", "random") and foreign
-    if metric not in KNOWN and group != "algo" and not own:
-        near = difflib.get_close_matches(metric, KNOWN, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"such as {', '.join(KNOWN[:3])}"
-        raise BadValue("metric", got=metric, need="the name of a metric in metrics.jsonl", hint=hint)
+    names = names_of(experiment)
+    known = names.get(group, ())
+    if known is not None and name not in known:
+        raise unknown(metric, [f"{key}/{each}" for key in names for each in names[key] or NAMES.get(key, ())])
     config = experiment.config.eval
     distance = group == "global" and name.startswith("distance")
     needs: dict[str, tuple[object, str]] = {
@@ -54,7 +63,10 @@ def require_measured(metric: str, experiment: Experiment) -> None:
         "val": (experiment.setup.val is not None and config.every, "a validation set, and eval.every > 0"),
         "participants": (config.participants and config.every, "eval.participants=true, and eval.every > 0"),
         "random": (config.random_clients and config.every, "eval.random_clients > 0, and eval.every > 0"),
-        "clients": (config.clients and config.every, "eval.clients=true, and eval.every > 0"),
+        "clients": (
+            config.clients and config.every and "accuracy" in experiment.logged.get("clients", EVALUATION),
+            "eval.clients=true, eval.every > 0, and a model that logs accuracy",
+        ),
         "nodes": (
             config.nodes and config.every and experiment.algorithm.topology.peers,
             "a method without a server, eval.nodes=true, and eval.every > 0",
@@ -72,3 +84,12 @@ def require_measured(metric: str, experiment: Experiment) -> None:
     met, need = needs.get(group, (True, ""))
     if not met:
         raise BadConfig(f"metric={metric} is never measured here: it needs {need}")
+
+
+def unknown(metric: str, names: Sequence[str]) -> BadValue:
+    """The error for a metric that is none of `names`; its message has the names of its group, and the nearest name."""
+    own = [name for name in names if name.startswith(f"{metric.partition('/')[0]}/")]
+    near = difflib.get_close_matches(metric, names, n=1, cutoff=0.5)
+    need = f"one of {', '.join(own)}" if own else "the name of a metric in metrics.jsonl"
+    hint = f"did you mean {near[0]}?" if near else f"such as {', '.join(KNOWN[:3])}"
+    return BadValue("metric", got=metric, need=need, hint=hint)

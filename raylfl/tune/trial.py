@@ -29,6 +29,7 @@ from raylfl.runtime.records.mirror import STATE as STATE_OF_MIRROR
 from raylfl.runtime.records.mirror import begin, exists, mirror_of, take
 from raylfl.runtime.records.run_dir import RECORDS, RunDirectory
 from raylfl.runtime.records.views import here
+from raylfl.runtime.round.early_stop import require_recorded
 from raylfl.runtime.session import Session, write_records
 from raylfl.runtime.workers.backend import Backend, LocalBackend
 from raylfl.startup import process
@@ -179,6 +180,8 @@ def _rounds(
         for metrics, fresh in stream:
             score, done = running.update(metrics), metrics["round"] + 1
             if score is None:
+                if fresh:  # rows of a file lack non-finite values
+                    require_recorded("metric", sweep.score.metric, metrics)
                 continue
             last = {TIME: done, SCORE: score, sweep.score.metric: metrics.get(sweep.score.metric)}
             if done < trial.rounds and (fresh or not every):  # PBT needs reports of increasing rounds

@@ -8,6 +8,7 @@ from glob import glob
 from pathlib import Path
 
 from tests.runtime.modules import Quadratic
+from tests.runtime.tiny import Net
 
 
 class Held(Quadratic):
@@ -37,3 +38,17 @@ class Mortal(Quadratic):
             Path(self.marker).touch()
             os._exit(1)
         return super().training_step(batch, batch_idx)
+
+
+class Logging(Net):
+    """A model that logs `own` in training, `f1` on the test set, and `accuracy` on other data."""
+
+    def training_step(self, batch, batch_idx):
+        self.log("train_own", 1.0)
+        return super().training_step(batch, batch_idx)
+
+    def test_step(self, batch, batch_idx):
+        self.log("test_f1", 1.0)
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_acc", 1.0)

@@ -120,7 +120,7 @@ def test_the_heterogeneity_sweep_varies_what_it_promises():
         ({"metric": "test/accuracy"}, "metric=test/accuracy is never measured here: it needs a test set"),
         ({"metric": "global/loss", "eval": {"global": False}}, "never measured here: it needs eval.global=true"),
         ({"metric": "clients/accuracy_p10"}, "never measured here: it needs eval.clients=true"),
-        ({"metric": "global/distanse"}, "metric=global/distanse, but must be the name of a metric in metrics.jsonl"),
+        ({"metric": "global/distanse"}, "metric=global/distanse, but must be one of global/loss, global/grad_norm"),
         ({"metric": "distance"}, "did you mean global/distance?"),
         ({"logging": {"id": "x"}}, "logging.id: every trial of a sweep has an id of its own"),
         ({"scheduler": "pbt", "samples": 4}, "the space holds only grids"),
@@ -161,10 +161,39 @@ def test_the_metrics_that_a_sweep_knows_are_those_that_the_documentation_names()
     assert set(names) - {"algo/..."} == set(KNOWN)
 
 
+def logging(folder, metric, **changes):
+    """A sweep of a model that logs `own` in training, `f1` on the test set, and `accuracy` on other data."""
+    return sweep_of(
+        folder,
+        data={"class_path": "tests.runtime.tiny.Points"},
+        model={"class_path": "tests.tune.modules.Logging"},
+        partition={"name": "iid"},
+        num_clients=6,
+        metric=metric,
+        eval={"participants": True, **changes},
+    )
+
+
 def test_what_a_model_of_ones_own_logs_can_be_the_metric(tmp_path):
-    own = sweep_of(tmp_path, metric="random/f1", eval={"random_clients": 2})
-    assert tried(own).config.model.class_path == "tests.runtime.modules.Quadratic"
-    assert tried(sweep_of(tmp_path, metric="algo/y_norm"))
+    for metric in ("test/f1", "train/own", "train/loss", "train/local_drift", "participants/accuracy", "algo/y_norm"):
+        assert tried(logging(tmp_path, metric, drift=True))
+    assert tried(logging(tmp_path, "clients/accuracy_p10", clients=True))
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ("test/f2", "one of test/f1, test/loss (did you mean test/f1?)"),
+        ("train/won", "train/loss, train/local_drift, train/own (did you mean train/own?)"),
+        ("participants/f1", "one of participants/accuracy, participants/loss"),
+        ("test/accuracy", "one of test/f1, test/loss"),
+        ("tests/f1", "the name of a metric in metrics.jsonl (did you mean test/f1?)"),
+        ("val/f1", "is never measured here: it needs a validation set"),
+    ],
+)
+def test_a_metric_that_the_model_does_not_log_is_refused_before_the_trials(tmp_path, metric, words):
+    with pytest.raises(BadConfig, match=re.escape(words)):
+        tried(logging(tmp_path, metric))
 
 
 def test_nothing_is_written_for_a_sweep_that_cannot_be(tmp_path):

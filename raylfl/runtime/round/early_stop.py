@@ -9,7 +9,7 @@ from raylfl.config.groups.records import StopConfig
 from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.errors import BadConfig
 
-LATE = ("train", "update", "algo", "inconsistency")  # metric groups that a round without uploads may lack
+LATE = ("train", "update", "participants", "algo", "inconsistency")  # metric groups that a round may lack
 
 
 class EarlyStop:
@@ -29,15 +29,14 @@ class EarlyStop:
     def see(self, metrics: dict[str, Any]) -> None:
         """Takes the metrics of a finished round into account; sets `reason` if the run must end.
 
-        Raises BadConfig if round 0 lacks `stop.metric`, unless a round without uploads may lack it (`LATE`).
+        Raises BadConfig if the run does not measure `stop.metric` (`require_recorded`).
         """
         metric, r = self.config.metric, int(metrics["round"])
         if metric is None:
             return
         value = metrics.get(metric)
         if value is None:
-            if self._best_round < 0 and r == 0 and metric.partition("/")[0] not in LATE:
-                raise BadConfig(f"stop.metric={metric}, but must be one that is recorded: {', '.join(_names(metrics))}")
+            require_recorded("stop.metric", metric, metrics)
             return
         if self._best_round < 0 or self._sign * value > self._best:
             self._best, self._best_round = self._sign * value, r
@@ -49,5 +48,12 @@ class EarlyStop:
             self.reason = f"{metric} has not improved on {best:.6g} of round {self._best_round} for {patience} rounds"
 
 
-def _names(metrics: dict[str, Any]) -> list[str]:
-    return [name for name, value in metrics.items() if name != "round" and isinstance(value, (int, float))]
+def require_recorded(key: str, metric: str, metrics: dict[str, Any]) -> None:
+    """Raises BadConfig if these are the metrics of round 0 and lack `metric`, unless a round may lack it (`LATE`).
+
+    key: the config key that names the metric.
+    """
+    if metric in metrics or metrics["round"] != 0 or metric.partition("/")[0] in LATE:
+        return
+    names = [name for name, value in metrics.items() if name != "round" and isinstance(value, (int, float))]
+    raise BadConfig(f"{key}={metric}, but must be one that is recorded: {', '.join(names)}")
