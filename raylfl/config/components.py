@@ -21,11 +21,16 @@ def keys_of(cls: type) -> dict[str, str]:
 
 
 def unknown_key(key: str, known: Iterable[str], place: str = "") -> BadConfig:
-    """The error for a key that is not one of `known`, with the nearest known key."""
+    """The error for a key that is not one of `known`, with the nearest known key.
+
+    A key such as `name:iid`, of which yaml reads no value, lacks the blank after its colon.
+    """
     prefix = f"{place}." if place else ""
     names = sorted(known)
     near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
     way_out = f"did you mean {prefix}{near[0]}?" if near else f"known here: {', '.join(names) or 'nothing'}"
+    if ":" in key:
+        way_out = f"a blank is missing after the colon: {{{key.replace(':', ': ', 1)}}}"
     return BadConfig(f"unknown key {prefix}{key}; {way_out}")
 
 

@@ -75,6 +75,7 @@ def test_the_resolved_config_is_complete_and_resolves_to_itself():
         (["algoritm.name=focus"], "unknown key algoritm; did you mean algorithm?"),
         (["algorithm.gama=1"], "unknown key algorithm.gama; did you mean algorithm.gamma?"),
         (["algorithm.name=focuss"], "did you mean focus?"),
+        (["algorithm={name:focus}"], "key algorithm.name:focus; a blank is missing after the colon: {name: focus}"),
         (["algorithm.aggregate=meen"], "algorithm.aggregate=meen, but must be one of mean"),
         (["local.lr=fast"], "local.lr=fast, but must be a number"),
         (["rounds=-1"], "rounds=-1, but must be >= 0"),

@@ -105,6 +105,7 @@ def test_print_config_shows_the_number(capsys):
         (["algorithm=focus", "local.lr={theory: fedacs}"], "no theorem of that paper"),
         (["algorithm.name=fedacs", "algorithm.gamma=2.0", "local.lr={theory: fedacs}"], "[3] Theorems 1 and 3 need"),
         (["local.lr={theory: sfl, times: 2}"], "but must be a number, or"),
+        (["local.lr={theory:sfl}"], "local.lr={theory:sfl}, but a blank is missing after the colon: {theory: sfl}"),
     ],
 )
 def test_a_rate_without_a_theorem_is_refused(overrides, reason):

@@ -77,6 +77,9 @@ class LocalConfig(LocalRule, LocalWork):
         """An instance from options with `lr: {theory: PAPER}`; lr is nan until `raylfl.theory.rate` computes it."""
         known = f"a number, or {{theory: PAPER}}, PAPER being one of {', '.join(PAPERS)}"
         wanted = options["lr"]
+        for key in map(str, wanted):
+            if key.startswith("theory:"):
+                raise BadConfig(f"local.lr={{{key}}}, but a blank is missing after the colon: {{theory: {key[7:]}}}")
         if set(wanted) != {"theory"} or wanted["theory"] not in PAPERS:
             raise BadConfig(f"local.lr={dict(wanted)}, but must be {known}")
         made = typed(cls, {key: value for key, value in options.items() if key not in ("lr", "lr_from")}, "local")
