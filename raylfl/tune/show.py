@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from rich.table import Table
 
 from raylfl.console import print_table, shown, working
 from raylfl.report.derived import Stat
-from raylfl.report.labels import show_value
+from raylfl.report.labels import canonical, flatten, show_value, tell_apart, varying
 from raylfl.report.runs import is_run
 from raylfl.runtime.records.mirror import copy_again
 from raylfl.tune.spec import Sweep
@@ -50,21 +50,36 @@ def terminal_table(sweep: Sweep, groups: Sequence[SettingRow]) -> Table:
 
     groups: the settings of the last stage, the best first.
     """
-    values = {key: {json.dumps(g.values.get(key), default=str) for g in groups} for key in sweep.space.keys}
-    keys = [key for key, different in values.items() if len(different) > 1]
+    texts = {key: value_texts(key, [group.values.get(key) for group in groups]) for key in sweep.space.keys}
+    keys = [key for key, column in texts.items() if len(set(column)) > 1]
     table = Table(box=None, pad_edge=False)
     table.add_column("setting")
     for name in (*keys, "seeds", "rounds", f"{sweep.score.metric}, {meaning(sweep)}"):
         table.add_column(name, justify="right")
-    for group in groups[:MOST]:
+    for k, group in enumerate(groups[:MOST]):
         table.add_row(
             f"{group.setting:03d}",
-            *("" if group.values.get(key) is None else show_value(group.values[key]) for key in keys),
+            *(texts[key][k] for key in keys),
             f"{group.finished}/{len(group.rows)}",
             str(group.rounds),
             score_text(group.score),
         )
     return table
+
+
+def value_texts(key: str, values: Sequence[Any]) -> list[str]:
+    """The values of a key of the space as short texts; of a whole config group, its name and the options that differ.
+
+    >>> value_texts("partition", [{"name": "iid"}, {"name": "shards", "shards": 2}, {"name": "shards", "shards": 3}])
+    ['iid', 'shards, shards=2', 'shards, shards=3']
+    """
+    if not any(isinstance(value, Mapping) for value in values):
+        return ["" if value is None else show_value(value) for value in values]
+    flats = {canonical(v): flatten({key: {"name": v} if isinstance(v, str) else v}) for v in values}
+    different = list(flats.values())
+    texts = tell_apart(different, varying(different), {name for flat in different for name in flat})
+    short = {value: text.removeprefix(f"{key}=") for value, text in zip(flats, texts, strict=True)}
+    return [short[canonical(value)] for value in values]
 
 
 def meaning(sweep: Sweep) -> str:

@@ -11,6 +11,7 @@ import yaml
 
 from raylfl.config.load import load_config
 from raylfl.tune.journal import DIVERGED, FINISHED, STOPPED, Journal
+from raylfl.tune.show import terminal_table
 from raylfl.tune.spec import load_sweep
 from raylfl.tune.sweep import plan
 from raylfl.tune.table import setting_rows, survivors, trial_rows, write_tables
@@ -138,3 +139,12 @@ def test_fewer_rounds_to_the_target_are_better(make):
     assert groups[0].setting == 0
     assert groups[0].score.mean == 2.5  # three rounds and two
     assert (groups[1].setting, groups[1].score.count) == (1, 1)  # one of its seeds gets there
+
+
+def test_a_whole_group_is_shown_by_its_name_and_the_options_that_differ(make):
+    space = {"algorithm": {"grid": ["fedavg", {"name": "fedavgm", "beta": 0.5}, {"name": "fedavgm", "beta": 0.25}]}}
+    curves = {(0, 0): [0.1] * 3, (1, 0): [0.2] * 3, (2, 0): [0.3] * 3}
+    spec, folder, journal = make(curves, space=space)
+    table = terminal_table(spec, setting_rows(spec, trial_rows(spec, folder, journal), 0))
+    columns = {column.header: list(column.cells) for column in table.columns}
+    assert columns["algorithm"] == ["FedAvgM, beta=0.25", "FedAvgM, beta=0.5", "FedAvg"]
