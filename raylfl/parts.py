@@ -112,8 +112,8 @@ class Optimum:
 class Experiment:
     """All parts of a run, built and checked before anything is started.
 
-    logged: the metrics that the module logged in the check's trial steps, by the data: `train` (in local steps), `test`,
-    `val`, and `clients` (in an evaluation on clients' training data). Data that were not tried are missing.
+    logged: the metrics that the module logged in the check's trial steps: in local steps (`train`), and in evaluations
+    on the test set (`test`), the validation set (`val`) and clients' training data (`clients`), unless not tried.
     """
 
     config: Config
