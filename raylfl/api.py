@@ -38,8 +38,8 @@ class Progress:
     """The progress of a run after a round.
 
     metrics: the row of metrics.jsonl of this round. messages: texts for the user since the previous round. params: all
-    parameters as one vector [d]; None in a run with neither callbacks nor a stream, and for the rounds that a resumed
-    run had completed before.
+    parameters after the round, as one vector [d]. They are None in a run with neither callbacks nor a stream, and for
+    rounds before a resume, whose rows a resumed run yields first.
     """
 
     experiment: Experiment
@@ -229,9 +229,10 @@ _computing = threading.RLock()
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """A context with the settings of `torch_defaults`, which one thread of this process at a time can enter.
+    """A context with torch's default settings (`torch_defaults`) and a lock, for one thread of the process at a time.
 
-    In it, a run alone uses torch's generators, its default dtype and device, and its number of threads.
+    The lock is needed because all threads share torch's generators, default dtype, default device and number of
+    threads.
     """
     with _computing, torch_defaults():
         yield

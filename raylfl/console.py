@@ -195,8 +195,8 @@ def profile_tables(
     """Prints the results of `raylfl.runtime.profile.profile`.
 
     timings: one per form of the gradient oracle, fastest first. kernels: the operators of the fastest form, one dict
-    each. replayed: the timing of the fastest form that replays recorded steps, and its step call by call; None: no such
-    form.
+    each. replayed: for the fastest form whose local steps are replays of recorded calls (`runtime.step`), its timing
+    and the calls of a step; None if there is no such form.
     """
     best, rule = timings[0], next(t for t in timings if t.rule)
     say("Forms of the gradient oracle, one process, median rounds:")

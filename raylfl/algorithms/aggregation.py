@@ -198,10 +198,10 @@ class Aggregating(Summing):
 
 
 def expected_share(marginals: Floats, law: Law | None) -> Floats | None:
-    """Expected shares E[s_i / M], [N], of client i in the M draws of a round, up to a common factor.
+    """The expected share E[s_i / M] of each client i in the M draws of a round, [N], up to a common factor.
 
     marginals: E[s_i], [N], the expected number of times that client i is drawn. law: the law of the draws s_i; None:
-    unknown. If M is fixed, the marginals are returned; None if nothing is known about M.
+    unknown. Returns the marginals if M is fixed, and None if nothing is known about M.
     """
     if law in (None, "at_most_once"):
         return None
@@ -209,13 +209,13 @@ def expected_share(marginals: Floats, law: Law | None) -> Floats | None:
 
 
 def inverse_count(probabilities: Floats) -> Floats:
-    """The expectations E[1_i / sum_j 1_j], [N], for independent 1_i ~ Bernoulli(pi_i), where 0/0 counts as 0.
+    """The expectations E[b_i / sum_j b_j], [N], for independent b_i ~ Bernoulli(pi_i), where 0/0 counts as 0.
 
-    probabilities: pi [N]. As 1/(1 + k) = int_0^1 t^k dt, the expectation is
-    pi_i int_0^1 prod_{j != i} (1 - pi_j + pi_j t) dt. The integrand is a polynomial of degree N - 1, which N/2
-    Gauss-Legendre nodes integrate exactly.
+    probabilities: pi [N]. If b_i = 1, the quotient is 1/(1 + k), with k the sum of the other b_j. As
+    1/(1 + k) = int_0^1 t^k dt, the expectation is pi_i int_0^1 prod_{j != i} (1 - pi_j + pi_j t) dt. The integrand is a
+    polynomial of degree N - 1, which N/2 Gauss-Legendre nodes integrate exactly.
 
-    Fewer nodes suffice for many clients. Let S = sum_j pi_j and m = S + 9 sqrt(S) + 40. The sum of the 1_j exceeds m
+    Fewer nodes suffice for many clients. Let S = sum_j pi_j and m = S + 9 sqrt(S) + 40. The sum of all b_j exceeds m
     with probability below 1e-17 (Bernstein's inequality). For k <= m, a polynomial of degree D approximates t^k on
     [0, 1] with an error of at most 2 exp(-D^2/k) (Newman & Rivlin 1976). The error of 3 sqrt(m) + 8 nodes is
     therefore below 1e-15.

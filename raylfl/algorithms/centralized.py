@@ -6,7 +6,7 @@ State    server x [d]; clients none.
 Sent     nothing: the data are at the server.
 Assumes  that data may be pooled; participation and links do not apply.
 
-    server   x <- x - eta grad F(x), K times a round
+    server   x <- x - eta grad f(x), K times a round; f: mean loss over all samples, F with the weights n_i/n
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from raylfl.core.topology import Alone, Topology
 @ALGORITHMS.register("centralized")
 @dataclass
 class Centralized(Algorithm):
-    """Centralised training: K SGD steps per round on the objective of all clients together."""
+    """Centralised training: K SGD steps per round on the mean loss over the samples of all clients."""
 
     topology: ClassVar[Topology] = Alone()
     uploads_update: ClassVar[bool] = False

@@ -8,7 +8,9 @@ Sent     d floats along each edge (x).
 Assumes  mixing matrix W doubly stochastic. The limit has an error of the order of eta, from the heterogeneity of the
          clients.
 
-    atc      x <- W (x - U(x))          adapt, then combine; U_i(x_i): K_i steps of x <- x - eta grad f_i(x) from x_i
+    U_i(x_i) is the update, start minus result, of K_i local steps x_i <- x_i - eta grad f_i(x_i) from x_i.
+
+    atc      x <- W (x - U(x))          adapt, then combine
     cta      x <- W x - U(W x)          combine, then adapt: the same sequence, shifted by half a round
     dgd      x <- W x - U(x)            both at once
     always   the mean of the new x is the mean of the old x minus the mean of U

@@ -20,9 +20,10 @@ q_i = 1 or |a_i|_1 = 0 is excluded, because its expected contribution is 0 for e
     i sampled    q_i <- q_i + max(rate, 1/(n+1)) (1{lost} - q_i), n = times_sampled
     i received   a_i <- a_i + max(rate, 1/n) (|a_i|_1 - a_i), n = times_received
 
-An estimate is the plain mean of up to 1/rate observations and an exponential moving average of more; with rate = 0 it
-is always the plain mean. The mean of q_i begins with one fictitious received upload. Until client i is received, the
-sampling uses the mean a of the clients received so far in place of a_i, or 1 if there is none. It limits q_i to 0.95.
+Both counts n include this round. An estimate is the plain mean of up to 1/rate observations and an exponential moving
+average of more; with rate = 0 it is always the plain mean. The mean of q_i begins with one fictitious received upload.
+Until client i is received, the sampling uses the mean a of the clients received so far in place of a_i, or 1 if there
+is none. It limits q_i to 0.95.
 """
 
 from __future__ import annotations

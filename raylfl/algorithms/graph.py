@@ -124,7 +124,7 @@ class GraphAlgorithm(Algorithm):
         return floats_in(self.messages({**before, **one}, before))
 
     def mixings(self, r: Round) -> Sequence[Mixing]:
-        """The mixing matrices of the round's working nodes; if the round has no graph, on the complete graph."""
+        """The mixing matrices of the round's working nodes, on its graph; without a graph, on the complete graph."""
         edges = Edges.complete(r.population.count) if r.edges is None else r.edges
         return matrices(edges, r.cohort, self.family)
 

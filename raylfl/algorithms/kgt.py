@@ -3,7 +3,7 @@
 Liu, Lin, Koloskova & Stich, TMLR 2024, Alg. 1, with corrections that start at 0. Symbols as in `raylfl.algorithms`.
 
 State    node x_i and its correction c_i [d], c = 0 at first.
-Sent     2d floats along each edge (z, and x after the local steps).
+Sent     2d floats along each edge (z_i, and x_i after a step of length gamma towards the result of the local steps).
 Assumes  mixing matrix W doubly stochastic, which may change.
 
     local    x_i <- x_i - eta (grad f_i(x_i) + c_i), K_i times;  z_i = (x_i,0 - x_i,K) / (K_i eta)

@@ -93,7 +93,10 @@ class Cinic10(ImageData):
 
 
 def _listing_key(samples: Sequence[tuple[str, int]]) -> str:
-    """A key of 16 hex digits that depends on the names, classes and sizes of the files in `samples`, (path, class)."""
+    """A key of 16 hex digits that depends on the names, classes and sizes of the files in `samples`.
+
+    samples: pairs (path, number of the class).
+    """
     digest = hashlib.blake2b(digest_size=8)
     for path, label in samples:
         digest.update(f"{Path(path).name}/{label}/{os.path.getsize(path)}\n".encode())

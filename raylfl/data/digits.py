@@ -40,9 +40,10 @@ class Digits(ImageData):
 
 
 def stratified_split(labels: Tensor, test_fraction: float) -> tuple[Tensor, Tensor]:
-    """Sorted sample indices (train, test) of n samples, split class by class according to their labels, int64 [n].
+    """Splits n samples class by class; returns the sorted indices for training, then those for testing.
 
-    Of the n_c samples of class c, round(test_fraction n_c) are for testing, the same samples in every call.
+    labels: the class of each sample, int64 [n]. Of the n_c samples of class c, round(test_fraction n_c) are for
+    testing, the same samples in every call.
     """
     test = [
         keyed(0, "data/split", int(c)).permutation(np.flatnonzero(labels.numpy() == c))

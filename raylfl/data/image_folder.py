@@ -194,7 +194,11 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, halves: Sequence
 
 
 def pixels(content: bytes, name: str, size: int | None, grey: bool) -> np.ndarray[Any, Any]:
-    """An image file's content as uint8 [C, H, W], resized to `size` x `size` if given. Raises DataMissing."""
+    """The pixels of an image file, uint8 [C, H, W]. Raises DataMissing if it cannot be read.
+
+    content: the file's bytes. size: the image is cropped to its middle square and resized to size x size; None: it
+    keeps its size. grey: one channel instead of three.
+    """
     from PIL import Image, ImageOps
 
     try:
@@ -225,7 +229,10 @@ def _keep(folder: Path, halves: Sequence[Half], classes: Sequence[str]) -> None:
 
 @contextmanager
 def _own(folder: Path) -> Iterator[Path]:
-    """A context with a new temporary folder; on exit it is renamed to `folder`, unless another process did so first."""
+    """A context with a new temporary folder, which on exit without an error replaces `folder`.
+
+    If another process creates `folder` at the same moment, that folder stays.
+    """
     part = folder.with_name(f".{folder.name}-{os.getpid()}")
     part.mkdir(parents=True)
     try:

@@ -47,10 +47,10 @@ class Texts(DataSource):
         self.client_indices = [np.flatnonzero(owners == k).tolist() for k in range(len(texts))]
 
     def _windows(self, texts: dict[str, str], length: int, training: bool) -> tuple[TensorDataset, Tensor]:
-        """(data set of windows, number of the text of each window int64 [n]). Raises BadValue for a too large length.
+        """Returns the data set of n windows and, for each window, the number of its text, int64 [n].
 
         texts: name -> text. training: whether the windows are from the first four fifths of each text (training), or
-        from the last fifth (test).
+        from the last fifth (test). Raises BadValue if `length` is too large for a text.
         """
         numbers = {character: k for k, character in enumerate(self.characters)}
         rows: list[list[int]] = []

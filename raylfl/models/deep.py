@@ -47,8 +47,8 @@ class ResNet18(Classifier):
 
     11,164,362 parameters on CIFAR-10 without normalisation, 11,173,962 with it. There is no max-pool, and convolutions
     have no bias.
-    norm: none (SFL's tables), group (GroupNorm with `groups` groups) or batch (BatchNorm, which updates buffers: the
-    clients of such a model cannot be vectorised).
+    norm: none (SFL's tables), group (GroupNorm with `groups` groups) or batch (BatchNorm, which updates buffers: on a
+    GPU the clients of such a model run one at a time).
     groups: number of groups of norm=group; a divisor of the width.
     width: the channels double from stage to stage.
     """

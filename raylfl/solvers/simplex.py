@@ -94,7 +94,7 @@ class _Problem:
         self.norms = np.sqrt(np.maximum(g.diagonal(), 0.0))
 
     def solution(self) -> tuple[Floats, float, float, int]:
-        """(solution x, value x^T G x, relative duality gap, number of pairwise moves)."""
+        """Solves the problem; returns x, its value x^T G x, its relative duality gap and the number of moves."""
         n, x, moves = len(self.g), self.start(), 0
         if (found := self.block_pivoting(x)) is not None:
             x = found
@@ -160,7 +160,7 @@ class _Problem:
         return EPS * float(self.norms @ x) ** 2
 
     def certificate(self, x: Floats) -> tuple[float, float]:
-        """(value x^T G x, relative duality gap at x).
+        """The value x^T G x, and the relative duality gap at x.
 
         The gap needs the feasible v with the smallest v^T G x: every v_i has at least its lower bound, and the
         remaining weight is given to the indices in the order of rising (G x)_i, up to their upper bounds.
@@ -174,7 +174,7 @@ class _Problem:
         return value, max(gap, 0.0) / max(value, self.rounding(x), TINY)
 
     def pairwise(self, x: Floats, most: int) -> tuple[Floats, int]:
-        """(new point, number of moves) after at most `most` pairwise Frank-Wolfe moves from x.
+        """Makes at most `most` pairwise Frank-Wolfe moves from x; returns the new point and the number of moves.
 
         Lacoste-Julien & Jaggi, NeurIPS 2015. It stops earlier if the tolerance is reached or no move reduces the value.
         """

@@ -133,12 +133,12 @@ def _combination(matrix: Tensor, rows: Ints, weights: Floats) -> Tensor:
 
 
 def _near(matrix: Tensor, point: Tensor, rows: Ints, limits: Floats, lengths: Floats) -> tuple[Bools, Floats]:
-    """(mask of the rows m_j whose products m_j . v may be below their limits, these products in float64).
+    """Returns a mask of the rows m_j whose products m_j . v may be below their limits, and their products in float64.
 
-    point: v. limits: the limit of m_j . v for each of `rows`. lengths: |m_j|. A row is in the mask if its product in
-    the dtype of the matrix is below its limit, or above it by no more than the rounding error. The error of a sum of k
-    products in any order is at most k eps / 2 |m_j| |v|. Here k = TERMS, and the bound with eps instead of eps / 2
-    leaves a margin for the other operations.
+    point: v. rows: the numbers j of the rows that are tested. limits: the limit of m_j . v for each of them. lengths:
+    |m_j|. A row is in the mask if its product in the dtype of the matrix is below its limit, or above it by no more
+    than the rounding error. The error of a sum of k products in any order is at most k eps / 2 |m_j| |v|. Here
+    k = TERMS, and the bound with eps instead of eps / 2 leaves a margin for the other operations.
     """
     length = float(torch.linalg.vector_norm(point)) or 1.0
     rough = _rough(matrix, point / length)[rows]

@@ -43,7 +43,10 @@ class _BeforeTorchvision(MetaPathFinder):
 
 
 def install() -> None:
-    """Arranges that `declare` runs before the first import of torchvision; no effect if it was imported before."""
+    """Arranges that `declare` runs before the first import of torchvision.
+
+    No effect if torchvision is imported already or the setting is off.
+    """
     if enabled(SWITCH) and "torchvision" not in sys.modules and not any(map(_waits, sys.meta_path)):
         sys.meta_path.insert(0, _BeforeTorchvision())
 

@@ -214,7 +214,7 @@ class Simulation:
         return self.server
 
     def uploads(self, r: Round) -> tuple[State, State]:
-        """(uploads, new client states) of the received clients of round r, with rows in cohort order.
+        """Returns the uploads and the new states of the received clients of round r, with rows in cohort order.
 
         The simulation itself stays unchanged. A graph method that keeps node states at workers returns no client
         states.
