@@ -68,8 +68,8 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
 def _case(name: str, parser: argparse.ArgumentParser) -> str:
     """The `case` branch of the script for one command.
 
-    Options are candidates at any position. A config or another fixed word of the command is a candidate for the first
-    argument, a config key for later arguments.
+    Options are candidates at any position. The first argument is completed with names of configs or with fixed words
+    of the command, such as `bash` and `zsh`. Later arguments of a command that reads a config are completed with keys.
     """
     options = _quoted(sorted(option for option in parser._option_string_actions if option.startswith("--")))
     first, later = "''", "''"

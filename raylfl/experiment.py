@@ -183,9 +183,7 @@ def samples_of(source: DataSource) -> Samples:
 def check_algorithm(config: Config, world: RunContext, merged: bool) -> list[str]:
     """Warnings about assumptions of the algorithm that the config violates, and about options without effect.
 
-    Raises BadConfig if the algorithm cannot run.
-
-    merged: whether a single client trains on the data of all clients.
+    Raises BadConfig if the algorithm cannot run. merged: whether a single client trains on the data of all clients.
     """
     algorithm, name = config.algorithm, config.resolved["algorithm"]["name"]
     participation, link = config.resolved["participation"]["name"], config.resolved["link"]["name"]

@@ -112,8 +112,9 @@ class Optimum:
 class Experiment:
     """All parts of a run, built and checked before anything is started.
 
-    logged: the metrics that the module logged in the check's trial steps: in local steps (`train`), and in evaluations
-    on the test set (`test`), the validation set (`val`) and clients' training data (`clients`), unless not tried.
+    logged: the names of the metrics that the module logged in the trial steps before the run, by the kind of step.
+    `train`: a local step. `test`: an evaluation on the test set. `val`: one on the validation set. `clients`: one on
+    clients' training data. A kind that was not tried is missing.
     """
 
     config: Config

@@ -23,7 +23,7 @@ def keys_of(cls: type) -> dict[str, str]:
 def unknown_key(key: str, known: Iterable[str], place: str = "") -> BadConfig:
     """The error for a key that is not one of `known`, with the nearest known key.
 
-    A key such as `name:iid`, of which yaml reads no value, lacks the blank after its colon.
+    If the key contains a colon, such as `name:iid` in {name:iid}, the remedy is a blank after the colon.
     """
     prefix = f"{place}." if place else ""
     names = sorted(known)

@@ -82,7 +82,7 @@ def override_layers(overrides: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def override(item: str, among: Sequence[str] = ()) -> tuple[KeyPath, Any]:
-    """(path, value) of an override such as `local.lr=0.1`.
+    """The key path and the value of an override such as `local.lr=0.1`.
 
     among: the whole command line, for a hint on quoting. Raises BadConfig if the form is not key=value.
     """

@@ -57,11 +57,11 @@ def stratified_split(labels: Tensor, test_fraction: float) -> tuple[Tensor, Tens
 
 @DATA.register("synthetic_images")
 class SyntheticImages(ImageData):
-    """Gaussian data in image shape: x = mu_y + noise e for class y, with class means mu_c and e ~ N(0, I).
+    """Gaussian data in image shape: an image of class y is mu_y + noise e, with e ~ N(0, I).
 
-    For experiments without a download, with any shape and any number of balanced classes; the mu_c ~ N(0, I). For p
-    pixels (values of an image) two class means are about sqrt(2 p) apart, and with noise 1 the classes are separable.
-    Pixels are float32.
+    For experiments without a download, with any shape and any number of balanced classes. The class means mu_y are
+    drawn once, from N(0, I): for p pixels (values of an image) two of them are about sqrt(2 p) apart, and with noise 1
+    the classes are separable. Pixels are float32.
     shape: the shape [channels, height, width] of an image.
     num_train, num_test: numbers of images for training and testing.
     seed: seed of the data, independent of the run's seed.

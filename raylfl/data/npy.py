@@ -20,8 +20,8 @@ from raylfl.options import Doc, Gt
 class Npy(DataSource):
     """Your own arrays: train_x.npy [n, ...] and train_y.npy [n] in a folder; test_x.npy and test_y.npy are optional.
 
-    Workers read batches by index: the data set may be larger than the memory, and every node needs the folder. With a
-    file train_client.npy [n], the number 0..N-1 of each sample's client, `partition: natural` is possible.
+    Workers read batches by index: the data set may be larger than the memory, and every node needs the folder. A file
+    train_client.npy [n] with the number 0..N-1 of each sample's client makes `partition: natural` possible.
     path: the folder; a relative path is below the root (RAYLFL_DATA).
     """
 

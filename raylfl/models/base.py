@@ -49,7 +49,9 @@ def fitted_args(cls: type, init_args: Mapping[str, Any], data: object) -> dict[s
 
 
 class Classifier(ShippedModel):
-    """A classifier: a chain of named layers, with the mean cross-entropy of a batch (x [B, *in_shape], y int64 [B]).
+    """A classifier: a chain of named layers, whose loss is the mean cross-entropy of a batch.
+
+    A batch is (x [B, *in_shape], y int64 [B]).
 
     in_shape: the shape of an input x; taken from the data if the config leaves it out.
     num_classes: the number of classes; taken from the data if the config leaves it out.
