@@ -79,10 +79,9 @@ class Stat:
 
 
 def main_metric(runs: Sequence[RunRecord]) -> str:
-    """The main metric of a report: the first measured one of MAIN_METRICS, then of all others.
+    """The main metric of a report: the first of MAIN_METRICS, then of all other metrics, that all runs have measured.
 
-    A metric that all runs have measured takes precedence over one that only some runs have measured. `train/loss` if no
-    run has rounds.
+    If there is none, it is the first that some runs have measured; `train/loss` if no run has measured any.
     """
     started = [run for run in runs if len(run.rounds)]
     others = dict.fromkeys(name for run in started for name in run.metrics)
@@ -218,8 +217,8 @@ def default_last(groups: Sequence[Group]) -> int:
 def default_target(groups: Sequence[Group], metric: str) -> float | None:
     """The default target of a metric: the median of all settings' best values, rounded to be easier to reach.
 
-    Accuracies are rounded down to a multiple of 0.05; positive losses and distances are rounded up to one digit, or to
-    a power of ten below 0.1. None if no setting has a finite value.
+    Accuracies are rounded down to a multiple of 0.05. Positive losses and distances are rounded up: to one digit from
+    0.1, and to a power of ten if they are smaller. None if no setting has a finite value.
     """
     bests = [best(group, metric).mean for group in groups]
     bests = [value for value in bests if math.isfinite(value)]

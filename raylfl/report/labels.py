@@ -215,7 +215,7 @@ def show_value(value: Any) -> str:
 
 
 def order_key(value: Any) -> tuple[int, float, str]:
-    """A sort key: None first, then numbers by size, then strings in alphabetical order."""
+    """A sort key: None first, then numbers by size, then all other values by their text."""
     if value is None:
         return (0, 0.0, "")
     if isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value):

@@ -32,7 +32,8 @@ MAX_DETAILED = 3  # largest number of worlds whose diagnostics are drawn; with m
 class Content:
     """The runs of a report, and the choices that all its figures and tables share.
 
-    left_out: one sentence on each run that cannot be read. groups: the runs pooled by setting; parts: these by world.
+    left_out: one sentence on each run that cannot be read. groups: the runs pooled by setting. parts: the groups by
+    world.
     """
 
     runs: Sequence[RunRecord]
@@ -76,9 +77,9 @@ def content_of(
 
     paths: run directories, or directories that contain some. target: target of the main metric, a fraction for
     accuracies (None: `default_target`). last: the number of final rounds over which values are averaged (None:
-    `default_last`). metric: the main metric (None: `main_metric`). theory: bounds from theorems as lines beside the
-    curves. Raises BadConfig if there is no readable run (BadValue for a path without runs), and BadValue for a bad
-    choice, such as a metric that no run has measured.
+    `default_last`). metric: the main metric (None: `main_metric`). theory: whether bounds from theorems are drawn
+    beside the curves. Raises BadConfig if there is no readable run (BadValue for a path without runs), and BadValue for
+    a bad choice, such as a metric that no run has measured.
     """
     runs, left_out = read_runs(paths)
     groups, metric = group_runs(runs), metric or main_metric(runs)
@@ -100,7 +101,7 @@ def content_of(
 def write_report(paths: Paths, out_dir: str | os.PathLike[str], *, pdf: bool = True, **choices: Any) -> Path:
     """Writes `index.html`, `report.png` and every figure and table into out_dir; returns the path of the page.
 
-    pdf: figures also as PDF, which doubles the time. paths, choices and errors: as in `content_of`.
+    pdf: whether figures are also saved as PDF, which doubles the time. paths, choices and errors: as in `content_of`.
     """
     return write_page(content_of(paths, **choices), out_dir, pdf)
 

@@ -67,10 +67,10 @@ def _of_world(part: Facet, metric: str, last: int) -> list[dict[str, Any]]:
 
 
 def _shared(a: Group, b: Group, metric: str, last: int) -> tuple[list[Floats], list[Floats]]:
-    """The values of both settings for each seed in common, in those of the last rounds that both have measured.
+    """The values of a and b for each common seed, one array per seed, in the last rounds that both have measured.
 
-    The last rounds are those of `recent`. A seed without such a round is left out. If the run of b diverged, all values
-    in the last rounds of either run are returned.
+    The last rounds of a run are those that `recent` selects. A seed without a common round is left out. If the run of b
+    diverged, each array has all last rounds of its own run.
     """
     ours, theirs, others = list[Floats](), list[Floats](), {run.seed: run for run in b.runs}
     for run in a.runs:

@@ -35,10 +35,10 @@ _HEAT = LinearSegmentedColormap.from_list("heat", [to_rgba(PALETTE[0], alpha) fo
 
 
 def bubble(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None) -> None:
-    """Draws the samples of each class at each client as bubbles, with a key of sizes; a bubble's area is the number.
+    """Draws the samples of each class at each client as bubbles whose area is proportional to the number.
 
-    With more than MAX_BUBBLES clients or classes, a heat-map is drawn instead. counts: samples [clients, classes];
-    classes: names of classes; None: 0, 1, ...
+    A key beside the axes shows the sizes. With more than MAX_BUBBLES clients or classes, a heat-map is drawn instead.
+    counts: samples [clients, classes]; classes: names of classes; None: 0, 1, ...
     """
     clients, rows = counts.shape
     if max(clients, rows) > MAX_BUBBLES:
@@ -165,10 +165,11 @@ def _inches(ax: Axes) -> Floats:
 
 
 def _circles(ax: Axes, counts: Ints, diameters: Floats, centres: Floats, colors: Any, **options: Any) -> None:
-    """Draws C circles around the centres [C, 2], in data coordinates (client, class).
+    """Draws C circles around the centres [C, 2].
 
-    diameters: [C]; 1 is 0.94 of the shorter side of a client x class cell, but at most 0.36 inches. colors: the colours
-    of the faces. options: arguments of EllipseCollection.
+    centres: (client, class) in data coordinates, unless `options` has another `offset_transform`. diameters: [C]; 1 is
+    0.94 of the shorter side of a client x class cell, but at most 0.36 inches. colors: the colours of the faces.
+    options: arguments of EllipseCollection.
     """
     wide, tall = _inches(ax) / counts.shape
     side: Literal["x", "y"] = "x" if wide < tall else "y"

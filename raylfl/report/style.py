@@ -1,8 +1,8 @@
 """The style of figures: palette, line styles, matplotlib settings.
 
 The colours are from Okabe & Ito (2008), distinguishable for colour-blind readers. Wine and grey replace yellow and
-black, which are invisible on a light or a dark page. A method has the same colour in every report unless another method
-already has that colour. Dash and marker distinguish lines in grey print.
+black, which are invisible on a light or a dark page. A method in PREFERRED has the same colour in every report unless
+another method of the report already has that colour. Dash and marker distinguish lines in grey print.
 """
 
 from __future__ import annotations

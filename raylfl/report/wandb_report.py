@@ -1,7 +1,7 @@
 """`raylfl report --wandb ENTITY/PROJECT`: saves a report at wandb, with panels grouped by algorithm.
 
 The runs must be at wandb already (`wandb sync` uploads offline runs); their wandb group is the name of the experiment
-or sweep. The report needs the package wandb-workspaces, and saving it a login; it is built offline.
+or sweep. Building the report needs the package wandb-workspaces but no connection; saving it needs a login.
 """
 
 from __future__ import annotations

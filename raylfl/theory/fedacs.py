@@ -47,7 +47,7 @@ def surrogate_step(L: float, A: float, beta: float, theorem: str = "[3] Thm 1") 
     L: smoothness; A: the largest local work |a_i|_1 of a client; beta: the constant of Assumption 3 for the surrogate
     weights; theorem: the name in the result.
 
-    Theorem 1 requires a "sufficiently small" eta, and its proof (App. F.2) for c <= 1/4. The proof's step from eq. 73d
+    Theorem 1 requires a "sufficiently small" eta; its proof (App. F.2) requires c <= 1/4. The proof's step from eq. 73d
     to 73e turns -1/2 into -beta^2/2, which is valid for beta = 1 only. With -1/2 kept, the factor beta^2 >= 1 remains.
     """
     u = float(brentq(lambda u: beta**2 * float(descent_error(u)) - 0.25, 0.0, 0.5))
@@ -62,9 +62,10 @@ def surrogate_bound(
     4 gap / (eta_eff tau_eff R) + 4 c(eta L A) kappa^2 + 2 eta L A^2 sigma^2 / tau_eff, with c of `descent_error`,
     eta_eff = eta sum_i s_i and tau_eff = sum_i s_i |a_i|_1 / sum_i s_i.
 
-    F~: the surrogate objective. shares: s_i = p_i (1 - q_i) [N], with probabilities p_i of a draw and q_i of a lost
-    upload; for another rule E[c_i 1{i in R}] with sum_i c_i <= 1. a_norm: |a_i|_1 [N], their largest is A. gap: F~(x_0)
-    - min F~. kappa: of Assumption 3 for the surrogate weights. sigma: standard deviation of a stochastic gradient.
+    F~: the surrogate objective. shares: s_i [N], the expected coefficient of client i's update in the server step, for
+    a rule whose coefficients have a sum of at most 1; in the paper s_i = p_i (1 - q_i), with probabilities p_i of a
+    draw and q_i of a lost upload. a_norm: |a_i|_1 [N], their largest is A. gap: F~(x_0) - min F~. kappa: of Assumption
+    3 for the surrogate weights. sigma: standard deviation of a stochastic gradient.
 
     The second term is taken from eq. 73e. Eq. 10 prints eta_eff tau_eff kappa^2 / beta^2 instead, which has another
     unit, and runs with large L exceed it.

@@ -67,7 +67,7 @@ def drift_bound(eta: float, K: int, sigma_l: float, sigma_g: float, gradient: fl
     The drift is sum_i lambda_i E|x_i - x|^2, with x_i client i's model during its K local steps from x. eta: local step
     size; sigma_l: standard deviation of a stochastic gradient; sigma_g: of `global_variance`; gradient: |grad f(x)|.
 
-    The lemma requires eta <= 1/K; the lemma of Reddi et al. 2021, on which it is based, for eta <= 1/(8 L K).
+    The lemma requires eta <= 1/K; the lemma of Reddi et al. 2021 on which it is based requires eta <= 1/(8 L K).
     """
     return 5 * eta * (sigma_l**2 + 6 * K * sigma_g**2 + 6 * K * gradient**2)
 

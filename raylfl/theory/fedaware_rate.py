@@ -108,8 +108,8 @@ def local_error(eta_l: float, steps: Floats, weights: Floats, *, L: float, sigma
     """The bound R on the error sum_i v_i E|g_i - eta_l K_i grad f_i(x)|^2 of the clients' updates g_i.
 
     R = sum_i v_i (10 eta_l^4 L^2 K_i^2 (K_i - 1) (sigma^2 + 6 K_i G_i^2) + 2 eta_l^2 K_i sigma^2), with weights v_i
-    proportional to lambda_i / K_i, for eta_l <= 1/(8 L K_i). The first term is the drift of FedAWARE's Lemma A.1 in K_i
-    - 1 steps, the second the gradient noise of K_i steps.
+    proportional to lambda_i / K_i, for eta_l <= 1/(8 L K_i). The first term is the drift in K_i - 1 steps
+    (FedAWARE, Lemma A.1), the second the gradient noise of K_i steps.
 
     eta_l: local learning rate; steps: K_i [N]; weights: lambda [N]; L: smoothness; sigma: standard deviation of a
     stochastic gradient; G: bounds G_i on |grad f_i(x)| [N], or one for all clients.

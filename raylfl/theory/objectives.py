@@ -77,7 +77,8 @@ class Objectives:
     def softmax(self) -> SoftmaxProblem | None:
         """The objectives as a softmax regression; None if they are another function.
 
-        Values and gradients are compared at two points, for the first and the last client only.
+        The test compares values and gradients with those of softmax regression at two random points, for the first and
+        the last client only.
         """
         inputs = [self._inputs(i) for i in range(self.count)]
         found = [pair for pair in inputs if pair is not None]

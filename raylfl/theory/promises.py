@@ -35,7 +35,7 @@ def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> I
     """The largest step sizes that the theorems about the run's method admit.
 
     The theorems of [1] on FOCUS give a bound for each case that the problem satisfies (strongly convex, PL,
-    non-convex), the strongest assumption first. Those of [2] give one bound, for the strongest assumption.
+    non-convex), the strongest assumption first. Those of [2] give one bound, for the strongest assumption that holds.
     """
     algorithm, n, tau = experiment.algorithm, experiment.world.count, facts.tau
     L, mu, beta = constants.value("L"), constants.value("mu"), constants.value("mu_F")
@@ -145,7 +145,7 @@ def sfl_bound(setting: sfl.Setting, R: int, constants: Constants, mu: float) -> 
 
 
 def _of_sfl(setting: sfl.Setting, R: int, constants: Constants, theorem: str, scale: float) -> Iterator[Promise]:
-    """The bound of [2] Theorems 1 and 2 on F(xbar) - F*, each of its terms, and the option `eval.average` for xbar.
+    """The bound of [2] Theorems 1 and 2 on F(xbar) - F*, its terms, and the value of `eval.average` that measures xbar.
 
     xbar: the weighted mean of the iterates x_0 to x_R. If R is too small for the strongly convex bound, the bound for
     convex functions is given, with equal weights. scale: |x*|, the unit of relative distances.

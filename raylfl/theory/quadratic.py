@@ -116,8 +116,8 @@ class QuadraticProblem:
         """For each client i an upper bound of |grad f_i(x) - grad F(x)| over all x with |x - x*| <= radius, [N].
 
         The bound is |H_i - H| radius + |grad f_i(x*)|. H: the Hessian of F; x*: its minimiser. The bounds are the D_i
-        of FedACS, Assumption 4; the largest is sigma_G of FOCUS, Assumption 5. If all H_i are equal, they do not depend
-        on the radius.
+        of FedACS, Assumption 4; the largest is sigma_G of FOCUS, Assumption 5. If all H_i are equal, the bounds do
+        not depend on the radius.
         """
         spread = np.linalg.norm(self.hessians - self.hessian, ord=2, axis=(1, 2))
         return np.asarray(spread * radius + np.linalg.norm(self.gradients(self.optimum), axis=1))

@@ -13,8 +13,8 @@ def assembled(config: Config) -> Experiment:
     """Assembles an experiment like `assemble`; a `local.lr` that names a paper is replaced by a number.
 
     The number is the largest step size that the paper's theorem admits. It is stored in the config, in place, as
-    `local.lr`, with the theorem in `local.lr_from`. Raises BadConfig if no theorem of the paper applies to the method
-    or its constants cannot be computed.
+    `local.lr`, with the theorem in `local.lr_from`. Raises BadConfig if no theorem of the paper applies to the run or
+    the constants of the theorem are only estimates.
     """
     wanted = config.local.lr_by_theory
     if wanted is None:
@@ -29,7 +29,7 @@ def assembled(config: Config) -> Experiment:
 
 
 def theory_rate(experiment: Experiment, paper: str) -> tuple[float, str]:
-    """(the largest step size that a theorem of the paper admits for this run, the theorem and its case).
+    """Returns the largest step size that a theorem of the paper admits for this run, and the theorem with its case.
 
     If several theorems or cases apply, the first bound of `step_bounds` counts, which has the strongest assumption.
     paper: `focus`, `sfl`, `fedacs` or `fedaware`. Raises BadConfig as `assembled` does.
