@@ -64,12 +64,13 @@ class MinNorm:
 def min_norm_point(gram: Tensor, tol: float = 1e-12, centre: Floats | None = None, radius: float = 1.0) -> MinNorm:
     """The lambda that minimises lambda^T G lambda over the simplex [n] (FedAWARE, eq. (8)).
 
-    gram: G = M M^T [n, n] for vectors m_i (rows of M), n >= 1. centre: a point [n] of the simplex, which adds the bound
-    |lambda - centre|_inf <= radius (FedMGDA+); None: no bound. tol: the relative duality gap to stop at,
-    (lambda^T G lambda - min_v v^T G lambda) / lambda^T G lambda over feasible v; at gap tol the value is at most
-    1 / (1 - tol)^2 times the minimum. If the convex hull of the m_i contains 0, no relative gap can be
-    reached; the search then ends when |sum lambda_i m_i| <= tol sum lambda_i |m_i|, or at rounding error. Raises
-    NonFinite if G has a non-finite entry.
+    gram: G = M M^T [n, n] for vectors m_i (rows of M), n >= 1. tol: the relative duality gap to stop at,
+    (lambda^T G lambda - min_v v^T G lambda) / lambda^T G lambda over feasible v. centre: a point [n] of the simplex,
+    which adds the bound |lambda - centre|_inf <= radius (FedMGDA+); None: no bound.
+
+    At gap tol the value is at most 1 / (1 - tol)^2 times the minimum. If the convex hull of the m_i contains 0, no
+    relative gap can be reached; the search then ends when |sum_i lambda_i m_i| <= tol sum_i lambda_i |m_i|, or at
+    rounding error. Raises NonFinite if G has a non-finite entry.
     """
     import scipy.linalg  # noqa: F401  a slow import, so not above; before `one_thread`, which must find its BLAS
 
