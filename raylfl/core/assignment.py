@@ -128,5 +128,5 @@ class Assignment:
         return np.flatnonzero(self.worker == worker)
 
     def replacements(self, worker: int) -> list[int]:
-        """The workers that can replace this one, itself included: those on nodes with the same data."""
+        """The workers that can replace this one, itself included: all workers on nodes with the same data."""
         return [w for w, node in enumerate(self.nodes) if node == self.nodes[worker]]

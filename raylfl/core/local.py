@@ -82,7 +82,7 @@ def run_local(
     """Runs work.steps[i] local steps of each client i, for C clients; returns their uploads, states and losses.
 
     batches(t, rows): the mini-batches of local step t for the clients `rows`, numbered 0..C-1. seeds(t, row): the seed
-    of the global random generators in that step for client `row` (t = -1: for its full-batch gradient).
+    of the global random generators for client `row` in local step t, or for its full-batch gradient if t = -1.
     full_batches: for algorithms with `full_gradient`, each client's samples as one batch. optimizer: None stands for
     SGD with the rule's momentum. moments: the optimizer's states before the first step, [C, m] or one state [m] for
     all clients; None: zeros. observer: callbacks around the steps. measure_drift: whether to compute

@@ -141,7 +141,7 @@ def in_subtrees(count: int, pieces: int) -> list[Ints]:
 
 
 def joined(parts: Sequence[Sequence[SubtreeSums]], count: int) -> list[SubtreeSums]:
-    """Adds the subtree sums of several workers up to the sums of the largest complete subtrees, on all cores.
+    """Adds up the subtree sums of several workers, on all cores, wherever they form a larger complete subtree.
 
     parts: for each worker, its subtree sums of each weighted sum. count: the number of rows of the whole tree. Returns
     the new subtree sums of each weighted sum.

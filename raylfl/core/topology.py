@@ -74,7 +74,7 @@ class Topology(ABC):
     ) -> Deferred[Any]:
         """Starts the local work of a cohort through `network`; returns the deferred results of its tasks.
 
-        The arguments are those of `Network`. received: for each task, whether its upload is received.
+        The arguments are the same as in `Network`. received: for each task, whether its upload is received.
         """
         return network.run(tasks, broadcast, client_states)
 

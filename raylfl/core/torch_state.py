@@ -9,10 +9,9 @@ from typing import Any
 
 @contextmanager
 def torch_defaults() -> Iterator[None]:
-    """A context in which the settings listed here are torch's defaults, so that a run does not depend on the caller's.
+    """A context with torch's defaults for dtype, device, autocast, grad mode, inference mode and matrix precision.
 
-    They are the default dtype and device, autocast, grad mode, inference mode and the precision of matrix products. The
-    caller's settings are restored on exit.
+    A run therefore does not depend on the caller's values of these settings, which are restored on exit.
     """
     import torch  # late: the Python interface uses this before torch is needed
 

@@ -4,9 +4,9 @@
     round           max of t_i over the cohort if clients work in parallel, sum if they work in sequence
     computation     sum over the cohort of K_i seconds_per_step_i   (FedACS, App. I.3.4)
 
-K_i: local steps of client i; up_i, down_i: floats that it sends and receives; wait_i: seconds for which it waits for
-messages, from the latency and bandwidth of the config group `topology`. A client whose upload is lost takes the same
-time. A round without sampled clients takes 0 seconds.
+K_i is the number of local steps of client i, up_i and down_i are the floats that it sends and receives, and wait_i is
+the time in seconds for which it waits for messages, from the latency and bandwidth of the config group `topology`. A
+client whose upload is lost takes the same time. A round without sampled clients takes 0 seconds.
 """
 
 from __future__ import annotations

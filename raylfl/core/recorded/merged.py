@@ -88,7 +88,8 @@ def _joined(calls: Sequence[Call], once: Set[int]) -> tuple[Call, int] | None:
     """(one call of `joined` that replaces the first of these calls, the number of replaced calls), or None.
 
     The replaced calls add up the gradients of a tensor's parts: select_backward, then select_backward and add for each
-    further part. once: the numbers of the values that a single call uses and the step does not return.
+    further part. Returns None if `calls` start otherwise. once: the numbers of the values that a single call uses and
+    the step does not return.
     """
     if not _named(calls[0], "select_backward"):
         return None

@@ -181,8 +181,8 @@ class Independent(Availability):
     def marginals(self, world: RunContext, r: int) -> Floats:
         """Inclusion probabilities in round r [N]: p_i, or p_i (1 - e^T)/(1 - e) with `on_empty: resample`.
 
-        p_i: availability probability of client i of N; e = prod_j (1 - p_j): the probability of an empty draw; T =
-        ATTEMPTS, the largest number of draws.
+        p_i is the availability probability of client i in the round, e = prod_j (1 - p_j) the probability of an empty
+        draw, and T = ATTEMPTS the largest number of draws.
         """
         p = self.probabilities(r, world)
         empty = float(np.prod(1 - p))

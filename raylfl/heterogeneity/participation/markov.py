@@ -33,8 +33,8 @@ RECENT = 3  # rounds whose states are cached: the next round is drawn before the
 class Markov(Availability):
     """Each client is a two-state chain (off, on) that starts in its stationary distribution.
 
-    p_on: P(off -> on). p_off: P(on -> off). matrix: instead of p_on and p_off, the transition matrix of all clients:
-    [[stay off, off -> on], [on -> off, stay on]], each row with sum 1. on_empty: `resample` redraws the step from round
+    p_on: P(off -> on). p_off: P(on -> off). matrix: the transition matrix [[stay off, off -> on], [on -> off, stay on]]
+    of all clients, with rows of sum 1, instead of p_on and p_off. on_empty: `resample` redraws the step from round
     r - 1 to an empty round r. Round r + 1 continues from the first draw of round r, because a round must not depend on
     redraws of earlier rounds.
     """

@@ -5,7 +5,8 @@ Xiang et al., NeurIPS 2024, experiments: client i is available with probability 
     sinusoid    f(r) = A sin(2 pi r/P) + 1 - A          between 1 - 2A and 1
     staircase   f(r) = 1 in the first half of every P rounds, 1 - A in the second
 
-A: amplitude; P: period in rounds. The paper computes p_i from the client's labels; here it is any value per client.
+A is the amplitude and P the period in rounds. The paper computes p_i from the client's labels; here it is any value per
+client.
 """
 
 from __future__ import annotations

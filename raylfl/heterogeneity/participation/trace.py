@@ -73,7 +73,7 @@ class Trace(Participation):
     def marginals(self, world: RunContext, r: int) -> Floats | None:
         """Expected draws M p_i of all N clients [N]; None if the row of round r has no p.
 
-        M: the number of draws in the row; p_i: its sampling probability of client i.
+        M is the number of draws in the row, and p_i its sampling probability of client i.
         """
         row = self.row(r)
         return sum(row["draws"]) * np.array(row["p"], dtype=np.float64) if "p" in row else None

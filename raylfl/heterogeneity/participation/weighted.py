@@ -89,7 +89,7 @@ class Weighted(Sampler):
     def marginals(self, world: RunContext, r: int) -> Floats | None:
         """Expected draws M q_i of all N clients [N]; None without replacement or with an availability process.
 
-        M: `cohort_size`; q_i: `probabilities`.
+        M is `cohort_size`, and q_i the entry of `probabilities`.
         """
         if self._process is not None or not self.replace:
             return None

@@ -34,7 +34,8 @@ class ExDir(Partition):
     1. Each of the N clients gets C of the K classes at random. This is redrawn until every class has at least
        max(floor(C N / (5 K)), 1) clients; after 300 draws, exchanges between clients complete the rare classes.
     2. Each class in turn is divided over its clients in proportions ~ Dir(alpha * 1). A client that already has n/N
-       samples (the cap; n: samples of all clients) gets no more. Redrawn until every client has min_size samples.
+       samples (the cap, where n is the number of samples of all clients) gets no more. This is redrawn until every
+       client has min_size samples.
 
     Every sample has an owner. If all clients of a class have reached the cap, they share the class as if there were no
     cap; the published code instead gives the whole class to the last client.

@@ -28,8 +28,8 @@ def class_counts(split: Split, samples: Samples) -> Ints:
 def label_entropy(counts: Ints) -> Floats:
     """The label entropy -sum_c p_i(c) ln p_i(c) of each of N clients [N], in nats; nan for clients without samples.
 
-    counts: [N, K], samples of class c at client i; p_i(c): the share of class c in client i's samples. The entropy is 0
-    for one class and ln K for equal shares of all K classes.
+    counts: the number of samples of each of K classes c at each of N clients i [N, K]. p_i(c) is the share of class c
+    in client i's samples. The entropy is 0 for one class and ln K for equal shares of all K classes.
 
     >>> label_entropy(np.array([[4, 0], [2, 2]])).round(3).tolist()
     [0.0, 0.693]
@@ -42,9 +42,10 @@ def label_entropy(counts: Ints) -> Floats:
 def emd(counts: Ints) -> Floats:
     """The distance sum_c |p_i(c) - p(c)| of each of N clients to the global label distribution [N], from 0 to below 2.
 
-    counts: [N, K], samples of class c = 0..K-1 at client i; p_i(c), p(c): shares of class c in client i's samples and
-    in all samples. This is the earth mover's distance of Zhao et al. ("Federated learning with non-IID data", 2018), in
-    which all labels are equally far apart. It is twice the total variation distance; nan for clients without samples.
+    counts: the number of samples of each of K classes c at each of N clients i [N, K]. p_i(c) and p(c) are the shares
+    of class c in client i's samples and in all samples. This is the earth mover's distance of Zhao et al. ("Federated
+    learning with non-IID data", 2018), in which all labels are equally far apart. It is twice the total variation
+    distance; nan for clients without samples.
 
     >>> emd(np.array([[2, 2], [4, 0]])).tolist()
     [0.5, 0.5]
@@ -87,8 +88,8 @@ def table(split: Split, samples: Samples) -> list[dict[str, Any]]:
 def summary(split: Split, samples: Samples) -> list[dict[str, Any]]:
     """One row per statistic of `per_client`: {"measure", "min", "median", "mean", "std", "max"} over the clients.
 
-    Label entropy and emd are summarised over clients with samples only. std is the population standard deviation: the
-    divisor is the number of these clients, not one less.
+    Label entropy and emd are summarised over clients with samples only. The standard deviation of n values has the
+    divisor n, not n - 1.
     """
     columns = per_client(split, samples)
     del columns["client"]

@@ -131,7 +131,7 @@ class Graph(Options, ABC):
         return self._pairs[key]
 
     def edges(self, r: int, world: RunContext, link: Link) -> Edges:
-        """The edges of round r and the mask of those whose message arrives.
+        """The edges of round r, with a mask of the edges along which a message arrives.
 
         Returns the object of the last call if edges and mask are the same as then.
         """

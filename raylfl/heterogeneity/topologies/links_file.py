@@ -85,7 +85,7 @@ class EdgeLinks:
 def reading(key: str, path: str, need: str) -> Iterator[None]:
     """A context manager that turns OSError and ValueError into BadValue for the option `key`.
 
-    path: the file that is read; need: its expected content; both are for the message.
+    path, need: the file that is read and its expected content, for the message.
     """
     try:
         yield
@@ -102,7 +102,7 @@ def words(path: str) -> list[list[str]]:
 def _codes(ends: Ints, count: int) -> Ints:
     """A number for each of M pairs of clients [M], the same in either order; -1 for a pair with a server.
 
-    ends: client ids, -1 for a server [M, 2]; count: the number of clients.
+    ends: the two client ids of each pair [M, 2], -1 for a server. count: the number of clients.
     """
     low, high = np.minimum(ends[:, 0], ends[:, 1]), np.maximum(ends[:, 0], ends[:, 1])
     return np.where(low < 0, -1, low * count + high)

@@ -67,9 +67,9 @@ def weights(graph: Graph, world: RunContext, family: Family) -> Floats:
 def mixing_rate(graph: Graph, world: RunContext, family: Family, participation: Participation, link: Link) -> float:
     """The mixing rate: 1 minus the mean factor per round by which differences between nodes shrink.
 
-    It is 1 - |(I - 11^T/N) W_{T-1} ... W_0|^(1/T), in the spectral norm. W_r: the mixing matrix of round r [N, N] with
-    the nodes that work and the messages that arrive (for the family `pair`, the row-stochastic R); T: the number of
-    rounds of the run, at most 50; I: the identity; 1: the vector of ones. For the family `column`, I - 11^T/N is
+    It is 1 - |(I - 11^T/N) W_{T-1} ... W_0|^(1/T), in the spectral norm. W_r is the mixing matrix of round r [N, N]
+    with the nodes that work and the messages that arrive (for the family `pair`, the row-stochastic R), T the number of
+    rounds of the run, at most 50, I the identity, and 1 the vector of ones. For the family `column`, I - 11^T/N is
     multiplied from the right, which gives differences between columns. The rate is 1 if the differences vanish.
     """
     n, rounds = world.count, min(ROUNDS, world.rounds)
