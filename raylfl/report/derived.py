@@ -96,7 +96,7 @@ def main_metric(runs: Sequence[RunRecord]) -> str:
 def cost(run: RunRecord, axis: str) -> Floats | None:
     """The cumulative cost after each of the run's R recorded rounds [R]; None if the run did not record it.
 
-    axis: a key of AXES, which determines the cost: rounds (r + 1 after round r), floats, local steps or virtual
+    axis: a key of AXES. It determines the cost, such as rounds (r + 1 after round r), floats, local steps or virtual
     seconds.
     """
     if axis == "rounds":

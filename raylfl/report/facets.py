@@ -31,7 +31,7 @@ class Facet:
         return Facet(label, list(groups), dict(zip(groups, names, strict=True)))
 
     def best(self, metric: str, last: int) -> tuple[Facet, str]:
-        """Selects settings for one figure; returns (the facet of these, a sentence on the selection).
+        """Returns the facet of the settings that one figure shows, and a sentence on their selection.
 
         Up to MAX_LINES settings are all kept, with the sentence "". Of more, each method keeps the setting with the
         best mean over the last `last` rounds; a single method keeps its best MAX_LINES. Names stay the same.

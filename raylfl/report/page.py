@@ -58,7 +58,10 @@ class Content:
         return [part.best(self.look.metric, self.look.last)[0] for part in self.parts]
 
     def summary(self, parts: Sequence[Facet], name: str = "summary") -> Table:
-        """The summary table of these settings; name: the table's file name."""
+        """The summary table of these settings.
+
+        parts: the settings of each world. name: the table's file name.
+        """
         return tables.summary(parts, self.look.metric, last=self.look.last, target=self.look.target, name=name)
 
     def paired(self) -> Table | None:

@@ -48,7 +48,7 @@ SEEDS = (0, 1, 2)
 
 
 def scaffold_lines(base: Setting, rate: float) -> list[Setting]:
-    """The settings of SCAFFOLD as published, with departures of public code, and at ten times the rate; and controls.
+    """The settings of SCAFFOLD as published, with departures and at ten times the rate, and of FedAvg and FedProx.
 
     rate: the local learning rate of all settings except the tenfold one.
     """
@@ -83,7 +83,7 @@ class ScaffoldAudit(PaperResult):
 
     @staticmethod
     def claims(at: Mapping[str, Mapping[int, float]]) -> list[Claim]:
-        """The claims about why public tables show 10.0 % for SCAFFOLD, judged after EARLY and LATE rounds.
+        """The claims about why public tables show 10.0 % accuracy for SCAFFOLD, judged after EARLY and LATE rounds.
 
         at: name of a setting -> number of rounds -> relative distance to the optimum.
         """

@@ -1,4 +1,4 @@
-"""The interface of an experiment: the reproduction of one figure or table of a paper.
+"""The interface of an experiment, which reproduces one figure or table of a paper.
 
 A `PaperResult` gets the runs of its settings from the `RunCache` and returns `Findings`: tables with our numbers beside
 the published ones, a verdict on each of the paper's claims, and figures. Each module of this package registers the

@@ -58,7 +58,7 @@ def curves(plots: Sequence[Plot], styles: Mapping[str, Line], size: tuple[float,
 
 
 def styles(methods: Mapping[str, str]) -> dict[str, Line]:
-    """The line styles of curves by name; a method has the same colour in every report.
+    """Name of a curve -> the line style of its method, as `method_styles` chooses it.
 
     methods: name of a curve -> its method.
     """

@@ -64,7 +64,7 @@ def _kind(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _local_work(config: dict[str, Any]) -> tuple[str, Any]:
-    """(`steps` or `epochs`, the amount of local work), where the amount is a number or a specification by client."""
+    """The unit of local work (`steps` or `epochs`), and its amount: a number, or a specification by client."""
     unit = "epochs" if config["local"]["epochs"] is not None else "steps"
     return unit, config["local"][unit]
 

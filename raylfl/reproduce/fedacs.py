@@ -186,7 +186,7 @@ class Fig7(Quadratics):
 
 
 def _as_predicted(limits: Mapping[str, Mapping[str, Limit]]) -> Claim:
-    """The claim, not in the paper, that every method ends where eqs. (4)-(6) of FedACS predict.
+    """The claim, not in the paper, that methods with known surrogate weights end where eqs. (4)-(6) of FedACS predict.
 
     limits: system -> method -> limit.
     """

@@ -115,7 +115,7 @@ class Efficiency(PaperResult):
         return {"task": task, "method": words.removeprefix(f"{task}-")}
 
     def _columns(self, ours: Mapping[str, Any]) -> list[Task]:
-        """The tasks that have results in `ours`, task -> results."""
+        """The tasks that have results in `ours` (task -> results)."""
         return [task for task in self.tasks if task.heading in ours]
 
     def setting(self, cache: RunCache, task: Task) -> Setting:

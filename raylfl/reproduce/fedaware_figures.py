@@ -23,7 +23,7 @@ DIVERSITY = "update/diversity"
 
 
 class Curves(PaperResult):
-    """A figure with one panel per metric and one curve per line.
+    """A figure with one panel per metric and the same lines in every panel.
 
     stem: its file name. looks: name of a line -> the method whose style it has.
     """

@@ -177,8 +177,8 @@ def straightness(distance: Floats) -> float:
 def stalled(distance: Floats) -> bool:
     """Whether a method stalls: it ends closer than it started but not near x*, and hardly moves in the last quarter.
 
-    Hardly: the median distance of the last quarter is over half that of the third. distance: the relative distance to
-    x* by round, 1 at the start.
+    Hardly: the median distance of the last quarter of the rounds is more than half the median of the third quarter.
+    distance: the relative distance to x* by round, 1 at the start.
     """
     before, after = (np.median(part) for part in np.array_split(distance, 4)[2:])
     return bool(1e-6 < after < 1 and after > before / 2)

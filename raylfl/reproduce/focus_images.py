@@ -40,7 +40,10 @@ class Images(PaperResult):
         return {"participation": panel, "method": rest}
 
     def base(self, cache: RunCache, label: str, options: Mapping[str, Any]) -> Setting:
-        """The setting of a run with these options, at the cache's scale: 10,000 rounds, or 300 with larger steps."""
+        """The setting of a run with these options, at the cache's scale.
+
+        Unless the options say otherwise, it has 10,000 rounds, or at scale `smoke` 300 with a larger learning rate.
+        """
         smoke = {"num_clients": 32, "rounds": 300, "local.batch_size": 16, "local.lr": 0.02}
         bases = ["reproduce/focus_fig9", cache.pick("reproduce/smoke", "reproduce/paper")]
         return setting(label, bases, cache.pick(smoke, {}) | options)

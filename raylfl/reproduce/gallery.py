@@ -28,7 +28,7 @@ from the papers and their causes.
 
 @dataclass(frozen=True)
 class PublishedExperiment:
-    """An experiment with published runs: its ledger's folder and rows, and its verdicts and notes."""
+    """A published experiment: the folder of its ledger, the ledger's rows (none without runs), verdicts and notes."""
 
     name: str
     folder: Path
@@ -46,7 +46,7 @@ class PublishedExperiment:
 
 
 def experiments(results: Path) -> list[PublishedExperiment]:
-    """The experiments with published runs, sorted by name.
+    """The experiments whose verdicts are published, sorted by name.
 
     results: the folder of all ledgers.
     """

@@ -73,7 +73,7 @@ class Job:
 
 
 class RunCache:
-    """The runs of one experiment: reuses existing runs and makes the missing ones.
+    """Finds the existing runs of one experiment and makes the missing ones.
 
     folder: the folder of the findings, and of the runs in its `runs/`. scale: `smoke` or `paper`. overrides:
     `key=value` for every run, from the command line. processes: the largest number of processes at a time; None: one
@@ -120,7 +120,11 @@ class RunCache:
     def table(
         self, settings: Mapping[RowKey, Mapping[ColumnKey, Setting]], seeds: Sequence[int] = (0,)
     ) -> dict[RowKey, dict[ColumnKey, Group]]:
-        """The groups of settings that are arranged in rows, by the same keys; see `groups`."""
+        """The result of `groups` for settings in rows and columns: row -> column -> group.
+
+        settings: row -> column -> setting, with labels that are unique in the table. Settings without runs are left
+        out.
+        """
         found = {g.label: g for g in self.groups([own for row in settings.values() for own in row.values()], seeds)}
         return {
             key: {column: found[own.label] for column, own in row.items() if own.label in found}
@@ -208,7 +212,7 @@ def config_digest(config: Mapping[str, Any]) -> str:
 
 
 def digests(config: Mapping[str, Any]) -> tuple[str, str]:
-    """(digest of a run's saved config, its digest without the model's arguments that are inferred from the data)."""
+    """Two digests of a run's saved config: of the whole, and of it without model arguments inferred from the data."""
     model = dict(config["model"])
     inferred = getattr(MODELS.get(model["name"]).cls, "from_data", ()) if model.get("name") else ()
     model["init_args"] = {key: value for key, value in model.get("init_args", {}).items() if key not in inferred}
@@ -227,7 +231,7 @@ def _current_digests(run: Path) -> Sequence[str]:
 
 
 def machine(scale: str) -> list[str]:
-    """The overrides for this machine: `paper` runs without a GPU are made in one process each; otherwise none."""
+    """The config overrides for this machine: at scale `paper` without a GPU, one process per run; otherwise none."""
     if scale != "paper":
         return []
     import torch

@@ -118,8 +118,9 @@ def _rank(group: Group) -> tuple[float, float]:
 def local_weights(clients: Pairs, lr: float, steps: int) -> np.ndarray:
     """The weight Omega_i = (1 - (1 - 2 eta A_i)^K) / (2 eta A_i) of each client in PFL's limit; K for A_i = 0.
 
-    A client with f_i(x) = A_i x^2 + B_i x moves by eta Omega_i grad f_i(x) in its K local steps. PFL (parallel: FedAvg)
-    therefore ends at sum_i Omega_i grad f_i = 0. For eta -> 0 all Omega_i are K, and PFL ends at x*.
+    In its K local steps from x, a client with f_i(x) = A_i x^2 + B_i x moves by -eta Omega_i grad f_i(x). PFL
+    (parallel: FedAvg) therefore ends where sum_i Omega_i grad f_i(x) = 0. For eta -> 0 all Omega_i are K, and PFL ends
+    at x*.
 
     clients: [A_i, B_i]; lr: eta; steps: K.
     """

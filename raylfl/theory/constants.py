@@ -53,7 +53,7 @@ class Constants(list[Constant]):
         return next((c.value for c in self if c.symbol == symbol), float("nan"))
 
     def exact(self, symbol: str) -> bool:
-        """Whether the value is exact or a proven bound; False for estimates and unknown constants."""
+        """Whether the constant is known and not an estimate at x0, according to its `how`."""
         return any(c.symbol == symbol and ESTIMATE not in c.how for c in self)
 
 

@@ -1,4 +1,4 @@
-"""The local step size for `local.lr: {theory: focus}`: the largest that the paper admits, computed at a run's start."""
+"""Computes the local step size for `local.lr={theory: focus}`, the largest that the paper's theorem admits."""
 
 from __future__ import annotations
 
