@@ -242,7 +242,7 @@ def check_topology(config: Config, world: RunContext) -> list[str]:
     if graph.weights not in allowed:
         raise BadConfig(f"topology.weights={graph.weights}, but must be one of {', '.join(allowed)} with {name}")
     doubly = graph.weights in DOUBLY or (graph.weights == "auto" and algorithm.family == "doubly")
-    if doubly and graph.directed and not graph.regular(world):
+    if doubly and graph.directed and not graph.balanced(world):
         raise BadConfig(
             f"topology.name={chosen}, but must be undirected, or have as many edges into each node as out of it: "
             f"{name} needs doubly stochastic weights (sgp, push_diging and push_pull do not)"

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from raylfl.core.arrays import Bools, Floats, Ints
+from raylfl.errors import RaylflError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -216,6 +217,7 @@ class Edges:
         return _stochastic(len(nodes), sources, targets, 1.0 / (1 + most))
 
     def _balanced(self, nodes: Ints) -> Mixing:
+        self._check_balanced()
         pairs = self._at(nodes, self.arrives)
         weight = 1.0 / (1 + self._most())
         if not self._undisturbed(nodes):
@@ -223,6 +225,16 @@ class Edges:
         sources, targets = pairs.T
         weights: Floats = np.full(len(pairs), weight)
         return _stochastic(len(nodes), sources, targets, weights)
+
+    def _check_balanced(self) -> None:
+        """Raises RaylflError if a node has not as many edges into it as out of it."""
+        sent, received = (np.bincount(ends, minlength=self.count) for ends in self.pairs.T)
+        if len(off := np.flatnonzero(sent != received)):
+            raise RaylflError(
+                f"the round's graph has {received[off[0]]} edges into node {off[0]} and {sent[off[0]]} out of it, but "
+                "doubly stochastic weights of a directed graph need as many (topology.weights; sgp, push_diging and "
+                "push_pull need no such weights)"
+            )
 
     def _undisturbed(self, nodes: Ints) -> bool:
         return len(nodes) == self.count and bool(self.arrives.all())

@@ -9,10 +9,13 @@ import torch
 
 from raylfl.core.mixing import DENSE, Edges, Mixing, Weights, matrices
 from raylfl.core.reduce import tree_sum
+from raylfl.errors import RaylflError
 from tests.algorithms.graph_rounds import N, edges_of, random_rounds
 from tests.oracles import graphs
 
 CIRCULANT = np.array([[i, (i + k) % N] for i in range(N) for k in (1, 2, 4)])  # as many edges in as out
+# two cycles through node 0, which alone has two edges in and two out
+EIGHT = np.array([*([i, (i + 1) % 3] for i in range(3)), [0, 3], *([i, (i + 1) % N] for i in range(3, N))])
 
 
 def rounds(seed: int, directed: bool = False):
@@ -38,20 +41,30 @@ def test_weights_are_their_definitions_entry_by_entry(seed):
 
 @pytest.mark.parametrize("weights", ["auto", "metropolis", "max_degree", "lazy"])
 @pytest.mark.parametrize("directed", [False, True])
-def test_doubly_stochastic_weights_stay_so_when_nodes_and_messages_are_missing(weights: Weights, directed: bool):
+@pytest.mark.parametrize("graph", [CIRCULANT, EIGHT])
+def test_doubly_stochastic_weights_stay_so_when_nodes_and_messages_are_missing(weights: Weights, directed, graph):
     rng = np.random.default_rng(0)
     for seed in range(20):
         nodes = np.sort(rng.choice(N, rng.integers(1, N + 1), replace=False))
-        arrives = rng.random(len(CIRCULANT)) > (0.3 if seed else 0)
-        edges = Edges(N, CIRCULANT, arrives, directed, weights)
+        arrives = rng.random(len(graph)) > (0.3 if seed else 0)
+        edges = Edges(N, graph, arrives, directed, weights)
         if not directed:
-            back = CIRCULANT[:, ::-1]
-            pairs = np.unique(np.concatenate([CIRCULANT, back]), axis=0)
+            back = graph[:, ::-1]
+            pairs = np.unique(np.concatenate([graph, back]), axis=0)
             edges = Edges(N, pairs, rng.random(len(pairs)) > 0.3, directed, weights)
         w = edges.doubly(nodes).matrix
         assert (w >= -1e-15).all()
         np.testing.assert_allclose(w.sum(axis=0), 1)
         np.testing.assert_allclose(w.sum(axis=1), 1)
+
+
+def test_doubly_stochastic_weights_of_an_unbalanced_directed_graph_are_refused_by_node():
+    pairs = np.concatenate([CIRCULANT, [[3, 0]]])
+    for arrives in (np.ones(len(pairs), dtype=bool), np.arange(len(pairs)) != 5):
+        edges = Edges(N, pairs, arrives, directed=True)
+        with pytest.raises(RaylflError, match="4 edges into node 0 and 3 out of it"):
+            edges.doubly(np.arange(N))
+        edges.column(np.arange(N))
 
 
 def test_over_a_directed_graph_messages_go_one_way_while_nothing_is_missing():

@@ -296,17 +296,21 @@ def test_the_numbers_of_a_graph_that_changes_are_those_of_round_0():
 
 
 class Opening(Graph):
-    """A star in round 0, the complete graph later."""
+    """A directed path in round 0, the complete graph later; or the other way round."""
 
-    changes = True
+    changes, directed = True, True
+    last: bool = False
 
     def graph(self, r, world):
-        return nx.complete_graph(world.count) if r else nx.star_graph(world.count - 1)
+        path = nx.path_graph(world.count, create_using=nx.DiGraph)
+        return path if (r > 0) is self.last else nx.complete_graph(world.count, nx.DiGraph)
 
 
-def test_whether_a_graph_that_changes_is_regular_is_that_of_round_0():
-    assert Fading().regular(world(4))
-    assert not Opening().regular(world(4))
+def test_whether_a_graph_that_changes_is_balanced_is_that_of_round_0():
+    opening, closing = Opening(), Opening()
+    closing.last = True
+    assert not opening.balanced(world(4))
+    assert closing.balanced(world(4))
 
 
 def test_one_graph_serves_all_rounds_of_a_run():
@@ -315,15 +319,17 @@ def test_one_graph_serves_all_rounds_of_a_run():
     assert ring.pairs(0, world(4)) is ring.pairs(1, world(4))
 
 
-@pytest.mark.parametrize("alone", [0, 2])
-def test_a_graph_with_a_node_without_edges_is_not_regular(tmp_path, alone):
-    path = tmp_path / "edges.txt"
-    path.write_text(" ".join(str(k) for k in range(3) if k != alone))
-    assert not TOPOLOGIES.get("file").cls(path=str(path)).regular(world(3))
-
-
 @pytest.mark.parametrize(
-    ("name", "regular"), [("ring", True), ("complete", True), ("directed_ring", True), ("star", False), ("grid", False)]
+    ("edges", "balanced"),
+    [
+        ("0 1\n1 2\n2 0", True),
+        ("0 1\n1 0\n0 2\n2 3\n3 0", True),  # two cycles through node 0, which has two edges in and two out
+        ("1 2\n2 1\n3 3", True),  # nodes without edges
+        ("0 1\n1 2\n2 0\n0 2", False),
+        ("0 1\n1 2\n2 3", False),
+    ],
 )
-def test_a_graph_is_regular_if_all_nodes_have_as_many_edges(name, regular):
-    assert TOPOLOGIES.get(name).cls().regular(world(6)) is regular
+def test_a_graph_is_balanced_if_each_node_has_as_many_edges_in_as_out(tmp_path, edges, balanced):
+    path = tmp_path / "edges.txt"
+    path.write_text(edges)
+    assert TOPOLOGIES.get("file").cls(path=str(path), one_way=True).balanced(world(4)) is balanced

@@ -371,7 +371,7 @@ def test_links_that_do_not_fit_are_refused_by_their_edge(tmp_path, lines, settin
         assemble(load_config(PROBLEM, ["topology=ring", f"topology.links={path}", *settings]))
 
 
-def test_a_directed_graph_of_unequal_degrees_is_for_push_methods_only(tmp_path):
+def test_an_unbalanced_directed_graph_is_for_push_methods_only(tmp_path):
     path = tmp_path / "edges.txt"
     path.write_text("".join(f"{i} {(i + 1) % 8}\n" for i in range(8)) + "0 4\n")
     file = f"topology={{name: file, path: {path}, one_way: true}}"
@@ -381,6 +381,8 @@ def test_a_directed_graph_of_unequal_degrees_is_for_push_methods_only(tmp_path):
         assemble(load_config(PROBLEM, [file, "algorithm=dsgd"]))
     experiment = assemble(load_config(PROBLEM, [file, "algorithm=dsgd", "topology.weights=row_stochastic"]))
     assert any("another weighted sum" in warning for warning in experiment.warnings)
+    path.write_text(path.read_text() + "4 0\n")
+    assemble(load_config(PROBLEM, [file, "algorithm=dsgd"]))
 
 
 def test_a_method_with_a_server_says_that_a_graph_does_not_apply():

@@ -174,11 +174,10 @@ class Graph(Options, ABC):
             latency[known], rate[known] = self._links.latency[lines], self._links.bandwidth[lines]
         return latency + floats / rate
 
-    def regular(self, world: RunContext) -> bool:
-        """Whether the in-degrees and out-degrees of all nodes in round 0 are one and the same number."""
-        pairs = self.pairs(0, world)
-        degrees = [np.bincount(ends, minlength=world.count) for ends in pairs.T]
-        return len(np.unique(degrees)) <= 1
+    def balanced(self, world: RunContext) -> bool:
+        """Whether in round 0 each node has as many edges into it as out of it."""
+        sent, received = (np.bincount(ends, minlength=world.count) for ends in self.pairs(0, world).T)
+        return bool((sent == received).all())
 
 
 @TOPOLOGIES.register("auto")
