@@ -49,9 +49,14 @@ class Quadratics(PaperResult):
             panel: {name: Limit(g.runs[0], self.tail) for name, g in lines.items()} for panel, lines in panels.items()
         }
         start = float(np.linalg.norm(next(iter(next(iter(limits.values())).values())).optimum))  # x_0 = 0
-        plots = [draw.Plot(panel, lines, DISTANCE, start=start, limits=(0.02, 1.0)) for panel, lines in panels.items()]
+        window, shown = self.rounds // 50, (0.02, 1.0)
+        plots = [
+            draw.Plot(panel, lines, DISTANCE, start=start, limits=shown, window=window)
+            for panel, lines in panels.items()
+        ]
         figure = draw.curves(plots, draw.styles(self.looks))
-        return Findings([self._table(limits)], self.claims(limits), {self.stem: figure})
+        note = f"the curves are trailing moving averages over {window} rounds"
+        return Findings([self._table(limits)], self.claims(limits), {self.stem: figure}, [note])
 
     @abstractmethod
     def claims(self, limits: Mapping[str, Mapping[str, Limit]]) -> list[Claim]:
