@@ -143,7 +143,7 @@ def to_target(run: RunRecord, metric: str, target: float, axis: str = "rounds", 
 
 
 def group_to_target(group: Group, metric: str, target: float, axis: str = "rounds") -> Stat:
-    """Mean and std of `to_target` over the seeds that reach the target: `count` of all `of` seeds."""
+    """Mean and std of `to_target` over the seeds that reach the target; its `of` counts all seeds."""
     costs = [to_target(run, metric, target, axis) for run in group.runs]
     return Stat.over([value for value in costs if value is not None], of=len(costs))
 

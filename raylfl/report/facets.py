@@ -33,8 +33,8 @@ class Facet:
     def best(self, metric: str, last: int) -> tuple[Facet, str]:
         """Returns the facet of the settings that one figure shows, and a sentence on their selection.
 
-        Up to MAX_LINES settings are all kept, with the sentence "". Of more, each method keeps the setting with the
-        best mean over the last `last` rounds; a single method keeps its best MAX_LINES. Names stay the same.
+        Up to MAX_LINES settings are all kept, with the sentence "". If there are more, each method keeps the setting
+        with the best mean over the last `last` rounds; a single method keeps its best MAX_LINES. Names stay the same.
         """
         total = len(self.groups)
         if total <= MAX_LINES:

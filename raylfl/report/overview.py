@@ -27,9 +27,9 @@ def overview(
 ) -> Figure | None:
     """The overview figure of one world (a choice of data, model, participation, ...); None without measurements.
 
-    It has four panels: the curves of the first two metrics, the partition (or else the main metric against the first
-    cost), and the world's rows of the summary table. part: the settings in this world. look: metric, target and styles
-    of the figures. partition: a function that draws the partition, if it is known.
+    It has four panels: the curves of the first two metrics of `figures.leading`, the partition (or else the main metric
+    against the first cost), and the world's rows of the summary table. part: the settings in this world. look: metric,
+    target and styles of the figures. partition: a function that draws the partition, if it is known.
     """
     curves, spent = convergence(part, look, most=2), costs(part, look)
     draws = [panel.draw for panel in curves.panels]

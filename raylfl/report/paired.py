@@ -88,7 +88,7 @@ def _shared(a: Group, b: Group, metric: str, last: int) -> tuple[list[Floats], l
 
 
 def _text(found: Interval | str, metric: str) -> str:
-    """A difference with its interval: `+1.23 [+0.80, +1.70]` (fractions in points of per cent), or `diverged`."""
+    """A difference with its interval: `+1.23 [+0.80, +1.70]` (accuracies in percentage points), or `diverged`."""
     if isinstance(found, str):
         return found
     values = found.mean, found.low, found.high

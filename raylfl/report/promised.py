@@ -75,7 +75,7 @@ def promises_of(groups: Sequence[Group], measured: Sequence[str]) -> Promises:
 
 
 def _of_group(group: Group, measured: set[str]) -> tuple[list[tuple[str, Promised]], str]:
-    """Theorems' bounds on the measured metrics of a setting: (pairs of theorem and bound, the reason if empty)."""
+    """Returns pairs (theorem, bound on a measured metric) for a setting, and a reason, valid if there are no pairs."""
     from raylfl.config.load import load_config
     from raylfl.experiment import assemble
 

@@ -209,7 +209,7 @@ def is_run(folder: Path) -> bool:
 def find_runs(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
     """The run directories at and below the given paths or URLs, each once, sorted within each path.
 
-    A directory without runs is skipped if another path has some, such as a report's directory in `runs/digits/*`.
+    A directory without runs (such as a report's directory in `runs/digits/*`) is skipped if another path has some.
     Raises BadValue for a path that is no directory, and if no path has a run.
     """
     given = [here(p) for p in ([paths] if isinstance(paths, str | os.PathLike) else paths)]

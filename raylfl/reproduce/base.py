@@ -71,7 +71,7 @@ class PaperResult(ABC):
     def run(self, cache: RunCache) -> Findings:
         """Make the missing runs and compare all runs with the paper.
 
-        Raises BadConfig, or DataMissing if data are missing, before the first run starts.
+        Raises BadConfig for a wrong config or choice, and DataMissing if data are missing, before a run starts.
         """
 
     def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:

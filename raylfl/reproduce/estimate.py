@@ -24,9 +24,9 @@ def estimate(configs: Sequence[dict[str, Any]], processes: int) -> Iterator[str]
 
     Runs are of one kind if they have the same data, model, method, clients, participation and runtime. For each kind,
     the run with the fewest local steps or epochs is measured for a few rounds. The time of the other runs is assumed to
-    be proportional to their local steps or epochs. This is slightly too long, as an evaluation does not take longer
-    with more steps. Runs whose clients differ in their numbers of steps belong to one kind only if these numbers have
-    the same specification.
+    be proportional to their local steps or epochs. The estimate is slightly too long, as an evaluation does not take
+    longer with more steps. Runs whose clients differ in their numbers of steps belong to one kind only if these numbers
+    have the same specification.
 
     processes: the number of runs at the same time.
     """

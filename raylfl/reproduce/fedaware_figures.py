@@ -212,7 +212,7 @@ class Fig9(Digits):
 
 @EXPERIMENTS.register("fedaware/fig6", paper="FedAWARE [4] fig. 6")
 class Fig6(Curves):
-    """FedAWARE against FedMGDA+, at its best of five server learning rates, on CIFAR-10 in the hybrid system.
+    """FedAWARE against FedMGDA+ at the best of five server learning rates, on CIFAR-10 in the hybrid system.
 
     In this system clients have label skew and unequal numbers of local steps.
     """

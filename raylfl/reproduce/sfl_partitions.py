@@ -89,9 +89,10 @@ class ExDir(PaperResult):
 
 
 def unevenness(counts: Ints) -> float:
-    """The unevenness of a partition: std / mean of a class's sample numbers at the clients that own it.
+    """The unevenness of a partition: std / mean of the numbers of samples that a class has at its clients.
 
-    It is averaged over classes. counts: the samples per client and class [N, K].
+    Clients without the class are left out; the result is the mean over classes. counts: the samples per client and
+    class [N, K].
     """
     owned = [column[column > 0] for column in counts.T]
     return float(np.mean([column.std() / column.mean() for column in owned]))
