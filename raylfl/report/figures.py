@@ -206,7 +206,7 @@ def tuning(groups: Sequence[Group], look: Look) -> list[Block]:
 
 
 def trends(groups: Sequence[Group], look: Look) -> list[Block]:
-    """Figures of the main metric over keys of the world (data, participation, ...), one for every numeric varying key.
+    """Figures of the main metric over keys of the world (data, participation, ...), one per numeric key that varies.
 
     The metric is averaged over seeds and the last `look.last` rounds, at each method's best tuning.
     """
