@@ -124,9 +124,9 @@ class VectorizedOracle(Oracle):
         """An oracle of the module `flat.module`.
 
         autocast: makes the precision context of the forward passes. by_hand: whether to use batched matrix products
-        instead of vmap where possible, by a translation of the step's recorded calls or the model's own
-        `cohort_losses`. log: receives the values that `training_step` logs. step: with `autograd`, recorded steps are
-        never replayed; with any other value, they are replayed on CPUs.
+        instead of vmap where possible. They come from the model's own `cohort_losses`, or from a translation of the
+        step's recorded calls. log: receives the values that `training_step` logs. step: with `autograd`, recorded
+        steps are never replayed; with any other value, they are replayed on CPUs.
         """
         super().__init__()
         self.flat, self.autocast, self.log = flat, autocast, log or StepLog()

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
+from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.report.derived import AXES, cost, moving_average
 from raylfl.report.runs import Floats, Group, RunRecord
 from raylfl.report.style import MUTED, Line, LogTicks
@@ -72,10 +73,11 @@ def _series(run: RunRecord, metric: str, axis: str, window: int) -> tuple[Floats
 def default_window(groups: Sequence[Group], metric: str) -> int:
     """The default window of the moving average, in measured points; 1: no smoothing.
 
-    For noisy metrics (accuracies, training and test loss) it is a fiftieth of the points of the longest run. Curves of
-    under 200 points are not smoothed, nor are other metrics such as distances, whose decay an average would delay.
+    For noisy metrics (scores such as accuracies, training and test loss) it is a fiftieth of the points of the longest
+    run. Curves of under 200 points are not smoothed, nor are other metrics such as distances, whose decay an average
+    would delay.
     """
-    noisy = "accuracy" in metric or metric in {"train/loss", "test/loss"}
+    noisy = higher_is_better(metric) or "accuracy" in metric or metric in {"train/loss", "test/loss"}
     points = max((int(np.isfinite(run.column(metric)).sum()) for group in groups for run in group.runs), default=0)
     return points // 50 if noisy and points >= 200 else 1
 

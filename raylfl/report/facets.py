@@ -14,7 +14,7 @@ MAX_LINES = 8  # more cannot be told apart by colour
 
 @dataclass(frozen=True)
 class Facet:
-    """The settings that share a world, with the texts that name them in a figure.
+    """The settings of one world (the same data, partition and system), with the texts that name them in a figure.
 
     label: the values that distinguish this world from other worlds; "" for a single world. names: for each setting, a
     text that distinguishes it from the other settings of this world.

@@ -98,7 +98,7 @@ def measured_in(groups: Sequence[Group]) -> list[str]:
 
 
 def leading(part: Facet, look: Look) -> list[str]:
-    """The metrics shown first for the settings of a world: main metric, losses, metrics that a theorem bounds."""
+    """The metrics shown first for the settings of a facet: main metric, losses, metrics that a theorem bounds."""
     first = [look.metric, *losses(part.groups, look.metric)]
     return list(dict.fromkeys([*first, *(n for n in measured_in(part.groups) if look.promised(part, n))]))
 

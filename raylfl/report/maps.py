@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.report.curves import log_axis
 from raylfl.report.derived import Stat, best_setting, by_method, last_k
 from raylfl.report.facets import Facet
@@ -69,10 +70,10 @@ def draw_heat_map(ax: Axes, parts: Sequence[Facet], metric: str, last: int) -> N
 def _shades(values: Floats, metric: str) -> Floats:
     """Shades from 0 (worst finite value) to 1 (best), in the shape of `values`; nan for non-finite values.
 
-    The scale is linear for accuracies, and logarithmic for other metrics if all values are positive.
+    The scale is linear if larger values are better, and otherwise logarithmic if all values are positive.
     """
     finite = np.where(np.isfinite(values), values, math.nan)
-    if is_percent(metric):
+    if higher_is_better(metric):
         good = finite
     elif np.nanmin(finite) > 0:
         good = -np.log10(finite)
@@ -98,7 +99,7 @@ def draw_profile(
     """
     scale = 100.0 if is_percent(metric) else 1.0
     means = [stat.mean * scale for points in profiles.values() for _, stat in points if math.isfinite(stat.mean)]
-    log = not is_percent(metric) and bool(means) and min(means) > 0
+    log = not higher_is_better(metric) and bool(means) and min(means) > 0
     for method, points in profiles.items():
         kept = [(value, stat) for value, stat in points if math.isfinite(stat.mean)]
         if not kept:
@@ -112,7 +113,7 @@ def draw_profile(
         ax.plot(x, y, label=display(method), **line.options())
         if not best:
             continue
-        at = int(np.argmax(y) if is_percent(metric) else np.argmin(y))
+        at = int(np.argmax(y) if higher_is_better(metric) else np.argmin(y))
         ax.plot(x[at], y[at], "o", markersize=10, markerfacecolor="none", markeredgecolor=line.hex, alpha=0.8)
     ax.set_xlabel(key)
     ax.set_ylabel(axis_name(metric))

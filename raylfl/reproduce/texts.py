@@ -30,5 +30,5 @@ def ratio_text(value: float) -> str:
 
 
 def cost_or_dash(value: float) -> str:
-    """A cost (such as rounds) until a goal as text; `–` if it is not finite because the goal was never reached."""
+    """The text for the cost of reaching a goal, such as rounds; `–` if the goal was never reached (infinite cost)."""
     return count_text(value) if math.isfinite(value) else "–"

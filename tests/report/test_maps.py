@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pytest
 from matplotlib.figure import Figure
 
 from raylfl.report.derived import Stat
@@ -48,15 +49,19 @@ def test_the_map_shows_every_number_and_the_best_of_a_row_in_bold(tmp_path):
     assert shown == {"40.0": "normal", "60.0": "bold", "80.0": "normal", "90.0": "normal", "div.": "normal"}
 
 
-def test_of_losses_the_lowest_of_a_row_is_bold(tmp_path):
+@pytest.mark.parametrize(
+    ("metric", "best"),
+    [("train/loss", {"1", "2"}), ("test/f1", {"3", "4"}), ("clients/accuracy_std", {"100.0", "200.0"})],
+)
+def test_the_best_of_a_row_is_bold_whichever_direction_the_metric_has(tmp_path, metric, best):
     runs = []
     for index, (method, alpha) in enumerate([(m, a) for m in ("fedavg", "sfl") for a in (0.1, 0.5)]):
-        rows = [{"round": 0, "train/loss": float(index + 1)}]
+        rows = [{"round": 0, metric: float(index + 1)}]
         changes = {"algorithm.name": method, "partition.alpha": alpha}
         runs.append(load_run(write_run(tmp_path / str(index), rows, changes)))
     ax = Figure().subplots()
-    draw_heat_map(ax, facets(group_runs(runs)), "train/loss", 1)
-    assert {text.get_text() for text in ax.texts if text.get_fontweight() == "bold"} == {"1", "2"}
+    draw_heat_map(ax, facets(group_runs(runs)), metric, 1)
+    assert {text.get_text() for text in ax.texts if text.get_fontweight() == "bold"} == best
 
 
 def test_a_profile_marks_the_best_value_of_each_method_and_leaves_out_diverged_runs():
@@ -69,10 +74,11 @@ def test_a_profile_marks_the_best_value_of_each_method_and_leaves_out_diverged_r
     assert ax.get_xscale() == "log"
 
 
-def test_a_profile_of_losses_rings_the_lowest():
+@pytest.mark.parametrize(("metric", "best", "scale"), [("train/loss", 1.0, "log"), ("test/f1", 2.0, "linear")])
+def test_a_profile_rings_the_best_value_in_the_direction_of_the_metric(metric, best, scale):
     points = {"fedavg": [(1.0, Stat(0.3, 0.1, 2, 2)), (2.0, Stat(0.5, 0.1, 2, 2))]}
     ax = Figure().subplots()
-    draw_profile(ax, points, method_styles(["fedavg"]), "train/loss", "local.steps")
+    draw_profile(ax, points, method_styles(["fedavg"]), metric, "local.steps")
     rings = [line for line in ax.get_lines() if line.get_markersize() == 10]
-    assert [line.get_xdata()[0] for line in rings] == [1.0]
-    assert ax.get_xscale() == "linear"
+    assert [line.get_xdata()[0] for line in rings] == [best]
+    assert (ax.get_xscale(), ax.get_yscale()) == ("linear", scale)

@@ -106,7 +106,8 @@ class RayBackend(Backend):
     ) -> Deferred[list[TaskResult]]:
         """Submits the whole ring at once: each upload goes to the next worker by reference.
 
-        Only one worker of a ring is busy at a time. An evaluation in progress therefore gets half of the workers.
+        Only one worker of a ring is busy at a time, so that a ring does not need all of them: while an evaluation is in
+        progress, each of the two gets half of the workers.
         """
         chain = RingInFlight(self.channel, tasks, broadcast, client_states, received, self._ring_workers)
         return Deferred(chain.results)

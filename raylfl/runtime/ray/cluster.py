@@ -24,7 +24,7 @@ SILENT_SECONDS = 30  # without an answer until a given cluster is abandoned; aft
 
 
 class RayLost(RaylflError):
-    """Raised if a process of Ray that this process had started has ended; no actor can be reached any more."""
+    """Raised if one of the Ray processes that this process started has ended: no actor can be reached any more."""
 
 
 @dataclass
@@ -139,7 +139,10 @@ class Cluster:
             time.sleep(1.0)
 
     def start_again(self) -> None:
-        """Connects to a new Ray, without actors, after the loss of the old one; another run may have started it."""
+        """Connects to a new Ray, without actors, after the loss of the old one.
+
+        The new Ray may be one that another run of this process has started since the loss.
+        """
         import ray
 
         global _connection

@@ -45,7 +45,8 @@ class Counts(Protocol):
     def of_round(self, result: RoundResult, broadcast: State, second: State | None) -> RoundCosts:
         """The costs, messages and simulated duration of a round.
 
-        second: the second broadcast, sent to the received clients after the server step; None if there is none.
+        second: the second broadcast, sent after the server step to the clients whose uploads were received; None if
+        there is none.
         """
 
 
