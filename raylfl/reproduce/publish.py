@@ -2,7 +2,8 @@
 
 The ledger of an experiment is `results/EXPERIMENT/runs.jsonl`; tables, verdicts, figures and pages are computed from
 it. Only runs of `raylfl reproduce` are published: at scale `paper`, or of an experiment without scales. An experiment
-whose cells can be selected by `--only` may be published in part; all others must be complete.
+whose cells can be selected by `--only` may be published in part; all others must be complete. An experiment that
+implements `from_ledger` can also be published without its runs, from the rows that the ledger has.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from raylfl.reproduce.base import PaperResult, find
 from raylfl.reproduce.choice import plain
 from raylfl.reproduce.command import place, write
 from raylfl.reproduce.gallery import write_pages
-from raylfl.reproduce.ledger import add, row
+from raylfl.reproduce.ledger import add, read, row
 from raylfl.reproduce.run_cache import RunCache, is_done
 
 RESULTS, DOCS = Path("results"), Path("docs")
@@ -46,9 +47,9 @@ def publish(
             row(run, cell, _command(name, experiment, cell, run), experiment.measures(run))
             for run, cell in _cells(experiment, runs)
         ]
-        if experiment.stands_alone and not rows:
-            raise BadConfig(f"{target}: no finished runs; `raylfl reproduce {name}` makes them")
         folder = results / name
+        if experiment.stands_alone and not rows and not read(folder):
+            raise BadConfig(f"{target}: no finished runs; `raylfl reproduce {name}` makes them")
         findings = None if experiment.stands_alone else experiment.run(_found(name, experiment))
         changed = add(folder, rows)
         if findings is None:

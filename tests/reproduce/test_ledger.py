@@ -182,6 +182,16 @@ def test_the_committed_tables_and_verdicts_are_those_of_the_ledger(folder, tmp_p
         assert (again / path.name).read_text() == path.read_text(), path.name
 
 
+def test_tables_and_verdicts_are_published_from_the_ledger_s_rows_without_the_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path / "runs"))
+    committed, folder = ROOT / "results/fedavg/table1", tmp_path / "results/fedavg/table1"
+    folder.mkdir(parents=True)
+    shutil.copy(committed / ledger.ROWS, folder)
+    publish(["fedavg/table1"], results=tmp_path / "results", docs=tmp_path / "docs")
+    for name in (ledger.ROWS, "table1.md", "verdicts.json"):
+        assert (folder / name).read_text() == (committed / name).read_text()
+
+
 def test_the_committed_pages_are_those_of_the_ledger():
     made = pages(ROOT / "results", ROOT / "docs")
     for path, text in made.items():
