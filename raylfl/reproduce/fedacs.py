@@ -83,7 +83,7 @@ class Quadratics(PaperResult):
             Column("bias", "|mean of x - x*|", _short, "min", True),
             Column("predicted", "predicted", _short, None, True),
         ]
-        caption = f"Over the last {self.tail} rounds; predicted from the surrogate weights Omega."
+        caption = f"Over the last {self.tail} rounds. Predicted: the bias, computed from the surrogate weights Omega."
         return Table(self.stem, caption, columns, rows)
 
 
@@ -132,7 +132,7 @@ class Fig4(Quadratics):
         for place, lines in (("middle", middle), ("right", right)):
             others = min(limit.distance for name, limit in lines.items() if name != "FedACS")
             own = lines["FedACS"].distance
-            text = f"{place}: only FedACS ends near the optimum (within 0.1, the others beyond twice as far)"
+            text = f"{place}: only FedACS ends near the optimum (within 0.1; every other method more than twice as far)"
             told = f"FedACS {own:.3f}, the nearest other {others:.3f}"
             claims.append(Claim(text, own < 0.1 and others > 2 * own, told))
         return [*claims, _as_predicted(limits)]
@@ -179,10 +179,10 @@ class Fig7(Quadratics):
             told = _said(dict(sorted(bias.items(), key=lambda item: item[1])))
             between = (bias["c-a-FedAvg"], bias["FedVARP"])
             claims += [
-                Claim(f"{panel}: by the bias FedACS is nearest", min(bias.values()) == bias["FedACS"], told),
-                Claim(f"{panel}: by the bias FedAvg is farthest", max(bias.values()) == bias["FedAvg"], told),
+                Claim(f"{panel}: FedACS has the smallest bias", min(bias.values()) == bias["FedACS"], told),
+                Claim(f"{panel}: FedAvg has the largest bias", max(bias.values()) == bias["FedAvg"], told),
                 Claim(
-                    f"{panel}: c-a-FedAvg and FedVARP lie between FedACS and FedAvg",
+                    f"{panel}: the biases of c-a-FedAvg and FedVARP are between those of FedACS and FedAvg",
                     bias["FedACS"] < min(between) and max(between) < bias["FedAvg"],
                     told,
                 ),
@@ -203,7 +203,7 @@ def _as_predicted(limits: Mapping[str, Mapping[str, Limit]]) -> Claim:
     }
     worst = max(off, key=lambda name: off[name])
     text = "every method whose surrogate is known ends where eqs. (4)-(6) predict (within 0.1)"
-    return Claim(text, off[worst] < 0.1, f"{len(off)} methods; farthest off {worst}, {off[worst]:.3f}")
+    return Claim(text, off[worst] < 0.1, f"{len(off)} methods; largest distance {off[worst]:.3f}, of {worst}")
 
 
 def _short(value: float) -> str:

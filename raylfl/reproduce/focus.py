@@ -29,11 +29,14 @@ EXACT = 1e-12  # relative distance that counts as exact; rounding allows about 1
 GOALS = (1e-6, EXACT)
 # Fig. 4 counts ProxSkip's variates as sent; our clients compute them from the next x, so that a run counts half
 COUNTED = {"ProxSkip": 2.0}
-COUNTED_NOTE = "floats as the paper counts them: 2d each way for SCAFFOLD and ProxSkip (our ProxSkip sends d)"
+COUNTED_NOTE = (
+    "floats as the paper counts them: 2d in each direction for SCAFFOLD and ProxSkip (our ProxSkip sends d); d is "
+    "the number of parameters"
+)
 REMARKS = {
-    "MIFA": "fig. 4 shows it diverge: the notebook measures updates from the client's own last model",
-    "ProxSkip": "ours lets idle clients keep their variates: these sum to 0 and x* is a fixed point; where idle "
-    "clients renew them too it diverges, as in fig. 4",
+    "MIFA": "it diverges in the paper's fig. 4, whose notebook measures updates from the client's own last model",
+    "ProxSkip": "in ours, idle clients keep their variates, so that the variates sum to 0 and x* is a fixed point; if "
+    "idle clients also renew theirs, ProxSkip diverges, as in fig. 4",
 }
 Panels = Mapping[str, Mapping[str, Group]]
 
@@ -75,6 +78,7 @@ class Fig4(PaperResult):
         panels: kind of participation -> method -> runs.
         """
         within = {panel: rounds for panel, (_, rounds, _) in self.panels.items()}
+        allowed = ", ".join(f"{rounds} ({panel} participation)" for panel, rounds in within.items())
         spent = {panel: _cost(lines, "FOCUS", EXACT, "rounds") for panel, lines in panels.items()}
         straight = {panel: straightness(_distance(lines["FOCUS"])) for panel, lines in panels.items()}
         ends = {name: {panel: level(lines[name]) for panel, lines in panels.items()} for name in METHODS}
@@ -82,7 +86,7 @@ class Fig4(PaperResult):
         partial = {panel: end for panel, end in ends["ProxSkip"].items() if panel != "full"}
         return [
             Claim(
-                f"FOCUS comes within {EXACT:g} of x* in at most {', '.join(map(str, within.values()))} rounds",
+                f"FOCUS comes within a relative distance of {EXACT:g} of x*, after at most {allowed} rounds",
                 all(spent[panel] <= within[panel] for panel in panels),
                 _said(spent, "{:.0f}") + " rounds",
             ),
@@ -92,20 +96,20 @@ class Fig4(PaperResult):
                 "R^2 " + _said(straight, "{:.3f}"),
             ),
             self._first_in_floats(panels),
-            Claim("SCAFFOLD is exact", max(ends["SCAFFOLD"].values()) < EXACT, f"ends at {_said(ends['SCAFFOLD'])}"),
+            Claim("SCAFFOLD is exact", max(ends["SCAFFOLD"].values()) < EXACT, _ends(ends["SCAFFOLD"])),
             *(
-                Claim(f"{name} stalls", all(stays[name]), f"ends at {_said(ends[name])}", REMARKS.get(name, ""))
+                Claim(f"{name} stalls", all(stays[name]), _ends(ends[name]), REMARKS.get(name, ""))
                 for name in ("FedAvg", "FedAU", "MIFA")
             ),
             Claim(
                 "ProxSkip is exact under full participation",
                 ends["ProxSkip"]["full"] < EXACT,
-                f"ends at {ends['ProxSkip']['full']:.2g}",
+                f"relative distance at the end: {ends['ProxSkip']['full']:.2g}",
             ),
             Claim(
                 "ProxSkip does not converge under partial participation",
                 min(partial.values()) > 1e-3,
-                f"ends at {_said(partial)}",
+                _ends(partial),
                 REMARKS["ProxSkip"],
             ),
             _same(panels["full"], "FedAvg", "FedAU", "MIFA"),
@@ -120,11 +124,11 @@ class Fig4(PaperResult):
         }
         own = {panel: _cost(lines, "FOCUS", EXACT, "floats") for panel, lines in panels.items()}
         told = [
-            f"{panel} {cost_or_dash(own[panel])} against {cost_or_dash(other)} of {name}"
+            f"{panel} {cost_or_dash(own[panel])} (next: {name}, {cost_or_dash(other)})"
             for panel, (other, name) in others.items()
         ]
         holds = all(own[panel] < other for panel, (other, _) in others.items())
-        return Claim(f"FOCUS is first at {EXACT:g} by floats sent", holds, "; ".join(told))
+        return Claim(f"FOCUS reaches a relative distance of {EXACT:g} with the fewest floats", holds, "; ".join(told))
 
 
 def _table(panels: Panels) -> Table:
@@ -140,7 +144,7 @@ def _table(panels: Panels) -> Table:
         for goal in GOALS
         for axis in ("rounds", "floats")
     ]
-    return Table("fig4", "Relative distance |x - x*|/|x*|; floats count both ways.", columns, rows)
+    return Table("fig4", "Relative distance |x - x*|/|x*|; floats are the sum of both directions.", columns, rows)
 
 
 def _distance(group: Group) -> Floats:
@@ -199,6 +203,10 @@ def _said(values: Mapping[str, float], form: str = "{:.2g}") -> str:
     return ", ".join(f"{panel} {form.format(value)}" for panel, value in values.items())
 
 
+def _ends(values: Mapping[str, float]) -> str:
+    return f"relative distance at the end: {_said(values)}"
+
+
 @EXPERIMENTS.register("focus/fig8", paper="FOCUS [1] fig. 8")
 class Fig8(PaperResult):
     """Bubble plot of CIFAR-10's labels over 32 clients, Dirichlet(0.05)."""
@@ -216,7 +224,7 @@ class Fig8(PaperResult):
         claim = Claim(
             "the data of each client mainly cover one or two classes",
             bool(np.median(two) > 0.9),
-            f"its two largest classes hold {100 * np.median(two):.1f} % of the median client's samples, "
-            f"{100 * two.min():.1f} % of the least typical one's",
+            f"a client's two largest classes hold {100 * np.median(two):.1f} % of its samples in the median, "
+            f"{100 * two.min():.1f} % at the least",
         )
         return Findings([], [claim], {"fig8": partition_plot.figure(counts, None, title)})

@@ -16,6 +16,10 @@ from raylfl.reproduce.ledger import Row, read
 
 HEAD = "<!-- written by `raylfl publish` from results/; changes by hand are lost -->\n"
 WORDS = {True: "yes", False: "**no**", None: "open"}
+REFERENCES = (
+    "Papers: [1] FOCUS (Ying, Li & Yang 2025), [2] SFL (Li & Lyu 2023), [3] FedACS (Weng, Ren, Xiao & Skoglund 2025), "
+    "[4] FedAWARE (Zeng, Xu, Pan, Wang & Tang 2024)."
+)
 INTRO = """# Results
 
 The papers' claims, our results, and whether the two agree. *open* means that the runs so far do not decide the claim.
@@ -95,6 +99,7 @@ def gallery(known: Sequence[PublishedExperiment]) -> str:
         runs, hours = len(entry.rows), sum(row.seconds or 0.0 for row in entry.rows) / 3600
         link = f"[{entry.name}](results/{entry.page})"
         lines.append(f"| {link} | {entry.experiment.paper} | {runs} | {holding} of {len(entry.claims)} | {hours:.2f} |")
+    lines += ["", REFERENCES]
     for entry in known:
         lines += [
             "",
@@ -103,7 +108,7 @@ def gallery(known: Sequence[PublishedExperiment]) -> str:
             f"{entry.experiment.summary}. [Figures, tables, runs](results/{entry.page})",
             "",
         ]
-        lines += _claims(entry.claims)
+        lines += [*_claims(entry.claims), *_notes(entry.notes)]
     return "\n".join(lines) + "\n"
 
 
@@ -117,7 +122,7 @@ def page(entry: PublishedExperiment) -> str:
         "",
         *_claims(entry.claims),
     ]
-    lines += ["", *(f"- {note}" for note in entry.notes)] if entry.notes else []
+    lines += _notes(entry.notes)
     for table in sorted(entry.folder.glob("*.md")):
         lines += ["", table.read_text(encoding="utf-8").rstrip()]
     for picture in sorted(entry.folder.glob("*.png")):
@@ -132,6 +137,10 @@ def _claims(claims: Sequence[dict[str, Any]]) -> list[str]:
         remark = f" ({claim['remark']})" if claim.get("remark") else ""
         lines.append(f"| {_cell(claim['text'])} | {WORDS[claim['holds']]} | {_cell(claim['evidence'] + remark)} |")
     return lines if claims else []
+
+
+def _notes(notes: Sequence[str]) -> list[str]:
+    return ["", *(f"- {note}" for note in notes)] if notes else []
 
 
 def _runs(name: str, rows: Sequence[Row]) -> list[str]:

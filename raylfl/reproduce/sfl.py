@@ -21,6 +21,7 @@ from raylfl.reproduce.sfl_cells import (
     METHODS,
     SEEDS,
     SMOKE_GRID,
+    SYMBOLS,
     VARIANTS,
     Cell,
     cells,
@@ -142,14 +143,14 @@ class Accuracies(PaperResult):
                 row |= {f"{method} lr": rates[own], f"{method} ours": ours[own]}
                 row[f"{method} published"] = theirs[own]
             rows.append(row)
-        columns = [Column("row", "clients, steps")]
+        columns = [Column("row", "classes, steps")]
         for method in METHODS:
             columns += [
                 Column(f"{method} lr", f"{method} lr", lambda v: f"{v:g}", None, True),
                 Column(f"{method} ours", f"{method} ours", accuracy_text, None, True),
                 Column(f"{method} published", "published", accuracy_text, None, True),
             ]
-        caption = f"Test accuracy in %, mean ± std over seeds and the last {last} rounds."
+        caption = f"Test accuracy in %, mean ± std over seeds and the last {last} rounds; {SYMBOLS}."
         return Table(self.stem, caption, columns, rows)
 
 

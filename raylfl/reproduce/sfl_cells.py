@@ -39,6 +39,7 @@ VARIANTS = {
     "MNIST, MLP without dropout": "MNIST, MLP"
 }  # the network as printed in the paper -> the published row, which comes from the paper's code
 CHOICES = ("task", "classes", "steps", "method", "lr", "seed")
+SYMBOLS = "C: classes per client, K: local steps"
 SMOKE_MODEL: dict[str, dict[str, Any]] = {  # the paper's networks on 8x8 digits; deep ones are narrow
     "logistic": {},
     "MLP": {},

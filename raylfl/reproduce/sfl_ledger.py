@@ -17,7 +17,7 @@ from raylfl.report.statistics import Level, bootstrap_mean, equivalent, level, p
 from raylfl.report.tables import Column, Table
 from raylfl.reproduce.base import Claim, Findings
 from raylfl.reproduce.ledger import Row, read
-from raylfl.reproduce.sfl_cells import CLIP, GRID, METHODS, SEARCH_SEED, TASKS, VARIANTS, Cell
+from raylfl.reproduce.sfl_cells import CLIP, GRID, METHODS, SEARCH_SEED, SYMBOLS, TASKS, VARIANTS, Cell
 from raylfl.reproduce.sfl_curves import overlay
 from raylfl.reproduce.sfl_reference import LONG, SHORT, Reference, by_place, key, references
 from raylfl.reproduce.texts import accuracy_text
@@ -83,7 +83,7 @@ def cells_table(name: str, rows: Sequence[Row], refs: Mapping[str, Reference]) -
         }
         lines.append(line | _long(row, ref))
     heads = {
-        "cell": "clients, steps",
+        "cell": "classes, steps",
         "method": "method",
         "lr": "lr",
         "ours 40": "ours, last 40",
@@ -99,10 +99,11 @@ def cells_table(name: str, rows: Sequence[Row], refs: Mapping[str, Reference]) -
 
 
 CAPTION = (
-    "Test accuracy in %, one run (seed 1234) a line. Last 40: the paper's measure. Last 400: our mean with a bootstrap "
-    "interval of the run's level; the authors' mean with the standard deviation of its rounds, the spread that "
-    "decides `within`. Difference: with the 90 % interval of two one-sided tests at ± 0.5 points, which decides "
-    "`same`. Both intervals are about these two runs, not about other seeds."
+    f"Test accuracy in %, one run (seed 1234) per line; {SYMBOLS}. Last 40: the mean over the last 40 rounds, as in the "
+    "paper. Last 400: our mean with a 95 % bootstrap interval, and the authors' mean with the standard deviation sd "
+    "of its rounds; `within`: the means differ by at most this sd. Difference: of the means over the last 400 rounds, "
+    "with its 90 % interval; `same`: the interval is within ± 0.5 points. The intervals are about these two runs, not "
+    "about other seeds."
 )
 
 
@@ -138,21 +139,21 @@ def cell_claims(rows: Sequence[Row], refs: Mapping[str, Reference]) -> list[Clai
         own = {
             _name(row): word for row, word in judged.values() if row.cell["task"] == task and row.seed == SEARCH_SEED
         }
-        claims.append(
-            _within(task, "the mean over the last 400 rounds lies within the spread of the authors' log", own)
-        )
+        claims.append(_within(task, "the mean over the last 400 rounds is within the spread of the authors' log", own))
     return claims
 
 
 def _within(task: str, claim: str, words: Mapping[str, str]) -> Claim:
     """The claim that at least nine of ten cells of a task have the verdict `within`.
 
-    claim: the text after the name of the task; words: the verdict of each cell by its name.
+    claim: what holds in each of them; words: the verdict of each cell by its name.
     """
-    others = "".join(f"; {name} {word}" for name, word in words.items() if word != "within")
-    count = sum(word == "within" for word in words.values())
-    remark = "the network as printed in the paper, whose code has dropout" if task in VARIANTS else ""
-    return Claim(f"{task}: {claim}", count >= 0.9 * len(words), f"{count} of {len(words)} cells{others}", remark)
+    names = {word: [name for name, own in words.items() if own == word] for word in words.values()}
+    count = len(names.pop("within", []))
+    others = "".join(f"; {word}: {', '.join(own)}" for word, own in names.items())
+    remark = "the network as the paper describes it; the authors' code has dropout" if task in VARIANTS else ""
+    text = f"{task}: in at least nine of ten cells {claim}"
+    return Claim(text, count >= 0.9 * len(words), f"{count} of {len(words)} cells{others}", remark)
 
 
 def method_claims(rows: Sequence[Row]) -> list[Claim]:
@@ -170,9 +171,10 @@ def method_claims(rows: Sequence[Row]) -> list[Claim]:
         picked = {m: [row for s in seeds for row in own if row.seed == s] for m, own in tops.items()}
         sfl, pfl = ([row.window(LONG) for row in picked[method]] for method in ("SFL", "PFL"))
         d = paired_difference(sfl, pfl)
-        told = f"SFL - PFL {100 * d.mean:+.2f} [{100 * d.low:+.2f}, {100 * d.high:+.2f}] points, seeds {seeds}"
+        interval = f"95 % interval {100 * d.low:+.2f} to {100 * d.high:+.2f}"
+        told = f"SFL - PFL: {100 * d.mean:+.2f} points, {interval}; seeds {', '.join(map(str, seeds))}"
         if d.covers(0.0) and len(seeds) > 1 and (needed := paired_test(sfl, pfl).needed):
-            told += f"; a difference of this size needs about {needed} seeds"
+            told += f"; about {needed} seeds would decide a difference of this size"
         text = f"{task}, C={classes}, K={steps}: SFL is ahead of PFL at their best learning rates"
         claims.append(Claim(text, None if d.covers(0.0) else d.low > 0, told))
     return claims
@@ -232,11 +234,13 @@ def best_findings(name: str, folder: Path, published: Mapping[Cell, Stat], last:
                 "verdict": word,
             }
         )
-    heads = {"cell": "clients, steps", "method": "method", "lr": "best lr", "seeds": "our seeds", "ours": "ours"}
+    heads = {"cell": "classes, steps", "method": "method", "lr": "best lr", "seeds": "our seeds", "ours": "ours"}
     heads |= {"theirs": "published, 3 seeds", "difference": "difference", "verdict": "within ± std"}
     columns = [Column(key, head, str, None, key not in ("cell", "method")) for key, head in heads.items()]
-    caption = f"Test accuracy in %: mean ± std over seeds and the last {last} rounds, at the best learning rate."
-    claims = [_within(task, "the mean lies within the published ± std", words) for task, words in verdicts.items()]
+    caption = (
+        f"Test accuracy in %: mean ± std over seeds and the last {last} rounds, at the best learning rate; {SYMBOLS}."
+    )
+    claims = [_within(task, "the mean is within the published ± std", words) for task, words in verdicts.items()]
     return Findings([Table(name, caption, columns, lines)], claims, {name: overlay(best, refs)})
 
 

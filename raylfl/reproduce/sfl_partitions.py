@@ -48,21 +48,27 @@ class ExDir(PaperResult):
         spread = {c: [unevenness(counts[c, alpha]) for alpha in self.alphas] for c in self.classes[1:]}
         return [
             Claim(
-                "C=1: the three partitions are the same, one class a client",
+                "C=1: the three partitions are the same, one class per client",
                 all(np.array_equal(sizes, np.sort(MNIST)) for sizes in single),
                 f"each client holds all of one class: {single[0].min()} to {single[0].max()} samples",
             ),
             Claim(
-                "C>1: heterogeneity increases from left to right",
+                "C>1: heterogeneity increases from left to right (alpha = 100, 10, 1)",
                 all(left < middle < right for left, middle, right in spread.values()),
-                "; ".join(f"C={c}: " + ", ".join(f"{v:.2f}" for v in values) for c, values in spread.items()),
+                "unevenness for alpha = 100, 10, 1: "
+                + "; ".join(f"C={c}: " + ", ".join(f"{v:.2f}" for v in values) for c, values in spread.items()),
             ),
             Claim(
                 "no client holds more than C classes",
                 all(n <= c for (c, _), n in most.items()),
-                ", ".join(f"C={c}: {max(most[c, alpha] for alpha in self.alphas)}" for c in self.classes),
+                "most classes: "
+                + ", ".join(f"C={c}: {max(most[c, alpha] for alpha in self.alphas)}" for c in self.classes),
             ),
-            Claim("no sample is left over", not any(left_over.values()), f"{sum(left_over.values())} in all"),
+            Claim(
+                "no sample is left over",
+                not any(left_over.values()),
+                f"{sum(left_over.values())} in all partitions together",
+            ),
         ]
 
     @staticmethod
@@ -79,12 +85,12 @@ class ExDir(PaperResult):
         ]
         columns = [
             Column("partition", "partition"),
-            Column("classes", "classes a client", lambda v: number(v, 3), None, True),
+            Column("classes", "classes per client", lambda v: number(v, 3), None, True),
             Column("least", "fewest samples", str, None, True),
             Column("most", "most samples", str, None, True),
             Column("uneven", "unevenness", lambda v: number(v, 3), None, True),
         ]
-        caption = "Unevenness: std over mean of a class's samples at its owners, mean over classes."
+        caption = "Unevenness: std / mean of a class's sample numbers at the clients that own it, mean over classes."
         return Table("exdir", caption, columns, rows)
 
 

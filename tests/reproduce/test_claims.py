@@ -108,3 +108,16 @@ def test_a_diverged_run_of_an_audit_counts_as_an_accuracy_of_0(monkeypatch):
     assert costs_ten_points("diverged").evidence == "diverged: diverged, plain: 90.0 %"
     assert audit._gap("", means, "plain", "diverged", -1, -0.1).holds is False
     assert costs_ten_points("missing") is None
+
+
+def test_distances_of_the_scaffold_audit_are_judged_by_that_of_the_initial_model(cache):
+    still = {"local.lr": 1e-9, "rounds": 1}
+    (group,) = cache.groups([setting("still", ["reproduce/audit_scaffold"], still)])
+    start = audit.start_distance(group.runs[0].config)
+    assert audit.distance(group, 1) == pytest.approx(start, rel=1e-6)
+    at = {name: {audit.EARLY: 0.1, audit.LATE: 0.1} for name in (*audit.DEPARTURES, audit.LONG)}
+    holds = {}
+    for end in (0.9 * start, 1.1 * start):
+        at[audit.PAIR][audit.LATE] = end
+        holds[end > start] = next(c.holds for c in audit.ScaffoldAudit.claims(at, start) if "both variate" in c.text)
+    assert holds == {False: False, True: True}
