@@ -198,7 +198,7 @@ class Simulations(PaperResult):
             if lr >= 0.03  # with smaller rates, 500 rounds do not reach the limit
         ]
         text = (
-            "PFL ends at the minimum of the surrogate sum_i Omega_i f_i, Omega_i = (1 - (1 - 2 eta A_i)^K)/(2 eta A_i), "
+            "PFL ends at the minimum of the surrogate sum_i w_i f_i, w_i = (1 - (1 - 2 eta A_i)^K)/(2 eta A_i), "
             "for f_i(x) = A_i x^2 + B_i x, learning rate eta and K local steps"
         )
         told = f"{len(off)} runs, at most {max(off):.1g} apart, relative to max(ζ, 1)"
