@@ -134,7 +134,7 @@ def write(folder: Path, findings: Findings, notes: Sequence[str], dpi: int = 200
 
 
 def _write_table(folder: Path, table: Table) -> None:
-    (folder / f"{table.name}.md").write_text(to_markdown(table), encoding="utf-8")
+    (folder / f"{table.name}.md").write_text(f"{table.caption}\n\n{to_markdown(table)}", encoding="utf-8")
     (folder / f"{table.name}.csv").write_text(to_csv(table), encoding="utf-8")
 
 

@@ -100,7 +100,7 @@ def cells_table(name: str, rows: Sequence[Row], refs: Mapping[str, Reference]) -
 
 CAPTION = (
     f"Test accuracy in %, one run (seed 1234) per line; {SYMBOLS}. Last 40: the mean over the last 40 rounds, as in "
-    "the paper. Last 400: our mean with a 95 % bootstrap interval, and the authors' mean with the standard deviation sd "
+    "the paper. Last 400: our mean with a 95 % bootstrap interval; the authors' mean with the standard deviation sd "
     "of its rounds; `within`: the means differ by at most this sd. Difference: of the means over the last 400 rounds, "
     "with its 90 % interval; `same`: the interval is within ± 0.5 points. The intervals are about these two runs, not "
     "about other seeds."
