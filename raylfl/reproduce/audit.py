@@ -81,7 +81,9 @@ class ScaffoldAudit(PaperResult):
             Column("late", f"after {LATE} rounds", _short, "min", True),
         ]
         start = start_distance(groups[PLAIN].runs[0].config)
-        caption = f"|x - x*|/|x*|, geometric mean over seeds; {_short(start)} at the start."
+        caption = (
+            f"Relative distance to the optimum, |x - x*|/|x*|: geometric mean over seeds; at the start {_short(start)}."
+        )
         plots = [draw.Plot("2 of 20 clients a round", groups, DISTANCE, start=start)]
         figures = {"distance": draw.curves(plots, draw.styles(LINES), WIDE)}
         return Findings([Table("distance", caption, columns, rows)], self.claims(at, start), figures, [DEPARTED])

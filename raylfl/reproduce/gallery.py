@@ -23,8 +23,8 @@ REFERENCES = (
 INTRO = """# Results
 
 The papers' claims, our results, and whether the two agree. *open* means that the runs so far do not decide the claim.
-Every number comes from a run in the ledger (`results/`), which `raylfl publish` writes; each page lists its runs and
-the command that repeats them. Figures of partitions and of theory need no runs.
+Every number comes from runs in the ledger (`results/`); the page of an experiment lists its runs and the command that
+repeats them. Figures of partitions and of theory need no runs.
 [Reproducing the papers](reproduce.md) explains how the numbers are obtained; [Findings](findings.md) lists differences
 from the papers and their causes.
 """
