@@ -23,19 +23,25 @@ ROUNDS, WARM_UP = 12, 4
 SHOWN = 6  # calls shown of each step
 PAGE = """# Where the time of a round goes: kernels and the rest
 
-Written by `python -m benchmarks.kernels` on a machine with one of its cores in use: torch {torch}, {processor}. One
-thread reaches {gigaflops:.0f} GFLOP/s in a matrix product of {square} x {square} float32 numbers, and {gigabytes:.0f}
-GB/s in copies within its caches; both are measured beside the steps. "At peak" is the time that each call's operations
-or bytes would take at that speed, whichever is more. The modules are user code (`benchmarks/users.py`), one client at a
-time, each step a replay of its recording. The default forms of W1 (samples innermost) and of W3 and W4 (whole cohorts,
-which halve W4's time) are faster and not shown. Times of rounds are lower quartiles of processor time, and times
-of calls are their shortest times: cache misses caused by other work in between count as "rest".
+Written by `python -m benchmarks.kernels`.
+
+- **Machine.** One core, torch {torch}, {processor}. One thread reaches {gigaflops:.0f} GFLOP/s in the product of two
+  float32 matrices of {square} x {square}, and {gigabytes:.0f} GB/s in copies within its caches. Both are measured with
+  the steps.
+- **Workloads.** Users' modules (`benchmarks/users.py`) in one process, one client at a time. Each local step replays
+  the recorded operator calls. The defaults are faster in three workloads and not shown: samples innermost in W1,
+  whole cohorts in W3 and W4 (half of W4's time).
+- **Times.** Of a round, the lower quartile of its processor time; of a call, its shortest time. The difference, such as
+  cache misses after other work, counts as "rest".
 
 {table}
 
-- **calls a step**: operator calls in the recording of a local step. **kernels**: time within these calls. **list**:
-  Python between them. **rest**: everything else in a round: batches, seeds, checks, uploads, the server.
-- **x peak**: the time within the calls, as a multiple of their time at the machine's peak.
+- **calls a step**: recorded operator calls of a local step.
+- **kernels**: the share of a round within these calls.
+- **replay**: the share of Python between these calls.
+- **rest**: the share of all other work: batches, seeds, checks, uploads, the server.
+- **x peak**: the time within the calls, divided by their time at peak. A call's time at peak is the time of its
+  operations at the machine's GFLOP/s, or of its bytes at the machine's GB/s, whichever is longer.
 
 Summary: {lesson}
 
@@ -74,15 +80,15 @@ def measured(workload: Workload, peak: Peak) -> tuple[dict[str, Any], StepProfil
     backend.close()
     assert found is not None
     whole, steps = quantiles(seconds[WARM_UP:], n=4)[0], workload.cohort * workload.steps
-    kernels, lists = steps * found.kernels / whole, steps * (found.seconds - found.kernels) / whole
-    lists = max(lists, 0.0)
+    kernels, replay = steps * found.kernels / whole, steps * (found.seconds - found.kernels) / whole
+    replay = max(replay, 0.0)
     return {
         "workload": workload.name,
         "round ms": f"{whole * 1e3:.0f}",
         "calls a step": len(found.calls),
         "kernels": f"{kernels:.0%}",
-        "list": f"{lists:.0%}",
-        "rest": f"{max(1 - kernels - lists, 0):.0%}",
+        "replay": f"{replay:.0%}",
+        "rest": f"{max(1 - kernels - replay, 0):.0%}",
         "x peak": f"{found.kernels / found.at_peak:.1f}",
     }, found
 
@@ -115,8 +121,8 @@ def lesson(rows: list[dict[str, Any]]) -> str:
     far = max(rows, key=lambda row: float(row["x peak"]))
     near = min(rows, key=lambda row: float(row["x peak"]))
     return (
-        f"{most['workload']} spends the largest share outside of its list ({most['rest']}), so less Python\n"
-        f"would help its rounds most. {far['workload']}'s calls are the farthest from the peak ({far['x peak']} times),"
+        f"{most['workload']} spends the largest share outside of its local steps ({most['rest']}): less Python would\n"
+        f"shorten its rounds most. {far['workload']}'s calls are the farthest from the peak ({far['x peak']} times),"
         f"\nbecause its tensors are small; {near['workload']}'s are the nearest ({near['x peak']} times)."
     )
 

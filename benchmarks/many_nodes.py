@@ -94,11 +94,11 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         remain: the tree first adds uploads k and k + {UPLOADS // 2} of the cohort in the order of its clients. If it
         first added neighbours, ranges would leave {found["neighbours"]:.0f}, but every run would have other bits.
         Columns are independent in any tree: each node completes an eighth of them, and all links share the vectors.""",
-        f"""**Sums that do not depend on grouping** (fixed-point or binned accumulators) would let a node send one
-        accumulator, in 64-bit fixed point as large as 2 vectors, instead of {sent:.0f} vectors. raylfl does not have
-        them. They would save {sent * VECTOR / LINK:.2f} s a round on the links. But every run would have other bits,
-        with an error that depends on a scale, and a common scale needs one more pass over the uploads and one more
-        exchange before they are added up.""",
+        f"""**Sums that do not depend on grouping** (fixed-point or binned accumulators, not implemented) would let a
+        node send one accumulator, in 64-bit fixed point as large as 2 vectors, instead of {sent:.0f} vectors. They
+        would save {sent * VECTOR / LINK:.2f} s a round on the links. But every run would have other bits, with an error
+        that depends on a scale, and a common scale needs one more pass over the uploads and one more exchange before
+        they are added up.""",
         f"""**Object store.** With pinned clients a node has the sums of its workers, at most {own} vectors, the pieces
         into which it cuts them, and the pieces that it receives: at most {3 * own * VECTOR:.0f} GB. Rows take
         {own * VECTOR:.1f} GB on each node, and {gigabytes:.0f} GB on the server's. `runtime.object_store_mb` sets the
@@ -108,11 +108,11 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         f"""**Busiest worker.** A pinned round is as long as its busiest worker. Of {UPLOADS} clients drawn at random
         for {WORKERS} workers, {each} each on average, the busiest has {busiest(WORKERS, UPLOADS):.0f}: the GPUs work
         {mean[UPLOADS]:.0%} of the time ({mean[WORKERS]:.0%} with one client per GPU, {mean[100 * WORKERS]:.0%} with
-        100). With `shared` each has {each}. Drawing the cohort by workers would correct this if the data allow it;
-        raylfl does not have it.""",
+        100). With `shared` each has {each}. Drawing the cohort by workers (not implemented) would balance the work, if
+        the data allow it.""",
     ]
     text = [
-        textwrap.fill(" ".join(f"- {point}".replace("%", " %").split()), 116, subsequent_indent="  ")
+        textwrap.fill(" ".join(f"- {point}".split()).replace("%", "\u00a0%"), 116, subsequent_indent="  ")
         for point in points
     ]
-    return f"\n{table(rows)}\n\n" + "\n".join(text) + "\n"
+    return f"\n{table(rows)}\n\n" + "\n".join(text).replace("\u00a0", " ") + "\n"
