@@ -4,12 +4,12 @@ f_i is the objective of client i, and w_i its importance weight. FedACS [3], sec
 is along -sum_i Omega_i grad f_i with Omega_i ~ E[c_i 1{i in R}] |a_i|_1, eqs. (5)-(7). c_i is the factor of client i's
 update in the server step, R the set of received clients, and |a_i|_1 the norm of the accumulation vector
 (`raylfl.core.local_rule.a_vector`). Thm. 2 bounds the remaining error by chi2(w||Omega) kappa^2, where kappa^2 bounds
-the heterogeneity of the gradients.
+the heterogeneity of the gradients. As eta -> 0 the method tends to x_Omega = argmin sum_i Omega_i f_i; eq. (4) is the
+case f_i = |x - E_i|^2 / 2 with x_Omega = sum_i Omega_i E_i. At eta > 0, client drift in K local steps moves the limit
+by O(eta K).
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 
@@ -39,13 +39,3 @@ def chi2(weights: Floats, omega: Floats) -> float:
     if (weights[~counted] > 0).any():
         return float("inf")
     return float(((weights[counted] - omega[counted]) ** 2 / omega[counted]).sum())
-
-
-def fixed_point(omega: Floats, optimum: Callable[[Floats], Floats]) -> Floats:
-    """The limit of a method with surrogate weights Omega as eta -> 0: argmin sum_i Omega_i f_i, [d].
-
-    f_i: the objective of client i; eta: the local learning rate. optimum: weights [N] -> argmin sum_i weights_i f_i
-    [d], for objectives with a known closed form. FedACS, eq. (4), is the case f_i = |x - E_i|^2 / 2 with limit
-    sum_i Omega_i E_i. At eta > 0, client drift in K local steps moves the limit by O(eta K).
-    """
-    return optimum(omega)

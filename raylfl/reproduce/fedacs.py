@@ -196,7 +196,7 @@ def _as_predicted(limits: Mapping[str, Mapping[str, Limit]]) -> Claim:
     limits: system -> method -> limit.
     """
     off = {
-        f"{panel.split(':')[0]}, {name}": limit.surprise
+        f"{panel.split(':')[0]}, {name}": limit.prediction_error
         for panel, lines in limits.items()
         for name, limit in lines.items()
         if limit.predicted is not None

@@ -55,7 +55,7 @@ class Limit:
         fraction 1 - (1-eta)^K of the distance to its minimiser, instead of eta K.
         """
         from raylfl.config.load import load_config
-        from raylfl.diagnostics.surrogate import fixed_point, surrogate_weights
+        from raylfl.diagnostics.surrogate import surrogate_weights
         from raylfl.experiment import assemble
         from raylfl.reproduce.probes.quadratics import TracedQuadratics
         from raylfl.runtime.round.plan import Planner
@@ -70,7 +70,7 @@ class Limit:
                 return None
             total += expected * c.a_norm
         omega = surrogate_weights(total, np.ones(len(total)))
-        return fixed_point(omega, lambda w: data.optimum(w.tolist()).numpy())
+        return data.optimum(omega.tolist()).numpy()
 
     @property
     def predicted_bias(self) -> float:
@@ -78,6 +78,6 @@ class Limit:
         return float("nan") if self.predicted is None else float(np.linalg.norm(self.predicted - self.optimum))
 
     @property
-    def surprise(self) -> float:
+    def prediction_error(self) -> float:
         """The distance of `mean` from `predicted`; nan if there is no prediction."""
         return float("nan") if self.predicted is None else float(np.linalg.norm(self.mean - self.predicted))

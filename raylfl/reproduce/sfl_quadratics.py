@@ -137,11 +137,10 @@ def predicted_limit(clients: Pairs, lr: float, steps: int = 10) -> float:
     Omega_i: `local_weights`; clients: [A_i, B_i] of f_i(x) = A_i x^2 + B_i x; steps: the number of local steps.
     """
     from raylfl.data.quadratics import Coefficients
-    from raylfl.diagnostics.surrogate import fixed_point
 
     weights = local_weights(clients, lr, steps)
     data = Coefficients(tuple((a, b) for a, b in clients))
-    return abs(fixed_point(weights / weights.sum(), lambda w: data.optimum(w.tolist()).numpy()).item())
+    return abs(data.optimum((weights / weights.sum()).tolist()).item())
 
 
 class Simulations(PaperResult):

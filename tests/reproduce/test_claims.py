@@ -92,8 +92,8 @@ def test_fedacs_ends_at_the_optimum_and_fedavg_where_its_surrogate_weights_say(c
     np.testing.assert_allclose(biased.predicted, omega @ Quadratics(30).centres.numpy(), rtol=1e-9)
     np.testing.assert_allclose(own.predicted, own.optimum, atol=1e-12)
     assert biased.bias > 2 * own.bias
-    assert biased.surprise < 0.5 * biased.bias
-    assert own.surprise == pytest.approx(own.bias)
+    assert biased.prediction_error < 0.5 * biased.bias
+    assert own.prediction_error == pytest.approx(own.bias)
 
 
 def test_a_diverged_run_of_an_audit_counts_as_an_accuracy_of_0(monkeypatch):

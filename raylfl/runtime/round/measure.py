@@ -17,7 +17,7 @@ from raylfl.core.keyed import keyed
 from raylfl.core.reduce import tree_sum, weighted_sum
 from raylfl.core.rows_apart import RowsApart, apart
 from raylfl.core.threads import one_thread
-from raylfl.diagnostics.surrogate import chi2, fixed_point, surrogate_weights
+from raylfl.diagnostics.surrogate import chi2, surrogate_weights
 from raylfl.diagnostics.updates import consensus_error, distance_metrics, drift, update_metrics
 from raylfl.parts import BUFFERS, MEAN, Experiment
 from raylfl.runtime.round.blocks import BLOCKS
@@ -304,7 +304,7 @@ class Measurements:
         if known is None or known.of is None or self.optimum is None:
             return {}
         if self._predicted[0] != omega.tobytes():  # often constant, and the optimum may need a linear solve
-            limit = torch.from_numpy(fixed_point(omega, known.of))
+            limit = torch.from_numpy(known.of(omega))
             distance = distance_metrics(limit, self.optimum)["global/distance"]
             self._predicted = omega.tobytes(), {"inconsistency/predicted_distance": distance}
         return self._predicted[1]
