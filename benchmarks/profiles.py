@@ -46,13 +46,13 @@ def worker_profile(workload: Workload) -> str:
 def server_profile(workload: Workload) -> str:
     from raylfl.runtime.ray.actors import start_workers
     from raylfl.runtime.ray.backend import RayBackend
-    from raylfl.runtime.ray.stored import Stored
+    from raylfl.runtime.ray.stored import StoredExperiment
 
     experiment = experiment_of(workload, workers=1)
     with cluster_for(experiment.config.runtime) as cluster:
         cluster.ready()
         actors = start_workers(experiment.config.runtime, [None])
-        backend = RayBackend(experiment, Stored.put(experiment, 1), actors, print)
+        backend = RayBackend(experiment, StoredExperiment.put(experiment, 1), actors, print)
         rounds = Federation.of(experiment, backend).rounds(sys.maxsize)
         for _ in range(WARM_UP):
             next(rounds)

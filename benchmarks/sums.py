@@ -27,7 +27,7 @@ from raylfl.experiment import assemble
 from raylfl.runtime.ray.actors import start_workers
 from raylfl.runtime.ray.backend import RayBackend
 from raylfl.runtime.ray.connection import OWN_CLUSTER, QUIET
-from raylfl.runtime.ray.stored import Stored
+from raylfl.runtime.ray.stored import StoredExperiment
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.session import fingerprint
 from raylfl.startup import process
@@ -85,7 +85,7 @@ def _measured(algorithm: str, placement: str, rows: bool) -> dict[str, Any]:
     ray.init("local", num_cpus=2, object_store_memory=((1 + rows) * CLIENTS + 16) * 4 * WIDTH, **QUIET)
     workers = start_workers(experiment.config.runtime, (None,) * WORKERS)
     memory, vectors, seconds, received = Memory(), [0.0] * 3, list[float](), 0.0
-    backend = RayBackend(experiment, Stored.put(experiment, WORKERS), workers, print)
+    backend = RayBackend(experiment, StoredExperiment.put(experiment, WORKERS), workers, print)
     federation = Federation.of(experiment, backend)
     federation.dispatch.rows = "compared with sums" if rows else None
     before = time.process_time()

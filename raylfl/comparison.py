@@ -37,7 +37,7 @@ def compare(
     worlds = [[*overrides, f"seed={seed}"] for seed in seeds] or [list(overrides)]
     variants = [_variant(world, algorithm, objects) for world in worlds for algorithm in algorithms]
     configs = load_configs(source, variants)
-    _tell_apart(configs, bool(seeds))
+    _name_runs(configs, bool(seeds))
     from raylfl.runtime.ray.cluster import cluster_for
 
     first = [checked(config) for config in configs[: len(algorithms)]]  # errors of any method before the first run
@@ -54,7 +54,7 @@ def _variant(overrides: Sequence[str], algorithm: Any, objects: Objects) -> tupl
     return list(overrides), given({**objects, "algorithm": algorithm})
 
 
-def _tell_apart(configs: Sequence[Config], seeds: bool) -> None:
+def _name_runs(configs: Sequence[Config], seeds: bool) -> None:
     """Appends the algorithm's name to the `logging.id` of each config, in place, if the id is set.
 
     seeds: whether the seed is appended as well. Raises BadConfig if two configs have the same algorithm and seed, or if

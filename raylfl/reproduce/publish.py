@@ -50,7 +50,7 @@ def publish(
         folder = results / name
         if experiment.stands_alone and not rows and not read(folder):
             raise BadConfig(f"{target}: no finished runs; `raylfl reproduce {name}` makes them")
-        findings = None if experiment.stands_alone else experiment.run(_found(name, experiment))
+        findings = None if experiment.stands_alone else experiment.run(_finished_runs(name, experiment))
         changed = add(folder, rows)
         if findings is None:
             findings = experiment.from_ledger(folder)
@@ -60,7 +60,7 @@ def publish(
         tell(f"written  {page}")
 
 
-class Found(RunCache):
+class FinishedRuns(RunCache):
     """A cache that makes no runs and raises BadConfig if a run is missing.
 
     With `in_part`, missing runs are left out if at least one run exists.
@@ -85,9 +85,9 @@ def _runs(name: str, experiment: PaperResult) -> Path:
     return place(experiment.shares or name, experiment, "paper")
 
 
-def _found(name: str, experiment: PaperResult) -> Found:
+def _finished_runs(name: str, experiment: PaperResult) -> FinishedRuns:
     scale = "paper" if experiment.scales else "smoke"  # experiments without scales are always run in full
-    cache = Found(place(name, experiment, scale), scale, runs=_runs(name, experiment))
+    cache = FinishedRuns(place(name, experiment, scale), scale, runs=_runs(name, experiment))
     cache.in_part = bool(experiment.choices)
     return cache
 

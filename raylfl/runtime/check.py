@@ -50,7 +50,7 @@ def check(experiment: Experiment) -> None:
         worker = _try(f"model {label} cannot be made ready", lambda: Worker(few), seconds)
         experiment.logged["train"] = _try_training(worker, label)
         experiment.logged.update(_try_evaluations(worker, experiment.config.eval, label))
-    experiment.warnings.extend(f"model {label}: {line}" for line in _not_logged(worker, experiment.config.eval))
+    experiment.warnings.extend(f"model {label}: {line}" for line in _module_warnings(worker, experiment.config.eval))
     config = experiment.config.eval
     if setup.pinned and "train" in worker.whole and (config.participants or config.random_clients):
         raise BadConfig(
@@ -64,7 +64,7 @@ def check(experiment: Experiment) -> None:
         )
 
 
-def _not_logged(worker: Worker, config: EvalConfig) -> list[str]:
+def _module_warnings(worker: Worker, config: EvalConfig) -> list[str]:
     """Warnings, one line each, about parts of the module that a run does not call, record, vectorise or reset."""
     module, evaluator = worker.flat.module, worker.evaluator
     lines = [f"{name} is not called: {HOOKS[name].note}" for name in overridden(module, "ignored")]

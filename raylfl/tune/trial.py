@@ -232,12 +232,12 @@ def make_backend(experiment: Experiment, run_dir: RunDirectory, workers: int) ->
         return LocalBackend(experiment.setup)
     from raylfl.runtime.ray.actors import start_workers
     from raylfl.runtime.ray.backend import RayBackend
-    from raylfl.runtime.ray.stored import Stored
+    from raylfl.runtime.ray.stored import StoredExperiment
 
     if experiment.setup.nodes is not None:
         raise BadConfig("a sweep cannot place trials on the nodes that hold the clients' data: use raylfl run")
     actors = start_workers(experiment.config.runtime, [None] * workers)
-    return RayBackend(experiment, Stored.put(experiment, workers), actors, run_dir.log)
+    return RayBackend(experiment, StoredExperiment.put(experiment, workers), actors, run_dir.log)
 
 
 def patiently(call: Callable[[], T]) -> T:

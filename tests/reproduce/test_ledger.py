@@ -18,7 +18,7 @@ from raylfl.reproduce import ledger, sfl_ledger, sfl_logs
 from raylfl.reproduce.base import EXPERIMENTS, find
 from raylfl.reproduce.gallery import pages
 from raylfl.reproduce.ledger import Row
-from raylfl.reproduce.publish import Found, publish
+from raylfl.reproduce.publish import FinishedRuns, publish
 from raylfl.reproduce.run_cache import ORIGIN, RunCache
 from raylfl.reproduce.setting import setting
 
@@ -225,7 +225,7 @@ def test_what_cannot_be_published_is_refused_and_nothing_is_written(words, messa
 
 
 def test_only_an_experiment_whose_cells_can_be_chosen_is_published_in_part(run, tmp_path):
-    cache = Found(tmp_path)
+    cache = FinishedRuns(tmp_path)
     with pytest.raises(BadConfig, match="1 runs are missing"):
         cache.groups([TOY], (0, 1))
     cache.in_part = True

@@ -15,18 +15,18 @@ from raylfl.runtime.ray.actors import WorkerActor, pack_sums
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.cohort import CohortInFlight
 from raylfl.runtime.ray.connection import DIRECT
-from raylfl.runtime.ray.stored import Stored
-from raylfl.runtime.ray.sums import Part, fetch
+from raylfl.runtime.ray.stored import StoredExperiment
+from raylfl.runtime.ray.sums import StoredSums, fetch
 from raylfl.runtime.ray.traffic import Traffic
-from raylfl.runtime.ray.worker_pool import Sent, WorkerLost
+from raylfl.runtime.ray.worker_pool import CallInFlight, WorkerLost
 from raylfl.runtime.workers.task import REPORT, ClientReports, Task
 
 WIDTH = 10
 
 
-def part(k, worker, node):
+def stored_sums(k, worker, node):
     """The upload of client k of four, which task k adds up."""
-    return Part([{Node(0, k): torch.full((WIDTH,), float(k)).numpy()}], worker, node, [k], WIDTH)
+    return StoredSums([{Node(0, k): torch.full((WIDTH,), float(k)).numpy()}], worker, node, [k], WIDTH)
 
 
 def a_loss():
@@ -35,7 +35,7 @@ def a_loss():
 
 @pytest.fixture
 def channel(monkeypatch):
-    """`channel(failure, stage, lost, apart)`: workers do their calls, up to the stage that fails; the parts of lost
+    """`channel(failure, stage, lost, apart)`: workers do their calls, up to the stage that fails; the sums of lost
     clients cannot be read.
     """
     monkeypatch.setenv(DIRECT, "0")
@@ -56,17 +56,17 @@ def channel(monkeypatch):
 
         asked = []
         pool = SimpleNamespace(
-            submit=lambda w, call: asked.append((call.method, w)) or Sent(call, w, 0, [None] * call.returns),
+            submit=lambda w, call: asked.append((call.method, w)) or CallInFlight(call, w, 0, [None] * call.returns),
             results=results,
             asked=asked,
         )
         monkeypatch.setattr(sums, "ray", SimpleNamespace(get=get))
-        return SimpleNamespace(pool=pool, traffic=Traffic(), apart=apart)
+        return SimpleNamespace(pool=pool, traffic=Traffic(), nodes_apart=apart)
 
     return make
 
 
-PARTS = [part(0, 5, "a"), part(1, 6, "b"), part(2, 7, "a"), part(3, 8, "a")]
+STORED = [stored_sums(0, 5, "a"), stored_sums(1, 6, "b"), stored_sums(2, 7, "a"), stored_sums(3, 8, "a")]
 
 
 def total(found):
@@ -76,7 +76,7 @@ def total(found):
 
 def test_each_node_completes_its_columns_and_the_server_receives_one_vector(channel):
     there = channel()
-    found, lost = fetch(there, PARTS, 4)
+    found, lost = fetch(there, STORED, 4)
     assert (there.pool.asked, lost) == ([("columns", 5), ("columns", 6), ("join", 5), ("join", 6)], [])
     assert there.traffic.received == WIDTH * 4
     assert total(found) == {Node(2, 0): [6.0] * WIDTH}
@@ -84,7 +84,7 @@ def test_each_node_completes_its_columns_and_the_server_receives_one_vector(chan
 
 def test_the_parts_of_a_single_node_are_joined_there(channel):
     there = channel()
-    found, lost = fetch(there, [replace(part, node="a") for part in PARTS], 4)
+    found, lost = fetch(there, [replace(part, node="a") for part in STORED], 4)
     assert (there.pool.asked, lost, there.traffic.received) == ([("join", 5)], [], WIDTH * 4)
     assert total(found) == {Node(2, 0): [6.0] * WIDTH}
 
@@ -92,7 +92,7 @@ def test_the_parts_of_a_single_node_are_joined_there(channel):
 def test_no_node_receives_uploads_of_data_that_live_on_another(channel):
     """0 + 2 is complete on node a, 1 + 3 is not: three vectors reach the server."""
     there = channel(apart=True)
-    found, lost = fetch(there, PARTS, 4)
+    found, lost = fetch(there, STORED, 4)
     assert (there.pool.asked, lost) == ([("join", 5)], [])
     assert there.traffic.received == 3 * WIDTH * 4
     assert total(found) == {Node(2, 0): [6.0] * WIDTH}
@@ -101,19 +101,19 @@ def test_no_node_receives_uploads_of_data_that_live_on_another(channel):
 @pytest.mark.parametrize("failure", [WorkerLost("died"), a_loss(), ObjectLostError("0" * 56, None, "")])
 @pytest.mark.parametrize(("stage", "apart"), [("columns", False), ("join", False), ("join", True)])
 def test_without_a_worker_that_joins_the_server_fetches_every_part(channel, failure, stage, apart):
-    found, lost = fetch(channel(failure, stage, apart=apart), PARTS, 4)
+    found, lost = fetch(channel(failure, stage, apart=apart), STORED, 4)
     assert (total(found), lost) == ({Node(2, 0): [6.0] * WIDTH}, [])
 
 
 @pytest.mark.parametrize("stage", ["columns", "join"])
 def test_the_tasks_of_lost_parts_are_named(channel, stage):
-    found, lost = fetch(channel(a_loss(), stage, lost={2, 3}), PARTS, 4)
+    found, lost = fetch(channel(a_loss(), stage, lost={2, 3}), STORED, 4)
     assert (set(total(found)), lost) == ({Node(0, 0), Node(0, 1)}, [2, 3])
 
 
 def test_an_error_in_the_code_of_a_worker_is_raised(channel):
     with pytest.raises(ValueError, match="a mistake"):
-        fetch(channel(RayTaskError("join", "", ValueError("a mistake"))), PARTS, 4)
+        fetch(channel(RayTaskError("join", "", ValueError("a mistake"))), STORED, 4)
 
 
 @pytest.mark.parametrize(("limit", "received"), [(1000, 4), (WIDTH * 4 - 1, 3)])
@@ -121,7 +121,7 @@ def test_pieces_that_would_travel_within_results_are_not_made(channel, monkeypat
     """Vectors below the limit are fetched at once, those below twice the limit are joined on their nodes only."""
     there = channel()
     monkeypatch.setenv(DIRECT, str(limit))
-    found, _ = fetch(there, PARTS, 4)
+    found, _ = fetch(there, STORED, 4)
     assert there.traffic.received == received * WIDTH * 4
     assert [method for method, _ in there.pool.asked] == ["join"] * (received == 3)
     assert total(found) == {Node(2, 0): [6.0] * WIDTH}
@@ -130,7 +130,7 @@ def test_pieces_that_would_travel_within_results_are_not_made(channel, monkeypat
 class Pool:
     """Two workers of a run, each on a node of its own, which send the upload k + 1 of client k; worked: the clients."""
 
-    stored, nodes = Stored(None), ["a", "b"]
+    stored, nodes = StoredExperiment(None), ["a", "b"]
 
     def __init__(self):
         self.worked = []
@@ -145,17 +145,17 @@ class Pool:
         return otherwise
 
     def submit(self, worker, call):
-        return Sent(call, worker, 0, [])
+        return CallInFlight(call, worker, 0, [])
 
     def results(self, sent):
         return [self.answer(*pickle.loads(each.call.arguments[0])) for each in sent]
 
-    def answer(self, tasks, keeps, known, apart, held):
+    def answer(self, tasks, returns_states, known, separate_sums, held):
         ((k,),) = (task.clients for task in tasks)
         self.worked.append(k)
         sums = tasks[0].sums.parts([k], [{"up": torch.full((1, WIDTH), k + 1.0)}])
         head = ClientReports.of([k], finite=True), [{}], {"up": WIDTH}
-        return [(*head, None), sums] if apart else (*head, pack_sums(sums))
+        return [(*head, None), sums] if separate_sums else (*head, pack_sums(sums))
 
 
 def in_flight(pool):

@@ -24,7 +24,7 @@ from raylfl.runtime.ray import backend as ray_backend
 from raylfl.runtime.ray import held_states
 from raylfl.runtime.ray.backend import RayBackend
 from raylfl.runtime.ray.connection import DIRECT
-from raylfl.runtime.ray.stored import Stored
+from raylfl.runtime.ray.stored import StoredExperiment
 from raylfl.runtime.ray.traffic import Traffic
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.session import Session
@@ -107,7 +107,7 @@ def session_on(actors, shared):
 
     def rows(experiment, run_dir, resume, fault):
         if not shared:
-            shared.append(Stored.put(experiment, len(actors)))
+            shared.append(StoredExperiment.put(experiment, len(actors)))
         backend = RayBackend(experiment, shared[0], actors, run_dir.log)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # as in the server actor

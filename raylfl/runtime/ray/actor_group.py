@@ -13,7 +13,7 @@ from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.startup import collector, process
 
 if TYPE_CHECKING:
-    from raylfl.runtime.ray.stored import Stored
+    from raylfl.runtime.ray.stored import StoredExperiment
     from raylfl.runtime.session import Session
 
 MOST_LOSSES = 4  # largest number of losses of client states without a finished round in between
@@ -37,7 +37,7 @@ class ServerActor:
         self._answers: SimpleQueue[str | None] = SimpleQueue()  # lets the next round of a paced run start
 
     def rows(
-        self, stored: Stored, workers: list[Any], folder: str, resume: bool, paced: bool
+        self, stored: StoredExperiment, workers: list[Any], folder: str, resume: bool, paced: bool
     ) -> Iterator[tuple[dict[str, Any], list[str], Any]]:
         """Carries out a run; yields (metrics, messages, parameters) of each round.
 
@@ -64,7 +64,7 @@ class ServerActor:
                     raise
 
     def _rows(
-        self, stored: Stored, workers: list[Any], folder: str, resume: bool, paced: bool
+        self, stored: StoredExperiment, workers: list[Any], folder: str, resume: bool, paced: bool
     ) -> Iterator[tuple[dict[str, Any], list[str], Any]]:
         """Yields the items of `rows` up to the first loss of client states, which raises StatesLost."""
         import ray

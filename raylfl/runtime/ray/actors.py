@@ -62,16 +62,16 @@ def unpack_sums(packed: Sequence[Any]) -> list[SubtreeSums]:
 class Work(NamedTuple):
     """The arguments of `WorkerActor.run` besides broadcast and client states.
 
-    keeps: whether the call returns the new states of clients. known: for each client, the position of its state among
-    the call's arguments or, if the worker stores client states, `HeldState.rounds`; -1 if the client has no state yet.
-    apart: whether sums are a separate result, because they are too large for the first one. held: the name of the
-    folder in which the worker stores client states, None if client states are arguments.
+    returns_states: whether the call returns the new states of clients. known: for each client, the position of its
+    state among the call's arguments or, if the worker stores client states, `HeldState.rounds`; -1 if the client has no
+    state yet. separate_sums: whether sums are a separate result, because they are too large for the first one. held:
+    the name of the folder in which the worker stores client states, None if client states are arguments.
     """
 
     tasks: Sequence[Task]
-    keeps: bool
+    returns_states: bool
     known: Sequence[int]
-    apart: bool
+    separate_sums: bool
     held: str | None = None
 
     def pickled(self) -> bytes:
@@ -160,7 +160,7 @@ class WorkerActor:
         long. widths: floats of one client's uploads by name, if uploads are added up; otherwise empty. sums: the packed
         partial sums of all tasks, empty if uploads are not added up; None if they are the call's second result.
         """
-        tasks, keeps, known, apart, held = Work(*pickle.loads(work))
+        tasks, returns_states, known, separate_sums, held = Work(*pickle.loads(work))
         worker = self.worker(shared)
         store = self.store(shared, held) if held else None
         done, kept = list[TaskResult](), list[Packed]()
@@ -170,21 +170,21 @@ class WorkerActor:
             mine = known[at : at + len(task.clients)]
             at += len(task.clients)
             if store is not None:
-                reports, uploads, new = with_store(worker, store, task, broadcast, mine[0])
+                reports, uploads, new = run_with_stored_state(worker, store, task, broadcast, mine[0])
             else:
                 reports, uploads, new = worker.run(
                     task, broadcast, [unpack(client_states[k]) if k >= 0 else None for k in mine]
                 )
             done.append(TaskResult(task, reports, uploads))
-            if keeps:
+            if returns_states:
                 kept += [pack(state) for state in new] if new else [{} for _ in task.clients]
         self.fault("worked", tasks[0].round)
         add_up(done)
         partial = next((result.partial for result in done if result.partial is not None), None)
         widths, sums = (partial.widths, pack_sums(partial.sums)) if partial is not None else ({}, [])
         reports = ClientReports.joined([d.reports for d in done])
-        head = reports, [pack(d.uploads) for d in done], widths, None if apart else sums
-        out = [head, *([sums] if apart else []), *kept]
+        head = reports, [pack(d.uploads) for d in done], widths, None if separate_sums else sums
+        out = [head, *([sums] if separate_sums else []), *kept]
         return tuple(out) if len(out) > 1 else head
 
     def join(self, shared: list[Any], count: int, *parts: list[Any]) -> list[Any]:
@@ -210,26 +210,26 @@ class WorkerActor:
         task: Task,
         previous: Packed,
         first: bool,
-        keeps: bool,
+        returns_states: bool,
         known: int,
         held: str | None,
         *client_states: Packed,
     ) -> Any:
         """Carries out the task of one client of a ring; returns (reports, uploads, new state).
 
-        previous: the broadcast if `first`, otherwise the previous upload, empty if the previous client failed. keeps,
-        known, held: as the fields of `Work`.
+        previous: the broadcast if `first`, otherwise the previous upload, empty if the previous client failed.
+        returns_states, known, held: as the fields of `Work`.
         """
         if not previous:
             return ClientReports.failed(task.clients, "the previous client of the ring sent nothing"), {}, {}
         broadcast = unpack(previous) if first else first_row(unpack(previous))
         worker = self.worker(shared)
         if held:
-            reports, uploads, new = with_store(worker, self.store(shared, held), task, broadcast, known)
+            reports, uploads, new = run_with_stored_state(worker, self.store(shared, held), task, broadcast, known)
         else:
             state = unpack(client_states[0]) if known >= 0 else None
             reports, uploads, new = worker.run(task, broadcast, [state])
-        return reports, pack(uploads), pack(new[0]) if new and keeps else {}
+        return reports, pack(uploads), pack(new[0]) if new and returns_states else {}
 
     # -- client states that this worker stores -----------------------------------------------------------------------
 
@@ -320,7 +320,7 @@ class WorkerActor:
         return self.worker(shared).state_dict(as_tensor(x), as_tensor(buffers))
 
 
-def with_store(
+def run_with_stored_state(
     worker: Worker, store: StateStore, task: Task, broadcast: State, known: int
 ) -> tuple[ClientReports, State, list[State]]:
     """Carries out the task of one client, whose state is read from `store` before it and written there after it.

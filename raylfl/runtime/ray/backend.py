@@ -25,7 +25,7 @@ from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.held_states import HeldStates
 from raylfl.runtime.ray.resources import has_room, resources_here
 from raylfl.runtime.ray.ring import RingInFlight
-from raylfl.runtime.ray.stored import Stored
+from raylfl.runtime.ray.stored import StoredExperiment
 from raylfl.runtime.ray.traffic import Traffic, weight
 from raylfl.runtime.ray.worker_pool import Call, WorkerPool
 from raylfl.runtime.workers.backend import Backend, BlockCall, Handle, patience
@@ -40,7 +40,9 @@ HEAP = 2**30  # bytes of all clients' states from which they go to the object st
 class RayBackend(Backend):
     """Sends tasks to a pool of worker actors, and repeats tasks that are lost or fail."""
 
-    def __init__(self, experiment: Experiment, stored: Stored, actors: Sequence[Any], notify: Callable[[str], None]):
+    def __init__(
+        self, experiment: Experiment, stored: StoredExperiment, actors: Sequence[Any], notify: Callable[[str], None]
+    ):
         """A backend on these actors.
 
         stored: references to `experiment` in Ray's object store, where it remains after the backend is closed; actors:
@@ -75,7 +77,7 @@ class RayBackend(Backend):
         return ray.put(pack(state))
 
     def get(self, handles: Sequence[Handle]) -> list[State]:
-        self._traffic.given(handles, self._traffic.here)
+        self._traffic.count_arguments(handles, self._traffic.here)
         return [unpack(p) for p in ray.get(list(handles))]
 
     def put_states(self, states: Mapping[int, State], rounds: int) -> dict[int, Handle]:

@@ -8,7 +8,7 @@ from typing import Any
 from raylfl.errors import RaylflError
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.traffic import weight
-from raylfl.runtime.ray.worker_pool import Call, Sent, WorkerLost
+from raylfl.runtime.ray.worker_pool import Call, CallInFlight, WorkerLost
 from raylfl.runtime.workers.backend import BlockCall
 
 
@@ -36,7 +36,7 @@ class BlocksInFlight:
         self.channel.traffic.count(received=sum(weight(answer[0]) for answer in found))
         return found
 
-    def _send(self, calls: Sequence[BlockCall]) -> list[Sent]:
+    def _send(self, calls: Sequence[BlockCall]) -> list[CallInFlight]:
         here = self.channel.pool.available() if calls else []
         return [self.channel.pool.submit(here[call.block % len(here)], self._call(call)) for call in calls]
 

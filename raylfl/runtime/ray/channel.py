@@ -42,17 +42,17 @@ class Channel:
         return self.pool.stored.worker_of(task.clients[0])
 
     @property
-    def apart(self) -> bool:
+    def nodes_apart(self) -> bool:
         """Whether cluster nodes must not receive each other's uploads, because clients' data are bound to nodes."""
         assignment = self.pool.stored.assignment
         return assignment is not None and any(assignment.nodes)
 
     @property
-    def returned(self) -> bool:
+    def returns_states(self) -> bool:
         """Whether calls return the new states of their clients, instead of storing them on the worker."""
         return self.keeps and self.held is None
 
-    def given(self, handles: Sequence[Handle | None]) -> tuple[list[int], list[Handle]]:
+    def state_arguments(self, handles: Sequence[Handle | None]) -> tuple[list[int], list[Handle]]:
         """Prepares client states for a call; returns (`Work.known` of the clients, states to pass as its arguments).
 
         handles: one per client, None for a client without a state so far.
@@ -63,13 +63,13 @@ class Channel:
         place = iter(range(len(there)))
         return [-1 if h is None else next(place) for h in handles], there
 
-    def left(self, task: Task) -> list[Handle]:
+    def stored_states(self, task: Task) -> list[Handle]:
         """Handles of the new client states that a worker has stored at the end of a task; empty if none are stored."""
         return [HeldState(client, task.round + 1) for client in task.clients] if self.keeps and self.held else []
 
-    def stored(self, states: Sequence[Any]) -> list[Any]:
+    def returned_states(self, states: Sequence[Any]) -> list[Any]:
         """References to new client states, which are moved to Ray's object store if `spills`."""
         if not self.spills:
             return list(states)
-        self.traffic.given(states, self.traffic.here)
+        self.traffic.count_arguments(states, self.traffic.here)
         return [ray.put(state) for state in ray.get(list(states))]

@@ -13,9 +13,9 @@ from raylfl.core.partial_sums import SubtreeSums, depth_first, joined
 from raylfl.runtime.ray.actors import Work, unpack, unpack_sums
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.connection import direct_bytes
-from raylfl.runtime.ray.sums import Part, fetch
+from raylfl.runtime.ray.sums import StoredSums, fetch
 from raylfl.runtime.ray.traffic import weight
-from raylfl.runtime.ray.worker_pool import Call, Sent, WorkerLost
+from raylfl.runtime.ray.worker_pool import Call, CallInFlight, WorkerLost
 from raylfl.runtime.workers.backend import Handle
 from raylfl.runtime.workers.task import ClientReports, PartialSums, Task, TaskResult
 
@@ -38,8 +38,8 @@ class CohortInFlight:
         """
         self.channel, self.tasks, self.broadcast, self.states = channel, tasks, broadcast, states
         self.done: dict[int, TaskResult] = {}
-        self.parts = list[Part]()  # partial sums that are still on the workers
-        self.arrived = list[list[SubtreeSums]]()  # partial sums that came with an answer
+        self.stored_sums = list[StoredSums]()  # partial sums that are still on the workers
+        self.returned_sums = list[list[SubtreeSums]]()  # partial sums that came with an answer
         self.sums, self.widths = list[SubtreeSums](), dict[str, int]()  # all partial sums, added up
         self.tries = [0] * len(tasks)
         self._send(self._first_shares())
@@ -62,11 +62,11 @@ class CohortInFlight:
 
     def _fetch_sums(self) -> list[Share]:
         """Adds up the partial sums of all calls; returns the tasks whose sums were lost with a node, one per share."""
-        parts, arrived, self.parts, self.arrived = self.parts, self.arrived, [], []
-        if not (parts or arrived) or (plan := self.tasks[0].sums) is None:
+        stored, returned, self.stored_sums, self.returned_sums = self.stored_sums, self.returned_sums, [], []
+        if not (stored or returned) or (plan := self.tasks[0].sums) is None:
             return []
-        found, lost = fetch(self.channel, parts, len(plan.clients)) if parts else ([], [])
-        self.sums = joined([*([self.sums] if self.sums else []), *arrived, *found], len(plan.clients))
+        found, lost = fetch(self.channel, stored, len(plan.clients)) if stored else ([], [])
+        self.sums = joined([*([self.sums] if self.sums else []), *returned, *found], len(plan.clients))
         return [[k] for k in lost]
 
     def _first_shares(self) -> list[Share]:
@@ -89,7 +89,7 @@ class CohortInFlight:
         pool = self.channel.pool
         here = pool.available() if shares else []
         self.wave, self.waiting = list[Share](), list[Share]()
-        self.sent, busy = list[Sent](), set[int]()
+        self.sent, busy = list[CallInFlight](), set[int]()
         for share in shares:
             assigned, free = self._assigned(share), [w for w in here if w not in busy]
             away = not free if assigned is None else bool(self.wave) and not pool.hosts(assigned)
@@ -104,14 +104,14 @@ class CohortInFlight:
     def _call(self, share: Share) -> Call:
         handles = [h for k in share for h in self.states[k]]
         channel, tasks = self.channel, [self.tasks[k] for k in share]
-        known, given = channel.given(handles)
+        known, given = channel.state_arguments(handles)
         channel.traffic.count(sent=weight(self.broadcast) + len(given) * channel.state_bytes)
-        apart = self._sums_apart(tasks)
-        returns = 1 + apart + channel.returned * sum(len(task.clients) for task in tasks)
-        work = Work(tasks, channel.returned, known, apart, channel.held).pickled()
+        separate = self._has_separate_sums(tasks)
+        returns = 1 + separate + channel.returns_states * sum(len(task.clients) for task in tasks)
+        work = Work(tasks, channel.returns_states, known, separate, channel.held).pickled()
         return Call("run", (work, self.broadcast, *given), returns, channel.timeout, self._assigned(share))
 
-    def _sums_apart(self, tasks: Sequence[Task]) -> bool:
+    def _has_separate_sums(self, tasks: Sequence[Task]) -> bool:
         """Whether the sums of these tasks are too large for the call's answer, and become a separate object.
 
         A worker can join such objects on its node. If an object is lost, only its tasks are repeated.
@@ -122,7 +122,7 @@ class CohortInFlight:
         vectors = plan.vectors([client for task in tasks for client in task.clients])
         return vectors * max((vector.nbytes for vector in broadcast.values()), default=0) > 0.9 * direct_bytes()
 
-    def _take(self, share: Share, sent: Sent, answer: Any) -> None:
+    def _take(self, share: Share, sent: CallInFlight, answer: Any) -> None:
         """Stores the results of one share of the tasks, from its call `sent` and the call's result `answer`."""
         if isinstance(answer, WorkerLost):
             for k in share:
@@ -135,16 +135,16 @@ class CohortInFlight:
         at = 0
         for k, own in zip(share, uploads, strict=True):
             mine = slice(at, at := at + len(self.tasks[k].clients))
-            states = channel.left(self.tasks[k]) or channel.stored(kept[mine])
+            states = channel.stored_states(self.tasks[k]) or channel.returned_states(kept[mine])
             self.done[k] = TaskResult(self.tasks[k], reports[mine], unpack(own), states)
         if widths:
             self.widths = widths
         if widths and sums is not None:
-            self.arrived.append(unpack_sums(sums))
+            self.returned_sums.append(unpack_sums(sums))
         elif widths:
             added = [k for k in share if not self.done[k].failed]
             node = channel.pool.nodes[sent.worker]
-            self.parts.append(Part(others[0], sent.worker, node, added, max(widths.values())))
+            self.stored_sums.append(StoredSums(others[0], sent.worker, node, added, max(widths.values())))
 
     def _failed(self, share: Share, answer: Any) -> list[Share]:
         """The failed tasks of a share that have attempts left, each as a share of its own.

@@ -15,7 +15,7 @@ from raylfl.core.algorithm import State
 from raylfl.runtime.ray.actors import pack, unpack
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.traffic import weight
-from raylfl.runtime.ray.worker_pool import Call, Sent
+from raylfl.runtime.ray.worker_pool import Call, CallInFlight
 from raylfl.runtime.records.checksums import save_hashed
 from raylfl.runtime.records.manifest import Damaged
 from raylfl.runtime.records.state_files import CHUNK_BYTES, SEEN, clients_blob, clients_in, mark_of
@@ -113,7 +113,7 @@ class HeldStates:
         the worker raised it.
         """
         pool, held = self.channel.pool, self.channel.held
-        sent: list[Sent] = pool.send(
+        sent: list[CallInFlight] = pool.send(
             [Call(method, (held, *given), 1, self._limit, worker) for worker, given in calls.items()]
         )
         try:

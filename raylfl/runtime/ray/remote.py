@@ -17,7 +17,7 @@ from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.stopping import stop_on_signals
 
 if TYPE_CHECKING:
-    from raylfl.runtime.ray.stored import Stored
+    from raylfl.runtime.ray.stored import StoredExperiment
 
 MOST_RESTARTS = 4  # largest number of restarts of the server actor or of Ray without a finished round in between
 CHECK_SECONDS = 1.0  # seconds between two checks of Ray's own processes
@@ -44,7 +44,7 @@ class RemoteRun:
         self.cluster, self.experiment, self.run_dir, self.resume = cluster, experiment, run_dir, resume
         self.paced = paced
         self._end: tuple[int, str] | None = None  # the round after which the caller ends the run, and the reason
-        self._stored: Stored | None = None  # the experiment in Ray's object store
+        self._stored: StoredExperiment | None = None  # the experiment in Ray's object store
         self._group: ActorGroup | None = None
         self._asked_to_stop = False
         self._seen, self._restarts = -1, 0  # the newest round; restarts since that round
@@ -75,13 +75,13 @@ class RemoteRun:
 
     def _attempt(self) -> Rows:
         """Yields the rounds that one server actor carries out, until the end of the run or the loss of the actor."""
-        from raylfl.runtime.ray.stored import Stored
+        from raylfl.runtime.ray.stored import StoredExperiment
 
         group = self._group = self.cluster.take_actors(self.experiment.config.runtime, self.experiment.setup)
         reusable, workers = False, len(group.workers)
         try:
-            if self._stored is None or (self._stored.assignment and len(self._stored.parts) != workers):
-                self._stored = Stored.put(self.experiment, workers)  # actors import their modules meanwhile
+            if self._stored is None or (self._stored.assignment and len(self._stored.samples) != workers):
+                self._stored = StoredExperiment.put(self.experiment, workers)  # actors import their modules meanwhile
             if self._asked_to_stop:
                 group.server.stop.remote()
             call = group.server.rows.options(num_returns="streaming")

@@ -12,7 +12,7 @@ from raylfl.runtime.ray.actors import pack, unpack
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.traffic import weight
-from raylfl.runtime.ray.worker_pool import Call, Sent, WorkerLost
+from raylfl.runtime.ray.worker_pool import Call, CallInFlight, WorkerLost
 from raylfl.runtime.workers.backend import Handle
 from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
 
@@ -60,29 +60,29 @@ class RingInFlight:
             self._fetch_model()
         return self.done
 
-    def _hand_out(self) -> list[Sent]:
+    def _hand_out(self) -> list[CallInFlight]:
         """Submits the tasks that have no result, each with a reference to the newest received upload before it."""
         channel, here = self.channel, self.workers()
         links, previous = [], self.last
         for k in range(len(self.done), len(self.tasks)):
-            (known,), state = channel.given(self.states[k])
+            (known,), state = channel.state_arguments(self.states[k])
             first = previous is self.start
             channel.traffic.count(sent=(weight(self.start) if first else 0) + len(state) * channel.state_bytes)
-            arguments = (self.tasks[k], previous, first, channel.returned, known, channel.held, *state)
+            arguments = (self.tasks[k], previous, first, channel.returns_states, known, channel.held, *state)
             assigned = channel.worker_of(self.tasks[k])
             call = Call("run_link", arguments, 3, channel.timeout, assigned)
             links.append(channel.pool.submit(channel.pool.place(assigned, here[(k + self.attempt) % len(here)]), call))
             previous = links[-1].references[1] if self.received[k] else previous
         return links
 
-    def _take(self, link: Sent) -> bool:
+    def _take(self, link: CallInFlight) -> bool:
         """Stores the result of the next task, from its call; returns False if later tasks must be submitted again."""
         channel, k = self.channel, len(self.done)
         answer = channel.pool.results([link])[0]
         lost = isinstance(answer, WorkerLost)
         reports = ClientReports.failed(self.tasks[k].clients, answer.reason) if lost else answer[0]
         _, uploads, state = link.references
-        channel.traffic.count(received=weight(reports) + channel.state_bytes * channel.returned)
+        channel.traffic.count(received=weight(reports) + channel.state_bytes * channel.returns_states)
         if reports.errors and self.attempt < channel.attempts - 1:
             self.attempt += 1
             return False
@@ -90,7 +90,11 @@ class RingInFlight:
         node = channel.pool.nodes[link.worker]
         if self.last is not self.start:
             self.hops.append((self.node, node))
-        kept = channel.left(self.tasks[k]) or channel.stored([state]) if channel.keeps and not broken else []
+        kept = (
+            channel.stored_states(self.tasks[k]) or channel.returned_states([state])
+            if channel.keeps and not broken
+            else []
+        )
         self.done.append(TaskResult(self.tasks[k], reports, {}, kept))
         self.attempt = 0
         if self.received[k] and not broken:
@@ -99,11 +103,11 @@ class RingInFlight:
 
     def _fetch_model(self) -> None:
         traffic = self.channel.traffic
-        traffic.given([self.last], traffic.here)
+        traffic.count_arguments([self.last], traffic.here)
         final = ray.get(self.last)
         handed_on = max(sum(self.received) - 1, 0)  # uploads that went from worker to worker
         traffic.count(sent=weight(final) * handed_on, received=weight(final))
         through = weight(final) <= direct_bytes()  # small ones go through this process, in results and calls
         for source, target in self.hops:
-            traffic.crossed(weight(final), traffic.here if through else source, target)
+            traffic.count_between(weight(final), traffic.here if through else source, target)
         self.done[self.sender].uploads = unpack(final)

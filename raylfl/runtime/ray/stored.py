@@ -16,39 +16,39 @@ from raylfl.runtime.ray.resources import assignment_of
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredExperiment:
     """References to an experiment in Ray's object store, as arguments of calls of workers.
 
     experiment: a reference to the experiment, without training samples if clients are pinned. assignment: the workers
-    of pinned clients, None if clients are not pinned. parts: a reference to the training samples of
-    each of these workers; samples that are read by index are stored as indices. key: a random name of these objects.
+    of pinned clients, None if clients are not pinned. samples: a reference to the training samples of each of these
+    workers; samples that are read by index are stored as indices. key: a random name of these objects.
     """
 
     experiment: Any
     assignment: Assignment | None = None
-    parts: tuple[Any, ...] = ()
+    samples: tuple[Any, ...] = ()
     key: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @staticmethod
-    def put(experiment: Experiment, workers: int) -> Stored:
+    def put(experiment: Experiment, workers: int) -> StoredExperiment:
         """Puts the experiment into the object store.
 
         workers: the number of workers, among which pinned clients are divided.
         """
         setup, assignment = experiment.setup, assignment_of(experiment.setup, workers)
         if assignment is None:
-            return Stored(ray.put(experiment))
+            return StoredExperiment(ray.put(experiment))
         nothing = setup.train.part(np.empty(0, dtype=np.int64))
         rest = replace(experiment, setup=replace(setup, train=nothing))
         samples = tuple(ray.put(samples_of(setup, assignment, w)) for w in range(workers))
-        return Stored(ray.put(rest), assignment, samples)
+        return StoredExperiment(ray.put(rest), assignment, samples)
 
-    def given(self, assigned: int) -> list[Any]:
+    def shared(self, assigned: int) -> list[Any]:
         """The first argument `shared` of a `WorkerActor` method: a list, in which Ray does not resolve references.
 
         assigned: the number of the worker to which the call's clients are assigned; ignored if clients are not pinned.
         """
-        pinned = (None, None) if self.assignment is None else (assigned, self.parts[assigned])
+        pinned = (None, None) if self.assignment is None else (assigned, self.samples[assigned])
         return [self.experiment, *pinned]
 
     def worker_of(self, client: int | None) -> int | None:

@@ -27,7 +27,7 @@ FLOAT = 4  # bytes
 
 
 @dataclass(frozen=True)
-class Part:
+class StoredSums:
     """The partial sums that one call has left in its node's object store.
 
     reference: refers to the packed sums (`pack_sums`); worker, node: where the call ran; tasks: the numbers of the
@@ -41,35 +41,37 @@ class Part:
     width: int
 
 
-def fetch(channel: Channel, parts: Sequence[Part], count: int) -> tuple[list[list[SubtreeSums]], list[int]]:
+def fetch(channel: Channel, stored: Sequence[StoredSums], count: int) -> tuple[list[list[SubtreeSums]], list[int]]:
     """Fetches partial sums to the server; returns (the sums, the tasks whose sums were lost with their node).
 
-    If no vector is larger than `direct_bytes`, all parts are fetched one by one. Otherwise workers join the parts on
-    their node first. If vectors are at least twice as large, several nodes then divide the columns, unless nodes must
-    not receive each other's uploads (`Channel.apart`). Parts that could not be joined are fetched one by one. count:
-    the number of uploads in a complete sum.
+    If no vector is larger than `direct_bytes`, the sums of all calls are fetched one by one. Otherwise workers join the
+    sums on their node first. If vectors are at least twice as large, several nodes then divide the columns, unless
+    nodes must not receive each other's uploads (`Channel.nodes_apart`). Sums that could not be joined are fetched one
+    by one. count: the number of uploads in a complete sum.
     """
-    longest, nodes = max((part.width for part in parts), default=0) * FLOAT, by_node(parts)
+    longest, nodes = max((one.width for one in stored), default=0) * FLOAT, by_node(stored)
     if longest <= direct_bytes():
-        return _each(channel, parts)
-    pieces = 1 if channel.apart else min(len(nodes), longest // max(direct_bytes(), 1))
+        return _each(channel, stored)
+    pieces = 1 if channel.nodes_apart else min(len(nodes), longest // max(direct_bytes(), 1))
     if pieces > 1:
         whole = _by_columns(channel, nodes, pieces, count)
-        return _each(channel, parts) if whole is None else ([whole], [])
+        return _each(channel, stored) if whole is None else ([whole], [])
     together = [own for own in nodes if len(own) > 1]
     joined = _answers(channel, together, [Call("join", (count, *references(own))) for own in together])
-    failed = [part for own, answer in zip(together, joined, strict=True) if answer is None for part in own]
-    alone = [part for own in nodes if len(own) == 1 for part in own]
+    failed = [one for own, answer in zip(together, joined, strict=True) if answer is None for one in own]
+    alone = [one for own in nodes if len(own) == 1 for one in own]
     found = [unpack_sums(answer) for answer in joined if answer is not None]
     others, lost = _each(channel, [*alone, *failed])
     return [*found, *others], lost
 
 
-def _by_columns(channel: Channel, nodes: Sequence[Sequence[Part]], pieces: int, count: int) -> list[SubtreeSums] | None:
+def _by_columns(
+    channel: Channel, nodes: Sequence[Sequence[StoredSums]], pieces: int, count: int
+) -> list[SubtreeSums] | None:
     """The joined partial sums of several nodes; None if a worker or an object was lost.
 
-    nodes: the parts of each node. pieces: the number of ranges of columns, each completed on a different node. count:
-    the number of uploads in a complete sum.
+    nodes: the stored sums of each node. pieces: the number of ranges of columns, each completed on a different node.
+    count: the number of uploads in a complete sum.
     """
     cuts = [Call("columns", (count, pieces, *references(own)), 1 + pieces) for own in nodes]
     cut = _answers(channel, nodes, cuts)
@@ -80,8 +82,8 @@ def _by_columns(channel: Channel, nodes: Sequence[Sequence[Part]], pieces: int, 
     return None if any(own is None for own in joined) else side_by_side([unpack_sums(own) for own in joined])
 
 
-def _answers(channel: Channel, nodes: Sequence[Sequence[Part]], calls: Sequence[Call]) -> list[Any]:
-    """The results of one call per node, carried out by the worker of the node's first part; None for a lost call."""
+def _answers(channel: Channel, nodes: Sequence[Sequence[StoredSums]], calls: Sequence[Call]) -> list[Any]:
+    """The results of one call per node, carried out by the worker of the node's first sums; None for a lost call."""
     sent = [channel.pool.submit(own[0].worker, call) for own, call in zip(nodes, calls, strict=True)]
     out = list[Any]()
     for call in sent:
@@ -96,27 +98,27 @@ def _answers(channel: Channel, nodes: Sequence[Sequence[Part]], calls: Sequence[
     return out
 
 
-def _each(channel: Channel, parts: Sequence[Part]) -> tuple[list[list[SubtreeSums]], list[int]]:
-    """Fetches the parts one by one; returns (partial sums of each part, tasks of lost parts)."""
+def _each(channel: Channel, stored: Sequence[StoredSums]) -> tuple[list[list[SubtreeSums]], list[int]]:
+    """Fetches stored sums one by one; returns (partial sums of each call, tasks whose sums were lost)."""
     found, lost = list[Any](), list[int]()
-    for part in parts:
+    for one in stored:
         try:
-            channel.traffic.given([part.reference], channel.traffic.here)
-            found.append(ray.get(part.reference))
+            channel.traffic.count_arguments([one.reference], channel.traffic.here)
+            found.append(ray.get(one.reference))
         except ObjectLostError:
-            lost += part.tasks
+            lost += one.tasks
     channel.traffic.count(received=weight(found))
     return [unpack_sums(packed) for packed in found], lost
 
 
-def references(parts: Sequence[Part]) -> list[Any]:
-    """The references to the packed partial sums of these parts."""
-    return [part.reference for part in parts]
+def references(stored: Sequence[StoredSums]) -> list[Any]:
+    """The references to these packed partial sums."""
+    return [one.reference for one in stored]
 
 
-def by_node(parts: Sequence[Part]) -> list[list[Part]]:
-    """The parts grouped by node."""
-    out: dict[str | None, list[Part]] = {}
-    for part in parts:
-        out.setdefault(part.node, []).append(part)
+def by_node(stored: Sequence[StoredSums]) -> list[list[StoredSums]]:
+    """The stored sums grouped by node."""
+    out: dict[str | None, list[StoredSums]] = {}
+    for one in stored:
+        out.setdefault(one.node, []).append(one)
     return list(out.values())

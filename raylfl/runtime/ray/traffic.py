@@ -43,18 +43,18 @@ class Traffic:
         self.sent += sent
         self.received += received
 
-    def given(self, values: Sequence[Any], node: str | None) -> None:
+    def count_arguments(self, values: Sequence[Any], node: str | None) -> None:
         """Counts the bytes sent between nodes for the arguments of a call.
 
         values: the arguments, values or references; node: the node that carries out the call.
         """
         for value in values:
             if not isinstance(value, ray.ObjectRef):
-                self.crossed(weight(value), self.here, node)
+                self.count_between(weight(value), self.here, node)
                 continue
             places, size = located(value)
             if not places and size <= direct_bytes():  # a value in this process, sent within the call
-                self.crossed(size, self.here, node)
+                self.count_between(size, self.here, node)
                 continue
             holders: Sequence[str | None] = places or [self._made.get(value.binary(), self.here)]
             copy = value.binary(), node
@@ -62,7 +62,7 @@ class Traffic:
                 self._coming.add(copy)
                 self.between_nodes += size
 
-    def answered(self, value: Any, others: Sequence[Any], node: str | None) -> None:
+    def count_results(self, value: Any, others: Sequence[Any], node: str | None) -> None:
         """Counts the bytes sent between nodes for the results of a call.
 
         value: the first result; others: references to the other results, of which small ones are sent at once. The node
@@ -78,9 +78,9 @@ class Traffic:
                 self._made[other.binary()] = node
                 if len(self._made) > KEPT:
                     del self._made[next(iter(self._made))]
-        self.crossed(weight(value) + small, node, self.here)
+        self.count_between(weight(value) + small, node, self.here)
 
-    def crossed(self, size: int, source: str | None, target: str | None) -> None:
+    def count_between(self, size: int, source: str | None, target: str | None) -> None:
         """Counts `size` bytes sent from node `source` to node `target`; nothing if they are the same node."""
         self.between_nodes += size * (source != target)
 

@@ -18,7 +18,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
 from raylfl.errors import RaylflError
 from raylfl.runtime.ray.failures import error_of_start, is_restarting, lines_of, reason_of_start
-from raylfl.runtime.ray.stored import Stored
+from raylfl.runtime.ray.stored import StoredExperiment
 from raylfl.runtime.ray.traffic import Traffic
 
 START_SECONDS = 10  # seconds to wait for the other workers after the first; if nodes were lost, not all of them fit
@@ -44,7 +44,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Sent:
+class CallInFlight:
     """A call in flight: its worker, that worker's restart count, and references to its results."""
 
     call: Call
@@ -70,7 +70,7 @@ class WorkerPool:
     def __init__(
         self,
         actors: Sequence[Any],
-        stored: Stored,
+        stored: StoredExperiment,
         notify: Callable[[str], None],
         has_room: Callable[[], bool],
         traffic: Traffic,
@@ -99,14 +99,14 @@ class WorkerPool:
 
     # -- calls -------------------------------------------------------------------------------------------------
 
-    def submit(self, worker: int, call: Call) -> Sent:
+    def submit(self, worker: int, call: Call) -> CallInFlight:
         method = getattr(self.actors[worker], call.method)
-        shared = self.stored.given(worker if call.assigned is None else call.assigned)
-        self.traffic.given(call.arguments, self.nodes[worker])
+        shared = self.stored.shared(worker if call.assigned is None else call.assigned)
+        self.traffic.count_arguments(call.arguments, self.nodes[worker])
         references = method.options(num_returns=call.returns).remote(shared, *call.arguments)
-        return Sent(call, worker, self._restarts[worker], [references] if call.returns == 1 else references)
+        return CallInFlight(call, worker, self._restarts[worker], [references] if call.returns == 1 else references)
 
-    def send(self, calls: Sequence[Call], workers: Sequence[int] = ()) -> list[Sent]:
+    def send(self, calls: Sequence[Call], workers: Sequence[int] = ()) -> list[CallInFlight]:
         """Submits each call to its assigned worker; the others are divided among `workers` (default: all available)."""
         here = workers or self.available()
         return [self.submit(self.place(call.assigned, here[k % len(here)]), call) for k, call in enumerate(calls)]
@@ -144,7 +144,7 @@ class WorkerPool:
         near = [w for w in others if self.nodes[w] == node] if self.holds_states and node is not None else []
         return near if near and is_alive(node) else others
 
-    def results(self, sent: Sequence[Sent]) -> list[Any]:
+    def results(self, sent: Sequence[CallInFlight]) -> list[Any]:
         """Waits for the results, in the order of the calls: the returned value, or `WorkerLost` if the call was lost.
 
         A call with several returned values gives [the first value, *references to the others]. If no result arrives
@@ -165,7 +165,7 @@ class WorkerPool:
                 out[k] = self._result(sent[k])
         return out
 
-    def _result(self, sent: Sent) -> Any:
+    def _result(self, sent: CallInFlight) -> Any:
         try:
             value = ray.get(sent.references[0])
         except RayActorError as error:
@@ -174,10 +174,10 @@ class WorkerPool:
             if isinstance(error.cause, RaylflError):  # its message is for the user, without a traceback
                 raise error.cause from None
             raise
-        self.traffic.answered(value, sent.references[1:], self.nodes[sent.worker])
+        self.traffic.count_results(value, sent.references[1:], self.nodes[sent.worker])
         return [value, *sent.references[1:]] if sent.call.returns > 1 else value
 
-    def with_retries(self, sent: Sequence[Sent], attempts: int) -> list[Any]:
+    def with_retries(self, sent: Sequence[CallInFlight], attempts: int) -> list[Any]:
         """Waits for the results of calls in flight; repeats lost calls on any worker that can carry them out.
 
         Raises RaylflError if a call is lost `attempts + 1` times.
@@ -272,24 +272,24 @@ class WorkerPool:
             self._starting[worker] = self._ping(worker)
 
     def _ping(self, worker: int) -> Any:
-        return self.actors[worker].ping.remote(self.stored.given(worker))
+        return self.actors[worker].ping.remote(self.stored.shared(worker))
 
     # -- losses ------------------------------------------------------------------------------------------------
 
-    def _note_death(self, sent: Sent, error: Exception) -> WorkerLost:
+    def _note_death(self, sent: CallInFlight, error: Exception) -> WorkerLost:
         """Records the loss of a worker, whose calls other workers carry out until Ray has restarted it."""
         first = lines_of(error)[0]
         self._note_loss(sent, f"worker {sent.worker} was lost ({first}): other workers take its work")
         return WorkerLost(f"the worker was lost: {first}")
 
-    def _kill_hanging(self, sent: Sent) -> WorkerLost:
+    def _kill_hanging(self, sent: CallInFlight) -> WorkerLost:
         reason = f"no answer within {sent.call.timeout:g} s (runtime.client_timeout)"
         if self._restarts[sent.worker] == sent.restart:
             ray.kill(self.actors[sent.worker], no_restart=False)
         self._note_loss(sent, f"worker {sent.worker}: {reason}; it is started again")
         return WorkerLost(reason)
 
-    def _note_loss(self, sent: Sent, news: str) -> None:
+    def _note_loss(self, sent: CallInFlight, news: str) -> None:
         """Records the restart of a worker, only once if it had several calls, and passes `news` on to the user."""
         if self._restarts[sent.worker] == sent.restart:
             self._restarts[sent.worker] += 1

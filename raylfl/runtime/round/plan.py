@@ -192,7 +192,7 @@ class Planner:
         else:
             received = ~e.link.lost(r, cohort, e.world)
         lr = e.algorithm.step_length(self.system(r)) if overrides(e.algorithm, "step_length") else self.lr(r)
-        with_replacement = p if p is not None else self._inclusion(r)
+        with_replacement = p if p is not None else self._draw_probabilities(r)
         return Round(
             index=r,
             cohort=cohort,
@@ -227,7 +227,7 @@ class Planner:
         names = ("R", "C") if algorithm.family == "pair" else ("C",) if algorithm.family == "column" else ("W",)
         return self._graphs.line(r.index, edges, r.cohort, dict(zip(names, algorithm.mixings(r), strict=True)))
 
-    def _inclusion(self, r: int) -> Floats | None:
+    def _draw_probabilities(self, r: int) -> Floats | None:
         """The probabilities [N] with which a participation process draws clients with replacement.
 
         None if it draws them in another way, or if they are not known.
