@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from raylfl.config.changes import refuse_changes
 from raylfl.config.load import Config, Source, compose, load_config
-from raylfl.config.objects import GROUPS, Given, Objects, given, known_here
+from raylfl.config.objects import GROUPS, ObjectLayer, Objects, known_here, object_layer
 from raylfl.control import Callback, reason_to_stop
 from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import BadConfig
@@ -131,7 +131,7 @@ def run(
     change the options of these objects.
     Raises BadConfig for mistakes, before anything is started.
     """
-    config = load_config(source, overrides, given(objects))
+    config = load_config(source, overrides, object_layer(objects))
     return begin(checked(config), watch, callbacks)
 
 
@@ -173,12 +173,12 @@ def saved(folder: Path, overrides: Sequence[str], trust: bool, objects: Objects)
     """
     if not (folder / "config.yaml").is_file():
         raise BadConfig(f"{folder} is not a run directory: it has no config.yaml")
-    again = _given_again(folder, trust, objects)
-    before = load_config(folder / "config.yaml", (), Given({}, again.objects))
+    again = _objects_again(folder, trust, objects)
+    before = load_config(folder / "config.yaml", (), ObjectLayer({}, again.objects))
     return before, load_config(before.resolved, overrides, again)
 
 
-def _given_again(folder: Path, trust: bool, objects: Objects) -> Given:
+def _objects_again(folder: Path, trust: bool, objects: Objects) -> ObjectLayer:
     """The objects that the config of a saved run cannot name, from the caller or from the run's objects.pkl.
 
     folder: the run directory. trust: whether objects.pkl may be loaded, which executes code in it. Raises BadConfig if
@@ -188,11 +188,11 @@ def _given_again(folder: Path, trust: bool, objects: Objects) -> Given:
 
     kept = read(folder)
     if not kept.left_out:
-        return given(objects)
+        return object_layer(objects)
     said = compose(folder / "config.yaml")
     said["availability"] = (said.get("participation") or {}).get("availability")
     paths = {group: str((said.get(group) or {}).get("class_path")) for group in GROUPS}
-    again = given(objects, {group: path for group, path in paths.items() if path in kept.left_out})
+    again = object_layer(objects, {group: path for group, path in paths.items() if path in kept.left_out})
     known = {**(kept.load(folder) if trust else {}), **again.objects}
     missing = {path: group for group, path in paths.items() if path in set(kept.left_out) - set(known)}
     missing = {path: group for path, group in missing.items() if not known_here(path, group)}
@@ -204,7 +204,7 @@ def _given_again(folder: Path, trust: bool, objects: Objects) -> Given:
             f"{folder} was started with {', '.join(missing)}, which its config cannot name: {way}from Python "
             f"raylfl.resume({str(folder)!r}, {arguments})"
         )
-    return Given(again.layer, known)
+    return ObjectLayer(again.layer, known)
 
 
 def checked(config: Config) -> Experiment:
@@ -240,12 +240,12 @@ def one_at_a_time() -> Iterator[None]:
 
 def begin(experiment: Experiment, watch: Watch | None, callbacks: Sequence[Callback]) -> Result:
     """Carries out a new run; the arguments have the same meaning as in `run`."""
-    with begun(experiment, quiet=watch is not None) as run_dir:
+    with new_run_directory(experiment, quiet=watch is not None) as run_dir:
         return _carry_out(experiment, run_dir, False, watch, callbacks)
 
 
 @contextmanager
-def begun(experiment: Experiment, quiet: bool) -> Iterator[RunDirectory]:
+def new_run_directory(experiment: Experiment, quiet: bool) -> Iterator[RunDirectory]:
     """A context with a new, locked run directory that contains the files written before the first round.
 
     If the run can only be resumed with Python objects that its config cannot name, a line about them is added to the
@@ -273,7 +273,7 @@ Rounds = Generator[Progress, str | None, None]  # sending a reason to the genera
 
 
 @contextmanager
-def _saying_how_to_go_on(run_dir: RunDirectory) -> Iterator[None]:
+def _with_resume_hint(run_dir: RunDirectory) -> Iterator[None]:
     """A context that adds the command for resuming the run to errors that do not contain it."""
     from raylfl.runtime.records.record_file import Displaced
     from raylfl.runtime.session import Interrupted
@@ -316,7 +316,7 @@ def rounds_of(experiment: Experiment, run_dir: RunDirectory, again: bool, paced:
 def _carry_out(
     experiment: Experiment, run_dir: RunDirectory, again: bool, watch: Watch | None, callbacks: Sequence[Callback]
 ) -> Result:
-    with _saying_how_to_go_on(run_dir):
+    with _with_resume_hint(run_dir):
         for callback in callbacks:
             callback.on_run_start(experiment.config, run_dir.path)
         reason = None

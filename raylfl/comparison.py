@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from raylfl.api import Result, Watch, begin, checked
 from raylfl.config.load import Config, Source, load_configs
-from raylfl.config.objects import Given, Objects, given
+from raylfl.config.objects import ObjectLayer, Objects, object_layer
 from raylfl.control import Callback
 from raylfl.errors import BadConfig
 
@@ -47,11 +47,11 @@ def compare(
         return results + [begin(checked(config), watch, callbacks) for config in configs[len(algorithms) :]]
 
 
-def _variant(overrides: Sequence[str], algorithm: Any, objects: Objects) -> tuple[list[str], Given]:
+def _variant(overrides: Sequence[str], algorithm: Any, objects: Objects) -> tuple[list[str], ObjectLayer]:
     """The overrides and the converted objects of the run with this algorithm (a name, a class or an instance)."""
     if isinstance(algorithm, str):
-        return [*overrides, f"algorithm.name={algorithm}"], given(objects)
-    return list(overrides), given({**objects, "algorithm": algorithm})
+        return [*overrides, f"algorithm.name={algorithm}"], object_layer(objects)
+    return list(overrides), object_layer({**objects, "algorithm": algorithm})
 
 
 def _name_runs(configs: Sequence[Config], seeds: bool) -> None:

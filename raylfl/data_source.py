@@ -36,7 +36,7 @@ IGNORED = {
 
 
 @dataclass(frozen=True)
-class DataSource:
+class LoadedData:
     """The data of a run, as read from an instance of a data class.
 
     labels: labels of the training samples [n]; None: unlabelled. client_indices: the indices of the training samples of
@@ -72,7 +72,7 @@ def makes(given: Any) -> bool:
     return isinstance(given, type) or is_factory(given)
 
 
-def load_data(config: Config) -> DataSource:
+def load_data(config: Config) -> LoadedData:
     """Creates and reads the data that the group `data` of a config selects. Raises BadConfig for unusable data."""
     cls = class_of(config, "data")
     data = construct(cls, config.data.init_args, "data") if makes(cls) else cls
@@ -96,7 +96,7 @@ def load_data(config: Config) -> DataSource:
     targets = _attribute(data, "targets")
     owners = _attribute(data, "client_indices")
     nodes = _attribute(data, "client_nodes")
-    return DataSource(
+    return LoadedData(
         SampleSet.of(train, augmented, plain, collate),
         _measured_on(data, "test", plain, warnings),
         _measured_on(data, "val", plain, warnings),

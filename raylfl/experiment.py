@@ -18,7 +18,7 @@ from raylfl.core.mixing import DOUBLY
 from raylfl.core.population import Population
 from raylfl.core.samples import Shards
 from raylfl.core.topology import Ring, Star
-from raylfl.data_source import DataSource, class_of, load_data, makes
+from raylfl.data_source import LoadedData, class_of, load_data, makes
 from raylfl.errors import BadConfig, BadValue
 from raylfl.heterogeneity.links.perfect import Perfect
 from raylfl.heterogeneity.participation.full import Full
@@ -163,7 +163,7 @@ def _placed(place: str, make: Callable[[], T]) -> T:
         raise error.at(place) from None
 
 
-def make_split(config: Config, source: DataSource) -> Split:
+def make_split(config: Config, source: LoadedData) -> Split:
     """The partition of the training samples over clients. Raises BadConfig if it is impossible."""
     samples, partition = samples_of(source), config.partition
 
@@ -175,7 +175,7 @@ def make_split(config: Config, source: DataSource) -> Split:
     return _placed("partition", split)
 
 
-def samples_of(source: DataSource) -> Samples:
+def samples_of(source: LoadedData) -> Samples:
     """The properties of the training data that a partition can use."""
     return Samples(len(source.train), source.labels, source.client_indices)
 

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Unpack
 
-from raylfl.api import Progress, Result, Rounds, begun, checked, result_of, rounds_of
+from raylfl.api import Progress, Result, Rounds, checked, new_run_directory, result_of, rounds_of
 from raylfl.config.load import Source, load_config
-from raylfl.config.objects import Objects, given
+from raylfl.config.objects import Objects, object_layer
 from raylfl.errors import RaylflError
 
 if TYPE_CHECKING:
@@ -107,6 +107,6 @@ def stream(source: Source, overrides: Sequence[str] = (), **objects: Unpack[Obje
 
     The arguments have the same meaning as in `raylfl.run`. Raises BadConfig for mistakes, before anything is started.
     """
-    experiment = checked(load_config(source, overrides, given(objects)))
+    experiment = checked(load_config(source, overrides, object_layer(objects)))
     run = ExitStack()
-    return Stream(experiment, run, run.enter_context(begun(experiment, quiet=False)))
+    return Stream(experiment, run, run.enter_context(new_run_directory(experiment, quiet=False)))

@@ -36,10 +36,10 @@ from torch import Tensor
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import RULES, Rule
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State
+from raylfl.core.chunked_matrix import norms
 from raylfl.core.client_rows import Table
 from raylfl.core.population import Population, Round
 from raylfl.core.reduce import column
-from raylfl.core.rows_apart import norms
 from raylfl.options import Doc, Ge, Gt, Le
 from raylfl.solvers.working_set import WorkingSet, min_norm_working_set
 

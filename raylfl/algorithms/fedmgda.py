@@ -24,9 +24,9 @@ import torch
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalised
+from raylfl.core.chunked_matrix import select
 from raylfl.core.population import Round
 from raylfl.core.reduce import weighted_sum
-from raylfl.core.rows_apart import select
 from raylfl.options import Doc, Ge, Gt, Le
 from raylfl.solvers.gram import inner_products_f64
 from raylfl.solvers.simplex import min_norm_point

@@ -33,8 +33,8 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import Aggregating
 from raylfl.core.algorithm import Info, ServerState, State, normalised_over
 from raylfl.core.arrays import Floats
+from raylfl.core.chunked_matrix import norms
 from raylfl.core.population import Population, Round, SystemInfo
-from raylfl.core.rows_apart import norms
 
 
 @ALGORITHMS.register("optimal_sampling", paper="Chen et al. 2022")

@@ -9,7 +9,7 @@ from typing import Any
 
 from raylfl.config.identity import identity
 from raylfl.config.load import load_config
-from raylfl.config.objects import Given
+from raylfl.config.objects import ObjectLayer
 from raylfl.errors import BadConfig
 
 
@@ -24,7 +24,7 @@ def completed(before: Mapping[str, Any], objects: Mapping[str, Any]) -> dict[str
 
     before: the saved config. objects: class path -> object, for class paths that cannot be imported.
     """
-    return load_config(before, given=Given({}, dict(objects))).resolved
+    return load_config(before, given=ObjectLayer({}, dict(objects))).resolved
 
 
 def fingerprint_of_config(resolved: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from raylfl.config.groups.records import CheckpointConfig, EvalConfig, LoggingCo
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.groups.top import ComponentConfig, ModelConfig, TopConfig
 from raylfl.config.layers import DEFAULTS, GROUPS, file_layers, merge_layer, override_layers, tree, with_bases
-from raylfl.config.objects import Given, passing
+from raylfl.config.objects import ObjectLayer, passing
 from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.clock import Clock
@@ -59,7 +59,7 @@ class Config:
 Source = str | Path | Mapping[str, Any] | DictConfig  # a path, a bare name, a dict or a DictConfig
 
 
-def load_config(source: Source, overrides: Sequence[str] = (), given: Given | None = None) -> Config:
+def load_config(source: Source, overrides: Sequence[str] = (), given: ObjectLayer | None = None) -> Config:
     """Loads and validates a config (a path, a bare name, a dict or a DictConfig) with `key=value` overrides.
 
     given: objects passed from Python. They take precedence over the source, and overrides take precedence over them.
@@ -69,12 +69,12 @@ def load_config(source: Source, overrides: Sequence[str] = (), given: Given | No
     return config
 
 
-def load_configs(source: Source, variants: Sequence[tuple[Sequence[str], Given | None]]) -> list[Config]:
+def load_configs(source: Source, variants: Sequence[tuple[Sequence[str], ObjectLayer | None]]) -> list[Config]:
     """Loads several variants of one config, each given as (overrides, objects passed from Python).
 
     All variants are checked before the first class is imported. Raises BadConfig.
     """
-    composed = [(compose(source, overrides, given), given or Given()) for overrides, given in variants]
+    composed = [(compose(source, overrides, given), given or ObjectLayer()) for overrides, given in variants]
     for merged, _ in composed if len(composed) > 1 else ():
         typed_groups(merged)
     configs = []
@@ -84,7 +84,7 @@ def load_configs(source: Source, variants: Sequence[tuple[Sequence[str], Given |
     return configs
 
 
-def compose(source: Source, overrides: Sequence[str] = (), given: Given | None = None) -> dict[str, Any]:
+def compose(source: Source, overrides: Sequence[str] = (), given: ObjectLayer | None = None) -> dict[str, Any]:
     """The merged layers of a config as plain values, with interpolations resolved; without defaults, unchecked."""
     if isinstance(source, (str, Path)):
         layers = file_layers(find_config(source))

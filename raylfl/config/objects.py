@@ -42,7 +42,7 @@ class Objects(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Given:
+class ObjectLayer:
     """Objects passed from Python, converted to a config layer.
 
     objects: class path -> object, for the objects that no other process can import.
@@ -52,13 +52,13 @@ class Given:
     objects: dict[str, Any] = field(default_factory=dict)
 
 
-def given(objects: Mapping[str, Any], paths: Mapping[str, str] | None = None) -> Given:
+def object_layer(objects: Mapping[str, Any], paths: Mapping[str, str] | None = None) -> ObjectLayer:
     """Converts objects (config group -> object) to a config layer.
 
     A string or a mapping is used as it is; None is ignored. paths: config group -> class path that its object had
     before its run was resumed. Raises BadConfig for an unknown group or an object that no config entry can represent.
     """
-    out = Given()
+    out = ObjectLayer()
     for group in objects:
         if group not in GROUPS:
             raise BadConfig(f"unknown argument {group}; known here: {', '.join(GROUPS)}")

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from raylfl.core.chunked_matrix import as_matrix, columns
 from raylfl.core.elementwise import spans
 from raylfl.core.large import empty_matrix
-from raylfl.core.rows_apart import apart, columns
 from raylfl.core.threads import on_all_cores
 
 
@@ -58,7 +58,7 @@ class Table:
         """
         nothing = self._rows.new_zeros(1, 1).expand(1, self._rows.shape[1])
         at = [self._where.get(int(i)) for i in np.asarray(clients)]
-        return apart([nothing if k is None else self._rows[k : k + 1] for k in at] or [nothing[:0]])
+        return as_matrix([nothing if k is None else self._rows[k : k + 1] for k in at] or [nothing[:0]])
 
     def rows(self, clients: npt.ArrayLike) -> Tensor:
         """The rows of these clients as a copy [C, d]; zeros for a client never written."""

@@ -41,7 +41,7 @@ class Batch:
         return self._content
 
 
-class Way(NamedTuple):
+class GradientMode(NamedTuple):
     """How gradients are computed.
 
     name: recorded, autograd, batch_last (samples innermost in memory) or cohort (all clients in one call). why: the
@@ -52,10 +52,10 @@ class Way(NamedTuple):
     why: str
 
 
-REPLAYED = Way("recorded", "the replay has autograd's bits")
-GRAPH = Way("recorded", "one CUDA graph, whose replay has autograd's bits")
-RECORDING = Way("autograd", "to record a kind of batch and to compare its replay")
-BATCH_LAST = Way("batch_last", "small convolutions as matrix products, the samples of a batch innermost")
+REPLAYED = GradientMode("recorded", "the replay has autograd's bits")
+GRAPH = GradientMode("recorded", "one CUDA graph, whose replay has autograd's bits")
+RECORDING = GradientMode("autograd", "to record a kind of batch and to compare its replay")
+BATCH_LAST = GradientMode("batch_last", "small convolutions as matrix products, the samples of a batch innermost")
 
 
 class Oracle(ABC):
@@ -63,7 +63,7 @@ class Oracle(ABC):
 
     Every call of `gradients` returns new tensors that the caller may keep and change. Losses remain tensors on the
     parameters' device, because reading one would synchronise the GPU in every local step. ways: the number of gradients
-    computed in each `Way`.
+    computed in each `GradientMode`.
     """
 
     held: Tensor | None = None
@@ -71,7 +71,7 @@ class Oracle(ABC):
     workspace is new memory."""
 
     def __init__(self) -> None:
-        self.ways: Counter[Way] = Counter()
+        self.ways: Counter[GradientMode] = Counter()
 
     @property
     @abstractmethod
@@ -186,14 +186,14 @@ class LoopOracle(Oracle):
         if self.insists and self.steps.refusal is not None:
             name = type(self.module).__name__
             raise BadConfig(f"runtime.step=recorded, but {name}.training_step {self.steps.refusal} (leave it at auto)")
-        self.ways[RECORDING if self.steps.refusal is None else Way("autograd", self._reason())] += 1
+        self.ways[RECORDING if self.steps.refusal is None else GradientMode("autograd", self._reason())] += 1
         return taken
 
-    def _replayed(self, program: Any) -> Way:
+    def _replayed(self, program: Any) -> GradientMode:
         if isinstance(program, Captured):
             return GRAPH
         reason = self.steps.no_graph
-        return REPLAYED if reason is None else Way("recorded", f"{REPLAYED.why}; call by call, as {reason}")
+        return REPLAYED if reason is None else GradientMode("recorded", f"{REPLAYED.why}; call by call, as {reason}")
 
     def compile(self, backend: str) -> None:
         """Compiles `training_step` by torch.compile with this backend; all later steps use it, with autograd."""

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from raylfl.core.chunked_matrix import ChunkedMatrix
 from raylfl.core.elementwise import elementwise
-from raylfl.core.rows_apart import RowsApart
 
 BLOCK = 16_384  # columns that are processed at a time
 
@@ -28,7 +28,7 @@ def tree_sum(rows: Tensor) -> Tensor:
     >>> tree_sum(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
     tensor([ 9., 12.])
     """
-    if isinstance(rows, RowsApart):
+    if isinstance(rows, ChunkedMatrix):
         return elementwise(lambda block: (tree_sum(block),), rows)[0]
     count = len(rows)
     if count < 2:
@@ -49,7 +49,7 @@ def weighted_sum(rows: Tensor, coefficients: npt.ArrayLike) -> Tensor:
     >>> weighted_sum(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), [0.5, 2.0])
     tensor([6.5000, 9.0000])
     """
-    if isinstance(rows, RowsApart):
+    if isinstance(rows, ChunkedMatrix):
         c = column(coefficients, rows.pieces[0])
         return elementwise(lambda block: (halved(block * c),), rows)[0]
     c = column(coefficients, rows)

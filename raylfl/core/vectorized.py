@@ -27,7 +27,7 @@ from raylfl.core.flat import FlatModule
 from raylfl.core.innermost.step import Innermost
 from raylfl.core.innermost.steps import InnermostSteps, takes
 from raylfl.core.innermost.translation import IGNORED
-from raylfl.core.oracle import Batch, Oracle, Way, loss_of, private_randomness, seed_everything, seed_for
+from raylfl.core.oracle import Batch, GradientMode, Oracle, loss_of, private_randomness, seed_everything, seed_for
 from raylfl.core.recorded.steps import RecordedSteps, recorded
 from raylfl.core.samples import EvenBatches, IndexedBatch, sizes_of
 from raylfl.core.step_log import StepLog
@@ -37,9 +37,9 @@ LARGEST_ON_CPU = 150_000  # largest d; more parameters do not fit in the caches,
 LARGEST_SAMPLE = 1000  # largest mean number of entries per sample in an operator's result, for the same reason
 SEEN = 8  # calls of one shape before it is recorded: recording costs as much as eight calls save
 MOST_FILLED = 2  # largest ratio of all samples to real samples in filled-up batches; else one call per batch size
-DENSE = Way("cohort", "clients of a call together: dense layers as batched matrix products")
-BY_HAND = Way("cohort", "clients of a call together: the model's own cohort_losses")
-VMAP = Way("cohort", "clients of a call together: vmap over training_step")
+DENSE = GradientMode("cohort", "clients of a call together: dense layers as batched matrix products")
+BY_HAND = GradientMode("cohort", "clients of a call together: the model's own cohort_losses")
+VMAP = GradientMode("cohort", "clients of a call together: vmap over training_step")
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 RECURRENT = (nn.RNNBase,)
 

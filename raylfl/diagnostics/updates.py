@@ -7,8 +7,8 @@ from torch import Tensor
 
 from raylfl.core.algorithm import normalised
 from raylfl.core.arrays import Floats
+from raylfl.core.chunked_matrix import columns, norms
 from raylfl.core.reduce import BLOCK, square_norms, weighted_sum
-from raylfl.core.rows_apart import columns, norms
 
 
 def update_metrics(mean: Tensor, squares: Floats, weights: Floats) -> dict[str, float]:

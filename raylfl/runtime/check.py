@@ -46,7 +46,7 @@ def check(experiment: Experiment) -> None:
     model = experiment.config.resolved["model"]
     label = model["name"] or model["class_path"]
     with _threads_kept(), private_randomness(keyed_int(setup.seed, "check")):
-        few, seconds = _on_two_samples(setup), _patience(setup)
+        few, seconds = _on_two_samples(setup), _time_limit(setup)
         worker = _try(f"model {label} cannot be made ready", lambda: Worker(few), seconds)
         experiment.logged["train"] = _try_training(worker, label)
         experiment.logged.update(_try_evaluations(worker, experiment.config.eval, label))
@@ -91,7 +91,7 @@ def _evaluated_kinds(worker: Worker, config: EvalConfig) -> list[str]:
     return [kind for kind in ("test", "val") if worker.sources[kind] is not None] + ["train"] * bool(on_clients)
 
 
-def _patience(setup: WorkerSetup) -> float | None:
+def _time_limit(setup: WorkerSetup) -> float | None:
     """The time limit in seconds of each call of the user's code in this check, or None for no limit.
 
     It is WARM_UP_SECONDS longer than in a run, because first calls are slow.
@@ -139,7 +139,7 @@ def _try_training(worker: Worker, label: str) -> list[str]:
     _try("the data's first batch cannot be made", lambda: batch.content)
     worker.flat.module.train()
     text = f"model {label} cannot be trained on a batch of {_shapes(batch)}"
-    return _try(text, lambda: _local_step(worker, batch), _patience(worker.setup))
+    return _try(text, lambda: _local_step(worker, batch), _time_limit(worker.setup))
 
 
 def _local_step(worker: Worker, batch: Batch) -> list[str]:
@@ -173,7 +173,7 @@ def _try_evaluations(worker: Worker, config: EvalConfig, label: str) -> dict[str
         batch = source.batch(indices)
         _try(f"the data's first {kind} batch cannot be made", partial(getattr, batch, "content"))
         text = f"model {label} cannot be evaluated on a batch of {_shapes(batch)}"
-        found = _try(text, partial(_evaluated, worker, Chunk(kind, indices)), _patience(worker.setup))
+        found = _try(text, partial(_evaluated, worker, Chunk(kind, indices)), _time_limit(worker.setup))
         logged["clients" if kind == "train" else kind] = list(found)
     return logged
 

@@ -177,7 +177,7 @@ class Session:
             self.federation.resume(state)
             self.say(f"resumed at round {state.round}")
         if self.federation.state.round < self.e.config.top.rounds:
-            self.run_dir.unfinish()
+            self.run_dir.mark_unfinished()
 
     def _checkpoint_if_due(self) -> None:
         state, every = self.federation.state, self.e.config.checkpoint.every
@@ -261,7 +261,7 @@ def write_records(experiment: Experiment, run_dir: RunDirectory) -> None:
         try:
             save(run_dir.path / "partition.json", split.clients)
         except OSError as error:
-            raise run_dir.unwritten("partition.json", error) from error
+            raise run_dir.write_error("partition.json", error) from error
     if labels is not None and experiment.clients <= MOST_CLIENTS:
         samples = Samples(len(labels), labels, None)
         content = {"classes": samples.classes.tolist(), "counts": class_counts(split, samples).tolist()}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from raylfl.core.arrays import Ints
-from raylfl.core.rows_apart import columns
+from raylfl.core.chunked_matrix import columns
 from raylfl.core.threads import on_all_cores
 
 ROWS, COLUMNS = 64, 8192  # entries that are copied in float64 at a time: the copies stay in the caches

@@ -8,7 +8,7 @@ add features that it lacks:
                      with a later Ray, or by another user; Tune's state is pickled, and its restored trials start from
                      Tune's copies
     asha             settings are compared instead of single seeds, and only with the same algorithm, data and model
-    proposals        Optuna learns the mean over a setting's seeds; paused trials do not count as running ones
+    searchers        Optuna learns the mean over a setting's seeds; paused trials do not count as running ones
     score, table     pooled seeds, means over the last rounds, rounds to a target; Tune only has the last, best and
                      average report
     resources        a trial that can never fit is refused at once, with the needed and the available resources

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
-from raylfl.tune.places import Places
 from raylfl.tune.score import SCORE, TIME, WORST
+from raylfl.tune.slots import TrialSlots
 from raylfl.tune.space import comparable
 
 Scores = Iterable[tuple[int, float]]  # (rounds done, score so far), in order
@@ -28,22 +28,22 @@ class SettingAsha(FIFOScheduler):
     """ASHA over settings: a setting continues past a rung if its mean over seeds is in the best 1 / reduction so far.
 
     A rung is a number of rounds at which settings are compared. grace: the first rung. rounds: the length of a run.
-    seeds: the number of seeds of each setting. places: the limit on running trials. Only settings of one kind
+    seeds: the number of seeds of each setting. slots: the limit on running trials. Only settings of one kind
     (`comparable`: the same algorithm in the same world) are compared: no setting is stopped because its partition is
     harder.
     """
 
-    def __init__(self, grace: int, reduction: float, rounds: int, seeds: int, places: Places):
+    def __init__(self, grace: int, reduction: float, rounds: int, seeds: int, slots: TrialSlots):
         super().__init__()  # type: ignore[no-untyped-call]
         count = max(0, math.ceil(math.log(max(rounds / grace, 1), reduction) - 1e-9))
         self.rungs = [math.ceil(grace * reduction**k - 1e-9) for k in range(count)]
-        self.reduction, self.seeds, self.places = reduction, seeds, places
+        self.reduction, self.seeds, self.slots = reduction, seeds, slots
         self.passed: dict[tuple[int, int], bool] = {}  # (setting, rung) -> whether it continued
         self._scores: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)  # (setting, rung) -> seed -> score
         self._means: dict[tuple[str, int], list[float]] = defaultdict(list)  # (kind, rung) -> means of the settings
         self._lost: dict[int, int] = defaultdict(int)  # setting -> seeds that failed for good
         self._parked: dict[str, tuple[Any, int, int]] = {}  # trial id -> paused trial, its setting, its rung
-        places.promised = self.waiting
+        slots.reserved = self.waiting
 
     # -- called by Ray Tune -------------------------------------------------------------------------------------
 
@@ -83,9 +83,9 @@ class SettingAsha(FIFOScheduler):
                 continue
             if not on:
                 tune_controller.stop_trial(trial)
-            elif self.places.free:
+            elif self.slots.free:
                 del self._parked[trial.trial_id]
-                self.places.taken.add(trial.trial_id)
+                self.slots.taken.add(trial.trial_id)
                 return trial
         return next((trial for trial in tune_controller.get_trials() if trial.status == "PENDING"), None)
 
@@ -100,7 +100,7 @@ class SettingAsha(FIFOScheduler):
 
     def _park(self, trial: Any, setting: int, rung: int) -> None:
         self._parked[trial.trial_id] = trial, setting, rung
-        self.places.taken.discard(trial.trial_id)
+        self.slots.taken.discard(trial.trial_id)
 
     def _decide(self, own: Mapping[str, Any], rung: int) -> bool | None:
         """Whether the setting of a trial continues past the rung; None while not all of its seeds have reached it.

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from raylfl.config.components import typed
 from raylfl.errors import BadConfig, BadValue
 from raylfl.options import Doc, Ge, Gt, Le, Options
-from raylfl.tune.places import Places
+from raylfl.tune.slots import TrialSlots
 from raylfl.tune.space import Domain, Space
 
 FIXED = ("algorithm.name",)  # keys that cannot change during a run, in the groups that PBT may change
@@ -23,11 +23,11 @@ FIXED = ("algorithm.name",)  # keys that cannot change during a run, in the grou
 class Fifo(Options):
     """The scheduler that runs every trial to its last round."""
 
-    def build(self, space: Space, rounds: int, seed: int, seeds: int, places: Places) -> Any:
+    def build(self, space: Space, rounds: int, seed: int, seeds: int, slots: TrialSlots) -> Any:
         """The scheduler object for Ray Tune.
 
         rounds: the length of a run. seed: the seed of the sweep's random draws. seeds: the number of seeds of each
-        setting. places: the limit on running trials.
+        setting. slots: the limit on running trials.
         """
         from ray.tune.schedulers import FIFOScheduler
 
@@ -47,10 +47,10 @@ class Asha(Options):
     )
     reduction: Annotated[float, Gt(1), Doc("the best 1 / reduction of the settings continue")] = 3.0
 
-    def build(self, space: Space, rounds: int, seed: int, seeds: int, places: Places) -> Any:
+    def build(self, space: Space, rounds: int, seed: int, seeds: int, slots: TrialSlots) -> Any:
         from raylfl.tune.asha import SettingAsha
 
-        return SettingAsha(self.grace or max(rounds // 10, 1), self.reduction, rounds, seeds, places)
+        return SettingAsha(self.grace or max(rounds // 10, 1), self.reduction, rounds, seeds, slots)
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Pbt(Options):
                 need = "one unconditional choice, uniform, loguniform or randint"
                 raise BadValue(place, got=[d.kind for d in domains], need=need, hint="as pbt mutates it")
 
-    def build(self, space: Space, rounds: int, seed: int, seeds: int, places: Places) -> Any:
+    def build(self, space: Space, rounds: int, seed: int, seeds: int, slots: TrialSlots) -> Any:
         from raylfl.tune.seeded_pbt import SeededPBT
 
         mutations = {key: mutation(domains[0]) for key, domains in space.keys.items()}

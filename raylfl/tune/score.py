@@ -71,7 +71,7 @@ class Score(Options):
         return score if self.more_is_better else -score
 
 
-class Running:
+class RunningScore:
     """The current score of a running trial, by which schedulers compare trials; larger is better.
 
     It is the mean over the last rounds in mode `last`, and the best value so far in modes `best` and `target`: of two

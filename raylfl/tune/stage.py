@@ -24,13 +24,13 @@ from raylfl.runtime.ray.resources import nodes_of_cluster
 from raylfl.runtime.records.lines import read_rows
 from raylfl.runtime.records.mirror import Mirror, refresh
 from raylfl.tune.journal import FAILED, FINISHED, STOPPED, Journal, Trial
-from raylfl.tune.places import Places
-from raylfl.tune.proposals import Planned, Proposals
 from raylfl.tune.resources import Bundle, capacity
 from raylfl.tune.schedulers import Asha
-from raylfl.tune.score import TIME, Running
+from raylfl.tune.score import TIME, RunningScore
+from raylfl.tune.searchers import OptunaSearcher, PlannedSearcher
+from raylfl.tune.slots import TrialSlots
 from raylfl.tune.spec import Sweep
-from raylfl.tune.trial import Job, as_config, called_by_tune, patient
+from raylfl.tune.trial import Job, as_config, called_by_tune, waiting_trainable
 from raylfl.tune.trial_log import Say, TrialLog
 
 SCRATCH = ".tune"  # Ray Tune's own files, hidden from `raylfl report`
@@ -79,7 +79,7 @@ class StageRun:
         if {trial.id for trial in left} - log.ended or (searcher is not None and not searcher.complete):
             raise KeyboardInterrupt
 
-    def _searcher(self, left: Sequence[Trial]) -> Planned | None:
+    def _searcher(self, left: Sequence[Trial]) -> PlannedSearcher | None:
         """The searcher that gives the trials to Ray Tune, for Optuna and ASHA; None: Ray Tune gets a list of trials.
 
         left: the trials that have not ended.
@@ -87,19 +87,19 @@ class StageRun:
         concurrent = self.sweep.options.concurrent
         if self.searching:  # so that Optuna learns from the first settings before it proposes the last ones
             concurrent = concurrent or max(capacity(self.bundles, nodes_of_cluster()), 1)
-            return Proposals(self, left, Places(concurrent))
-        return Planned(left, Places(concurrent)) if isinstance(self.sweep.scheduler, Asha) else None
+            return OptunaSearcher(self, left, TrialSlots(concurrent))
+        return PlannedSearcher(left, TrialSlots(concurrent)) if isinstance(self.sweep.scheduler, Asha) else None
 
-    def _tuner(self, left: Sequence[Trial], log: Callback, searcher: Planned | None) -> tune.Tuner:
-        sweep, places = self.sweep, searcher.places if searcher is not None else Places()
+    def _tuner(self, left: Sequence[Trial], log: Callback, searcher: PlannedSearcher | None) -> tune.Tuner:
+        sweep, slots = self.sweep, searcher.slots if searcher is not None else TrialSlots()
         space: dict[str, Any] = {"trial": tune.grid_search([as_config(trial)["trial"] for trial in left])}
         seeds = len(sweep.seeds(self.index))
-        scheduler = sweep.scheduler.build(sweep.space, self.rounds, sweep.draws_from, seeds, places)
+        scheduler = sweep.scheduler.build(sweep.space, self.rounds, sweep.draws_from, seeds, slots)
         if isinstance(sweep.scheduler, Asha):
             scheduler.replay(self._earlier())
         resources = tune.PlacementGroupFactory(self.bundles)
         return tune.Tuner(
-            tune.with_resources(patient(tune.with_parameters(called_by_tune, job=self.job)), resources),
+            tune.with_resources(waiting_trainable(tune.with_parameters(called_by_tune, job=self.job)), resources),
             param_space=None if searcher is not None else space,
             tune_config=tune.TuneConfig(
                 num_samples=self.total if searcher is not None else 1,  # an upper limit; `searcher` ends the search
@@ -159,7 +159,7 @@ class StageRun:
         """
         for trial in self.journal.of_stage(self.index):
             if is_run(self.folder / trial.id):
-                running = Running(self.sweep.score, trial.rounds)
+                running = RunningScore(self.sweep.score, trial.rounds)
                 rows = read_rows(self.folder / trial.id / "metrics.jsonl").rows
                 seen = [(row["round"] + 1, running.update(row)) for row in rows if "round" in row]
                 scores = [(done, score) for done, score in seen if score is not None]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from raylfl.api import run
 from raylfl.config.load import Config, Source, compose, load_config
-from raylfl.config.objects import Objects, given
+from raylfl.config.objects import Objects, object_layer
 from raylfl.control import Callback
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def trainable(
     `run_dir`. A trial is one process (`runtime.backend=local`) with a run directory in `logging.dir`. source, overrides
     and objects: as in `raylfl.run`. Raises BadConfig at once for mistakes in the config.
     """
-    base = compose(source, overrides, given(objects))
-    checked = load_config(source, overrides, given(objects))
+    base = compose(source, overrides, object_layer(objects))
+    checked = load_config(source, overrides, object_layer(objects))
     base["logging"] = {
         **(base.get("logging") or {}),
         "dir": checked.logging.url or str(checked.logging.folder),

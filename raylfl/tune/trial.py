@@ -36,7 +36,7 @@ from raylfl.startup import process
 from raylfl.theory.rate import assembled
 from raylfl.tune.journal import DIVERGED, FAILED, Trial
 from raylfl.tune.schedulers import Pbt
-from raylfl.tune.score import SCORE, TIME, WORST, Running
+from raylfl.tune.score import SCORE, TIME, WORST, RunningScore
 from raylfl.tune.spec import Sweep, make_sweep, show
 
 STATE = ("checkpoints", *RECORDS, "partition.json", "partition_counts.json")  # files and folders of a run's state
@@ -78,7 +78,7 @@ class Job:
                 )
             return Path(self.folder) / trial_id
         url = join(self.url, trial_id)
-        return patiently(lambda: take(url) if exists(url) else staging(url))
+        return retry_while_locked(lambda: take(url) if exists(url) else staging(url))
 
     def whole(self, trial_id: str) -> Path:
         """The run directory of another trial, for reading; fetched with all files if the sweep has a URL."""
@@ -124,7 +124,7 @@ def called_by_tune(config: dict[str, Any], job: Job) -> None:
         run_trial(job, trial, report, Path(taken))
 
 
-def patient(function: Callable[[dict[str, Any]], None]) -> Any:
+def waiting_trainable(function: Callable[[dict[str, Any]], None]) -> Any:
     """Ray Tune's trainable class for a function, with a cleanup that waits until the function's thread has ended.
 
     Without it Ray Tune would end the process while a stopped trial writes its checkpoint and closes its loggers.
@@ -173,7 +173,7 @@ def run_trial(job: Job, trial: Trial, report: Report, taken: Path | None = None)
 def _rounds(
     sweep: Sweep, job: Job, trial: Trial, experiment: Experiment, run_dir: RunDirectory, report: Report
 ) -> None:
-    running = Running(sweep.score, trial.rounds)
+    running = RunningScore(sweep.score, trial.rounds)
     every = sweep.scheduler.every(trial.rounds) if isinstance(sweep.scheduler, Pbt) else 0
     last: dict[str, Any] | None = None
     with closing(rows(experiment, run_dir, job.workers, trial.rounds)) as stream:
@@ -240,7 +240,7 @@ def make_backend(experiment: Experiment, run_dir: RunDirectory, workers: int) ->
     return RayBackend(experiment, StoredExperiment.put(experiment, workers), actors, run_dir.log)
 
 
-def patiently(call: Callable[[], T]) -> T:
+def retry_while_locked(call: Callable[[], T]) -> T:
     """The result of `call`, which is repeated while it raises BadConfig, for LOCK_SECONDS at most."""
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
@@ -260,7 +260,7 @@ def opened(folder: Path, command: str | None) -> Iterator[RunDirectory]:
     that of this process.
     """
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-    run_dir = patiently(lambda: RunDirectory(folder).open(command))
+    run_dir = retry_while_locked(lambda: RunDirectory(folder).open(command))
     try:
         yield run_dir
     finally:

@@ -17,7 +17,7 @@ from raylfl.runtime.ray.cohort import CohortInFlight
 from raylfl.runtime.ray.connection import DIRECT
 from raylfl.runtime.ray.stored import StoredExperiment
 from raylfl.runtime.ray.sums import StoredSums, fetch
-from raylfl.runtime.ray.traffic import Traffic
+from raylfl.runtime.ray.traffic import TrafficCounter
 from raylfl.runtime.ray.worker_pool import CallInFlight, WorkerLost
 from raylfl.runtime.workers.task import REPORT, ClientReports, Task
 
@@ -61,7 +61,7 @@ def channel(monkeypatch):
             asked=asked,
         )
         monkeypatch.setattr(sums, "ray", SimpleNamespace(get=get))
-        return SimpleNamespace(pool=pool, traffic=Traffic(), nodes_apart=apart)
+        return SimpleNamespace(pool=pool, traffic=TrafficCounter(), nodes_apart=apart)
 
     return make
 
@@ -162,7 +162,7 @@ def in_flight(pool):
     """The work of clients 0 and 1, whose uploads are summed, and the plan of the sum."""
     plan = SumPlan.of(np.arange(2), {"a": ("up", np.ones(2))}, torch.float32)
     tasks, x = [Task(0, (k,), (1,), (1,), (1.0,), 0.1, plan) for k in range(2)], np.zeros(WIDTH, np.float32)
-    channel = Channel(pool, Traffic(), 1, None, False, 0, False)
+    channel = Channel(pool, TrafficCounter(), 1, None, False, 0, False)
     return CohortInFlight(channel, tasks, {"x": x}, [[None], [None]]), plan
 
 

@@ -11,7 +11,7 @@ from raylfl.core.assignment import Assignment
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.held_states import FILE_SECONDS, HeldStates
 from raylfl.runtime.ray.stored import StoredExperiment
-from raylfl.runtime.ray.traffic import Traffic
+from raylfl.runtime.ray.traffic import TrafficCounter
 from raylfl.runtime.records.manifest import Damaged
 from raylfl.runtime.workers.state_store import HeldState
 
@@ -37,7 +37,9 @@ class Pool:
 def states(answer, timeout=None, before=1):
     """(the states of a run with this limit of calls, its pool)."""
     pool = Pool(answer)
-    return HeldStates(Channel(pool, Traffic(), 1, timeout, True, 8, False, "it"), lambda text: None, before), pool
+    return HeldStates(
+        Channel(pool, TrafficCounter(), 1, timeout, True, 8, False, "it"), lambda text: None, before
+    ), pool
 
 
 def test_each_worker_gets_the_states_of_its_clients_and_the_server_keeps_handles():

@@ -23,7 +23,7 @@ from raylfl.errors import BadConfig, DataMissing, RaylflError
 from raylfl.runtime.ray import worker_pool
 from raylfl.runtime.ray.cluster import cluster_for
 from raylfl.runtime.ray.stored import StoredExperiment
-from raylfl.runtime.ray.traffic import Traffic
+from raylfl.runtime.ray.traffic import TrafficCounter
 from raylfl.runtime.ray.worker_pool import WorkerPool
 from tests.runtime.bad_starts import Differing, Dying, Lacking, Slow
 from tests.runtime.clusters import QUIET, SMALL, lean_ray
@@ -225,7 +225,7 @@ def start(cluster, monkeypatch):
 
     def call(cls, argument, has_room=True, **options):
         actors.append(ray.remote(cls).options(max_restarts=-1, **{"num_cpus": 0, **options}).remote(argument))
-        return WorkerPool(actors, StoredExperiment(None), notices.append, lambda: has_room, Traffic()), notices
+        return WorkerPool(actors, StoredExperiment(None), notices.append, lambda: has_room, TrafficCounter()), notices
 
     yield call
     for actor in actors:

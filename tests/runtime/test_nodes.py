@@ -11,7 +11,17 @@ import torch
 from raylfl.algorithms.dsgd import DSGD
 from raylfl.algorithms.gradient_tracking import GradientTracking
 from raylfl.parts import BUFFERS
-from raylfl.runtime.workers.nodes import Mix, NodeWork, Sending, Site, Spread, measure, mix, publish, work
+from raylfl.runtime.workers.nodes import (
+    MixJob,
+    OperationContext,
+    PublishJob,
+    Spread,
+    WorkJob,
+    measure,
+    mix,
+    publish,
+    work,
+)
 from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
 
 BLOCK = {"x": torch.tensor([[1.0, 2.0], [3.0, 5.0], [8.0, 4.0]])}
@@ -33,8 +43,8 @@ def moved(task, broadcast, states):
 def test_each_task_works_on_its_own_rows_and_each_block_gets_what_it_needs():
     """Clients 1 and 2 are the rows 2 and 0 of the block."""
     needed = np.array([1]), np.array([0, 1])
-    sending = Sending(np.array([2, 0]), np.array([0, 1]), needed)
-    report, rows, *pieces = work(Site(DSGD(), moved), NodeWork((task(1), task(2)), sending), {}, BLOCK)
+    sending = PublishJob(np.array([2, 0]), np.array([0, 1]), needed)
+    report, rows, *pieces = work(OperationContext(DSGD(), moved), WorkJob((task(1), task(2)), sending), {}, BLOCK)
     assert rows["x"].tolist() == [[18.0, 14.0], [21.0, 22.0]]
     assert [piece["x"].tolist() for piece in pieces] == [[[21.0, 22.0]], [[18.0, 14.0], [21.0, 22.0]]]
     assert (report.floats, report.sizes) == (2, (8, 16))
@@ -43,17 +53,17 @@ def test_each_task_works_on_its_own_rows_and_each_block_gets_what_it_needs():
 
 
 def test_a_failed_task_has_zeros_and_nothing_is_sent_where_all_failed():
-    sending = Sending(np.array([2, 0, 1]), np.array([0, 1, 2]), (np.array([0]),))
-    report, rows, piece = work(Site(DSGD(), moved), NodeWork((task(5, 3), task(1)), sending), {}, BLOCK)
+    sending = PublishJob(np.array([2, 0, 1]), np.array([0, 1, 2]), (np.array([0]),))
+    report, rows, piece = work(OperationContext(DSGD(), moved), WorkJob((task(5, 3), task(1)), sending), {}, BLOCK)
     assert rows["x"].tolist() == [[0.0, 0.0], [0.0, 0.0], [13.0, 15.0]]
     assert piece["x"].tolist() == [[0.0, 0.0]]
     assert sorted(report.reports.errors) == [3, 5]
-    report, rows, piece = work(Site(DSGD(), moved), NodeWork((task(5), task(5, 3)), sending), {}, BLOCK)
+    report, rows, piece = work(OperationContext(DSGD(), moved), WorkJob((task(5), task(5, 3)), sending), {}, BLOCK)
     assert (rows, piece, report.floats, report.sizes) == ({}, {}, 0, ())
 
 
 def test_nothing_is_published_where_no_block_needs_it():
-    assert publish(Site(DSGD(), moved), Sending(np.arange(3), None, ()), BLOCK, {}) == ((),)
+    assert publish(OperationContext(DSGD(), moved), PublishJob(np.arange(3), None, ()), BLOCK, {}) == ((),)
 
 
 @pytest.mark.parametrize("at", [[0, 1, 2], [2, 0], [1], []])
@@ -63,8 +73,8 @@ def test_new_rows_take_the_places_of_their_nodes_and_the_others_stay(at):
     expected = BLOCK["x"].clone()
     for k, node in enumerate(at):
         expected[node] = new[k]
-    job = Mix(at, np.arange(len(at)), (), None)
-    measures, block = mix(Site(DSGD(), moved), job, BLOCK, {"x": new})
+    job = MixJob(at, np.arange(len(at)), (), None)
+    measures, block = mix(OperationContext(DSGD(), moved), job, BLOCK, {"x": new})
     assert torch.equal(block["x"], expected)
     assert torch.equal(measures.x.total, expected.sum(0))
 

@@ -25,7 +25,7 @@ from raylfl.runtime.ray import held_states
 from raylfl.runtime.ray.backend import RayBackend
 from raylfl.runtime.ray.connection import DIRECT
 from raylfl.runtime.ray.stored import StoredExperiment
-from raylfl.runtime.ray.traffic import Traffic
+from raylfl.runtime.ray.traffic import TrafficCounter
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.session import Session
 from raylfl.runtime.workers.state_store import StatesLost
@@ -308,12 +308,12 @@ def test_states_that_are_too_many_for_the_server_go_to_the_object_store(veterans
 
 def test_broadcasts_are_sent_within_calls_up_to_rays_limit(veterans, monkeypatch):
     backend = RayBackend.__new__(RayBackend)
-    backend._traffic = Traffic()
+    backend._traffic = TrafficCounter()
     small, large = ({"x": torch.zeros(size)} for size in (20_000, 200_000))
     for direct, workers, inline in ((10**5, 2, [True, False]), (10**6, 1, [True, True]), (10**6, 20, [False, False])):
         monkeypatch.setenv(DIRECT, str(direct))
         backend.workers = workers
-        assert [isinstance(backend.for_all(down), dict) for down in (small, large)] == inline
+        assert [isinstance(backend.shared_broadcast(down), dict) for down in (small, large)] == inline
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "sfl", "dsgd"])

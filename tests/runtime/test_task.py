@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from raylfl.core.oracle import Way
+from raylfl.core.oracle import GradientMode
 from raylfl.core.partial_sums import SumPlan
 from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, add_up, order_of
 
-PLAIN, QUICK = Way("autograd", "it was asked for"), Way("recorded", "it was not")
+PLAIN, QUICK = GradientMode("autograd", "it was asked for"), GradientMode("recorded", "it was not")
 
 
 def reports(clients, **changes):

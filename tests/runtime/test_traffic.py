@@ -5,7 +5,7 @@ import pytest
 import ray
 
 from raylfl.runtime.ray import traffic
-from raylfl.runtime.ray.traffic import Traffic
+from raylfl.runtime.ray.traffic import TrafficCounter
 
 HERE, THERE, FAR = "here", "there", "far"
 VALUE = np.zeros(3)  # 24 bytes
@@ -23,7 +23,7 @@ def counted(monkeypatch):
 
     monkeypatch.setattr(traffic, "located", record.__getitem__)
     monkeypatch.setattr(traffic, "direct_bytes", lambda: 1000)
-    return Traffic(HERE), of
+    return TrafficCounter(HERE), of
 
 
 def between(counters):

@@ -14,9 +14,9 @@ from raylfl.algorithms.fedmgda import FedMGDA
 from raylfl.algorithms.fedvarp import FedVARP
 from raylfl.algorithms.mifa import MIFA
 from raylfl.algorithms.optimal_sampling import OptimalSampling
-from raylfl.core import elementwise, large, rows_apart
+from raylfl.core import chunked_matrix, elementwise, large
+from raylfl.core.chunked_matrix import ChunkedMatrix, reordered
 from raylfl.core.population import Population
-from raylfl.core.rows_apart import RowsApart, reordered
 from raylfl.runtime.round import dispatch
 from raylfl.runtime.round.dispatch import UploadMemory
 from raylfl.runtime.round.measure import Measurements
@@ -28,7 +28,7 @@ from tests.shares import one_in
 
 @pytest.fixture
 def always(monkeypatch):
-    monkeypatch.setattr(rows_apart, "LARGE", 0)
+    monkeypatch.setattr(chunked_matrix, "LARGE", 0)
 
 
 def test_memory_is_taken_again_when_it_is_free_and_never_before(always):
@@ -90,26 +90,26 @@ def test_server_steps_read_rows_where_they_are_and_never_copy_all(monkeypatch, m
     whole = list(servers(lambda rows: rows))
     monkeypatch.setattr(elementwise, "SPAN", 0)
     monkeypatch.setattr(elementwise, "NARROWEST", 3)
-    apart = list(servers(lambda rows: RowsApart(rows.split(1), refused)))
+    apart = list(servers(lambda rows: ChunkedMatrix(rows.split(1), refused)))
     assert all(map(torch.equal, apart, whole))
     assert not torch.equal(whole[0], whole[2])
 
 
 def test_rows_are_let_go_before_their_metrics_are_awaited(tmp_path, monkeypatch, always):
     """Their memory is the workers', who need it for the next round."""
-    made, held, stack, row = [], [], dispatch.apart, Measurements._row
+    made, held, stack, row = [], [], dispatch.as_matrix, Measurements._row
 
     def noted(*pieces):
         rows = stack(*pieces)
         made.append(weakref.ref(rows))
-        assert isinstance(rows, RowsApart) or rows.shape[1] == 0
+        assert isinstance(rows, ChunkedMatrix) or rows.shape[1] == 0
         return rows
 
     def counted(*of_round):
         held.append(sum(ref() is not None for ref in made))
         return row(*of_round)
 
-    monkeypatch.setattr(dispatch, "apart", noted)
+    monkeypatch.setattr(dispatch, "as_matrix", noted)
     monkeypatch.setattr(Measurements, "_row", counted)
     config = {**TINY, "rounds": 3, "algorithm": {"name": "mifa"}, "eval": {"every": 1, "drift": True}}
     carry_out({**config, "runtime": {**TINY.get("runtime", {}), "vectorize": "never"}}, tmp_path / "run")
@@ -122,7 +122,7 @@ def test_no_algorithm_is_harmed(tmp_path, monkeypatch, algorithm):
     config = {**TINY, "rounds": 4, "algorithm": options_of(algorithm), "checkpoint": {"every": 0}}
     config["eval"] = {"every": 4, "inconsistency": False}
     carry_out(config, tmp_path / "fresh")
-    for module, name in ((rows_apart, "LARGE"), (large, "IN_MEMORY"), (elementwise, "SPAN")):
+    for module, name in ((chunked_matrix, "LARGE"), (large, "IN_MEMORY"), (elementwise, "SPAN")):
         monkeypatch.setattr(module, name, 0)
     monkeypatch.setattr(elementwise, "NARROWEST", 7)
     carry_out(config, tmp_path / "apart")

@@ -12,8 +12,8 @@ from raylfl.core.assignment import Assignment
 from raylfl.errors import RaylflError
 from raylfl.runtime.ray import worker_pool
 from raylfl.runtime.ray.stored import StoredExperiment
-from raylfl.runtime.ray.traffic import Traffic
-from raylfl.runtime.ray.worker_pool import Call, CallInFlight, WorkerPool
+from raylfl.runtime.ray.traffic import TrafficCounter
+from raylfl.runtime.ray.worker_pool import CallInFlight, WorkerCall, WorkerPool
 
 RESTARTING = "The actor is temporarily unavailable: IOError: The actor is restarting."
 DIED = "The actor is temporarily unavailable: RpcError: RPC error: Socket closed rpc_code: 14"  # both are Ray's words
@@ -38,7 +38,9 @@ def pool(monkeypatch):
     monkeypatch.setattr(worker_pool, "UNAVAILABLE_SECONDS", 0.0)
     ray = SimpleNamespace(wait=lambda references, **options: (references, []), get=raised)
     monkeypatch.setattr(worker_pool, "ray", ray)
-    return lambda *handles: WorkerPool(handles, StoredExperiment(None), lambda text: None, lambda: True, Traffic())
+    return lambda *handles: WorkerPool(
+        handles, StoredExperiment(None), lambda text: None, lambda: True, TrafficCounter()
+    )
 
 
 def test_a_worker_that_ray_restarts_slowly_is_waited_for(pool):
@@ -73,10 +75,10 @@ def held(monkeypatch):
     monkeypatch.setattr(worker_pool, "ray", ray)
     stored = StoredExperiment(None, Assignment(np.arange(3), (None,) * 3), (None,) * 3)
     handles = [Handle(node, *[None] * 20, "B") for node in "AAB"]
-    pool = WorkerPool(handles, stored, lambda text: None, lambda: True, Traffic())
+    pool = WorkerPool(handles, stored, lambda text: None, lambda: True, TrafficCounter())
     pool.holds_states = True
     assert [pool.place(w, -1) for w in range(3)] == [0, 1, 2]
-    return pool, lambda worker: pool._note_loss(CallInFlight(Call("run", ()), worker, 0, []), "lost"), alive
+    return pool, lambda worker: pool._note_loss(CallInFlight(WorkerCall("run", ()), worker, 0, []), "lost"), alive
 
 
 def test_a_lost_worker_with_states_is_replaced_on_its_own_node(held):

@@ -11,8 +11,8 @@ import pytest
 
 from raylfl.tune.asha import SettingAsha
 from raylfl.tune.journal import Trial
-from raylfl.tune.places import Places
-from raylfl.tune.proposals import Planned
+from raylfl.tune.searchers import PlannedSearcher
+from raylfl.tune.slots import TrialSlots
 
 PENDING, RUNNING, PAUSED, TERMINATED, ERROR = "PENDING", "RUNNING", "PAUSED", "TERMINATED", "ERROR"
 
@@ -26,14 +26,14 @@ class Tuner:
 
     def __init__(self, score, rounds, settings, seeds, limit=None, reduction=3.0, grace=1, seed=0, fate=None, kinds=1):
         self.score, self.rounds, self.rng, self.fate = score, rounds, random.Random(seed), fate or {}
-        self.places = Places(limit)
+        self.slots = TrialSlots(limit)
         self.plan = [
             Trial(f"{k}-s{s}", 0, k, s, rounds, {"algorithm.name": f"method{k % kinds}", "local.lr": k})
             for k in range(settings)
             for s in range(seeds)
         ]
-        self.searcher = Planned(self.plan, self.places)
-        self.scheduler = SettingAsha(grace, reduction, rounds, seeds, self.places)
+        self.searcher = PlannedSearcher(self.plan, self.slots)
+        self.scheduler = SettingAsha(grace, reduction, rounds, seeds, self.slots)
         self.trials, self.done, self.most = [], defaultdict(int), 0
 
     def get_trials(self):
@@ -108,7 +108,7 @@ def test_the_seeds_of_a_setting_continue_or_stop_together(seed, limit):
     assert any(rounds[0] == 27 for rounds in done.values())
     assert sum(rounds[0] == 27 for rounds in done.values()) < 9
     assert limit is None or tuner.most <= limit
-    assert not tuner.places.taken
+    assert not tuner.slots.taken
 
 
 def test_the_mean_of_the_seeds_decides_and_not_the_best_seed():
@@ -188,7 +188,7 @@ def test_what_was_decided_in_another_order_is_not_decided_again():
     """The weakest setting came first and continued; the best stopped the second best, which is read back before it."""
     ends = {0: (0.1, 2, ""), 1: (0.5, 1, "stopped"), 2: (0.9, 4, "finished")}
     for settings in ([2, 0, 1], [1, 2, 0], [0, 1, 2]):
-        scheduler = SettingAsha(1, 2.0, 4, 1, Places())
+        scheduler = SettingAsha(1, 2.0, 4, 1, TrialSlots())
         scheduler.replay(
             ({"setting": k, "seed": 0, "values": {}}, [(r + 1, ends[k][0]) for r in range(ends[k][1])], ends[k][2])
             for k in settings

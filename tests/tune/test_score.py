@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from raylfl.errors import BadConfig
 from raylfl.report.runs import RunRecord, _columns
-from raylfl.tune.score import WORST, Running, Score
+from raylfl.tune.score import WORST, RunningScore, Score
 
 
 def record(rows, rounds=None):
@@ -68,7 +68,7 @@ def test_a_running_run_has_the_score_that_it_would_have_if_it_ended_now(values, 
     all_rows = rows(values, name)
     for mode in ("last", "best"):
         score = Score(name, mode, last)
-        running = Running(score, rounds=len(values))
+        running = RunningScore(score, rounds=len(values))
         for r, row in enumerate(all_rows):
             now, then = running.update(row), score.of(record(all_rows[: r + 1], len(values)))
             assert (now is None) == (then is None)
@@ -77,7 +77,7 @@ def test_a_running_run_has_the_score_that_it_would_have_if_it_ended_now(values, 
 
 
 def test_on_the_way_to_a_target_the_nearest_so_far_counts():
-    running = Running(Score("train/loss", "target", target=0.1), 5)
+    running = RunningScore(Score("train/loss", "target", target=0.1), 5)
     assert [running.update(row) for row in rows([3.0, 1.0, 2.0], "train/loss")] == [-3.0, -1.0, -1.0]
 
 

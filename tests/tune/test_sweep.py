@@ -203,7 +203,7 @@ def test_asha_pauses_the_seeds_of_a_setting_until_all_reach_the_rung(cluster, tm
 
 @pytest.mark.exhaustive
 def test_pbt_moves_the_worst_to_the_state_of_the_best(cluster, tmp_path):
-    """Four runs take turns on two places: after each interval the worst run so far moves."""
+    """Four runs take turns on two slots: after each interval the worst run so far moves."""
     result, _ = carry_out(
         tmp_path,
         rounds=9,

@@ -17,9 +17,9 @@ from raylfl.errors import RaylflError
 from raylfl.runtime.records.mirror import refresh
 from raylfl.runtime.records.views import here
 from raylfl.tune.journal import Trial
-from raylfl.tune.places import Places
 from raylfl.tune.schedulers import Pbt, within
 from raylfl.tune.score import WORST
+from raylfl.tune.slots import TrialSlots
 from raylfl.tune.space import Space
 from raylfl.tune.trial import STATE, copy_state, run_trial
 from tests.tune.sweeps import QUADRATICS, carry_out, job_of, metrics, sweep_of
@@ -249,7 +249,7 @@ def test_mutations_follow_from_the_sweeps_seed_the_run_and_the_round(monkeypatch
         np.random.seed(r)
         before = random.getstate()
         trial = SimpleNamespace(config={"trial": {"id": name}})
-        values = Pbt(resample=0.5).build(space, 100, seed, 1, Places()).on_trial_result(None, trial, {"round": r})
+        values = Pbt(resample=0.5).build(space, 100, seed, 1, TrialSlots()).on_trial_result(None, trial, {"round": r})
         assert random.getstate() == before
         return values
 

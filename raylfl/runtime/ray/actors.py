@@ -29,7 +29,7 @@ from raylfl.runtime.records.checksums import save_hashed
 from raylfl.runtime.records.state_files import SEEN, clients_blob, load_clients, mark_of
 from raylfl.runtime.workers.backend import first_row
 from raylfl.runtime.workers.logged import Logged
-from raylfl.runtime.workers.nodes import OPERATIONS, Site
+from raylfl.runtime.workers.nodes import OPERATIONS, OperationContext
 from raylfl.runtime.workers.state_store import HeldState, StateStore, discard_others
 from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult, add_up
 from raylfl.runtime.workers.worker import Worker
@@ -59,7 +59,7 @@ def unpack_sums(packed: Sequence[Any]) -> list[SubtreeSums]:
     return [{node: as_tensor(row) for node, row in term.items()} for term in packed]
 
 
-class Work(NamedTuple):
+class RunArguments(NamedTuple):
     """The arguments of `WorkerActor.run` besides broadcast and client states.
 
     returns_states: whether the call returns the new states of clients. known: for each client, the position of its
@@ -156,11 +156,12 @@ class WorkerActor:
     ) -> Any:
         """Carries out tasks; returns (reports, uploads of each task, widths, sums), then new states if requested.
 
-        packed: the broadcast. work: pickled `Work`, because Ray's own pickling of small objects takes three times as
-        long. widths: floats of one client's uploads by name, if uploads are added up; otherwise empty. sums: the packed
-        partial sums of all tasks, empty if uploads are not added up; None if they are the call's second result.
+        packed: the broadcast. work: pickled `RunArguments`, because Ray's own pickling of small objects takes three
+        times as long. widths: floats of one client's uploads by name, if uploads are added up; otherwise empty. sums:
+        the packed partial sums of all tasks, empty if uploads are not added up; None if they are the call's second
+        result.
         """
-        tasks, returns_states, known, separate_sums, held = Work(*pickle.loads(work))
+        tasks, returns_states, known, separate_sums, held = RunArguments(*pickle.loads(work))
         worker = self.worker(shared)
         store = self.store(shared, held) if held else None
         done, kept = list[TaskResult](), list[Packed]()
@@ -218,7 +219,7 @@ class WorkerActor:
         """Carries out the task of one client of a ring; returns (reports, uploads, new state).
 
         previous: the broadcast if `first`, otherwise the previous upload, empty if the previous client failed.
-        returns_states, known, held: as the fields of `Work`.
+        returns_states, known, held: as the fields of `RunArguments`.
         """
         if not previous:
             return ClientReports.failed(task.clients, "the previous client of the ring sent nothing"), {}, {}
@@ -295,10 +296,10 @@ class WorkerActor:
         """
         worker = self.worker(shared)
         assert isinstance(worker.algorithm, GraphAlgorithm)
-        site = Site(worker.algorithm, partial(attempted, worker, attempts))
+        context = OperationContext(worker.algorithm, partial(attempted, worker, attempts))
         if operation == "work":
             self.fault("work", job.tasks[0].round)
-        value, *found = OPERATIONS[operation](site, job, *map(unpack, states))
+        value, *found = OPERATIONS[operation](context, job, *map(unpack, states))
         if operation == "work":
             self.fault("worked", job.tasks[0].round)
         return (value, *map(pack, found)) if found else value

@@ -26,9 +26,9 @@ from raylfl.runtime.ray.held_states import HeldStates
 from raylfl.runtime.ray.resources import has_room, resources_here
 from raylfl.runtime.ray.ring import RingInFlight
 from raylfl.runtime.ray.stored import StoredExperiment
-from raylfl.runtime.ray.traffic import Traffic, weight
-from raylfl.runtime.ray.worker_pool import Call, WorkerPool
-from raylfl.runtime.workers.backend import Backend, BlockCall, Handle, patience
+from raylfl.runtime.ray.traffic import TrafficCounter, weight
+from raylfl.runtime.ray.worker_pool import WorkerCall, WorkerPool
+from raylfl.runtime.workers.backend import Backend, BlockCall, Handle, call_timeout
 from raylfl.runtime.workers.full_gradients import weighted
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.task import Chunk, Task, TaskResult
@@ -50,7 +50,7 @@ class RayBackend(Backend):
         """
         runtime = experiment.config.runtime
         self.attempts, self.timeout = 1 + runtime.client_retries, runtime.client_timeout
-        self._traffic = Traffic(ray.get_runtime_context().get_node_id())
+        self._traffic = TrafficCounter(ray.get_runtime_context().get_node_id())
         room = partial(has_room, runtime, stored.assignment)
         self.pool = WorkerPool(actors, stored, notify, lambda: room(resources_here()), self._traffic)
         self.workers, self._stored = len(self.pool), stored
@@ -94,7 +94,7 @@ class RayBackend(Backend):
     def run(
         self, tasks: Sequence[Task], broadcast: State, client_states: Sequence[Sequence[Handle | None]]
     ) -> Deferred[list[TaskResult]]:
-        return Deferred(CohortInFlight(self.channel, tasks, self.for_all(broadcast), client_states).results)
+        return Deferred(CohortInFlight(self.channel, tasks, self.shared_broadcast(broadcast), client_states).results)
 
     def run_blocks(self, calls: Sequence[BlockCall]) -> Deferred[list[Any]]:
         return Deferred(BlocksInFlight(self.channel, calls).results)
@@ -161,14 +161,14 @@ class RayBackend(Backend):
         the number of the worker that has the samples of each item, None if any worker can take it; such items are
         divided evenly.
         """
-        broadcast = self.for_all(state)
+        broadcast = self.shared_broadcast(state)
         workers = self._halves()[1] if self._sequential else self.pool.available()
-        hands = in_hands(assigned, len(workers))
+        hands = items_of_calls(assigned, len(workers))
         calls = [
-            Call(
+            WorkerCall(
                 method,
                 (broadcast, [items[k] for k in hand]),
-                timeout=patience(self.timeout, sum(sizes[k] for k in hand)),
+                timeout=call_timeout(self.timeout, sum(sizes[k] for k in hand)),
                 assigned=assigned[hand[0]],
             )
             for hand in hands
@@ -189,7 +189,7 @@ class RayBackend(Backend):
 
         return Deferred(answers)
 
-    def for_all(self, broadcast: State) -> Handle:
+    def shared_broadcast(self, broadcast: State) -> Handle:
         """The broadcast as an argument of many calls: copied into each call if small, otherwise one shared object.
 
         A tenth of Ray's size limit for values in calls is reserved for the overhead of a call.
@@ -228,12 +228,12 @@ class RayBackend(Backend):
         self.pool.dismiss()
 
 
-def in_hands(assigned: Sequence[int | None], workers: int) -> list[list[int]]:
+def items_of_calls(assigned: Sequence[int | None], workers: int) -> list[list[int]]:
     """The numbers of the items in each call: one call per assigned worker; other items are divided among the workers.
 
     assigned: for each item, the number of the worker that has its samples, None for any worker.
 
-    >>> in_hands([None, None, 4, None, 4, 1], 2)
+    >>> items_of_calls([None, None, 4, None, 4, 1], 2)
     [[0, 3], [1], [2, 4], [5]]
     """
     free = [k for k, worker in enumerate(assigned) if worker is None]

@@ -8,7 +8,7 @@ from typing import Any
 from raylfl.errors import RaylflError
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.traffic import weight
-from raylfl.runtime.ray.worker_pool import Call, CallInFlight, WorkerLost
+from raylfl.runtime.ray.worker_pool import CallInFlight, WorkerCall, WorkerLost
 from raylfl.runtime.workers.backend import BlockCall
 
 
@@ -40,12 +40,12 @@ class BlocksInFlight:
         here = self.channel.pool.available() if calls else []
         return [self.channel.pool.submit(here[call.block % len(here)], self._call(call)) for call in calls]
 
-    def _call(self, call: BlockCall) -> Call:
+    def _call(self, call: BlockCall) -> WorkerCall:
         workers = len(self.channel.pool)
         travelling = sum(size for sender, size in call.arriving if sender % workers != call.block % workers)
         self.channel.traffic.count(sent=travelling)
         arguments = (call.operation, self.channel.attempts, call.job, *call.handles)
-        return Call("run_block", arguments, call.returns, self.channel.timeout)
+        return WorkerCall("run_block", arguments, call.returns, self.channel.timeout)
 
     def _answer(self, call: BlockCall, answer: Any) -> Any:
         if not isinstance(answer, WorkerLost):

@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 
-from raylfl.runtime.ray.traffic import Traffic
+from raylfl.runtime.ray.traffic import TrafficCounter
 from raylfl.runtime.ray.worker_pool import WorkerPool
 from raylfl.runtime.workers.backend import Handle
 from raylfl.runtime.workers.state_store import HeldState
@@ -26,7 +26,7 @@ class Channel:
     """
 
     pool: WorkerPool
-    traffic: Traffic
+    traffic: TrafficCounter
     attempts: int
     timeout: float | None
     keeps: bool
@@ -53,7 +53,7 @@ class Channel:
         return self.keeps and self.held is None
 
     def state_arguments(self, handles: Sequence[Handle | None]) -> tuple[list[int], list[Handle]]:
-        """Prepares client states for a call; returns (`Work.known` of the clients, states to pass as its arguments).
+        """Prepares client states for a call; returns (`RunArguments.known` of the clients, the states to pass).
 
         handles: one per client, None for a client without a state so far.
         """

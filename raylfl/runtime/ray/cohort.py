@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raylfl.core.partial_sums import SubtreeSums, depth_first, joined
-from raylfl.runtime.ray.actors import Work, unpack, unpack_sums
+from raylfl.runtime.ray.actors import RunArguments, unpack, unpack_sums
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.sums import StoredSums, fetch
 from raylfl.runtime.ray.traffic import weight
-from raylfl.runtime.ray.worker_pool import Call, CallInFlight, WorkerLost
+from raylfl.runtime.ray.worker_pool import CallInFlight, WorkerCall, WorkerLost
 from raylfl.runtime.workers.backend import Handle
 from raylfl.runtime.workers.task import ClientReports, PartialSums, Task, TaskResult
 
@@ -101,15 +101,15 @@ class CohortInFlight:
             self.wave.append(share)
             self.sent.append(pool.submit(worker, self._call(share)))
 
-    def _call(self, share: Share) -> Call:
+    def _call(self, share: Share) -> WorkerCall:
         handles = [h for k in share for h in self.states[k]]
         channel, tasks = self.channel, [self.tasks[k] for k in share]
         known, given = channel.state_arguments(handles)
         channel.traffic.count(sent=weight(self.broadcast) + len(given) * channel.state_bytes)
         separate = self._has_separate_sums(tasks)
         returns = 1 + separate + channel.returns_states * sum(len(task.clients) for task in tasks)
-        work = Work(tasks, channel.returns_states, known, separate, channel.held).pickled()
-        return Call("run", (work, self.broadcast, *given), returns, channel.timeout, self._assigned(share))
+        work = RunArguments(tasks, channel.returns_states, known, separate, channel.held).pickled()
+        return WorkerCall("run", (work, self.broadcast, *given), returns, channel.timeout, self._assigned(share))
 
     def _has_separate_sums(self, tasks: Sequence[Task]) -> bool:
         """Whether the sums of these tasks are too large for the call's answer, and become a separate object.

@@ -15,7 +15,7 @@ from raylfl.core.algorithm import State
 from raylfl.runtime.ray.actors import pack, unpack
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.traffic import weight
-from raylfl.runtime.ray.worker_pool import Call, CallInFlight
+from raylfl.runtime.ray.worker_pool import CallInFlight, WorkerCall
 from raylfl.runtime.records.checksums import save_hashed
 from raylfl.runtime.records.manifest import Damaged
 from raylfl.runtime.records.state_files import CHUNK_BYTES, SEEN, clients_blob, clients_in, mark_of
@@ -95,7 +95,7 @@ class HeldStates:
         """Deletes the stored states on all nodes whose workers answer within END_SECONDS; errors are ignored."""
         pool = self.channel.pool
         with suppress(Exception):  # must not change the outcome of the run
-            sent = [pool.submit(w, Call("drop_states", (self.channel.held,))) for w in pool.ready()]
+            sent = [pool.submit(w, WorkerCall("drop_states", (self.channel.held,))) for w in pool.ready()]
             ray.wait([s.references[0] for s in sent], num_returns=len(sent), timeout=END_SECONDS)
 
     def _by_worker(self, states: Sequence[HeldState]) -> dict[int, list[HeldState]]:
@@ -114,7 +114,7 @@ class HeldStates:
         """
         pool, held = self.channel.pool, self.channel.held
         sent: list[CallInFlight] = pool.send(
-            [Call(method, (held, *given), 1, self._limit, worker) for worker, given in calls.items()]
+            [WorkerCall(method, (held, *given), 1, self._limit, worker) for worker, given in calls.items()]
         )
         try:
             return pool.with_retries(sent, self.channel.attempts)

@@ -12,7 +12,7 @@ from raylfl.runtime.ray.actors import pack, unpack
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.traffic import weight
-from raylfl.runtime.ray.worker_pool import Call, CallInFlight, WorkerLost
+from raylfl.runtime.ray.worker_pool import CallInFlight, WorkerCall, WorkerLost
 from raylfl.runtime.workers.backend import Handle
 from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
 
@@ -70,7 +70,7 @@ class RingInFlight:
             channel.traffic.count(sent=(weight(self.start) if first else 0) + len(state) * channel.state_bytes)
             arguments = (self.tasks[k], previous, first, channel.returns_states, known, channel.held, *state)
             assigned = channel.worker_of(self.tasks[k])
-            call = Call("run_link", arguments, 3, channel.timeout, assigned)
+            call = WorkerCall("run_link", arguments, 3, channel.timeout, assigned)
             links.append(channel.pool.submit(channel.pool.place(assigned, here[(k + self.attempt) % len(here)]), call))
             previous = links[-1].references[1] if self.received[k] else previous
         return links

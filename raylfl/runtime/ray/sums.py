@@ -21,7 +21,7 @@ from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.failures import loss_behind
 from raylfl.runtime.ray.traffic import weight
-from raylfl.runtime.ray.worker_pool import Call, WorkerLost
+from raylfl.runtime.ray.worker_pool import WorkerCall, WorkerLost
 
 FLOAT = 4  # bytes
 
@@ -57,7 +57,7 @@ def fetch(channel: Channel, stored: Sequence[StoredSums], count: int) -> tuple[l
         whole = _by_columns(channel, nodes, pieces, count)
         return _each(channel, stored) if whole is None else ([whole], [])
     together = [own for own in nodes if len(own) > 1]
-    joined = _answers(channel, together, [Call("join", (count, *references(own))) for own in together])
+    joined = _answers(channel, together, [WorkerCall("join", (count, *references(own))) for own in together])
     failed = [one for own, answer in zip(together, joined, strict=True) if answer is None for one in own]
     alone = [one for own in nodes if len(own) == 1 for one in own]
     found = [unpack_sums(answer) for answer in joined if answer is not None]
@@ -73,16 +73,16 @@ def _by_columns(
     nodes: the stored sums of each node. pieces: the number of ranges of columns, each completed on a different node.
     count: the number of uploads in a complete sum.
     """
-    cuts = [Call("columns", (count, pieces, *references(own)), 1 + pieces) for own in nodes]
+    cuts = [WorkerCall("columns", (count, pieces, *references(own)), 1 + pieces) for own in nodes]
     cut = _answers(channel, nodes, cuts)
     if any(own is None for own in cut):
         return None
-    joins = [Call("join", (count, *(own[1 + k] for own in cut))) for k in range(pieces)]
+    joins = [WorkerCall("join", (count, *(own[1 + k] for own in cut))) for k in range(pieces)]
     joined = _answers(channel, nodes[:pieces], joins)
     return None if any(own is None for own in joined) else side_by_side([unpack_sums(own) for own in joined])
 
 
-def _answers(channel: Channel, nodes: Sequence[Sequence[StoredSums]], calls: Sequence[Call]) -> list[Any]:
+def _answers(channel: Channel, nodes: Sequence[Sequence[StoredSums]], calls: Sequence[WorkerCall]) -> list[Any]:
     """The results of one call per node, carried out by the worker of the node's first sums; None for a lost call."""
     sent = [channel.pool.submit(own[0].worker, call) for own, call in zip(nodes, calls, strict=True)]
     out = list[Any]()

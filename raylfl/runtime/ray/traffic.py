@@ -18,7 +18,7 @@ KEPT = 2**16  # number of results whose node is remembered
 
 
 @dataclass
-class Traffic:
+class TrafficCounter:
     """Bytes sent to workers and received from them since the last `take`.
 
     A broadcast in the object store counts once, because all workers of a node read it in place; inside calls it counts

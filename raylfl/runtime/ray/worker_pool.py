@@ -19,7 +19,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 from raylfl.errors import RaylflError
 from raylfl.runtime.ray.failures import error_of_start, is_restarting, lines_of, reason_of_start
 from raylfl.runtime.ray.stored import StoredExperiment
-from raylfl.runtime.ray.traffic import Traffic
+from raylfl.runtime.ray.traffic import TrafficCounter
 
 START_SECONDS = 10  # seconds to wait for the other workers after the first; if nodes were lost, not all of them fit
 NOTICE_SECONDS = 30  # seconds between two lines for the user during a wait
@@ -29,7 +29,7 @@ MOST_STARTS = 8  # largest number of consecutive failed starts of a worker; afte
 
 
 @dataclass(frozen=True)
-class Call:
+class WorkerCall:
     """A call of a worker: method, arguments, number of returned values, and time limit in seconds (None: no limit).
 
     assigned: the number of the worker to which the call's clients are assigned, because it has their samples; None if
@@ -47,7 +47,7 @@ class Call:
 class CallInFlight:
     """A call in flight: its worker, that worker's restart count, and references to its results."""
 
-    call: Call
+    call: WorkerCall
     worker: int
     restart: int
     references: list[Any]
@@ -73,7 +73,7 @@ class WorkerPool:
         stored: StoredExperiment,
         notify: Callable[[str], None],
         has_room: Callable[[], bool],
-        traffic: Traffic,
+        traffic: TrafficCounter,
     ):
         """A pool of these actors.
 
@@ -99,14 +99,14 @@ class WorkerPool:
 
     # -- calls -------------------------------------------------------------------------------------------------
 
-    def submit(self, worker: int, call: Call) -> CallInFlight:
+    def submit(self, worker: int, call: WorkerCall) -> CallInFlight:
         method = getattr(self.actors[worker], call.method)
         shared = self.stored.shared(worker if call.assigned is None else call.assigned)
         self.traffic.count_arguments(call.arguments, self.nodes[worker])
         references = method.options(num_returns=call.returns).remote(shared, *call.arguments)
         return CallInFlight(call, worker, self._restarts[worker], [references] if call.returns == 1 else references)
 
-    def send(self, calls: Sequence[Call], workers: Sequence[int] = ()) -> list[CallInFlight]:
+    def send(self, calls: Sequence[WorkerCall], workers: Sequence[int] = ()) -> list[CallInFlight]:
         """Submits each call to its assigned worker; the others are divided among `workers` (default: all available)."""
         here = workers or self.available()
         return [self.submit(self.place(call.assigned, here[k % len(here)]), call) for k, call in enumerate(calls)]
@@ -196,7 +196,7 @@ class WorkerPool:
 
     def call(self, method: str, *arguments: Any, attempts: int) -> Any:
         """Calls any available worker and waits for the result; a lost call is repeated `attempts` times at most."""
-        return self.with_retries(self.send([Call(method, arguments)]), attempts)[0]
+        return self.with_retries(self.send([WorkerCall(method, arguments)]), attempts)[0]
 
     # -- availability ------------------------------------------------------------------------------------------
 

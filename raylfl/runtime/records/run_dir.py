@@ -217,7 +217,7 @@ class RunDirectory:
             self._record(name).append(line.encode())
         except OSError as error:
             self.check()
-            raise self.unwritten(name, error) from error
+            raise self.write_error(name, error) from error
 
     def _record(self, name: str) -> RecordFile:
         if name not in self._files:
@@ -272,7 +272,7 @@ class RunDirectory:
                 with os.fdopen(open_plain(self.path / name, os.O_RDWR), "r+b") as file:
                     file.truncate(min(sizes.get(name, 0), os.fstat(file.fileno()).st_size))
             except OSError as error:
-                raise self.unwritten(name, error) from error
+                raise self.write_error(name, error) from error
 
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl, without damaged lines."""
@@ -291,7 +291,7 @@ class RunDirectory:
         try:
             atomic_write(self.path / name, content)
         except OSError as error:
-            raise self.unwritten(name, error) from error
+            raise self.write_error(name, error) from error
 
     def write_config(self, resolved: dict[str, Any]) -> None:
         self.write("config.yaml", yaml.safe_dump({KEY: FORMAT, **resolved}, sort_keys=False))
@@ -299,11 +299,11 @@ class RunDirectory:
     def write_summary(self, summary: dict[str, Any]) -> None:
         self.write("summary.json", json.dumps(jsonable({**summary, "command": self.command}), indent=2) + "\n")
 
-    def unfinish(self) -> None:
+    def mark_unfinished(self) -> None:
         """Removes summary.json, the mark of a finished run, before more rounds are run; final.pt is not removed."""
         (self.path / "summary.json").unlink(missing_ok=True)
 
-    def unwritten(self, name: str, error: OSError) -> RaylflError:
+    def write_error(self, name: str, error: OSError) -> RaylflError:
         """The RaylflError for the file `name`, which could not be written because of `error`."""
         return RaylflError(
             f"{self.path / name} could not be written ({error.strerror}); the checkpoints are intact: "

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from raylfl.core.oracle import Way
+from raylfl.core.oracle import GradientMode
 from raylfl.diagnostics.metric_names import higher_is_better
 
 PACKAGES = ("raylfl", "ray", "lightning", "torch", "torchvision", "numpy")
@@ -36,7 +36,7 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"rounds": len(rows), "final": final, "best": best}
 
 
-def step_summary(ways: Counter[Way]) -> list[dict[str, Any]]:
+def step_summary(ways: Counter[GradientMode]) -> list[dict[str, Any]]:
     """One row per form of the local step and its reason, most frequent first: {"step", "count", "why"}.
 
     ways: the number of gradients that local work has computed in each form, one per client and local step, and one per

@@ -31,7 +31,7 @@ from raylfl.core.mixing_rows import MixingRows
 from raylfl.core.population import Round
 from raylfl.core.reduce import tree_sum
 from raylfl.runtime.workers.backend import BlockCall, Executor, Handle
-from raylfl.runtime.workers.nodes import Exchange, Measure, Mix, NodeWork, Sending, Spread
+from raylfl.runtime.workers.nodes import ExchangeJob, Measure, MixJob, PublishJob, Spread, WorkJob
 from raylfl.runtime.workers.task import ClientReports, Task
 
 BLOCKS = "blocks"  # in the server state: the handles of the blocks
@@ -58,11 +58,11 @@ class Plan:
         self.needs: dict[int, Ints] = {}
         self.into: dict[int, dict[int, Ints]] = {b: {} for b in self.blocks}  # receiver -> sender -> places in `needs`
         self.out: dict[int, dict[int, Ints]] = {b: {} for b in self.blocks}  # sender -> receiver -> places in `nodes`
-        self.exchange: Exchange | None = None
+        self.exchange: ExchangeJob | None = None
         if shared_memory and self.blocks:
             order = np.concatenate(list(self.nodes.values()))
             parts = tuple(m.rows_of(order, np.arange(len(order))).over(order) for m in mixings)
-            self.exchange = Exchange(parts)
+            self.exchange = ExchangeJob(parts)
             self.out = {b: {ALL: np.arange(len(nodes))} for b, nodes in self.nodes.items()}
         else:
             self._choose(block)
@@ -93,12 +93,12 @@ class Plan:
             self._parts[b] = tuple(mixing.rows_of(nodes, needs).over(order) for mixing in self.mixings)
         return self._parts[b]
 
-    def sending(self, b: int, local: Ints | None) -> Sending:
+    def sending(self, b: int, local: Ints | None) -> PublishJob:
         """The numbers of the rows that block b sends to other blocks.
 
         local: the row numbers of its nodes in the result of the local work; None if messages precede the local work.
         """
-        return Sending(self.rows[b], local, tuple(self.distinct(b).values()))
+        return PublishJob(self.rows[b], local, tuple(self.distinct(b).values()))
 
     def distinct(self, b: int) -> dict[bytes, Ints]:
         """The distinct sets of rows that other blocks need from block b, as positions in `nodes[b]`.
@@ -119,7 +119,7 @@ Pieces = dict[tuple[int, int], Piece]  # by sending and receiving block
 
 
 @dataclass
-class Worked:
+class NodeResults:
     """The results of the nodes' local work in a round.
 
     plan: the exchange of messages. local: for each block, a handle of its rows after the local work.
@@ -167,7 +167,7 @@ class Blocks:
 
     # -- a round -------------------------------------------------------------------------------------------------
 
-    def send(self, r: Round, broadcast: State, server: ServerState) -> Deferred[Worked]:
+    def send(self, r: Round, broadcast: State, server: ServerState) -> Deferred[NodeResults]:
         """The deferred local work of round r, with the messages that follow it.
 
         If the method exchanges messages before the local work, both are carried out when the result is awaited.
@@ -176,7 +176,7 @@ class Blocks:
         if not self.algorithm.exchanges_first:
             return self._work(r, plan, broadcast, server[BLOCKS])
 
-        def after_mixing() -> Worked:
+        def after_mixing() -> NodeResults:
             pieces = self._published(plan, server[BLOCKS], {}, {})
             mixed = self._mix(plan, server[BLOCKS], {}, {}, pieces)
             handles = list(server[BLOCKS])
@@ -186,7 +186,7 @@ class Blocks:
 
         return Deferred(after_mixing)
 
-    def step(self, r: Round, server: ServerState, worked: Worked) -> tuple[ServerState, Info, dict[str, float]]:
+    def step(self, r: Round, server: ServerState, worked: NodeResults) -> tuple[ServerState, Info, dict[str, float]]:
         """Mixes the nodes' rows, unless that preceded the local work; returns (new server state, info, metrics).
 
         r: the round without the nodes whose local work failed; worked: the local work of the whole cohort.
@@ -208,7 +208,7 @@ class Blocks:
             after["x"] = tree_sum(torch.stack([m.x.total for m in measures])) / len(self._block)
         return after, info, self._worst(measures)
 
-    def uploads(self, worked: Worked) -> State:
+    def uploads(self, worked: NodeResults) -> State:
         """The nodes' rows after the local work, in cohort order; used by tests only."""
         return _ordered(worked.plan, self.backend.get([worked.local[b] for b in worked.plan.blocks]))
 
@@ -221,18 +221,18 @@ class Blocks:
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
-    def _work(self, r: Round, plan: Plan, broadcast: State, handles: Sequence[Handle]) -> Deferred[Worked]:
+    def _work(self, r: Round, plan: Plan, broadcast: State, handles: Sequence[Handle]) -> Deferred[NodeResults]:
         first = self.algorithm.exchanges_first
-        calls, shared = [], self.backend.for_all(broadcast) if plan.blocks else None
+        calls, shared = [], self.backend.shared_broadcast(broadcast) if plan.blocks else None
         for b, nodes in plan.nodes.items():
             tasks = tuple(Task.of(r, some) for some in (nodes[:, None] if self.backend.one_by_one else [nodes]))
-            sending = Sending(plan.rows[b], None, ()) if first else plan.sending(b, np.arange(len(nodes)))
-            calls.append(BlockCall(b, "work", NodeWork(tasks, sending), (shared, handles[b]), 2 + len(sending.needed)))
+            sending = PublishJob(plan.rows[b], None, ()) if first else plan.sending(b, np.arange(len(nodes)))
+            calls.append(BlockCall(b, "work", WorkJob(tasks, sending), (shared, handles[b]), 2 + len(sending.needed)))
 
-        def worked(results: Sequence[Sequence[Handle]]) -> Worked:
+        def worked(results: Sequence[Sequence[Handle]]) -> NodeResults:
             unseen = _ordered(plan, [result[0].unseen for result in results])
             reports = ClientReports.joined([result[0].reports for result in results])
-            found = Worked(plan, reports, unseen, max((result[0].floats for result in results), default=0))
+            found = NodeResults(plan, reports, unseen, max((result[0].floats for result in results), default=0))
             for b, result in zip(plan.blocks, results, strict=True):
                 found.local[b] = result[1]
                 found.pieces |= {} if first else _pieces(b, plan, result[2:], result[0].sizes)
@@ -279,7 +279,7 @@ class Blocks:
         calls = []
         for b in plan.blocks:
             parts = () if settled else None if mixed else plan.parts(b)
-            job = Mix(plan.rows[b], local.get(b), parts, self.optimum)
+            job = MixJob(plan.rows[b], local.get(b), parts, self.optimum)
             taken = {} if settled else {c: pieces[c, b] for c in plan.into[b]}
             messages = [mixed[b]] if mixed else [piece.handle for piece in taken.values()]
             given = (handles[b], worked.get(b, handles[b]), *messages)
@@ -302,7 +302,7 @@ class Blocks:
         """The measures of every block; a block is measured again only if its rows have changed."""
         unknown = [b for b, h in enumerate(handles) if b not in self._measures or self._measures[b][0] is not h]
         none = np.zeros(0, dtype=np.int64)
-        job = Mix(none, none, (), self.optimum)
+        job = MixJob(none, none, (), self.optimum)
         results = self.backend.run_blocks([BlockCall(b, "mix", job, (handles[b], handles[b]), 2) for b in unknown])
         for b, (measure, _) in zip(unknown, results.result(), strict=True):
             self._measures[b] = handles[b], measure

@@ -14,18 +14,18 @@ from torch import Tensor
 
 from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.config.groups.runtime import RuntimeConfig
-from raylfl.core import rows_apart
+from raylfl.core import chunked_matrix
 from raylfl.core.algorithm import Algorithm, ServerState, State, normalised
+from raylfl.core.chunked_matrix import as_matrix, reordered
 from raylfl.core.costs import floats_in
 from raylfl.core.deferred import Deferred
-from raylfl.core.oracle import Way
+from raylfl.core.oracle import GradientMode
 from raylfl.core.partial_sums import SumPlan, in_subtrees
 from raylfl.core.population import Round
-from raylfl.core.rows_apart import apart, reordered
 from raylfl.core.summing import Summing, coefficients_of, rows_reason
 from raylfl.errors import ClientFailed, NonFinite
 from raylfl.parts import BUFFERS, MEAN, MOMENTS, UNSEEN
-from raylfl.runtime.round.blocks import Blocks, Worked
+from raylfl.runtime.round.blocks import Blocks, NodeResults
 from raylfl.runtime.round.plan import dropped
 from raylfl.runtime.round.state import FederationState, RoundResult
 from raylfl.runtime.workers.backend import Executor
@@ -35,10 +35,10 @@ from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, order_o
 class Dispatch:
     """Submits a round's local work to a backend, and assembles the results.
 
-    ways: the number of gradients that local work has computed in each form of the local step (`Way`). rows: the reason
-    why the server must receive each upload separately, as a row; None if there is none. If `rows` is None and the
-    algorithm reads only sums over clients, workers add up the uploads. The new parameters have the same bits in either
-    case.
+    ways: the number of gradients that local work has computed in each form of the local step (`GradientMode`). rows:
+    the reason why the server must receive each upload separately, as a row; None if there is none. If `rows` is None
+    and the algorithm reads only sums over clients, workers add up the uploads. The new parameters have the same bits in
+    either case.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Dispatch:
         """
         self.blocks = blocks
         self.algorithm, self.backend, self.runtime = algorithm, backend, runtime
-        self.uploads, self.ways = UploadMemory(), Counter[Way]()
+        self.uploads, self.ways = UploadMemory(), Counter[GradientMode]()
         self.rows = rows
 
     def send(self, r: Round, broadcast: State, state: FederationState) -> Deferred[RoundResult]:
@@ -85,7 +85,7 @@ class Dispatch:
 
         return work.then(collected)
 
-    def _of_nodes(self, r: Round, worked: Worked, last_loss: float) -> RoundResult:
+    def _of_nodes(self, r: Round, worked: NodeResults, last_loss: float) -> RoundResult:
         """The round result of a method without a server; the states of the nodes stay on the workers.
 
         worked: the results of the nodes' local work. last_loss: the last finite mean loss of the run, for error
@@ -135,7 +135,9 @@ class Dispatch:
             for name, values in result.uploads.items():
                 mine = [values] if len(keep) == len(values) else [values[k : k + 1] for k in keep] or [values[:0]]
                 rows.setdefault(name, []).extend(mine)
-        uploads = {name: apart(reordered(own, order), partial(self.uploads.stack, name)) for name, own in rows.items()}
+        uploads = {
+            name: as_matrix(reordered(own, order), partial(self.uploads.stack, name)) for name, own in rows.items()
+        }
         parts = [result.partial for result in results if result.partial is not None]
         plan = results[0].task.sums if results else None
         whole = plan is not None and len(received) == len(plan.clients)
@@ -223,7 +225,7 @@ class UploadMemory:
         """
         shape = (sum(map(len, pieces)), *pieces[0].shape[1:])
         size, dtype = math.prod(shape), pieces[0].numpy().dtype
-        if size * dtype.itemsize < rows_apart.LARGE:
+        if size * dtype.itemsize < chunked_matrix.LARGE:
             return torch.cat(list(pieces))
         memory = self._memory.get(name)
         taken = name in self._in_use and self._in_use[name]() is not None

@@ -14,7 +14,7 @@ from raylfl.runtime.round.state import FederationState, RoundResult
 Metrics = dict[str, Any]
 
 
-class Plans(Protocol):
+class PlannerLike(Protocol):
     """The interface of the planner, which plans the rounds; implemented by `Planner`."""
 
     def plan(self, r: int, server: ServerState) -> Round:
@@ -39,7 +39,7 @@ class Plans(Protocol):
         """The line of topology.jsonl for round r; None for a method with a server."""
 
 
-class Counts(Protocol):
+class CostModelLike(Protocol):
     """The interface of the cost model, which counts the costs of rounds; implemented by `CostModel`."""
 
     def of_round(self, result: RoundResult, broadcast: State, second: State | None) -> RoundCosts:
@@ -50,7 +50,7 @@ class Counts(Protocol):
         """
 
 
-class Measures(Protocol):
+class MeasurementsLike(Protocol):
     """The interface of the measurements of rounds; implemented by `Measurements`."""
 
     def of_round(

@@ -25,7 +25,7 @@ from raylfl.parts import BUFFERS, MOMENTS, UNSEEN, Experiment, Initial
 from raylfl.runtime.faults import Fault
 from raylfl.runtime.round.costs import CostModel
 from raylfl.runtime.round.dispatch import Dispatch, blocks_of
-from raylfl.runtime.round.interfaces import Counts, Measures, Metrics, Plans
+from raylfl.runtime.round.interfaces import CostModelLike, MeasurementsLike, Metrics, PlannerLike
 from raylfl.runtime.round.measure import Measurements
 from raylfl.runtime.round.plan import Planner, check_sampling
 from raylfl.runtime.round.state import Average, FederationState, RoundResult
@@ -49,10 +49,10 @@ class Federation:
         *,
         algorithm: Algorithm,
         backend: Executor,
-        planner: Plans,
+        planner: PlannerLike,
         dispatch: Dispatch,
-        costs: Counts,
-        measurements: Measures,
+        costs: CostModelLike,
+        measurements: MeasurementsLike,
         state: FederationState,
         keeps_client_state: bool,
         averages_buffers: bool = False,

@@ -12,10 +12,10 @@ import torch
 from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.core.algorithm import Info, ServerState, State, normalised
 from raylfl.core.arrays import Floats, Ints
+from raylfl.core.chunked_matrix import ChunkedMatrix, as_matrix
 from raylfl.core.deferred import Deferred
 from raylfl.core.keyed import keyed
 from raylfl.core.reduce import tree_sum, weighted_sum
-from raylfl.core.rows_apart import RowsApart, apart
 from raylfl.core.threads import one_thread
 from raylfl.diagnostics.surrogate import chi2, surrogate_weights
 from raylfl.diagnostics.updates import consensus_error, distance_metrics, drift, update_metrics
@@ -52,9 +52,9 @@ class Measurements:
         state: the state after the round, which must not change before the row is awaited; before: the server state at
         the draw; info: the algorithm's metrics; last: whether it is the last round of the run.
 
-        Evaluations are submitted at once; other metrics are computed when the row is awaited. If uploads are
-        separate tensors that were not copied (`RowsApart`), the metrics of the updates are computed at once as well, so
-        that the memory of the uploads is free before the next round.
+        Evaluations are submitted at once; other metrics are computed when the row is awaited. If uploads are separate
+        tensors that were not copied (`ChunkedMatrix`), the metrics of the updates are computed at once as well, so that
+        the memory of the uploads is free before the next round.
         """
         r, config = result.round, self.e.config.eval
         broadcast: State = {"x": state.server["x"]}
@@ -69,7 +69,7 @@ class Measurements:
         diversity = self._diversity(broadcast) if config.diversity and due else nothing
         submitted = [evaluations, nodes, objective, average, diversity]
         updates = Deferred(partial(self._updates, result))
-        if any(isinstance(rows, RowsApart) for rows in result.uploads.values()):
+        if any(isinstance(rows, ChunkedMatrix) for rows in result.uploads.values()):
             updates, result = Deferred.of(updates.result()), replace(result, uploads={})
         return Deferred(lambda: self._row(result, state, before, info, updates, submitted))
 
@@ -234,7 +234,7 @@ class Measurements:
         groups = [list(range(k, min(k + GROUP, count))) for k in range(0, count, GROUP)]
 
         def measured(results: Sequence[tuple[float, torch.Tensor]]) -> Metrics:
-            gradient = tree_sum(apart([g[None] for _, g in results]))
+            gradient = tree_sum(as_matrix([g[None] for _, g in results]))
             return {
                 "global/loss": float(sum(loss for loss, _ in results)),
                 "global/grad_norm": float(torch.linalg.vector_norm(gradient)),

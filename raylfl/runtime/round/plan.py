@@ -13,12 +13,12 @@ import numpy as np
 from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.core.algorithm import ServerState, overrides
 from raylfl.core.arrays import Floats, Ints
+from raylfl.core.chunked_matrix import norms as norms_of
+from raylfl.core.chunked_matrix import select
 from raylfl.core.draws import Law, at_least_once
 from raylfl.core.keyed import keyed
 from raylfl.core.local_rule import a_norm
 from raylfl.core.population import Round, SystemInfo
-from raylfl.core.rows_apart import norms as norms_of
-from raylfl.core.rows_apart import select
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.participation.base import Draw, Independent, Sampler
 from raylfl.heterogeneity.participation.trace import Trace

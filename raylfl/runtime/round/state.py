@@ -11,7 +11,7 @@ from raylfl.core.algorithm import ServerState, State
 from raylfl.core.costs import Costs
 from raylfl.core.links import Links
 from raylfl.core.population import Round
-from raylfl.runtime.round.blocks import Worked
+from raylfl.runtime.round.blocks import NodeResults
 from raylfl.runtime.workers.backend import Handle
 from raylfl.runtime.workers.task import ClientReports
 
@@ -70,6 +70,6 @@ class RoundResult:
     client_states: list[Handle]  # handles of the received clients' new states
     up_floats: int  # floats of one client's upload; on a graph, those that a node sends along one edge
     events: list[str] = field(default_factory=list)  # one line for each dropped upload
-    worked: Worked | None = None  # the nodes' local work; None for methods with a server
+    worked: NodeResults | None = None  # the nodes' local work; None for methods with a server
     metrics: dict[str, float] = field(default_factory=dict)  # computed from the nodes' states
     sums: State | None = None  # name -> weighted sum of uploads that workers added up; None: all uploads are rows

@@ -21,7 +21,7 @@ from raylfl.errors import RaylflError
 from raylfl.parts import Initial, WorkerSetup
 from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.logged import Logged
-from raylfl.runtime.workers.nodes import OPERATIONS, Site, WorkReport
+from raylfl.runtime.workers.nodes import OPERATIONS, OperationContext, WorkReport
 from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult, add_up
 from raylfl.runtime.workers.worker import Worker
 from raylfl.startup import collector
@@ -107,7 +107,7 @@ class Executor(ABC):
         client_states: as in `run`.
         """
 
-    def for_all(self, broadcast: State) -> Handle:
+    def shared_broadcast(self, broadcast: State) -> Handle:
         """A handle of a broadcast that many calls have as an argument."""
         return self.put(broadcast)
 
@@ -224,11 +224,11 @@ class InProcess(Executor):
 
     def run_blocks(self, calls: Sequence[BlockCall]) -> Deferred[list[Any]]:
         assert isinstance(self.algorithm, GraphAlgorithm)
-        site = Site(self.algorithm, self.attempt)
+        context = OperationContext(self.algorithm, self.attempt)
 
         def results() -> list[Any]:
             with private_randomness():
-                found = [OPERATIONS[call.operation](site, call.job, *call.handles) for call in calls]
+                found = [OPERATIONS[call.operation](context, call.job, *call.handles) for call in calls]
             assert [len(result) for result in found] == [call.returns for call in calls]  # Ray divides results by it
             return found
 
@@ -273,7 +273,7 @@ class LocalBackend(InProcess, Backend):
     def _within(self, items: int, measure: Callable[[], T]) -> T:
         """The result of `measure`. Raises RaylflError if it takes longer than `items` times `client_timeout`."""
         try:
-            with time_limit(patience(self.timeout, items)):
+            with time_limit(call_timeout(self.timeout, items)):
                 return measure()
         except TimeoutError as error:
             raise RaylflError(f"evaluation: {error}") from error
@@ -285,7 +285,7 @@ class LocalBackend(InProcess, Backend):
         torch.set_num_threads(self._threads)
 
 
-def patience(timeout: float | None, items: int) -> float | None:
+def call_timeout(timeout: float | None, items: int) -> float | None:
     """The time limit in seconds of a call that measures `items` batches or groups of clients, or None for no limit.
 
     timeout: seconds for one item, None for no limit.

@@ -33,7 +33,7 @@ Run = Callable[[Task, State, Sequence[State]], TaskResult]  # (task, broadcast, 
 
 
 @dataclass(frozen=True)
-class Sending:
+class PublishJob:
     """The numbers of the rows that a block of nodes sends to other blocks.
 
     rows: row numbers of the nodes that work in this round [n]. local: row numbers of these nodes in the result of the
@@ -47,18 +47,18 @@ class Sending:
 
 
 @dataclass(frozen=True)
-class NodeWork:
+class WorkJob:
     """The local work of a block of nodes.
 
     sending: the nodes of the tasks, and the messages that are sent after the work, if any.
     """
 
     tasks: tuple[Task, ...]
-    sending: Sending
+    sending: PublishJob
 
 
 @dataclass(frozen=True)
-class Mix:
+class MixJob:
     """The mixing of a block's rows.
 
     rows: row numbers of the nodes that get new rows [n]. local: row numbers of these nodes in the result of the local
@@ -74,7 +74,7 @@ class Mix:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class ExchangeJob:
     """The mixing of all blocks' messages.
 
     parts: the mixing matrices of the round, with a column for each node's messages.
@@ -124,14 +124,14 @@ class WorkReport(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Site:
+class OperationContext:
     """The algorithm of a run, and the function `run` with which a worker carries out a task."""
 
     algorithm: GraphAlgorithm
     run: Run
 
 
-def work(site: Site, job: NodeWork, broadcast: State, block: State) -> tuple[Any, ...]:
+def work(context: OperationContext, job: WorkJob, broadcast: State, block: State) -> tuple[Any, ...]:
     """Carries out the local work of a block; returns (`WorkReport`, the nodes' rows after it, *pieces).
 
     block: the rows of the block; pieces: the messages to other blocks.
@@ -140,17 +140,17 @@ def work(site: Site, job: NodeWork, broadcast: State, block: State) -> tuple[Any
     for task in job.tasks:
         mine = job.sending.rows[at : at + len(task.clients)]
         at += len(mine)
-        outcomes.append(site.run(task, broadcast, Rows({name: _taken(rows, mine) for name, rows in block.items()})))
+        outcomes.append(context.run(task, broadcast, Rows({name: _taken(rows, mine) for name, rows in block.items()})))
     uploads = _joined([(outcome.uploads, len(outcome.task.clients)) for outcome in outcomes])
     unseen = {name: uploads.pop(name) for name in UNSEEN if name in uploads}
     reports = ClientReports.joined([outcome.reports for outcome in outcomes])
     if not uploads:
         return WorkReport(reports, unseen, 0, ()), {}, *({} for _ in job.sending.needed)
-    sizes, *pieces = publish(site, job.sending, block, uploads)
-    return WorkReport(reports, unseen, site.algorithm.sent_floats(uploads), sizes), uploads, *pieces
+    sizes, *pieces = publish(context, job.sending, block, uploads)
+    return WorkReport(reports, unseen, context.algorithm.sent_floats(uploads), sizes), uploads, *pieces
 
 
-def publish(site: Site, job: Sending, block: State, local: State) -> tuple[Any, ...]:
+def publish(context: OperationContext, job: PublishJob, block: State, local: State) -> tuple[Any, ...]:
     """Computes the messages that other blocks need; returns (the bytes of each piece, *pieces).
 
     block: the rows of the block before the local work; local: the result of the local work; piece: the messages to one
@@ -159,27 +159,27 @@ def publish(site: Site, job: Sending, block: State, local: State) -> tuple[Any, 
     if not job.needed:
         return ((),)
     with one_thread():
-        sent = site.algorithm.messages(*_rows(job.rows, job.local, block, local))
+        sent = context.algorithm.messages(*_rows(job.rows, job.local, block, local))
     pieces = [{name: _taken(rows, some) for name, rows in sent.items()} for some in job.needed]
     return tuple(sum(rows.nbytes for rows in piece.values()) for piece in pieces), *pieces
 
 
-def mix(site: Site, job: Mix, block: State, local: State, *pieces: State) -> tuple[Measure, State]:
+def mix(context: OperationContext, job: MixJob, block: State, local: State, *pieces: State) -> tuple[Measure, State]:
     """Mixes a block's rows; returns (measures, the new rows).
 
     block: the rows before the round; local: the result of the local work; pieces: the messages from each other block.
     """
     if len(job.rows):
         with one_thread():
-            new = _mixed(site.algorithm, job, block, local, pieces)
+            new = _mixed(context.algorithm, job, block, local, pieces)
         if not _all(job.rows, len(block["x"])):
             here = torch.from_numpy(job.rows)
             new = {name: block[name].index_copy(0, here, rows) for name, rows in new.items()}
         block = {**block, **new}
-    return measure(site.algorithm, block, job.optimum), block
+    return measure(context.algorithm, block, job.optimum), block
 
 
-def exchange(site: Site, job: Exchange, *pieces: State) -> tuple[Any, ...]:
+def exchange(context: OperationContext, job: ExchangeJob, *pieces: State) -> tuple[Any, ...]:
     """Mixes the messages of all blocks; returns (None, *the mixed messages of each block).
 
     pieces: the messages of each block.
@@ -187,7 +187,7 @@ def exchange(site: Site, job: Exchange, *pieces: State) -> tuple[Any, ...]:
     sizes, mixed = [len(next(iter(piece.values()))) for piece in pieces], list[State]({} for _ in pieces)
     with one_thread():
         for name in pieces[0]:
-            rows = site.algorithm.matrix(name, job.parts).mixed(
+            rows = context.algorithm.matrix(name, job.parts).mixed(
                 [piece[name] for piece in pieces], sizes, all_cores=True
             )
             for block, own in zip(mixed, rows, strict=True):
@@ -217,7 +217,7 @@ OPERATIONS: dict[str, Callable[..., tuple[Any, ...]]] = {
 }
 
 
-def _mixed(algorithm: GraphAlgorithm, job: Mix, block: State, local: State, pieces: Sequence[State]) -> State:
+def _mixed(algorithm: GraphAlgorithm, job: MixJob, block: State, local: State, pieces: Sequence[State]) -> State:
     rows, before = _rows(job.rows, job.local, block, local)
     if job.parts is None:
         return algorithm.combine(rows, before, pieces[0])

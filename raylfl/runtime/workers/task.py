@@ -11,7 +11,7 @@ import numpy as np
 
 from raylfl.core.algorithm import State
 from raylfl.core.arrays import Floats, Ints
-from raylfl.core.oracle import Way
+from raylfl.core.oracle import GradientMode
 from raylfl.core.partial_sums import SubtreeSums, SumPlan
 from raylfl.core.population import Round
 
@@ -127,7 +127,7 @@ class ClientReports:
     rows: np.ndarray
     errors: dict[int, str] = field(default_factory=dict)
     logged: dict[str, Floats] = field(default_factory=dict)
-    ways: Counter[Way] = field(default_factory=Counter)
+    ways: Counter[GradientMode] = field(default_factory=Counter)
 
     @staticmethod
     def of(clients: Sequence[int], **columns: Any) -> ClientReports:
@@ -157,7 +157,7 @@ class ClientReports:
             for name in names
         }
         errors = {client: error for part in parts for client, error in part.errors.items()}
-        return ClientReports(rows, errors, logged, sum((part.ways for part in parts), Counter[Way]()))
+        return ClientReports(rows, errors, logged, sum((part.ways for part in parts), Counter[GradientMode]()))
 
     def in_order(self, clients: Ints) -> ClientReports:
         """The reports sorted into the order of these clients."""

@@ -19,7 +19,7 @@ from raylfl.core.innermost.steps import InnermostSteps
 from raylfl.core.keyed import keyed_int
 from raylfl.core.local import LocalResult, Observer, run_local
 from raylfl.core.local_optimizer import LocalOptimizer
-from raylfl.core.oracle import LoopOracle, Way, seed_everything
+from raylfl.core.oracle import GradientMode, LoopOracle, seed_everything
 from raylfl.core.reduce import finite_rows, square_norms
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.torch_state import torch_defaults
@@ -212,7 +212,7 @@ class Worker:
             finite=self._finite_rows(result, squares),
         )
         reports.logged = logged if result.drift is None else logged | {LOCAL_DRIFT: result.drift}
-        reports.ways = sum((oracle.ways for oracle in oracles), Counter[Way]())
+        reports.ways = sum((oracle.ways for oracle in oracles), Counter[GradientMode]())
         if squares is not None:
             reports.rows["square"] = squares
         own_rows = {k: v.cpu() for k, v in result.client_state.items()}

@@ -9,17 +9,17 @@ from ray.tune.search import Searcher
 
 from raylfl.tune.journal import Trial
 from raylfl.tune.optuna_search import OptunaSettings
-from raylfl.tune.places import Places
+from raylfl.tune.slots import TrialSlots
 from raylfl.tune.stage_view import StageView
 from raylfl.tune.trial import as_config
 
 
-class Planned(Searcher):
+class PlannedSearcher(Searcher):
     """A searcher that gives planned trials to Ray Tune in their order, each when fewer than the limit are running."""
 
-    def __init__(self, trials: Sequence[Trial], places: Places):
+    def __init__(self, trials: Sequence[Trial], slots: TrialSlots):
         super().__init__()
-        self.waiting, self.places = list(trials), places
+        self.waiting, self.slots = list(trials), slots
 
     @property
     def complete(self) -> bool:
@@ -29,9 +29,9 @@ class Planned(Searcher):
     def suggest(self, trial_id: str) -> Any:
         if self.complete:
             return Searcher.FINISHED
-        if not self.places.free or self.places.promised():
+        if not self.slots.free or self.slots.reserved():
             return None
-        self.places.taken.add(trial_id)
+        self.slots.taken.add(trial_id)
         return as_config(self.next(trial_id))
 
     def next(self, trial_id: str) -> Trial:
@@ -42,7 +42,7 @@ class Planned(Searcher):
         return self.waiting.pop(0)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        self.places.taken.discard(trial_id)
+        self.slots.taken.discard(trial_id)
 
     def save(self, checkpoint_path: str) -> None:
         """Does nothing: the journal holds all planned trials."""
@@ -51,14 +51,14 @@ class Planned(Searcher):
         """Does nothing, see `save`."""
 
 
-class Proposals(Planned):
+class OptunaSearcher(PlannedSearcher):
     """A searcher that gives the settings proposed by Optuna to Ray Tune, one trial per seed.
 
     left: the open trials of an interrupted sweep, which come first.
     """
 
-    def __init__(self, stage: StageView, left: Sequence[Trial], places: Places):
-        super().__init__(left, places)
+    def __init__(self, stage: StageView, left: Sequence[Trial], slots: TrialSlots):
+        super().__init__(left, slots)
         self.stage = stage
         self.settings = OptunaSettings(stage.sweep.space, stage.sweep.draws_from, stage.sweep.plain)
         self._ids: dict[str, Trial] = {}  # by Ray Tune's id

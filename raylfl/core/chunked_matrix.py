@@ -26,7 +26,7 @@ def stacked(pieces: Sequence[Tensor]) -> Tensor:
     return torch.cat(list(pieces))
 
 
-class RowsApart(Tensor):
+class ChunkedMatrix(Tensor):
     """A matrix [R, d] of the rows of several tensors [n_j, d] (`pieces`), without a copy.
 
     The functions `columns`, `select` and `norms` read the pieces. All other operations read a copy of the whole matrix,
@@ -36,14 +36,14 @@ class RowsApart(Tensor):
     pieces: list[Tensor]
 
     @staticmethod
-    def __new__(cls, pieces: Sequence[Tensor], stack: Stack = stacked) -> RowsApart:
+    def __new__(cls, pieces: Sequence[Tensor], stack: Stack = stacked) -> ChunkedMatrix:
         """A matrix of the rows of these pieces, at least one row each.
 
         stack: makes the copy of the whole matrix from the pieces.
         """
         first = pieces[0]
         shape = (sum(map(len, pieces)), *first.shape[1:])
-        out: RowsApart = Tensor._make_wrapper_subclass(cls, shape, dtype=first.dtype, device=first.device)
+        out: ChunkedMatrix = Tensor._make_wrapper_subclass(cls, shape, dtype=first.dtype, device=first.device)
         return out
 
     def __init__(self, pieces: Sequence[Tensor], stack: Stack = stacked):
@@ -68,33 +68,33 @@ class RowsApart(Tensor):
     ) -> Any:
         if func in FACTORIES:
             return func(args[0].pieces[0], *args[1:], **(kwargs or {}))
-        args, kwargs = tree_map(lambda v: v.whole() if isinstance(v, RowsApart) else v, (args, kwargs or {}))
+        args, kwargs = tree_map(lambda v: v.whole() if isinstance(v, ChunkedMatrix) else v, (args, kwargs or {}))
         return func(*args, **kwargs)
 
 
 def columns(rows: Tensor, span: slice) -> Tensor:
-    """The columns `span` of rows [..., d]: a view, or a copy if `rows` is a `RowsApart`."""
-    if isinstance(rows, RowsApart):
+    """The columns `span` of rows [..., d]: a view, or a copy if `rows` is a `ChunkedMatrix`."""
+    if isinstance(rows, ChunkedMatrix):
         return torch.cat([piece[:, span] for piece in rows.pieces])
     return rows[..., span]
 
 
 def select(rows: Tensor, index: Sequence[int]) -> Tensor:
-    """The n rows numbered `index` [n, d]: a copy, or a `RowsApart` of views if `rows` is one."""
-    if not isinstance(rows, RowsApart):
+    """The n rows numbered `index` [n, d]: a copy, or a `ChunkedMatrix` of views if `rows` is one."""
+    if not isinstance(rows, ChunkedMatrix):
         return rows[torch.as_tensor(index, dtype=torch.int64)]
     if not len(index):
         return rows.pieces[0][:0]
     each = [row for piece in rows.pieces for row in piece.split(1)]
-    return RowsApart([each[k] for k in index])
+    return ChunkedMatrix([each[k] for k in index])
 
 
 def norms(rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """The norms |rows[i]| of rows [R, d] -> [R], with the same bits for `RowsApart` as for other tensors.
+    """The norms |rows[i]| of rows [R, d] -> [R], with the same bits for `ChunkedMatrix` as for other tensors.
 
     dtype: the dtype of the computation and the result; None: the dtype of the rows.
     """
-    if not isinstance(rows, RowsApart):
+    if not isinstance(rows, ChunkedMatrix):
         lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=dtype)
         return lengths
     with one_thread():  # a single row would be divided among the threads
@@ -114,16 +114,16 @@ def reordered(pieces: Sequence[Tensor], order: npt.NDArray[np.int64] | None) -> 
     return [rows[k] for k in order]
 
 
-def apart(pieces: Sequence[Tensor], stack: Stack = stacked) -> Tensor:
-    """A matrix of the rows of all pieces: a `RowsApart` if they have LARGE bytes or more, otherwise stack(pieces).
+def as_matrix(pieces: Sequence[Tensor], stack: Stack = stacked) -> Tensor:
+    """A matrix of the rows of all pieces: a `ChunkedMatrix` if they have LARGE bytes or more, otherwise stack(pieces).
 
     Empty pieces are left out. A single piece, and pieces that are not 2-d, are always stacked.
 
-    >>> apart([torch.zeros(1, 3), torch.zeros(2, 3)]).shape
+    >>> as_matrix([torch.zeros(1, 3), torch.zeros(2, 3)]).shape
     torch.Size([3, 3])
     """
     there = [piece for piece in pieces if len(piece)] or list(pieces[:1])
     size = sum(piece.numel() * piece.element_size() for piece in there)
     if len(there) < 2 or there[0].ndim != 2 or size < LARGE:
         return stack(there)
-    return RowsApart(there, stack)
+    return ChunkedMatrix(there, stack)

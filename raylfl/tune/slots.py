@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class Places:
+class TrialSlots:
     """The running trials (`taken`: their Ray Tune ids) and their largest number (`limit`; None: as many as fit).
 
     Paused trials are not in `taken`. Ray Tune's own limit counts them: once as many trials as the limit are paused, no
@@ -14,7 +14,7 @@ class Places:
 
     def __init__(self, limit: int | None = None):
         self.limit, self.taken = limit, set[str]()
-        self.promised: Callable[[], bool] = lambda: False  # whether a paused trial has precedence over new trials
+        self.reserved: Callable[[], bool] = lambda: False  # whether a paused trial has precedence over new trials
 
     @property
     def free(self) -> bool:

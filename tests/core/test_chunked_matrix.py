@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from raylfl.core import elementwise, large, rows_apart
+from raylfl.core import chunked_matrix, elementwise, large
+from raylfl.core.chunked_matrix import ChunkedMatrix, as_matrix, columns, norms, select
 from raylfl.core.client_rows import Table
 from raylfl.core.reduce import tree_sum, weighted_sum
-from raylfl.core.rows_apart import RowsApart, apart, columns, norms, select
 from raylfl.diagnostics.updates import consensus_error, drift
 from raylfl.errors import RaylflError
 from raylfl.solvers.gram import inner_products_f64
@@ -23,7 +23,7 @@ def matrix(width, seed=0):
 
 
 def in_pieces(rows, stack=torch.cat):
-    return RowsApart([rows[:1], rows[1:4], rows[4:]], stack)
+    return ChunkedMatrix([rows[:1], rows[1:4], rows[4:]], stack)
 
 
 def refused(pieces):
@@ -78,20 +78,20 @@ def test_the_whole_matrix_is_made_once():
 
 def test_only_large_matrices_in_several_pieces_stay_apart(monkeypatch):
     row, wide = torch.ones(1, 4), torch.ones(1, 8)
-    monkeypatch.setattr(rows_apart, "LARGE", 32)
-    found = apart([row, row[:0], 2 * row])
-    assert isinstance(found, RowsApart)
+    monkeypatch.setattr(chunked_matrix, "LARGE", 32)
+    found = as_matrix([row, row[:0], 2 * row])
+    assert isinstance(found, ChunkedMatrix)
     assert columns(select(found, [1, 0]), slice(0, 1)).tolist() == [[2.0], [1.0]]
     for pieces in ([wide], [wide, wide[:0]], [row[:, :3], row[:, :3]], [row[:0], row[:0]], [torch.ones(1, 8, 8)] * 2):
-        assert type(apart(pieces)) is torch.Tensor
-        assert torch.equal(apart(pieces), torch.cat(pieces))
+        assert type(as_matrix(pieces)) is torch.Tensor
+        assert torch.equal(as_matrix(pieces), torch.cat(pieces))
 
 
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Every table is a file, all rows are apart, and blocks have a few columns."""
     monkeypatch.setattr(large, "IN_MEMORY", -1)
-    monkeypatch.setattr(rows_apart, "LARGE", 0)
+    monkeypatch.setattr(chunked_matrix, "LARGE", 0)
     monkeypatch.setattr(elementwise, "SPAN", 8)
     monkeypatch.setattr(elementwise, "NARROWEST", 2)
 
@@ -108,7 +108,7 @@ def test_a_table_in_a_file_remembers_what_one_in_memory_does(small_blocks, monke
         rows = torch.from_numpy(generator.standard_normal((5, 9)).astype(np.float32))
         for table, room in ((in_file, -1), (in_memory, 2**30)):
             monkeypatch.setattr(large, "IN_MEMORY", room)
-            table.change(clients, lambda old, new: 0.5 * old + new, RowsApart([rows[:2], rows[2:]]))
+            table.change(clients, lambda old, new: 0.5 * old + new, ChunkedMatrix([rows[:2], rows[2:]]))
     assert in_file.clients == in_memory.clients
     assert torch.equal(in_file.matrix, in_memory.matrix)
     everyone = range(31)
