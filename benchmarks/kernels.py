@@ -60,6 +60,8 @@ Summary: {lesson}
 
 ## The most expensive calls
 
+The operators of one local step. us: microseconds; share: of the time within all calls of the step.
+
 {calls}
 """
 
