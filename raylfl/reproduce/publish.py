@@ -50,11 +50,17 @@ def publish(
         folder = results / name
         if experiment.stands_alone and not rows and not read(folder):
             raise BadConfig(f"{target}: no finished runs; `raylfl reproduce {name}` makes them")
-        findings = None if experiment.stands_alone else experiment.run(_finished_runs(name, experiment))
+        images = None if experiment.stands_alone else _images(runs)
+        findings = None if experiment.stands_alone else experiment.run(_finished_runs(name, experiment, images))
         changed = add(folder, rows)
         if findings is None:
             findings = experiment.from_ledger(folder)
-        write(folder, findings, findings.notes, DPI)
+        notes = (
+            [f"the images are those of {Path(images).name}, in place of the experiment's own data set"]
+            if images
+            else []
+        )
+        write(folder, findings, [*findings.notes, *notes], DPI)
         tell(f"{name}  {changed} rows new or changed, {len(rows)} runs checked")
     for page in write_pages(results, docs):
         tell(f"written  {page}")
@@ -85,11 +91,26 @@ def _runs(name: str, experiment: PaperResult) -> Path:
     return place(experiment.shares or name, experiment, "paper")
 
 
-def _finished_runs(name: str, experiment: PaperResult) -> FinishedRuns:
+def _finished_runs(name: str, experiment: PaperResult, images: str | None) -> FinishedRuns:
+    """The finished runs of an experiment; images: from `_images`."""
     scale = "paper" if experiment.scales else "smoke"  # experiments without scales are always run in full
-    cache = FinishedRuns(place(name, experiment, scale), scale, runs=_runs(name, experiment))
+    data = ["data=image_folder", f"data.init_args.path={images}"] if images else []
+    cache = FinishedRuns(place(name, experiment, scale), scale, data, runs=_runs(name, experiment))
     cache.in_part = bool(experiment.choices)
     return cache
+
+
+def _images(runs: Sequence[RunRecord]) -> str | None:
+    """The path of the images that these runs have in place of the experiment's own data set; None if they have none.
+
+    Raises BadConfig if the runs differ in it.
+    """
+    data = [run.config["data"] for run in runs]
+    found = {own["init_args"]["path"] if own["name"] == "image_folder" else None for own in data}
+    if len(found) > 1:
+        told = ", ".join(sorted(path or "the experiment's own data set" for path in found))
+        raise BadConfig(f"the runs have different data: {told}; keep those of one data set in the folder of runs")
+    return found.pop() if found else None
 
 
 def _cells(experiment: PaperResult, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, dict[str, Any]]]:
@@ -113,7 +134,6 @@ def _command(name: str, experiment: PaperResult, cell: dict[str, Any], run: RunR
     words = ["raylfl reproduce", name, *(["--scale paper"] if experiment.scales else [])]
     values = cell | {"seed": run.config["seed"]}
     words += [f"--only {key}={plain(values[key])}" for key in experiment.choices if key in values]
-    data = run.config["data"]
-    if data["name"] == "image_folder":  # in place of the experiment's own data set
-        words += ["data=image_folder", f"data.init_args.path={Path(data['init_args']['path']).name}"]
+    if images := _images([run]):
+        words += ["data=image_folder", f"data.init_args.path={Path(images).name}"]
     return " ".join(words)

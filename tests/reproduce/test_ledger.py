@@ -8,17 +8,18 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from raylfl.cli import main
 from raylfl.errors import BadConfig, DataMissing
 from raylfl.report.render import to_markdown
-from raylfl.report.runs import load_run
+from raylfl.report.runs import RunRecord, load_run
 from raylfl.reproduce import ledger, sfl_ledger, sfl_logs
 from raylfl.reproduce.base import EXPERIMENTS, find
 from raylfl.reproduce.gallery import pages
 from raylfl.reproduce.ledger import Row
-from raylfl.reproduce.publish import FinishedRuns, publish
+from raylfl.reproduce.publish import FinishedRuns, _finished_runs, _images, publish
 from raylfl.reproduce.run_cache import ORIGIN, RunCache
 from raylfl.reproduce.setting import setting
 
@@ -233,6 +234,27 @@ def test_only_an_experiment_whose_cells_can_be_chosen_is_published_in_part(run, 
     assert [one.path for one in group.runs] == [run.path]
     with pytest.raises(BadConfig, match="runs are missing"):
         cache.groups([TOY.with_("later", {"rounds": 5})])
+
+
+def on(path, number=0):
+    """A run on a folder of images, or on another data set if path is None."""
+    data = {"name": "image_folder", "init_args": {"path": path}} if path else {"name": "cifar10", "init_args": {}}
+    return RunRecord(Path(f"run-{number}"), {"data": data, "seed": 0}, np.zeros(0), {}, {})
+
+
+def test_runs_on_other_images_are_looked_for_with_these_images(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path))
+    assert _images([on("a.tgz"), on("a.tgz")]) == "a.tgz"
+    assert _images([on(None)]) is None
+    assert _images([]) is None
+    with pytest.raises(BadConfig, match=r"different data: a\.tgz, the experiment's own data set"):
+        _images([on("a.tgz"), on(None)])
+    experiment = find("audit/fednova-cifar")
+    base = setting("x", ["reproduce/audit_network", "data/cifar10"])
+    for images, name in (("a.tgz", "image_folder"), (None, "cifar10")):
+        data = _finished_runs("audit/fednova-cifar", experiment, images)._job(base, 0).config["data"]
+        assert data["name"] == name
+        assert data["init_args"].get("path") == images
 
 
 def test_a_run_is_published_to_the_experiment_that_it_belongs_to(run, tmp_path):
