@@ -156,7 +156,9 @@ def test_an_audit_judges_the_claims_whose_lines_are_chosen(tmp_path):
     cache.only = choice(["method=scaffold,scaffold-momentum-0.9", "seed=1"], find(name).choices, name)
     findings = find(name).run(cache)
     assert [row["method"] for row in findings.tables[0].rows] == ["SCAFFOLD", "SCAFFOLD, momentum 0.9"]
-    assert [claim.text for claim in findings.claims] == ["momentum of the raw gradient costs more than 10 points"]
+    assert [claim.text for claim in findings.claims] == [
+        "a momentum of 0.9 in the local steps costs more than 10 points"
+    ]
 
 
 @pytest.mark.parametrize("word", ["task=mnst-*", "lr=7", "seed=7"])
