@@ -160,8 +160,14 @@ def resume(
     run_dir = RunDirectory(folder).open()
     try:
         experiment = checked(config)
+        done = len(run_dir.metrics())
         run_dir.write_config(config.resolved)
-        return _carry_out(experiment, run_dir, True, watch, callbacks)
+        try:
+            return _carry_out(experiment, run_dir, True, watch, callbacks)
+        except BadConfig:
+            if len(run_dir.metrics()) <= done:  # otherwise a resume without overrides would be refused as well
+                run_dir.write_config(before.resolved)
+            raise
     finally:
         run_dir.close()
 
@@ -274,7 +280,7 @@ Rounds = Generator[Progress, str | None, None]  # sending a reason to the genera
 
 @contextmanager
 def _with_resume_hint(run_dir: RunDirectory) -> Iterator[None]:
-    """A context that adds the command for resuming the run to errors that do not contain it."""
+    """A context that adds the command for resuming the run to errors that do not contain it, if the run is kept."""
     from raylfl.runtime.records.record_file import Displaced
     from raylfl.runtime.session import Interrupted
 
@@ -283,7 +289,8 @@ def _with_resume_hint(run_dir: RunDirectory) -> Iterator[None]:
     except (Interrupted, Displaced):
         raise
     except (Exception, KeyboardInterrupt) as error:
-        error.add_note(f"raylfl resume {run_dir.address} continues it")
+        if run_dir.path.is_dir():
+            error.add_note(f"raylfl resume {run_dir.address} continues it")
         raise
 
 
@@ -291,7 +298,8 @@ def rounds_of(experiment: Experiment, run_dir: RunDirectory, again: bool, paced:
     """Yields the progress of a run after each round; between rounds, torch's global state is as the caller set it.
 
     Sending a reason to the generator ends the run early. again: whether the run is resumed. paced: whether each
-    progress has the parameters, and the next round starts only when it is requested.
+    progress has the parameters, and the next round starts only when it is requested. If BadConfig is raised before the
+    first round of a new run (the cluster lacks resources, or a node the data), the run directory is deleted.
     """
     local, reason = experiment.config.runtime.backend == "local", None
     rows: Any
@@ -310,6 +318,10 @@ def rounds_of(experiment: Experiment, run_dir: RunDirectory, again: bool, paced:
                     metrics, messages, params = rows.send(reason)
             except StopIteration:
                 return
+            except BadConfig:
+                if not (again or run_dir.metrics()):
+                    run_dir.delete()
+                raise
             reason = yield Progress(experiment, run_dir.path, metrics, messages, params)
 
 

@@ -16,6 +16,7 @@ import pytest
 import raylfl
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.errors import BadConfig, RaylflError
+from raylfl.runtime import inprocess
 from raylfl.runtime.records import run_dir
 from raylfl.runtime.records.files import atomic_write
 from raylfl.runtime.records.lines import metrics_line, read_rows
@@ -146,6 +147,54 @@ def test_the_locks_are_given_back_even_if_the_watcher_raises(runs, tmp_path):
         raylfl.run(TINY, [*runs, "logging.id=it"], fail)
     assert "continues it" in caught.value.__notes__[0]
     assert len(raylfl.resume(tmp_path / "runs" / "tiny" / "it").metrics) == TINY["rounds"]
+
+
+def refused(*args, **options):
+    """A generator of rounds that the cluster refuses to start."""
+    raise BadConfig("the cluster lacks resources")
+    yield
+
+
+@pytest.mark.parametrize("place", ["{}/runs", "file://{}/far"])
+@pytest.mark.parametrize("start", [raylfl.run, lambda *args: next(raylfl.stream(*args))], ids=["run", "stream"])
+def test_a_run_that_is_refused_before_its_first_round_leaves_nothing_and_offers_no_resume(
+    tmp_path, monkeypatch, place, start
+):
+    monkeypatch.setenv("RAYLFL_STAGING", str(tmp_path / "staging"))
+    monkeypatch.setattr(inprocess, "rows", refused)
+    overrides = [f"logging.dir={place.format(tmp_path)}", "logging.report=false", "logging.id=it"]
+    with pytest.raises(BadConfig, match="lacks resources") as caught:
+        start(TINY, overrides)
+    assert not getattr(caught.value, "__notes__", [])
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    monkeypatch.undo()
+    monkeypatch.setenv("RAYLFL_STAGING", str(tmp_path / "staging"))
+    assert len(raylfl.run(TINY, overrides).metrics) == TINY["rounds"]
+
+
+def test_a_run_whose_mistake_shows_after_a_round_is_kept(runs, tmp_path, monkeypatch):
+    carry_out = inprocess.rows
+
+    def one_round(*args, **options):
+        yield next(carry_out(*args, **options))
+        raise BadConfig("training_step returned no loss")
+
+    monkeypatch.setattr(inprocess, "rows", one_round)
+    with pytest.raises(BadConfig) as caught:
+        raylfl.run(TINY, [*runs, "logging.id=it"])
+    assert "continues it" in caught.value.__notes__[0]
+    assert (tmp_path / "runs" / "tiny" / "it" / "metrics.jsonl").exists()
+
+
+def test_settings_with_which_a_resume_is_refused_are_not_saved(finished, monkeypatch):
+    before = (finished / "config.yaml").read_text()
+    with monkeypatch.context() as patch:
+        patch.setattr(inprocess, "rows", refused)
+        with pytest.raises(BadConfig, match="lacks resources") as caught:
+            raylfl.resume(finished, ["rounds=4", "runtime.workers=99"])
+    assert caught.value.__notes__ == [f"raylfl resume {finished} continues it"]
+    assert (finished / "config.yaml").read_text() == before
+    assert len(raylfl.resume(finished, ["rounds=4"]).metrics) == 4
 
 
 def test_an_existing_id_is_refused_with_the_command_to_resume(runs):

@@ -131,6 +131,13 @@ class Mirror:
             if owner is not None and owner.token == self.token:
                 self.storage.write(OWNER, Owner(self.token, held=False, command=owner.command).encoded())
 
+    def delete(self) -> None:
+        """Releases the ownership and deletes the files at the URL, if this folder owns it and the storage answers."""
+        self.release()
+        with suppress(StorageError, BadConfig, Displaced):
+            self._check_owner()
+            clear(self.url)
+
     def _beat(self, mine: Owner) -> None:
         while not self._over.wait(BEAT_SECONDS):
             with suppress(StorageError, BadConfig):  # a push says what is wrong

@@ -173,6 +173,13 @@ class RunDirectory:
                 os.close(self._place)
                 self._place = None
 
+    def delete(self) -> None:
+        """Deletes the directory, and its copy at the run's URL; `close` must still be called."""
+        with suppress(OSError):
+            discard(self.path)
+        if self.mirror is not None:
+            self.mirror.delete()
+
     def check(self) -> None:
         """Raises Displaced if another process has moved, deleted or changed the directory or an open record file.
 
