@@ -113,18 +113,30 @@ def _gpus() -> Iterator[Finding]:
 
 
 def _ray() -> Iterator[Finding]:
-    from raylfl.runtime.ray.connection import address_of, listens, ray_folder, store_bytes
+    from raylfl.runtime.ray.connection import address_of, ray_folder, store_bytes
 
     if (address := address_of(RuntimeConfig())) is not None:
-        answers = listens(address)
-        text = f"runs join the cluster at {address}" + ("" if answers else ", where nothing listens")
-        remedy = "" if answers else "unset RAY_ADDRESS, or start that cluster"
-        yield Finding("ok" if answers else "missing", "ray cluster", text, remedy)
+        yield _cluster(address)
         return
     size, notes = store_bytes(RuntimeConfig())
     yield Finding("ok", "ray cluster", f"each run starts its own; up to {size / GIB:.1f} GiB of objects in memory")
     for note in [*notes, *ray_folder()[1]]:
         yield Finding("note", "ray cluster", note)
+
+
+def _cluster(address: str) -> Finding:
+    """Joins the cluster in RAY_ADDRESS as a run does, because only then does it check token and versions."""
+    from raylfl.runtime.ray.connection import joined
+    from raylfl.runtime.ray.resources import nodes_of_cluster
+
+    try:
+        with joined(RuntimeConfig(), address):
+            nodes = nodes_of_cluster()
+    except BadConfig as error:
+        return Finding("missing", "ray cluster", str(error), "unset RAY_ADDRESS, and each run starts its own Ray")
+    cpus, gpus = (sum(node.get(key, 0.0) for node in nodes) for key in ("CPU", "GPU"))
+    have = f"{len(nodes)} node{'s' * (len(nodes) != 1)} with {cpus:g} CPUs and {gpus:g} GPUs"
+    return Finding("ok", "ray cluster", f"runs join {address}: {have}")
 
 
 def _wandb() -> Iterator[Finding]:

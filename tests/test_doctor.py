@@ -82,7 +82,7 @@ def test_a_cluster_that_does_not_answer_and_a_place_that_cannot_be_written_are_m
     monkeypatch.setenv("RAYLFL_RUNS", "/proc/runs")
     code, lines = examine()
     assert code == 1
-    assert "where nothing listens: unset RAY_ADDRESS" in line_of(lines, "missing", "127.0.0.1:1")
+    assert "(nothing listens at this address): unset RAY_ADDRESS" in line_of(lines, "missing", "127.0.0.1:1")
     assert line_of(lines, "missing", "/proc/runs").startswith("missing  runs         /proc/runs cannot be written (")
 
 

@@ -287,19 +287,40 @@ def test_a_plug_in_of_a_folder_is_run_compared_killed_resumed_reported_and_swept
         assert [row["state"] for row in csv.DictReader(file)] == ["finished"]
 
 
-def attach(environment, **variables):
-    """(exit code, stderr) of a run that joins the cluster by its address, from a process of our own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "raylfl", "run", "digits", "rounds=1", "runtime.workers=1"],
-        cwd=ROOT, env={**environment, **variables}, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    return done.returncode, done.stderr
-
-
-def test_another_token_is_named_as_the_reason(cluster):
+@pytest.fixture
+def attached(cluster):
+    """`attached(*arguments, **variables)`: (exit code, stdout, stderr) of `raylfl` in a process outside the cluster."""
     address = re.search(r"--address='([^']+)'", (Path(cluster["RAY_TMPDIR"]) / "head.log").read_text())[1]
-    code, err = attach(cluster, RAY_ADDRESS=address, RAY_AUTH_TOKEN=secrets.token_hex(16))
-    assert code == 2
-    said = [line for line in err.splitlines() if line.startswith("raylfl: ")]
+
+    def call(*arguments, **variables):
+        done = subprocess.run(
+            [sys.executable, "-m", "raylfl", *arguments],
+            cwd=ROOT, env={**cluster, "RAY_ADDRESS": address, **variables}, capture_output=True, text=True,
+            check=False, timeout=300,
+        )  # fmt: skip
+        return done.returncode, done.stdout, done.stderr
+
+    call.address = address
+    return call
+
+
+@pytest.mark.parametrize("command", [["run", "digits", "rounds=1", "runtime.workers=1"], ["doctor"]])
+def test_another_token_is_named_as_the_reason(attached, command):
+    code, out, err = attached(*command, RAY_AUTH_TOKEN=secrets.token_hex(16))
+    assert code == (2 if command[0] == "run" else 1)
+    (said,) = [line for line in (out + err).splitlines() if line.startswith(("raylfl: RAY", "missing  ray cluster"))]
     refused = "the Ray cluster there refuses this token (InvalidAuthToken): set RAY_AUTH_TOKEN"
-    assert said[0].startswith(f"raylfl: RAY_ADDRESS={address}: {refused}")
+    assert f"RAY_ADDRESS={attached.address}: {refused}" in said
+
+
+def test_doctor_counts_the_nodes_of_a_cluster_that_runs_can_join(attached):
+    code, out, _ = attached("doctor")
+    assert code == 0
+    assert f"runs join {attached.address}: 1 node with 2 CPUs" in out
+
+
+def test_a_cluster_without_room_refuses_a_run_and_leaves_no_directory(attached, cluster):
+    code, _, err = attached("run", "digits", "runtime.workers=3", "runtime.cpus_per_worker=1", "name=crowd")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "needs 3 x 1 CPUs = 3, but the cluster has 2 CPUs: at most 2 workers fit" in err
+    assert not list((Path(cluster["RAYLFL_RUNS"]) / "crowd").iterdir())
