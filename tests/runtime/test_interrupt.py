@@ -18,7 +18,7 @@ from raylfl.errors import RaylflError
 from raylfl.runtime.ray import cluster as ray_cluster
 from raylfl.runtime.ray import remote
 from raylfl.runtime.ray.remote import RemoteRun
-from tests.runtime.faults import alive, family, finished, outcome, wait_until
+from tests.runtime.faults import actors, alive, family, finished, outcome, wait_until
 from tests.runtime.tiny import TINY
 
 LONG = {**TINY, "rounds": 100_000, "eval": {"every": 0, "inconsistency": False}, "checkpoint": {"every": 0}}
@@ -204,6 +204,24 @@ def test_a_run_on_ray_killed_resumed_and_stopped_during_rounds_continues_each_ti
     stop(process)
     err = check_that_it_ends(process, processes, gate)
     check_that_it_resumes(folder, err)
+
+
+def test_a_lost_worker_is_one_line_without_rays_own_messages(command, config, tmp_path):
+    gate, folder = tmp_path / "gate", tmp_path / "runs" / "tiny" / "it"
+    gate.mkdir()
+    content = yaml.safe_load(config.read_text())
+    content["model"] = {"class_path": "tests.runtime.tiny.Gated", "init_args": {"folder": str(gate)}}
+    config.write_text(yaml.safe_dump(content))
+    process = command("run", str(config), *RAY, "runtime.workers=1")
+    in_mid_round(process, folder, gate)
+    (worker,) = actors("WorkerActor", process.pid)
+    worker.kill()
+    (gate / "closed").unlink()
+    wait_for_rounds(process, folder, rounds_of(folder) + 3)
+    process.terminate()
+    _, out, err = finished(process)
+    assert (out + err).count("was lost") == 1
+    assert "raylet" not in out + err
 
 
 def in_mid_round(process, folder, gate):
