@@ -30,6 +30,7 @@ from raylfl.runtime.records.lines import lines
 from raylfl.runtime.records.mirror import Mirror, at_hand, begin, clear, mirror_of
 from raylfl.tune.journal import FAILED, Journal
 from raylfl.tune.measured import require_measured
+from raylfl.tune.nodes import check_nodes
 from raylfl.tune.optuna_search import require_optuna
 from raylfl.tune.resources import Bundle, bundles, capacity, choose_workers
 from raylfl.tune.schema import LATER
@@ -116,7 +117,20 @@ def tried(spec: Sweep) -> Experiment:
         require_optuna()
     experiment = checked(check_settings(spec, spec.points()))
     require_measured(spec.score.metric, experiment)
+    refuse_data_on_nodes(experiment)
     return experiment
+
+
+def refuse_data_on_nodes(experiment: Experiment) -> None:
+    """Raises BadConfig if the data of clients are on named nodes, where a sweep cannot place the workers of trials."""
+    config, nodes = experiment.config, experiment.setup.nodes
+    if nodes is not None and config.runtime.backend == "ray":
+        data = config.resolved["data"]
+        key, value = next((key, data[key]) for key in ("name", "class_path") if data.get(key) is not None)
+        raise BadConfig(
+            f"data.{key}={value}: the clients' data are on nodes {', '.join(sorted(set(nodes)))}, and a sweep cannot "
+            "place trials there: use raylfl run with one setting after the other, or data that every node can read"
+        )
 
 
 def new_folder(spec: Sweep) -> Path:
@@ -157,6 +171,7 @@ def carry_out(spec: Sweep, experiment: Experiment, folder: Path | None, say: Say
         cluster.ready()
         nodes = nodes_of_cluster()
         trial = bundles(runtime, choose_workers(runtime, clients, spec.options.concurrent, nodes))
+        check_nodes(spec, trial)
         folder = folder or new_folder(spec)
         with locked(folder), mirrored(folder, say) as mirror, ended_by_signals():
             journal = Journal(folder)

@@ -234,8 +234,7 @@ def make_backend(experiment: Experiment, run_dir: RunDirectory, workers: int) ->
     from raylfl.runtime.ray.backend import RayBackend
     from raylfl.runtime.ray.stored import StoredExperiment
 
-    if experiment.setup.nodes is not None:
-        raise BadConfig("a sweep cannot place trials on the nodes that hold the clients' data: use raylfl run")
+    assert experiment.setup.nodes is None  # refused before the first trial
     actors = start_workers(experiment.config.runtime, [None] * workers)
     return RayBackend(experiment, StoredExperiment.put(experiment, workers), actors, run_dir.log)
 

@@ -7,8 +7,24 @@ import time
 from glob import glob
 from pathlib import Path
 
-from tests.runtime.modules import Quadratic
+from raylfl.errors import DataMissing
+from tests.runtime.modules import Quadratic, Quadratics
 from tests.runtime.tiny import Net
+
+
+class OnNode(Quadratics):
+    """Data that only the node with this staging folder can read."""
+
+    def __init__(self, name: str):
+        super().__init__()
+        if not os.environ.get("RAYLFL_STAGING", "").endswith(f"/{name}"):
+            raise DataMissing(f"data.init_args.name={name}: no such folder")
+
+
+class Named(Quadratics):
+    """Data whose clients are on the nodes `red` and `blue`."""
+
+    client_nodes = ("red", "blue") * 3
 
 
 class Held(Quadratic):

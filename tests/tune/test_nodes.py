@@ -11,6 +11,7 @@ import torch
 
 import raylfl
 from raylfl.config.groups.records import LoggingConfig
+from raylfl.errors import BadConfig
 from raylfl.reproduce.run_cache import RunCache
 from raylfl.reproduce.setting import setting
 from raylfl.runtime.records.views import here
@@ -75,6 +76,13 @@ def test_trials_of_two_workers_take_a_node_each_and_lie_together_at_the_url(node
     again = resume(f"{nodes.url}/{result.folder.name}", say=said.append)
     assert [str(group.score) for group in again.settings] == [str(group.score) for group in result.settings]
     assert (again.folder / "trials.csv").read_text() == table
+
+
+def test_data_that_another_node_lacks_are_refused_before_the_first_trial(nodes, tmp_path):
+    data = {"class_path": "tests.tune.modules.OnNode", "init_args": {"name": "one"}}
+    with pytest.raises(BadConfig, match=r"^a trial on node \S+ \([\d.]+\) could not start: data.init_args.name=one: "):
+        carry_out(tmp_path, f"{nodes.url}/refused", data=data)
+    assert not (nodes.home / "far" / "refused").exists()
 
 
 def test_runs_of_a_reproduction_spread_over_the_nodes(nodes, monkeypatch):

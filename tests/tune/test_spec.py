@@ -217,6 +217,13 @@ def test_a_resumed_sweep_may_change_resources_and_retries_only(tmp_path):
         resume(tmp_path / "elsewhere")
 
 
+def test_data_on_named_nodes_are_refused_before_anything_starts(tmp_path):
+    spec = sweep_of(tmp_path, data={"class_path": "tests.tune.modules.Named"}, runtime={"backend": "ray"})
+    words = r"^data.class_path=tests.tune.modules.Named: the clients' data are on nodes blue, red, .* use raylfl run "
+    with pytest.raises(BadConfig, match=words):
+        tried(spec)
+
+
 @pytest.mark.slow
 def test_reading_a_sweep_starts_no_ray():
     code = (
