@@ -21,13 +21,18 @@ head="${nodes[0]}"
 port=$((20000 + SLURM_JOB_ID % 10000))                         # different for two jobs on one node
 export RAY_ADDRESS="$head:$port"
 
-srun --nodes=1 --ntasks=1 -w "$head" \
+step=(srun --nodes=1 --ntasks=1 --cpus-per-task="$SLURM_CPUS_PER_TASK")    # a step has one CPU unless told otherwise
+"${step[@]}" -w "$head" \
     ray start --head --port="$port" --num-cpus="$SLURM_CPUS_PER_TASK" --include-dashboard=false --block &
-for node in "${nodes[@]:1}"; do
-    srun --nodes=1 --ntasks=1 -w "$node" \
-        ray start --address="$RAY_ADDRESS" --num-cpus="$SLURM_CPUS_PER_TASK" --block &
-done
 for _ in $(seq 60); do ray status > /dev/null 2>&1 && break; sleep 2; done
+for node in "${nodes[@]:1}"; do                                # after the head: they give up after some seconds
+    "${step[@]}" -w "$node" ray start --address="$RAY_ADDRESS" --num-cpus="$SLURM_CPUS_PER_TASK" --block &
+done
+all_there="import ray, sys, time
+ray.init(log_to_driver=False, logging_level='error')
+while sum(node['Alive'] for node in ray.nodes()) < int(sys.argv[1]): time.sleep(1)"
+timeout 120 python -c "$all_there" "${#nodes[@]}" ||      # a run counts the CPUs once, at its start
+    echo "some of the ${#nodes[@]} nodes have not joined the cluster within two minutes" >&2
 
 python jobs/run.py "$@" &
 run=$!

@@ -57,6 +57,43 @@ def test_a_mistake_ends_a_job_with_code_2_and_one_line(script, arguments, words,
     assert not (tmp_path / "runs").exists()
 
 
+STUBS = {  # commands of a Slurm node; `ray start` blocks, and fails on a second node before the head is up
+    "scontrol": "printf 'one\\ntwo\\n'",
+    "srun": 'echo "srun $*" >> "$LOG"; while [[ $1 == -* ]]; do [[ $1 == -w ]] && shift; shift; done; exec "$@"',
+    "ray": """case "$*" in
+        start*--head*) sleep 1; touch "$UP"; echo "head" >> "$LOG"; exec sleep 60;;
+        start*) [ -e "$UP" ] || exit 1; echo "second node" >> "$LOG"; touch "$UP.2"; exec sleep 60;;
+        status) [ -e "$UP" ];;
+    esac""",
+    "python": """if [ "$1" = -c ]; then
+        for _ in $(seq 100); do [ -e "$UP.$3" ] && break; sleep 0.1; done
+        echo "$3 nodes are there" >> "$LOG"
+    else echo "$*" >> "$LOG"; exit 3; fi""",
+}
+
+
+def test_the_slurm_job_starts_its_run_when_all_nodes_have_joined_with_all_their_cpus(tmp_path):
+    for name, text in STUBS.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("t")
+    job = {"SLURM_SUBMIT_DIR": ".", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "16"}
+    places = {"LOG": tmp_path / "log", "UP": tmp_path / "up", "HOME": tmp_path}
+    done = subprocess.run(
+        ["bash", ROOT / "jobs" / "slurm.sh", "digits", "rounds=5"],
+        env={**job, **{k: str(v) for k, v in places.items()}, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    steps = [line for line in (tmp_path / "log").read_text().splitlines() if not line.startswith("srun")]
+    assert steps == ["head", "second node", "2 nodes are there", "jobs/run.py digits rounds=5"]
+    asked = [line for line in (tmp_path / "log").read_text().splitlines() if line.startswith("srun")]
+    assert [line.split(" ray ")[0] for line in asked] == [
+        f"srun --nodes=1 --ntasks=1 --cpus-per-task=16 -w {node}" for node in ("one", "two")
+    ]
+    assert (done.returncode, done.stderr) == (3, "")  # that of the run
+
+
 @pytest.mark.parametrize("package", ["torch", "omegaconf"])
 def test_a_job_whose_python_lacks_a_package_says_which_python_and_the_remedy(tmp_path, package):
     stub = tmp_path / "site"
