@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import re
 import time
 
 import pytest
+import yaml
 
 from raylfl.runtime.records import run_dir
 from raylfl.runtime.records.run_dir import RunDirectory
-from tests.runtime.faults import carry_out, checkpoints, log_of, outcome
+from tests.runtime.faults import carry_out, checkpoints, finished, log_of, outcome
 from tests.runtime.tiny import FOCUS, TINY
 from tests.shares import one_in
 
@@ -37,6 +39,20 @@ def test_memory_that_runs_out_costs_no_checkpoint(tmp_path, clean, forked, phase
     carry_out(FOCUS, tmp_path / "run", resume=True)
     assert "damaged" not in log_of(tmp_path / "run")
     assert outcome(tmp_path / "run") == clean
+
+
+def test_workers_without_memory_end_a_run_on_ray_with_one_message(tmp_path, command, monkeypatch):
+    """Ray takes any use of memory for too much, and ends the actors as often as they start."""
+    monkeypatch.setenv("RAY_memory_usage_threshold", "0.001")
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump({**TINY, "logging": {"report": False, "dir": str(tmp_path / "runs")}}))
+    ray = ["runtime.backend=ray", "runtime.cpus_per_worker=0.5", "runtime.object_store_mb=80"]
+    code, out, err = finished(command("run", str(path), *ray, "runtime.workers=1"))
+    said = [line for line in err.splitlines() if "was lost (" not in line]
+    assert code == 1
+    assert re.match(r"raylfl: .*memory was almost full; a lower runtime.workers needs less", said[0])
+    assert re.match(r"raylfl: raylfl resume \S+ continues it$", said[1])
+    assert not said[2:] + out.splitlines()
 
 
 class Backwards(datetime.datetime):

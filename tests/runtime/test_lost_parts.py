@@ -176,7 +176,9 @@ def test_a_lost_node_costs_nothing_but_time_and_a_new_one_is_used(cluster, nodes
     assert crossed == pytest.approx([(1 + 6 / 2 + 1 / 2) * 4 * struck.params.numel()] * 2, rel=0.002)
     assert len(nodes) == before + 1
     assert not (seen / "slow").exists()
-    assert re.search(r"client \d after round \d+ was lost with its node: starting again", log_of(struck.run_dir))
+    log = log_of(struck.run_dir)
+    assert re.search(r"worker \d on node \S+ \([\d.]+\) was lost \(its process ended", log)
+    assert re.search(r"client \d after round \d+ was lost with its node: starting again", log)
 
 
 def test_clients_work_on_the_node_that_has_their_data(nodes, runs, tmp_path):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from ray.exceptions import ActorUnavailableError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError
 
 from raylfl.core.assignment import Assignment
 from raylfl.errors import RaylflError
@@ -55,6 +55,34 @@ def test_deaths_between_answers_that_ray_restarts_the_worker_are_counted(pool):
 def test_a_slow_worker_delays_no_other(pool, monkeypatch):
     monkeypatch.setattr(worker_pool, "UNAVAILABLE_SECONDS", 3600.0)
     assert pool(Handle(RESTARTING), Handle(None)).available() == [1]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ActorDiedError(), "its process ended"),
+        (ActorUnavailableError(DIED, None), "its process ended or cannot be reached"),
+        (OutOfMemoryError("ID: 7e11"), "Ray ended its process, as its node's memory was almost full; a lower runtime."),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_lost_call_gives_the_reason_and_the_node_of_several(monkeypatch, error, reason, count):
+    def answer(value):
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    nodes = [
+        {"NodeID": node, "NodeManagerHostname": f"gpu{node}", "NodeManagerAddress": "10.0.0.1"} for node in "AB"[:count]
+    ]
+    ray = SimpleNamespace(wait=lambda references, **options: (references, []), get=answer, nodes=lambda: nodes)
+    monkeypatch.setattr(worker_pool, "ray", ray)
+    said: list[str] = []
+    pool = WorkerPool([Handle("A", "A")], StoredExperiment(None), said.append, lambda: True, TrafficCounter())
+    (lost,) = pool.results([CallInFlight(WorkerCall("run", ()), 0, 0, [error])])
+    where = " on node gpuA (10.0.0.1)" if count > 1 else ""
+    assert lost.reason.startswith(f"the worker{where} was lost: {reason}")
+    assert [line.startswith(f"worker 0{where} was lost ({reason}") for line in said] == [True]
 
 
 # -- client states on the nodes of their workers -----------------------------------------------------------------------

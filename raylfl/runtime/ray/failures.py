@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import re
 
-from ray.exceptions import ActorUnavailableError, ObjectLostError, RayActorError, RaySystemError, RayTaskError
+from ray.exceptions import (
+    ActorUnavailableError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RaySystemError,
+    RayTaskError,
+)
 
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.extras import missing_package
+
+ACTOR_LOST = (RayActorError, OutOfMemoryError)  # the errors of a call if the actor's process ended or does not answer
 
 
 def loss_behind(error: Exception) -> Exception:
@@ -19,11 +28,19 @@ def loss_behind(error: Exception) -> Exception:
     cause = error
     while isinstance(inner := getattr(cause, "cause", None), Exception):
         cause = inner
-    if not isinstance(cause, (RayActorError, ObjectLostError)):
+    if not isinstance(cause, (*ACTOR_LOST, ObjectLostError)):
         raise cause from None
     if getattr(cause, "actor_init_failed", False):
         raise RaylflError(f"the server actor could not start: {reason_of_start(cause)}") from error
     return cause
+
+
+def reason_of_loss(error: Exception) -> str:
+    """The reason, for the user, why a call of an actor was lost; Ray's own message has ids and internal names."""
+    if isinstance(error, OutOfMemoryError):
+        return "Ray ended its process, as its node's memory was almost full; a lower runtime.workers needs less"
+    unreachable = isinstance(error, ActorUnavailableError)
+    return "its process ended or cannot be reached" if unreachable else "its process ended"
 
 
 def is_restarting(error: RayActorError) -> bool:

@@ -12,7 +12,7 @@ from raylfl.errors import RaylflError
 from raylfl.parts import Experiment
 from raylfl.runtime.ray.actor_group import ActorGroup
 from raylfl.runtime.ray.cluster import Cluster, RayLost, cluster_for
-from raylfl.runtime.ray.failures import loss_behind
+from raylfl.runtime.ray.failures import ACTOR_LOST, loss_behind, reason_of_loss
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.stopping import stop_on_signals
 
@@ -53,7 +53,7 @@ class RemoteRun:
 
     def rows(self) -> Rows:
         self.cluster.ready()  # before signals are handled: Ctrl-C still ends the run at once
-        from ray.exceptions import RayActorError, RayTaskError
+        from ray.exceptions import RayTaskError
 
         for note in self.cluster.notes:
             self._say(note)
@@ -68,7 +68,7 @@ class RemoteRun:
                     self._say(f"{error}: starting a new Ray; the run continues from its newest checkpoint")
                     self._stored = None
                     self.cluster.start_again()
-                except (RayActorError, RayTaskError) as error:
+                except (*ACTOR_LOST, RayTaskError) as error:
                     self._count_restart(loss_behind(error))
                     self._say("the server actor or its objects were lost: continuing from the newest checkpoint")
                 self.resume = True
@@ -143,8 +143,9 @@ class RemoteRun:
     def _count_restart(self, cause: Exception) -> None:
         """Counts a restart. Raises RaylflError after too many restarts without a finished round in between."""
         if self._restarts == MOST_RESTARTS:
+            reason = reason_of_loss(cause) if isinstance(cause, ACTOR_LOST) else cause
             raise RaylflError(
-                f"the server actor was lost {MOST_RESTARTS + 1} times without finishing a round ({cause})"
+                f"the server actor was lost {MOST_RESTARTS + 1} times without finishing a round ({reason})"
             )
         self._restarts += 1
 

@@ -14,10 +14,17 @@ from functools import partial
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
+from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError, RayTaskError
 
 from raylfl.errors import RaylflError
-from raylfl.runtime.ray.failures import error_of_start, is_restarting, lines_of, reason_of_start
+from raylfl.runtime.ray.failures import (
+    ACTOR_LOST,
+    error_of_start,
+    is_restarting,
+    lines_of,
+    reason_of_loss,
+    reason_of_start,
+)
 from raylfl.runtime.ray.stored import StoredExperiment
 from raylfl.runtime.ray.traffic import TrafficCounter
 
@@ -168,7 +175,7 @@ class WorkerPool:
     def _result(self, sent: CallInFlight) -> Any:
         try:
             value = ray.get(sent.references[0])
-        except RayActorError as error:
+        except ACTOR_LOST as error:
             return self._note_death(sent, error)
         except RayTaskError as error:
             if isinstance(error.cause, RaylflError):  # its message is for the user, without a traceback
@@ -247,19 +254,19 @@ class WorkerPool:
                 self.nodes[worker] = ray.get(ping)
                 del self._starting[worker]
                 self._starts[worker] = 0
-            except RayActorError as error:
+            except ACTOR_LOST as error:
                 self._start_failed(worker, error)
             except RayTaskError as error:
                 raise error_of_start(error) from None
         return [w for w in range(len(self)) if w not in self._starting]
 
-    def _start_failed(self, worker: int, error: RayActorError) -> None:
+    def _start_failed(self, worker: int, error: RayActorError | OutOfMemoryError) -> None:
         """Pings a worker again whose ping has failed, after a pause if the worker is unavailable.
 
         Raises RaylflError if its constructor failed, or after more than MOST_STARTS failed starts. An answer of Ray
         that it is restarting the worker does not count as a failed start.
         """
-        if error.actor_init_failed:
+        if isinstance(error, RayActorError) and error.actor_init_failed:
             raise RaylflError(f"worker {worker} could not be started: {reason_of_start(error)}") from error
         self._starts[worker] += not is_restarting(error)
         if self._starts[worker] > MOST_STARTS:
@@ -278,15 +285,16 @@ class WorkerPool:
 
     def _note_death(self, sent: CallInFlight, error: Exception) -> WorkerLost:
         """Records the loss of a worker, whose calls other workers carry out until Ray has restarted it."""
-        first = lines_of(error)[0]
-        self._note_loss(sent, f"worker {sent.worker} was lost ({first}): other workers take its work")
-        return WorkerLost(f"the worker was lost: {first}")
+        reason, where = reason_of_loss(error), place_of(self.nodes[sent.worker])
+        self._note_loss(sent, f"worker {sent.worker}{where} was lost ({reason}): other workers take its work")
+        return WorkerLost(f"the worker{where} was lost: {reason}")
 
     def _kill_hanging(self, sent: CallInFlight) -> WorkerLost:
         reason = f"no answer within {sent.call.timeout:g} s (runtime.client_timeout)"
         if self._restarts[sent.worker] == sent.restart:
             ray.kill(self.actors[sent.worker], no_restart=False)
-        self._note_loss(sent, f"worker {sent.worker}: {reason}; it is started again")
+        where = place_of(self.nodes[sent.worker])
+        self._note_loss(sent, f"worker {sent.worker}{where}: {reason}; it is started again")
         return WorkerLost(reason)
 
     def _note_loss(self, sent: CallInFlight, news: str) -> None:
@@ -306,3 +314,15 @@ class WorkerPool:
 def is_alive(node: str | None) -> bool:
     """Whether this node is part of the cluster."""
     return any(known["NodeID"] == node and known["Alive"] for known in ray.nodes())
+
+
+def place_of(node: str | None) -> str:
+    """The place of an actor for messages, such as ` on node gpu3 (10.0.0.3)`, from the id of its node.
+
+    Empty if the cluster has only ever had one node, or if the node is not known.
+    """
+    nodes = {known["NodeID"]: known for known in ray.nodes()}
+    if len(nodes) < 2 or node not in nodes:
+        return ""
+    host, address = nodes[node]["NodeManagerHostname"], nodes[node]["NodeManagerAddress"]
+    return f" on node {host} ({address})"
