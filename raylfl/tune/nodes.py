@@ -13,6 +13,7 @@ from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
 from raylfl.startup import process
 from raylfl.tune.resources import Bundle
+from raylfl.tune.space import Values
 from raylfl.tune.spec import Sweep, make_sweep
 
 
@@ -48,7 +49,7 @@ def check_nodes(sweep: Sweep, trial: Sequence[Bundle]) -> None:
         raise BadConfig(problems)
 
 
-def problem_here(content: Mapping[str, Any], values: Mapping[str, Any], folder: str) -> str | None:
+def problem_here(content: Mapping[str, Any], values: Values, folder: str) -> str | None:
     """The reason why the experiment of a setting cannot be built on this node; None if it can.
 
     content: the content of sweep.yaml. values: the values of the setting. folder: the working directory of the sweep.

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -162,9 +163,10 @@ def carry_out(spec: Sweep, experiment: Experiment, folder: Path | None, say: Say
 
     experiment: the experiment of one setting, which gives runtime and number of clients. folder: the sweep's folder;
     None: a new one, created once it is known that the resources suffice. Raises RaylflError if the sweep is
-    interrupted.
+    interrupted. If Ray is lost, ends the process with a message.
     """
     from raylfl.runtime.ray.cluster import cluster_for
+    from raylfl.tune.watch import watched
 
     runtime, clients = experiment.config.runtime, experiment.clients
     with cluster_for(runtime) as cluster:
@@ -177,13 +179,15 @@ def carry_out(spec: Sweep, experiment: Experiment, folder: Path | None, say: Say
             journal = Journal(folder)
             if journal.damaged:
                 say(f"trials.jsonl is damaged: {lines(journal.damaged)} cannot be read; those trials are planned again")
+            command = f"raylfl sweep --resume {folder if mirror is None else mirror.url}"
+            tables = partial(write_tables, spec, folder, journal)
             try:
-                run_stages(spec, folder, journal, trial, capacity(trial, nodes), say, mirror)
+                with watched(cluster, command, tables):
+                    run_stages(spec, folder, journal, trial, capacity(trial, nodes), say, mirror)
             except KeyboardInterrupt:
-                place = folder if mirror is None else mirror.url
-                raise RaylflError(f"stopped: raylfl sweep --resume {place}") from None
+                raise RaylflError(f"stopped: {command}") from None
             finally:
-                settings = write_tables(spec, folder, journal)
+                settings = tables()
     failed = {name: end.reason for name, end in journal.ends.items() if end.state == FAILED}
     return SweepResult(folder, settings, failed, spec)
 

@@ -6,17 +6,22 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
 
 import raylfl
+from raylfl.errors import RaylflError
+from raylfl.tune import watch
 from raylfl.tune.journal import ends
 from raylfl.tune.spec import load_sweep
 from raylfl.tune.sweep import ended_by_signals
+from raylfl.tune.watch import watched
 from tests.tune.sweeps import QUADRATICS, finish, tables, write
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,9 +52,28 @@ def ended(place):
     return [trial for folder in place.glob("runs/*") for trial in ends(folder)]
 
 
+def killed(process):
+    """Kills the sweep's process; returns the processes that it had started."""
+    family = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return family
+
+
+def loses_its_head(process):
+    """Kills the head of the sweep's Ray; returns the processes that the sweep had started. The sweep must end itself,
+    earlier than Ray would end it.
+    """
+    family = psutil.Process(process.pid).children(recursive=True)
+    next(child for child in family if child.name() == "gcs_server").kill()
+    assert process.wait(timeout=50) == 1
+    return family
+
+
 @pytest.mark.timeout(900)
-def test_a_killed_sweep_ends_with_the_table_of_an_undisturbed_one(tmp_path):
-    """The sweep gets SIGKILL with one finished trial and one in its third round; no trial is run twice."""
+@pytest.mark.parametrize("strike", [killed, pytest.param(loses_its_head, marks=pytest.mark.exhaustive)])
+def test_a_killed_sweep_ends_with_the_table_of_an_undisturbed_one(tmp_path, strike):
+    """The sweep is struck with one finished trial and one in its third round; no trial is run twice."""
     saved, gate = "runs/*/001-*/checkpoints/round_*", tmp_path / "gate"
     held = {"after": str(tmp_path / saved), "gate": str(gate)}
     path = write(
@@ -66,12 +90,14 @@ def test_a_killed_sweep_ends_with_the_table_of_an_undisturbed_one(tmp_path):
         process = start([str(path)], log)
         try:
             wait_for(lambda: list(tmp_path.glob(saved)) and ended(tmp_path), process)
+            vanish(strike(process))
         finally:
-            family = psutil.Process(process.pid).children(recursive=True)
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        vanish(family)
+            if process.poll() is None:
+                killed(process)
         (folder,) = tmp_path.glob("runs/*")
+        if strike is loses_its_head:
+            said = f"of Ray has ended unexpectedly: raylfl sweep --resume {folder} continues the open trials"
+            assert said in (tmp_path / "log").read_text()
         assert ends(folder) == {"000-fedavg-s0": "finished"}
         assert not (folder / "001-fedavg-s0" / "summary.json").exists()
         written = (folder / "000-fedavg-s0" / "final.pt").stat().st_mtime_ns
@@ -98,6 +124,26 @@ def test_a_killed_sweep_ends_with_the_table_of_an_undisturbed_one(tmp_path):
         params = torch.load(folder / f"00{trial}-fedavg-s0" / "final.pt", weights_only=True)["params"]
         place = [f"logging.dir={tmp_path}/plain", "logging.report=false"]
         assert torch.equal(params, raylfl.run(plain, [f"local.lr={lr}", *place]).params)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_sweep_whose_cluster_does_not_answer_ends_with_the_command_that_continues_it(monkeypatch, capsys, lost):
+    ends = threading.Event()
+
+    def check():
+        if lost:
+            raise RaylflError("the Ray cluster at far:1 has not answered for 30 s")
+
+    monkeypatch.setattr(watch, "SECONDS", 0.01)
+    monkeypatch.setattr(watch.os, "_exit", lambda code: ends.set())
+    written = []
+    with watched(SimpleNamespace(check=check, lost=lambda: None), "raylfl sweep --resume D", lambda: written.append(1)):
+        assert ends.wait(60 if lost else 0.1) == lost
+    told = (
+        "raylfl: the Ray cluster at far:1 has not answered for 30 s: raylfl sweep --resume D continues the open trials"
+    )
+    assert capsys.readouterr().err == (f"{told}\n" if lost else "")
+    assert written == [1] * lost
 
 
 @pytest.mark.parametrize("on_interrupt", [signal.default_int_handler, signal.SIG_IGN])

@@ -43,7 +43,7 @@ def reason_of_loss(error: Exception) -> str:
     return "its process ended or cannot be reached" if unreachable else "its process ended"
 
 
-def is_restarting(error: RayActorError) -> bool:
+def is_restarting(error: Exception) -> bool:
     """Whether Ray refused a call because it is restarting the actor; False if the actor was lost during the call."""
     return isinstance(error, ActorUnavailableError) and "actor is restarting" in str(error)
 
