@@ -218,6 +218,7 @@ def checked(config: Config) -> Experiment:
     with one_at_a_time():
         if config.runtime.backend == "ray":
             require("ray", what="runtime.backend=ray", instead="runtime.backend=local")
+            config.logging.check_shared()
         if config.logging.loggers:
             from raylfl.runtime.records.loggers import check_loggers
 

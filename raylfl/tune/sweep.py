@@ -116,7 +116,9 @@ def tried(spec: Sweep) -> Experiment:
 
     if spec.options.search == "optuna":
         require_optuna()
-    experiment = checked(check_settings(spec, spec.points()))
+    config = check_settings(spec, spec.points())
+    config.logging.check_shared()
+    experiment = checked(config)
     require_measured(spec.score.metric, experiment)
     refuse_data_on_nodes(experiment)
     return experiment

@@ -224,6 +224,11 @@ def test_data_on_named_nodes_are_refused_before_anything_starts(tmp_path):
         tried(spec)
 
 
+def test_a_place_that_the_trials_processes_do_not_see_is_refused(tmp_path):
+    with pytest.raises(BadConfig, match=r"^logging.dir=memory://runs, but must be .* a URL that every process sees"):
+        tried(sweep_of(tmp_path, logging={"dir": "memory://runs"}))
+
+
 @pytest.mark.slow
 def test_reading_a_sweep_starts_no_ray():
     code = (

@@ -167,3 +167,9 @@ class LoggingConfig(Options):
     def url(self) -> str | None:
         """`dir` if it is a URL, to which a run is copied as url/<name>/<id>; None if it is a folder."""
         return self.dir if is_url(self.dir) else None
+
+    def check_shared(self) -> None:
+        """Raises BadValue if other processes than this one could not see the runs."""
+        if self.dir.startswith("memory://"):
+            hint = "memory:// is the memory of one process; runtime.backend=local, without a sweep, has one"
+            raise BadValue("logging.dir", got=self.dir, need="a folder, or a URL that every process sees", hint=hint)
