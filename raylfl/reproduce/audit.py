@@ -96,7 +96,7 @@ class ScaffoldAudit(PaperResult):
         """
 
         def told(*names: str, after: int = LATE) -> str:
-            return ", ".join(f"{name}: {_short(at[name][after])}" for name in names)
+            return "; ".join(f"{name}: {_short(at[name][after])}" for name in names)
 
         follows = 0.5 < at[LONG][EARLY] / at[MOMENTUM][EARLY] < 2.0
         return [
@@ -132,7 +132,7 @@ class ScaffoldAudit(PaperResult):
                 "both variate departures together (variates that start as the model, server variate divided by the "
                 "received clients) lead away from the optimum",
                 at[PAIR][LATE] > start,
-                f"{told(PAIR)}, at the start: {_short(start)}",
+                f"{told(PAIR)}; at the start: {_short(start)}",
             ),
             Claim(
                 "variates that start as the model, alone, change the distance at the end by less than a factor of 10",
@@ -354,7 +354,7 @@ def _gap(text: str, groups: Mapping[str, Group], line: str, other: str, low: flo
         return None
     ours, theirs = (accuracy(groups[name]).mean for name in (line, other))
     gap = (ours if math.isfinite(ours) else 0.0) - (theirs if math.isfinite(theirs) else 0.0)
-    told = ", ".join(
+    told = "; ".join(
         f"{name}: {100 * value:.1f} %" if math.isfinite(value) else f"{name}: diverged"
         for name, value in ((line, ours), (other, theirs))
     )

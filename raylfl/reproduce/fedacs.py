@@ -133,7 +133,7 @@ class Fig4(Quadratics):
             others = min(limit.distance for name, limit in lines.items() if name != "FedACS")
             own = lines["FedACS"].distance
             text = f"{place}: only FedACS ends near the optimum (within 0.1; every other method more than twice as far)"
-            told = f"FedACS {own:.3f}, the nearest other {others:.3f}"
+            told = f"FedACS: {own:.3f}; the nearest other: {others:.3f}"
             claims.append(Claim(text, own < 0.1 and others > 2 * own, told))
         return [*claims, _as_predicted(limits)]
 
@@ -203,7 +203,7 @@ def _as_predicted(limits: Mapping[str, Mapping[str, Limit]]) -> Claim:
     }
     worst = max(off, key=lambda name: off[name])
     text = "every method whose surrogate is known ends where eqs. (4)-(6) predict (within 0.1)"
-    return Claim(text, off[worst] < 0.1, f"{len(off)} methods; largest distance {off[worst]:.3f}, of {worst}")
+    return Claim(text, off[worst] < 0.1, f"{len(off)} runs; largest distance: {off[worst]:.3f} ({worst})")
 
 
 def _short(value: float) -> str:
@@ -211,4 +211,4 @@ def _short(value: float) -> str:
 
 
 def _said(values: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:.3f}" for name, value in values.items())
+    return "; ".join(f"{name}: {value:.3f}" for name, value in values.items())

@@ -118,7 +118,7 @@ def page(entry: PublishedExperiment) -> str:
         HEAD,
         f"# {entry.name}",
         "",
-        f"{entry.experiment.paper}: {entry.experiment.summary}.",
+        f"{entry.experiment.summary} ({entry.experiment.paper}).",
         "",
         *_claims(entry.claims),
     ]

@@ -17,9 +17,9 @@ from raylfl.reproduce.run_cache import RunCache
 
 @EXPERIMENTS.register("sfl/exdir", paper="SFL [2] fig. 7")
 class ExDir(PaperResult):
-    """MNIST over 10 clients by ExDir(C, alpha), C of 1, 2, 5, 10 and alpha of 100, 10, 1.
+    """MNIST over 10 clients by ExDir(C, alpha): C = 1, 2, 5, 10 classes per client, alpha = 100, 10, 1.
 
-    C: classes per client; alpha: a small value splits the samples of a class more unevenly.
+    alpha: a small value splits the samples of a class more unevenly.
     """
 
     clients: ClassVar = 10

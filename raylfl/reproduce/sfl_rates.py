@@ -148,10 +148,7 @@ def _both(pair: tuple[Stat, Stat]) -> str:
 
 @EXPERIMENTS.register("sfl/table10", paper="SFL [2] table 10, fig. 11")
 class Table10(Rates):
-    """Grid search of the learning rates for every data set, model, C and K.
-
-    C: classes per client; K: local steps.
-    """
+    """Grid search of learning rates for every data set and model, C classes per client and K local steps."""
 
     def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
         from raylfl.reproduce.sfl_ledger import cell_of

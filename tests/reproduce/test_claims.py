@@ -105,7 +105,7 @@ def test_a_diverged_run_of_an_audit_counts_as_an_accuracy_of_0(monkeypatch):
 
     assert costs_ten_points("worse").holds
     assert costs_ten_points("diverged").holds
-    assert costs_ten_points("diverged").evidence == "diverged: diverged, plain: 90.0 %"
+    assert costs_ten_points("diverged").evidence == "diverged: diverged; plain: 90.0 %"
     assert audit._gap("", means, "plain", "diverged", -1, -0.1).holds is False
     assert costs_ten_points("missing") is None
 
