@@ -59,7 +59,7 @@ class FedACS(Aggregating):
     gamma: float = 1.0  # server lr
     # known: the q_i and K_i of the round; ema: estimates from earlier rounds
     estimate: Literal["known", "ema"] = "known"
-    # 0.05 averages over about 20 observations: 1/(1-q) is hardly biased
+    # 0.05 averages over about 20 observations, so that the estimate of 1/(1-q) has little bias
     rate: Annotated[float, Ge(0), Lt(1), Doc("the least weight of the newest observation")] = 0.05
     calibrate: bool = False  # true: eta is calibrated as in FedACS app. I.2, with the true q and K
 

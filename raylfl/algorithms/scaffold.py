@@ -61,12 +61,12 @@ class Scaffold(Summing):
     divisor: Annotated[
         float | None,
         Gt(0),
-        Doc("of the sum of the updates; null: the number of received clients; 10 in the public code of FOCUS"),
+        Doc("the divisor of the sum of the updates; null: the number of received clients; 10 in FOCUS's public code"),
     ] = None
 
     variate_divisor: Annotated[
         Literal["clients", "received"],
-        Doc("of the sum of changes of c_i: N, or the received ones as in NIID-Bench's code"),
+        Doc("the divisor of the sum of changes of c_i; clients: N; received: their number, as in NIID-Bench's code"),
     ] = "clients"
 
     uplink: Literal["both", "update"] = "both"  # both: U_i and the change of c_i; update: U_i only, with option 2

@@ -63,7 +63,8 @@ class SyntheticImages(ImageData):
     drawn once, from N(0, I): for p pixels (values of an image) two of them are about sqrt(2 p) apart, and with noise 1
     the classes are separable. Pixels are float32.
     shape: the shape [channels, height, width] of an image.
-    num_train, num_test: numbers of images for training and testing.
+    num_train: the number of training images.
+    num_test: the number of test images.
     seed: seed of the data, independent of the run's seed.
     """
 

@@ -34,7 +34,8 @@ class ImageFolder(ImageData):
 
     The two halves are the training set and the test set.
     path: the folder or the tar file (.tar, .tgz, .tar.gz); a relative path is below the root (RAYLFL_DATA).
-    train, test: the folder names of the halves.
+    train: the folder of the training images, below `path`.
+    test: the folder of the test images, below `path`.
     size: images are cropped to their middle square and resized to size x size; null: they must all have one size.
     grey: one channel instead of three.
     augment: training images are shifted by -4..4 pixels each way and mirrored with probability 1/2.

@@ -29,7 +29,7 @@ from raylfl.options import Doc, Ge, Le
 class Seasonal(Independent):
     """Independent availability of client i in round r with probability p_i f(r), f periodic.
 
-    p: the probabilities p_i at f = 1, one value per client.
+    p: the probabilities p_i at the peak of the season, one value per client.
     """
 
     p: ValuePerClient = 0.5
