@@ -21,7 +21,7 @@ from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.report.labels import is_world
 from raylfl.report.runs import Floats, Group, RunRecord
 
-MAIN_METRICS = ("test/accuracy", "global/distance", "train/loss", "test/loss", "global/loss")
+MAIN_METRICS = ("test/accuracy", "global/distance", "test/loss", "train/loss", "global/loss")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -88,7 +89,9 @@ def content_of(
     groups, metric = group_runs(runs), metric or main_metric(runs)
     measured = figures.measured_in(groups)
     if measured and metric not in measured:
-        raise BadValue("metric", got=metric, need=f"one that was measured: {', '.join(measured)}")
+        near = difflib.get_close_matches(metric, measured, n=1, cutoff=0.7)
+        hint = f"did you mean {near[0]}?" if near else ""
+        raise BadValue("metric", got=metric, need=f"one that was measured: {', '.join(measured)}", hint=hint)
     if last is not None and last < 1:
         raise BadValue("last", got=last, need="at least 1 round")
     promises = None

@@ -169,7 +169,9 @@ def test_the_main_metric_is_accuracy_then_distance_then_loss(tmp_path):
 
     accuracy, distance = named("a", rows_of(accuracy=[0.5])), named("b", rows_of(distance=[0.5]))
     loss = named("c", [{"round": 0, "train/loss": 1.0}])
+    both = named("f", [{"round": 0, "train/loss": 1.0, "test/mae": 1.0, "test/loss": 1.0}])
     empty = write_run(tmp_path / "d", [], finished=False)
+    assert main_metric([both]) == "test/loss"  # of all samples, not of the received clients'
     assert main_metric([accuracy]) == "test/accuracy"
     assert main_metric([distance]) == "global/distance"
     assert main_metric([loss]) == "train/loss"
