@@ -39,7 +39,7 @@ class Progress:
 
     metrics: the row of metrics.jsonl of this round. messages: texts for the user since the previous round. params: all
     parameters after the round, as one vector [d]. They are None in a run with neither callbacks nor a stream, and for
-    rounds before a resume, whose rows a resumed run yields first.
+    rounds before a resume, whose rows a resumed run yields first. resumed: whether the run was resumed.
     """
 
     experiment: Experiment
@@ -47,6 +47,7 @@ class Progress:
     metrics: dict[str, Any]
     messages: list[str]
     params: torch.Tensor | None = None
+    resumed: bool = False
 
     @property
     def round(self) -> int:
@@ -323,7 +324,7 @@ def rounds_of(experiment: Experiment, run_dir: RunDirectory, again: bool, paced:
                 if not (again or run_dir.metrics()):
                     run_dir.delete()
                 raise
-            reason = yield Progress(experiment, run_dir.path, metrics, messages, params)
+            reason = yield Progress(experiment, run_dir.path, metrics, messages, params, again)
 
 
 def _carry_out(

@@ -58,6 +58,7 @@ def _finished(result: Any) -> None:
     from raylfl.runtime.records.mirror import copy_again
     from raylfl.runtime.records.summary import step_line
 
+    _say_stop(result)
     if result.config.logging.report and _can_draw(say):
         from raylfl.report.page import write_report
 
@@ -69,6 +70,14 @@ def _finished(result: Any) -> None:
     say(f"run      {shown(result.run_dir)}")
     if (url := copy_again(result.run_dir)) is not None:
         say(f"copied   {url}")
+
+
+def _say_stop(result: Any) -> None:
+    """Prints why a run was stopped early, if it was."""
+    from raylfl.console import say, shown
+
+    if result.stopped_early is not None:
+        say(f"stopped  {shown(result.run_dir)} after {len(result.metrics)} rounds: {result.stopped_early}")
 
 
 def _can_draw(say: Callable[[str], None]) -> bool:
@@ -91,6 +100,8 @@ def compare(args: argparse.Namespace) -> int | None:
         raise BadConfig(f"--algorithms '{args.algorithms}' names none; write focus,fedavg,sfl, for example")
     with Watcher() as watch:
         results = comparison.compare(args.config, args.overrides, names, watch, seeds=_seeds(args.seeds))
+    for result in results:
+        _say_stop(result)
     folders = [result.run_dir for result in results]
     out = Path(args.out) if args.out else folders[0].parent / f"report-{folders[0].name}"
     _write_report(folders, out, theory=any(result.config.logging.theory for result in results))
@@ -149,7 +160,8 @@ def report(args: argparse.Namespace) -> None:
         say(f"report   {publish(paths, args.wandb)}")
         return
     require(*REPORT, what="raylfl report")
-    _write_report(paths, Path(args.out), theory=args.theory, target=args.target, last=args.last)
+    choices = {"metric": args.metric, "target": args.target, "last": args.last, "theory": args.theory}
+    _write_report(paths, Path(args.out), **choices)
 
 
 def reproduce(args: argparse.Namespace) -> None:

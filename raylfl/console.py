@@ -91,6 +91,7 @@ class Watcher:
         self._run: Path | None = None
         self._task: Any = None
         self._last_line = 0.0
+        self._unprinted = ""  # the newest round's line, if it is not printed yet (without a terminal)
         self._latest: dict[str, Any] = {}
 
     def __enter__(self) -> Watcher:
@@ -98,6 +99,7 @@ class Watcher:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._print_line()
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -114,15 +116,23 @@ class Watcher:
         seconds = f"{metrics.get('time/round', 0.0):.3f} s/round"
         if isinstance(self._live, Progress):
             self._live.update(self._task, completed=done, status=line, seconds=seconds)
-        elif done == total or time.monotonic() - self._last_line >= PLAIN_SECONDS:
-            self._last_line = time.monotonic()
-            self.console.print(f"round {done}/{total}  {line}  {seconds}", soft_wrap=True)
+        else:
+            self._unprinted = f"round {done}/{total}  {line}  {seconds}"
+            if done == total or time.monotonic() - self._last_line >= PLAIN_SECONDS:
+                self._print_line()
         if done == total:
             self._wait("finishing")
+
+    def _print_line(self) -> None:
+        if self._unprinted:
+            self.console.print(self._unprinted, soft_wrap=True)
+            self._unprinted, self._last_line = "", time.monotonic()
 
     def _begin(self, progress: RunProgress, total: int) -> None:
         self.__exit__()
         self._run, self._latest = progress.run_dir, {}
+        if progress.resumed:  # the rounds before the checkpoint follow at once
+            self._last_line = time.monotonic()
         experiment = progress.experiment
         name = experiment.config.resolved["algorithm"]["name"]
         what = f"{name}: {experiment.clients} clients, {total} rounds, {workers_of(experiment)}"

@@ -18,6 +18,7 @@ from raylfl.core.arrays import Ints
 from raylfl.core.local_optimizer import LocalOptimizer
 from raylfl.core.local_rule import LocalRule
 from raylfl.core.population import Population
+from raylfl.core.returned import init_clients_of
 from raylfl.core.samples import SampleSet, Shards
 from raylfl.heterogeneity.links import Link
 from raylfl.heterogeneity.participation.base import Participation
@@ -86,7 +87,7 @@ class WorkerSetup:
 
     def fresh_state(self, initial: Initial) -> State:
         """The state of a client before its first round, rows [1, ...] by name; may be empty."""
-        state = self.algorithm.init_clients(initial.x, 1)
+        state = init_clients_of(self.algorithm, initial.x, 1)
         if self.local_buffers and len(initial.buffers):
             state = {**state, BUFFERS: initial.buffers[None]}
         return {**state, MOMENTS: initial.moments[None]} if self.optimizer_state == "kept" else state

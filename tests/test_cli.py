@@ -94,6 +94,21 @@ def test_run_trains_and_prints_the_run_directory(call, fresh):
     assert "\x1b" not in out
 
 
+def test_a_run_that_ends_early_prints_its_last_round_and_the_reason(call, fresh):
+    code, out, err = call(*RUN, "rounds=20", "stop.metric=cost/local_steps", "stop.target=100", "stop.mode=max")
+    assert (code, err) == (0, "")
+    reason = r"cost/local_steps = \d+ reached stop.target = 100"
+    shown = re.search(rf"^round (\d+)/20  .*\nstopped  runs/digits/.+ after (\d+) rounds: {reason}$", out, re.MULTILINE)
+    assert shown[1] == shown[2]
+
+
+def test_a_resumed_run_prints_no_row_of_the_rounds_before(call, fresh):
+    call(*RUN, "logging.id=a")
+    code, out, err = call("resume", "runs/digits/a", "rounds=4")
+    assert (code, err) == (0, "")
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("round ")] == ["4/4"]
+
+
 def test_a_notebooks_cell_sees_plain_lines(call, monkeypatch):
     """Jupyter sets FORCE_COLOR, but its cells are no terminals: a bar would be hundreds of lines."""
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -182,6 +197,16 @@ def test_report_takes_runs_and_folders_of_runs(call, fresh, undrawn):
     assert "last 2" in out
     assert "FOCUS" in out
     assert (fresh / "page/index.html").is_file()
+
+
+def test_report_takes_a_main_metric_and_names_the_nearest_one(call, fresh, undrawn):
+    call(*RUN, "logging.id=a")
+    code, out, err = call("report", "runs", "-o", "page", "--metric", "cohort/received")
+    assert (code, err) == (0, "")
+    assert "received" in out.splitlines()[0]
+    code, out, err = call("report", "runs", "-o", "page", "--metric", "cohort/recieved")
+    assert code == 2
+    assert err.endswith("(did you mean cohort/received?)\n")
 
 
 def test_partition_writes_what_a_run_would_own(call, fresh):

@@ -17,6 +17,7 @@ old state.
 
 from __future__ import annotations
 
+import difflib
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -80,12 +81,18 @@ class Algorithm(Options, ABC):
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Accepts methods that the subclass defines under their old names (`RENAMED`), with a DeprecationWarning."""
+        """Accepts methods under their old names (`RENAMED`), and warns of names that look like a misspelt method."""
         super().__init_subclass__(**options)
         for old, new in RENAMED.items():
             if old in vars(cls):
                 warnings.warn(f"{cls.__name__}.{old} is now called {new}", DeprecationWarning, stacklevel=2)
                 setattr(cls, new, vars(cls)[old])
+        hooks = [name for name in vars(Algorithm) if not name.startswith("_")]
+        for name in vars(cls).keys() - RENAMED.keys():
+            near = difflib.get_close_matches(name, hooks, n=1, cutoff=0.86)
+            if near and not any(hasattr(base, name) for base in cls.__bases__):
+                text = f"{cls.__name__}.{name} is no method or trait of Algorithm, and is never used by it"
+                warnings.warn(f"{text}; did you mean {near[0]}?", UserWarning, stacklevel=3)
 
     topology: ClassVar[Topology] = Star()
     """The exchange of models: `Star` (clients in parallel), `Ring` or `Relay` (in sequence), `Alone` (one client with

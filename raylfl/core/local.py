@@ -18,7 +18,7 @@ from torch import Tensor
 from raylfl.core.arrays import Floats
 from raylfl.core.local_optimizer import SGD, LocalOptimizer
 from raylfl.core.local_rule import LocalRule
-from raylfl.core.returned import direction_of, finish_of
+from raylfl.core.returned import direction_of, finish_of, start_of, start_point_of
 from raylfl.core.samples import sizes_of
 
 if TYPE_CHECKING:
@@ -100,13 +100,13 @@ def run_local(
     if not identity:
         oracle.reorder(order)
     x = oracle.workspace(count)
-    carry: State = {"x_start": sorted_rows(algorithm.start_point(broadcast, client_state).expand(count, width))}
-    start = carry["x_start"]
+    start = sorted_rows(start_point_of(algorithm, broadcast, client_state, count, width).expand(count, width))
+    carry: State = {"x_start": start}
     x.copy_(start)
     if full_batches is not None:
         whole = [full_batches[i] for i in order]
         _, carry["full_gradient"] = oracle.gradients(x, whole, lambda c: seeds(-1, int(order[c])))
-    started = algorithm.start(broadcast, client_state, work)
+    started = start_of(algorithm, broadcast, client_state, work, count)
     carry |= {name: sorted_rows(rows.expand(count, *rows.shape[1:])) for name, rows in started.items()}
     optimizer = optimizer or SGD(rule.momentum)
     inner = x.new_zeros(count, optimizer.width(width))

@@ -14,6 +14,43 @@ from raylfl.errors import BadConfig
 
 if TYPE_CHECKING:
     from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
+    from raylfl.core.population import Round
+
+
+def broadcast_of(algorithm: Algorithm, server: ServerState) -> State:
+    """algorithm.broadcast(server); raises BadConfig unless it is a dict of tensors."""
+    returned = algorithm.broadcast(server)
+    if not isinstance(returned, Mapping) or not all(isinstance(vector, Tensor) for vector in returned.values()):
+        raise _bad(algorithm, "broadcast", returned, "vectors by name, such as {x: ...}")
+    return returned
+
+
+def init_clients_of(algorithm: Algorithm, x: Tensor, count: int) -> State:
+    """algorithm.init_clients(x, count); raises BadConfig unless each state has a row per client."""
+    returned = algorithm.init_clients(x, count)
+    if not _has_rows(returned, count):
+        raise _bad(algorithm, f"init_clients(x, {count})", returned, f"states by name, each with rows [{count}, ...]")
+    return returned
+
+
+def start_point_of(algorithm: Algorithm, broadcast: State, client_state: State, count: int, width: int) -> Tensor:
+    """algorithm.start_point(broadcast, client_state); raises BadConfig unless it is [d], [1, d] or [C, d].
+
+    count, width: C and d.
+    """
+    returned = algorithm.start_point(broadcast, client_state)
+    if not isinstance(returned, Tensor) or list(returned.shape) not in ([width], [1, width], [count, width]):
+        raise _bad(algorithm, "start_point", returned, f"a tensor [{width}], or [{count}, {width}], one row per client")
+    return returned
+
+
+def start_of(algorithm: Algorithm, broadcast: State, client_state: State, work: Work, count: int) -> State:
+    """algorithm.start(broadcast, client_state, work); raises BadConfig unless each tensor has one row or `count`."""
+    returned = algorithm.start(broadcast, client_state, work)
+    if not _has_rows(returned, 1, count):
+        need = f"the first carry, tensors by name with {count} rows (or 1, the same for all clients)"
+        raise _bad(algorithm, "start", returned, need)
+    return returned
 
 
 def direction_of(algorithm: Algorithm, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
@@ -37,6 +74,17 @@ def finish_of(algorithm: Algorithm, x: Tensor, carry: State, client_state: State
         need = f"states that init_clients creates; it creates {', '.join(client_state) or 'none'}"
         raise _bad(algorithm, "finish", f"the client states {', '.join(unknown)}", need)
     return returned
+
+
+def update_clients_of(
+    algorithm: Algorithm, server: ServerState, uploads: State, client_state: State, r: Round
+) -> State | None:
+    """algorithm.update_clients(...); raises BadConfig unless it is None or states like `client_state`."""
+    returned = algorithm.update_clients(server, uploads, client_state, r)
+    if returned is None or (_has_rows(returned, len(r.cohort)) and returned.keys() == client_state.keys()):
+        return returned
+    need = f"{', '.join(client_state) or 'no state'}, each with {len(r.cohort)} rows, or None"
+    raise _bad(algorithm, "update_clients", returned, need)
 
 
 def step_of(algorithm: Algorithm, method: str, returned: Any, x: Tensor) -> tuple[ServerState, Info]:
@@ -63,9 +111,9 @@ def _is_pair(returned: Any) -> bool:
     return isinstance(returned, tuple) and len(returned) == 2
 
 
-def _has_rows(state: Any, count: int) -> bool:
+def _has_rows(state: Any, *counts: int) -> bool:
     return isinstance(state, Mapping) and all(
-        isinstance(rows, Tensor) and rows.dim() and len(rows) == count for rows in state.values()
+        isinstance(rows, Tensor) and rows.dim() and len(rows) in counts for rows in state.values()
     )
 
 

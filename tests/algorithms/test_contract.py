@@ -343,6 +343,20 @@ def test_variants_differ():
         assert type(a) is not type(b) or a != b
 
 
+def test_a_misspelt_method_or_trait_is_named():
+    with pytest.warns(UserWarning, match=r"Near\.startpoint is no method .*; did you mean start_point\?") as caught:
+
+        class Near(Algorithm):
+            def startpoint(self, broadcast, client_state):
+                return broadcast["x"]
+
+    assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match=r"Trait\.own_steps is no method .*; did you mean own_step\?"):
+
+        class Trait(Algorithm):
+            own_steps = True
+
+
 def test_hooks_under_their_old_names_are_called_and_warned_of():
     with pytest.warns(DeprecationWarning, match=r"Old\.idle is now called empty_round"):
 

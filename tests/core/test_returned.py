@@ -5,7 +5,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from raylfl.core.returned import direction_of, finish_of, step_of
+from raylfl.core.returned import (
+    broadcast_of,
+    direction_of,
+    finish_of,
+    init_clients_of,
+    start_of,
+    start_point_of,
+    step_of,
+    update_clients_of,
+)
 from raylfl.errors import BadConfig
 
 X = torch.zeros(3, 5)
@@ -14,6 +23,42 @@ X = torch.zeros(3, 5)
 def returning(value):
     """An algorithm whose `direction` and `finish` return this value."""
     return SimpleNamespace(direction=lambda *_: value, finish=lambda *_: value)
+
+
+def always(value):
+    """An algorithm whose other methods return this value."""
+    names = ("broadcast", "init_clients", "start", "start_point", "update_clients")
+    return SimpleNamespace(**dict.fromkeys(names, lambda *_: value))
+
+
+ROUND = SimpleNamespace(cohort=[4, 5, 6])
+OTHERS = [
+    (lambda a: broadcast_of(a, {}), X, "broadcast returned [3, 5] float32, but must return vectors by name"),
+    (lambda a: init_clients_of(a, X[0], 1), {"h": X[0]}, "init_clients(x, 1) returned {h: [5] float32}, but must"),
+    (lambda a: start_point_of(a, {}, {}, 3, 5), X[0, :4], "start_point returned [4] float32, but must return a tensor"),
+    (lambda a: start_point_of(a, {}, {}, 3, 5), X[:2], "start_point returned [2, 5] float32, but must return"),
+    (lambda a: start_of(a, {}, {}, None, 3), {"c": X[0]}, "start returned {c: [5] float32}, but must return the first"),
+    (lambda a: start_of(a, {}, {}, None, 3), X, "start returned [3, 5] float32, but must return the first carry"),
+    (lambda a: update_clients_of(a, {}, {}, {"h": X}, ROUND), {"g": X}, "update_clients returned {g: [3, 5] float32}"),
+    (lambda a: update_clients_of(a, {}, {}, {"h": X}, ROUND), {"h": X[0]}, "h, each with 3 rows, or None"),
+    (lambda a: update_clients_of(a, {}, {}, {"g": X, "h": X}, ROUND), {"h": X}, "but must return g, h, each with"),
+]
+
+
+@pytest.mark.parametrize(("call", "value", "says"), OTHERS)
+def test_wrong_vectors_starts_and_states_are_refused(call, value, says):
+    with pytest.raises(BadConfig) as told:
+        call(always(value))
+    assert says in str(told.value)
+
+
+def test_the_rows_that_stand_for_all_clients_are_accepted():
+    for point in (X[0], X[:1], X):
+        assert start_point_of(always(point), {}, {}, 3, 5) is point
+    for carry in ({}, {"c": X[:1]}, {"c": X, "n": X[:, 0]}):
+        assert start_of(always(carry), {}, {}, None, 3) is carry
+    assert update_clients_of(always(None), {}, {}, {"h": X}, ROUND) is None
+    assert update_clients_of(always({"h": X}), {}, {}, {"h": X}, ROUND) == {"h": X}
 
 
 @pytest.mark.parametrize(

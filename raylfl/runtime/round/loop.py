@@ -16,7 +16,7 @@ from torch import Tensor
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalised, overrides
 from raylfl.core.population import Round
 from raylfl.core.reduce import finite_rows, weighted_sum
-from raylfl.core.returned import step_of
+from raylfl.core.returned import broadcast_of, step_of, update_clients_of
 from raylfl.core.summing import Summing
 from raylfl.core.threads import one_thread
 from raylfl.errors import NonFinite
@@ -114,7 +114,7 @@ class Federation:
         # Draw: the cohort, its local steps, and the uploads that will be received.
         self.fault("draw", r)
         server = state.server
-        broadcast = algorithm.broadcast(server)
+        broadcast = broadcast_of(algorithm, server)
         if self.averages_buffers:
             broadcast = {**broadcast, BUFFERS: state.buffers}
         if len(state.moments):
@@ -230,7 +230,7 @@ class Federation:
         states = self.backend.get(result.client_states)
         rows = {name: torch.cat([state[name] for state in states]) for name in states[0]}
         unseen = {name: rows.pop(name) for name in UNSEEN if name in rows}
-        answered = self.algorithm.update_clients(after, uploads, rows, result.round.received_view)
+        answered = update_clients_of(self.algorithm, after, uploads, rows, result.round.received_view)
         return None if answered is None else {**answered, **unseen}
 
     def _commit(self, result: RoundResult, after: ServerState, broadcast: State, answered: State | None) -> None:
