@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from ray.tune import Callback
 
+from raylfl.runtime.ray.failures import ACTOR_LOST, reason_of_loss
 from raylfl.tune.score import TIME
 from raylfl.tune.stage_view import StageView
 
@@ -59,7 +61,14 @@ class TrialLog(Callback):
 
 
 def cause(trial: Any) -> str:
-    """The cause of a Ray Tune trial's failure: the last line of the error file that Ray Tune wrote."""
+    """The cause of a Ray Tune trial's failure, from the files that Ray Tune wrote: the last line of the error's text.
+
+    If the trial's process was lost, the reason in words.
+    """
+    if trial.pickled_error_file is not None and Path(trial.pickled_error_file).exists():
+        error = pickle.loads(Path(trial.pickled_error_file).read_bytes())
+        if isinstance(error, ACTOR_LOST):
+            return reason_of_loss(error)
     path = Path(trial.local_path or ".") / "error.txt"
     lines = [line.strip() for line in path.read_text().splitlines() if line.strip()] if path.exists() else []
     return lines[-1] if lines else "its process was lost"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from glob import glob
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +19,7 @@ from raylfl.reproduce.setting import setting
 from raylfl.runtime.records.views import here
 from raylfl.tune.sweep import resume, sweep
 from tests.runtime.clusters import QUIET, SMALL, lean_ray
+from tests.runtime.faults import wait_until
 from tests.tune.sweeps import QUADRATICS, write
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(900)]
@@ -35,7 +38,10 @@ def nodes(tmp_path_factory):
         ray.init(address=cluster.address, **QUIET)
         patch.setenv("RAYLFL_STAGING", str(home / "one"))
         yield SimpleNamespace(
-            home=home, url=f"file://{home}/far", folder=lambda name: home / name / "file" / f"{home}/far"[1:]
+            cluster=cluster,
+            home=home,
+            url=f"file://{home}/far",
+            folder=lambda name: home / name / "file" / f"{home}/far"[1:],
         )
         ray.shutdown()
         cluster.shutdown()
@@ -76,6 +82,40 @@ def test_trials_of_two_workers_take_a_node_each_and_lie_together_at_the_url(node
     again = resume(f"{nodes.url}/{result.folder.name}", say=said.append)
     assert [str(group.score) for group in again.settings] == [str(group.score) for group in result.settings]
     assert (again.folder / "trials.csv").read_text() == table
+
+
+def test_a_trial_whose_node_is_lost_continues_on_another_one(nodes, tmp_path):
+    """Three trials fill a node each and wait; the third node is lost once its trial has a checkpoint."""
+    third = nodes.cluster.add_node(
+        num_cpus=2,
+        env_vars={"RAYLFL_STAGING": str(nodes.home / "third")},
+        object_store_memory=SMALL["object_store_memory"],
+    )
+    gate, there = tmp_path / "gate", nodes.folder("third")
+    saved = str(there / "lossy-*" / "*" / "checkpoints" / "round_000004")
+
+    def strike():
+        wait_until(lambda: glob(saved), "checkpoint on the third node")
+        nodes.cluster.remove_node(third, allow_graceful=False)
+        gate.touch()
+
+    model = {"class_path": "tests.tune.modules.Held", "init_args": {"after": saved, "gate": str(gate)}}
+    changes = {"rounds": 12, "space": {"local.lr": {"grid": [0.1, 0.01, 0.05]}}, "logging": {"dir": nodes.url}}
+    said: list[str] = []
+    path = write(tmp_path, "lossy", model=model, runtime={"backend": "local", "cpus_per_worker": 2.0}, **changes)
+    with ThreadPoolExecutor(1) as other:
+        struck = other.submit(strike)
+        result = sweep(path, [], said.append)
+        struck.result()
+    (line,) = [line for line in said if "tried again from its newest checkpoint" in line]
+    assert "failed (its process ended" in line
+    far = here(f"{nodes.url}/{result.folder.name}", whole=True)
+    (name,) = {path.parent.name for path in there.glob("lossy-*/*/checkpoints")}
+    assert "resumed at round" in (far / name / "log.txt").read_text()
+    config = {k: v for k, v in QUADRATICS.items() if k not in ("space", "metric")}
+    for k, lr in enumerate(changes["space"]["local.lr"]["grid"]):
+        place = [f"logging.dir={tmp_path}/plain", "logging.report=false", "rounds=12", f"local.lr={lr}"]
+        assert torch.equal(params(far / f"00{k}-fedavg-s0"), raylfl.run(config, place).params)
 
 
 def test_data_that_another_node_lacks_are_refused_before_the_first_trial(nodes, tmp_path):
