@@ -243,4 +243,6 @@ NOTES: Sequence[str] = [
     "averages them: its step is 32 lr a round, that of FedAvg 3 lr (of 3 local steps), 10.7 times less; "
     "focus/fig9-rates compares the methods at their best rates",
     "the public code divides the sum of SCAFFOLD's updates by 10, for any number of received clients: divisor 10",
+    "the public code moves random samples until all clients have equally many (partition.balance=move), which makes "
+    "them less different than one class per client",
 ]

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from raylfl.config.identity import RUNTIME_FREE, identity
-from raylfl.config.load import load_config
+from raylfl.config.load import compose, load_config
 from raylfl.config.urls import join, staging, url_of
 from raylfl.console import say
 from raylfl.errors import BadConfig, DataMissing, NonFinite, RaylflError
@@ -132,7 +132,10 @@ class RunCache:
         }
 
     def _job(self, setting: Setting, seed: int) -> Job:
-        config = load_config({**setting.config, "seed": seed}, self.overrides).resolved
+        source = {**setting.config, "seed": seed}
+        config = load_config(source, self.overrides).resolved
+        if config["data"]["name"] == "image_folder" and (kept := transforms(compose(source)["data"], self.overrides)):
+            config = load_config(source, (*self.overrides, *kept)).resolved
         digest = config_digest(config)
         words = re.sub(r"[^A-Za-z0-9.]+", "-", setting.label).strip("-").lower()
         path, older = self.runs / f"{words}-s{seed}-{digest}", None
@@ -237,6 +240,16 @@ def machine(scale: str) -> list[str]:
     import torch
 
     return [] if torch.cuda.is_available() else ["runtime.backend=local", "runtime.gpus_per_worker=0"]
+
+
+def transforms(data: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+    """Overrides that give a folder of images the augmentation and normalisation of the data set that it replaces.
+
+    data: the config of the experiment's own data set. overrides: options of the command line, which take precedence.
+    """
+    given, own = {word.partition("=")[0] for word in overrides}, data.get("init_args") or {}
+    keys = [key for key in ("augment", "mean", "std") if key in own]
+    return [f"data.init_args.{key}={_as_override(own[key])}" for key in keys if f"data.init_args.{key}" not in given]
 
 
 def _cpus() -> int:

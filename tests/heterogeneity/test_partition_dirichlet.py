@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from raylfl.heterogeneity.partition import Samples
-from raylfl.heterogeneity.partition.deal import cut, deal
-from raylfl.heterogeneity.partition.dirichlet import Dirichlet, level
-from raylfl.heterogeneity.partition.dirichlet_client import DirichletClient, draw_labels, log_dirichlet
+from raylfl.heterogeneity.partition.deal import cut, deal, level
+from raylfl.heterogeneity.partition.dirichlet import Dirichlet
+from raylfl.heterogeneity.partition.dirichlet_client import DirichletClient, divided, draw_labels, log_dirichlet
 from raylfl.heterogeneity.partition.stats import class_counts
 from tests.heterogeneity.test_partition import balanced, tasks
 
@@ -108,10 +108,10 @@ def test_extreme_alphas_still_partition(alpha):
 
 
 @settings(max_examples=40, deadline=None)
-@given(task=tasks(), alpha=st.floats(0.01, 10))
-def test_dirichlet_client_sizes_differ_by_at_most_one(task, alpha):
+@given(task=tasks(), alpha=st.floats(0.01, 10), balance=st.sampled_from(["draw", "move"]))
+def test_dirichlet_client_sizes_differ_by_at_most_one(task, alpha, balance):
     samples, clients, seed = task
-    assert np.ptp(DirichletClient(alpha).split(samples, clients, seed).sizes) <= 1
+    assert np.ptp(DirichletClient(alpha, balance).split(samples, clients, seed).sizes) <= 1
 
 
 @pytest.mark.parametrize("alpha", [0.05, 1.0, 20.0])
@@ -164,6 +164,56 @@ def test_focus_partition_is_nearly_one_class_a_client():
     # E[sum_c q_c^2] = (alpha/K + 1) / (alpha + 1) = 0.957; late clients take what is left, which mixes some
     concentration = ((counts / counts.sum(axis=1, keepdims=True)) ** 2).sum(axis=1)
     assert 0.75 < concentration.mean() < 0.98
+
+
+def test_divided_classes_go_to_clients_in_proportion_to_their_shares():
+    log_mix = np.log([[0.9, 0.1], [0.5, 0.5], [0.1, 0.9]]) + np.array([[0.0], [-2000.0], [700.0]])
+    counts = divided(log_mix, np.array([1500, 3000]))
+    np.testing.assert_allclose(counts, [[900, 200], [500, 1000], [100, 1800]], rtol=0, atol=1)
+    np.testing.assert_array_equal(counts.sum(axis=0), [1500, 3000])
+
+
+def moved(alpha: float, clients: int, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The owners under `balance: move`, from its description: without logarithms, sample by sample."""
+    mix = rng.dirichlet(np.full(10, alpha / 10), clients)
+    own: list[list[int]] = [[] for _ in range(clients)]
+    for c in range(10):
+        ends = np.floor(np.cumsum(mix[:, c]) / mix[:, c].sum() * (labels == c).sum())
+        for place, sample in enumerate(np.flatnonzero(labels == c)):
+            own[min(int((ends <= place).sum()), clients - 1)].append(int(sample))
+    size, pool = len(labels) // clients, []
+    for mine in own:
+        rng.shuffle(mine)
+        pool += mine[size:]
+        del mine[size:]
+    rng.shuffle(pool)
+    owner = np.empty(len(labels), dtype=np.int64)
+    for i, mine in enumerate(own):
+        mine += [pool.pop() for _ in range(size - len(mine))]
+        owner[mine] = i
+    return owner
+
+
+def test_moves_of_dirichlet_client_have_the_law_of_a_sample_by_sample_oracle():
+    """The share of a client's largest class, and how many classes have a tenth of its samples, over 60 seeds."""
+    labels = RNG(0).permutation(np.repeat(np.arange(10), 320))
+    samples = Samples(3200, labels)
+
+    def numbers(counts):
+        return (counts / 100).max(axis=1).mean(), (counts >= 10).sum(axis=1).mean()
+
+    def counted(owner):
+        return np.bincount(10 * owner + labels, minlength=320).reshape(32, 10)
+
+    def split(seed, balance):
+        return class_counts(DirichletClient(0.3, balance).split(samples, 32, seed), samples)
+
+    ours = np.array([numbers(split(seed, "move")) for seed in range(60)])
+    theirs = np.array([numbers(counted(moved(0.3, 32, labels, RNG(seed)))) for seed in range(60)])
+    error = np.hypot(ours.std(axis=0), theirs.std(axis=0)) / np.sqrt(60)
+    assert np.all(np.abs(ours.mean(axis=0) - theirs.mean(axis=0)) < 4 * error)
+    drawn = np.array([numbers(split(seed, "draw")) for seed in range(20)])
+    assert np.all(np.abs(ours.mean(axis=0) - drawn.mean(axis=0)) > 10 * error)  # the other rule is told apart
 
 
 def test_alpha_is_spread_over_the_classes():

@@ -104,6 +104,15 @@ def test_a_run_that_diverges_is_worse_than_any_other_and_not_repeated(cache):
     assert (lost.runs[0].path / "metrics.jsonl").stat().st_mtime_ns == before
 
 
+@pytest.mark.parametrize(("words", "augment"), [([], True), (["data.init_args.augment=false"], False)])
+def test_images_in_place_of_a_data_set_keep_its_augmentation_and_normalisation(words, augment, tmp_path):
+    images = RunCache(tmp_path, overrides=["data=image_folder", "data.init_args.path=a.tgz", *words])
+    made = images._job(setting("x", ["reproduce/focus_fig9"]), 0).config["data"]
+    own = RunCache(tmp_path)._job(setting("x", ["reproduce/focus_fig9"]), 0).config["data"]["init_args"]
+    assert made["name"] == "image_folder"
+    assert made["init_args"] == {"path": "a.tgz", "augment": augment, "mean": own["mean"], "std": own["std"]}
+
+
 def test_missing_data_are_reported_before_anything_runs(cache, tmp_path, monkeypatch):
     monkeypatch.setenv("RAYLFL_DATA", str(tmp_path / "nowhere"))
     image = TOY.with_("image", {"data": "cifar10", "model": "cnn_focus", "partition": "iid", "num_clients": 2})

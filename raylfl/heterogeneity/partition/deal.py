@@ -65,6 +65,22 @@ def deal(counts: Ints, codes: Ints, rng: np.random.Generator) -> Ints:
     return owner
 
 
+def level(owner: Ints, num_clients: int, rng: np.random.Generator) -> Ints:
+    """Owners of n samples [n] with client sizes that differ by at most one, after moves of random samples.
+
+    Samples move from clients above the equal size to clients below it. owner: the owners before the moves [n], 0..N-1;
+    not changed in place.
+    """
+    target = equal_sizes(len(owner), num_clients)
+    sizes = np.bincount(owner, minlength=num_clients)
+    order = grouped(owner, rng)
+    rank = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # 0..n_i-1 within each client
+    surplus = order[rank >= target[owner[order]]]
+    levelled = owner.copy()
+    levelled[rng.permutation(surplus)] = np.repeat(np.arange(num_clients), np.maximum(target - sizes, 0))
+    return levelled
+
+
 def dirichlet_counts(class_sizes: Ints, alpha: float, owned: Bools, cap: float, rng: np.random.Generator) -> Ints:
     """A count matrix [N, K] in Dirichlet proportions: the number of samples of each of K classes at each of N clients.
 

@@ -16,8 +16,7 @@ from raylfl.heterogeneity.partition.deal import (
     check_min_size,
     deal,
     dirichlet_counts,
-    equal_sizes,
-    grouped,
+    level,
     redraw,
 )
 from raylfl.options import Ge, Gt
@@ -50,19 +49,3 @@ class Dirichlet(Partition):
         if self.balance == "equal":  # no redraws are needed: all sizes become n/N
             return level(deal(draw(), samples.codes, rng), num_clients, rng)
         return deal(redraw(draw, self.min_size, self.alpha), samples.codes, rng)
-
-
-def level(owner: Ints, num_clients: int, rng: np.random.Generator) -> Ints:
-    """Owners of n samples [n] with client sizes that differ by at most one, after moves of random samples.
-
-    Samples move from clients above the equal size to clients below it. owner: the owners before the moves [n], 0..N-1;
-    not changed in place.
-    """
-    target = equal_sizes(len(owner), num_clients)
-    sizes = np.bincount(owner, minlength=num_clients)
-    order = grouped(owner, rng)
-    rank = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # 0..n_i-1 within each client
-    surplus = order[rank >= target[owner[order]]]
-    levelled = owner.copy()
-    levelled[rng.permutation(surplus)] = np.repeat(np.arange(num_clients), np.maximum(target - sizes, 0))
-    return levelled

@@ -7,13 +7,13 @@ classification", 2019.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 
 from raylfl.core.arrays import Floats, Ints
 from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
-from raylfl.heterogeneity.partition.deal import deal, equal_sizes
+from raylfl.heterogeneity.partition.deal import cut, deal, equal_sizes, level
 from raylfl.options import Gt
 
 
@@ -23,22 +23,40 @@ class DirichletClient(Partition):
     """Each client has class proportions ~ Dir(alpha * prior), and client sizes differ by at most one.
 
     The prior is the class proportions of the whole data. As it sums to 1, alpha is the total concentration: alpha = 1
-    is skewed, alpha -> 0 gives one class per client. In random order, each client draws its samples one by one without
-    replacement. Once a class is used up, the proportions of the other classes are normalised again. The last clients
-    therefore get the remaining samples, whatever their proportions.
+    is skewed, alpha -> 0 gives one class per client.
+
+    balance: how sizes become equal. With `draw` (Hsu et al.), clients in random order draw their samples one by one
+    without replacement. Once a class is used up, the proportions of the other classes are normalised again; the last
+    clients therefore get the remaining samples, whatever their proportions. With `move`, as in the public code of
+    FOCUS, each class is divided over the clients in proportion to their shares of it, and then random samples move from
+    larger to smaller clients. The moved samples are of all classes, so that clients are less alike.
     """
 
     alpha: Annotated[float, Gt(0)] = 0.05  # total concentration; 0.05 as in FOCUS, Fig. 8, with 32 clients
+    balance: Literal["draw", "move"] = "draw"
 
     def assign(self, samples: Samples, num_clients: int, rng: np.random.Generator) -> Ints:
         left = samples.class_sizes
         sizes = equal_sizes(samples.count, num_clients)
         log_mix = log_dirichlet(self.alpha * left / samples.count, num_clients, rng)
+        if self.balance == "move":
+            return level(deal(divided(log_mix, left), samples.codes, rng), num_clients, rng)
         counts = np.zeros((num_clients, samples.num_classes), dtype=np.int64)
         for i in rng.permutation(num_clients):
             counts[i] = draw_labels(int(sizes[i]), log_mix[i], left, rng)
             left = left - counts[i]
         return deal(counts, samples.codes, rng)
+
+
+def divided(log_mix: Floats, class_sizes: Ints) -> Ints:
+    """The number of samples of each class at each client, int64 [N, K], if classes are divided by class proportions.
+
+    Client i gets a part p_ic / sum_j p_jc of class c, with p_ic its proportion of this class. log_mix: logarithms of
+    the proportions, up to a constant in each row [N, K]. class_sizes: the number of samples of each class [K].
+    """
+    log_share = log_mix - np.logaddexp.reduce(log_mix, axis=1, keepdims=True)
+    log_share -= np.logaddexp.reduce(log_share, axis=0, keepdims=True)
+    return np.stack([cut(part, int(size)) for part, size in zip(np.exp(log_share).T, class_sizes, strict=True)], axis=1)
 
 
 def log_dirichlet(alpha: Floats, count: int, rng: np.random.Generator) -> Floats:
