@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +67,10 @@ def cause(trial: Any) -> str:
     If the trial's process was lost, the reason in words.
     """
     if trial.pickled_error_file is not None and Path(trial.pickled_error_file).exists():
-        error = pickle.loads(Path(trial.pickled_error_file).read_bytes())
-        if isinstance(error, ACTOR_LOST):
-            return reason_of_loss(error)
+        with suppress(Exception):  # a user's exception that can be pickled, but not loaded
+            error = pickle.loads(Path(trial.pickled_error_file).read_bytes())
+            if isinstance(error, ACTOR_LOST):
+                return reason_of_loss(error)
     path = Path(trial.local_path or ".") / "error.txt"
     lines = [line.strip() for line in path.read_text().splitlines() if line.strip()] if path.exists() else []
     return lines[-1] if lines else "its process was lost"
