@@ -50,7 +50,6 @@ class FlatModule:
                 self._copies.append((p.data, view))
         self._owners = dict(owners_of_buffers(module))
         self.buffers = list(module.buffers())
-        self.buffer_width = sum(b.numel() for b in self.buffers)
 
     @property
     def width(self) -> int:

@@ -62,14 +62,14 @@ def keyed_uniform(seed: int, purpose: str, r: int, clients: np.ndarray, lane: in
     return (bits.astype(np.float64) + 0.5) * 2.0**-52
 
 
-def philox4x32(counter: list[np.ndarray], key0: int, key1: int, rounds: int = 10) -> list[np.ndarray]:
-    """The Philox4x32 block function on arrays of counters (Salmon et al., SC 2011).
+def philox4x32(counter: list[np.ndarray], key0: int, key1: int) -> list[np.ndarray]:
+    """The Philox4x32-10 block function (ten rounds) on arrays of counters (Salmon et al., SC 2011).
 
     counter: the four 32-bit words of each counter, in uint64 arrays; the result has the same form. key0, key1: the
     32-bit words of the key.
     """
     c0, c1, c2, c3 = counter
-    for _ in range(rounds):
+    for _ in range(10):
         left, right = _M0 * c0, _M1 * c2
         c0, c1 = (right >> _SHIFT) ^ c1 ^ np.uint64(key0), right & _LOW
         c2, c3 = (left >> _SHIFT) ^ c3 ^ np.uint64(key1), left & _LOW

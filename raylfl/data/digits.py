@@ -34,22 +34,22 @@ class Digits(ImageData):
         source = load_digits()
         images = torch.from_numpy(source.images.astype(np.uint8))[:, None]
         labels = torch.from_numpy(source.target.astype(np.int64))
-        train, test = stratified_split(labels, 0.2)
+        train, test = stratified_split(labels)
         transform = ImageTransform(scale=16.0, size=upscale)
         self.hold((images[train], labels[train]), (images[test], labels[test]), 10, transform)
 
 
-def stratified_split(labels: Tensor, test_fraction: float) -> tuple[Tensor, Tensor]:
+def stratified_split(labels: Tensor) -> tuple[Tensor, Tensor]:
     """Splits n samples class by class; returns the sorted indices for training, then those for testing.
 
-    labels: the class of each sample, int64 [n]. Of the n_c samples of class c, round(test_fraction n_c) are for
-    testing, the same samples in every call.
+    labels: the class of each sample, int64 [n]. Of the n_c samples of class c, round(n_c / 5) are for testing, the
+    same samples in every call.
     """
     test = [
         keyed(0, "data/split", int(c)).permutation(np.flatnonzero(labels.numpy() == c))
         for c in labels.unique().tolist()
     ]
-    chosen = np.concatenate([members[: round(test_fraction * len(members))] for members in test])
+    chosen = np.concatenate([members[: round(0.2 * len(members))] for members in test])
     held_out = torch.zeros(len(labels), dtype=torch.bool)
     held_out[torch.from_numpy(chosen)] = True
     return torch.nonzero(~held_out).flatten(), torch.nonzero(held_out).flatten()

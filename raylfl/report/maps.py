@@ -128,6 +128,5 @@ def draw_profile(
         log_axis(ax.yaxis, *ax.get_ylim())
 
 
-def _sparse(ticks: Sequence[float], most: int = 8) -> list[float]:
-    step = math.ceil(len(ticks) / most)
-    return list(ticks[::step])
+def _sparse(ticks: Sequence[float]) -> list[float]:
+    return list(ticks[:: math.ceil(len(ticks) / 8)])

@@ -88,8 +88,8 @@ def draw_table(ax: Axes, table: Table, rows: Sequence[dict[str, Any]]) -> None:
         drawn.set_in_layout(False)  # otherwise a wide table would narrow the curves above
 
 
-def _cut(text: str, most: int = 28) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+def _cut(text: str) -> str:
+    return text if len(text) <= 28 else text[:27] + "…"
 
 
 def _top(rows: Sequence[dict[str, Any]], columns: Sequence[Column]) -> list[dict[str, Any]]:

@@ -131,14 +131,14 @@ def local_weights(clients: Pairs, lr: float, steps: int) -> np.ndarray:
     return weights
 
 
-def predicted_limit(clients: Pairs, lr: float, steps: int = 10) -> float:
+def predicted_limit(clients: Pairs, lr: float) -> float:
     """The |x| at which PFL (parallel: FedAvg) ends, the minimiser of sum_i Omega_i f_i.
 
-    Omega_i: `local_weights`; clients: [A_i, B_i] of f_i(x) = A_i x^2 + B_i x; steps: the number of local steps.
+    Omega_i: `local_weights`; clients: [A_i, B_i] of f_i(x) = A_i x^2 + B_i x.
     """
     from raylfl.data.quadratics import Coefficients
 
-    weights = local_weights(clients, lr, steps)
+    weights = local_weights(clients, lr, steps=10)  # as in conf/reproduce/sfl_fig1.yaml
     data = Coefficients(tuple((a, b) for a, b in clients))
     return abs(data.optimum((weights / weights.sum()).tolist()).item())
 

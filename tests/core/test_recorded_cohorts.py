@@ -107,7 +107,7 @@ def test_each_client_has_the_buffers_that_it_would_have_alone():
     module, flat, (together,), x = oracles(Normed, torch.float64, 4, "auto")
     module.train()
     order, inverse = np.array([2, 0, 3, 1]), np.array([1, 3, 0, 2])
-    start = flat.read_buffers() + torch.rand(4, flat.buffer_width, dtype=torch.float64)
+    start = flat.read_buffers() + torch.rand(4, flat.read_buffers().numel(), dtype=torch.float64)
     together.write_buffers(start)
     together.reorder(order)
     rows, alone = x[torch.from_numpy(order)], [start[c : c + 1] for c in range(4)]

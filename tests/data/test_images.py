@@ -122,10 +122,10 @@ def test_in_shape_is_what_the_transform_makes(upscale):
 
 def test_the_split_is_a_fixed_choice_of_a_fifth_of_every_class():
     labels = torch.tensor([0] * 10 + [5] * 21 + [7] * 2)
-    train, test = stratified_split(labels, 0.2)
+    train, test = stratified_split(labels)
     assert sorted([*train.tolist(), *test.tolist()]) == list(range(33))
     assert torch.bincount(labels[test], minlength=8).tolist() == [2, 0, 0, 0, 0, 4, 0, 0]
-    assert torch.equal(test, stratified_split(labels, 0.2)[1])
+    assert torch.equal(test, stratified_split(labels)[1])
     assert test.tolist() != [0, 1, *range(10, 14)]  # a keyed choice, not the first ones
 
 

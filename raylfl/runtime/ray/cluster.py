@@ -80,9 +80,9 @@ class Cluster:
         if address:
             join(self.runtime, address)
             return Connection(ours=True)
-        others = {child.pid for child in _children(HEAD)}
+        others = {child.pid for child in _head_processes()}
         self.notes += start(self.runtime)
-        return Connection(ours=True, head=[child for child in _children(HEAD) if child.pid not in others])
+        return Connection(ours=True, head=[child for child in _head_processes() if child.pid not in others])
 
     def take_actors(self, runtime: RuntimeConfig, setup: WorkerSetup) -> ActorGroup:
         """The actors for a run: kept ones if they fit its settings, otherwise new ones.
@@ -171,8 +171,8 @@ class Cluster:
                     ray.shutdown()
 
 
-def _children(names: tuple[str, ...]) -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if child.name() in names]
+def _head_processes() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if child.name() in HEAD]
 
 
 _enclosing: ContextVar[Cluster | None] = ContextVar("the cluster of the enclosing block", default=None)
