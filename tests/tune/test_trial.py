@@ -102,11 +102,14 @@ def test_values_that_cannot_be_are_reported_and_not_tried_again(tmp_path):
     ("metric", "rounds", "words"),
     [
         ("client/accuracy", 1, "metric=client/accuracy, but must be one that is recorded: train/loss, "),
+        ("algo/actve", 1, "(did you mean algo/active?)"),
         ("algo/y_norm", 6, "metric=algo/y_norm was never measured in 000"),  # may be logged in later rounds only
     ],
 )
 def test_a_metric_that_is_never_measured_fails_with_its_name(tmp_path, metric, rounds, words):
-    reports, _ = carry_out(sweep_of(tmp_path, metric=metric), Trial("000", 0, 0, 0, 6, {}), tmp_path / "s")
+    reports, _ = carry_out(
+        sweep_of(tmp_path, metric=metric, algorithm={"name": "fedaware"}), Trial("000", 0, 0, 0, 6, {}), tmp_path / "s"
+    )
     assert reports == [{"round": 6, "score": WORST, "state": "failed", "reason": reports[0]["reason"]}]
     assert words in reports[0]["reason"]
     assert len(metrics(tmp_path / "s" / "000")) == rounds

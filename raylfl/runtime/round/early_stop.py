@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from typing import Any
 
@@ -51,9 +52,14 @@ class EarlyStop:
 def require_recorded(key: str, metric: str, metrics: dict[str, Any]) -> None:
     """Raises BadConfig if these are the metrics of round 0 and lack `metric`, unless a round may lack it (`LATE`).
 
-    key: the config key that names the metric.
+    An `algo/...` metric that is nearly the name of a recorded one is taken for a mistake. key: the config key that
+    names the metric.
     """
-    if metric in metrics or metrics["round"] != 0 or metric.partition("/")[0] in LATE:
+    if metric in metrics or metrics["round"] != 0:
         return
     names = [name for name, value in metrics.items() if name != "round" and isinstance(value, (int, float))]
-    raise BadConfig(f"{key}={metric}, but must be one that is recorded: {', '.join(names)}")
+    near, group = difflib.get_close_matches(metric, names, n=1, cutoff=0.85), metric.partition("/")[0]
+    if group in LATE and not (near and group == "algo"):
+        return
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    raise BadConfig(f"{key}={metric}, but must be one that is recorded: {', '.join(names)}{hint}")
