@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from raylfl.config.load import load_config
+from raylfl.data_source import load_data
 from raylfl.errors import BadConfig
+from raylfl.experiment import make_split
 from raylfl.tune.journal import Trial
 from raylfl.tune.measured import KNOWN
 from raylfl.tune.spec import check_settings, load_sweep, make_sweep
@@ -86,6 +89,17 @@ def test_the_shipped_sweeps_compose_in_all_their_settings(name):
     points = spec.points()
     assert check_settings(spec, points)
     assert len(points) > 1
+
+
+def test_every_partition_of_the_heterogeneity_sweep_can_be_drawn_with_every_seed():
+    spec = load_sweep("heterogeneity")
+    points = [{k: v for k, v in point.items() if k.startswith("partition.")} for point in spec.points()]
+    different = [point for k, point in enumerate(points) if point not in points[:k]]
+    data = load_data(load_config("data/digits"))
+    assert len(different) == 6
+    for point in different:
+        for seed in spec.seeds(0):
+            make_split(load_config(spec.base, spec.overrides(point, seed, 1)), data)
 
 
 def test_the_heterogeneity_sweep_varies_what_it_promises():
