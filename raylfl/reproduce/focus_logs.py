@@ -6,7 +6,6 @@ import csv
 import gzip
 from pathlib import Path
 
-from raylfl.data.base import data_root
 from raylfl.errors import DataMissing
 
 DIVISOR = "SCAFFOLD, divisor 10"  # SCAFFOLD in the form of the public code and of its logs
@@ -19,6 +18,8 @@ def logs() -> dict[tuple[str, str], Log]:
 
     Raises DataMissing if the file is missing.
     """
+    from raylfl.data.base import data_root
+
     path = data_root(None) / FILE
     if not path.is_file():
         raise DataMissing(f"{path} is missing: the authors' logs, to compare with; set RAYLFL_DATA to the folder above")
