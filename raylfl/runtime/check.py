@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -122,14 +122,14 @@ def _on_two_samples(setup: WorkerSetup) -> WorkerSetup:
     )
 
 
-def _few(samples: Any, indices: np.ndarray) -> SampleSet:
+def _few(samples: SampleSet, indices: np.ndarray) -> SampleSet:
     if samples.by_index:
         blank = getattr(samples.items, "blank", None)  # zeros in place of samples that are on other nodes
         rows = samples.items.rows(indices) if blank is None else blank(len(indices))
-        return SampleSet(tuple(rows), None, samples.transform)
+        return replace(samples, arrays=tuple(rows), items=None, collate=None, owned=None)
     if samples.arrays is not None:
-        return SampleSet(tuple(a[indices] for a in samples.arrays), None, samples.transform)
-    return SampleSet(None, [samples.items[int(i)] for i in indices], samples.transform, None, samples.collate)
+        return replace(samples, arrays=tuple(a[indices] for a in samples.arrays), owned=None)
+    return replace(samples, items=[samples.items[int(i)] for i in indices], owned=None)
 
 
 def _try_training(worker: Worker, label: str) -> list[str]:

@@ -94,3 +94,12 @@ def test_a_method_that_draws_clients_itself_is_refused_before_the_trial_without_
     with pytest.raises(BadConfig, match=rf"a size \(uniform, say\): algorithm {algorithm} draws participation.size"):
         check(assemble(config))
     assert not NOTES
+
+
+@pytest.mark.parametrize("key", ["clients", "participants", "random_clients"])
+def test_evaluations_on_clients_data_are_tried_with_the_transform_of_evaluations(key):
+    """The samples of the digits are bytes, which only their transform makes numbers for the model."""
+    overrides = [f"eval.{key}={'2' if key == 'random_clients' else 'true'}", "runtime.backend=local"]
+    experiment = assemble(load_config("digits", overrides))
+    check(experiment)
+    assert experiment.logged["clients"] == experiment.logged["test"]
