@@ -67,6 +67,19 @@ def test_each_half_of_a_cohort_has_its_own_work_and_a_failed_one_rows_of_zeros(f
     assert states == [{"h": 3} if 0 not in fails else {}, *([{"h": 1}, {"h": 2}] if 1 not in fails else [{}, {}])]
 
 
+def test_halves_without_states_return_none_as_a_whole_cohort_does():
+    """A round joins the states of tasks that ran in halves and of others."""
+    worker, task = object.__new__(Worker), Task(5, (3, 1), (4, 5), (7, 8), (1.5, 2.5), 0.1)
+    one = np.ones(1)
+
+    def run(half, broadcast, states):
+        reports = ClientReports.of(half.clients, loss=one, last_loss=one, gradients=one, finite=one)
+        return reports, {"update": torch.ones(1, 2)}, []
+
+    worker.run = run
+    assert worker._in_halves(task, {"x": 0}, [None, None])[2] == []
+
+
 def test_the_loss_and_gradient_of_all_clients_are_those_of_one_that_owns_all():
     oracle, loaded = object.__new__(WeightedOracle), []
     oracle.weights, g = [0.25, 0.75], torch.tensor([1.0, 2.0, 3.0])

@@ -163,7 +163,7 @@ class Worker:
             )
             for name, like in some.items()
         }
-        return ClientReports.joined(reports), rows, new if some else []
+        return ClientReports.joined(reports), rows, new if any(new) else []
 
     def _out_of_memory(self) -> str:
         """Explains an out-of-memory error, with the peak of GPU memory; also empties torch's cache of GPU memory."""
@@ -192,6 +192,7 @@ class Worker:
         oracles = {self.loop, self.oracle}
         for oracle in oracles:
             oracle.ways.clear()
+            oracle.steps.begin()
         optimizer = self.local_optimizer(per_epoch)
         with self.training.observed(optimizer, len(task.clients), task.steps[0], per_epoch) as observer:
             result = self._solve(task, broadcast, states, observer, optimizer, moments)
