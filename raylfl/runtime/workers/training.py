@@ -41,6 +41,8 @@ class TrainingLog:
 
     def log(self, name: str, value: Any, **options: Any) -> None:
         """Adds one value; options as in `LightningModule.log`."""
+        if isinstance(value, Tensor):
+            value = value.detach().clone()  # a parameter or buffer may change before the value is read
         self.step.note(name, value, options)
         name = canonical(name)
         if name == "loss":
@@ -53,7 +55,7 @@ class TrainingLog:
             value = torch.tensor(as_number(name, value))
         elif value.numel() != 1:
             raise not_a_number(name, value)
-        value = value.detach().reshape(())
+        value = value.reshape(())
         self.step.values[name] = value if value.is_floating_point() else value.float()
         self.step.options[name] = options
 
