@@ -18,6 +18,7 @@ from raylfl.core.recorded.calls import Call, Slot
 from raylfl.core.vectorized import VectorizedOracle
 from raylfl.experiment import assemble
 from raylfl.runtime.workers.backend import LocalBackend
+from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.training import TrainingLog
 from tests.core import user_modules as users
 
@@ -172,14 +173,16 @@ def test_what_a_cohort_logs_is_logged_by_its_replay():
     for oracle in found:
         module.train()
         steps = TrainingLog(oracle.log, 4)
-        oracle.log.sink = module.log = steps.log
+        recorder = Recorder()
+        recorder.attach(module)
         for k in range(9):
             torch.manual_seed(k)
-            oracle.gradients(x, drawn(module, torch.float32, [6, 3, 6, 3]), lambda c, k=k: k)
+            oracle.log.sink = steps.log
+            with recorder.into(steps):
+                oracle.gradients(x, drawn(module, torch.float32, [6, 3, 6, 3]), lambda c, k=k: k)
             steps.keep(range(4))
             if k == 4:
                 steps = TrainingLog(oracle.log, 4)  # as for the next clients: it sees replays only
-                oracle.log.sink = module.log = steps.log
         rows.append(steps.results())
     assert found[0].steps.refusal is None
     assert [kind.program is not None for kind in found[0].steps.kinds.values()] == [True, True]
@@ -187,6 +190,16 @@ def test_what_a_cohort_logs_is_logged_by_its_replay():
     for name in rows[0]:
         assert rows[0][name].tolist() == rows[1][name].tolist()
     assert len(set(rows[0]["largest"].tolist())) == 4
+
+
+def test_a_cohort_of_one_client_may_log_a_plain_number():
+    """Under vmap the number has one entry with stride 0."""
+    module, _, (oracle,), x = oracles(Told, torch.float32, 1, "auto")
+    module.log = TrainingLog(oracle.log, 1).log
+    oracle.log.sink = module.log
+    for k in range(5):
+        oracle.gradients(x, drawn(module, torch.float32, [6]), lambda c, k=k: k)
+    assert oracle.steps.refusal is None
 
 
 def test_a_cohort_imports_no_compiler():
