@@ -17,7 +17,7 @@ from raylfl.core.step_log import StepLog
 from raylfl.errors import BadConfig
 from raylfl.models import MODELS
 from tests.core import user_modules as users
-from tests.core.user_modules import CLASSES, NOTES
+from tests.core.user_modules import CLASSES, HIDDEN
 from tests.runtime.tiny import TINY
 
 CPU = torch.device("cpu")
@@ -36,6 +36,9 @@ KINDS = [
     users.Checkpointed,
     users.Hooked,
     users.Einsum,
+    users.OneHot,
+    users.Popped,
+    users.FrozenEncoder,
 ]
 
 
@@ -161,6 +164,8 @@ REFUSED = {
     users.Branches: "looks at a tensor's values",
     users.Lists: "takes a tensor's values or memory out of torch (`.tolist`)",
     users.Arrays: "takes a tensor's values or memory out of torch (`.numpy`)",
+    users.ArraysInBackward: "takes a tensor's values or memory out of torch (`.numpy`)",
+    users.Splits: "splits a tensor at positions that depend on values (`tensor_split`)",
     users.Masked: "shapes depend on values (`index`)",
     users.Packed: "shapes depend on values|looks at a tensor's values",
     users.PythonDraws: "draws random numbers from Python or numpy",
@@ -173,7 +178,8 @@ REFUSED = {
     users.Iterates: "changes the module's attribute `numbers`",
     users.Keeps: "changes the module's attribute `features`",
     users.Outside: "uses a tensor (8) that is no parameter, no buffer and not of the batch",
-    users.SharedCount: "does not take the same course in every step",
+    users.HiddenCount: "does not take the same course in every step",
+    users.SharedCount: "changes `tests.core.user_modules.NOTES[",
     users.WritesBatch: "overwrites `batch[0]` in place",
     users.WritesWeights: "overwrites `first.weight` in place",
     users.WritesLastBias: "overwrites `last.bias` in place",
@@ -191,13 +197,13 @@ def test_what_no_recording_can_stand_for_is_refused_and_taken_by_autograd(kind):
 
 
 def test_a_course_that_changes_late_ends_the_run_with_an_error():
-    NOTES["late"].clear()
+    HIDDEN.notes["late"].clear()
     module = users.Late()
     _, recorded = steps_of(module)
 
     def step():
         content = module.batch(4)
-        NOTES["late"].append(0) if recorded.program(content) else recorded.take(content)
+        HIDDEN.notes["late"].append(0) if recorded.program(content) else recorded.take(content)
 
     for _ in range(7):
         step()
@@ -220,6 +226,58 @@ def test_an_attribute_that_other_methods_change_is_noticed_at_the_next_step():
     assert "`factor`" in recorded.refusal
 
 
+@torch.library.custom_op("raylfl_tests::noise", mutates_args=())
+def noise(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.rand_like(x)
+
+
+noise.register_autograd(lambda ctx, g: g)
+
+
+class Noisy(users.Dense):
+    def prepare(self):
+        self.drop = torch.nn.Identity()
+
+    def forward(self, x):
+        return noise(super().forward(x))
+
+
+def test_a_users_operator_counts_as_one_that_draws_random_numbers():
+    """Otherwise the generator would not be seeded before a replay."""
+    module = Noisy()
+    _, recorded = steps_of(module)
+    for _ in range(4):
+        recorded.take(module.batch(4))
+    assert recorded.program(module.batch(4)).draws
+
+
+SETTINGS = {"scale": 1.0}
+
+
+class Scaled(users.Dense):
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) * SETTINGS["scale"]
+
+
+def test_a_setting_that_changes_between_rounds_is_noticed_at_the_next_local_work(monkeypatch):
+    module = Scaled()
+    _, recorded = steps_of(module)
+    for _ in range(4):
+        recorded.take(module.batch(4))
+    recorded.begin()
+    assert recorded.program(module.batch(4)) is not None
+    monkeypatch.setitem(SETTINGS, "scale", 2.0)
+    recorded.begin()
+    assert recorded.program(module.batch(4)) is None
+    assert recorded.refusal == "may depend on `tests.core.test_recorded.SETTINGS['scale']`, which is changed elsewhere"
+
+
+def test_a_module_with_a_compiled_part_is_left_to_autograd():
+    module = users.Dense()
+    module.first._compiled_call_impl = torch.relu  # as `module.first.compile()` sets it
+    assert steps_of(module)[1].refusal == "calls `first`, which torch.compile has compiled"
+
+
 def test_gradients_in_evaluation_mode_do_not_end_the_replays_of_training():
     """A measurement of the objective takes gradients in evaluation mode between two rounds."""
     module = users.Residual()
@@ -237,11 +295,12 @@ def test_gradients_in_evaluation_mode_do_not_end_the_replays_of_training():
 
 def logging_steps():
     """A module that logs tensors, a number and values used only by its logs; its log; its recorded steps."""
-    module, log, seen = users.Logs(), StepLog(), []
+    module, log = users.Logs(), StepLog()
+    HIDDEN.notes["seen"].clear()
 
     def sink(name, value, **options):
         log.note(name, value, options)
-        seen.append((name, torch.as_tensor(value).detach(), options))
+        HIDDEN.notes["seen"].append((name, torch.as_tensor(value).detach(), options))
 
     log.sink, module.log = sink, sink
     flat = FlatModule(module, torch.float32, CPU)
@@ -249,7 +308,11 @@ def logging_steps():
     def gradient(loss):
         return torch.autograd.grad(loss, flat.parameters)
 
-    return module, seen, RecordedSteps(module, flat.parameters, lambda c: module.training_step(c, 0), gradient, log)
+    return (
+        module,
+        HIDDEN.notes["seen"],
+        RecordedSteps(module, flat.parameters, lambda c: module.training_step(c, 0), gradient, log),
+    )
 
 
 def test_what_a_step_logs_is_logged_by_its_replay():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import random
 from collections import defaultdict
 
@@ -14,6 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 CLASSES = 5
 NOTES = defaultdict(list)  # state that some modules write outside of themselves
+HIDDEN = logging.getLogger("tests.hidden")
+HIDDEN.notes = defaultdict(list)
 
 
 class Net(nn.Module):
@@ -183,6 +186,45 @@ class Hooked(Net):
         return F.cross_entropy(scores, y) + 0.1 * g.pow(2).sum()
 
 
+class OneHot(Residual):
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return (self(x).softmax(1) - F.one_hot(y, num_classes=CLASSES)).pow(2).mean()
+
+
+class Popped(Net):
+    """A network whose step takes the labels out of the batch, and the rest as keyword arguments."""
+
+    def build(self):
+        self.out = nn.Linear(48, CLASSES)
+
+    def batch(self, size):
+        return dict(zip(("x", "y"), super().batch(size), strict=True))
+
+    def forward(self, x):
+        return self.out(x.flatten(1))
+
+    def training_step(self, batch, batch_idx):
+        y = batch.pop("y")
+        return F.cross_entropy(self(**batch), y)
+
+
+class FrozenEncoder(Net):
+    """A network on a frozen encoder in evaluation mode, for which torch has a fast path with other bits."""
+
+    def build(self):
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.encoder, self.out = nn.TransformerEncoder(layer, 2).requires_grad_(False), nn.Linear(8, CLASSES)
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.encoder.eval()
+        return self
+
+    def forward(self, x):
+        return self.out(self.encoder(x).mean(1))
+
+
 class Einsum(Net):
     """Indexing by integers, gather, scatter, cumulated sums, sorting, norms, topk."""
 
@@ -227,6 +269,29 @@ class Lists(Dense):
 class Arrays(Dense):
     def forward(self, x):
         return super().forward(x * float(np.median(x.numpy())))
+
+
+class NumpyGradient(torch.autograd.Function):
+    """The identity; its gradient is halved where numpy finds a large entry."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g / 2 if np.abs(g.numpy()).max() > 10 else g
+
+
+class ArraysInBackward(Dense):
+    def forward(self, x):
+        return NumpyGradient.apply(super().forward(x))
+
+
+class Splits(Dense):
+    def forward(self, x):
+        first, second = torch.tensor_split(super().forward(x), (x[:, 0, 0] > 9).sum()[None])
+        return torch.cat([2 * first, second])
 
 
 class Masked(Dense):
@@ -316,6 +381,14 @@ class Outside(Dense):
         return super().forward(x * self.scale)
 
 
+class HiddenCount(Dense):
+    """A network with a number that changes from step to step, in an object of which only the identity is compared."""
+
+    def training_step(self, batch, batch_idx):
+        HIDDEN.notes[id(self)].append(0)
+        return super().training_step(batch, batch_idx) * len(HIDDEN.notes[id(self)])
+
+
 class SharedCount(Dense):
     """A network with a number outside the module that changes from step to step."""
 
@@ -381,5 +454,5 @@ class Late(Dense):
     """A network that changes its computation in the sixth step in a way that no guard detects."""
 
     def training_step(self, batch, batch_idx):
-        NOTES["late"].append(0)
-        return super().training_step(batch, batch_idx) * (2 if len(NOTES["late"]) > 5 else 1)
+        HIDDEN.notes["late"].append(0)
+        return super().training_step(batch, batch_idx) * (2 if len(HIDDEN.notes["late"]) > 5 else 1)

@@ -1,17 +1,15 @@
-"""Detection of steps that a recording cannot replace: they read values, draw numbers outside torch or change state."""
+"""Detection of steps that a recording cannot replace: they read values, or draw random numbers outside torch."""
 
 from __future__ import annotations
 
 import pickle
 import random
-from collections import deque
 from collections.abc import Mapping
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 LOOKS = {  # methods that give values or memory to Python without an operator
@@ -19,8 +17,7 @@ LOOKS = {  # methods that give values or memory to Python without an operator
     *("__cuda_array_interface__", "set_", "resize_", "share_memory_", "pin_memory"),
 }
 ASSIGNED = ("data", "grad")  # attributes of a tensor that can be replaced without autograd's knowledge
-NESTED = 4  # levels of nested attributes that are compared
-ENTRIES = 10_000  # largest number of entries that are compared, of one container or array and in all
+ASKING: tuple[Any, ...] = (torch.overrides, torch.autograd)  # where torch looks up `has_torch_function`
 
 
 class Refused(Exception):
@@ -36,6 +33,25 @@ class Watch(TorchFunctionMode):
 
     reason: str | None = None
 
+    def __enter__(self) -> Self:
+        self._answer = torch.overrides.has_torch_function
+        for place in ASKING:
+            place.has_torch_function = self._without_modes
+        return super().__enter__()  # type: ignore[no-untyped-call, no-any-return]
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        for place in ASKING:
+            place.has_torch_function = self._answer
+
+    def _without_modes(self, tensors: Any) -> bool:
+        """Torch's `has_torch_function` without this mode.
+
+        Otherwise attention in evaluation mode would not use its fast path, and gradients would suspend the mode.
+        """
+        with torch.overrides._pop_mode_temporarily() if torch._C._len_torch_function_stack() else nullcontext():
+            return bool(self._answer(tensors))
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
@@ -44,9 +60,21 @@ class Watch(TorchFunctionMode):
             name = getattr(getattr(func, "__self__", None), "__name__", "")
             if name in ASSIGNED:
                 self.reason = self.reason or f"replaces a tensor's `.{name}`"
+        elif name == "tensor_split" and any(isinstance(part, torch.Tensor) for part in args[1:]):
+            self.reason = self.reason or "splits a tensor at positions that depend on values (`tensor_split`)"
         elif name in LOOKS:
             self.reason = self.reason or f"takes a tensor's values or memory out of torch (`.{name}`)"
+        elif name == "one_hot" and (known := _classes(*args, **(kwargs or {}))) is not None:
+            labels, count = known
+            return torch.zeros(*labels.shape, count, dtype=labels.dtype, device=labels.device).scatter(
+                -1, labels[..., None], 1
+            )
         return func(*args, **(kwargs or {}))
+
+
+def _classes(tensor: torch.Tensor, num_classes: int = -1) -> tuple[torch.Tensor, int] | None:
+    """The arguments of torch's `one_hot`, which looks at values for its checks; None if it also does for the shape."""
+    return (tensor, num_classes) if num_classes > 0 and tensor.dtype == torch.int64 else None
 
 
 def forbidden(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
@@ -85,98 +113,3 @@ VALUE_SHAPED = {"_pack_padded_sequence", "_pad_packed_sequence", "_ctc_loss", "r
 def host_randomness() -> tuple[Any, ...]:
     """The states of Python's and numpy's global random generators, in a form that can be compared."""
     return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))
-
-
-def state_of(module: nn.Module) -> dict[str, Any]:
-    """A snapshot of a module's attributes by path; it differs after a step that changes attributes.
-
-    It holds the identity of parameters, buffers and submodules, the values of numbers and strings, and the parts of
-    containers and plain objects.
-    """
-    found = _Parts()
-    for path, part in module.named_modules():
-        prefix = f"{path}." if path else ""
-        for name, value in vars(part).items():
-            if name in ("_parameters", "_buffers", "_modules"):
-                found.update({f"{prefix}{key}": id(held) for key, held in value.items()})
-            else:
-                found.add(f"{prefix}{name}", value)
-    for name, parameter in module.named_parameters():
-        found[f"{name} (requires_grad)"] = parameter.requires_grad
-    return found
-
-
-def resettable(part: Any) -> bool:
-    """Whether a part of a module has the interface of torchmetrics: `update`, `compute` and `reset`."""
-    return all(hasattr(part, name) for name in ("update", "compute", "reset"))
-
-
-_PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, np.generic, range)
-_CONTAINERS = (list, tuple, dict, set, frozenset, deque)  # containers with equal parts count as equal
-_BY_IDENTITY = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType, nn.Module)
-
-
-class _Parts(dict[str, Any]):
-    """The state of attributes by path; `add` enters an attribute with its parts, each object once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: dict[int, Any] = {}  # kept alive, so that no other object gets the same id
-
-    def add(self, path: str, value: Any, depth: int = NESTED) -> None:
-        if isinstance(value, _PLAIN):
-            self[path] = (type(value).__name__, repr(value))
-        elif isinstance(value, Tensor):
-            self[path] = (id(value), None if value.is_inference() else value._version)
-        elif isinstance(value, _BY_IDENTITY):
-            self[path] = id(value)
-        elif (state := _generator(value)) is not None:
-            self[path] = state
-        elif hasattr(value, "__next__") or len(self) > ENTRIES:
-            self[path] = object()  # an iterator or too many entries: equal to nothing
-        elif isinstance(value, np.ndarray):
-            self[path] = (id(value), value.shape, value.tobytes() if value.size <= ENTRIES else None)
-        else:
-            self[path] = (type(value) if isinstance(value, _CONTAINERS) else id(value), _length(value))
-            if depth and id(value) not in self.seen:
-                self.seen[id(value)] = value
-                for key, part in _entries(value):
-                    self.add(f"{path}{key}", part, depth - 1)
-
-
-def _generator(value: Any) -> Any:
-    """The state of a random generator of torch, numpy or Python; None for any other object."""
-    if isinstance(value, torch.Generator):
-        return value.get_state().numpy().tobytes()
-    if isinstance(value, np.random.Generator):
-        return repr(value.bit_generator.state)
-    if isinstance(value, np.random.RandomState):
-        return repr(value.get_state())
-    return value.getstate() if isinstance(value, random.Random) else None
-
-
-def _length(value: Any) -> int | None:
-    try:
-        return len(value)
-    except TypeError:
-        return None
-
-
-def _entries(value: Any) -> list[tuple[str, Any]]:
-    """(path suffix, part) of each part of a container or plain object, at most ENTRIES of a container."""
-    parts: list[tuple[str, Any]] = []
-    if isinstance(value, Mapping):
-        parts = [(f"[{key!r}]", part) for key, part in list(value.items())[:ENTRIES]]
-    elif isinstance(value, (list, tuple, deque)):
-        parts = [(f"[{k}]", part) for k, part in enumerate(list(value)[:ENTRIES])]
-    elif isinstance(value, (set, frozenset)):
-        parts = [("{}", repr(sorted(map(repr, value))))]
-    return parts + [(f".{name}", part) for name, part in getattr(value, "__dict__", {}).items()]
-
-
-def first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
-    """The first path at which two snapshots by `state_of` differ; None if they are equal."""
-    for path in [*before, *(p for p in after if p not in before)]:
-        if path not in before or path not in after or before[path] != after[path]:
-            return path
-    return None

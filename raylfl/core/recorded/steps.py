@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from raylfl.core.recorded import graphs
-from raylfl.core.recorded.calls import Recording, same_bits
+from raylfl.core.recorded.calls import Recording, mapped, same_bits
 from raylfl.core.recorded.graphs import Captured
-from raylfl.core.recorded.guards import Refused, first_difference, resettable, state_of
+from raylfl.core.recorded.guards import Refused
 from raylfl.core.recorded.program import Program
+from raylfl.core.recorded.state import State, first_difference, outside_of, resettable, shown, state_of
 from raylfl.core.recorded.tape import record
 from raylfl.core.step_log import LogCall, StepLog
 from raylfl.errors import BadConfig
@@ -72,15 +73,28 @@ class RecordedSteps:
         self.parts = list(module.modules())
         self.buffers = list(module.buffers())
         self.kinds: OrderedDict[Any, _Kind] = OrderedDict()
-        self.refusal: str | None = None
+        self.refusal = _compiled_part(module)
         self.captures: graphs.Capture | None = graphs.capture_on_cuda if self.device.type == "cuda" else None
         self.no_graph: str | None = None  # why replays use no CUDA graph although the device has them
-        self._state: Any = None  # state of the module at the last recording
+        self._state: State | None = None  # state of the module at the last recording
+        self._outside = State()  # the part of it that is outside the module
+        self._new = False  # whether that recording was made after the last call of `begin`
         self._doubted = False
 
     def doubt(self) -> None:
         """Makes the next call of `program` check whether other methods have changed the module's attributes."""
         self._doubted = True
+
+    def begin(self) -> None:
+        """Compares the state with that of the recordings, before the local work of a client.
+
+        The module's attributes must have their initial values. They are compared once after each recording, and the
+        variables outside the module each time.
+        """
+        if self._state is not None and self.refusal is None:
+            self._doubted |= self._new
+            self._new = False
+            self._compare(self._outside, outside_of(self._state))
 
     def program(self, content: Any) -> Program | Captured | None:
         """The program with which to replay the step for a batch with this content; None: `take` must compute it."""
@@ -119,21 +133,24 @@ class RecordedSteps:
         if kind is None:
             return self._plainly(content)
         kind.used += 1
+        self._doubted = True  # a step that is not recorded may change the state
         if kind.used <= self.seen:
             return self._plainly(content)
-        first = kind.recording
+        first, step = kind.recording, partial(self.loss, content)
+        content = mapped(content, Tensor, lambda tensor: tensor)  # a copy: the step may take parts out of a dict
         before = self._changing(content)
         if kind.program is not None:
             with self.log.calls() as logged:
-                loss, row = self._plainly(content)
+                loss, row = self._of(step(), content)
         else:
-            step, changing = partial(self.loss, content), self.changing(content)
+            changing = self.changing(content)
             loss, rows, found, logged = record(self.module, leaves_of(content), step, self.gradient, self.log, changing)
             loss, row = loss.detach(), self._row(rows, self.clients(content))
             if isinstance(found, str):
                 self._refuse(found)
                 return loss, row
-            self._state = state_of(self.module)
+            self._state, self._new = state_of(self.module), True
+            self._outside = outside_of(self._state)
             if first is None:
                 kind.recording = found
                 return loss, row
@@ -207,7 +224,9 @@ class RecordedSteps:
         return captured
 
     def _plainly(self, content: Any) -> tuple[Tensor, Tensor]:
-        loss = self.loss(content)
+        return self._of(self.loss(content), content)
+
+    def _of(self, loss: Tensor, content: Any) -> tuple[Tensor, Tensor]:
         return loss.detach(), self._row(self.gradient(loss), self.clients(content))
 
     def _row(self, rows: Sequence[Tensor | None], clients: tuple[int, ...]) -> Tensor:
@@ -241,10 +260,13 @@ class RecordedSteps:
         self._doubted = False
         if self._state is not None and self.refusal is None:
             metrics = tuple(f"{path}." for path, part in self.module.named_modules() if resettable(part))
-            before, now = (_lasting(state, metrics) for state in (self._state, state_of(self.module)))
-            changed = first_difference(before, now)
-            if changed is not None:
-                self._refuse(f"may depend on the attribute `{changed}`, which other methods change")
+            self._compare(*(_lasting(state, metrics) for state in (self._state, state_of(self.module))))
+
+    def _compare(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """Refuses replays if two snapshots of the state differ."""
+        changed = first_difference(before, now)
+        if changed is not None:
+            self._refuse(f"may depend on {shown(changed)}, which is changed elsewhere")
 
     def _refuse(self, reason: str) -> None:
         self.refusal = reason
@@ -302,6 +324,14 @@ class RecordedSteps:
             return row, [loss, *logged, *state[0], *state[1]]
         finally:
             self._restore(content, after)
+
+
+def _compiled_part(module: nn.Module) -> str | None:
+    """The reason for a refusal if torch.compile has compiled a part of the module: it would compile the recording."""
+    for name, part in module.named_modules():
+        if part._compiled_call_impl is not None or type(part).__module__.startswith("torch._dynamo"):
+            return f"calls `{name}`, which torch.compile has compiled"
+    return None
 
 
 def _lasting(state: dict[str, Any], metrics: tuple[str, ...]) -> dict[str, Any]:

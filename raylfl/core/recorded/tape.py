@@ -14,11 +14,10 @@ from raylfl.core.recorded.guards import (
     AS_VIEWS,
     Refused,
     Watch,
-    first_difference,
     forbidden,
     host_randomness,
-    state_of,
 )
+from raylfl.core.recorded.state import first_difference, shown, state_of
 from raylfl.core.step_log import LogCall, StepLog
 
 _MARK = "_raylfl_slot"  # the attribute of a tensor that holds its number in the current recording
@@ -206,9 +205,8 @@ def record(
     except Refused as refused:
         tape.reason = str(refused)
     try:
-        with tape:
-            with watch, log.calls() as logged:
-                loss = step()
+        with tape, watch, log.calls() as logged:
+            loss = step()
             rows = gradients(loss)
         reason = tape.reason or watch.reason or _after(module, before, drawn)
         if reason is None:
@@ -243,7 +241,7 @@ def _logged(logged: Sequence[LogCall], tape: Tape) -> list[LogCall]:
 def _after(module: nn.Module, before: Mapping[str, Any], drawn: Any) -> str | None:
     changed = first_difference(before, state_of(module))
     if changed is not None:
-        return f"changes the module's attribute `{changed}`"
+        return f"changes {shown(changed)}"
     return None if drawn == host_randomness() else "draws random numbers from Python or numpy"
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raylfl.core.recorded.guards import resettable
+from raylfl.core.recorded.state import resettable
 
 CONTAINERS = (list, dict, set, deque)
 TORCH = frozenset(vars(nn.Module()))  # attributes that torch itself keeps in a module

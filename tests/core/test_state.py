@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,17 @@ import pytest
 import torch
 from torch import nn
 
-from raylfl.core.recorded.guards import ENTRIES, first_difference, state_of
+from raylfl.core.recorded.state import ENTRIES, first_difference, state_of
+
+
+class Slotted:
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def tell(self) -> int:
+        return self.count
 
 
 class Stateful(nn.Module):
@@ -25,6 +36,8 @@ class Stateful(nn.Module):
         self.count, self.label = 0, "a"
         self.seen, self.by_name = [1, 2], {"loss": 0.0}
         self.draws, self.table = np.random.default_rng(0), np.zeros(3)
+        self.slotted, self.told, self.scaled = Slotted(), Slotted().tell, partial(max, by=[])
+        self.deep = [[[[[[0]]]]]]
         self.plain, self.ids = torch.zeros(2), {3}
 
 
@@ -49,6 +62,10 @@ CHANGES = {
     "draws": lambda m: m.draws.random(),
     "table": lambda m: m.table.__setitem__(0, 1.0),
     "plain": lambda m: m.plain.add_(1.0),  # no buffer
+    "slotted.count": lambda m: setattr(m.slotted, "count", 1),
+    "deep[0][0][0][0][0][0]": lambda m: m.deep[0][0][0][0][0].__setitem__(0, 1),
+    "scaled.keywords['by']": lambda m: m.scaled.keywords["by"].append(1),
+    "told.__self__.count": lambda m: setattr(m.told.__self__, "count", 1),
     "ids{}": lambda m: m.ids.symmetric_difference_update({3, 4}),
     "new": lambda m: setattr(m, "new", 1),
 }
