@@ -66,7 +66,7 @@ WORLD: dict[str, Any] = {
 }
 STRUCK = ("fedavg", "focus", "scaffold", "mifa", "fedadam", "feddyn")  # algorithms of the runs that are damaged
 KINDS = ("config", "command line", "run", "directory")
-ENDINGS = ("done", "ended in words", "refused")  # exit codes 0, 1 and 2
+ENDINGS = ("done", "ended", "refused")  # exit codes 0, 1 and 2
 CALLS = ROOT / ".fuzz" / "calls.jsonl"
 MEMORY = Path("/dev/shm")  # files outlive a killed process without a disk
 PHASES = ("draw", "train", "collect", "aggregate", "commit", "log", "checkpoint")
@@ -327,9 +327,10 @@ def table(calls: list[dict[str, Any]]) -> str:
     seeds = ", ".join(f"{seed} ({sum(call['ended'].values()):,})" for seed, call in sorted(longest.items()))
     wrong = sum(call["wrong"] for call in longest.values())
     rows = [[kind, *(f"{ended[f'{kind}: {ending}']:,}" for ending in ENDINGS)] for kind in KINDS]
-    head = ["kind", "exit code 0", "1, ended in words", "2, refused in words"]
+    head = ["kind", "exit code 0", "1, ended with a message", "2, refused with a message"]
     lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
-    about = f"{sum(ended.values()):,} cases, {wrong} wrong, {other} of another exit code; seeds (cases): {seeds}."
+    counts = f"{sum(ended.values()):,} cases, {wrong} wrong, {other} with an exit code other than 0, 1 and 2"
+    about = f"{counts}; seeds (cases): {seeds}."
     return "\n".join([about, "", *lines])
 
 
