@@ -9,6 +9,7 @@ from pathlib import Path
 from raylfl.errors import DataMissing
 
 DIVISOR = "SCAFFOLD, divisor 10"  # SCAFFOLD in the form of the public code and of its logs
+SEQUENCE = "FedAvg in sequence"  # each client starts from the model of the client before, as in SFL
 FILE = Path("published") / "focus_fig9.csv.gz"
 Log = dict[int, float]  # number of finished rounds -> test accuracy as a fraction
 
@@ -16,7 +17,7 @@ Log = dict[int, float]  # number of finished rounds -> test accuracy as a fracti
 def logs() -> dict[tuple[str, str], Log]:
     """(participation, method) -> the authors' log, for the participations and methods of the figure.
 
-    Raises DataMissing if the file is missing.
+    The log of FedAvg is also that of SEQUENCE. Raises DataMissing if the file is missing.
     """
     from raylfl.data.base import data_root
 
@@ -29,4 +30,4 @@ def logs() -> dict[tuple[str, str], Log]:
             method = DIVISOR if line["method"] == "SCAFFOLD" else line["method"]
             log = found.setdefault((line["participation"].capitalize(), method), {})
             log[int(line["round"]) + 1] = float(line["test_accuracy_percent"]) / 100
-    return found
+    return found | {(panel, SEQUENCE): log for (panel, method), log in found.items() if method == "FedAvg"}
