@@ -24,7 +24,7 @@ def overlay(
     """
     lines = styles(looks)
     with rc():
-        figure = Figure(figsize=(3.6 * len(panels), 3.0), layout="constrained", dpi=100)
+        figure = Figure(figsize=(5.4 * len(panels), 3.2), layout="constrained", dpi=100)
         for ax, (panel, groups) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
             for name, group in groups.items():
                 values, colour = group.runs[0].column(ACCURACY), lines[name].hex
@@ -35,7 +35,7 @@ def overlay(
                 }
                 ax.plot(list(log), [100 * v for v in log.values()], color=colour, lw=1.0, ls=(0, (3, 2)), alpha=0.75)
             ax.set_title(f"{panel} participation")
-            ax.legend(fontsize=6.5, frameon=False, labelcolor=MUTED)
+            ax.legend(fontsize=7, frameon=False, labelcolor=MUTED, loc="upper left", bbox_to_anchor=(1.0, 1.0))
         figure.supxlabel("rounds", size=8.5)
         figure.supylabel("test accuracy (%)", size=8.5)
         figure.suptitle("ours in full lines, the authors' logs dashed", size=8.5, color=MUTED, x=0.01, ha="left")
