@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 from pathlib import Path
 
-from raylfl.errors import DataMissing
+from raylfl.reproduce.author_logs import measurements, path_of
 
 DIVISOR = "SCAFFOLD, divisor 10"  # SCAFFOLD in the form of the public code and of its logs
 SEQUENCE = "FedAvg in sequence"  # each client starts from the model of the client before, as in SFL
@@ -19,15 +17,9 @@ def logs() -> dict[tuple[str, str], Log]:
 
     The log of FedAvg is also that of SEQUENCE. Raises DataMissing if the file is missing.
     """
-    from raylfl.data.base import data_root
-
-    path = data_root(None) / FILE
-    if not path.is_file():
-        raise DataMissing(f"{path} is missing: the authors' logs, to compare with; set RAYLFL_DATA to the folder above")
     found: dict[tuple[str, str], Log] = {}
-    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            method = DIVISOR if line["method"] == "SCAFFOLD" else line["method"]
-            log = found.setdefault((line["participation"].capitalize(), method), {})
-            log[int(line["round"]) + 1] = float(line["test_accuracy_percent"]) / 100
+    for line in measurements(path_of(FILE)):
+        method = DIVISOR if line["method"] == "SCAFFOLD" else line["method"]
+        log = found.setdefault((line["participation"].capitalize(), method), {})
+        log[int(line["round"]) + 1] = float(line["test_accuracy_percent"]) / 100
     return found | {(panel, SEQUENCE): log for (panel, method), log in found.items() if method == "FedAvg"}

@@ -6,15 +6,12 @@ used, as in table 10.
 
 from __future__ import annotations
 
-import csv
-import gzip
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from raylfl.data.base import data_root
-from raylfl.errors import DataMissing
+from raylfl.reproduce.author_logs import measurements, path_of
 from raylfl.reproduce.sfl_cells import TASKS
 
 FILE = Path("published") / "sfl_test_accuracy.csv.gz"
@@ -27,23 +24,19 @@ def log_of(cell: Mapping[str, Any], rounds: int) -> Series | None:
 
     cell: the keys task, classes, steps, method, lr and clip. Raises DataMissing if the file of logs is missing.
     """
-    path = data_root(None) / FILE
-    if not path.is_file():
-        raise DataMissing(f"{path} is missing: the authors' logs, to compare with; set RAYLFL_DATA to the folder above")
     clip = cell["clip"] or 0
     key = (*TASKS[cell["task"]], cell["method"], cell["classes"], cell["steps"], float(cell["lr"]), clip, rounds)
-    return _logs(path).get(key)
+    return _logs(path_of(FILE)).get(key)
 
 
 @cache
 def _logs(path: Path) -> dict[tuple[Any, ...], Series]:
     logs: dict[tuple[Any, ...], Series] = {}
-    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            numbers = (int(line["classes"]), int(line["local_steps"]), float(line["lr"]), int(line["clip_norm"]))
-            series = logs.setdefault((line["data"], line["model"], line["method"], *numbers, int(line["rounds"])), [])
-            r = int(line["round"]) - 1
-            if series and r <= series[-1][0]:
-                series.clear()
-            series.append((r, float(line["test_accuracy_percent"]) / 100))
+    for line in measurements(path):
+        numbers = (int(line["classes"]), int(line["local_steps"]), float(line["lr"]), int(line["clip_norm"]))
+        series = logs.setdefault((line["data"], line["model"], line["method"], *numbers, int(line["rounds"])), [])
+        r = int(line["round"]) - 1
+        if series and r <= series[-1][0]:
+            series.clear()
+        series.append((r, float(line["test_accuracy_percent"]) / 100))
     return logs
