@@ -11,6 +11,7 @@ from typing import Any
 
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
+from raylfl.runtime.ray.resources import node_text
 from raylfl.startup import process
 from raylfl.tune.resources import Bundle
 from raylfl.tune.space import Values
@@ -32,8 +33,7 @@ def check_nodes(sweep: Sweep, trial: Sequence[Bundle]) -> None:
         has_room = all(node["Resources"].get(key, 0.0) >= amount for key, amount in trial[-1].items())
         if node["Alive"] and node["NodeID"] != here and has_room:
             there = remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
-            name = f"node {node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
-            answers[there.remote(sweep.content, values, os.getcwd())] = name
+            answers[there.remote(sweep.content, values, os.getcwd())] = node_text(node)
     problems = []
     for answer, name in answers.items():
         try:

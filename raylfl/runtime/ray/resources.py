@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.assignment import Assignment
@@ -121,6 +121,11 @@ def resources_here() -> list[Resources]:
         if key in bundles[0]:
             bundles[0][key] -= float(value)
     return bundles
+
+
+def node_text(node: Mapping[str, Any]) -> str:
+    """A node, given as an entry of `ray.nodes()`, for messages: `node gpu3 (10.0.0.3)`."""
+    return f"node {node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
 
 
 def nodes_of_cluster() -> list[Resources]:

@@ -25,6 +25,7 @@ from raylfl.runtime.ray.failures import (
     reason_of_loss,
     reason_of_start,
 )
+from raylfl.runtime.ray.resources import node_text
 from raylfl.runtime.ray.stored import StoredExperiment
 from raylfl.runtime.ray.traffic import TrafficCounter
 
@@ -324,5 +325,4 @@ def place_of(node: str | None) -> str:
     nodes = {known["NodeID"]: known for known in ray.nodes()}
     if len(nodes) < 2 or node not in nodes:
         return ""
-    host, address = nodes[node]["NodeManagerHostname"], nodes[node]["NodeManagerAddress"]
-    return f" on node {host} ({address})"
+    return f" on {node_text(nodes[node])}"
