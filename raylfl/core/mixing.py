@@ -228,7 +228,7 @@ class Edges:
 
     def _check_balanced(self) -> None:
         """Raises RaylflError if a node has not as many edges into it as out of it."""
-        sent, received = (np.bincount(ends, minlength=self.count) for ends in self.pairs.T)
+        sent, received = edge_counts(self.pairs, self.count)
         if len(off := np.flatnonzero(sent != received)):
             raise RaylflError(
                 f"the round's graph has {received[off[0]]} edges into node {off[0]} and {sent[off[0]]} out of it, but "
@@ -242,6 +242,12 @@ class Edges:
     def _most(self) -> int:
         """The largest number of edges into a node of the graph."""
         return int(np.bincount(self.pairs[:, 1], minlength=1).max())
+
+
+def edge_counts(pairs: Ints, count: int) -> tuple[Ints, Ints]:
+    """The numbers of edges out of each node [N] and into each node [N]; pairs: directed edges [E, 2]; count: N."""
+    sent, received = (np.bincount(ends, minlength=count) for ends in pairs.T)
+    return sent, received
 
 
 def _stochastic(count: int, sources: Ints, targets: Ints, weights: Floats) -> Mixing:

@@ -15,7 +15,7 @@ import numpy as np
 
 from raylfl.core.arrays import Bools, Floats, Ints
 from raylfl.core.keyed import keyed_uniform
-from raylfl.core.mixing import Edges, Weights
+from raylfl.core.mixing import Edges, Weights, edge_counts
 from raylfl.heterogeneity.links.base import Link
 from raylfl.heterogeneity.topologies.edge_values import PerEdge, ValuePerEdge
 from raylfl.heterogeneity.topologies.links_file import EdgeLinks
@@ -176,7 +176,7 @@ class Graph(Options, ABC):
 
     def balanced(self, world: RunContext) -> bool:
         """Whether in round 0 each node has as many edges into it as out of it."""
-        sent, received = (np.bincount(ends, minlength=world.count) for ends in self.pairs(0, world).T)
+        sent, received = edge_counts(self.pairs(0, world), world.count)
         return bool((sent == received).all())
 
 
