@@ -19,6 +19,8 @@ from raylfl.report.runs import Floats
 from raylfl.report.style import MUTED, PAPER, Line
 from raylfl.report.wording import axis_name, is_percent, number
 
+MAX_TICKS = 8  # largest number of ticks with a label
+
 
 def heat_values(parts: Sequence[Facet], metric: str, last: int) -> tuple[list[str], list[str], Floats]:
     """The content of the heat-map: (labels of the W worlds, names of the M methods, means [W, M]).
@@ -129,4 +131,4 @@ def draw_profile(
 
 
 def _sparse(ticks: Sequence[float]) -> list[float]:
-    return list(ticks[:: math.ceil(len(ticks) / 8)])
+    return list(ticks[:: math.ceil(len(ticks) / MAX_TICKS)])

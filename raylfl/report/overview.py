@@ -19,6 +19,7 @@ from raylfl.report.tables import Column, Table, rank
 
 WIDTH = 10.5  # inches
 MAX_ROWS = 10
+MAX_TEXT = 28  # characters of a cell; a longer text is cut
 GAP = 3.2  # characters between two columns
 
 
@@ -89,7 +90,7 @@ def draw_table(ax: Axes, table: Table, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= 28 else text[:27] + "…"
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
 
 
 def _top(rows: Sequence[dict[str, Any]], columns: Sequence[Column]) -> list[dict[str, Any]]:
