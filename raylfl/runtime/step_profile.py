@@ -106,7 +106,7 @@ def at_peak(call: Call, geometry: dict[int, Geometry], peak: Peak) -> float:
     """
     if call.views:
         return 0.0
-    given, made = ([geometry[k] for k in slots] for slots in (call.slots(), call.results()))
+    given, made = ([geometry[k] for k in slots] for slots in (call.reads(), call.results()))
     moved = sum(math.prod(g.shape) * g.dtype.itemsize for g in [*given, *made])
     return max(operations(str(call.op._schema.name), given, made) / peak.operations, moved / peak.bytes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,8 @@ from torch import Tensor
 from raylfl.core.innermost.rules import Function, Values, rule_of
 from raylfl.core.innermost.translation import IGNORED, Translation, Unfit
 from raylfl.core.recorded.calls import Call, Recording, full_name
+from raylfl.core.recorded.memory import Arena
+from raylfl.core.recorded.program import listed
 
 LARGEST = 32  # samples of one client at a time; the patches of more samples do not fit in a core's caches
 FEW = 8  # largest number of input channels with which a convolution is faster in this memory order
@@ -34,13 +37,15 @@ class Innermost:
     text: a description of its calls, equal for equal steps.
     """
 
-    def __init__(self, recording: Recording, parameters: Sequence[Tensor], cohort: bool):
+    def __init__(self, recording: Recording, parameters: Sequence[Tensor], cohort: bool, arena: Arena):
         """Translates a recording of a step; raises Unfit if it has no translation.
 
-        cohort: whether the translated step computes several clients at once.
+        cohort: whether the translated step computes several clients at once. arena: the memory of the values of its
+        later calls, which it may share with other steps.
         """
         found = Translation(recording, parameters, cohort)
         self.cohort, self.shape, self.loss = cohort, found.geometry[0].shape[1:], found.plan.loss
+        self.arena, self._fixed = arena, dict[torch.Size, Any]()
         self.calls: list[_Call] = []
         self._forward = 0  # the number of calls in front of the cross-entropy
         for at, call in enumerate(found.calls):
@@ -98,13 +103,26 @@ class Innermost:
         return x.shape[1:] == self.shape
 
     def _whole(self, x: Tensor, y: Tensor, weights: Sequence[Tensor], out: Sequence[Tensor]) -> Tensor:
+        """The step for all samples at once; from its second call with inputs of this shape on, in fixed memory."""
+        fixed = self._fixed.get(x.shape)
+        if fixed is not None:
+            with torch._C._AutoDispatchBelowAutograd():
+                loss: Tensor = fixed(None, x, y, *weights, *out)[0]
+                return loss
+        if x.shape in self._fixed:
+            self._fixed[x.shape] = listed(lambda: self._called(x, y, weights, out), (x, y, *weights), out, self.arena)
+        else:
+            self._fixed[x.shape] = None
         with torch._C._AutoDispatchBelowAutograd():
-            values = self._started(x, weights)
-            values[1] = y
-            for call in self.calls:
-                call.function(values, out)
-                for k in call.gone:
-                    del values[k]
+            return self._called(x, y, weights, out)
+
+    def _called(self, x: Tensor, y: Tensor, weights: Sequence[Tensor], out: Sequence[Tensor]) -> Tensor:
+        values = self._started(x, weights)
+        values[1] = y
+        for call in self.calls:
+            call.function(values, out)
+            for k in call.gone:
+                del values[k]
         loss: Tensor = values[self.loss]
         return loss
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from raylfl.core.innermost.step import Innermost
 from raylfl.core.innermost.translation import Unfit
 from raylfl.core.recorded.guards import Refused
+from raylfl.core.recorded.memory import Arena
 from raylfl.core.recorded.steps import kind_of, recorded
 
 PLAIN = (nn.Conv2d, nn.Linear, nn.ReLU, nn.MaxPool2d, nn.Flatten)  # layers that compute the same in evaluations
@@ -33,6 +34,7 @@ class InnermostSteps:
         self.first: Innermost | None = None  # the first step found
         self.network: nn.Sequential | None = None  # the part of the module whose cross-entropy is that step
         self._found: dict[Any, Innermost | None] = {}
+        self._arena = Arena()
 
     def of(self, content: Any, aside: Callable[[], AbstractContextManager[object]] = nullcontext) -> Innermost | None:
         """The translated step for a batch with this content in the module's current mode; None if there is none.
@@ -56,7 +58,7 @@ class InnermostSteps:
     def _find(self, content: Sequence[Tensor], loss: Callable[[Any], Tensor]) -> Innermost | None:
         recording = recorded(self.module, self.parameters, content, loss)
         try:
-            return None if recording is None else Innermost(recording, self.parameters, self.cohort)
+            return None if recording is None else Innermost(recording, self.parameters, self.cohort, self._arena)
         except Unfit:
             return None
 

@@ -81,6 +81,15 @@ class Call:
         return found
 
     @property
+    def outs(self) -> list[str]:
+        """The names of the arguments that receive results, such as `out`; their entries are not read."""
+        return [argument.name for argument in self.op._schema.arguments if argument.is_out]
+
+    def reads(self) -> list[int]:
+        """The numbers of the values in the arguments, without those of `outs`."""
+        return [s.number for s in slots_in((self.args, {k: v for k, v in self.kwargs.items() if k not in self.outs}))]
+
+    @property
     def views(self) -> bool:
         """Whether the result is a view of an argument, which the call does not change."""
         infos = [r.alias_info for r in self.op._schema.returns]

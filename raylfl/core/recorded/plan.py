@@ -15,7 +15,18 @@ from torch import Tensor
 
 from raylfl.core.recorded.calls import Call, Geometry, Recording, Slot, mapped, slots_in
 
-FACTORIES = ("ones_like", "zeros_like", "full_like", "ones", "zeros", "full", "scalar_tensor", "arange", "new_zeros")
+FACTORIES = (
+    "ones_like",
+    "zeros_like",
+    "full_like",
+    "ones",
+    "zeros",
+    "full",
+    "scalar_tensor",
+    "arange",
+    "new_zeros",
+    "new_ones",
+)
 
 
 @dataclass
@@ -47,7 +58,7 @@ def reduced(recording: Recording) -> Plan:
     geometry, calls = recording.geometry, recording.calls
     written = {geometry[k].base for call in calls for k in call.written()}
     constants = {k: t.detach() for k, t in recording.inputs.items()} | recording.constants
-    device = next(iter(recording.inputs.values())).device
+    device = next((t.device for t in recording.inputs.values()), torch.device("cpu"))
     fixed = set(recording.constants)  # constants whose entries never change
     same: dict[int, int] = {}
     seen = {geometry[k]: k for k in [*range(recording.leaves), *constants]}

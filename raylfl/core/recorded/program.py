@@ -11,12 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raylfl.core.recorded.calls import Recording, Slot, full_name
+from raylfl.core.recorded.calls import Recording, Slot, full_name, same_bits
+from raylfl.core.recorded.guards import Refused
+from raylfl.core.recorded.memory import Arena, in_fixed_memory
 from raylfl.core.recorded.merged import merged
 from raylfl.core.recorded.plan import reduced
 from raylfl.core.recorded.pools import pools_first
 from raylfl.core.recorded.products import straightened
 from raylfl.core.recorded.source import Source
+from raylfl.core.recorded.tape import Tape, number_of
 from raylfl.core.step_log import LogCall
 
 
@@ -27,15 +30,18 @@ class Program:
     calls `self.log`.
     """
 
-    def __init__(self, recording: Recording, sizes: Sequence[int], direct: Set[int] | None = None):
+    def __init__(
+        self, recording: Recording, sizes: Sequence[int], direct: Set[int] | None = None, arena: Arena | None = None
+    ):
         """Compiles a recording.
 
         sizes: the number of entries of each parameter, in the order of the gradients. direct: for a step of C
         clients, the positions of the parameters whose gradients are computed directly into the rows [C, d] that a call
         fills; the caller must compare their bits. None: a single client, for which gradients are computed directly into
-        the row [d] if their part of it is aligned in memory.
+        the row [d] if their part of it is aligned in memory. arena: the memory of values whose calls can write to given
+        memory, on a CPU; None: each step allocates all values.
         """
-        self.recording, self.sizes, self.direct = recording, sizes, direct
+        self.recording, self.sizes, self.direct, self.arena = recording, sizes, direct, arena
         plan = reduced(recording)
         if direct:
             chosen = [k for i, k in enumerate(plan.gradients) if i in direct]
@@ -44,6 +50,7 @@ class Program:
         if next(iter(recording.inputs.values())).device.type == "cpu":
             calls, geometry = pools_first(plan.calls, plan.geometry, plan.wanted)
             plan = replace(plan, calls=merged(calls, geometry, plan.wanted), geometry=geometry)
+            plan = plan if arena is None else in_fixed_memory(plan, arena)
         self.plan, self.calls, self.draws = plan, plan.calls, any(call.draws for call in plan.calls)
         self.listing, self._function = _made(*Source(plan, sizes, direct).written())
         self.logs = bool(recording.logged)
@@ -94,11 +101,55 @@ class Program:
         rows = []
         for call in self.calls:
             shapes = ["x".join(map(str, geometry[k].shape)) or "1" for k in call.results()]
-            given = [shown(a) for a in call.args] + [f"{name}={shown(a)}" for name, a in call.kwargs.items()]
+            named = [f"{name}={shown(a)}" for name, a in call.kwargs.items() if name not in call.outs]
+            given = [*map(shown, call.args), *named]
             results = ", ".join(f"%{k}" for k in call.results())
-            rows.append({"result": results, "operator": full_name(call.op).removeprefix("aten::")})
+            name = str(call.op._schema.name) if call.outs else full_name(call.op)
+            rows.append({"result": results, "operator": name.removeprefix("aten::")})
             rows[-1] |= {"of": ", ".join(given), "shape": ", ".join(shapes)}
         return rows
+
+
+def listed(
+    function: Callable[[], Tensor], given: Sequence[Tensor], written: Sequence[Tensor], arena: Arena
+) -> Callable[..., tuple[Tensor, ...]] | None:
+    """Carries out `function` on a CPU and returns its operator calls, compiled, with their values in fixed memory.
+
+    The compiled calls are `step(None, *given, *written)`, for tensors of the same layouts, and return the result of
+    `function` as a tuple of one tensor. None is returned for a function that cannot be recorded, or if the compiled
+    calls have other bits. given: the tensors that the function reads. written: the tensors that it overwrites. arena:
+    the memory of the values.
+    """
+    tape, inputs = Tape(), (*given, *written)
+    try:
+        numbers = [tape.take_in(tensor) for tensor in inputs]
+        with torch.no_grad(), tape:
+            result = function()
+        if tape.reason is not None:
+            return None
+        recording = Recording(
+            calls=tape.calls,
+            geometry=tape.geometry,
+            leaves=len(inputs),
+            inputs={},
+            constants=tape.constants,
+            names={},
+            loss=number_of(result, tape),
+            gradients=[],
+            buffers=set(numbers[len(given) :]),
+        )
+    except Refused:
+        return None
+    finally:
+        tape.forget()
+    _, step = _made(*Source(in_fixed_memory(reduced(recording), arena), (), None).written())
+    expected = [tensor.clone() for tensor in (result, *written)]
+    try:
+        with torch._C._AutoDispatchBelowAutograd():
+            (ours,) = step(None, *inputs)
+    except RuntimeError:  # an operator does not write into the memory that its `out` variant is given
+        return None
+    return step if all(map(same_bits, expected, (ours, *written))) else None
 
 
 def _made(listing: str, namespace: dict[str, Any]) -> tuple[str, Callable[..., tuple[Tensor, ...]]]:

@@ -76,9 +76,9 @@ class Source:
         written = {geometry[k].base for call in plan.calls for k in call.written()}
         copied, direct = {}, {}
         begin = [sum(self.sizes[:i]) for i in range(len(self.sizes))]
-        lines.append(
-            f"    {', '.join(f'g{i}' for i in range(len(self.sizes)))}, = row.split_with_sizes({tuple(self.sizes)}, -1)"
-        )
+        if self.sizes:
+            names = ", ".join(f"g{i}" for i in range(len(self.sizes)))
+            lines.append(f"    {names}, = row.split_with_sizes({tuple(self.sizes)}, -1)")
         for i, k in enumerate(plan.gradients):
             if k is None:
                 lines.append(f"    g{i}.zero_()")

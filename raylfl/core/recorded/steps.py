@@ -14,6 +14,7 @@ from raylfl.core.recorded import graphs
 from raylfl.core.recorded.calls import Recording, mapped, same_bits
 from raylfl.core.recorded.graphs import Captured
 from raylfl.core.recorded.guards import Refused
+from raylfl.core.recorded.memory import Arena
 from raylfl.core.recorded.program import Program
 from raylfl.core.recorded.state import State, first_difference, outside_of, resettable, shown, state_of
 from raylfl.core.recorded.tape import record
@@ -74,6 +75,7 @@ class RecordedSteps:
         self.buffers = list(module.buffers())
         self.kinds: OrderedDict[Any, _Kind] = OrderedDict()
         self.refusal = _compiled_part(module)
+        self.arena = Arena()
         self.captures: graphs.Capture | None = graphs.capture_on_cuda if self.device.type == "cuda" else None
         self.no_graph: str | None = None  # why replays use no CUDA graph although the device has them
         self._state: State | None = None  # state of the module at the last recording
@@ -157,11 +159,14 @@ class RecordedSteps:
             if not first.same_list(found):
                 self._refuse("does not take the same course in every step")
                 return loss, row
-            kind.program = Program(first, self.sizes, self._large_gradients(self.clients(content)))
+            kind.program = Program(first, self.sizes, self._large_gradients(self.clients(content)), self.arena)
         taken = [loss, row, *_tensors(logged)]
         differs = self._difference(kind.program, content, before, taken)
         if differs is not None and isinstance(kind.program, Program) and kind.program.direct:
             kind.program = self._only_equal(kind.program, content, before, row)
+            differs = self._difference(kind.program, content, before, taken)
+        if differs is not None and isinstance(kind.program, Program) and kind.program.arena is not None:
+            kind.program = Program(kind.program.recording, self.sizes, kind.program.direct)
             differs = self._difference(kind.program, content, before, taken)
         if differs is None and isinstance(kind.program, Program) and self.captures is not None:
             kind.program = self._captured(kind.program, content, before, taken)
@@ -194,10 +199,10 @@ class RecordedSteps:
         try:
             row, _ = self._again(program, content, before)
         except RuntimeError:
-            return Program(program.recording, self.sizes, set())
+            return Program(program.recording, self.sizes, set(), program.arena)
         pieces = zip(row.split(self.sizes, -1), expected.split(self.sizes, -1), strict=True)
         same = {i for i, (ours, theirs) in enumerate(pieces) if same_bits(ours, theirs)}
-        return Program(program.recording, self.sizes, program.direct & same)
+        return Program(program.recording, self.sizes, program.direct & same, program.arena)
 
     def _captured(self, program: Program, content: Any, before: Any, taken: Sequence[Tensor]) -> Program | Captured:
         """The program as a CUDA graph if the graph has autograd's bits; else the program, and the reason in `no_graph`.

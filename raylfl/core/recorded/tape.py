@@ -152,7 +152,8 @@ def _number(tensor: Tensor, tape: Tape) -> int | None:
     return mark[1] if mark is not None and mark[0] is tape else None
 
 
-def _number_of(tensor: Tensor, tape: Tape) -> int:
+def number_of(tensor: Tensor, tape: Tape) -> int:
+    """The number of a tensor in a tape's recording; raises Refused for a tensor without one."""
     number = _number(tensor, tape)
     if number is None:
         raise Refused("has a loss, a gradient or a logged number of unknown origin")
@@ -201,7 +202,7 @@ def record(
         for name, tensor in tensors.values():
             number = tape.take_in(tensor)
             names[number], inputs[number] = name, tensor
-        buffers = {_number_of(b, tape) for b in (*module.buffers(), *changing)}
+        buffers = {number_of(b, tape) for b in (*module.buffers(), *changing)}
     except Refused as refused:
         tape.reason = str(refused)
     try:
@@ -213,7 +214,7 @@ def record(
             reason = _overwritten(tape, names, buffers)
         if reason is not None:
             raise Refused(reason)
-        end = _number_of(loss, tape), [None if g is None else _number_of(g, tape) for g in rows]
+        end = number_of(loss, tape), [None if g is None else number_of(g, tape) for g in rows]
         recording = Recording(
             tape.calls, tape.geometry, len(leaves), inputs, tape.constants, names, *end, buffers, _logged(logged, tape)
         )
@@ -233,7 +234,7 @@ def _logged(logged: Sequence[LogCall], tape: Tape) -> list[LogCall]:
         if not isinstance(call.value, (Tensor, int, float)):
             raise Refused(f"logs a {type(call.value).__name__}")
     return [
-        call._replace(value=Slot(_number_of(call.value, tape))) if isinstance(call.value, Tensor) else call
+        call._replace(value=Slot(number_of(call.value, tape))) if isinstance(call.value, Tensor) else call
         for call in logged
     ]
 

@@ -1,0 +1,164 @@
+"""Fixed memory for the values of a recorded step: views are made once, and steps allocate almost nothing.
+
+Each call of an operator that can write its result into a given tensor (`mm.out` for `mm`) writes it into memory that is
+the same in every step. Views of such values are then the same tensors in every step, and their calls are dropped. Two
+values share memory if the last use of one is before the first use of the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from raylfl.core.recorded.calls import Call, Geometry, Slot, full_name
+from raylfl.core.recorded.plan import Plan
+from raylfl.core.recorded.source import ALIGNMENT, WRITES_OUT
+
+LARGEST = 2**25  # bytes; a step with more memory is not limited by what its calls cost, and would hold it for good
+COPIES = ("aten::clone", "aten::_to_copy")
+EMPTY = ("aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided", "aten::new_empty_strided")
+ZEROS = ("aten::zeros", "aten::zeros_like", "aten::new_zeros")
+
+_aten = torch.ops.aten
+
+
+class Arena:
+    """The memory of the fixed values of several steps, of which only one runs at a time.
+
+    It grows to the size that the largest step needs. Tensors in it stay valid.
+    """
+
+    def __init__(self) -> None:
+        self._storage = torch.UntypedStorage(0)
+
+    def grow(self, size: int) -> None:
+        """Makes the memory at least `size` bytes large."""
+        if self._storage.nbytes() < size:
+            self._storage.resize_(size)
+
+    def tensor(self, geometry: Geometry, begin: int) -> Tensor:
+        """The tensor with this layout in memory that begins at byte `begin`, a multiple of the size of an entry."""
+        offset = begin // geometry.dtype.itemsize + geometry.offset
+        return torch.empty(0, dtype=geometry.dtype).set_(self._storage, offset, geometry.shape, geometry.stride)
+
+
+class _Block(NamedTuple):
+    """Bytes begin to end of an arena, in use until call number `last`."""
+
+    begin: int
+    end: int
+    last: int
+
+
+class _Blocks:
+    """The blocks of an arena that the values of a step use, and the number of bytes that they need together."""
+
+    def __init__(self) -> None:
+        self._blocks: list[_Block] = []
+        self.size = 0
+
+    def take(self, size: int, at: int, last: int) -> int:
+        """The first byte of a new block of `size` bytes, in use from call number `at` to call number `last`."""
+        self._blocks = sorted(block for block in self._blocks if block.last >= at)
+        begin = 0
+        for block in self._blocks:
+            if begin + size <= block.begin:
+                break
+            begin = block.end
+        end = begin + -(-size // ALIGNMENT) * ALIGNMENT
+        self._blocks.append(_Block(begin, end, last))
+        self.size = max(self.size, end)
+        return begin
+
+
+def in_fixed_memory(plan: Plan, arena: Arena) -> Plan:
+    """The plan with its values in this arena, where its calls can write there; for plans of calls on a CPU.
+
+    Loss and logged values, which outlive the step, are not in the arena, nor are products that `Source` may write
+    straight into the gradient's row. A plan that needs more than LARGEST bytes is returned as it is.
+    """
+    geometry, last = plan.geometry, _last_uses(plan)
+    outlive = {geometry[k].base for k in (plan.loss, *plan.logged)}
+    rows, blocks = {k for k in plan.gradients if k is not None}, _Blocks()
+    calls, begins, constants = [], dict[int, int](), dict(plan.constants)
+    tensors: dict[int, Geometry] = {}
+    for at, call in enumerate(plan.calls):
+        results = _results(call)
+        if call.views or full_name(call.op) == "aten::_unsafe_view":
+            if results and all(geometry[k].base in begins for k in results):
+                tensors |= {k: geometry[k] for k in results}
+                continue
+        elif results and all(geometry[k].base == k and k not in outlive for k in results):
+            kept = full_name(call.op) in WRITES_OUT and not rows.isdisjoint(results)
+            found = None if kept else _writing(call, results)
+            if found is not None:
+                for k in results:
+                    begins[k] = blocks.take(_bytes(geometry[k]), at, last[k])
+                    tensors[k] = geometry[k]
+                calls += found
+                continue
+        calls.append(call)
+    if blocks.size > LARGEST:
+        return plan
+    arena.grow(blocks.size)
+    constants |= {k: arena.tensor(place, begins[place.base]) for k, place in tensors.items()}
+    return replace(plan, calls=calls, constants=constants)
+
+
+def _last_uses(plan: Plan) -> dict[int, int]:
+    """Value that first used some memory -> number of the last call that uses this memory."""
+    last = {plan.geometry[k].base: at for at, call in enumerate(plan.calls) for k in (*call.slots(), *call.results())}
+    return last | {plan.geometry[k].base: len(plan.calls) for k in plan.gradients if k is not None}
+
+
+def _results(call: Call) -> list[int]:
+    """The numbers of a call's results; empty for a call that has others than tensors, or overwrites an argument."""
+    parts = (
+        call.result if isinstance(call.result, (list, tuple)) and not isinstance(call.result, Slot) else [call.result]
+    )
+    plain = all(isinstance(part, Slot) for part in parts) and not call.op._schema.is_mutable
+    return [part.number for part in parts] if plain and call.op.namespace == "aten" else []
+
+
+def _bytes(geometry: Geometry) -> int:
+    entries = 1 + sum((size - 1) * stride for size, stride in zip(geometry.shape, geometry.stride, strict=True))
+    return entries * geometry.dtype.itemsize if math.prod(geometry.shape) else 0
+
+
+def _writing(call: Call, results: Sequence[int]) -> list[Call] | None:
+    """The calls that write the results of `call` into given tensors; None if there is no such operator for a CPU."""
+    name = str(call.op._schema.name)
+    if name in EMPTY:
+        return []
+    if name in ZEROS:
+        return [Call(_aten.zero_.default, (Slot(results[0]),), {}, Slot(results[0]))]
+    if name in COPIES:
+        return [Call(_aten.copy_.default, (Slot(results[0]), call.args[0]), {}, Slot(results[0]))]
+    op = _with_out(call.op)
+    if op is None:
+        return None
+    found = Call(op, call.args, call.kwargs, call.result)
+    if len(found.outs) != len(results):
+        return None
+    return [replace(found, kwargs=call.kwargs | dict(zip(found.outs, map(Slot, results), strict=True)))]
+
+
+@cache
+def _with_out(op: Any) -> Any:
+    """The overload of an operator that writes into given tensors and has a kernel of its own for CPUs; None if none.
+
+    Overloads without such a kernel compute a new tensor and copy it.
+    """
+    packet, given = op.overloadpacket, [(a.name, str(a.type)) for a in op._schema.arguments]
+    for overload in (getattr(packet, name) for name in packet.overloads()):
+        plain = [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]
+        if len(plain) < len(overload._schema.arguments) and plain == given:
+            own = torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CPU")
+            return overload if own else None
+    return None

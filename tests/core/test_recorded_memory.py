@@ -1,0 +1,141 @@
+"""Fixed memory of recorded steps: blocks that never overlap in use, the same bits, and calls that cannot use it."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+
+import pytest
+import torch
+
+from raylfl.core.innermost.steps import InnermostSteps
+from raylfl.core.recorded import memory
+from raylfl.core.recorded.calls import Geometry, same_bits
+from raylfl.core.recorded.memory import Arena, _Blocks
+from raylfl.core.recorded.program import Program, listed
+from raylfl.core.recorded.source import ALIGNMENT
+from tests.core import user_modules as users
+from tests.core.test_innermost_steps import LeNet
+from tests.core.test_recorded import KINDS, logging_steps, steps_of
+
+aten = torch.ops.aten
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_blocks_in_use_at_the_same_time_do_not_overlap(seed):
+    draw = random.Random(seed)
+    blocks, taken = _Blocks(), []
+    for at in range(40):
+        size, last = draw.choice([0, 1, 64, 100, 4096, 10_000]), at + draw.choice([0, 0, 1, 3, 40])
+        begin = blocks.take(size, at, last)
+        assert begin % ALIGNMENT == 0
+        assert begin + size <= blocks.size
+        taken.append((at, last, begin, begin + size))
+    for (at, last, begin, end), (later, _, start, stop) in combinations(taken, 2):
+        assert later > last or stop <= begin or end <= start, (at, later)
+    busiest = max(sum(end - begin for at, last, begin, end in taken if at <= now <= last) for now in range(40))
+    assert blocks.size >= busiest
+    assert blocks.size < sum(end - begin for *_, begin, end in taken)  # memory is used again
+
+
+@pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
+def test_steps_stay_in_fixed_memory(make):
+    """The comparison with autograd's bits also passes without fixed memory, to which a step falls back."""
+    torch.manual_seed(0)
+    module = make()
+    _, recorded = steps_of(module)
+    for _ in range(5):
+        recorded.take(module.batch(4))
+    for kind in recorded.kinds.values():
+        assert kind.program is not None
+        assert kind.program.arena is recorded.arena
+
+
+def test_programs_of_two_batch_sizes_share_memory_that_grows():
+    module = users.Residual()
+    _, recorded = steps_of(module)
+    small, large = module.batch(4), module.batch(40)
+    for _ in range(5):
+        recorded.take(small)
+    before = recorded.arena._storage.nbytes()
+    program = recorded.program(small)
+    row, again = torch.empty(sum(recorded.sizes)), torch.empty(sum(recorded.sizes))
+    torch.manual_seed(1)
+    loss = program(small, row)[0].clone()
+    for _ in range(5):
+        recorded.take(large)
+    assert recorded.arena._storage.nbytes() > 4 * before
+    recorded.program(large)(large, torch.empty(sum(recorded.sizes)))
+    torch.manual_seed(1)
+    assert same_bits(program(small, again)[0], loss)
+    assert same_bits(row, again)
+
+
+def test_a_step_larger_than_the_limit_allocates_its_values(monkeypatch):
+    monkeypatch.setattr(memory, "LARGEST", 100)
+    module = users.Dense()
+    _, recorded = steps_of(module)
+    for _ in range(5):
+        recorded.take(module.batch(4))
+    assert recorded.refusal is None
+    assert recorded.arena._storage.nbytes() == 0
+    (kind,) = recorded.kinds.values()
+    assert isinstance(kind.program, Program)
+    assert "out=t" not in kind.program.listing
+
+
+def test_loss_and_logged_values_are_new_tensors_in_every_step():
+    module, _, recorded = logging_steps()
+    batch = module.batch(4)
+    for _ in range(5):
+        recorded.take(batch)
+    program, row = recorded.program(batch), torch.empty(sum(recorded.sizes))
+    first = program(batch, row)
+    kept = [value.clone() for value in first]
+    assert len(kept) > 2
+    program([torch.zeros_like(leaf) for leaf in batch], row)
+    assert all(map(same_bits, first, kept))
+
+
+def test_a_tensor_in_an_arena_has_the_given_layout():
+    arena = Arena()
+    arena.grow(4096)
+    found = arena.tensor(Geometry(3, (2, 3), (1, 4), 5, torch.float64), 128)
+    assert (found.shape, found.stride(), found.dtype) == ((2, 3), (1, 4), torch.float64)
+    assert found.data_ptr() == arena._storage.data_ptr() + 128 + 5 * 8
+
+
+def test_no_block_is_taken_for_calls_that_would_compute_a_tensor_and_copy_it():
+    assert memory._with_out(aten.mm.default) is aten.mm.out
+    assert memory._with_out(aten.sum.dim_IntList) is aten.sum.IntList_out
+    assert memory._with_out(aten.relu.default) is None
+    assert memory._with_out(aten.convolution.default) is None
+    assert aten.mm.default is torch.ops.aten.mm.default  # the search leaves torch's operators as they are
+
+
+def test_translated_steps_in_fixed_memory_have_the_same_bits():
+    torch.manual_seed(0)
+    module = LeNet()
+    steps, weights = InnermostSteps(module), list(module.parameters())
+    for k in range(4):
+        content = module.batch(7)
+        step = steps.of(content)
+        ours, theirs = ([torch.full_like(w, torch.nan) for w in weights] for _ in range(2))
+        loss = step.gradients(content, weights, ours)
+        with torch.no_grad():
+            expected = step._called(*content, weights, theirs)
+        assert same_bits(loss, expected)
+        assert all(map(same_bits, ours, theirs))
+        (fixed,) = step._fixed.values()
+        assert (fixed is None) == (k == 0)
+        with torch.no_grad():
+            for w in weights:
+                w.sub_(0.1 * torch.randn_like(w))
+
+
+def test_functions_that_read_values_are_not_listed():
+    x, out = torch.ones(3), torch.zeros(3)
+    assert listed(lambda: out.copy_(x * float(x.sum())), [x], [out], Arena()) is None
+    step = listed(lambda: out.copy_(x * 2).sum(), [x], [out], Arena())
+    assert step(None, torch.full((3,), 4.0), out)[0] == 24
+    assert out.tolist() == [8.0, 8.0, 8.0]
