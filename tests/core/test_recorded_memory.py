@@ -127,10 +127,43 @@ def test_translated_steps_in_fixed_memory_have_the_same_bits():
         assert same_bits(loss, expected)
         assert all(map(same_bits, ours, theirs))
         (fixed,) = step._fixed.values()
-        assert (fixed is None) == (k == 0)
+        assert bool(fixed) == (k > 0)
         with torch.no_grad():
             for w in weights:
                 w.sub_(0.1 * torch.randn_like(w))
+
+
+def test_outputs_in_fixed_memory_have_the_same_bits_and_outlive_the_next_step():
+    """An evaluation, which may be in inference mode, shares the memory of the steps."""
+    torch.manual_seed(0)
+    module = LeNet()
+    steps, weights = InnermostSteps(module), list(module.parameters())
+    content = module.batch(7)
+    step = steps.of(content)
+    with torch.inference_mode():
+        found = [step.outputs(torch.randn(70, 1, 28, 28), weights) for _ in range(2)]
+        kept = [outputs.clone() for outputs in found]
+        x = torch.randn(70, 1, 28, 28)
+        with torch._C._AutoDispatchBelowAutograd():
+            expected = torch.cat([step._outputs(piece, weights) for piece in x.split(32)])
+        assert same_bits(step.outputs(x, weights), expected)
+    out = [torch.empty_like(w) for w in weights]
+    for _ in range(3):
+        step.gradients(content, weights, out)
+    assert len(step._fixed) == 3  # 32 and 6 samples of an evaluation, 7 of a step
+    assert all(step._fixed.values())
+    assert all(map(same_bits, found, kept))
+
+
+def test_a_step_that_cannot_be_listed_is_tried_once(monkeypatch):
+    tried = []
+    monkeypatch.setattr("raylfl.core.innermost.step.listed", lambda *given: tried.append(given))
+    module = LeNet()
+    content, weights = module.batch(3), list(module.parameters())
+    step, out = InnermostSteps(module).of(content), [torch.empty_like(w) for w in weights]
+    for _ in range(5):
+        step.gradients(content, weights, out)
+    assert len(tried) == 1
 
 
 def test_functions_that_read_values_are_not_listed():

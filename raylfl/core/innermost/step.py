@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,7 +46,8 @@ class Innermost:
         """
         found = Translation(recording, parameters, cohort)
         self.cohort, self.shape, self.loss = cohort, found.geometry[0].shape[1:], found.plan.loss
-        self.arena, self._fixed = arena, dict[torch.Size, Any]()
+        self.arena = arena
+        self._fixed: dict[Any, Any] = {}  # function and layout -> its calls; None: called once; False: not possible
         self.calls: list[_Call] = []
         self._forward = 0  # the number of calls in front of the cross-entropy
         for at, call in enumerate(found.calls):
@@ -91,11 +93,7 @@ class Innermost:
         """The outputs [B, classes] of one client's network for inputs x [B, ...]; not for cohorts."""
         found = []
         for piece in x.split(LARGEST):
-            with torch._C._AutoDispatchBelowAutograd():
-                values = self._started(piece, weights)
-                for call in self.calls[: self._forward]:
-                    call.function(values, ())
-                found.append(values[self.scores].t().contiguous())
+            found.append(self._taken("outputs", partial(self._outputs, piece, weights), (piece, *weights), ()))
         return torch.cat(found)
 
     def fits(self, x: Tensor) -> bool:
@@ -103,18 +101,30 @@ class Innermost:
         return x.shape[1:] == self.shape
 
     def _whole(self, x: Tensor, y: Tensor, weights: Sequence[Tensor], out: Sequence[Tensor]) -> Tensor:
-        """The step for all samples at once; from its second call with inputs of this shape on, in fixed memory."""
-        fixed = self._fixed.get(x.shape)
-        if fixed is not None:
-            with torch._C._AutoDispatchBelowAutograd():
-                loss: Tensor = fixed(None, x, y, *weights, *out)[0]
-                return loss
-        if x.shape in self._fixed:
-            self._fixed[x.shape] = listed(lambda: self._called(x, y, weights, out), (x, y, *weights), out, self.arena)
-        else:
-            self._fixed[x.shape] = None
+        return self._taken("step", partial(self._called, x, y, weights, out), (x, y, *weights), out)
+
+    def _taken(
+        self, name: str, function: Callable[[], Tensor], given: Sequence[Tensor], out: Sequence[Tensor]
+    ) -> Tensor:
+        """The result of `function`; from its second call with inputs of this layout on, in fixed memory.
+
+        name: identifies the function. given: the tensors that it reads, the inputs first. out: those that it writes.
+        """
+        key = name, given[0].shape, given[0].stride()
+        if key not in self._fixed:
+            self._fixed[key] = None
+        elif self._fixed[key] is None:
+            self._fixed[key] = listed(function, given, out, self.arena) or False
+        fixed = self._fixed[key]
         with torch._C._AutoDispatchBelowAutograd():
-            return self._called(x, y, weights, out)
+            return fixed(None, *given, *out)[0] if fixed else function()
+
+    def _outputs(self, x: Tensor, weights: Sequence[Tensor]) -> Tensor:
+        values = self._started(x, weights)
+        for call in self.calls[: self._forward]:
+            call.function(values, ())
+        scores: Tensor = values[self.scores]
+        return scores.t().clone(memory_format=torch.contiguous_format)
 
     def _called(self, x: Tensor, y: Tensor, weights: Sequence[Tensor], out: Sequence[Tensor]) -> Tensor:
         values = self._started(x, weights)

@@ -45,7 +45,8 @@ class Arena:
     def tensor(self, geometry: Geometry, begin: int) -> Tensor:
         """The tensor with this layout in memory that begins at byte `begin`, a multiple of the size of an entry."""
         offset = begin // geometry.dtype.itemsize + geometry.offset
-        return torch.empty(0, dtype=geometry.dtype).set_(self._storage, offset, geometry.shape, geometry.stride)
+        with torch.inference_mode(False):  # an evaluation may be the first to need it, and a step overwrites it later
+            return torch.empty(0, dtype=geometry.dtype).set_(self._storage, offset, geometry.shape, geometry.stride)
 
 
 class _Block(NamedTuple):
