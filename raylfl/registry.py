@@ -221,13 +221,19 @@ class Registry(Generic[T]):
         return Choice(label, cls, str(path))
 
     def _derived(self, cls: Any, path: str, place: str) -> type[T]:
-        """The class, if it is a dataclass derived from `base` or if `base` is None. Raises BadValue otherwise."""
+        """The class, if it is a dataclass derived from `base`, without abstract methods, or if `base` is None.
+
+        Raises BadValue otherwise.
+        """
         if self.base is None:
             return cls  # type: ignore[no-any-return]
         base = self.base()
         if isinstance(cls, type) and is_dataclass(cls) and issubclass(cls, base):
-            return cls
-        need = f"a dataclass derived from {base.__module__}.{base.__qualname__}"
+            if not (missing := sorted(getattr(cls, "__abstractmethods__", ()))):
+                return cls
+            need = f"a class that defines {' and '.join(missing)}, as the docstrings of its base class say"
+        else:
+            need = f"a dataclass derived from {base.__module__}.{base.__qualname__}"
         raise BadValue(f"{place}.class_path", got=path, need=need)
 
 

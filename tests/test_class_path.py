@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from raylfl.algorithms.fedprox import FedProx
 from raylfl.heterogeneity.links.bernoulli import Bernoulli as Lossy
+from raylfl.heterogeneity.participation.base import Participation
 from raylfl.heterogeneity.participation.bernoulli import Bernoulli as Coins
 from raylfl.heterogeneity.participation.uniform import Uniform
 from raylfl.heterogeneity.partition.dirichlet import Dirichlet
@@ -58,6 +59,12 @@ class Radio(Lossy):
 @dataclass(kw_only=True)
 class Circle(Ring):
     pass
+
+
+@dataclass
+class Unchecked(Participation):
+    def attempt(self, r, world, attempt):
+        return None
 
 
 class Other:
@@ -244,6 +251,10 @@ def test_a_name_with_a_dot_is_a_class_path(here):
         ("algorithm.class_path=nowhere.Sprung", "cannot import nowhere"),
         ("algorithm.class_path=mine.Other", "but must be a dataclass derived from"),
         ("algorithm.class_path=mine.Some", "but must be a dataclass derived from"),
+        (
+            "participation.class_path=mine.Unchecked",
+            "participation.class_path=mine.Unchecked, but must be a class that defines check and marginals, as the",
+        ),
         ("link.class_path=mine.Sprung", "link.class_path=mine.Sprung, but must be a dataclass derived from"),
         ("algorithm.class_path=mine.Sprung algorithm.name=fedavg", "algorithm.name=fedavg, but must be left out"),
         (
