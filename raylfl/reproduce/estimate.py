@@ -12,6 +12,7 @@ from torch import Tensor
 
 from raylfl import api
 from raylfl.control import Callback
+from raylfl.errors import NonFinite
 from raylfl.report.labels import canonical
 from raylfl.runtime.records.summary import cpu_model
 
@@ -23,10 +24,11 @@ def estimate(configs: Sequence[dict[str, Any]], processes: int) -> Iterator[str]
     """Yield a line with the expected hours for each kind of run, as soon as it is measured, then a line for all runs.
 
     Runs are of one kind if they have the same data, model, method, clients, participation and runtime. For each kind,
-    the run with the fewest local steps or epochs is measured for a few rounds. The time of the other runs is assumed to
-    be proportional to their local steps or epochs. The estimate is slightly too long, as an evaluation does not take
-    longer with more steps. Runs whose clients differ in their numbers of steps belong to one kind only if these numbers
-    have the same specification.
+    the run with the fewest local steps or epochs, and of those the one with the smallest learning rate, is measured for
+    a few rounds. The time of the other runs is assumed to be proportional to their local steps or epochs. The estimate
+    is slightly too long, as an evaluation does not take longer with more steps. Runs whose clients differ in their
+    numbers of steps belong to one kind only if these numbers have the same specification. A kind whose measured run
+    diverges counts as no time, and its line says so.
 
     processes: the number of runs at the same time.
     """
@@ -35,11 +37,14 @@ def estimate(configs: Sequence[dict[str, Any]], processes: int) -> Iterator[str]
         kinds.setdefault(canonical(_kind(config)), []).append(config)
     total = 0.0
     for own in kinds.values():
-        least = min(own, key=_work)
-        each = _per_round(least)
+        least = min(own, key=lambda config: (_work(config), config["local"]["lr"]))
+        try:
+            each, note = _per_round(least), ""
+        except NonFinite as error:
+            each, note = 0.0, f" (diverges: {error})"
         hours = sum(each * config["rounds"] * _work(config) / _work(least) for config in own) / 3600
         total += hours
-        yield f"{hours:8.2f} h  {len(own)} runs: {_words(least)}"
+        yield f"{hours:8.2f} h  {len(own)} runs: {_words(least)}{note}"
     together = total / processes
     yield f"{together:8.2f} h  in all, {processes} at a time on {cpu_model()}"
     if together > LONG:

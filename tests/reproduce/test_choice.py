@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from raylfl.cli import main
-from raylfl.errors import BadConfig
+from raylfl.errors import BadConfig, NonFinite
 from raylfl.report.runs import RunRecord
 from raylfl.reproduce.base import find
 from raylfl.reproduce.choice import choice, plain
@@ -238,6 +238,24 @@ def test_an_estimate_counts_an_evaluation_as_often_as_it_is_made(monkeypatch):
     assert next(estimate([config], 1)).split()[0] == f"{1000 * (1.0 + 10.0 / 20) / 3600:.2f}"
 
 
+def test_an_estimate_goes_on_after_a_kind_that_diverges(monkeypatch):
+    """Of two learning rates the smaller is measured; the kind whose run diverges takes no time."""
+    finite, more, diverging = thousand_rounds(steps=5), thousand_rounds(steps=5, lr=0.2), thousand_rounds(steps=5)
+    diverging["data"] = {"name": "fashion_mnist"}
+
+    def run(config, callbacks):
+        if config["data"] == diverging["data"]:
+            raise NonFinite("client 3 sent a non-finite update in round 1")
+        assert config["local"]["lr"] == finite["local"]["lr"]
+        for r in range(2):
+            callbacks[0].on_round_end(r, {"time/round": 1.0}, None)
+
+    monkeypatch.setattr("raylfl.reproduce.estimate.api.run", run)
+    first, last, total, *_ = estimate([diverging, more, finite], 1)
+    assert first.endswith("(diverges: client 3 sent a non-finite update in round 1)")
+    assert [line.split()[0] for line in (first, last, total)] == ["0.00", "0.56", "0.56"]
+
+
 def test_an_estimate_measures_local_work_that_differs_between_clients_by_itself(monkeypatch):
     """A round takes 1 s with 5 steps and 6 s with drawn steps or two epochs; 15 steps take three times as long as 5."""
 
@@ -256,7 +274,7 @@ def thousand_rounds(**local):
     """The keys of a config that an estimate reads."""
     return {
         "rounds": 1000,
-        "local": {"steps": None, "epochs": None} | local,
+        "local": {"steps": None, "epochs": None, "lr": 0.1} | local,
         "eval": {"every": 20},
         "checkpoint": {},
         "logging": {},
