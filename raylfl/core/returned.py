@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import Tensor
 
 from raylfl.errors import BadConfig
@@ -74,6 +75,14 @@ def finish_of(algorithm: Algorithm, x: Tensor, carry: State, client_state: State
         need = f"states that init_clients creates; it creates {', '.join(client_state) or 'none'}"
         raise _bad(algorithm, "finish", f"the client states {', '.join(unknown)}", need)
     return returned
+
+
+def local_steps_of(algorithm: Algorithm, rng: np.random.Generator) -> int | None:
+    """algorithm.draw_local_steps(rng); raises BadConfig unless it is None or a whole number, at least 0."""
+    returned: Any = algorithm.draw_local_steps(rng)
+    if returned is None or (isinstance(returned, (int, np.integer)) and returned >= 0):
+        return returned
+    raise _bad(algorithm, "draw_local_steps", repr(returned), "an int, at least 0, or None")
 
 
 def update_clients_of(

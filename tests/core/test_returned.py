@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,6 +11,7 @@ from raylfl.core.returned import (
     direction_of,
     finish_of,
     init_clients_of,
+    local_steps_of,
     start_of,
     start_point_of,
     step_of,
@@ -27,7 +29,7 @@ def returning(value):
 
 def always(value):
     """An algorithm whose other methods return this value."""
-    names = ("broadcast", "init_clients", "start", "start_point", "update_clients")
+    names = ("broadcast", "init_clients", "start", "start_point", "update_clients", "draw_local_steps")
     return SimpleNamespace(**dict.fromkeys(names, lambda *_: value))
 
 
@@ -42,21 +44,24 @@ OTHERS = [
     (lambda a: update_clients_of(a, {}, {}, {"h": X}, ROUND), {"g": X}, "update_clients returned {g: [3, 5] float32}"),
     (lambda a: update_clients_of(a, {}, {}, {"h": X}, ROUND), {"h": X[0]}, "h, each with 3 rows, or None"),
     (lambda a: update_clients_of(a, {}, {}, {"g": X, "h": X}, ROUND), {"h": X}, "but must return g, h, each with"),
+    (lambda a: local_steps_of(a, None), 2.7, "draw_local_steps returned 2.7, but must return an int, at least 0, or"),
+    (lambda a: local_steps_of(a, None), -1, "draw_local_steps returned -1, but must return an int"),
 ]
 
 
 @pytest.mark.parametrize(("call", "value", "says"), OTHERS)
-def test_wrong_vectors_starts_and_states_are_refused(call, value, says):
+def test_wrong_vectors_starts_states_and_steps_are_refused(call, value, says):
     with pytest.raises(BadConfig) as told:
         call(always(value))
     assert says in str(told.value)
 
 
-def test_the_rows_that_stand_for_all_clients_are_accepted():
+def test_rows_that_stand_for_all_clients_and_drawn_steps_are_accepted():
     for point in (X[0], X[:1], X):
         assert start_point_of(always(point), {}, {}, 3, 5) is point
     for carry in ({}, {"c": X[:1]}, {"c": X, "n": X[:, 0]}):
         assert start_of(always(carry), {}, {}, None, 3) is carry
+    assert [local_steps_of(always(k), None) for k in (None, 0, np.int64(3))] == [None, 0, 3]
     assert update_clients_of(always(None), {}, {}, {"h": X}, ROUND) is None
     assert update_clients_of(always({"h": X}), {}, {}, {"h": X}, ROUND) == {"h": X}
 

@@ -19,6 +19,7 @@ from raylfl.core.draws import Law, at_least_once
 from raylfl.core.keyed import keyed
 from raylfl.core.local_rule import a_norm
 from raylfl.core.population import Round, SystemInfo
+from raylfl.core.returned import local_steps_of
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.participation.base import Draw, Independent, Sampler
 from raylfl.heterogeneity.participation.trace import Trace
@@ -241,7 +242,7 @@ class Planner:
     def _steps(self, r: int, clients: Ints) -> tuple[Ints, Ints]:
         e = self.e
         steps, batch = e.work.draw(r, clients, e.world)
-        common = e.algorithm.draw_local_steps(keyed(e.world.seed, "steps", r))
+        common = local_steps_of(e.algorithm, keyed(e.world.seed, "steps", r))
         if common is not None:
             steps = np.where(steps > 0, common, 0)
         return (np.minimum(steps, 1) if e.algorithm.one_step else steps), batch
