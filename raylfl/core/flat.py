@@ -26,8 +26,8 @@ class FlatModule:
     """A module whose trainable parameters are views into `params` [d], in `named_parameters` order.
 
     Buffers (BatchNorm statistics) form a second vector [b], gathered by `read_buffers` and scattered by
-    `write_buffers`. Frozen parameters keep their initial values. The module is moved to the device and dtype in place.
-    Raises BadConfig for a module without trainable parameters.
+    `write_buffers`. Frozen parameters keep their initial values. The module is moved to the device and dtype in place,
+    and its embeddings get dense gradients. Raises BadConfig for a module without trainable parameters.
 
     channels_last: whether convolution weights [out, in, h, w] are stored as [out, h, w, in], which is faster on CPUs.
     These weights are then copies instead of views, and `load` updates them; `params` has the usual order.
@@ -48,6 +48,9 @@ class FlatModule:
             p.data = in_channels_last(view) if channels_last and view.ndim == 4 else view
             if p.data_ptr() != view.data_ptr():
                 self._copies.append((p.data, view))
+        for part in module.modules():
+            if isinstance(part, (nn.Embedding, nn.EmbeddingBag)):
+                part.sparse = False  # gradients are rows of a dense matrix
         self._owners = dict(owners_of_buffers(module))
         self.buffers = list(module.buffers())
 

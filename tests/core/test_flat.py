@@ -51,6 +51,16 @@ def test_channels_last_changes_the_memory_of_convolutions_and_nothing_else():
     assert torch.equal(module[0].weight.reshape(-1), 2 * moved[: module[0].weight.numel()])
 
 
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_sparse_embeddings_have_the_gradients_of_dense_ones(kind):
+    torch.manual_seed(0)
+    module, at = nn.Sequential(kind(7, 3, sparse=True), nn.Linear(3, 2)).double(), torch.tensor([[1, 4], [4, 6]])
+    twin = copy.deepcopy(module)
+    twin(at).square().sum().backward()
+    expected = torch.cat([p.grad.to_dense().reshape(-1) for p in twin.parameters()])
+    assert torch.equal(flat_of(module).gradient(module(at).square().sum()), expected)
+
+
 def test_images_in_channels_last_order_are_the_same_images():
     x = torch.randn(2, 3, 4, 5)
     y = in_channels_last(x)
