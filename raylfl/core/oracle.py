@@ -222,9 +222,10 @@ def loss_of(output: Any, module: nn.Module) -> Tensor:
     loss = output.get("loss") if isinstance(output, dict) else output
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         shown = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        skip = " (to skip a batch, return a loss whose gradient is 0)" if output is None else ""
         raise BadConfig(
             f"{type(module).__name__}.training_step returned {shown}, "
-            "but must return the loss (a scalar tensor) or a dict with `loss`"
+            f"but must return the loss (a scalar tensor) or a dict with `loss`{skip}"
         )
     return loss.reshape(())
 
