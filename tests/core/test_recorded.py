@@ -178,7 +178,7 @@ REFUSED = {
     users.CountsDeep: "changes the module's attribute `meters['loss'][1].seen`",
     users.Iterates: "changes the module's attribute `numbers`",
     users.Keeps: "changes the module's attribute `features`",
-    users.Outside: "uses a tensor (8) that is no parameter, no buffer and not of the batch",
+    users.Hidden: "uses a tensor (8) that is no parameter, no buffer, no attribute and not of the batch",
     users.HiddenCount: "does not take the same course in every step",
     users.SharedCount: "changes `tests.core.user_modules.NOTES[",
     users.WritesBatch: "overwrites `batch[0]` in place",
@@ -440,7 +440,7 @@ def test_a_replay_fills_gradients_of_the_parameters_dtype_on_their_device(client
     def program(leaves, row):
         return [row.sum(dim=-1)]
 
-    program.logs = []
+    program.logs = program.modes = []
     loss, row = steps.replay(program, ())
     assert (row.shape, row.dtype, row.device.type) == ((*clients, 9), torch.float64, "meta")
     assert loss.shape == clients

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 import raylfl
 from tests.runtime.tiny import TINY, Net
@@ -60,6 +62,20 @@ class Scaled(Plain):
         return super().training_step(batch, 0) * SETTINGS["scale"]
 
 
+class Tuned(Net):
+    """A network with a plain tensor of class weights, whose step sets a frozen part to evaluation mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.costs = torch.tensor([0.5, 1.0, 2.0])
+        self.frozen = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).requires_grad_(False)
+
+    def training_step(self, batch, batch_idx):
+        self.frozen.eval()
+        x, y = batch
+        return F.cross_entropy(self.body(self.frozen(x)), y, weight=self.costs)
+
+
 class Growing(raylfl.Callback):
     def on_round_end(self, *args, **options):
         SETTINGS["scale"] *= 2
@@ -79,11 +95,11 @@ class Seen(Plain):
         return super().training_step(batch, 0)
 
 
-def both(runs, model, vectorize="never"):
+def both(runs, model, vectorize="never", every=4):
     found = []
     for step in ("auto", "autograd"):
         SETTINGS["scale"] = 1.0
-        overrides = [*runs, f"runtime.step={step}", f"runtime.vectorize={vectorize}"]
+        overrides = [*runs, f"runtime.step={step}", f"runtime.vectorize={vectorize}", f"eval.every={every}"]
         found.append(raylfl.run(CONFIG, overrides, model=model, callbacks=[Growing()]))
     assert torch.equal(found[0].params, found[1].params)
     return found
@@ -102,3 +118,11 @@ def test_values_are_logged_as_they_are_at_the_call(runs):
     for name in ("train/seen", "train/bias"):
         assert [row[name] for row in rows[0]] == [row[name] for row in rows[1]]
     assert rows[1][0]["train/seen"] == 4.5  # the mean of 0 to 9
+
+
+def test_steps_that_freeze_a_part_or_read_plain_tensors_are_replayed_between_evaluations(runs):
+    ours, theirs = both(runs, Tuned, every=1)
+    assert {row["step"] for row in ours.summary["local_steps"]} == {"recorded", "autograd"}
+    assert not [row["why"] for row in ours.summary["local_steps"] if row["why"].startswith("training_step")]
+    for name in ("test/loss", "train/loss"):
+        assert [row.get(name) for row in ours.metrics] == [row.get(name) for row in theirs.metrics]

@@ -34,7 +34,8 @@ class Translation:
     def __init__(self, recording: Recording, parameters: Sequence[Tensor], cohort: bool):
         """A translation of this recording, for one client or for several clients at once (`cohort`).
 
-        Raises Unfit if a parameter has no gradient, the step logs values, or the batch is not (inputs, labels).
+        Raises Unfit if a parameter has no gradient, the step logs values or sets modes, or the batch is not (inputs,
+        labels).
         """
         self.cohort, self.parameters = cohort, parameters
         self.plan = reduced(recording)
@@ -48,8 +49,8 @@ class Translation:
         self.scores = -1  # the value with the network's outputs, the input of the cross-entropy
         if None in self.plan.gradients or len(self.places) < len(parameters):
             raise Unfit("parameters without a gradient of their own")
-        if self.plan.logged or self.plan.leaves != 2:
-            raise Unfit("logged values, or batches that are not (inputs, labels)")
+        if self.plan.logged or self.plan.leaves != 2 or recording.modes:
+            raise Unfit("logged values, a step that sets modes, or batches that are not (inputs, labels)")
 
     def gone(self, at: int) -> list[int]:
         """The numbers of the values of call number `at` that no later call needs, except batch, loss and weights."""

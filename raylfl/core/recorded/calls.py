@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from raylfl.core.step_log import LogCall
 
@@ -106,11 +106,13 @@ class Recording:
     """The operator calls of one training step with its backward pass; tensors are numbered values.
 
     geometry: the memory layout of each value, by number. leaves: the number of tensors of the batch, which are the
-    first values. inputs: the parameters and buffers, by number. constants: tensors that the step makes from plain
-    numbers, by number. names: the names of the batch's tensors and the inputs, by number. loss: the number of the loss.
+    first values. inputs: parameters, buffers and tensors in attributes, by number. constants: tensors that the step
+    makes from plain numbers, by number. names: the names of the batch's tensors and the inputs, by number. loss: the
+    number of the loss.
     gradients: the number of the gradient of each parameter; None if the loss does not depend on it. buffers: the
     numbers of the values that exist before the step and may be overwritten. logged: the calls of `self.log`, with a
-    `Slot` in place of each tensor.
+    `Slot` in place of each tensor. modes: (part of the module, its training mode after the step) of each part whose
+    mode the step sets.
     """
 
     calls: list[Call]
@@ -123,12 +125,14 @@ class Recording:
     gradients: list[int | None]
     buffers: set[int]
     logged: list[LogCall] = field(default_factory=list)
+    modes: list[tuple[nn.Module, bool]] = field(default_factory=list)
 
     def same_list(self, other: Recording) -> bool:
         """Whether two recordings have the same calls, layouts and constants, on the same parameters and buffers."""
         return (
             (self.loss, self.gradients, self.leaves) == (other.loss, other.gradients, other.leaves)
             and repr(self.logged) == repr(other.logged)
+            and self.modes == other.modes
             and len(self.calls) == len(other.calls)
             and all(map(_same_call, self.calls, other.calls))
             and self.geometry == other.geometry

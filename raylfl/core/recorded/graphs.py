@@ -43,7 +43,7 @@ class Captured:
         leaves: the tensors of a batch. row: a tensor of the gradient's shape. The capture carries out a few steps,
         which change the module's buffers and the random generators.
         """
-        self.program, self.draws, self.logs = program, program.draws, program.logs
+        self.program, self.draws, self.logs, self.modes = program, program.draws, program.logs, program.modes
         self._leaves, self._row = [leaf.clone() for leaf in leaves], torch.empty_like(row)
         self._replay, self._results = capture(lambda: program(self._leaves, self._row))
 

@@ -27,7 +27,7 @@ class Program:
     """A compiled training step: a call writes the gradient and returns the loss and the logged values.
 
     listing: the Python source. draws: whether the step draws random numbers from torch's generators. logs: whether it
-    calls `self.log`.
+    calls `self.log`. modes: (part of the module, its training mode after the step) of each part whose mode it changes.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Program:
             plan = plan if arena is None else in_fixed_memory(plan, arena)
         self.plan, self.calls, self.draws = plan, plan.calls, any(call.draws for call in plan.calls)
         self.listing, self._function = _made(*Source(plan, sizes, direct).written())
-        self.logs = bool(recording.logged)
+        self.logs, self.modes = bool(recording.logged), recording.modes
 
     def __call__(self, leaves: Sequence[Tensor], row: Tensor) -> tuple[Tensor, ...]:
         """Runs the step and returns (loss, logged values...); the module's buffers change as in the step itself.

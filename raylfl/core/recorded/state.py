@@ -22,16 +22,23 @@ ENTRIES = 10_000  # largest number of entries that are compared, of one containe
 
 
 class State(dict[str, Any]):
-    """A snapshot: value by path. outside: the variables outside the module."""
+    """A snapshot: value by path.
 
-    outside: Sequence[Variable] = ()
+    outside: the variables outside the module. tensors: (path, tensor) by the tensor's id, of tensors in attributes and
+    in these variables.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outside: Sequence[Variable] = ()
+        self.tensors: dict[int, tuple[str, Tensor]] = {}
 
 
 def state_of(module: nn.Module) -> State:
     """A snapshot of a module's state by path; it differs after a step that changes attributes or outside variables.
 
-    It holds the identity of parameters, buffers and submodules, the values of numbers and strings, and the parts of
-    containers and plain objects.
+    It holds the identity of parameters, buffers, other tensors and submodules, the values of numbers and strings, and
+    the parts of containers and plain objects. Training mode, which is part of a batch's kind, is left out.
     """
     found = _Parts()
     for path, part in module.named_modules():
@@ -40,7 +47,7 @@ def state_of(module: nn.Module) -> State:
         for name, value in vars(part).items():
             if name in ("_parameters", "_buffers", "_modules"):
                 found.state.update({f"{prefix}{key}": id(held) for key, held in value.items()})
-            else:
+            elif name != "training":
                 found.add(f"{prefix}{name}", value)
     for name, parameter in module.named_parameters():
         found.state[f"{name} (requires_grad)"] = parameter.requires_grad
@@ -59,6 +66,11 @@ def outside_of(state: State) -> State:
 def resettable(part: Any) -> bool:
     """Whether a part of a module has the interface of torchmetrics: `update`, `compute` and `reset`."""
     return all(hasattr(part, name) for name in ("update", "compute", "reset"))
+
+
+def metrics_in(module: nn.Module) -> tuple[str, ...]:
+    """The prefixes of the paths of a module's metric objects, which are reset before every local work."""
+    return tuple(f"{path}." for path, part in module.named_modules() if resettable(part))
 
 
 _SIMPLE = frozenset({bool, int, float, str, type(None)})
@@ -114,7 +126,8 @@ class _Parts:
         elif kind in _EXACT and not value:
             self.state[path] = (kind, 0)
         elif isinstance(value, Tensor):
-            self.state[path] = (id(value), None if value.is_inference() else value._version)
+            self.state[path] = (id(value), None if value.is_inference() else value._version, _memory(value))
+            self.state.tensors.setdefault(id(value), (path, value))
         elif isinstance(value, _BY_IDENTITY):
             self.state[path] = id(value)
             self._call(path, value, depth)
@@ -133,6 +146,14 @@ class _Parts:
                     self._call(path, value, depth)
                 for key, part in _entries(value):
                     self.add(type(path)(f"{path}{key}"), part, depth - 1)
+
+
+def _memory(tensor: Tensor) -> int | None:
+    """The address of a tensor's entries, which an assignment to its `data` changes; None for a tensor without one."""
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:  # sparse, or of a transform such as vmap
+        return None
 
 
 def _drawn(generator: Any) -> Any:

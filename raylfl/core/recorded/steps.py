@@ -16,7 +16,7 @@ from raylfl.core.recorded.graphs import Captured
 from raylfl.core.recorded.guards import Refused
 from raylfl.core.recorded.memory import Arena
 from raylfl.core.recorded.program import Program
-from raylfl.core.recorded.state import State, first_difference, outside_of, resettable, shown, state_of
+from raylfl.core.recorded.state import State, first_difference, metrics_in, outside_of, shown, state_of
 from raylfl.core.recorded.tape import record
 from raylfl.core.step_log import LogCall, StepLog
 from raylfl.errors import BadConfig
@@ -120,6 +120,8 @@ class RecordedSteps:
         """
         row = torch.empty(*self.clients(content), sum(self.sizes), device=self.device, dtype=self.dtype)
         loss, *values = program(leaves_of(content), row)
+        for part, training in program.modes:
+            part.training = training
         if program.logs and self.log.sink is not None:
             for call in program.logged(values):
                 self.log.sink(call.name, call.value, **call.options)
@@ -264,7 +266,7 @@ class RecordedSteps:
     def _look_again(self) -> None:
         self._doubted = False
         if self._state is not None and self.refusal is None:
-            metrics = tuple(f"{path}." for path, part in self.module.named_modules() if resettable(part))
+            metrics = metrics_in(self.module)
             self._compare(*(_lasting(state, metrics) for state in (self._state, state_of(self.module))))
 
     def _compare(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -342,14 +344,9 @@ def _compiled_part(module: nn.Module) -> str | None:
 def _lasting(state: dict[str, Any], metrics: tuple[str, ...]) -> dict[str, Any]:
     """The entries of a snapshot by `state_of` that other methods must not change between steps.
 
-    They exclude training mode, which is part of a batch's kind, and metric objects, which are reset before every local
-    work. metrics: the prefixes of the metric objects' paths.
+    They exclude metric objects. metrics: the prefixes of their paths, from `metrics_in`.
     """
-    return {
-        path: value
-        for path, value in state.items()
-        if path.rpartition(".")[2] != "training" and not path.startswith(metrics)
-    }
+    return {path: value for path, value in state.items() if not path.startswith(metrics)}
 
 
 def _tensors(logged: Sequence[LogCall]) -> list[Tensor]:

@@ -17,7 +17,7 @@ from raylfl.core.recorded.guards import (
     forbidden,
     host_randomness,
 )
-from raylfl.core.recorded.state import first_difference, shown, state_of
+from raylfl.core.recorded.state import first_difference, metrics_in, shown, state_of
 from raylfl.core.step_log import LogCall, StepLog
 
 _MARK = "_raylfl_slot"  # the attribute of a tensor that holds its number in the current recording
@@ -27,15 +27,20 @@ class Tape(TorchDispatchMode):
     """A torch dispatch mode that lists every operator call while it is carried out, and numbers all tensors.
 
     reason: why the listed calls are not a valid recording, as the end of a sentence that begins with `training_step`;
-    None if they are valid.
+    None if they are valid. found: (name, tensor) by number, of the tensors in `held` that the step uses.
     """
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # otherwise torch imports its compiler, which takes seconds
 
-    def __init__(self) -> None:
+    def __init__(self, held: Mapping[int, tuple[str, Tensor]] | None = None) -> None:
+        """An empty list of calls.
+
+        held: (name, tensor) by the tensor's id, of tensors that exist before the step, and that it may read.
+        """
         super().__init__()  # type: ignore[no-untyped-call]
+        self.held, self.found = held or {}, dict[int, tuple[str, Tensor]]()
         self.calls: list[Call] = []
         self.geometry: dict[int, Geometry] = {}
         self.constants: dict[int, Tensor] = {}
@@ -115,15 +120,30 @@ class Tape(TorchDispatchMode):
 
         def slot(tensor: Tensor) -> Slot:
             number = _number(tensor, self)
+            if number is None and id(tensor) in self.held:
+                number = self._take_held(tensor)
             if number is None:
                 if not constant:
                     shape = "x".join(map(str, tensor.shape)) or "a number"
-                    raise Refused(f"uses a tensor ({shape}) that is no parameter, no buffer and not of the batch")
+                    raise Refused(
+                        f"uses a tensor ({shape}) that is no parameter, no buffer, no attribute and not of the batch"
+                    )
                 number = self._number_anew(tensor, self._next)
                 self.constants[number] = tensor.clone()
             return Slot(number)
 
         return mapped(list(args), Tensor, slot), mapped(kwargs, Tensor, slot)
+
+    def _take_held(self, tensor: Tensor) -> int:
+        """Gives a new number to one of the tensors `held`, and returns the number.
+
+        Raises Refused for a tensor that shares memory with the batch.
+        """
+        if self._memory.get(_storage(tensor)) in self._start:
+            raise Refused(f"uses `{self.held[id(tensor)][0]}`, which shares memory with the batch")
+        number = self.take_in(tensor)
+        self.found[number] = self.held[id(tensor)]
+        return number
 
     def _reshaped(self, tensor: Tensor) -> int:
         """Gives a new number to a tensor whose shape a call has changed in place, and returns the number.
@@ -190,8 +210,11 @@ def record(
     of the step. changing: tensors of the batch that the step may overwrite, besides the module's buffers. Errors of the
     step are raised.
     """
-    tape, watch, log = Tape(), Watch(), log or StepLog()
     before, drawn = state_of(module), host_randomness()
+    metrics = metrics_in(module)
+    held = {key: found for key, found in before.tensors.items() if not found[0].startswith(metrics)}
+    tape, watch, log = Tape(held), Watch(), log or StepLog()
+    modes = [(part, part.training) for part in module.modules()]
     names: dict[int, str] = {}
     inputs: dict[int, Tensor] = {}
     buffers: set[int] = set()
@@ -210,13 +233,17 @@ def record(
             loss = step()
             rows = gradients(loss)
         reason = tape.reason or watch.reason or _after(module, before, drawn)
+        for number, (name, tensor) in tape.found.items():
+            names[number], inputs[number] = name, tensor
         if reason is None:
             reason = _overwritten(tape, names, buffers)
         if reason is not None:
             raise Refused(reason)
         end = number_of(loss, tape), [None if g is None else number_of(g, tape) for g in rows]
+        set_now = [(part, part.training) for part, training in modes if part.training != training]
         recording = Recording(
-            tape.calls, tape.geometry, len(leaves), inputs, tape.constants, names, *end, buffers, _logged(logged, tape)
+            *(tape.calls, tape.geometry, len(leaves), inputs, tape.constants, names),
+            *(*end, buffers, _logged(logged, tape), set_now),
         )
         return loss, rows, recording, logged
     except Refused as refused:
