@@ -63,7 +63,7 @@ class FlatModule:
         """One view per parameter: [*shape] for a vector [d], [C, *shape] for rows [C, d]."""
         lead = vector.shape[:-1]
         pieces = torch.split(vector, self.sizes, dim=-1)
-        return [piece.reshape(*lead, *shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+        return [piece.reshape((*lead, *shape)) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def load(self, vector: Tensor) -> None:
         """Sets the module's parameters to this vector [d], by a copy unless the vector is `params` itself."""

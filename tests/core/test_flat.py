@@ -33,6 +33,18 @@ def test_the_vector_is_the_parameters_in_their_order():
     assert torch.equal(flat_of(module).params, expected)
 
 
+@pytest.mark.parametrize("clients", [(), (3,)])
+def test_a_parameter_may_be_a_single_number(clients):
+    """Such as the temperature of a contrastive loss."""
+    module = small()
+    module.register_parameter("temperature", nn.Parameter(torch.tensor(0.5)))
+    flat = flat_of(module)
+    rows = torch.arange(float(flat.width)).expand(*clients, -1)
+    assert [view.shape for view in flat.views(rows)] == [(*clients, *p.shape) for p in module.parameters()]
+    flat.params[0] = 7.0  # a module's own parameters come before those of its parts
+    assert module.temperature.item() == 7.0
+
+
 def test_channels_last_changes_the_memory_of_convolutions_and_nothing_else():
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(5 * 16, 2)).double()
