@@ -7,6 +7,7 @@ from itertools import combinations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from raylfl.core.innermost.steps import InnermostSteps
 from raylfl.core.recorded import memory
@@ -16,7 +17,7 @@ from raylfl.core.recorded.program import Program, listed
 from raylfl.core.recorded.source import ALIGNMENT
 from tests.core import user_modules as users
 from tests.core.test_innermost_steps import LeNet
-from tests.core.test_recorded import KINDS, logging_steps, steps_of
+from tests.core.test_recorded import KINDS, check_bits, logging_steps, steps_of
 
 aten = torch.ops.aten
 
@@ -111,6 +112,25 @@ def test_no_block_is_taken_for_calls_that_would_compute_a_tensor_and_copy_it():
     assert memory._with_out(aten.relu.default) is None
     assert memory._with_out(aten.convolution.default) is None
     assert aten.mm.default is torch.ops.aten.mm.default  # the search leaves torch's operators as they are
+
+
+class SeveralLosses(users.Dense):
+    """Means of losses that are parts of the loss, beside values that are in use at the same time."""
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        scores, wanted = self(x), torch.nn.functional.one_hot(y, users.CLASSES).float()
+        losses = F.mse_loss, F.smooth_l1_loss, F.huber_loss
+        total = F.binary_cross_entropy(scores.sigmoid(), wanted) + F.cross_entropy(scores, y)
+        return total + sum(loss(scores, wanted) for loss in losses)
+
+
+def test_losses_that_enlarge_the_tensor_that_they_write_to_have_memory_of_their_own(capfd):
+    recorded, replayed = check_bits(SeveralLosses, steps=16)
+    assert recorded.refusal is None
+    assert replayed == 6
+    assert all(kind.program.arena is recorded.arena for kind in recorded.kinds.values())
+    assert "was resized" not in capfd.readouterr().err  # torch's warning
 
 
 def test_translated_steps_in_fixed_memory_have_the_same_bits():

@@ -24,6 +24,7 @@ LARGEST = 2**25  # bytes; a step with more memory is not limited by what its cal
 COPIES = ("aten::clone", "aten::_to_copy")
 EMPTY = ("aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided", "aten::new_empty_strided")
 ZEROS = ("aten::zeros", "aten::zeros_like", "aten::new_zeros")
+RESIZING = ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy")  # reduced after all
 
 _aten = torch.ops.aten
 
@@ -133,7 +134,11 @@ def _bytes(geometry: Geometry) -> int:
 
 
 def _writing(call: Call, results: Sequence[int]) -> list[Call] | None:
-    """The calls that write the results of `call` into given tensors; None if there is no such operator for a CPU."""
+    """The calls that write the results of `call` into given tensors; None if there is no such operator for a CPU.
+
+    Also None for the losses in RESIZING: to reduce them to a mean, the operators enlarge the given tensor first, which
+    overwrites the memory behind it.
+    """
     name = str(call.op._schema.name)
     if name in EMPTY:
         return []
@@ -141,7 +146,7 @@ def _writing(call: Call, results: Sequence[int]) -> list[Call] | None:
         return [Call(_aten.zero_.default, (Slot(results[0]),), {}, Slot(results[0]))]
     if name in COPIES:
         return [Call(_aten.copy_.default, (Slot(results[0]), call.args[0]), {}, Slot(results[0]))]
-    op = _with_out(call.op)
+    op = None if name.removeprefix("aten::") in RESIZING else _with_out(call.op)
     if op is None:
         return None
     found = Call(op, call.args, call.kwargs, call.result)
