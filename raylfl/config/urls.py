@@ -38,14 +38,15 @@ def url_of(folder: Path) -> str | None:
 def check_url(url: str) -> None:
     """Checks a URL given as `dir`; raises BadValue if it is unusable.
 
-    This is the case for a protocol unknown to fsspec, an empty path, a path with `.` or `..`, and a password.
+    This is the case for a protocol unknown to fsspec, `dir::`, an empty path, a path with `.` or `..`, and a password.
     """
     from fsspec.registry import available_protocols  # imported late: most configs name a folder
 
     protocol, _, rest = url.partition("://")
-    known = protocol.rpartition("::")[2] in available_protocols()
+    chain = protocol.split("::")
+    known = chain[-1] in available_protocols() and "dir" not in chain  # fsspec's paths in dir:: are relative to the URL
     if not known or not rest.strip("/") or {".", ".."} & set(rest.split("/")):
-        hint = "fsspec knows s3, gs, abfs, sftp, file and others"
+        hint = "fsspec knows s3, gs, abfs, sftp, file and others; dir:: is refused"
         raise BadValue("dir", got=url, need="a folder, or a URL such as s3://bucket/runs", hint=hint)
     if urlsplit(url.rpartition("::")[2]).password:
         hint = "config.yaml would keep it; see docs/running.md"

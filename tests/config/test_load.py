@@ -173,6 +173,7 @@ def test_names_are_found_from_any_directory(tmp_path, monkeypatch):
             "logging.dir=s33://bucket/runs, but must be a folder, or a URL such as s3://",
         ),
         (["logging.dir=s3://b/../runs"], "logging.dir=s3://b/../runs, but must be a folder, or a URL such as s3://"),
+        (["logging.dir=dir::file:///tmp/runs"], "logging.dir=dir::file:///tmp/runs, but must be a folder, or a URL"),
         (["logging.dir=sftp://me:secret@h/runs"], "logging.dir=sftp://..., but must be a URL without a password"),
     ],
 )
