@@ -162,7 +162,7 @@ def test_so_they_have_in_channels_last_order_and_double_precision(make):
 
 
 REFUSED = {
-    users.Branches: "looks at a tensor's values",
+    users.Branches: "looks at a tensor's values (`.item`, `int`, `float` or `if`)",
     users.Lists: "takes a tensor's values or memory out of torch (`.tolist`)",
     users.Arrays: "takes a tensor's values or memory out of torch (`.numpy`)",
     users.ArraysInBackward: "takes a tensor's values or memory out of torch (`.numpy`)",
