@@ -1,9 +1,13 @@
 """Matrix products over patches against autograd: equal loss and gradient up to rounding, in any batch."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from raylfl.config.load import load_config
 from raylfl.core.flat import FlatModule
@@ -113,6 +117,56 @@ def test_outputs_with_a_graph_and_other_inputs_are_the_networks_own():
     with torch.no_grad():
         network(torch.randn(2, *shape, dtype=torch.float64))
     assert not seen
+
+
+def swapped(network, x):
+    last, network[-1].weight = network[-1].weight, nn.Parameter(2 * network[-1].weight, requires_grad=False)
+    try:
+        return network(x)
+    finally:
+        network[-1].weight = last
+
+
+def hooked(network, x):
+    with network[0].register_forward_hook(lambda module, args, output: 2 * output):
+        return network(x)
+
+
+def cast(network, x):
+    with torch.autocast("cpu", torch.bfloat16):
+        return network(x)
+
+
+def copied(network, x):
+    found = copy.deepcopy(network)
+    torch._foreach_mul_(list(found.parameters()), 2)
+    return found(x)
+
+
+OTHERWISE = {
+    "copied": copied,
+    "pickled": lambda network, x: pickle.loads(pickle.dumps(network))(x),
+    "swapped": swapped,
+    "functional": lambda network, x: functional_call(network, {k: 2 * p for k, p in network.named_parameters()}, x),
+    "hooked": hooked,
+    "cast": cast,
+    "vmap": lambda network, x: torch.vmap(network)(torch.stack([x, 2 * x])),
+    "jvp": lambda network, x: torch.func.jvp(network, (x,), (torch.ones_like(x),))[1],
+    "empty": lambda network, x: network(x[:0]),
+}
+
+
+@pytest.mark.parametrize("called", OTHERWISE.values(), ids=OTHERWISE)
+def test_an_evaluation_may_use_the_network_with_other_weights_and_in_other_ways(called):
+    flat, steps, shape = both(lenet, torch.float32)
+    x = torch.randn(5, *shape)
+    with torch.no_grad():
+        expected = called(flat.module.layers, x)
+        with steps.evaluating():
+            plain = flat.module.layers(x)
+            for _ in range(3):
+                assert torch.equal(called(flat.module.layers, x), expected)
+                assert torch.equal(flat.module.layers(x), plain)
 
 
 def test_a_worker_measures_the_same_in_any_layout():

@@ -97,8 +97,8 @@ class Innermost:
         return torch.cat(found)
 
     def fits(self, x: Tensor) -> bool:
-        """Whether the samples of x [B, ...] have the shape of the recorded samples."""
-        return x.shape[1:] == self.shape
+        """Whether x [B, ...] holds samples, and they have the shape of the recorded samples."""
+        return x.shape[1:] == self.shape and len(x) > 0
 
     def _whole(self, x: Tensor, y: Tensor, weights: Sequence[Tensor], out: Sequence[Tensor]) -> Tensor:
         return self._taken("step", partial(self._called, x, y, weights, out), (x, y, *weights), out)

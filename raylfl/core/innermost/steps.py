@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from operator import is_
+from types import MethodType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from raylfl.core.innermost.step import Innermost
 from raylfl.core.innermost.translation import Unfit
@@ -73,20 +76,26 @@ class InnermostSteps:
 
         The network is a submodule nn.Sequential of plain layers, some of them convolutions, whose mean cross-entropy is
         the module's training step. Its own forward pass is used if gradients are enabled, for inputs of another shape
-        or dtype, and in a module without such a network.
+        or dtype, in a module without such a network, and where the result would differ: with other weights or layers
+        (a copy of the network, `functional_call`), and under hooks, autocast, `vmap` and dispatch modes.
         """
         step, network = self.first, self.network
         if step is None or network is None or not step.convolutions:
             yield
             return
 
-        def forward(x: Tensor) -> Tensor:
-            if torch.is_grad_enabled() or not step.fits(x) or x.dtype != self.parameters[0].dtype:
-                own: Tensor = nn.Sequential.forward(network, x)  # type: ignore[no-untyped-call]
+        parts, autocast = _parts(network), torch.is_autocast_enabled("cpu")
+
+        def forward(called: nn.Sequential, x: Tensor) -> Tensor:
+            now = _parts(called)
+            same = len(now) == len(parts) and all(map(is_, now, parts)) and not _observed(called)
+            same = same and torch.is_autocast_enabled("cpu") == autocast
+            if not same or torch.is_grad_enabled() or not step.fits(x) or x.dtype != self.parameters[0].dtype:
+                own: Tensor = nn.Sequential.forward(called, x)  # type: ignore[no-untyped-call]
                 return own
             return step.outputs(x, self.parameters)
 
-        network.forward = forward  # type: ignore[method-assign]
+        network.forward = MethodType(forward, network)  # type: ignore[method-assign] # a copy gets a method of its own
         try:
             yield
         finally:
@@ -99,6 +108,18 @@ class InnermostSteps:
                 if found is not None and found.text == step.text:
                     return part
         return None
+
+
+def _parts(network: nn.Module) -> list[object]:
+    """The network, its layers and its parameters."""
+    return [*network.modules(), *network.parameters()]
+
+
+def _observed(network: nn.Sequential) -> bool:
+    """Whether layers of a network have hooks, or a function transform or dispatch mode sees the calls of operators."""
+    hooks = any(layer._forward_hooks or layer._forward_pre_hooks for layer in network)
+    transform = torch._C._functorch.peek_interpreter_stack()
+    return hooks or transform is not None or _get_current_dispatch_mode() is not None
 
 
 def _cross_entropy(network: nn.Sequential, content: Sequence[Tensor]) -> Tensor:

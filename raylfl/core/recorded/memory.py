@@ -24,7 +24,7 @@ LARGEST = 2**25  # bytes; a step with more memory is not limited by what its cal
 COPIES = ("aten::clone", "aten::_to_copy")
 EMPTY = ("aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided", "aten::new_empty_strided")
 ZEROS = ("aten::zeros", "aten::zeros_like", "aten::new_zeros")
-RESIZING = ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy")  # reduced after all
+RESIZING = ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy")  # enlarge what they write to
 
 _aten = torch.ops.aten
 
