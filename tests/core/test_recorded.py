@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 
@@ -195,6 +196,17 @@ def test_what_no_recording_can_stand_for_is_refused_and_taken_by_autograd(kind):
     recorded, replayed = check_bits(kind, steps=10)
     assert any(part in str(recorded.refusal) for part in REFUSED[kind].split("|")), recorded.refusal
     assert replayed == 0
+
+
+def test_a_module_that_keeps_a_value_of_a_recorded_step_can_be_pickled():
+    module = users.Keeps()
+    module.register_forward_hook(lambda module, args, output: setattr(module, "features", output.detach()))
+    module.features = None
+    _, recorded = steps_of(module)
+    for _ in range(2):
+        recorded.take(module.batch(4))
+    assert recorded.refusal == REFUSED[users.Keeps]
+    assert torch.equal(pickle.loads(pickle.dumps(module.features)), module.features)
 
 
 def test_a_course_that_changes_late_ends_the_run_with_an_error():

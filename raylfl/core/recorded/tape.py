@@ -45,6 +45,7 @@ class Tape(TorchDispatchMode):
         self.geometry: dict[int, Geometry] = {}
         self.constants: dict[int, Tensor] = {}
         self.reason: str | None = None
+        self.key = object()  # in the marks: a tensor that the module keeps can be pickled, and does not keep the tape
         self._marked: list[Tensor] = []  # inputs, whose marks are removed at the end
         self._memory: dict[int, int] = {}  # storage of an input -> number of the tensor that first used it
         self._start: dict[int, int] = {}  # number of a tensor of the batch -> its storage offset
@@ -76,7 +77,7 @@ class Tape(TorchDispatchMode):
         if tensor.layout != torch.strided or tensor.dtype.is_complex or tensor.is_quantized:
             raise Refused(f"uses a sparse, complex or quantised tensor ({tensor.layout}, {tensor.dtype})")
         number, self._next = self._next, self._next + 1
-        setattr(tensor, _MARK, (self, number))
+        setattr(tensor, _MARK, (self.key, number))
         self.geometry[number] = Geometry.of(tensor, base, self._start.get(base, 0))
         return number
 
@@ -169,7 +170,7 @@ class Tape(TorchDispatchMode):
 
 def _number(tensor: Tensor, tape: Tape) -> int | None:
     mark = getattr(tensor, _MARK, None)
-    return mark[1] if mark is not None and mark[0] is tape else None
+    return mark[1] if mark is not None and mark[0] is tape.key else None
 
 
 def number_of(tensor: Tensor, tape: Tape) -> int:
