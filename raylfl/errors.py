@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import sysconfig
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,17 @@ class BadValue(BadConfig):
 
 def _rebuild_bad_value(key: str, got: object, need: str, hint: str) -> BadValue:
     return BadValue(key, got=got, need=need, hint=hint)
+
+
+def did_you_mean(
+    name: object, known: Iterable[str], otherwise: str = "", *, place: str = "", cutoff: float = 0.5
+) -> str:
+    """`did you mean NAME?` with the most similar of the known names; `otherwise` if none is similar enough.
+
+    place: the text before the name, which is not compared. cutoff: the least similarity, from 0 to 1.
+    """
+    near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=cutoff)
+    return f"did you mean {place}{near[0]}?" if near else otherwise
 
 
 class DataMissing(BadConfig):

@@ -13,7 +13,6 @@ needs no registration: its `class_path` selects it, or its name as a plug-in (`r
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +23,7 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from raylfl import source
-from raylfl.errors import BadConfig, BadValue
+from raylfl.errors import BadConfig, BadValue, did_you_mean
 from raylfl.plugins import Plugin, plugins
 
 T = TypeVar("T")
@@ -179,8 +178,7 @@ class Registry(Generic[T]):
             own if name in (own := self._own) else self._all
         )  # installed packages are searched only for names that are not raylfl's own
         if name not in entries:
-            near = difflib.get_close_matches(str(name), entries, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"`raylfl list {self.kind}` explains them"
+            hint = did_you_mean(name, entries, f"`raylfl list {self.kind}` explains them")
             raise BadValue(key, got=name, need=f"one of {', '.join(self.names())}", hint=hint)
         return entries[name]
 
@@ -278,8 +276,8 @@ def import_class(path: str, place: str) -> Any:
     except Exception as error:
         raise refusal(f"importing {module_name} raised {error!r}") from error
     if not hasattr(module, name):
-        near = difflib.get_close_matches(name, dir(module), n=1)
-        raise refusal(f"{module_name} has no {name}" + (f"; did you mean {near[0]}?" if near else ""))
+        hint = did_you_mean(name, dir(module))
+        raise refusal(f"{module_name} has no {name}" + (f"; {hint}" if hint else ""))
     return getattr(module, name)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from raylfl.errors import BadConfig, BadValue
+from raylfl.errors import BadConfig, BadValue, did_you_mean
 from raylfl.options import Arguments, arguments_of, fitting, hints_of
 from raylfl.registry import NAMING, Registry
 
@@ -27,8 +26,7 @@ def unknown_key(key: str, known: Iterable[str], place: str = "") -> BadConfig:
     """
     prefix = f"{place}." if place else ""
     names = sorted(known)
-    near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
-    way_out = f"did you mean {prefix}{near[0]}?" if near else f"known here: {', '.join(names) or 'nothing'}"
+    way_out = did_you_mean(key, names, f"known here: {', '.join(names) or 'nothing'}", place=prefix)
     if ":" in key:
         way_out = f"a blank is missing after the colon: {{{key.replace(':', ': ', 1)}}}"
     return BadConfig(f"unknown key {prefix}{key}; {way_out}")

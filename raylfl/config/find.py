@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 
-from raylfl.errors import BadConfig
+from raylfl.errors import BadConfig, did_you_mean
 
 FOLDERS = {"configs": ".", "presets": "preset", "sweeps": "sweep"}  # heading in `raylfl list` -> folder in conf/
 
@@ -60,9 +59,6 @@ def find_config(name: str | Path, beside: Path | None = None) -> Path:
             if path.is_file():
                 return path.resolve()
     names = config_names()
-    near = difflib.get_close_matches(text.removesuffix(".yaml"), names, n=1, cutoff=0.5)
     shown = ", ".join(n for n in names if "/" not in n)
-    raise BadConfig(
-        f"no config {text}: neither a file nor a name under conf/; "
-        + (f"did you mean {near[0]}?" if near else f"there are {shown}")
-    )
+    hint = did_you_mean(text.removesuffix(".yaml"), names, f"there are {shown}")
+    raise BadConfig(f"no config {text}: neither a file nor a name under conf/; {hint}")

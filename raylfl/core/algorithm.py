@@ -17,7 +17,6 @@ old state.
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from raylfl.core.draws import Law
 from raylfl.core.population import Population, Round, SystemInfo
 from raylfl.core.reduce import column
 from raylfl.core.topology import Star, Topology
+from raylfl.errors import did_you_mean
 from raylfl.options import Options
 
 State = dict[str, Tensor]  # of clients, broadcasts or uploads: name -> tensor [d] or [C, d]
@@ -89,10 +89,10 @@ class Algorithm(Options, ABC):
                 setattr(cls, new, vars(cls)[old])
         hooks = [name for name in vars(Algorithm) if not name.startswith("_")]
         for name in vars(cls).keys() - RENAMED.keys():
-            near = difflib.get_close_matches(name, hooks, n=1, cutoff=0.86)
-            if near and not any(hasattr(base, name) for base in cls.__bases__):
+            hint = did_you_mean(name, hooks, cutoff=0.86)
+            if hint and not any(hasattr(base, name) for base in cls.__bases__):
                 text = f"{cls.__name__}.{name} is no method or trait of Algorithm, and is never used by it"
-                warnings.warn(f"{text}; did you mean {near[0]}?", UserWarning, stacklevel=3)
+                warnings.warn(f"{text}; {hint}", UserWarning, stacklevel=3)
 
     topology: ClassVar[Topology] = Star()
     """The exchange of models: `Star` (clients in parallel), `Ring` or `Relay` (in sequence), `Alone` (one client with

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raylfl.errors import BadValue
+from raylfl.errors import BadValue, did_you_mean
 from raylfl.report import figures, tables
 from raylfl.report.derived import by_method, default_last, default_target, main_metric
 from raylfl.report.facets import Facet, facets
@@ -89,9 +88,8 @@ def content_of(
     groups, metric = group_runs(runs), metric or main_metric(runs)
     measured = figures.measured_in(groups)
     if measured and metric not in measured:
-        near = difflib.get_close_matches(metric, measured, n=1, cutoff=0.7)
-        hint = f"did you mean {near[0]}?" if near else ""
-        raise BadValue("metric", got=metric, need=f"one that was measured: {', '.join(measured)}", hint=hint)
+        need = f"one that was measured: {', '.join(measured)}"
+        raise BadValue("metric", got=metric, need=need, hint=did_you_mean(metric, measured))
     if last is not None and last < 1:
         raise BadValue("last", got=last, need="at least 1 round")
     promises = None

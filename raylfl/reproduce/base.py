@@ -7,14 +7,13 @@ results of one paper.
 
 from __future__ import annotations
 
-import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from raylfl.errors import BadConfig
+from raylfl.errors import BadConfig, did_you_mean
 from raylfl.registry import Registry
 from raylfl.report.tables import Table
 
@@ -102,9 +101,6 @@ def find(name: str) -> PaperResult:
     """The experiment of this name. Raises BadConfig, with the nearest known name, if the name is unknown."""
     names = EXPERIMENTS.names()
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        raise BadConfig(
-            f"no experiment {name}; "
-            + (f"did you mean {near[0]}?" if near else "`raylfl reproduce --list` shows all names")
-        )
+        hint = did_you_mean(name, names, "`raylfl reproduce --list` shows all names")
+        raise BadConfig(f"no experiment {name}; {hint}")
     return EXPERIMENTS.get(name).cls()

@@ -150,6 +150,13 @@ def beside(panels: Mapping[str, Mapping[str, Mapping[str, tuple[Stat, Stat]]]], 
     return _with_published(drawn, looks)
 
 
+def label_beside_logs(figure: Figure) -> None:
+    """Labels the axes of a figure of accuracies over rounds, and says that the authors' logs are the dashed lines."""
+    figure.supxlabel("rounds", size=8.5)
+    figure.supylabel("test accuracy (%)", size=8.5)
+    figure.suptitle("ours in full lines, the authors' logs dashed", size=8.5, color=MUTED, x=0.01, ha="left")
+
+
 def _point(ax: Axes, x: float, stat: Stat, line: Line, hollow: bool) -> None:
     options: dict[str, Any] = {"color": line.hex, "marker": MARKERS[line.marker], "markeredgewidth": 1.0}
     options |= {"markerfacecolor": "white"} if hollow else {}

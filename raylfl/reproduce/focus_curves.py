@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from raylfl.report.runs import Group
 from raylfl.report.style import MUTED, rc
-from raylfl.reproduce.draw import styles
+from raylfl.reproduce.draw import label_beside_logs, styles
 from raylfl.reproduce.focus_logs import Log
 from raylfl.reproduce.texts import ACCURACY
 
@@ -36,7 +36,5 @@ def overlay(
                 ax.plot(list(log), [100 * v for v in log.values()], color=colour, lw=1.0, ls=(0, (3, 2)), alpha=0.75)
             ax.set_title(f"{panel} participation")
             ax.legend(fontsize=7, frameon=False, labelcolor=MUTED, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        figure.supxlabel("rounds", size=8.5)
-        figure.supylabel("test accuracy (%)", size=8.5)
-        figure.suptitle("ours in full lines, the authors' logs dashed", size=8.5, color=MUTED, x=0.01, ha="left")
+        label_beside_logs(figure)
     return figure

@@ -90,10 +90,12 @@ class RunCache:
         only: Choice | None = None,
         runs: Path | None = None,
     ):
+        from raylfl.core.threads import cores  # imports torch
+
         self.folder, self.scale = folder, scale
         self.runs = (runs or folder).resolve() / "runs"
         self.overrides = (*machine(scale), *overrides)
-        self.processes = processes or _cpus()
+        self.processes = processes or cores()
         self.only = only or Choice()
 
     def pick(self, smoke: Any, paper: Any) -> Any:
@@ -250,11 +252,6 @@ def transforms(data: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
     given, own = {word.partition("=")[0] for word in overrides}, data.get("init_args") or {}
     keys = [key for key in ("augment", "mean", "std") if key in own]
     return [f"data.init_args.{key}={_as_override(own[key])}" for key in keys if f"data.init_args.{key}" not in given]
-
-
-def _cpus() -> int:
-    """The number of CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _check_data(jobs: Sequence[Job]) -> None:

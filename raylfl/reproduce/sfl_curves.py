@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from raylfl.report.style import MUTED, PALETTE, rc
+from raylfl.reproduce.draw import label_beside_logs
 from raylfl.reproduce.ledger import Row
 from raylfl.reproduce.sfl_reference import Reference, by_place, key
 
@@ -36,9 +37,7 @@ def overlay(rows: Sequence[Row], refs: Mapping[str, Reference]) -> Figure:
             ax.set_axis_off()
         for ax in list(grid.flat)[: len(shown)][-columns:]:
             ax.tick_params(labelbottom=True)  # also above an empty place in the grid
-        figure.supxlabel("rounds", size=8.5)
-        figure.supylabel("test accuracy (%)", size=8.5)
-        figure.suptitle("ours in full lines, the authors' logs dashed", size=8.5, color=MUTED, x=0.01, ha="left")
+        label_beside_logs(figure)
     return figure
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from raylfl.core.costs import Costs
-from raylfl.errors import BadConfig, BadValue
+from raylfl.errors import BadConfig, BadValue, did_you_mean
 
 if TYPE_CHECKING:
     from raylfl.parts import Experiment
@@ -89,7 +88,7 @@ def require_measured(metric: str, experiment: Experiment) -> None:
 def unknown(metric: str, names: Sequence[str]) -> BadValue:
     """The error for a metric that is none of `names`; its message has the names of its group, and the nearest name."""
     own = [name for name in names if name.startswith(f"{metric.partition('/')[0]}/")]
-    near = difflib.get_close_matches(metric, names, n=1, cutoff=0.5)
     need = f"one of {', '.join(own)}" if own else "the name of a metric in metrics.jsonl"
-    hint = f"did you mean {near[0]}?" if near else f"such as {', '.join(KNOWN[:3])}"
-    return BadValue("metric", got=metric, need=need, hint=hint)
+    return BadValue(
+        "metric", got=metric, need=need, hint=did_you_mean(metric, names, f"such as {', '.join(KNOWN[:3])}")
+    )

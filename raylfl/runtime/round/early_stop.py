@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from typing import Any
 
 from raylfl.config.groups.records import StopConfig
 from raylfl.diagnostics.metric_names import higher_is_better
-from raylfl.errors import BadConfig
+from raylfl.errors import BadValue, did_you_mean
 
 LATE = ("train", "update", "participants", "algo", "inconsistency")  # metric groups that a round may lack
 
@@ -58,8 +57,7 @@ def require_recorded(key: str, metric: str, metrics: dict[str, Any]) -> None:
     if metric in metrics or metrics["round"] != 0:
         return
     names = [name for name, value in metrics.items() if name != "round" and isinstance(value, (int, float))]
-    near, group = difflib.get_close_matches(metric, names, n=1, cutoff=0.85), metric.partition("/")[0]
-    if group in LATE and not (near and group == "algo"):
+    hint, group = did_you_mean(metric, names, cutoff=0.85), metric.partition("/")[0]
+    if group in LATE and not (hint and group == "algo"):
         return
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    raise BadConfig(f"{key}={metric}, but must be one that is recorded: {', '.join(names)}{hint}")
+    raise BadValue(key, got=metric, need=f"one that is recorded: {', '.join(names)}", hint=hint)
