@@ -168,6 +168,7 @@ REFUSED = {
     users.Arrays: "takes a tensor's values or memory out of torch (`.numpy`)",
     users.ArraysInBackward: "takes a tensor's values or memory out of torch (`.numpy`)",
     users.Splits: "splits a tensor at positions that depend on values (`tensor_split`)",
+    users.Products: "calls `prod`, whose gradient takes another course if a value is 0",
     users.Masked: "shapes depend on values (`index`)",
     users.Packed: "shapes depend on values|looks at a tensor's values",
     users.PythonDraws: "draws random numbers from Python or numpy",

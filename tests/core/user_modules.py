@@ -295,6 +295,13 @@ class Splits(Dense):
         return torch.cat([2 * first, second])
 
 
+class Products(Dense):
+    """A network with `prod`, whose gradient has other bits under any dispatch mode of torch."""
+
+    def forward(self, x):
+        return super().forward(x) * (1 + self.first(x.flatten(1))).prod(1, keepdim=True)
+
+
 class Masked(Dense):
     def training_step(self, batch, batch_idx):
         x, y = batch

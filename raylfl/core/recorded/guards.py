@@ -91,6 +91,8 @@ def forbidden(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str 
         indices = args[1] if name == "index" and len(args) > 1 else None
         if indices is None or any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
             return f"makes tensors whose shapes depend on values (`{name}`)"
+    if name == "prod" and args[0].is_floating_point():
+        return "calls `prod`, whose gradient takes another course if a value is 0"
     if name in ("set_", "set_data", "resize_") or (torch.Tag.inplace_view in tags and op not in AS_VIEWS):
         return f"changes a tensor's shape in place (`{name}`)"
     if any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values())):

@@ -232,7 +232,10 @@ def record(
     try:
         with tape, watch, log.calls() as logged:
             loss = step()
-            rows = gradients(loss)
+            unlisted = tape.reason is not None
+            rows = [] if unlisted else gradients(loss)
+        if unlisted:
+            rows = gradients(loss)  # not under the tape, where the gradient of `prod` has other bits
         reason = tape.reason or watch.reason or _after(module, before, drawn)
         for number, (name, tensor) in tape.found.items():
             names[number], inputs[number] = name, tensor
