@@ -81,7 +81,7 @@ def local_steps_of(algorithm: Algorithm, rng: np.random.Generator) -> int | None
     """algorithm.draw_local_steps(rng); raises BadConfig unless it is None or a whole number, at least 0."""
     returned = algorithm.draw_local_steps(rng)
     if returned is None or (isinstance(returned, (int, np.integer)) and returned >= 0):
-        return None if returned is None else int(returned)
+        return returned
     raise _bad(algorithm, "draw_local_steps", repr(returned), "an int, at least 0, or None")
 
 

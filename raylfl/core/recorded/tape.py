@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -230,12 +231,11 @@ def record(
     except Refused as refused:
         tape.reason = str(refused)
     try:
-        with tape, watch, log.calls() as logged:
-            loss = step()
-            unlisted = tape.reason is not None
-            rows = [] if unlisted else gradients(loss)
-        if unlisted:
-            rows = gradients(loss)  # not under the tape, where the gradient of `prod` has other bits
+        with watch, log.calls() as logged:
+            with tape:
+                loss = step()
+            with tape if tape.reason is None else nullcontext():  # the gradient of `prod` has other bits under a tape
+                rows = gradients(loss)
         reason = tape.reason or watch.reason or _after(module, before, drawn)
         for number, (name, tensor) in tape.found.items():
             names[number], inputs[number] = name, tensor
