@@ -25,6 +25,7 @@ from raylfl.core.threads import on_all_cores
 
 CACHED = 2**18  # numbers in a block of columns, all rows together; they fit in the caches
 NARROWEST = 1024  # least number of columns in a block
+SHORTEST = 4  # least mean number of rows in a slice; an index of single rows copies them, but takes one call
 SPAN = 2**20  # columns of a thread's piece
 
 
@@ -197,7 +198,7 @@ def _subtree_sums(
     """
     additions, roots = _additions(nodes, count)
     first = pieces[0][0]
-    width, kept = first.shape[1], _places([slot for _, slot in roots])
+    width, kept = first.shape[1], [slot for _, slot in roots]
     out = first.new_empty(len(roots), width)
     step = max(NARROWEST, min(BLOCK, CACHED // len(nodes)))
 
@@ -236,20 +237,18 @@ def _additions(nodes: Sequence[Node], count: int) -> tuple[Additions, list[tuple
     while count > 1:
         half = (count + 1) // 2
         here, above = levels.get(level, {}), levels.setdefault(level + 1, {})
-        left, right = [], []
-        for k, slot in sorted(here.items()):
+        pairs = []
+        for k, slot in here.items():
             partner = k + half if k < half else k - half
             if partner in here:
                 if k < half:
-                    left.append(slot)
-                    right.append(here[partner])
+                    pairs.append((slot, here[partner]))
                     above[k] = slot
             elif k < half and partner >= count:
                 above[k] = slot
             else:
                 roots.append((Node(level, k), slot))
-        if left:
-            additions.append((_places(left), _places(right)))
+        additions += _places(sorted(pairs))
         level, count = level + 1, half
     roots += [(Node(level, k), slot) for k, slot in levels.get(level, {}).items()]
     return additions, roots
@@ -261,7 +260,28 @@ def _count_of_subtrees(rows: tuple[int, ...], count: int) -> int:
     return len(_additions([Node(0, k) for k in rows], count)[1])
 
 
-def _places(slots: list[int]) -> Places:
-    """An index of these positions: a slice, which gives views, if they are consecutive; otherwise a tensor."""
-    consecutive = slots == list(range(slots[0], slots[0] + len(slots)))
-    return slice(slots[0], slots[0] + len(slots)) if consecutive else torch.tensor(slots)
+def _places(pairs: Sequence[tuple[int, int]]) -> Additions:
+    """Pairs of slots (left, right), ascending in `left`, as pairs of indices: slices (views) if few suffice.
+
+    >>> _places([(0, 1), (2, 3), (4, 5), (6, 7), (8, 10)])
+    [(slice(0, 7, 2), slice(1, 8, 2)), (slice(8, 9, 1), slice(10, 11, 1))]
+    """
+    out: Additions = []
+    start = 0
+    while start < len(pairs):
+        end, step = start + 1, (1, 1)
+        if end < len(pairs) and pairs[end][1] > pairs[start][1]:
+            step = _difference(pairs[end], pairs[start])
+            while end < len(pairs) and _difference(pairs[end], pairs[end - 1]) == step:
+                end += 1
+        first, last = pairs[start], pairs[end - 1]
+        out.append((slice(first[0], last[0] + 1, step[0]), slice(first[1], last[1] + 1, step[1])))
+        start = end
+    if len(out) > max(SHORTEST, len(pairs) / SHORTEST):
+        lefts, rights = torch.tensor(pairs).unbind(1)
+        return [(lefts, rights)]
+    return out
+
+
+def _difference(b: tuple[int, int], a: tuple[int, int]) -> tuple[int, int]:
+    return b[0] - a[0], b[1] - a[1]
