@@ -46,12 +46,14 @@ class SumPlan:
     """The weighted sums of a round's uploads.
 
     clients: the received clients [R], in the order of the tree's rows. terms: the distinct sums, each given by the name
-    of its upload and its coefficients [R]; each is computed once. at: name of a sum -> number of its term.
+    of its upload and its coefficients [R]; each is computed once. at: name of a sum -> number of its term. dtype: the
+    dtype of the uploads and sums.
     """
 
     clients: Ints
     terms: tuple[tuple[str, Floats], ...]
     at: dict[str, int]
+    dtype: torch.dtype
 
     @staticmethod
     def of(clients: Ints, sums: Mapping[str, tuple[str, Floats]], dtype: torch.dtype) -> SumPlan:
@@ -69,7 +71,7 @@ class SumPlan:
             at[name] = found.setdefault(key, len(terms))
             if at[name] == len(terms):
                 terms.append((upload, values))
-        return SumPlan(clients, tuple(terms), at)
+        return SumPlan(clients, tuple(terms), at, dtype)
 
     def replaces(self, upload: str) -> bool:
         """Whether sums replace the rows of this upload, which are then not sent; also true if no client is received."""

@@ -26,7 +26,7 @@ WIDTH = 10
 
 def stored_sums(k, worker, node):
     """The upload of client k of four, which task k adds up."""
-    return StoredSums([{Node(0, k): torch.full((WIDTH,), float(k)).numpy()}], worker, node, [k], WIDTH)
+    return StoredSums([{Node(0, k): torch.full((WIDTH,), float(k)).numpy()}], worker, node, [k], 4 * WIDTH)
 
 
 def a_loss():
@@ -153,14 +153,15 @@ class Pool:
     def answer(self, tasks, returns_states, known, separate_sums, held):
         ((k,),) = (task.clients for task in tasks)
         self.worked.append(k)
-        sums = tasks[0].sums.parts([k], [{"up": torch.full((1, WIDTH), k + 1.0)}])
+        plan = tasks[0].sums
+        sums = plan.parts([k], [{"up": torch.full((1, WIDTH), k + 1.0, dtype=plan.dtype)}])
         head = ClientReports.of([k], finite=True), [{}], {"up": WIDTH}
         return [(*head, None), sums] if separate_sums else (*head, pack_sums(sums))
 
 
-def in_flight(pool):
+def in_flight(pool, dtype=torch.float32):
     """The work of clients 0 and 1, whose uploads are summed, and the plan of the sum."""
-    plan = SumPlan.of(np.arange(2), {"a": ("up", np.ones(2))}, torch.float32)
+    plan = SumPlan.of(np.arange(2), {"a": ("up", np.ones(2))}, dtype)
     tasks, x = [Task(0, (k,), (1,), (1,), (1.0,), 0.1, plan) for k in range(2)], np.zeros(WIDTH, np.float32)
     channel = Channel(pool, TrafficCounter(), 1, None, False, 0, False)
     return CohortInFlight(channel, tasks, {"x": x}, [[None], [None]]), plan
@@ -174,16 +175,18 @@ def test_small_sums_come_with_the_answers_and_are_not_fetched(monkeypatch):
     assert work.channel.traffic.received == sum(REPORT.itemsize + small for _ in done)
 
 
-def test_work_whose_sums_were_lost_with_their_node_is_repeated(monkeypatch):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_work_whose_sums_were_lost_with_their_node_is_repeated(monkeypatch, dtype):
     monkeypatch.setenv(DIRECT, "0")
     pool, losses = Pool(), [{1}, set()]
 
     def fetch(channel, parts, count):
+        assert {part.size for part in parts} == {WIDTH * dtype.itemsize}
         lost = losses.pop(0)
         return [part.reference for part in parts if not lost & {*part.tasks}], sorted(lost)
 
     monkeypatch.setattr(cohort, "fetch", fetch)
-    work, plan = in_flight(pool)
+    work, plan = in_flight(pool, dtype)
     done = work.results()
     assert pool.worked == [0, 1, 1]
     assert plan.sums([done[0].partial.sums])["a"].tolist() == [3.0] * WIDTH

@@ -141,10 +141,11 @@ class CohortInFlight:
             self.widths = widths
         if widths and sums is not None:
             self.returned_sums.append(unpack_sums(sums))
-        elif widths:
+        elif widths and (plan := self.tasks[0].sums) is not None:
+            size = max(widths.values()) * plan.dtype.itemsize
             added = [k for k in share if not self.done[k].failed]
             node = channel.pool.nodes[sent.worker]
-            self.stored_sums.append(StoredSums(others[0], sent.worker, node, added, max(widths.values())))
+            self.stored_sums.append(StoredSums(others[0], sent.worker, node, added, size))
 
     def _failed(self, share: Share, answer: Any) -> list[Share]:
         """The failed tasks of a share that have attempts left, each as a share of its own.

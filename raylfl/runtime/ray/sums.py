@@ -23,22 +23,20 @@ from raylfl.runtime.ray.failures import loss_behind
 from raylfl.runtime.ray.traffic import weight
 from raylfl.runtime.ray.worker_pool import WorkerCall, WorkerLost
 
-FLOAT = 4  # bytes
-
 
 @dataclass(frozen=True)
 class StoredSums:
     """The partial sums that one call has left in its node's object store.
 
     reference: refers to the packed sums (`pack_sums`); worker, node: where the call ran; tasks: the numbers of the
-    tasks whose uploads are added up; width: floats of the longest vector.
+    tasks whose uploads are added up; size: bytes of the longest vector.
     """
 
     reference: Any
     worker: int
     node: str | None
     tasks: list[int]
-    width: int
+    size: int
 
 
 def fetch(channel: Channel, stored: Sequence[StoredSums], count: int) -> tuple[list[list[SubtreeSums]], list[int]]:
@@ -49,7 +47,7 @@ def fetch(channel: Channel, stored: Sequence[StoredSums], count: int) -> tuple[l
     nodes must not receive each other's uploads (`Channel.nodes_apart`). Sums that could not be joined are fetched one
     by one. count: the number of uploads in a complete sum.
     """
-    longest, nodes = max((one.width for one in stored), default=0) * FLOAT, by_node(stored)
+    longest, nodes = max((one.size for one in stored), default=0), by_node(stored)
     if longest <= direct_bytes():
         return _each(channel, stored)
     pieces = 1 if channel.nodes_apart else min(len(nodes), longest // max(direct_bytes(), 1))
