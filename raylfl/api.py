@@ -161,12 +161,11 @@ def resume(
     run_dir = RunDirectory(folder).open()
     try:
         experiment = checked(config)
-        done = len(run_dir.metrics())
         run_dir.write_config(config.resolved)
         try:
             return _carry_out(experiment, run_dir, True, watch, callbacks)
         except BadConfig:
-            if len(run_dir.metrics()) <= done:  # otherwise a resume without overrides would be refused as well
+            if len(run_dir.metrics()) <= before.resolved["rounds"]:  # otherwise the saved config would be refused, too
                 run_dir.write_config(before.resolved)
             raise
     finally:

@@ -10,8 +10,11 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
+from itertools import islice
 
 import pytest
+import yaml
 
 import raylfl
 from raylfl.config.groups.records import LoggingConfig
@@ -186,15 +189,24 @@ def test_a_run_whose_mistake_shows_after_a_round_is_kept(runs, tmp_path, monkeyp
     assert (tmp_path / "runs" / "tiny" / "it" / "metrics.jsonl").exists()
 
 
-def test_settings_with_which_a_resume_is_refused_are_not_saved(finished, monkeypatch):
-    before = (finished / "config.yaml").read_text()
+@pytest.mark.parametrize("done", [2, 3])
+def test_settings_with_which_a_resume_is_refused_are_not_saved(finished, monkeypatch, done):
+    """After a round that the saved settings do not have, the new ones are: with the saved ones it could not go on."""
+    before, carry_out = yaml.safe_load((finished / "config.yaml").read_text()), inprocess.rows
+
+    def some_rounds(*args, **options):
+        with closing(carry_out(*args, **options)) as rows:
+            yield from islice(rows, done)
+        yield from refused()
+
     with monkeypatch.context() as patch:
-        patch.setattr(inprocess, "rows", refused)
+        patch.setattr(inprocess, "rows", some_rounds)
         with pytest.raises(BadConfig, match="lacks resources") as caught:
-            raylfl.resume(finished, ["rounds=4", "runtime.workers=99"])
+            raylfl.resume(finished, ["rounds=4", "runtime.workers=2"])
     assert caught.value.__notes__ == [f"raylfl resume {finished} continues it"]
-    assert (finished / "config.yaml").read_text() == before
-    assert len(raylfl.resume(finished, ["rounds=4"]).metrics) == 4
+    after = yaml.safe_load((finished / "config.yaml").read_text())
+    assert (after == before) is (done == 2)
+    assert len(raylfl.resume(finished, [] if done > 2 else ["rounds=4"]).metrics) == 4
 
 
 def test_an_existing_id_is_refused_with_the_command_to_resume(runs):
