@@ -25,13 +25,22 @@ class State(dict[str, Any]):
     """A snapshot: value by path.
 
     outside: the variables outside the module. tensors: (path, tensor) by the tensor's id, of tensors in attributes and
-    in these variables.
+    in these variables. metrics: the prefixes of the paths of metric objects, which are reset before every local work.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.outside: Sequence[Variable] = ()
         self.tensors: dict[int, tuple[str, Tensor]] = {}
+        self.metrics: tuple[str, ...] = ()
+
+    def without_metrics(self) -> State:
+        """The snapshot without the parts of metric objects."""
+        kept = State()
+        kept.update({path: value for path, value in self.items() if not path.startswith(self.metrics)})
+        kept.tensors = {key: held for key, held in self.tensors.items() if not held[0].startswith(self.metrics)}
+        kept.outside = self.outside
+        return kept
 
 
 def state_of(module: nn.Module) -> State:
@@ -44,6 +53,8 @@ def state_of(module: nn.Module) -> State:
     for path, part in module.named_modules():
         prefix = f"{path}." if path else ""
         found.classes[type(part)] = None
+        if resettable(part):
+            found.state.metrics += (f"{path}.",)
         for name, value in vars(part).items():
             if name in ("_parameters", "_buffers", "_modules"):
                 found.state.update({f"{prefix}{key}": id(held) for key, held in value.items()})
@@ -66,11 +77,6 @@ def outside_of(state: State) -> State:
 def resettable(part: Any) -> bool:
     """Whether a part of a module has the interface of torchmetrics: `update`, `compute` and `reset`."""
     return all(hasattr(part, name) for name in ("update", "compute", "reset"))
-
-
-def metrics_in(module: nn.Module) -> tuple[str, ...]:
-    """The prefixes of the paths of a module's metric objects, which are reset before every local work."""
-    return tuple(f"{path}." for path, part in module.named_modules() if resettable(part))
 
 
 _SIMPLE = frozenset({bool, int, float, str, type(None)})

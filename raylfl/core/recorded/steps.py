@@ -16,7 +16,7 @@ from raylfl.core.recorded.graphs import Captured
 from raylfl.core.recorded.guards import Refused
 from raylfl.core.recorded.memory import Arena
 from raylfl.core.recorded.program import Program
-from raylfl.core.recorded.state import State, first_difference, metrics_in, outside_of, shown, state_of
+from raylfl.core.recorded.state import State, first_difference, outside_of, shown, state_of
 from raylfl.core.recorded.tape import record
 from raylfl.core.step_log import LogCall, StepLog
 from raylfl.errors import BadConfig
@@ -266,8 +266,7 @@ class RecordedSteps:
     def _look_again(self) -> None:
         self._doubted = False
         if self._state is not None and self.refusal is None:
-            metrics = metrics_in(self.module)
-            self._compare(*(_lasting(state, metrics) for state in (self._state, state_of(self.module))))
+            self._compare(self._state.without_metrics(), state_of(self.module).without_metrics())
 
     def _compare(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         """Refuses replays if two snapshots of the state differ."""
@@ -339,14 +338,6 @@ def _compiled_part(module: nn.Module) -> str | None:
         if part._compiled_call_impl is not None or type(part).__module__.startswith("torch._dynamo"):
             return f"calls `{name}`, which torch.compile has compiled"
     return None
-
-
-def _lasting(state: dict[str, Any], metrics: tuple[str, ...]) -> dict[str, Any]:
-    """The entries of a snapshot by `state_of` that other methods must not change between steps.
-
-    They exclude metric objects. metrics: the prefixes of their paths, from `metrics_in`.
-    """
-    return {path: value for path, value in state.items() if not path.startswith(metrics)}
 
 
 def _tensors(logged: Sequence[LogCall]) -> list[Tensor]:

@@ -18,7 +18,7 @@ from raylfl.core.recorded.guards import (
     forbidden,
     host_randomness,
 )
-from raylfl.core.recorded.state import first_difference, metrics_in, shown, state_of
+from raylfl.core.recorded.state import first_difference, shown, state_of
 from raylfl.core.step_log import LogCall, StepLog
 
 _MARK = "_raylfl_slot"  # the attribute of a tensor that holds its number in the current recording
@@ -213,9 +213,7 @@ def record(
     step are raised.
     """
     before, drawn = state_of(module), host_randomness()
-    metrics = metrics_in(module)
-    held = {key: found for key, found in before.tensors.items() if not found[0].startswith(metrics)}
-    tape, watch, log = Tape(held), Watch(), log or StepLog()
+    tape, watch, log = Tape(before.without_metrics().tensors), Watch(), log or StepLog()
     modes = [(part, part.training) for part in module.modules()]
     names: dict[int, str] = {}
     inputs: dict[int, Tensor] = {}
