@@ -402,6 +402,7 @@ def test_values_are_freed_after_their_last_use_and_numbers_known_beforehand_are_
     assert Program(program.recording, program.sizes).listing.count("del ") > 20
 
 
+@pytest.mark.slow
 def test_recording_imports_no_compiler():
     code = """if True:
         import sys, torch

@@ -202,6 +202,7 @@ def test_a_cohort_of_one_client_may_log_a_plain_number():
     assert oracle.steps.refusal is None
 
 
+@pytest.mark.slow
 def test_a_cohort_imports_no_compiler():
     code = """if True:
         import sys, torch
