@@ -240,6 +240,41 @@ def test_an_attribute_that_other_methods_change_is_noticed_at_the_next_step():
     assert "`factor`" in recorded.refusal
 
 
+class Meter(torch.nn.Module):
+    """A metric object, which is reset before every local work."""
+
+    def __init__(self):
+        super().__init__()
+        self.reset()
+
+    def reset(self):
+        self.total = torch.ones(())
+
+    update = compute = reset
+
+
+class Metered(users.Dense):
+    def prepare(self):
+        self.meter, self.uses = Meter(), False
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        return loss * self.meter.total if self.uses else loss
+
+
+@pytest.mark.parametrize("uses", [False, True])
+def test_a_reset_metric_object_ends_no_replays_but_a_step_that_reads_its_tensors_is_refused(uses):
+    module = Metered()
+    module.uses = uses
+    _, recorded = steps_of(module)
+    for _ in range(4):
+        recorded.take(module.batch(4))
+    module.meter.reset()
+    recorded.doubt()
+    assert (recorded.program(module.batch(4)) is None) is uses
+    assert (recorded.refusal is not None) is uses
+
+
 @torch.library.custom_op("raylfl_tests::noise", mutates_args=())
 def noise(x: torch.Tensor) -> torch.Tensor:
     return x + torch.rand_like(x)
