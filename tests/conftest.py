@@ -71,6 +71,7 @@ LONG = (  # files whose tests are quick but many: `make test-fast` leaves them o
     "api/test_objects.py",
     "config/test_fuzz.py",
     "core/test_recorded.py",
+    "core/test_recorded_refusals.py",
     "heterogeneity/test_participation.py",
     "heterogeneity/test_participation_weighted.py",
     "models/test_text.py",
@@ -91,6 +92,7 @@ LONG = (  # files whose tests are quick but many: `make test-fast` leaves them o
     "solvers/test_working_set.py",
     "test_class_path.py",
     "test_cli.py",
+    "test_cli_exit_codes.py",
     "test_doctor.py",
     "theory/test_bounds.py",
     "theory/test_fedacs_bounds.py",
@@ -222,6 +224,31 @@ def undrawn(monkeypatch):
     from raylfl.report.style import Drawing
 
     monkeypatch.setattr(Drawing, "savefig", savefig)
+
+
+@pytest.fixture
+def fresh(tmp_path, monkeypatch):
+    """An empty working directory; sys.path, to which main() adds it, is restored."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAYLFL_RUNS", raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path
+
+
+@pytest.fixture
+def call(fresh, capsys):
+    """main() in this process: (exit code, stdout, stderr)."""
+
+    def called(*argv):
+        from raylfl.cli import main
+
+        try:
+            code = main(argv)
+        except SystemExit as end:  # argparse's own
+            code = end.code
+        return (code, *capsys.readouterr())
+
+    return called
 
 
 @pytest.fixture

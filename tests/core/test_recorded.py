@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
 
@@ -16,7 +15,6 @@ from raylfl.core.oracle import loss_of, seed_everything
 from raylfl.core.recorded.program import Program
 from raylfl.core.recorded.steps import RecordedSteps
 from raylfl.core.step_log import StepLog
-from raylfl.errors import BadConfig
 from raylfl.models import MODELS
 from tests.core import user_modules as users
 from tests.core.user_modules import CLASSES, HIDDEN
@@ -162,119 +160,6 @@ def test_so_they_have_in_channels_last_order_and_double_precision(make):
         assert replayed == 2
 
 
-REFUSED = {
-    users.Branches: "looks at a tensor's values (`.item`, `int`, `float` or `if`)",
-    users.Lists: "takes a tensor's values or memory out of torch (`.tolist`)",
-    users.Arrays: "takes a tensor's values or memory out of torch (`.numpy`)",
-    users.ArraysInBackward: "takes a tensor's values or memory out of torch (`.numpy`)",
-    users.Splits: "splits a tensor at positions that depend on values (`tensor_split`)",
-    users.Products: "calls `prod`, whose gradient takes another course if a value is 0",
-    users.Masked: "shapes depend on values (`index`)",
-    users.Packed: "shapes depend on values|looks at a tensor's values",
-    users.PythonDraws: "draws random numbers from Python or numpy",
-    users.NumpyDraws: "draws random numbers from Python or numpy",
-    users.OwnNumpyGenerator: "changes the module's attribute `rng`",
-    users.OwnTorchGenerator: "draws from a generator of its own",
-    users.Reseeds: "does not have autograd's bits",
-    users.Counts: "changes the module's attribute `count`",
-    users.CountsDeep: "changes the module's attribute `meters['loss'][1].seen`",
-    users.Iterates: "changes the module's attribute `numbers`",
-    users.Keeps: "changes the module's attribute `features`",
-    users.Hidden: "uses a tensor (8) that is no parameter, no buffer, no attribute and not of the batch",
-    users.HiddenCount: "does not take the same course in every step",
-    users.SharedCount: "changes `tests.core.user_modules.NOTES[",
-    users.WritesBatch: "overwrites `batch[0]` in place",
-    users.WritesWeights: "overwrites `first.weight` in place",
-    users.WritesLastBias: "overwrites `last.bias` in place",
-    users.ReplacesData: "replaces a tensor's `.data`",
-    users.Texts: "gets batches that hold more than tensors (str)",
-    users.Spectral: "uses a sparse, complex or quantised tensor",
-}
-
-
-@pytest.mark.parametrize("kind", REFUSED, ids=lambda kind: kind.__name__)
-def test_what_no_recording_can_stand_for_is_refused_and_taken_by_autograd(kind):
-    recorded, replayed = check_bits(kind, steps=10)
-    assert any(part in str(recorded.refusal) for part in REFUSED[kind].split("|")), recorded.refusal
-    assert replayed == 0
-
-
-def test_a_module_that_keeps_a_value_of_a_recorded_step_can_be_pickled():
-    module = users.Keeps()
-    module.register_forward_hook(lambda module, args, output: setattr(module, "features", output.detach()))
-    module.features = None
-    _, recorded = steps_of(module)
-    for _ in range(2):
-        recorded.take(module.batch(4))
-    assert recorded.refusal == REFUSED[users.Keeps]
-    assert torch.equal(pickle.loads(pickle.dumps(module.features)), module.features)
-
-
-def test_a_course_that_changes_late_ends_the_run_with_an_error():
-    HIDDEN.notes["late"].clear()
-    module = users.Late()
-    _, recorded = steps_of(module)
-
-    def step():
-        content = module.batch(4)
-        HIDDEN.notes["late"].append(0) if recorded.program(content) else recorded.take(content)
-
-    for _ in range(7):
-        step()
-    with pytest.raises(BadConfig, match=r"Late.training_step took another course .* \(set runtime.step=autograd\)"):
-        step()
-
-
-def test_an_attribute_that_other_methods_change_is_noticed_at_the_next_step():
-    module = users.Dense()
-    module.factor = 1.0
-    _, recorded = steps_of(module)
-    for _ in range(4):
-        recorded.take(module.batch(4))
-    assert recorded.program(module.batch(4)) is not None
-    recorded.doubt()
-    assert recorded.program(module.batch(4)) is not None
-    module.factor = 2.0
-    recorded.doubt()
-    assert recorded.program(module.batch(4)) is None
-    assert "`factor`" in recorded.refusal
-
-
-class Meter(torch.nn.Module):
-    """A metric object, which is reset before every local work."""
-
-    def __init__(self):
-        super().__init__()
-        self.reset()
-
-    def reset(self):
-        self.total = torch.ones(())
-
-    update = compute = reset
-
-
-class Metered(users.Dense):
-    def prepare(self):
-        self.meter, self.uses = Meter(), False
-
-    def training_step(self, batch, batch_idx):
-        loss = super().training_step(batch, batch_idx)
-        return loss * self.meter.total if self.uses else loss
-
-
-@pytest.mark.parametrize("uses", [False, True])
-def test_a_reset_metric_object_ends_no_replays_but_a_step_that_reads_its_tensors_is_refused(uses):
-    module = Metered()
-    module.uses = uses
-    _, recorded = steps_of(module)
-    for _ in range(4):
-        recorded.take(module.batch(4))
-    module.meter.reset()
-    recorded.doubt()
-    assert (recorded.program(module.batch(4)) is None) is uses
-    assert (recorded.refusal is not None) is uses
-
-
 @torch.library.custom_op("raylfl_tests::noise", mutates_args=())
 def noise(x: torch.Tensor) -> torch.Tensor:
     return x + torch.rand_like(x)
@@ -298,33 +183,6 @@ def test_a_users_operator_counts_as_one_that_draws_random_numbers():
     for _ in range(4):
         recorded.take(module.batch(4))
     assert recorded.program(module.batch(4)).draws
-
-
-SETTINGS = {"scale": 1.0}
-
-
-class Scaled(users.Dense):
-    def training_step(self, batch, batch_idx):
-        return super().training_step(batch, batch_idx) * SETTINGS["scale"]
-
-
-def test_a_setting_that_changes_between_rounds_is_noticed_at_the_next_local_work(monkeypatch):
-    module = Scaled()
-    _, recorded = steps_of(module)
-    for _ in range(4):
-        recorded.take(module.batch(4))
-    recorded.begin()
-    assert recorded.program(module.batch(4)) is not None
-    monkeypatch.setitem(SETTINGS, "scale", 2.0)
-    recorded.begin()
-    assert recorded.program(module.batch(4)) is None
-    assert recorded.refusal == "may depend on `tests.core.test_recorded.SETTINGS['scale']`, which is changed elsewhere"
-
-
-def test_a_module_with_a_compiled_part_is_left_to_autograd():
-    module = users.Dense()
-    module.first._compiled_call_impl = torch.relu  # as `module.first.compile()` sets it
-    assert steps_of(module)[1].refusal == "calls `first`, which torch.compile has compiled"
 
 
 def test_gradients_in_evaluation_mode_do_not_end_the_replays_of_training():

@@ -1,13 +1,10 @@
-"""Modules as users write them: some that the recorded step must follow, some that it must leave to autograd."""
+"""Modules as users write them that the recorded step must follow; `refused_modules` has those that it must not."""
 
 from __future__ import annotations
 
-import itertools
 import logging
-import random
 from collections import defaultdict
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -241,7 +238,7 @@ class Einsum(Net):
 
 
 class Dense(Net):
-    """The base of the refused modules below."""
+    """The base of the modules in `refused_modules`."""
 
     def build(self):
         self.first, self.drop, self.last = nn.Linear(48, 9), nn.Dropout(0.2), nn.Linear(9, CLASSES)
@@ -252,193 +249,6 @@ class Dense(Net):
 
     def forward(self, x):
         return self.last(self.drop(torch.relu(self.first(x.flatten(1)))))
-
-
-class Branches(Dense):
-    """A network that looks at a value; the operator after it has a keyword argument."""
-
-    def forward(self, x):
-        x = x * 2 if x.mean() > 0 else x
-        return super().forward(torch.add(x, x.abs(), alpha=3))
-
-
-class Lists(Dense):
-    def forward(self, x):
-        return super().forward(x * len(set(x[:, 0, 0].round().tolist())))
-
-
-class Arrays(Dense):
-    def forward(self, x):
-        return super().forward(x * float(np.median(x.numpy())))
-
-
-class NumpyGradient(torch.autograd.Function):
-    """The identity; its gradient is halved where numpy finds a large entry."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, g):
-        return g / 2 if np.abs(g.numpy()).max() > 10 else g
-
-
-class ArraysInBackward(Dense):
-    def forward(self, x):
-        return NumpyGradient.apply(super().forward(x))
-
-
-class Splits(Dense):
-    def forward(self, x):
-        first, second = torch.tensor_split(super().forward(x), (x[:, 0, 0] > 9).sum()[None])
-        return torch.cat([2 * first, second])
-
-
-class Products(Dense):
-    """A network with `prod`, whose gradient has other bits under any dispatch mode of torch."""
-
-    def forward(self, x):
-        return super().forward(x) * (1 + self.first(x.flatten(1))).prod(1, keepdim=True)
-
-
-class Masked(Dense):
-    def training_step(self, batch, batch_idx):
-        x, y = batch
-        kept = y != 1
-        return F.cross_entropy(self(x)[kept], y[kept])
-
-
-class Packed(Net):
-    def build(self):
-        self.rnn, self.out = nn.GRU(8, 7, batch_first=True), nn.Linear(7, CLASSES)
-
-    def forward(self, x):
-        lengths = torch.arange(len(x)) % 5 + 1
-        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        return self.out(self.rnn(packed)[1][-1])
-
-
-class PythonDraws(Dense):
-    def forward(self, x):
-        return super().forward(x + random.random())
-
-
-class NumpyDraws(Dense):
-    def forward(self, x):
-        return super().forward(x + np.random.rand())
-
-
-class OwnNumpyGenerator(Dense):
-    def prepare(self):
-        self.rng = np.random.default_rng(0)
-
-    def forward(self, x):
-        return super().forward(x * float(self.rng.random() > -1))
-
-
-class OwnTorchGenerator(Dense):
-    def forward(self, x):
-        return super().forward(x + torch.rand(x.shape, generator=torch.Generator().manual_seed(3)))
-
-
-class Reseeds(Dense):
-    def forward(self, x):
-        torch.manual_seed(5)
-        return super().forward(x)
-
-
-class Counts(Dense):
-    def prepare(self):
-        self.count = 0
-
-    def forward(self, x):
-        self.count += 1
-        return super().forward(x)
-
-
-class CountsDeep(Dense):
-    def prepare(self):
-        self.meters = {"loss": [0.0, type("Meter", (), {})()]}
-
-    def forward(self, x):
-        vars(self.meters["loss"][1])["seen"] = len(vars(self.meters["loss"][1])) and self.meters["loss"][1].seen + 1
-        return super().forward(x)
-
-
-class Iterates(Dense):
-    def prepare(self):
-        self.numbers = itertools.count()
-
-    def forward(self, x):
-        next(self.numbers)
-        return super().forward(x)
-
-
-class Keeps(Dense):
-    def forward(self, x):
-        self.features = super().forward(x)
-        return self.features
-
-
-class Hidden(Dense):
-    """A network with a tensor in an object of which only the identity is compared."""
-
-    def forward(self, x):
-        return super().forward(x * HIDDEN.scale)
-
-
-class HiddenCount(Dense):
-    """A network with a number that changes from step to step, in an object of which only the identity is compared."""
-
-    def training_step(self, batch, batch_idx):
-        HIDDEN.notes[id(self)].append(0)
-        return super().training_step(batch, batch_idx) * len(HIDDEN.notes[id(self)])
-
-
-class SharedCount(Dense):
-    """A network with a number outside the module that changes from step to step."""
-
-    def training_step(self, batch, batch_idx):
-        return super().training_step(batch, batch_idx) * (1 + len(NOTES[id(self)].append(0) or NOTES[id(self)]))
-
-
-class WritesBatch(Dense):
-    def forward(self, x):
-        return super().forward(x.mul_(0.5))
-
-
-class WritesWeights(Dense):
-    def forward(self, x):
-        with torch.no_grad():
-            self.first.weight.clamp_(-0.1, 0.1)
-        return super().forward(x)
-
-
-class WritesLastBias(Dense):
-    def forward(self, x):
-        with torch.no_grad():
-            self.last.bias.clamp_(-0.1, 0.1)
-        return super().forward(x)
-
-
-class ReplacesData(Dense):
-    def forward(self, x):
-        self.last.bias.data = torch.zeros(CLASSES)
-        return super().forward(x)
-
-
-class Texts(Dense):
-    def batch(self, size):
-        return {"x": super().batch(size), "name": "a"}
-
-    def training_step(self, batch, batch_idx):
-        return super().training_step(batch["x"], batch_idx)
-
-
-class Spectral(Dense):
-    def forward(self, x):
-        return super().forward(torch.fft.fft(x).real)
 
 
 class Logs(Dense):
