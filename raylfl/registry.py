@@ -146,7 +146,7 @@ class Registry(Generic[T]):
                 ways = " or ".join(f"class_path={plugin.path}" for plugin in found)
                 raise BadValue("name", got=name, need="the name of one plug-in", hint=f"{origin} offer it: say {ways}")
             try:
-                return self._derived(import_class(found[0].path, ""), found[0].path, "")
+                return self._derived(import_class(found[0].path, ""), "class_path", found[0].path)
             except BadValue as error:
                 reason = error.hint or f"{error.got} must be {error.need}"
                 raise BadValue("name", got=name, need="a plug-in that works", hint=f"{origin}: {reason}") from error
@@ -195,11 +195,11 @@ class Registry(Generic[T]):
         name, path = options.get("name"), options.get("class_path")
         if path is None and "." not in str(name):
             try:
-                return self.get(str(name)).cls
+                return self._derived(self.get(str(name)).cls, "name", str(name))
             except BadValue as error:
                 raise error.at(place) from None
         path = str(name if path is None else path)
-        return self._derived(import_class(path, place), path, place)
+        return self._derived(import_class(path, place), f"{place}.class_path", path)
 
     def choose(self, options: Mapping[str, Any], place: str) -> Choice[T]:
         """The class selected by `find`, with its name and class_path. With a class_path, `name` is only a label.
@@ -218,10 +218,10 @@ class Registry(Generic[T]):
             raise BadValue(f"{place}.name", got=label, need=need, hint=f"the class is that of {place}.class_path")
         return Choice(label, cls, str(path))
 
-    def _derived(self, cls: Any, path: str, place: str) -> type[T]:
+    def _derived(self, cls: Any, key: str, value: str) -> type[T]:
         """The class, if it is a dataclass derived from `base`, without abstract methods, or if `base` is None.
 
-        Raises BadValue otherwise.
+        Raises BadValue otherwise; key, value: the setting that selects the class.
         """
         if self.base is None:
             return cls  # type: ignore[no-any-return]
@@ -232,7 +232,7 @@ class Registry(Generic[T]):
             need = f"a class that defines {' and '.join(missing)}, as the docstrings of its base class say"
         else:
             need = f"a dataclass derived from {base.__module__}.{base.__qualname__}"
-        raise BadValue(f"{place}.class_path", got=path, need=need)
+        raise BadValue(key, got=value, need=need)
 
 
 _given: ContextVar[Mapping[str, Any]] = ContextVar("objects by the class paths that they stand for")

@@ -15,6 +15,7 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.fedprox import FedProx
 from raylfl.cli import main
 from raylfl.config.load import load_config
+from raylfl.core.algorithm import Algorithm
 from raylfl.errors import BadConfig
 from tests.startup.forks import LEAN, forks_after
 from tests.tune.sweeps import carry_out, sweep_of
@@ -228,6 +229,16 @@ def test_a_class_that_only_this_process_can_import_causes_a_warning(here):
 
     result = raylfl.run("digits", [*SMALL, "algorithm.name=known_here_only", "rounds=1"])
     assert "the run cannot be resumed from its config alone" in (result.run_dir / "log.txt").read_text()
+
+
+def test_a_registered_class_with_abstract_methods_is_refused_by_its_name(here):
+    @ALGORITHMS.register("unfinished")
+    @dataclass
+    class Unfinished(Algorithm):
+        """An algorithm without its methods."""
+
+    with pytest.raises(BadConfig, match=r"algorithm.name=unfinished, but must be a class that defines server_step, as"):
+        load_config("digits", ["algorithm=unfinished"])
 
 
 def test_a_later_layer_with_another_class_replaces_the_group(here):
