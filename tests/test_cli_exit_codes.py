@@ -47,6 +47,7 @@ CONFIGS = [
     (["run", "digits", "algorithm.name=focuss"], "did you mean focus?"),
     (["run", "digits", "data.name=mnist", "data.init_args.root=nowhere"], "train-images-idx3-ubyte is missing"),
     (["run", "digits", "data.name=cifar10", "data.init_args.root=nowhere"], "data.init_args.download=true"),
+    (["run", "digits", "data.name=cifar100", "data.init_args.root=nowhere"], "data=image_folder reads a copy of"),
     (["run", "digits", "model.class_path=no.such.Net"], "cannot import no.such"),
     (["run", "digits", "model.class_path=broken.Net"], "importing broken raised"),
     (["run", "digits", "model.class_path=torch.nn.Lineer"], "did you mean Linear"),

@@ -87,5 +87,6 @@ def data_missing(name: str, problem: str, expected: str, above: str, download: b
     """
     remedy = f"set data.init_args.root, or RAYLFL_DATA, to the folder that holds {above}"
     if download:
-        remedy = f"set data.init_args.download=true to fetch them, or {remedy.removeprefix('set ')}"
+        remedy = f"set data.init_args.download=true to fetch them, or {remedy.removeprefix('set ')}; "
+        remedy += "data=image_folder reads a copy of your own in JPEG or PNG files"
     return DataMissing(f"data.name={name}: {problem}; expected {expected}\n{remedy}")
