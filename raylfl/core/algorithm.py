@@ -188,9 +188,10 @@ class Algorithm(Options, ABC):
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         """(uploads, new client states) after the last local step, each name -> rows [C, ...].
 
-        x: the parameters [C, d] after that step. Default: the upload `update`, U_i = x_start - x, and no client state.
+        x: the parameters [C, d] after that step. The new states have the names of `init_clients`. Default: the upload
+        `update`, U_i = x_start - x, and the old client states.
         """
-        return {"update": carry["x_start"] - x}, {}
+        return {"update": carry["x_start"] - x}, dict(client_state)
 
     def sent_floats(self, uploads: State) -> int:
         """The number of floats in one client's upload that are counted as traffic.

@@ -256,6 +256,31 @@ def test_a_broken_algorithm_is_refused(cls: type[Algorithm], check: str):
         CHECKS[check](cls())
 
 
+class ChangesStatesAfterTheRound(FedAvg):
+    """States change in `update_clients` only; `finish` is the default.
+
+    State    server x [d]; clients a count of rounds.
+    Sent     d floats down, d up.
+    Assumes  nothing.
+    """
+
+    def init_clients(self, x, count):
+        return {"rounds": x.new_zeros(count, 1)}
+
+    def update_clients(self, server, uploads, client_state, r):
+        return {"rounds": client_state["rounds"] + 1}
+
+
+@pytest.mark.parametrize("cls", [ChangesStatesAfterTheRound])
+def test_the_contract_accepts(cls: type[Algorithm]):
+    check_contract(cls())
+
+
+def test_states_that_change_after_the_round_are_kept_from_round_to_round():
+    states = after_all(ChangesStatesAfterTheRound()).clients
+    assert {client: int(state["rounds"]) for client, state in states.items()} == {0: 2, 1: 2, 2: 1, 3: 2, 4: 2, 5: 2}
+
+
 def test_the_contract_reports_all_violations_at_once():
     with pytest.raises(ContractBroken, match=r"(?s)an_empty_round_moves.*x.*\n.*rows_do_not_depend.*update"):
         check_contract(Worse())

@@ -17,14 +17,16 @@ from raylfl.core.returned import (
     step_of,
     update_clients_of,
 )
+from raylfl.core.topology import Peers, Star
 from raylfl.errors import BadConfig
 
 X = torch.zeros(3, 5)
+STAR = Star()
 
 
-def returning(value):
+def returning(value, topology=STAR):
     """An algorithm whose `direction` and `finish` return this value."""
-    return SimpleNamespace(direction=lambda *_: value, finish=lambda *_: value)
+    return SimpleNamespace(direction=lambda *_: value, finish=lambda *_: value, topology=topology)
 
 
 def always(value):
@@ -87,7 +89,14 @@ def test_a_direction_that_is_not_a_row_per_client_is_refused(value, says):
         ({"update": X}, "finish returned {update: [3, 5] float32}, but must return (uploads, client states)"),
         (({"update": X[0]}, {}), "finish returned ({update: [5] float32}, {}), but must return"),
         (({"update": X}, {"h": X.sum()}), "{h: [] float32}), but must return (uploads, client states), tensors with 3"),
-        (({}, {"c": X, "h": X}), "finish returned the client states c, but must return states that init_clients"),
+        (
+            ({}, {"c": X, "h": X}),
+            "finish returned the client states c, h, but must return the states that",
+        ),
+        (
+            ({"update": X}, {}),
+            "finish returned the client states {}, but must return the states that init_",
+        ),
     ],
 )
 def test_uploads_and_states_that_are_not_a_row_per_client_are_refused(value, says):
@@ -115,4 +124,5 @@ def test_right_values_are_returned_as_they_are():
     direction, finished, stepped = (X, {}), ({"update": X}, {"h": X}), ({"x": X[0]}, {"norm": X[0, 0], "seen": 3})
     assert direction_of(returning(direction), X, X, {}) is direction
     assert finish_of(returning(finished), X, {}, {"h": X}, None) is finished
+    assert finish_of(returning(({}, {}), Peers()), X, {}, {"h": X}, None) == ({}, {})
     assert step_of(returning(None), "server_step", stepped, X[0]) == stepped
