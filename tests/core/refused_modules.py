@@ -1,4 +1,4 @@
-"""Modules as users write them that the recorded step must leave to autograd."""
+"""Modules as users write them that the recorded step must leave to autograd. `# here`: the line that a reason names."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class Branches(Dense):
     """A network that looks at a value; the operator after it has a keyword argument."""
 
     def forward(self, x):
-        x = x * 2 if x.mean() > 0 else x
+        x = x * 2 if x.mean() > 0 else x  # here
         return super().forward(torch.add(x, x.abs(), alpha=3))
 
 
 class Lists(Dense):
     def forward(self, x):
-        return super().forward(x * len(set(x[:, 0, 0].round().tolist())))
+        return super().forward(x * len(set(x[:, 0, 0].round().tolist())))  # here
 
 
 class Arrays(Dense):
     def forward(self, x):
-        return super().forward(x * float(np.median(x.numpy())))
+        return super().forward(x * float(np.median(x.numpy())))  # here
 
 
 class NumpyGradient(torch.autograd.Function):
@@ -40,7 +40,7 @@ class NumpyGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, g):
-        return g / 2 if np.abs(g.numpy()).max() > 10 else g
+        return g / 2 if np.abs(g.numpy()).max() > 10 else g  # here
 
 
 class ArraysInBackward(Dense):
@@ -50,7 +50,7 @@ class ArraysInBackward(Dense):
 
 class Splits(Dense):
     def forward(self, x):
-        first, second = torch.tensor_split(super().forward(x), (x[:, 0, 0] > 9).sum()[None])
+        first, second = torch.tensor_split(super().forward(x), (x[:, 0, 0] > 9).sum()[None])  # here
         return torch.cat([2 * first, second])
 
 
@@ -58,14 +58,14 @@ class Products(Dense):
     """A network with `prod`, whose gradient has other bits under any dispatch mode of torch."""
 
     def forward(self, x):
-        return super().forward(x) * (1 + self.first(x.flatten(1))).prod(1, keepdim=True)
+        return super().forward(x) * (1 + self.first(x.flatten(1))).prod(1, keepdim=True)  # here
 
 
 class Masked(Dense):
     def training_step(self, batch, batch_idx):
         x, y = batch
         kept = y != 1
-        return F.cross_entropy(self(x)[kept], y[kept])
+        return F.cross_entropy(self(x)[kept], y[kept])  # here
 
 
 class Packed(Net):
@@ -74,7 +74,7 @@ class Packed(Net):
 
     def forward(self, x):
         lengths = torch.arange(len(x)) % 5 + 1
-        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)  # here
         return self.out(self.rnn(packed)[1][-1])
 
 
@@ -98,7 +98,7 @@ class OwnNumpyGenerator(Dense):
 
 class OwnTorchGenerator(Dense):
     def forward(self, x):
-        return super().forward(x + torch.rand(x.shape, generator=torch.Generator().manual_seed(3)))
+        return super().forward(x + torch.rand(x.shape, generator=torch.Generator().manual_seed(3)))  # here
 
 
 class Reseeds(Dense):
@@ -144,7 +144,7 @@ class Hidden(Dense):
     """A network with a tensor in an object of which only the identity is compared."""
 
     def forward(self, x):
-        return super().forward(x * HIDDEN.scale)
+        return super().forward(x * HIDDEN.scale)  # here
 
 
 class HiddenCount(Dense):
@@ -183,7 +183,7 @@ class WritesLastBias(Dense):
 
 class ReplacesData(Dense):
     def forward(self, x):
-        self.last.bias.data = torch.zeros(CLASSES)
+        self.last.bias.data = torch.zeros(CLASSES)  # here
         return super().forward(x)
 
 
@@ -197,4 +197,4 @@ class Texts(Dense):
 
 class Spectral(Dense):
     def forward(self, x):
-        return super().forward(torch.fft.fft(x).real)
+        return super().forward(torch.fft.fft(x).real)  # here

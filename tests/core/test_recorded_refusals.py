@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import linecache
 import pickle
+import re
 
 import pytest
 import torch
@@ -14,30 +16,30 @@ from tests.core.test_recorded import check_bits, steps_of
 from tests.core.user_modules import HIDDEN
 
 REFUSED = {
-    refused.Branches: "looks at a tensor's values (`.item`, `int`, `float` or `if`)",
-    refused.Lists: "takes a tensor's values or memory out of torch (`.tolist`)",
-    refused.Arrays: "takes a tensor's values or memory out of torch (`.numpy`)",
-    refused.ArraysInBackward: "takes a tensor's values or memory out of torch (`.numpy`)",
-    refused.Splits: "splits a tensor at positions that depend on values (`tensor_split`)",
-    refused.Products: "calls `prod`, whose gradient takes another course if a value is 0",
-    refused.Masked: "shapes depend on values (`index`)",
+    refused.Branches: "looks at a tensor's values (`.item`, `int`, `float` or `if`), in line ",
+    refused.Lists: "takes a tensor's values or memory out of torch (`.tolist`), in line ",
+    refused.Arrays: "takes a tensor's values or memory out of torch (`.numpy`), in line ",
+    refused.ArraysInBackward: "takes a tensor's values or memory out of torch (`.numpy`), in line ",
+    refused.Splits: "splits a tensor at positions that depend on values (`tensor_split`), in line ",
+    refused.Products: "calls `prod`, whose gradient takes another course if a value is 0, in line ",
+    refused.Masked: "shapes depend on values (`index`), in line ",
     refused.Packed: "shapes depend on values|looks at a tensor's values",
     refused.PythonDraws: "draws random numbers from Python or numpy",
     refused.NumpyDraws: "draws random numbers from Python or numpy",
     refused.OwnNumpyGenerator: "changes the module's attribute `rng`",
-    refused.OwnTorchGenerator: "draws from a generator of its own",
+    refused.OwnTorchGenerator: "draws from a generator of its own, in line ",
     refused.Reseeds: "does not have autograd's bits",
     refused.Counts: "changes the module's attribute `count`",
     refused.CountsDeep: "changes the module's attribute `meters['loss'][1].seen`",
     refused.Iterates: "changes the module's attribute `numbers`",
     refused.Keeps: "changes the module's attribute `features`",
-    refused.Hidden: "uses a tensor (8) that is no parameter, no buffer, no attribute and not of the batch",
+    refused.Hidden: "uses a tensor (8) that is no parameter, no buffer, no attribute and not of the batch, in line ",
     refused.HiddenCount: "does not take the same course in every step",
     refused.SharedCount: "changes `tests.core.refused_modules.NOTES[",
     refused.WritesBatch: "overwrites `batch[0]` in place",
     refused.WritesWeights: "overwrites `first.weight` in place",
     refused.WritesLastBias: "overwrites `last.bias` in place",
-    refused.ReplacesData: "replaces a tensor's `.data`",
+    refused.ReplacesData: "replaces a tensor's `.data`, in line ",
     refused.Texts: "gets batches that hold more than tensors (str)",
     refused.Spectral: "uses a sparse, complex or quantised tensor",
 }
@@ -48,6 +50,8 @@ def test_what_no_recording_can_stand_for_is_refused_and_taken_by_autograd(kind):
     recorded, replayed = check_bits(kind, steps=10)
     assert any(part in str(recorded.refusal) for part in REFUSED[kind].split("|")), recorded.refusal
     assert replayed == 0
+    line = re.search("in line ([0-9]+) of refused_modules.py", recorded.refusal)
+    assert line is None or linecache.getline(refused.__file__, int(line[1])).endswith("# here\n")
 
 
 def test_a_module_that_keeps_a_value_of_a_recorded_step_can_be_pickled():

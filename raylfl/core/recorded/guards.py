@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pickle
 import random
+import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
+from pathlib import PurePath
+from types import FrameType
 from typing import Any, Self
 
 import numpy as np
@@ -18,6 +21,11 @@ LOOKS = {  # methods that give values or memory to Python without an operator
 }
 ASSIGNED = ("data", "grad")  # attributes of a tensor that can be replaced without autograd's knowledge
 ASKING: tuple[Any, ...] = (torch.overrides, torch.autograd)  # where torch looks up `has_torch_function`
+RECORD = ("raylfl.core.recorded.tape", "record")  # module and name of the function that carries out the step
+LIBRARIES = {  # packages whose lines do not tell where in a user's step something happens
+    *("torch", "torchvision", "torchmetrics", "lightning", "pytorch_lightning", "lightning_fabric", "raylfl"),
+    *("contextlib", "functools"),
+}
 
 
 class Refused(Exception):
@@ -32,6 +40,9 @@ class Watch(TorchFunctionMode):
     """
 
     reason: str | None = None
+
+    def _refuse(self, reason: str) -> None:
+        self.reason = self.reason or reason + line_of_step()
 
     def __enter__(self) -> Self:
         self._answer = torch.overrides.has_torch_function
@@ -59,11 +70,11 @@ class Watch(TorchFunctionMode):
         if name == "__set__":
             name = getattr(getattr(func, "__self__", None), "__name__", "")
             if name in ASSIGNED:
-                self.reason = self.reason or f"replaces a tensor's `.{name}`"
+                self._refuse(f"replaces a tensor's `.{name}`")
         elif name == "tensor_split" and any(isinstance(part, torch.Tensor) for part in args[1:]):
-            self.reason = self.reason or "splits a tensor at positions that depend on values (`tensor_split`)"
+            self._refuse("splits a tensor at positions that depend on values (`tensor_split`)")
         elif name in LOOKS:
-            self.reason = self.reason or f"takes a tensor's values or memory out of torch (`.{name}`)"
+            self._refuse(f"takes a tensor's values or memory out of torch (`.{name}`)")
         elif name == "one_hot" and (known := _classes(*args, **(kwargs or {}))) is not None:
             labels, count = known
             return torch.zeros(*labels.shape, count, dtype=labels.dtype, device=labels.device).scatter(
@@ -111,6 +122,19 @@ AS_VIEWS = {  # in-place operators on a tensor's shape, recorded as views; torch
     _aten.detach_.default: _aten.detach.default,
 }
 VALUE_SHAPED = {"_pack_padded_sequence", "_pad_packed_sequence", "_ctc_loss", "repeat_interleave", "bincount"}
+
+
+def line_of_step() -> str:
+    """The innermost line of the running step outside of `LIBRARIES`, as the text `, in line 42 of model.py`.
+
+    "" if there is none, as in gradients of torch's operators.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and (module := frame.f_globals.get("__name__", ""), frame.f_code.co_name) != RECORD:
+        if module.partition(".")[0] not in LIBRARIES:
+            return f", in line {frame.f_lineno} of {PurePath(frame.f_code.co_filename).name}"
+        frame = frame.f_back
+    return ""
 
 
 def host_randomness() -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ from raylfl.core.recorded.guards import (
     Watch,
     forbidden,
     host_randomness,
+    line_of_step,
 )
 from raylfl.core.recorded.state import first_difference, shown, state_of
 from raylfl.core.step_log import LogCall, StepLog
@@ -99,7 +100,7 @@ class Tape(TorchDispatchMode):
             ):
                 raise Refused("makes views of a batch with strides of its own (`as_strided`)")
         except Refused as refused:
-            self.reason = str(refused)
+            self.reason = f"{refused}{line_of_step()}"
             return func(*args, **kwargs)
         result = func(*args, **kwargs)
         try:
@@ -110,7 +111,7 @@ class Tape(TorchDispatchMode):
                 out = mapped(result, Tensor, lambda t: self._out(t, given))
             self.calls.append(Call(AS_VIEWS.get(func, func), tuple(known[0]), known[1], out))
         except Refused as refused:
-            self.reason = str(refused)
+            self.reason = f"{refused}{line_of_step()}"
         return result
 
     def _known(self, func: Any, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
