@@ -74,11 +74,22 @@ class FlatModule:
 
     def gradient(self, loss: Tensor) -> Tensor:
         """The gradient d loss / d params as a new vector [d]; 0 for parameters that the loss does not depend on."""
-        pieces = torch.autograd.grad(loss, self.parameters, allow_unused=True)
-        if any(g is None for g in pieces):
-            pairs = zip(pieces, self.parameters, strict=True)
-            pieces = tuple(p.new_zeros(p.shape) if g is None else g for g, p in pairs)
-        return torch.cat([g.reshape(-1) for g in pieces])
+        pairs = zip(self.gradients(loss), self.parameters, strict=True)
+        return torch.cat([p.new_zeros(p.numel()) if g is None else g.reshape(-1) for g, p in pairs])
+
+    def gradients(self, loss: Tensor) -> list[Tensor | None]:
+        """The gradient of each parameter, dense; None for parameters that the loss does not depend on.
+
+        Raises BadConfig if a parameter was frozen meanwhile.
+        """
+        for name, p in zip(self.names, self.parameters, strict=True):
+            if not p.requires_grad:
+                raise BadConfig(
+                    f"model {type(self.module).__name__}: its trained parameter {name} was frozen during the run; "
+                    "freeze it in __init__, or by model.trainable"
+                )
+        found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        return [g.to_dense() if g is not None and g.is_sparse else g for g in found]
 
     def read_buffers(self) -> Tensor:
         """All buffers as one vector [b] in the parameters' dtype (integer counters become floats)."""

@@ -116,7 +116,7 @@ class LoopOracle(Oracle):
         self.innermost = innermost
         self._compiled: Callable[..., Any] | None = None
         self.insists = step == "recorded"
-        self.steps = RecordedSteps(flat.module, flat.parameters, self.loss, self._gradient, log)
+        self.steps = RecordedSteps(flat.module, flat.parameters, self.loss, flat.gradients, log)
         if step == "autograd":
             self.steps.refusal = "runtime.step=autograd"
 
@@ -209,9 +209,6 @@ class LoopOracle(Oracle):
         """The scalar loss of `training_step` for the content of a batch, with its autograd graph."""
         with self.autocast():
             return loss_of((self._compiled or self.module.training_step)(content, 0), self.module)
-
-    def _gradient(self, loss: Tensor) -> Sequence[Tensor | None]:
-        return torch.autograd.grad(loss, self.flat.parameters, allow_unused=True)
 
 
 def loss_of(output: Any, module: nn.Module) -> Tensor:

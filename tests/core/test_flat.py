@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from raylfl.core.flat import FlatModule, in_channels_last
+from raylfl.core.oracle import Batch, LoopOracle
 from raylfl.errors import BadConfig
 
 
@@ -63,14 +64,33 @@ def test_channels_last_changes_the_memory_of_convolutions_and_nothing_else():
     assert torch.equal(module[0].weight.reshape(-1), 2 * moved[: module[0].weight.numel()])
 
 
-@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+class Function(nn.Embedding):
+    def forward(self, at):
+        return nn.functional.embedding(at, self.weight, sparse=True)
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag, Function])
 def test_sparse_embeddings_have_the_gradients_of_dense_ones(kind):
     torch.manual_seed(0)
     module, at = nn.Sequential(kind(7, 3, sparse=True), nn.Linear(3, 2)).double(), torch.tensor([[1, 4], [4, 6]])
     twin = copy.deepcopy(module)
     twin(at).square().sum().backward()
     expected = torch.cat([p.grad.to_dense().reshape(-1) for p in twin.parameters()])
-    assert torch.equal(flat_of(module).gradient(module(at).square().sum()), expected)
+    flat = flat_of(module)
+    assert torch.equal(flat.gradient(module(at).square().sum()), expected)
+    oracle = LoopOracle(flat)
+    module.training_step = lambda at, batch_idx: module(at).square().sum()
+    for _ in range(3):  # the second would be recorded
+        _, rows = oracle.gradients(flat.params[None], [Batch(at, 2)], lambda c: 0)
+        assert torch.equal(rows[0], expected)
+
+
+def test_a_parameter_that_a_step_freezes_is_refused_by_its_name():
+    module = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
+    module.training_step = lambda x, batch_idx: module[1].requires_grad_(False)(module[0](x)).sum()
+    oracle = LoopOracle(flat_of(module.double()))
+    with pytest.raises(BadConfig, match=r"trained parameter 1.weight was frozen during the run; freeze it in __init__"):
+        oracle.gradients(oracle.flat.params[None], [Batch(torch.ones(4, 3).double(), 4)], lambda c: 0)
 
 
 def test_images_in_channels_last_order_are_the_same_images():
