@@ -16,7 +16,7 @@ from raylfl.config.load import Config, escaped
 from raylfl.config.placement import is_pinned
 from raylfl.core.mixing import DOUBLY
 from raylfl.core.population import Population
-from raylfl.core.samples import Shards
+from raylfl.core.samples import ClientShards
 from raylfl.core.topology import Ring, Star
 from raylfl.data_source import LoadedData, class_of, load_data, makes
 from raylfl.errors import BadConfig, BadValue
@@ -124,7 +124,7 @@ def assemble(config: Config) -> Experiment:
         optimizer_state=rule.optimizer_state,
         buffers=local.buffers,
         population=population,
-        shards=Shards.of(split.clients),
+        shards=ClientShards.of(split.clients),
         train=source.train,
         test=source.test,
         eval_batch_size=config.eval.batch_size,

@@ -19,7 +19,7 @@ from raylfl.core.local_optimizer import LocalOptimizer
 from raylfl.core.local_rule import LocalRule
 from raylfl.core.population import Population
 from raylfl.core.returned import init_clients_of
-from raylfl.core.samples import SampleSet, Shards
+from raylfl.core.samples import ClientShards, SampleSet
 from raylfl.heterogeneity.links import Link
 from raylfl.heterogeneity.participation.base import Participation
 from raylfl.heterogeneity.partition.base import Split
@@ -60,7 +60,7 @@ class WorkerSetup:
     optimizer_state: str
     buffers: str
     population: Population
-    shards: Shards
+    shards: ClientShards
     train: SampleSet
     test: SampleSet | None
     eval_batch_size: int

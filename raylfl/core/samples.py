@@ -256,7 +256,7 @@ def sizes_of(batches: Sequence[Batch]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Shards:
+class ClientShards:
     """The sample indices of each client, in one array that processes can share.
 
     N clients have n_i samples each. indices: their sample indices, int64 [sum n_i]. offsets: int64 [N + 1]; client i
@@ -267,10 +267,10 @@ class Shards:
     offsets: Ints
 
     @staticmethod
-    def of(clients: Sequence[Ints]) -> Shards:
+    def of(clients: Sequence[Ints]) -> ClientShards:
         sizes = [len(c) for c in clients]
         flat = np.concatenate(clients) if clients else np.empty(0, dtype=np.int64)
-        return Shards(flat.astype(np.int64), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+        return ClientShards(flat.astype(np.int64), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
 
     def __getitem__(self, client: int) -> Ints:
         return self.indices[self.offsets[client] : self.offsets[client + 1]]

@@ -46,7 +46,7 @@ ValuePerClient = Annotated[Any, Kind("a value per client")]
 
 
 @dataclass(frozen=True)
-class Domain:
+class Interval:
     """The values that an option accepts: numbers low..high; `text` completes the sentence "must be ...".
 
     integer: whole numbers only, at most MOST. open_low, open_high: low and high themselves are excluded. open_top:
@@ -71,34 +71,34 @@ class Domain:
         return bool(above and (number < self.high if self.open_high else number <= self.high))
 
 
-PROBABILITY = Domain("a probability in [0, 1]", 0.0, 1.0)
-FAILURE = Domain("a failure probability in [0, 1)", 0.0, 1.0, open_high=True)
+PROBABILITY = Interval("a probability in [0, 1]", 0.0, 1.0)
+FAILURE = Interval("a failure probability in [0, 1)", 0.0, 1.0, open_high=True)
 MOST = 10**9  # largest whole number accepted
-COUNT = Domain("a whole number, at least 1 and at most 1e9", 1, integer=True)
-POSITIVE = Domain("a number above 0", 0.0, open_low=True)
+COUNT = Interval("a whole number, at least 1 and at most 1e9", 1, integer=True)
+POSITIVE = Interval("a number above 0", 0.0, open_low=True)
 
 
 @dataclass(frozen=True)
 class PerClient:
     """A parsed specification of one value per client; see the module's docstring for the grammar.
 
-    domain: the accepted values. purpose: a name for the option, part of the key of its random draws. dynamic: whether
+    interval: the accepted values. purpose: a name for the option, part of the key of its random draws. dynamic: whether
     random values are redrawn every round instead of once per run.
     """
 
     form: ValueSpec
-    domain: Domain
+    interval: Interval
     purpose: str
     dynamic: bool = False
 
     @staticmethod
-    def parse(spec: object, key: str, domain: Domain, *, purpose: str, dynamic: bool = False) -> PerClient:
-        """Parses a specification and checks that the domain accepts its values.
+    def parse(spec: object, key: str, interval: Interval, *, purpose: str, dynamic: bool = False) -> PerClient:
+        """Parses a specification and checks that the interval accepts its values.
 
-        spec: a number, list or mapping. key: the option's name, for messages. domain, purpose, dynamic: as in the
+        spec: a number, list or mapping. key: the option's name, for messages. interval, purpose, dynamic: as in the
         class. Raises BadValue that names the innermost key: `q.groups[1].uniform=[0.4, 1.2], but must be ...`.
         """
-        return PerClient(_parse(spec, key, domain), domain, purpose, dynamic)
+        return PerClient(_parse(spec, key, interval), interval, purpose, dynamic)
 
     @property
     def varies(self) -> bool:
@@ -110,7 +110,7 @@ class PerClient:
         self.form.fit(count)
 
     def at(self, r: int, clients: Ints, world: RunContext, top: Floats | None = None) -> Floats:
-        """The values of C clients (ids [C]) in round r, float64 [C]; whole numbers for an integer domain.
+        """The values of C clients (ids [C]) in round r, float64 [C]; whole numbers for an interval of whole numbers.
 
         Entry j depends on (seed, purpose, r, clients[j]) and the run's numbers of clients and rounds, not on the other
         entries of `clients`. top: the upper ends [C] of `uniform: [lo, null]`. Raises BadValue as `check` does.
@@ -118,92 +118,92 @@ class PerClient:
         self.check(world.count)
         key = r if self.dynamic else ONCE
         values = self.form.at(Query(world, self.purpose, r, key, clients, clients, world.count, top))
-        if self.domain.integer:  # linspace and lognormal give values between whole numbers
-            return np.clip(np.rint(values), self.domain.low, MOST)
+        if self.interval.integer:  # linspace and lognormal give values between whole numbers
+            return np.clip(np.rint(values), self.interval.low, MOST)
         return values
 
 
-def _parse(spec: object, key: str, domain: Domain) -> ValueSpec:
+def _parse(spec: object, key: str, interval: Interval) -> ValueSpec:
     if isinstance(spec, Mapping):
         forms = [name for name in spec if name in _FORMS]
         if len(forms) != 1 or len(spec) != 1:
             hint = "one may come from a base file" if len(forms) > 1 else ""
             raise BadValue(key, got=dict(spec), need=f"exactly one of {', '.join(_FORMS)}", hint=hint)
-        return _FORMS[forms[0]](spec[forms[0]], f"{key}.{forms[0]}", domain)
+        return _FORMS[forms[0]](spec[forms[0]], f"{key}.{forms[0]}", interval)
     if isinstance(spec, Sequence) and not isinstance(spec, str):
-        return _list(spec, key, domain)
-    return _value(spec, key, domain)
+        return _list(spec, key, interval)
+    return _value(spec, key, interval)
 
 
-def _value(spec: object, key: str, domain: Domain) -> ValueSpec:
-    if spec not in domain:
+def _value(spec: object, key: str, interval: Interval) -> ValueSpec:
+    if spec not in interval:
         hint = "or a list, or a mapping, in quotes: '{uniform: [lo, hi]}'" if isinstance(spec, str) else ""
-        raise BadValue(key, got=spec, need=domain.text, hint=hint)
+        raise BadValue(key, got=spec, need=interval.text, hint=hint)
     return Constant(float(spec))  # type: ignore[arg-type]
 
 
-def _list(spec: object, key: str, domain: Domain) -> ValueSpec:
+def _list(spec: object, key: str, interval: Interval) -> ValueSpec:
     for place, entry in enumerate(_sequence(spec, key, "a list with one entry per client")):
-        if entry not in domain:
-            raise BadValue(f"{key}[{place}]", got=entry, need=domain.text)
+        if entry not in interval:
+            raise BadValue(f"{key}[{place}]", got=entry, need=interval.text)
     return PerClientList(key, tuple(float(entry) for entry in spec))  # type: ignore[attr-defined]
 
 
-def _linspace(spec: object, key: str, domain: Domain) -> ValueSpec:
+def _linspace(spec: object, key: str, interval: Interval) -> ValueSpec:
     low, high = _pair(spec, key)
-    if low not in domain or high not in domain:
-        raise BadValue(key, got=spec, need=f"[first, last], each {domain.text}")
+    if low not in interval or high not in interval:
+        raise BadValue(key, got=spec, need=f"[first, last], each {interval.text}")
     return Linspace(low, high)
 
 
-def _uniform(spec: object, key: str, domain: Domain) -> ValueSpec:
+def _uniform(spec: object, key: str, interval: Interval) -> ValueSpec:
     low, high = _pair(spec, key)
-    ends = [low] if domain.open_top and high is None else [low, high]
-    if any(end not in domain for end in ends) or ends != sorted(ends):
-        raise BadValue(key, got=spec, need=f"[lo, hi] with lo <= hi, each {domain.text}")
-    return Uniform(low, high, domain.integer)
+    ends = [low] if interval.open_top and high is None else [low, high]
+    if any(end not in interval for end in ends) or ends != sorted(ends):
+        raise BadValue(key, got=spec, need=f"[lo, hi] with lo <= hi, each {interval.text}")
+    return Uniform(low, high, interval.integer)
 
 
-def _lognormal(spec: object, key: str, domain: Domain) -> ValueSpec:
+def _lognormal(spec: object, key: str, interval: Interval) -> ValueSpec:
     mean, sigma = _pair(spec, key)
-    finite = Domain("", -math.inf)
-    if math.isfinite(domain.high):
-        raise BadValue(key, got=spec, need=f"another form: values are {domain.text}", hint="lognormal has no bound")
+    finite = Interval("", -math.inf)
+    if math.isfinite(interval.high):
+        raise BadValue(key, got=spec, need=f"another form: values are {interval.text}", hint="lognormal has no bound")
     if mean not in finite or sigma not in finite or sigma < 0:
         raise BadValue(key, got=spec, need="[mean, sigma] of the logarithm, sigma >= 0")
     return Lognormal(mean, sigma)
 
 
-def _parts(spec: object, key: str, domain: Domain, shuffled: bool) -> ValueSpec:
+def _parts(spec: object, key: str, interval: Interval, shuffled: bool) -> ValueSpec:
     entries = [_mapping(part, f"{key}[{j}]") for j, part in enumerate(_sequence(spec, key, "a list of parts"))]
     kinds = [{"fraction", "count"} & set(part) for part in entries]
     if not kinds or len(kinds[0]) != 1 or kinds != kinds[:1] * len(kinds):
         raise BadValue(key, got=spec, need="a list whose parts all have `fraction`, or all have `count`")
     kind = kinds[0].pop()
-    allowed = COUNT if kind == "count" else Domain("a fraction in (0, 1]", 0.0, 1.0, open_low=True)
+    allowed = COUNT if kind == "count" else Interval("a fraction in (0, 1]", 0.0, 1.0, open_low=True)
     shares, forms = [], []
     for j, part in enumerate(entries):
         share = part.pop(kind)
         if share not in allowed:
             raise BadValue(f"{key}[{j}].{kind}", got=share, need=allowed.text)
         shares.append(float(share))
-        forms.append(_parse(part, f"{key}[{j}]", domain))
+        forms.append(_parse(part, f"{key}[{j}]", interval))
     if kind == "fraction" and abs(sum(shares) - 1) > 1e-9:
         raise BadValue(key, got=f"fractions that sum to {sum(shares):g}", need="fractions with sum 1")
     return Parts(key, tuple(shares), kind == "count", shuffled, tuple(forms))
 
 
-def _phases(spec: object, key: str, domain: Domain) -> ValueSpec:
+def _phases(spec: object, key: str, interval: Interval) -> ValueSpec:
     entries = [_mapping(part, f"{key}[{j}]") for j, part in enumerate(_sequence(spec, key, "a list of phases"))]
     until = [part.pop("until", None) for part in entries]
-    inner = Domain("", 0.0, 1.0, open_low=True, open_high=True)
+    inner = Interval("", 0.0, 1.0, open_low=True, open_high=True)
     rising = all(end in inner for end in until[:-1]) and all(np.diff(until[:-1]) > 0)
-    if not domain.phases:
+    if not interval.phases:
         raise BadValue(key, got=spec, need="another form: this value cannot change during a run")
     if not until or until[-1] is not None or not rising:
         need = "phases that end at rising fractions `until` of the rounds, in (0, 1), the last without `until`"
         raise BadValue(key, got=spec, need=need)
-    forms = tuple(_parse(part, f"{key}[{j}]", domain) for j, part in enumerate(entries))
+    forms = tuple(_parse(part, f"{key}[{j}]", interval) for j, part in enumerate(entries))
     return Phases(tuple(until[:-1]), forms)
 
 
@@ -226,7 +226,7 @@ def _mapping(spec: object, key: str) -> dict[str, Any]:
     return dict(spec)
 
 
-_FORMS: dict[str, Callable[[object, str, Domain], ValueSpec]] = {
+_FORMS: dict[str, Callable[[object, str, Interval], ValueSpec]] = {
     "value": _value,
     "list": _list,
     "linspace": _linspace,

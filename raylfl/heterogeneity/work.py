@@ -57,9 +57,9 @@ class LocalWork(Options):
         self._batch = None if self.batch_size == "full" else self._parse("batch_size")
 
     def _parse(self, key: str) -> PerClient:
-        spec, domain = getattr(self, key), _BATCH if key == "batch_size" else COUNT
+        spec, interval = getattr(self, key), _BATCH if key == "batch_size" else COUNT
         spec = DEFAULT_STEPS if spec is None and key == "steps" else spec
-        return PerClient.parse(spec, key, domain, purpose=f"local/{key}", dynamic=self.dynamic)
+        return PerClient.parse(spec, key, interval, purpose=f"local/{key}", dynamic=self.dynamic)
 
     @property
     def varies(self) -> bool:

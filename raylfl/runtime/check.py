@@ -16,7 +16,7 @@ from raylfl.config.groups.records import EvalConfig
 from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import Batch, private_randomness
 from raylfl.core.population import Population
-from raylfl.core.samples import SampleSet, Shards
+from raylfl.core.samples import ClientShards, SampleSet
 from raylfl.errors import BadConfig, own_code
 from raylfl.parts import Experiment, WorkerSetup
 from raylfl.runtime.ray.resources import check_resources
@@ -117,7 +117,7 @@ def _on_two_samples(setup: WorkerSetup) -> WorkerSetup:
         train=train,
         test=measured["test"],
         val=measured["val"],
-        shards=Shards.of([np.arange(len(train))]),
+        shards=ClientShards.of([np.arange(len(train))]),
         population=Population(np.array([len(train)]), np.ones(1)),
     )
 

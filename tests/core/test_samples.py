@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, TensorDataset
 
-from raylfl.core.samples import BatchSource, SampleSet, Shards
+from raylfl.core.samples import BatchSource, ClientShards, SampleSet
 from raylfl.errors import BadConfig
 
 CPU = torch.device("cpu")
@@ -112,7 +112,7 @@ def test_the_transform_acts_on_inputs_when_they_are_used():
 
 @given(st.lists(st.lists(st.integers(0, 99), max_size=5), min_size=1, max_size=8))
 def test_shards_give_back_the_lists_they_were_made_of(lists):
-    shards = Shards.of([np.array(x, dtype=np.int64) for x in lists])
+    shards = ClientShards.of([np.array(x, dtype=np.int64) for x in lists])
     assert [shards[i].tolist() for i in range(len(lists))] == lists
     assert shards.sizes.tolist() == [len(x) for x in lists]
 

@@ -10,21 +10,21 @@ from scipy import stats
 
 from raylfl.core.population import Population
 from raylfl.errors import BadValue
-from raylfl.heterogeneity.values import COUNT, FAILURE, POSITIVE, PROBABILITY, Domain, PerClient
+from raylfl.heterogeneity.values import COUNT, FAILURE, POSITIVE, PROBABILITY, Interval, PerClient
 from raylfl.heterogeneity.world import RunContext
 
 Z = 5.0  # standard errors: a right draw exceeds it once in two million comparisons, and keys are fixed
-ANY = Domain("a number", -math.inf)
-ANY_COUNT = Domain("a whole number", -math.inf, integer=True)
+ANY = Interval("a number", -math.inf)
+ANY_COUNT = Interval("a whole number", -math.inf, integer=True)
 
 
 def world(count, seed=0, rounds=100):
     return RunContext(seed, Population.of(np.full(count, 10)), rounds)
 
 
-def values(spec, count, domain=ANY, r=0, clients=None, seed=0, rounds=100, top=None, **options):
+def values(spec, count, interval=ANY, r=0, clients=None, seed=0, rounds=100, top=None, **options):
     clients = np.arange(count) if clients is None else np.asarray(clients)
-    parsed = PerClient.parse(spec, "q", domain, purpose="test", **options)
+    parsed = PerClient.parse(spec, "q", interval, purpose="test", **options)
     return parsed.at(r, clients, world(count, seed, rounds), top=top)
 
 
@@ -75,9 +75,9 @@ def test_lognormal_counts_are_whole_and_at_least_one():
 
 
 def test_an_open_end_reaches_up_to_each_clients_own():
-    domain = Domain("a whole number", 1, integer=True, open_top=True)
+    interval = Interval("a whole number", 1, integer=True, open_top=True)
     top = np.array([12.0, 30.0, 4.0, 10.0])
-    rounds = [values({"uniform": [10, None]}, 4, domain, r=r, top=top, dynamic=True) for r in range(400)]
+    rounds = [values({"uniform": [10, None]}, 4, interval, r=r, top=top, dynamic=True) for r in range(400)]
     assert np.min(rounds, axis=0).tolist() == [10, 10, 10, 10]
     assert np.max(rounds, axis=0).tolist() == [12, 30, 10, 10]  # below 10 there is nothing to draw
 
@@ -180,7 +180,7 @@ def test_ten_million_clients_cost_nothing_when_three_are_evaluated():
 
 
 @pytest.mark.parametrize(
-    ("spec", "domain", "key", "says"),
+    ("spec", "interval", "key", "says"),
     [
         (1.0, FAILURE, "q", "q=1.0, but must be a failure probability in [0, 1)"),
         (-0.1, PROBABILITY, "q", "a probability in [0, 1]"),
@@ -216,12 +216,12 @@ def test_ten_million_clients_cost_nothing_when_three_are_evaluated():
         ({"phases": [{"until": 0.5, "value": 1}] * 2 + [{"value": 1}]}, ANY, "q.phases", "rising"),
         ({"phases": [*({"until": u, "value": 1} for u in (0.2, 0.5, 0.4)), {"value": 1}]}, ANY, "q.phases", "rising"),
         ({"phases": [*({"until": u, "value": 1} for u in (0.2, 1.0)), {"value": 1}]}, ANY, "q.phases", "rising"),
-        ({"phases": [{"value": 1}]}, Domain("a number", 0, phases=False), "q.phases", "during a run"),
+        ({"phases": [{"value": 1}]}, Interval("a number", 0, phases=False), "q.phases", "during a run"),
     ],
 )
-def test_refusals_name_key_value_and_remedy(spec, domain, key, says):
+def test_refusals_name_key_value_and_remedy(spec, interval, key, says):
     with pytest.raises(BadValue) as caught:
-        PerClient.parse(spec, "q", domain, purpose="test")
+        PerClient.parse(spec, "q", interval, purpose="test")
     assert caught.value.key == key
     assert says in str(caught.value)
 
@@ -256,34 +256,34 @@ def test_what_does_not_fit_the_clients_is_refused_before_it_is_used(spec, says):
 
 def test_open_upper_ends_are_those_of_the_clients_within_any_part():
     """Groups, ranges and phases hand on each client's own upper end."""
-    domain = Domain("a whole number", 1, integer=True, open_top=True)
+    interval = Interval("a whole number", 1, integer=True, open_top=True)
     open_end, one = {"uniform": [1, None]}, {"value": 1}
     top = np.array([1000.0, 2000.0, 3000.0, 4000.0])
     spec = {"groups": [{"count": 1, **one}, {"count": 3, **open_end}]}
-    drawn = np.array([values(spec, 4, domain, seed=seed, top=top) for seed in range(60)])
+    drawn = np.array([values(spec, 4, interval, seed=seed, top=top) for seed in range(60)])
     assert set(drawn[:, 0]) == {1.0}
     assert (drawn[:, 1:] <= top[1:]).all()
     assert (drawn[:, 1:].max(axis=0) > 0.8 * top[1:]).all()
     spec = {"phases": [{"until": 0.5, **one}, open_end]}
-    late = np.array([values(spec, 4, domain, r=60, seed=seed, top=top) for seed in range(60)])
+    late = np.array([values(spec, 4, interval, r=60, seed=seed, top=top) for seed in range(60)])
     assert (late <= top).all()
     assert (late.max(axis=0) > 0.8 * top).all()
 
 
 @pytest.mark.parametrize(
-    ("domain", "inside", "outside"),
+    ("interval", "inside", "outside"),
     [
         (PROBABILITY, [0, 1, 0.5], [-1e-12, 1 + 1e-12]),
         (FAILURE, [0, 1 - 1e-12], [-1e-12, 1]),
         (POSITIVE, [1e-300, 1e300], [0, -1]),
         (COUNT, [1, 10**9, 2.0], [0, 10**9 + 1, 1.5]),
         (ANY, [-1e300, 1e300, 0], []),
-        (Domain("", 0.0, 2.0, open_low=True, open_high=True), [1e-12, 2 - 1e-12], [0, 2]),
+        (Interval("", 0.0, 2.0, open_low=True, open_high=True), [1e-12, 2 - 1e-12], [0, 2]),
     ],
 )
-def test_a_domain_holds_its_limits_unless_they_are_open_and_nothing_that_is_no_number(domain, inside, outside):
-    assert all(number in domain for number in inside)
+def test_an_interval_holds_its_limits_unless_they_are_open_and_nothing_that_is_no_number(interval, inside, outside):
+    assert all(number in interval for number in inside)
     never = [math.nan, math.inf, -math.inf, True, False, "1", None, [1]]
-    assert not any(number in domain for number in (*outside, *never))
-    assert np.float32(1.0) in Domain("", 0.0)
-    assert np.int64(1) in Domain("", 0.0)
+    assert not any(number in interval for number in (*outside, *never))
+    assert np.float32(1.0) in Interval("", 0.0)
+    assert np.int64(1) in Interval("", 0.0)

@@ -16,7 +16,7 @@ from raylfl.heterogeneity.links.bernoulli import Bernoulli
 from raylfl.heterogeneity.topologies import TOPOLOGIES
 from raylfl.heterogeneity.world import RunContext
 from raylfl.runtime import inprocess
-from raylfl.runtime.round.blocks import ALL, Blocks, Plan
+from raylfl.runtime.round.blocks import ALL, Blocks, ExchangePlan
 from raylfl.testing.runs import RandomWorkers, carry_out
 from tests.runtime.test_graph_runs import PROBLEM
 
@@ -29,7 +29,7 @@ def planned(name, cohort, shared_memory=False):
     graph = TOPOLOGIES.get(name).cls()
     edges = graph.edges(0, WORLD, Bernoulli(q=0.2))
     mixings = matrices(edges, np.array(cohort), "pair" if graph.directed else "doubly")
-    return Plan(SimpleNamespace(cohort=np.array(cohort)), BLOCKS, ROWS, mixings, shared_memory), mixings
+    return ExchangePlan(SimpleNamespace(cohort=np.array(cohort)), BLOCKS, ROWS, mixings, shared_memory), mixings
 
 
 @pytest.mark.parametrize("name", ["ring", "directed_ring", "star", "complete"])
@@ -68,7 +68,7 @@ def test_blocks_that_need_the_same_rows_share_one_message():
     ring = Edges(6, np.array([(i, (i + s) % 6) for i in nodes for s in (1, 5)]), np.ones(12, dtype=bool))
     for edges, pieces in ((Edges.complete(6), 1), (ring, 2)):
         r = SimpleNamespace(cohort=nodes)
-        plan = Plan(r, block, row, [edges.doubly(nodes)], shared_memory=False)
+        plan = ExchangePlan(r, block, row, [edges.doubly(nodes)], shared_memory=False)
         assert [len(plan.out[b]) for b in range(3)] == [2, 2, 2]
         assert [len(plan.sending(b, None).needed) for b in range(3)] == [pieces] * 3
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from raylfl.core.population import Population
-from raylfl.core.samples import Shards
+from raylfl.core.samples import ClientShards
 from raylfl.core.torch_state import torch_defaults
 from raylfl.runtime.records import checkpoint
 from raylfl.runtime.records.checkpoint import Checkpoints, sha256_of_shards
@@ -126,7 +126,7 @@ def test_all_states_are_written_again_where_an_older_checkpoint_is_lost_or_there
 
 def test_the_checksum_of_a_partition_depends_on_each_sample_and_its_owner():
     parts = [[[0, 1], [2, 3]], [[0, 1], [3, 2]], [[0, 1, 2], [3]], [[0, 1], [2, 4]], [[0, 1], [2, 3], []]]
-    found = {sha256_of_shards(Shards.of([np.array(own, dtype=np.int64) for own in part])) for part in parts}
+    found = {sha256_of_shards(ClientShards.of([np.array(own, dtype=np.int64) for own in part])) for part in parts}
     assert len(found) == len(parts)
 
 
@@ -185,7 +185,7 @@ def test_a_checkpoint_notes_the_kind_of_device(monkeypatch, gpus, device):
     monkeypatch.setattr(checkpoint, "fingerprint_of_config", lambda resolved: "")
     experiment = SimpleNamespace(
         config=SimpleNamespace(checkpoint=SimpleNamespace(keep=2), resolved={}, objects=None),
-        setup=SimpleNamespace(shards=Shards.of([np.arange(2)]), runtime=SimpleNamespace(gpus_per_worker=gpus)),
+        setup=SimpleNamespace(shards=ClientShards.of([np.arange(2)]), runtime=SimpleNamespace(gpus_per_worker=gpus)),
         algorithm=SimpleNamespace(topology=SimpleNamespace(peers=False)),
     )
     assert Checkpoints(None, experiment, print).identity["device"] == device

@@ -21,11 +21,11 @@ from raylfl.core.keyed import keyed_uniform
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.forms import ONCE
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Sampler, sample_with_replacement
-from raylfl.heterogeneity.values import Domain
+from raylfl.heterogeneity.values import Interval
 from raylfl.heterogeneity.world import RunContext
 from raylfl.options import Kind
 
-_WEIGHT = Domain("a weight, at least 0", 0.0)
+_WEIGHT = Interval("a weight, at least 0", 0.0)
 
 
 @PARTICIPATION.register("weighted", paper="FOCUS, Case 3")

@@ -19,7 +19,7 @@ from raylfl.core.mixing import Edges, Weights, edge_counts
 from raylfl.heterogeneity.links.base import Link
 from raylfl.heterogeneity.topologies.edge_values import PerEdge, ValuePerEdge
 from raylfl.heterogeneity.topologies.links_file import EdgeLinks
-from raylfl.heterogeneity.values import POSITIVE, Domain, PerClient, ValuePerClient
+from raylfl.heterogeneity.values import POSITIVE, Interval, PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
 from raylfl.options import Doc, Options
 from raylfl.registry import Registry
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 TOPOLOGIES: Registry[Graph] = Registry("topologies", "raylfl.heterogeneity.topologies", lambda: Graph)
-_SECONDS, _RATE = Domain("a number, at least 0", 0.0, phases=False), replace(POSITIVE, phases=False)
+_SECONDS, _RATE = Interval("a number, at least 0", 0.0, phases=False), replace(POSITIVE, phases=False)
 RECENT = 3  # rounds whose edges are cached, for a graph that changes
 
 

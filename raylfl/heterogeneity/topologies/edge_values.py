@@ -18,7 +18,7 @@ import numpy as np
 
 from raylfl.core.arrays import Floats, Ints
 from raylfl.errors import BadValue
-from raylfl.heterogeneity.values import Domain, PerClient
+from raylfl.heterogeneity.values import Interval, PerClient
 from raylfl.heterogeneity.world import RunContext
 from raylfl.options import Kind
 
@@ -33,15 +33,15 @@ class PerEdge:
     values: PerClient
 
     @staticmethod
-    def parse(spec: object, key: str, domain: Domain) -> PerEdge:
+    def parse(spec: object, key: str, interval: Interval) -> PerEdge:
         """Parses `spec`; raises BadValue for a form that the module's docstring does not list or a value not accepted.
 
-        key: the option's name, for messages and as a key of the random draws. domain: the accepted values.
+        key: the option's name, for messages and as a key of the random draws. interval: the accepted values.
         """
         if not (isinstance(spec, (int, float)) or (isinstance(spec, Mapping) and set(spec) <= set(FORMS))):
             hint = "topology.links names a file with values of single edges"
             raise BadValue(key, got=spec, need="a number, {uniform: [lo, hi]} or {lognormal: [mean, sigma]}", hint=hint)
-        return PerEdge(PerClient.parse(spec, key, domain, purpose=f"topology/{key}"))
+        return PerEdge(PerClient.parse(spec, key, interval, purpose=f"topology/{key}"))
 
     def at(self, ends: Ints, world: RunContext) -> Floats:
         """The values of M edges, float64 [M].

@@ -27,7 +27,7 @@ from typing import Any
 from raylfl.config.changes import completed, defining, fingerprint_of_config, refuse_changes
 from raylfl.config.formats import FORMAT
 from raylfl.core.algorithm import State
-from raylfl.core.samples import Shards
+from raylfl.core.samples import ClientShards
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.parts import Experiment
 from raylfl.runtime.records.checksums import save_hashed, sha256_of
@@ -285,7 +285,7 @@ class Checkpoints:
         folder.rename(target)
 
 
-def sha256_of_shards(shards: Shards) -> str:
+def sha256_of_shards(shards: ClientShards) -> str:
     """The sha256 of a partition, that is of the sample indices of each client."""
     digest = hashlib.sha256(shards.offsets.tobytes())
     digest.update(shards.indices.tobytes())

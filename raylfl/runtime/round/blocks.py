@@ -38,7 +38,7 @@ BLOCKS = "blocks"  # in the server state: the handles of the blocks
 ALL = -1  # the receiver of messages that are mixed for all blocks at once
 
 
-class Plan:
+class ExchangePlan:
     """The exchange of one round: the rows that each block of nodes needs from each other block.
 
     Nodes are numbered by their positions in the round's cohort.
@@ -126,7 +126,7 @@ class NodeResults:
     pieces: the messages between blocks; empty if messages precede the local work.
     """
 
-    plan: Plan
+    plan: ExchangePlan
     reports: ClientReports
     unseen: State  # buffers and optimizer states to average, hidden from the method; rows in cohort order
     floats: int  # floats that a node sends along one edge
@@ -146,7 +146,7 @@ class Blocks:
         self._block = np.repeat(np.arange(blocks), [len(nodes) for nodes in self.nodes])
         self._row = np.concatenate([np.arange(len(nodes)) for nodes in self.nodes])
         self._measures: dict[int, tuple[Handle, Measure]] = {}
-        self._plan: Plan | None = None
+        self._plan: ExchangePlan | None = None
 
     # -- the state -----------------------------------------------------------------------------------------------
 
@@ -212,16 +212,16 @@ class Blocks:
         """The nodes' rows after the local work, in cohort order; used by tests only."""
         return _ordered(worked.plan, self.backend.get([worked.local[b] for b in worked.plan.blocks]))
 
-    def _planned(self, r: Round) -> Plan:
+    def _planned(self, r: Round) -> ExchangePlan:
         """The plan of a round; the previous plan is reused if neither nodes nor matrices have changed."""
         mixings, last = self.algorithm.mixings(r), self._plan
         if last is None or last.mixings is not mixings or not np.array_equal(last.cohort, r.cohort):
-            self._plan = last = Plan(r, self._block, self._row, mixings, self.backend.shared_memory)
+            self._plan = last = ExchangePlan(r, self._block, self._row, mixings, self.backend.shared_memory)
         return last
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
-    def _work(self, r: Round, plan: Plan, broadcast: State, handles: Sequence[Handle]) -> Deferred[NodeResults]:
+    def _work(self, r: Round, plan: ExchangePlan, broadcast: State, handles: Sequence[Handle]) -> Deferred[NodeResults]:
         first = self.algorithm.exchanges_first
         calls, shared = [], self.backend.shared_broadcast(broadcast) if plan.blocks else None
         for b, nodes in plan.nodes.items():
@@ -241,7 +241,7 @@ class Blocks:
         return self.backend.run_blocks(calls).then(worked)
 
     def _published(
-        self, plan: Plan, handles: Sequence[Handle], worked: dict[int, Handle], local: dict[int, Ints]
+        self, plan: ExchangePlan, handles: Sequence[Handle], worked: dict[int, Handle], local: dict[int, Ints]
     ) -> Pieces:
         """Makes the blocks compute the messages of this plan; returns handles of the messages.
 
@@ -262,7 +262,7 @@ class Blocks:
 
     def _mix(
         self,
-        plan: Plan,
+        plan: ExchangePlan,
         handles: Sequence[Handle],
         worked: dict[int, Handle],
         local: dict[int, Ints],
@@ -287,7 +287,7 @@ class Blocks:
         results = self.backend.run_blocks(calls).result()
         return {b: (measure, handle) for b, (measure, handle) in zip(plan.blocks, results, strict=True)}
 
-    def _exchanged(self, plan: Plan, pieces: Pieces) -> dict[int, Handle]:
+    def _exchanged(self, plan: ExchangePlan, pieces: Pieces) -> dict[int, Handle]:
         """Handles of each block's mixed messages, from one call for all blocks; empty if each block mixes alone."""
         if plan.exchange is None:
             return {}
@@ -349,12 +349,12 @@ def spread(counts: Sequence[int], parts: Sequence[Spread]) -> float:
     return float(((sum(part.squares for part in parts) + sum(between)) / sum(counts)) ** 0.5)
 
 
-def _pieces(b: int, plan: Plan, handles: Sequence[Handle], sizes: Sequence[int]) -> Pieces:
+def _pieces(b: int, plan: ExchangePlan, handles: Sequence[Handle], sizes: Sequence[int]) -> Pieces:
     made = dict(zip(plan.distinct(b), map(Piece, handles, sizes), strict=bool(sizes)))
     return {(b, c): made[key] for c, places in plan.out[b].items() if (key := places.tobytes()) in made}
 
 
-def _ordered(plan: Plan, parts: Sequence[State]) -> State:
+def _ordered(plan: ExchangePlan, parts: Sequence[State]) -> State:
     """The rows of all blocks of the plan, in cohort order.
 
     parts: the rows of each block; {} stands for rows of zeros.

@@ -11,14 +11,16 @@ from torch import Tensor
 from raylfl.core.arrays import Floats
 from raylfl.core.oracle import Batch, LoopOracle
 from raylfl.core.reduce import column, tree_sum
-from raylfl.core.samples import BatchSource, Shards
+from raylfl.core.samples import BatchSource, ClientShards
 from raylfl.runtime.workers.evaluate import Recorder
 
 
 class FullGradients:
     """Computes losses and gradients of clients over their whole shards, with the module in evaluation mode."""
 
-    def __init__(self, loop: LoopOracle, source: BatchSource, shards: Shards, recorder: Recorder, batch_size: int):
+    def __init__(
+        self, loop: LoopOracle, source: BatchSource, shards: ClientShards, recorder: Recorder, batch_size: int
+    ):
         """Full gradients that `loop` computes with `batch_size` samples at a time.
 
         source: the training data as evaluations read them; shards: the sample indices of each client; recorder: drops
