@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raylfl.diagnostics.metric_names import higher_is_better
-from raylfl.report.labels import is_world
+from raylfl.report.labels import is_scenario
 from raylfl.report.runs import Floats, Group, RunRecord
 
 MAIN_METRICS = ("test/accuracy", "global/distance", "test/loss", "train/loss", "global/loss")
@@ -279,7 +279,7 @@ def tuned_keys(groups: Sequence[Group]) -> list[str]:
 
     They are in the order of the config.
     """
-    keys = dict.fromkeys(key for group in groups for key in group.setting if not is_world(key))
+    keys = dict.fromkeys(key for group in groups for key in group.setting if not is_scenario(key))
     keys.pop("algorithm.name", None)
     methods = by_method(groups).values()
     return [k for k in keys if any(len({str(g.setting.get(k)) for g in own}) > 1 for own in methods)]

@@ -1,4 +1,4 @@
-"""Facets: settings with the same world (data, model, participation, ...; see `labels`), shown in one figure."""
+"""Facets: settings with the same scenario (data, model, participation, ...; see `labels`), shown in one figure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from raylfl.report.derived import best_setting, by_method, score
-from raylfl.report.labels import canonical, distinct, is_world, labels, tell_apart, varying
+from raylfl.report.labels import canonical, distinct, is_scenario, labels, tell_apart, varying
 from raylfl.report.runs import Group
 
 MAX_LINES = 8  # more cannot be told apart by colour
@@ -14,10 +14,10 @@ MAX_LINES = 8  # more cannot be told apart by colour
 
 @dataclass(frozen=True)
 class Facet:
-    """The settings of one world (the same data, partition and system), with the texts that name them in a figure.
+    """The settings of one scenario (the same data, partition and system), with the texts that name them in a figure.
 
-    label: the values that distinguish this world from other worlds; "" for a single world. names: for each setting, a
-    text that distinguishes it from the other settings of this world.
+    label: the values that distinguish this scenario from others; "" for a single scenario. names: for each setting, a
+    text that distinguishes it from the other settings of this scenario.
     """
 
     label: str
@@ -50,22 +50,22 @@ class Facet:
         return Facet(self.label, chosen, self.names), note
 
 
-def world_keys(groups: Sequence[Group]) -> list[str]:
-    """The config keys that distinguish worlds: keys of the world that differ between settings of one method.
+def scenario_keys(groups: Sequence[Group]) -> list[str]:
+    """The config keys that distinguish scenarios: keys of the scenario that differ between settings of one method.
 
     A key that differs only between methods is left out. For example, FedACS draws with replacement and other methods do
     not.
     """
-    keys = [key for key in varying([group.setting for group in groups]) if is_world(key)]
+    keys = [key for key in varying([group.setting for group in groups]) if is_scenario(key)]
     methods = by_method(groups).values()
     return [key for key in keys if any(len({canonical(g.setting.get(key)) for g in own}) > 1 for own in methods)]
 
 
 def facets(groups: Sequence[Group]) -> list[Facet]:
-    """The settings split by world; at most MAX_LINES settings of a single method are one facet instead."""
+    """The settings split by scenario; at most MAX_LINES settings of a single method are one facet instead."""
     if len(by_method(groups)) == 1 and len(groups) <= MAX_LINES:
         return [Facet.of("", groups)]
-    return split(groups, world_keys(groups))
+    return split(groups, scenario_keys(groups))
 
 
 def split(groups: Sequence[Group], keys: Sequence[str]) -> list[Facet]:
@@ -73,6 +73,6 @@ def split(groups: Sequence[Group], keys: Sequence[str]) -> list[Facet]:
     parts: dict[str, list[Group]] = {}
     for group in groups:
         parts.setdefault(canonical([group.setting.get(key) for key in keys]), []).append(group)
-    worlds = [own[0].setting for own in parts.values()]
-    texts = tell_apart(worlds, keys, {key for group in groups for key in group.setting})
+    scenarios = [own[0].setting for own in parts.values()]
+    texts = tell_apart(scenarios, keys, {key for group in groups for key in group.setting})
     return [Facet.of(label, own) for label, own in zip(distinct(texts), parts.values(), strict=True)]

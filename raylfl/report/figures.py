@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from raylfl.report.curves import Curve, curve, default_window, draw
 from raylfl.report.derived import AXES, Stat, by_method, counted_axes, profile, tuned_keys
-from raylfl.report.facets import Facet, split, world_keys
+from raylfl.report.facets import Facet, scenario_keys, split
 from raylfl.report.labels import display
 from raylfl.report.maps import draw_heat_map, draw_profile
 from raylfl.report.runs import Group
@@ -69,7 +69,7 @@ class Look:
     promises: Promises | None = None
 
     def promised(self, part: Facet, metric: str, axis: str = "rounds") -> list[tuple[str, Curve, Line]]:
-        """The theorems' bounds on a metric for each setting of a world: (legend text, curve, style).
+        """The theorems' bounds on a metric for each setting of a scenario: (legend text, curve, style).
 
         axis: a key of `derived.AXES`; there are bounds against rounds only.
         """
@@ -106,7 +106,7 @@ def leading(part: Facet, look: Look) -> list[str]:
 def convergence(part: Facet, look: Look, most: int | None = None) -> Block:
     """The figure of the leading metrics (see `leading`) against rounds, one panel per metric.
 
-    part: the settings of one world. most: the largest number of metrics; None: all.
+    part: the settings of one scenario. most: the largest number of metrics; None: all.
     """
     part, note = part.best(look.metric, look.last)
     return _block("convergence", part, look, leading(part, look)[:most], note)
@@ -115,7 +115,7 @@ def convergence(part: Facet, look: Look, most: int | None = None) -> Block:
 def costs(part: Facet, look: Look) -> Block | None:
     """The figure of the main metric against traffic, local steps and virtual time; None if none of these is recorded.
 
-    part: the settings of one world.
+    part: the settings of one scenario.
     """
     part, _ = part.best(look.metric, look.last)
     axes = counted_axes([run for group in part.groups for run in group.runs])
@@ -128,7 +128,7 @@ def costs(part: Facet, look: Look) -> Block | None:
 def diagnostics(part: Facet, look: Look) -> Block | None:
     """The figure of all other metrics (not `leading`, not a cost) against rounds; None if there are none.
 
-    part: the settings of one world.
+    part: the settings of one scenario.
     """
     part, note = part.best(look.metric, look.last)
     seen = leading(part, look)
@@ -152,7 +152,7 @@ def _panel(part: Facet, look: Look, metric: str, axis: str = "rounds") -> Panel 
 def _block(name: str, part: Facet, look: Look, metrics: Sequence[str], note: str) -> Block:
     """The figure `name` of these metrics against rounds, with a caption on bands, target and smoothing.
 
-    part: the settings of one world. note: a sentence for the caption on the selection of settings; "": none.
+    part: the settings of one scenario. note: a sentence for the caption on the selection of settings; "": none.
     """
     caption = []
     if max(len(group.runs) for group in part.groups) > 1:
@@ -177,9 +177,9 @@ def _legend(part: Facet, look: Look, metrics: Sequence[str]) -> list[tuple[str, 
 
 
 def heat_map(parts: Sequence[Facet], look: Look) -> Block | None:
-    """The heat-map of the main metric by world and method; None for a single world or a single method.
+    """The heat-map of the main metric by scenario and method; None for a single scenario or a single method.
 
-    parts: the settings of each world (data, model, participation, ...).
+    parts: the settings of each scenario (data, model, participation, ...).
     """
     methods = by_method([group for part in parts for group in part.groups])
     if len(parts) < 2 or len(methods) < 2:
@@ -187,7 +187,7 @@ def heat_map(parts: Sequence[Facet], look: Look) -> Block | None:
     longest = max(len(part.label) for part in parts)
     cell = max(0.7, *(0.08 * len(display(method)) + 0.12 for method in methods))  # inches, with a name above each
     size = (cell * len(methods) + 0.075 * longest + 0.3, 0.34 * len(parts) + 0.4)
-    title = f"{metric_name(look.metric)} by world and method"
+    title = f"{metric_name(look.metric)} by scenario and method"
     panel = Panel(title, lambda ax: draw_heat_map(ax, parts, look.metric, look.last), size)
     caption = (
         f"Mean of {metric_name(look.metric)} over seeds and {last_text(look.last)}; each method at its best "
@@ -206,17 +206,17 @@ def tuning(groups: Sequence[Group], look: Look) -> list[Block]:
 
 
 def trends(groups: Sequence[Group], look: Look) -> list[Block]:
-    """Figures of the main metric over keys of the world (data, participation, ...), one per numeric key that varies.
+    """Figures of the main metric over keys of the scenario (data, participation, ...), one per numeric key that varies.
 
     The metric is averaged over seeds and the last `look.last` rounds, at each method's best tuning.
     """
     caption = f"Mean ± std over seeds and {last_text(look.last)}; each method at its best tuning."
-    return [block for key in world_keys(groups) if (block := _profile(groups, look, key, caption, best=False))]
+    return [block for key in scenario_keys(groups) if (block := _profile(groups, look, key, caption, best=False))]
 
 
 def _profile(groups: Sequence[Group], look: Look, key: str, caption: str, best: bool = True) -> Block | None:
     panels, drawn = [], set()
-    for part in split(groups, [other for other in world_keys(groups) if other != key]):
+    for part in split(groups, [other for other in scenario_keys(groups) if other != key]):
         points = profile(part.groups, key, look.metric, look.last)
         points = {method: own for method, own in points.items() if len(own) > 1}
         drawn |= set(points)

@@ -2,7 +2,7 @@
 
 Each key has one of three roles. `algorithm.name` is the *method*. Learning rate, clipping and the algorithm's own
 options are *tuned*. All other keys that define a run (data, model, partition, participation, links, number of local
-steps, ...) are the *world*; a fair comparison of methods has equal worlds.
+steps, ...) are the *scenario*; a fair comparison of methods has equal scenarios.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def display(method: str) -> str:
     return DISPLAY.get(method, method)
 
 
-def is_world(key: str) -> bool:
-    """Whether a dotted key belongs to the world: it is neither the method nor a tuned option."""
+def is_scenario(key: str) -> bool:
+    """Whether a dotted key belongs to the scenario: it is neither the method nor a tuned option."""
     group, _, rest = key.partition(".")
     if group == "local":
         return rest.split(".")[0] not in TUNED_LOCAL
@@ -104,14 +104,14 @@ def is_world(key: str) -> bool:
 
 
 def varying(flats: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys whose values differ between configs: the method first, then keys of the world, then tuned keys.
+    """The keys whose values differ between configs: the method first, then keys of the scenario, then tuned keys.
 
     flats: configs with dotted keys. A missing key counts as None, because a resolved config has null for a value that
     is not set.
     """
     keys = dict.fromkeys(key for flat in flats for key in flat)
     differ = [key for key in keys if len({canonical(flat.get(key)) for flat in flats}) > 1]
-    return sorted(differ, key=lambda key: (key != METHOD, not is_world(key)))  # stable sort: config order within a role
+    return sorted(differ, key=lambda key: (key != METHOD, not is_scenario(key)))  # stable: config order within a role
 
 
 def labels(flats: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Heat-maps of world x method, and profiles over one config key: one number per setting instead of a curve."""
+"""Heat-maps of scenario x method, and profiles over one config key: one number per setting instead of a curve."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MAX_TICKS = 8  # largest number of ticks with a label
 
 
 def heat_values(parts: Sequence[Facet], metric: str, last: int) -> tuple[list[str], list[str], Floats]:
-    """The content of the heat-map: (labels of the W worlds, names of the M methods, means [W, M]).
+    """The content of the heat-map: (labels of the S scenarios, names of the M methods, means [S, M]).
 
     An entry is the mean of the metric over seeds and the last `last` rounds, for the method's best setting in the
-    world. It is nan if the method was not run there, and inf if its best setting diverged. parts: the settings of each
-    world (data, model, participation, ...).
+    scenario. It is nan if the method was not run there, and inf if its best setting diverged. parts: the settings of
+    each scenario (data, model, participation, ...).
     """
     methods = list(by_method([group for part in parts for group in part.groups]))
     values = np.full((len(parts), len(methods)), math.nan)
@@ -39,7 +39,7 @@ def heat_values(parts: Sequence[Facet], metric: str, last: int) -> tuple[list[st
 
 def draw_heat_map(ax: Axes, parts: Sequence[Facet], metric: str, last: int) -> None:
     """Draws the heat-map of `heat_values` with its numbers, the best of each row in bold; lighter is better."""
-    worlds, methods, values = heat_values(parts, metric, last)
+    scenarios, methods, values = heat_values(parts, metric, last)
     scaled = values * (100 if is_percent(metric) else 1)
     shade = _shades(values, metric)
     colors = matplotlib.colormaps["cividis"]
@@ -61,7 +61,7 @@ def draw_heat_map(ax: Axes, parts: Sequence[Facet], metric: str, last: int) -> N
             fontweight="bold" if top else "normal",
         )
     ax.set_xticks(np.arange(len(methods)) + 0.5, [display(name) for name in methods])
-    ax.set_yticks(np.arange(len(worlds)) + 0.5, worlds)
+    ax.set_yticks(np.arange(len(scenarios)) + 0.5, scenarios)
     ax.tick_params(length=0)
     ax.tick_params(axis="x", labeltop=True, labelbottom=False)
     ax.invert_yaxis()

@@ -26,11 +26,11 @@ GAP = 3.2  # characters between two columns
 def overview(
     part: Facet, look: Look, table: Table, title: str, partition: Callable[[Axes], None] | None
 ) -> Figure | None:
-    """The overview figure of one world (a choice of data, model, participation, ...); None without measurements.
+    """The overview figure of one scenario (a choice of data, model, participation, ...); None without measurements.
 
     It has four panels: the curves of the first two metrics of `figures.leading`, the partition (or else the main metric
-    against the first cost), and the world's rows of the summary table. part: the settings in this world. look: metric,
-    target and styles of the figures. partition: a function that draws the partition, if it is known.
+    against the first cost), and the scenario's rows of the summary table. part: the settings in this scenario. look:
+    metric, target and styles of the figures. partition: a function that draws the partition, if it is known.
     """
     curves, spent = convergence(part, look, most=2), costs(part, look)
     draws = [panel.draw for panel in curves.panels]

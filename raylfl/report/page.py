@@ -25,7 +25,7 @@ from raylfl.report.tables import Table
 from raylfl.report.wording import metric_name, target_text
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-MAX_DETAILED = 3  # largest number of worlds whose diagnostics are drawn; with more worlds, only the leading curves are
+MAX_DETAILED = 3  # largest number of scenarios whose diagnostics are drawn; with more, only the leading curves are
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Content:
     """The runs of a report, and the choices that all its figures and tables share.
 
     left_out: one sentence on each run that cannot be read. groups: the runs pooled by setting. parts: the groups by
-    world.
+    scenario.
     """
 
     runs: Sequence[RunRecord]
@@ -54,18 +54,18 @@ class Content:
 
     @property
     def shown(self) -> list[Facet]:
-        """The settings of each world that curves and paired differences show, see `Facet.best`."""
+        """The settings of each scenario that curves and paired differences show, see `Facet.best`."""
         return [part.best(self.look.metric, self.look.last)[0] for part in self.parts]
 
     def summary(self, parts: Sequence[Facet], name: str = "summary") -> Table:
         """The summary table of these settings.
 
-        parts: the settings of each world. name: the table's file name.
+        parts: the settings of each scenario. name: the table's file name.
         """
         return tables.summary(parts, self.look.metric, last=self.look.last, target=self.look.target, name=name)
 
     def paired(self) -> Table | None:
-        """The table of paired differences; None if no two settings of a world have two seeds in common."""
+        """The table of paired differences; None if no two settings of a scenario have two seeds in common."""
         return paired(self.shown, self.look.metric, self.look.last)
 
 
@@ -116,7 +116,7 @@ def write_page(content: Content, out_dir: str | os.PathLike[str], pdf: bool = Tr
     sheet = Sheet(Path(out_dir), pdf)
     with rc():
         summary = _summary(sheet, content)
-        sheet.section("curves", "Curves", [p for part in parts for p in _world(sheet, part, parts, look)])
+        sheet.section("curves", "Curves", [p for part in parts for p in _scenario(sheet, part, parts, look)])
         best = sheet.table(tables.best_settings(parts, look.metric, look.last))
         sheet.section("tuning", "Tuning", best + _titled(sheet, figures.tuning(groups, look)))
         trends = sheet.block(figures.heat_map(parts, look)) + _titled(sheet, figures.trends(groups, look))
@@ -156,10 +156,10 @@ def _summary(sheet: Sheet, content: Content) -> Table:
     return summary
 
 
-def _world(sheet: Sheet, part: Facet, parts: Sequence[Facet], look: Look) -> list[Part]:
-    """The curves of one world (data, model, participation, ...) for the page, and its other measurements, folded.
+def _scenario(sheet: Sheet, part: Facet, parts: Sequence[Facet], look: Look) -> list[Part]:
+    """The curves of one scenario (data, model, participation, ...) for the page, and its other measurements, folded.
 
-    part: the settings of this world. parts: all worlds; of more than MAX_DETAILED, only the curves are shown.
+    part: the settings of this scenario. parts: all scenarios; of more than MAX_DETAILED, only the curves are shown.
     """
     suffix = f"_{slug(part.label)}" if part.label else ""
     shown = heading(part.label) + sheet.block(figures.convergence(part, look), suffix)

@@ -1,4 +1,4 @@
-"""The table of paired differences: the best setting of each world beside every other one, seed by seed."""
+"""The table of paired differences: the best setting of each scenario beside every other one, seed by seed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ DIVERGED = "diverged"
 
 
 def paired(parts: Sequence[Facet], metric: str, last: int) -> Table | None:
-    """The table of differences between the best setting of each world and the others, paired by seed.
+    """The table of differences between the best setting of each scenario and the others, paired by seed.
 
     They are differences of the means over the last rounds. None if no such pair of settings has two seeds in common.
     """
-    rows = [row for part in parts for row in _of_world(part, metric, last)]
+    rows = [row for part in parts for row in _of_scenario(part, metric, last)]
     if not rows:
         return None
     columns = [
@@ -41,7 +41,7 @@ def paired(parts: Sequence[Facet], metric: str, last: int) -> Table | None:
     return Table("paired", caption, columns, rows)
 
 
-def _of_world(part: Facet, metric: str, last: int) -> list[dict[str, Any]]:
+def _of_scenario(part: Facet, metric: str, last: int) -> list[dict[str, Any]]:
     if not part.groups:
         return []
     best, rows = best_setting(part.groups, metric, last), []

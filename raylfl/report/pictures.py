@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from raylfl.report import partition_plot
-from raylfl.report.facets import split, world_keys
+from raylfl.report.facets import scenario_keys, split
 from raylfl.report.labels import display, method_of
 from raylfl.report.participation_plot import participation_figure
 from raylfl.report.runs import Group, Ints, RunRecord
 
-MAX_PICTURES = 6  # largest number of figures of a kind on the page, for sweeps over many worlds
+MAX_PICTURES = 6  # largest number of figures of a kind on the page, for sweeps over many scenarios
 _COMPARED = 100  # number of first rounds in which two participations are compared
 
 
@@ -73,12 +73,12 @@ def _distinct(
 ) -> list[tuple[str, str, RunRecord]]:
     """The runs to draw, one for each distinct content, as (file name, label, run); at most MAX_PICTURES.
 
-    The runs of one world and one seed are compared. content: the partition or participation of a run in a hashable
+    The runs of one scenario and one seed are compared. content: the partition or participation of a run in a hashable
     form; None: it is not recorded. config_groups: the groups of config keys on which it depends. name: the beginning of
-    the file name. The label names the world, and also the method if methods differ in content in this world: some
+    the file name. The label names the scenario, and also the method if methods differ in content in this scenario: some
     methods sample clients themselves.
     """
-    keys = [key for key in world_keys(groups) if key.split(".")[0] in config_groups]
+    keys = [key for key in scenario_keys(groups) if key.split(".")[0] in config_groups]
     found = []
     for part in split(groups, keys):
         runs = [run for group in part.groups for run in group.runs if run.seed == part.groups[0].runs[0].seed]

@@ -25,7 +25,7 @@ from raylfl.config.defaults import filled
 from raylfl.config.formats import FORMAT, KEY, refuse_other
 from raylfl.config.identity import identity
 from raylfl.errors import BadConfig, BadValue
-from raylfl.report.labels import canonical, flatten, is_world, labels, method_of, order_key, varying
+from raylfl.report.labels import canonical, flatten, is_scenario, labels, method_of, order_key, varying
 from raylfl.runtime.records.lines import lines, read_rows
 from raylfl.runtime.records.views import here
 
@@ -236,7 +236,7 @@ def _below(top: Path) -> Iterable[Path]:
 def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
     """The runs grouped by setting: the runs of a group differ only in their seed.
 
-    Groups are sorted by the values of world keys (data, participation, ...), then of method and tuned keys.
+    Groups are sorted by the values of scenario keys (data, participation, ...), then of method and tuned keys.
 
     Of two runs with equal setting and seed only the one with more rounds is kept (if equal, the one with the later
     path). They are the same experiment: pooling both would make the spread over seeds too small.
@@ -250,7 +250,7 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
         for run in sorted(group.runs, key=lambda run: (len(run.rounds), str(run.path))):
             by_seed[canonical(run.seed)] = run
         group.runs = sorted(by_seed.values(), key=lambda run: order_key(run.seed))
-    keys = sorted(varying([group.setting for group in groups.values()]), key=lambda key: not is_world(key))
+    keys = sorted(varying([group.setting for group in groups.values()]), key=lambda key: not is_scenario(key))
     ordered = sorted(groups.values(), key=lambda group: [order_key(group.setting.get(key)) for key in keys])
     for group, label in zip(ordered, labels([group.setting for group in ordered]), strict=True):
         group.label = label

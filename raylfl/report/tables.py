@@ -106,8 +106,8 @@ def summary(parts: Sequence[Facet], metric: str, *, last: int, target: float | N
     """The summary table, one row per setting: mean +- std over the last rounds, final, best, and costs to the target.
 
     The first statistic is over all values of the last `last` rounds of all seeds; the other statistics are over seeds.
-    parts: the settings of each world (data, model, participation, ...). target: the metric's target; without one, the
-    table has no costs. name: the table's file name.
+    parts: the settings of each scenario (data, model, participation, ...). target: the metric's target; without one,
+    the table has no costs. name: the table's file name.
     """
     better = "max" if higher_is_better(metric) else "min"
     groups = [group for part in parts for group in part.groups]
@@ -157,10 +157,10 @@ def seeds_text(group: Group) -> str:
 
 
 def best_settings(parts: Sequence[Facet], metric: str, last: int) -> Table | None:
-    """The table of the best tuned options, such as the learning rate, of every method in every world.
+    """The table of the best tuned options, such as the learning rate, of every method in every scenario.
 
-    The best options have the best mean over seeds and the last `last` rounds. parts: one facet per world (a choice of
-    data, model, participation, ...), with the settings that were run in it. None if no method was run with several
+    The best options have the best mean over seeds and the last `last` rounds. parts: one facet per scenario (a choice
+    of data, model, participation, ...), with the settings that were run in it. None if no method was run with several
     values of a tuned option.
     """
     keys = tuned_keys([group for part in parts for group in part.groups])

@@ -46,7 +46,7 @@ SEEDS = (0, 1, 2)  # the paper does not give the number of seeds
 SEARCH_SEED = 0
 
 
-def world(
+def scenario(
     cache: RunCache, label: str, system: str, more: Sequence[str] = (), options: Mapping[str, Any] | None = None
 ) -> Setting:
     """The setting of FedAvg in a system of heterogeneity, at the cache's scale; other methods change its options.
@@ -127,7 +127,7 @@ class Table1(PaperResult):
     def run(self, cache: RunCache) -> Findings:
         from raylfl.reproduce import draw
 
-        systems = {label: world(cache, label, label) for label in SYSTEMS}
+        systems = {label: scenario(cache, label, label) for label in SYSTEMS}
         found = tuned(cache, systems, list(METHODS))
         theirs = {name: dict(zip(SYSTEMS, map(published, text.split()), strict=True)) for name, text in TABLE1.items()}
         ours = {name: {label: best(found[label][name], ACCURACY) for label in SYSTEMS} for name in METHODS}

@@ -14,7 +14,7 @@ from raylfl.report.tables import Column, Table
 from raylfl.report.wording import number, stat_text
 from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
 from raylfl.reproduce.choice import plain
-from raylfl.reproduce.fedaware import LOOKS, METHODS, SEARCH_SEED, SEEDS, steady, tuned, world
+from raylfl.reproduce.fedaware import LOOKS, METHODS, SEARCH_SEED, SEEDS, scenario, steady, tuned
 from raylfl.reproduce.run_cache import RunCache
 from raylfl.reproduce.setting import Setting
 from raylfl.reproduce.texts import ACCURACY, accuracy_text
@@ -97,7 +97,7 @@ class Fig3(Lines):
     looks: ClassVar = {f"alpha {alpha}": f"alpha {alpha}" for alpha in alphas}
 
     def settings(self, cache: RunCache) -> list[Setting]:
-        base = world(cache, "", "hybrid", options={"eval.global": True})
+        base = scenario(cache, "", "hybrid", options={"eval.global": True})
         return [base.with_(f"alpha {alpha}", {"partition.alpha": alpha}) for alpha in self.alphas]
 
     def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:
@@ -138,7 +138,7 @@ class Methods(Curves):
     looks: ClassVar[Mapping[str, str]] = LOOKS
 
     def measured(self, cache: RunCache) -> dict[str, Group]:
-        base = world(cache, self.system, self.system, self.more, cache.pick({}, self.options))
+        base = scenario(cache, self.system, self.system, self.more, cache.pick({}, self.options))
         names = [name for name in self.names if cache.only.keeps(method=name)]
         found = tuned(cache, {self.system: base}, names)[self.system]
         if not found:
@@ -222,7 +222,7 @@ class Fig6(Curves):
     rates: ClassVar = (0.03, 0.1, 0.3, 1.0, 3.0)  # of FedMGDA+, whose updates have length 1; the paper names none
 
     def measured(self, cache: RunCache) -> dict[str, Group]:
-        base = world(cache, "hybrid", "hybrid")
+        base = scenario(cache, "hybrid", "hybrid")
         methods = [base.with_(f"hybrid, {name}", {"algorithm.name": key}) for name, key in self.looks.items()]
         rates = cache.pick((0.3, 1.0), self.rates)
         tries = [methods[1].with_(f"{methods[1].label} {rate}", {"algorithm.gamma": rate}) for rate in rates]
@@ -250,7 +250,7 @@ class Fig7(Lines):
     looks: ClassVar = {f"alpha {alpha}": f"alpha {alpha}" for alpha in alphas}
 
     def settings(self, cache: RunCache) -> list[Setting]:
-        base = world(cache, "", "hybrid+", options={"algorithm.name": "fedaware"})
+        base = scenario(cache, "", "hybrid+", options={"algorithm.name": "fedaware"})
         return [base.with_(f"alpha {alpha}", {"algorithm.alpha": alpha}) for alpha in self.alphas]
 
     def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:

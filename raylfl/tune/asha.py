@@ -1,10 +1,10 @@
 """ASHA over settings: the seeds of a setting continue or stop together, by their mean score at each rung.
 
 Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, Alg. 2, with one bracket for each
-algorithm in each world (data, model, participation, ...). A rung is a number of rounds at which settings are compared.
-Ray Tune's scheduler decides trial by trial: with several seeds it would stop some seeds of a setting, finish others,
-and rank settings by different numbers of seeds. Here a seed that reaches a rung is paused until all other seeds of its
-setting have reached it; another trial runs in the meantime.
+algorithm in each scenario (data, model, participation, ...). A rung is a number of rounds at which settings are
+compared. Ray Tune's scheduler decides trial by trial: with several seeds it would stop some seeds of a setting, finish
+others, and rank settings by different numbers of seeds. Here a seed that reaches a rung is paused until all other seeds
+of its setting have reached it; another trial runs in the meantime.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SettingAsha(FIFOScheduler):
 
     A rung is a number of rounds at which settings are compared. grace: the first rung. rounds: the length of a run.
     seeds: the number of seeds of each setting. slots: the limit on running trials. Only settings of one kind
-    (`comparable`: the same algorithm in the same world) are compared: no setting is stopped because its partition is
+    (`comparable`: the same algorithm in the same scenario) are compared: no setting is stopped because its partition is
     harder.
     """
 

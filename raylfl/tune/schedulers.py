@@ -39,7 +39,7 @@ class Asha(Options):
     """ASHA: at rounds grace, grace * reduction, ... a setting continues if it is in the best 1 / reduction so far.
 
     Settings are compared by their mean scores over seeds, and only with settings of the same algorithm in the same
-    world (data, model, participation, ...). All seeds of a setting continue, or none.
+    scenario (data, model, participation, ...). All seeds of a setting continue, or none.
     """
 
     grace: Annotated[int, Ge(1), Doc("rounds before a setting may be stopped; null: a tenth of the rounds")] | None = (

@@ -43,7 +43,7 @@ class Stage(Options):
     """One stage of a coarse-then-fine search: settings close to the best continue in the next stage.
 
     The SFL paper (App. G.3) has stages of 1000 and 4000 rounds, and its `within` is 3 points of accuracy. A setting is
-    compared with the best setting of the same algorithm in the same world (data, model, participation, ...): every
+    compared with the best setting of the same algorithm in the same scenario (data, model, participation, ...): every
     algorithm keeps candidates.
     """
 

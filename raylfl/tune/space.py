@@ -26,7 +26,7 @@ import numpy as np
 from raylfl.config.components import unknown_key
 from raylfl.core.keyed import keyed
 from raylfl.errors import BadConfig, BadValue
-from raylfl.report.labels import METHOD, canonical, flatten, is_world
+from raylfl.report.labels import METHOD, canonical, flatten, is_scenario
 
 Values = dict[str, Any]  # dotted config key -> value
 Draw = Callable[[str, "Domain"], Any]
@@ -197,12 +197,12 @@ def look_up(key: str, values: Values, base: Mapping[str, Any]) -> Any:
 
 
 def comparable(values: Values) -> str:
-    """The algorithm and the world (data, model, participation, ...) of a setting as a string.
+    """The algorithm and the scenario (data, model, participation, ...) of a setting as a string.
 
     Only settings with equal strings are compared with each other.
     """
     flat = flatten(values)
-    return canonical({k: v for k, v in flat.items() if is_world(k) or k in (METHOD, METHOD.partition(".")[0])})
+    return canonical({k: v for k, v in flat.items() if is_scenario(k) or k in (METHOD, METHOD.partition(".")[0])})
 
 
 def _inside(value: Any, parts: Sequence[str]) -> Any:

@@ -106,9 +106,9 @@ def ranked(sweep: Sweep, group: SettingRow) -> float:
 
 
 def survivors(sweep: Sweep, groups: Sequence[SettingRow], within: float) -> list[SettingRow]:
-    """The settings with a mean score at most `within` worse than the best of the same algorithm in the same world.
+    """The settings with a mean score at most `within` worse than the best of the same algorithm in the same scenario.
 
-    World: data, model, participation and so on (see `comparable`). within: the largest difference, in the metric's
+    Scenario: data, model, participation and so on (see `comparable`). within: the largest difference, in the metric's
     unit. Settings without a finished seed are left out. The result is sorted by setting number.
     """
     alive = [group for group in groups if group.finished]

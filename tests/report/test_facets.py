@@ -1,6 +1,6 @@
 """The selection of settings that share a picture."""
 
-from raylfl.report.facets import MAX_LINES, facets, split, world_keys
+from raylfl.report.facets import MAX_LINES, facets, scenario_keys, split
 from raylfl.report.runs import group_runs, load_run
 from tests.report.synthetic import rows_of, write_run
 
@@ -11,7 +11,7 @@ def groups_of(folder, *changes):
     return group_runs([load_run(path) for path in paths])
 
 
-def test_methods_in_several_worlds_make_a_facet_of_each_world(tmp_path):
+def test_methods_in_several_scenarios_make_a_facet_of_each_scenario(tmp_path):
     changes = [{"partition.alpha": a, "algorithm.name": m} for a in (0.1, 0.5) for m in ("fedavg", "focus", "sfl")]
     parts = facets(groups_of(tmp_path, *changes))
     assert [part.label for part in parts] == ["alpha=0.1", "alpha=0.5"]
@@ -21,8 +21,8 @@ def test_methods_in_several_worlds_make_a_facet_of_each_world(tmp_path):
 def test_a_world_is_labelled_by_its_keys_and_not_by_keys_that_follow_from_them(tmp_path):
     cnn = {"model.class_path": "raylfl.models.Cnn", "model.init_args": {"classes": 10, "width": 32, "norm": "group"}}
     mixed = {"partition": {"name": "classes", "classes": 2, "balance": "none"}}
-    worlds = [{}, {"partition.alpha": 0.5}, mixed, {**mixed, **cnn}]
-    changes = [{**world, "algorithm.name": m} for world in worlds for m in ("fedavg", "focus")]
+    scenarios = [{}, {"partition.alpha": 0.5}, mixed, {**mixed, **cnn}]
+    changes = [{**scenario, "algorithm.name": m} for scenario in scenarios for m in ("fedavg", "focus")]
     assert [part.label for part in facets(groups_of(tmp_path, *changes))] == [
         "model=Cnn",
         "model=LeNet5, partition=classes",
@@ -31,13 +31,13 @@ def test_a_world_is_labelled_by_its_keys_and_not_by_keys_that_follow_from_them(t
     ]
 
 
-def test_a_key_that_follows_from_the_method_makes_no_world(tmp_path):
+def test_a_key_that_follows_from_the_method_makes_no_scenario(tmp_path):
     groups = groups_of(
         tmp_path,
         {"algorithm.name": "fedavg"},
         {"algorithm.name": "focus", "participation.name": "weighted", "participation.replace": True},
     )
-    assert world_keys(groups) == []
+    assert scenario_keys(groups) == []
     (part,) = facets(groups)
     assert list(part.names.values()) == ["FedAvg", "FOCUS"]
 

@@ -81,9 +81,9 @@ def test_profiles_and_maps_appear_only_where_something_was_varied(tmp_path):
 def test_tuned_keys_and_keys_of_the_world_have_profiles_of_their_own(tmp_path):
     changes = [{"local.lr": lr, "partition.alpha": alpha} for lr in (0.01, 0.1) for alpha in (0.1, 0.5, 1.0)]
     groups = part_of(tmp_path, *changes).groups
-    (rates,), (worlds,) = tuning(groups, look_at()), trends(groups, look_at())
-    assert (rates.name, worlds.name) == ("profile_local.lr", "profile_partition.alpha")
+    (rates,), (scenarios,) = tuning(groups, look_at()), trends(groups, look_at())
+    assert (rates.name, scenarios.name) == ("profile_local.lr", "profile_partition.alpha")
     assert [panel.heading for panel in rates.panels] == ["alpha=0.1", "alpha=0.5", "alpha=1"]
-    assert len(worlds.panels) == 1
-    for block in (rates, worlds):
+    assert len(scenarios.panels) == 1
+    for block in (rates, scenarios):
         composed(block).savefig(tmp_path / f"{block.name}.png")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylfl.report.labels import canonical, flatten, is_world, labels, short_keys, show_value, varying
+from raylfl.report.labels import canonical, flatten, is_scenario, labels, short_keys, show_value, varying
 from tests.report.synthetic import config_of
 
 
@@ -74,7 +74,7 @@ def test_distinct_configs_get_distinct_labels(given_):
 
 
 @pytest.mark.parametrize(
-    ("key", "world"),
+    ("key", "scenario"),
     [
         ("partition.alpha", True),
         ("participation.size", True),
@@ -87,8 +87,8 @@ def test_distinct_configs_get_distinct_labels(given_):
         ("algorithm.name", False),
     ],
 )
-def test_what_is_tuned_is_no_part_of_the_world(key, world):
-    assert is_world(key) is world
+def test_what_is_tuned_is_no_part_of_the_scenario(key, scenario):
+    assert is_scenario(key) is scenario
 
 
 def test_varying_keys_are_sorted_by_role():

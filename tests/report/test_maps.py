@@ -34,9 +34,9 @@ TABLE = {
 }
 
 
-def test_a_cell_is_the_best_tuning_of_a_method_in_a_world(tmp_path):
-    worlds, methods, values = heat_values(parts_of(tmp_path, TABLE), "test/accuracy", 1)
-    assert worlds == ["alpha=0.1", "alpha=0.5", "alpha=1"]
+def test_a_cell_is_the_best_tuning_of_a_method_in_a_scenario(tmp_path):
+    scenarios, methods, values = heat_values(parts_of(tmp_path, TABLE), "test/accuracy", 1)
+    assert scenarios == ["alpha=0.1", "alpha=0.5", "alpha=1"]
     assert methods == ["fedavg", "sfl"]
     np.testing.assert_array_equal(values, [[0.4, 0.6], [0.8, math.nan], [0.9, math.inf]])
 

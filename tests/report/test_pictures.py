@@ -38,7 +38,7 @@ def test_the_last_picture_says_that_there_are_more(tmp_path):
 
 @pytest.fixture
 def ring(tmp_path):
-    """Two methods of one world, the participation file of the second."""
+    """Two methods of one scenario, the participation file of the second."""
     groups = groups_of(tmp_path, {"algorithm.name": "fedavg"}, {"algorithm.name": "sfl"})
     return groups, groups[1].runs[0].path / "participation.jsonl"
 

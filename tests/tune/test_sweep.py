@@ -154,7 +154,7 @@ def test_what_keeps_failing_ends_alone_and_is_tried_again_by_a_resumed_sweep(clu
     assert (result.folder / "000-fedavg-s0" / "final.pt").stat().st_mtime_ns == before
 
 
-def test_asha_stops_worse_settings_and_never_a_harder_world(cluster, tmp_path):
+def test_asha_stops_worse_settings_and_never_a_harder_scenario(cluster, tmp_path):
     """fedavg descends faster with larger steps; of each algorithm one setting in three continues after two rounds."""
     result, _ = carry_out(
         tmp_path,
