@@ -75,7 +75,7 @@ class StepTrials:
 
         The reasons are overridden hooks, use of batch_idx, and values that a trial step logs.
         """
-        if self.training.ours:
+        if self.training.shipped:
             return self.training.reason
         with self._trial(), self.loop.autocast():
             logged = self.training.logged_in(self.train.batch(self.setup.trial[:1]))

@@ -131,7 +131,7 @@ class Training:
             self.step = self.returned = self.log.sink = None
 
     @property
-    def ours(self) -> bool:
+    def shipped(self) -> bool:
         """Whether `training_step` belongs to a shipped model, which logs nothing."""
         cls: Any = type(self.flat.module)
         return str(cls.training_step.__module__).startswith("raylfl.models")
