@@ -18,7 +18,7 @@ from raylfl.config.changes import fingerprint_of_config
 from raylfl.core.links import end_name
 from raylfl.errors import RaylflError, note_own_code
 from raylfl.heterogeneity.partition.base import Samples
-from raylfl.heterogeneity.partition.file import save
+from raylfl.heterogeneity.partition.file import as_text
 from raylfl.heterogeneity.partition.stats import class_counts
 from raylfl.heterogeneity.trace import Row, encode_row
 from raylfl.parts import Experiment
@@ -258,10 +258,7 @@ def write_records(experiment: Experiment, run_dir: RunDirectory) -> None:
     run_dir.write_config(experiment.config.resolved)
     split, labels = experiment.split, experiment.labels
     if sum(len(c) for c in split.clients) <= MOST_SAMPLES:
-        try:
-            save(run_dir.path / "partition.json", split.clients)
-        except OSError as error:
-            raise run_dir.write_error("partition.json", error) from error
+        run_dir.write("partition.json", as_text(split.clients))
     if labels is not None and experiment.clients <= MOST_CLIENTS:
         samples = Samples(len(labels), labels, None)
         content = {"classes": samples.classes.tolist(), "counts": class_counts(split, samples).tolist()}

@@ -7,12 +7,18 @@ import json
 import os
 import shutil
 import subprocess
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from ray.exceptions import OutOfDiskError
 
+from raylfl.config.load import load_config
 from raylfl.errors import RaylflError
+from raylfl.experiment import assemble
 from raylfl.runtime.records import run_dir
+from raylfl.runtime.records.run_dir import RunDirectory
+from raylfl.runtime.session import write_records
 from tests.runtime.faults import carry_out, checkpoints, killed, log_of, outcome, strike
 from tests.runtime.tiny import FOCUS, TINY
 from tests.shares import one_in
@@ -48,6 +54,24 @@ def test_a_disk_that_fills_during_a_checkpoint_leaves_the_previous_one_and_a_mes
     assert checkpoints(tmp_path / "full") == ["round_000001", "round_000002", "round_000003"]
     carry_out(FOCUS, tmp_path / "full", resume=True)
     assert outcome(tmp_path / "full") == clean
+
+
+def test_a_disk_that_fills_at_a_first_file_leaves_a_message_and_no_part_of_the_file_once_the_run_goes_on(
+    tmp_path, monkeypatch
+):
+    experiment, replace = assemble(load_config(TINY)), os.replace
+
+    def failing(source, target):
+        if Path(target).name == "partition.json":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", failing)
+    with closing(RunDirectory.create(tmp_path, "full", "it", 0)) as directory:
+        with pytest.raises(RaylflError, match=r"partition.json could not be written .*free some space"):
+            write_records(experiment, directory)
+        directory.claim()
+    assert not list(tmp_path.rglob("*partition*"))
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 The published partitions of SFL (Li & Lyu 2023, github.com/liyipeng00/convergence, folder `partition`) are such files,
 for example `cifar10_M[500]_exdir[2 10.0].txt`, with unsorted indices. `load` reads these files. SFL's published code
-reads the files that `save` writes, if they are named like this example.
+reads files with the content `as_text`, if they are named like this example.
 """
 
 from __future__ import annotations
@@ -70,16 +70,21 @@ def load(path: str | os.PathLike[str]) -> list[Ints]:
     return [_indices(content[str(i)], i, path) for i in range(len(content))]
 
 
+def as_text(clients: Sequence[Ints]) -> str:
+    """The content of a partition file with these sample indices, one line per client."""
+    lines = ",\n".join(f'"{i}": {np.asarray(indices).tolist()}' for i, indices in enumerate(clients))
+    return f"{{\n{lines}\n}}\n"
+
+
 def save(path: str | os.PathLike[str], clients: Sequence[Ints]) -> None:
-    """Writes the clients' sample indices, one line per client, and creates missing folders.
+    """Writes a partition file with the clients' sample indices, and creates missing folders.
 
     The write is atomic: the file is complete or unchanged, even if the process is killed.
     """
     path = Path(path)
-    lines = ",\n".join(f'"{i}": {np.asarray(indices).tolist()}' for i, indices in enumerate(clients))
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+    draft.write_text(as_text(clients), encoding="utf-8")
     draft.replace(path)
 
 
