@@ -83,6 +83,7 @@ ENTRIES = {
     "data": "points = parts_of_another:Points\n",
     "loggers": "lines = parts_of_another:Lines\n",
     "links": "wrong = parts_of_another:Sprung\n",
+    "participation": "gone = parts_gone:Lost\n",
 }
 
 
@@ -144,6 +145,10 @@ def test_entry_points_of_every_kind_are_named_like_shipped_components(installed)
             "algorithm=broken",
             "algorithm.name=broken, but must be a plug-in that works (raylfl-parts 0.3: cannot import",
         ),
+        (
+            "participation=uniform participation.size=2 participation.availability.name=uniform",
+            "availability.name=uniform, but must be an availability process: bernoulli, full",
+        ),
         ("link=wrong", "raylfl-parts 0.3: parts_of_another.Sprung must be a dataclass derived from raylfl.heterogen"),
     ],
 )
@@ -163,7 +168,7 @@ def test_list_shows_plug_ins_with_their_packages_also_broken_and_hidden_ones(ins
     assert "cannot import parts_gone" in lines["broken"]
     assert "hidden by raylfl's own fedavg: say class_path=parts_of_another.Sprung" in lines["fedavg"]
     assert main(["list"]) == 0
-    assert capsys.readouterr().out.count("plug-in: raylfl-parts 0.3") == 8
+    assert capsys.readouterr().out.count("plug-in: raylfl-parts 0.3") == 9
 
 
 def test_a_broken_plug_in_does_not_affect_runs_without_it(installed):

@@ -23,7 +23,7 @@ from raylfl.core.keyed import keyed, keyed_uniform
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.world import RunContext
 from raylfl.options import Ge, Gt, Le, Options
-from raylfl.registry import NAMING, Registry
+from raylfl.registry import NAMING, Entry, Registry
 
 PARTICIPATION: Registry[Participation] = Registry(
     "participation", "raylfl.heterogeneity.participation", lambda: Participation
@@ -257,6 +257,13 @@ class Sampler(Participation):
         return Draw.once(rng.choice(ids, size=min(size, count), replace=False))
 
 
+def _is_availability(entry: Entry[Participation]) -> bool:
+    try:
+        return issubclass(entry.cls, Availability)
+    except BadValue:  # a plug-in that cannot be used
+        return False
+
+
 def _availability(options: dict[str, Any]) -> Availability:
     """The availability process that the sampler's option `availability` describes.
 
@@ -265,7 +272,7 @@ def _availability(options: dict[str, Any]) -> Availability:
     choice = PARTICIPATION.choose(options, "availability")
     cls, known = choice.cls, [option.name for option in fields(choice.cls) if option.name != "on_empty"]
     if not issubclass(cls, Availability):
-        names = ", ".join(entry.name for entry in PARTICIPATION if issubclass(entry.cls, Availability))
+        names = ", ".join(entry.name for entry in PARTICIPATION if _is_availability(entry))
         raise BadValue("availability.name", got=choice.name, need=f"an availability process: {names}")
     given = {key: value for key, value in options.items() if key not in NAMING}
     for key in given:
