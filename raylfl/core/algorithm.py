@@ -23,11 +23,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from raylfl.core.arrays import Bools, Floats
+from raylfl.core.arrays import Bools, Floats, Ints
 from raylfl.core.costs import floats_in
 from raylfl.core.draws import Law
+from raylfl.core.keyed import keyed_words
 from raylfl.core.population import Population, Round, SystemInfo
 from raylfl.core.reduce import column
 from raylfl.core.topology import Star, Topology
@@ -45,13 +47,17 @@ class Work:
 
     steps: the number of local steps K_i of each client. a_norm: |a_i|_1, the norm of the client's accumulation vector
     (`raylfl.core.local_rule.a_vector`). relative_weight: N w_i, the client's importance weight times the number of
-    clients of the run (exactly 1 for uniform weights). lr: the local learning rate eta.
+    clients of the run (exactly 1 for uniform weights). lr: the local learning rate eta. seed, round, clients: of the
+    run, r, and the ids [C], which determine `uniform`.
     """
 
     steps: Floats
     a_norm: Floats
     relative_weight: Floats
     lr: float
+    seed: int
+    round: int
+    clients: Ints
 
     def per_step(self, like: Tensor) -> Tensor:
         """The factors 1 / (K_i eta) as a column [C, 1]; 1 / eta if K_i = 0.
@@ -60,6 +66,16 @@ class Work:
         and device of the column.
         """
         return column(1.0 / (np.maximum(self.steps, 1.0) * self.lr), like)
+
+    def uniform(self, like: Tensor, lane: int = 0) -> Tensor:
+        """Random multiples of 2^-24 in [0, 1), in the shape, dtype and device of `like`, rows [C, ...].
+
+        A row is a function of (seed, round, client, lane): it depends neither on the other clients nor on workers, and
+        is the same after a resume. lane: the number (0, 1, ...) of an independent draw in the same round.
+        """
+        places = np.arange(like[0].numel())
+        words = keyed_words(self.seed, "algorithm", self.round, self.clients[:, None], lane, places)
+        return torch.from_numpy((words >> np.uint64(40)) * 2.0**-24).to(like).view(like.shape)
 
 
 RENAMED = {  # name of a method before version 0.1 -> its new name; old names are accepted for one release
@@ -129,7 +145,10 @@ class Algorithm(Options, ABC):
 
     @property
     def full_gradient(self) -> bool:
-        """Whether the method reads carry["full_gradient"], a client's full-batch gradient at its starting point."""
+        """Whether the method reads carry["full_gradient"] [C, d] or carry["full_loss"] [C, 1].
+
+        They are each client's gradient and loss over all its samples, at its starting point.
+        """
         return False
 
     @property

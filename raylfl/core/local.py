@@ -105,7 +105,8 @@ def run_local(
     x.copy_(start)
     if full_batches is not None:
         whole = [full_batches[i] for i in order]
-        _, carry["full_gradient"] = oracle.gradients(x, whole, lambda c: seeds(-1, int(order[c])))
+        loss, carry["full_gradient"] = oracle.gradients(x, whole, lambda c: seeds(-1, int(order[c])))
+        carry["full_loss"] = loss[:, None].to(x)
     started = start_of(algorithm, broadcast, client_state, work, count)
     carry |= {name: sorted_rows(rows.expand(count, *rows.shape[1:])) for name, rows in started.items()}
     optimizer = optimizer or SGD(rule.momentum)

@@ -65,15 +65,16 @@ def direction_of(algorithm: Algorithm, x: Tensor, g: Tensor, carry: State) -> tu
 def finish_of(algorithm: Algorithm, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
     """Returns algorithm.finish(x, carry, client_state, work), a pair (uploads, new client states), after a check.
 
-    Raises BadConfig unless each tensor of the pair has one row per client, and the new states have the names of
-    `client_state`; methods on graphs, whose states change after the exchange, may return none.
+    Raises BadConfig unless each tensor of the pair has one row per client, and the new states have the names and
+    shapes of `client_state`; methods on graphs, whose states change after the exchange, may return none.
     """
     returned = algorithm.finish(x, carry, client_state, work)
     if not _is_pair(returned) or not all(_has_rows(state, len(x)) for state in returned):
         raise _bad(algorithm, "finish", returned, f"(uploads, client states), tensors with {len(x)} rows by name")
-    if returned[1].keys() != client_state.keys() and (returned[1] or not algorithm.topology.peers):
-        need = f"the states that init_clients creates: {', '.join(client_state) or 'none'}"
-        raise _bad(algorithm, "finish", f"the client states {', '.join(returned[1]) or '{}'}", need)
+    new, old = ({name: rows.shape for name, rows in state.items()} for state in (returned[1], client_state))
+    if new != old and (new or not algorithm.topology.peers):
+        need = f"the states that init_clients creates, {_text(client_state)}"
+        raise _bad(algorithm, "finish", f"the client states {_text(returned[1])}", need)
     return returned
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.config.groups.runtime import RuntimeConfig
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State
 from raylfl.core.costs import Costs, RoundCosts
 from raylfl.core.deferred import Deferred
 from raylfl.core.local import run_local
@@ -31,6 +31,7 @@ from raylfl.runtime.round.interfaces import Metrics
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.round.state import FederationState, RoundResult
 from raylfl.runtime.workers.backend import InProcess
+from raylfl.runtime.workers.local_work import work_of
 from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
 
 Gradient = Callable[[int, Tensor, int, int], Tensor]
@@ -75,12 +76,6 @@ class FunctionBackend(InProcess):
         fresh = self.algorithm.init_clients(self.x0, 1)
         names = fresh or client_states[0] or {}
         rows = {name: torch.cat([(state or fresh)[name] for state in client_states]) for name in names}
-        work = Work(
-            np.asarray(task.steps, dtype=np.float64),
-            np.asarray(task.a_norm, dtype=np.float64),
-            self.population.weights[list(task.clients)] / (1.0 / self.population.count),
-            task.lr,
-        )
         result = run_local(
             self.algorithm,
             self.oracle,
@@ -88,7 +83,7 @@ class FunctionBackend(InProcess):
             lambda t, row: 0,
             broadcast,
             rows,
-            work,
+            work_of(task, self.population, seed=0),
             self.rule,
             [Batch((i, task.round, -1), 1) for i in task.clients] if self.algorithm.full_gradient else None,
         )

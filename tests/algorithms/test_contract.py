@@ -181,9 +181,8 @@ class Doubles(FedAvg):
         return {"x": server["x"].double() - up["update"].mean(0)}, {}
 
 
-class SendsTooMuch(FedAvg):
-    def finish(self, x, carry, own, work):
-        return {"update": carry["x_start"] - x, "norm": x[:, :1]}, {}
+class KnowsNoUpload(FedAvg):
+    server_known: ClassVar[tuple[str, ...]] = ("norm",)
 
 
 class CallsAModelAnUpdate(Focus):
@@ -240,7 +239,7 @@ BROKEN = {
     WritesTheLost: "a_lost_upload_leaves_no_trace",
     CountsItsCalls: "its_sums_have_the_bits_of_its_rows",
     Doubles: "keeps_the_dtype",
-    SendsTooMuch: "sends_whole_vectors",
+    KnowsNoUpload: "keeps_its_shapes",
     CallsAModelAnUpdate: "its_traits_are_true",
     CallsAGradientAnUpdate: "its_traits_are_true",
     HidesItsMemory: "its_traits_are_true",
@@ -271,7 +270,33 @@ class ChangesStatesAfterTheRound(FedAvg):
         return {"rounds": client_state["rounds"] + 1}
 
 
-@pytest.mark.parametrize("cls", [ChangesStatesAfterTheRound])
+class Quantises(FedAvg):
+    """One random bit for each number of a part of the model, beside the client's loss.
+
+    State    server x [d]; clients none.
+    Sent     2 floats down, 3 up.
+    Assumes  nothing.
+    """
+
+    uploads_update: ClassVar[bool] = False
+    full_gradient: ClassVar[bool] = True
+
+    def broadcast(self, server):
+        return {"x": server["x"][:2]}
+
+    def start_point(self, broadcast, client_state):
+        return torch.nn.functional.pad(broadcast["x"], (0, D - 2))
+
+    def finish(self, x, carry, client_state, work):
+        part = (carry["x_start"] - x)[:, :2]
+        return {"bits": (work.uniform(part) < part.sigmoid()).to(x), "loss": carry["full_loss"]}, {}
+
+    def server_step(self, server, uploads, r):
+        assert tuple(uploads["loss"].shape) == (len(r.cohort), 1)
+        return {"x": torch.cat([server["x"][:2] - uploads["bits"].mean(0), server["x"][2:]])}, {}
+
+
+@pytest.mark.parametrize("cls", [ChangesStatesAfterTheRound, Quantises])
 def test_the_contract_accepts(cls: type[Algorithm]):
     check_contract(cls())
 

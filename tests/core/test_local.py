@@ -27,7 +27,7 @@ def problem(seed: int):
 
 def solve(gradient, steps, rule, lr, x0, **options):
     clients = range(len(steps))
-    work = Work(np.array(steps, float), a_norm(steps, rule, lr), np.ones(len(steps)), lr)
+    work = Work(np.array(steps, float), a_norm(steps, rule, lr), np.ones(len(steps)), lr, 0, 0, np.arange(len(steps)))
     return run_local(
         FedAvg(),
         FunctionOracle(gradient, D),
@@ -150,7 +150,7 @@ def test_uploads_are_copied_only_out_of_memory_that_the_oracle_holds(holds):
             return {"x": x}, {}
 
     oracle, x0 = Workspaces(holds), torch.zeros(D, dtype=torch.float64)
-    work = Work(np.ones(2), np.ones(2), np.ones(2), 0.1)
+    work = Work(np.ones(2), np.ones(2), np.ones(2), 0.1, 0, 0, np.arange(2))
     uploads = run_local(
         *(SendsX(), oracle, lambda t, rows: [Batch((k, 0, t), 1) for k in rows], lambda t, row: 0),
         *({"x": x0}, {}, work, LocalRule()),
@@ -168,6 +168,33 @@ class Counting(FunctionOracle):
         return torch.tensor([np.inf if (c, t) == (3, 2) else 10.0 * c + t for c, _, t in at]), g
 
 
+def test_losses_at_the_starting_points_and_random_numbers_belong_to_their_clients():
+    """At unequal steps, in which the solver reorders the clients; client i has the full-batch loss 10 i - 1."""
+
+    class SendsThem(FedAvg):
+        full_gradient = True
+
+        def finish(self, x, carry, client_state, work):
+            return {"loss": carry["full_loss"], "drawn": work.uniform(x), "other": work.uniform(x, lane=1)}, {}
+
+    def uploads(clients, steps):
+        at = np.array(clients)
+        return run_local(
+            *(SendsThem(), Counting(problem(0), D), lambda t, rows: [Batch((clients[k], 0, t), 1) for k in rows]),
+            *(lambda t, row: 0, {"x": torch.zeros(D, dtype=torch.float64)}, {}),
+            *(Work(np.array(steps, float), np.ones(len(at)), np.ones(len(at)), 0.1, 7, 2, at), LocalRule()),
+            full_batches=[Batch((i, 0, -1), 1) for i in clients],
+        ).uploads
+
+    together, alone = uploads([4, 2, 5], [1, 3, 2]), uploads([2], [3])
+    assert together["loss"].tolist() == [[39.0], [19.0], [49.0]]
+    assert torch.equal(together["drawn"][1:2], alone["drawn"])
+    drawn = torch.cat([together["drawn"], together["other"]])
+    assert (drawn >= 0).all()
+    assert (drawn < 1).all()
+    assert len(drawn.unique()) == drawn.numel()
+
+
 @pytest.mark.parametrize("steps", [[2, 2, 2, 3], [1, 4, 0, 3], [0, 1, 2, 3], [3, 2, 1, 3]])
 def test_losses_and_sample_counts_are_each_clients_own_at_unequal_steps(steps):
     """Batches of i + 1 samples and a first look at 100 of them: sums in closed form, rows as the clients were given."""
@@ -179,7 +206,7 @@ def test_losses_and_sample_counts_are_each_clients_own_at_unequal_steps(steps):
         lambda t, row: 0,
         {"x": torch.zeros(D, dtype=torch.float64)},
         {},
-        Work(np.array(steps, float), np.array(steps, float), np.ones(4), 0.1),
+        Work(np.array(steps, float), np.array(steps, float), np.ones(4), 0.1, 0, 0, np.arange(4)),
         LocalRule(),
         [Batch((k, 0, -1), 100 + k) for k in clients],
     )

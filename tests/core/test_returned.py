@@ -89,14 +89,9 @@ def test_a_direction_that_is_not_a_row_per_client_is_refused(value, says):
         ({"update": X}, "finish returned {update: [3, 5] float32}, but must return (uploads, client states)"),
         (({"update": X[0]}, {}), "finish returned ({update: [5] float32}, {}), but must return"),
         (({"update": X}, {"h": X.sum()}), "{h: [] float32}), but must return (uploads, client states), tensors with 3"),
-        (
-            ({}, {"c": X, "h": X}),
-            "finish returned the client states c, h, but must return the states that",
-        ),
-        (
-            ({"update": X}, {}),
-            "finish returned the client states {}, but must return the states that init_",
-        ),
+        (({}, {"c": X, "h": X}), "finish returned the client states {c: [3, 5] float32, h: [3, 5] float32}, but must"),
+        (({}, {"h": X[:, :1]}), "finish returned the client states {h: [3, 1] float32}, but must return the states"),
+        (({}, {}), "the client states {}, but must return the states that init_clients creates, {h: [3, 5] float32}"),
     ],
 )
 def test_uploads_and_states_that_are_not_a_row_per_client_are_refused(value, says):

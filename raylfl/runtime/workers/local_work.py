@@ -11,6 +11,7 @@ from raylfl.core.algorithm import Work
 from raylfl.core.batches import BatchOrders, CohortBatches
 from raylfl.core.keyed import keyed
 from raylfl.core.oracle import Batch, Oracle
+from raylfl.core.population import Population
 from raylfl.core.samples import BatchSource
 from raylfl.parts import WorkerSetup
 from raylfl.runtime.workers.full_gradients import FullGradients, WeightedOracle
@@ -31,17 +32,26 @@ class TaskWork:
     full: list[Batch] | None = None
 
 
+def work_of(task: Task, population: Population, seed: int) -> Work:
+    """The work of the task's clients, as the methods of an algorithm receive it. seed: the seed of the run."""
+    clients = np.asarray(task.clients)
+    return Work(
+        np.asarray(task.steps, dtype=np.float64),
+        np.asarray(task.a_norm, dtype=np.float64),
+        population.weights[clients] / (1.0 / population.count),
+        task.lr,
+        seed,
+        task.round,
+        clients,
+    )
+
+
 def cohort_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSource) -> TaskWork:
     """The work of several clients, each with mini-batches of its own shard of the training data `train`."""
     shards = [setup.shards[c] for c in task.clients]
     orders = BatchOrders.of(setup.seed, task.round, task.clients, shards, task.batch_sizes, setup.sampling)
     batches = CohortBatches(train, orders, task.steps)
-    work = Work(
-        np.asarray(task.steps, dtype=np.float64),
-        np.asarray(task.a_norm, dtype=np.float64),
-        setup.population.weights[np.asarray(task.clients)] / (1.0 / setup.population.count),
-        task.lr,
-    )
+    work = work_of(task, setup.population, setup.seed)
     return TaskWork(oracle, batches, work, batches.full() if setup.algorithm.full_gradient else None)
 
 
@@ -54,7 +64,7 @@ def merged_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSour
     """
     seed, weights, shards = setup.seed, setup.population.weights, setup.shards
     batch_size, whole = task.batch_sizes[0], len(shards.indices)
-    work = Work(np.array([float(task.steps[0])]), np.array([task.a_norm[0]]), np.ones(1), task.lr)
+    work = work_of(task, Population.of(setup.population.sizes.sum(keepdims=True)), seed)
     if batch_size >= whole:
         return TaskWork(WeightedOracle(full, weights), lambda t, rows: [Batch(None, whole)], work)
     if np.allclose(weights * whole, shards.sizes):
