@@ -61,7 +61,7 @@ class WorkingSet:
         return WorkingSet(self.rows[keep], self.gram[np.ix_(keep, keep)])
 
     def joined(self, matrix: Tensor, new: Ints) -> WorkingSet:
-        """This set with the rows `new` of the matrix, which are added or, if they are in it already, recomputed."""
+        """This set and the rows `new` of the matrix. The products of rows that it already has are recomputed."""
         rows = np.union1d(self.rows, new)
         old, fresh = np.searchsorted(rows, self.rows), np.searchsorted(rows, new)
         gram = np.zeros((len(rows), len(rows)))

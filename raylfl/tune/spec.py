@@ -248,7 +248,7 @@ def check_settings(sweep: Sweep, points: Sequence[Values]) -> Config:
     """Checks settings for unknown keys and bad values, and returns the config of the first one.
 
     points: the settings; of more than CHECKED settings, at most that many are checked, evenly spaced. Raises BadConfig
-    that lists every mistake, with one setting that has it unless all have it.
+    with a list of all mistakes. A mistake that only some of the settings have is shown with one of them.
     """
     chosen = points[:: max(1, -(-len(points) // CHECKED))]
     problems: dict[str, list[Values]] = {}

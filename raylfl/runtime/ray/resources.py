@@ -20,9 +20,10 @@ Resources = dict[str, float]  # of a node or a bundle: CPU, GPU, memory, custom 
 
 
 def count_workers(runtime: RuntimeConfig, clients: int, nodes: Sequence[Resources]) -> int:
-    """The number of worker actors of a run: `runtime.workers`, or if it is null as many as fit, at most one per client.
+    """The number of worker actors of a run.
 
-    nodes: the resources of each node. Raises BadConfig if they do not suffice.
+    It is `runtime.workers`, or, if that is null, as many as fit, but at most one per client. nodes: the resources of
+    each node. Raises BadConfig if they do not suffice.
     """
     fit, wanted, share = workers_that_fit(runtime, nodes), runtime.workers or 1, runtime.gpus_per_worker
     if fit < wanted:
@@ -71,7 +72,7 @@ def assignment_of(setup: WorkerSetup, workers: int) -> Assignment | None:
 
 
 def workers_that_fit(runtime: RuntimeConfig, nodes: Sequence[Resources]) -> int:
-    """The number of workers, each on one node, for which these nodes suffice if the cluster has no other use."""
+    """The number of workers that fit on these nodes if nothing else runs there; no worker is divided among nodes."""
     return sum(_workers_on(node, runtime) for node in nodes)
 
 
