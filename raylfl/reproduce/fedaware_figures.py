@@ -14,7 +14,7 @@ from raylfl.report.tables import Column, Table
 from raylfl.report.wording import number, stat_text
 from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
 from raylfl.reproduce.choice import plain
-from raylfl.reproduce.fedaware import LOOKS, METHODS, SEARCH_SEED, SEEDS, scenario, steady, tuned
+from raylfl.reproduce.fedaware import FORMS, LOOKS, METHODS, SEARCH_SEED, SEEDS, against, scenario, steady, tuned
 from raylfl.reproduce.run_cache import RunCache
 from raylfl.reproduce.setting import Setting
 from raylfl.reproduce.texts import ACCURACY, accuracy_text
@@ -74,15 +74,15 @@ class Lines(Curves):
         return dict(zip(self.looks, cache.groups(self.settings(cache), cache.pick((0,), SEEDS)), strict=True))
 
 
-def diverse(lines: Mapping[str, Group], rivals: Sequence[str], last: int) -> Claim:
-    """The claim of Sec. 5 that FedAWARE has a higher final gradient diversity than the methods `rivals`.
+def diverse(lines: Mapping[str, Group], form: str, last: int) -> Claim:
+    """The claim of Sec. 5 that FedAWARE has a higher final gradient diversity than the other methods.
 
-    lines: method -> runs; last: the number of last rounds that are averaged.
+    lines: method -> runs; form: one of `FORMS`; last: the number of last rounds that are averaged.
     """
-    values = {name: last_k(lines[name], DIVERSITY, last).mean for name in ("FedAWARE", *rivals)}
+    values = {name: last_k(lines[name], DIVERSITY, last).mean for name in against(form, lines)}
     order = sorted(values, key=lambda name: -values[name])
     told = ", ".join(f"{name} {number(values[name], 3)}" for name in order)
-    return Claim("FedAWARE ends with the highest gradient diversity", order[0] == "FedAWARE", told)
+    return Claim(f"{form} ends with the highest gradient diversity", order[0] == form, told)
 
 
 @EXPERIMENTS.register("fedaware/fig3", paper="FedAWARE [4] figs. 2-3")
@@ -155,8 +155,8 @@ class Methods(Curves):
 
     def comparisons(self, lines: Mapping[str, Group], last: int) -> list[Claim]:
         """The claims that compare all methods, by means over this number of last rounds."""
-        claims = [diverse(lines, [name for name in lines if name != "FedAWARE"], last)]
-        return claims + ([steady(lines, last)] if ACCURACY in self.metrics else [])
+        claims = [diverse(lines, form, last) for form in FORMS]
+        return claims + [steady(lines, form, last) for form in FORMS if ACCURACY in self.metrics]
 
 
 @EXPERIMENTS.register("fedaware/fig5", paper="FedAWARE [4] fig. 5")
@@ -190,10 +190,12 @@ class Digits(Methods):
 
     def comparisons(self, lines: Mapping[str, Group], last: int) -> list[Claim]:
         """The claims of `Methods`, and that FedAWARE's training loss is comparable with FedYogi's."""
-        own, other = (last_k(lines[name], "train/loss", last).mean for name in ("FedAWARE", "FedYogi"))
-        told = f"FedAWARE {number(own, 3)}, FedYogi {number(other, 3)}"
-        close = Claim("FedAWARE's training loss is at most 1.5 times FedYogi's", own <= 1.5 * other, told)
-        return [*super().comparisons(lines, last), close]
+        claims = super().comparisons(lines, last)
+        for form in FORMS:
+            own, other = (last_k(lines[name], "train/loss", last).mean for name in (form, "FedYogi"))
+            told = f"{form} {number(own, 3)}, FedYogi {number(other, 3)}"
+            claims.append(Claim(f"{form}: its training loss is at most 1.5 times FedYogi's", own <= 1.5 * other, told))
+        return claims
 
 
 @EXPERIMENTS.register("fedaware/fig8", paper="FedAWARE [4] fig. 8")
