@@ -47,17 +47,17 @@ class Work:
 
     steps: the number of local steps K_i of each client. a_norm: |a_i|_1, the norm of the client's accumulation vector
     (`raylfl.core.local_rule.a_vector`). relative_weight: N w_i, the client's importance weight times the number of
-    clients of the run (exactly 1 for uniform weights). lr: the local learning rate eta. seed, round, clients: of the
-    run, r, and the ids [C], which determine `uniform`.
+    clients of the run (exactly 1 for uniform weights). lr: the local learning rate eta. seed, round, clients: the run's
+    seed, the round r and the clients' numbers [C] (None: 0 to C - 1), which determine `uniform`.
     """
 
     steps: Floats
     a_norm: Floats
     relative_weight: Floats
     lr: float
-    seed: int
-    round: int
-    clients: Ints
+    seed: int = 0
+    round: int = 0
+    clients: Ints | None = None
 
     def per_step(self, like: Tensor) -> Tensor:
         """The factors 1 / (K_i eta) as a column [C, 1]; 1 / eta if K_i = 0.
@@ -73,8 +73,8 @@ class Work:
         A row is a function of (seed, round, client, lane): it depends neither on the other clients nor on workers, and
         is the same after a resume. lane: the number (0, 1, ...) of an independent draw in the same round.
         """
-        places = np.arange(like[0].numel())
-        words = keyed_words(self.seed, "algorithm", self.round, self.clients[:, None], lane, places)
+        clients = np.arange(len(self.steps)) if self.clients is None else self.clients
+        words = keyed_words(self.seed, "algorithm", self.round, clients[:, None], lane, np.arange(like[0].numel()))
         return torch.from_numpy((words >> np.uint64(40)) * 2.0**-24).to(like).view(like.shape)
 
 

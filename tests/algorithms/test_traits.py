@@ -81,7 +81,7 @@ def test_sums_of_uploads_suffice_for_these_methods():
 def test_gradients_are_scaled_by_relative_weights_also_where_some_are_one(name):
     """N w_i = 1, 1/2, 3/2."""
     method, x = ALGORITHMS.get(name).cls(), torch.zeros(2)
-    work = Work(np.ones(3), np.ones(3), np.array([1.0, 0.5, 1.5]), 0.1, 0, 0, np.arange(3))
+    work = Work(np.ones(3), np.ones(3), np.array([1.0, 0.5, 1.5]), 0.1)
     population = Population(np.ones(3, dtype=np.int64), np.array([2, 1, 3]) / 6)
     server = method.init_server(x, population)
     rows = method.init_nodes(x, 3) if name != "focus" else method.init_clients(x, 3)
@@ -95,7 +95,7 @@ def test_gradients_are_scaled_by_relative_weights_also_where_some_are_one(name):
 def test_a_client_without_a_step_keeps_its_variate_alone_or_among_others(name, steps):
     method, count = ALGORITHMS.get(name).cls(), len(steps)
     population = Population.of(np.ones(count))
-    work = Work(np.array(steps, dtype=float), np.array(steps, dtype=float), np.ones(count), 0.1, 0, 0, np.arange(count))
+    work = Work(np.array(steps, dtype=float), np.array(steps, dtype=float), np.ones(count), 0.1)
     own = {"h" if name == "scaffnew" else "variate": torch.randn(count, 2)}
     ((key, before),) = own.items()
     moved = (

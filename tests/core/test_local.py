@@ -27,7 +27,7 @@ def problem(seed: int):
 
 def solve(gradient, steps, rule, lr, x0, **options):
     clients = range(len(steps))
-    work = Work(np.array(steps, float), a_norm(steps, rule, lr), np.ones(len(steps)), lr, 0, 0, np.arange(len(steps)))
+    work = Work(np.array(steps, float), a_norm(steps, rule, lr), np.ones(len(steps)), lr)
     return run_local(
         FedAvg(),
         FunctionOracle(gradient, D),
@@ -150,7 +150,7 @@ def test_uploads_are_copied_only_out_of_memory_that_the_oracle_holds(holds):
             return {"x": x}, {}
 
     oracle, x0 = Workspaces(holds), torch.zeros(D, dtype=torch.float64)
-    work = Work(np.ones(2), np.ones(2), np.ones(2), 0.1, 0, 0, np.arange(2))
+    work = Work(np.ones(2), np.ones(2), np.ones(2), 0.1)
     uploads = run_local(
         *(SendsX(), oracle, lambda t, rows: [Batch((k, 0, t), 1) for k in rows], lambda t, row: 0),
         *({"x": x0}, {}, work, LocalRule()),
@@ -206,7 +206,7 @@ def test_losses_and_sample_counts_are_each_clients_own_at_unequal_steps(steps):
         lambda t, row: 0,
         {"x": torch.zeros(D, dtype=torch.float64)},
         {},
-        Work(np.array(steps, float), np.array(steps, float), np.ones(4), 0.1, 0, 0, np.arange(4)),
+        Work(np.array(steps, float), np.array(steps, float), np.ones(4), 0.1),
         LocalRule(),
         [Batch((k, 0, -1), 100 + k) for k in clients],
     )

@@ -45,7 +45,7 @@ def test_two_rounds_that_keep_their_moments_are_one_run_of_torchs_optimizer(name
             lambda t, row: 0,
             {"x": start},
             {},
-            Work(steps, steps, np.ones(len(steps)), lr, 0, 0, np.arange(len(steps))),
+            Work(steps, steps, np.ones(len(steps)), lr),
             LocalRule(lr),
             optimizer=ours,
             moments=moments,
