@@ -65,16 +65,17 @@ def test_parameters_that_were_handed_out_do_not_change_with_the_run():
 
 
 @pytest.mark.parametrize(("samples", "clients"), [(6, 3), (5, 3), (6, 2), (0, 0)])
-def test_files_of_more_samples_or_clients_than_the_limits_are_left_out(tmp_path, monkeypatch, samples, clients):
+def test_files_of_more_samples_or_clients_than_the_limits_are_left_out(monkeypatch, samples, clients):
     monkeypatch.setattr(session, "MOST_SAMPLES", samples)
     monkeypatch.setattr(session, "MOST_CLIENTS", clients)
     split = Split([np.array([0, 3]), np.array([1, 2, 5]), np.array([4])])
-    run = SimpleNamespace(path=tmp_path, written={})
+    run = SimpleNamespace(written={})
     run.write, run.write_config = run.written.__setitem__, lambda resolved: run.written.update(config=resolved)
     experiment = SimpleNamespace(
         config=SimpleNamespace(resolved={"rounds": 1}), split=split, labels=np.array([7, 7, 9, 7, 9, 9]), clients=3
     )
     write_records(experiment, run)
-    assert (tmp_path / "partition.json").exists() == (samples >= 6)
+    indices = {"partition.json": '{\n"0": [0, 3],\n"1": [1, 2, 5],\n"2": [4]\n}\n'}
     counts = {"partition_counts.json": '{"classes": [7, 9], "counts": [[2, 0], [1, 2], [0, 1]]}'}
-    assert run.written == {"config": {"rounds": 1}, **(counts if clients >= 3 else {})}
+    kept = (indices if samples >= 6 else {}) | (counts if clients >= 3 else {})
+    assert run.written == {"config": {"rounds": 1}} | kept
