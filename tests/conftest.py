@@ -71,6 +71,7 @@ LONG = (  # files whose tests are quick but many: `make test-fast` leaves them o
     "api/test_objects.py",
     "config/test_fuzz.py",
     "core/test_recorded.py",
+    "core/test_recorded_programs.py",
     "core/test_recorded_refusals.py",
     "heterogeneity/test_participation.py",
     "heterogeneity/test_participation_weighted.py",
