@@ -77,10 +77,15 @@ class ClientFailed(RaylflError):
     """The error for failed local work of a client; its message contains client, round and the original error."""
 
 
+def is_own(filename: str) -> bool:
+    """Whether a file of this name, as in a traceback, is the user's code, and not of Python, a library or raylfl."""
+    return not filename.startswith(("<", *LIBRARIES))
+
+
 def own_code(error: BaseException) -> str:
     """The innermost line of the user's code in the error's traceback: `mine.py:75, in server_step`; "" without one."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(("<", *LIBRARIES)):
+        if is_own(frame.filename):
             return f"{Path(frame.filename).name}:{frame.lineno}, in {frame.name}"
     return ""
 

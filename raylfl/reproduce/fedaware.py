@@ -68,7 +68,7 @@ def scenario(
 
 
 def against(form: str, names: Iterable[str]) -> list[str]:
-    """This form of FedAWARE, and those of the methods `names` that are no form of FedAWARE."""
+    """This form of FedAWARE, followed by all methods in `names` except FedAWARE's forms."""
     return [form, *(name for name in names if name not in FORMS)]
 
 

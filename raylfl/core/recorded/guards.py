@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
+from raylfl.errors import is_own
+
 LOOKS = {  # methods that give values or memory to Python without an operator
     *("numpy", "tolist", "__array__", "__dlpack__", "data_ptr", "storage", "untyped_storage", "typed_storage"),
     *("__cuda_array_interface__", "set_", "resize_", "share_memory_", "pin_memory"),
@@ -22,10 +24,6 @@ LOOKS = {  # methods that give values or memory to Python without an operator
 ASSIGNED = ("data", "grad")  # attributes of a tensor that can be replaced without autograd's knowledge
 ASKING: tuple[Any, ...] = (torch.overrides, torch.autograd)  # where torch looks up `has_torch_function`
 RECORD = ("raylfl.core.recorded.tape", "record")  # module and name of the function that carries out the step
-LIBRARIES = {  # packages whose lines do not tell where in a user's step something happens
-    *("torch", "torchvision", "torchmetrics", "lightning", "pytorch_lightning", "lightning_fabric", "raylfl"),
-    *("contextlib", "functools"),
-}
 
 
 class Refused(Exception):
@@ -125,13 +123,13 @@ VALUE_SHAPED = {"_pack_padded_sequence", "_pad_packed_sequence", "_ctc_loss", "r
 
 
 def line_of_step() -> str:
-    """The innermost line of the running step outside of `LIBRARIES`, as the text `, in line 42 of model.py`.
+    """The innermost line of the user's code in the running step, as the text `, in line 42 of model.py`.
 
     "" if there is none, as in gradients of torch's operators.
     """
     frame: FrameType | None = sys._getframe()
-    while frame is not None and (module := frame.f_globals.get("__name__", ""), frame.f_code.co_name) != RECORD:
-        if module.partition(".")[0] not in LIBRARIES:
+    while frame is not None and (frame.f_globals.get("__name__"), frame.f_code.co_name) != RECORD:
+        if is_own(frame.f_code.co_filename):
             return f", in line {frame.f_lineno} of {PurePath(frame.f_code.co_filename).name}"
         frame = frame.f_back
     return ""
