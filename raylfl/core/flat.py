@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -91,6 +91,21 @@ class FlatModule:
         found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
         return [g.to_dense() if g is not None and g.is_sparse else g for g in found]
 
+    def take_back_buffers(self) -> None:
+        """Copies the tensors that a step has assigned to buffers into the module's original ones, and assigns these.
+
+        A tensor of another shape, dtype or device, or with a gradient, stays assigned. To be called after the backward
+        pass, which may need the original entries.
+        """
+        assigned = [
+            (owner, key, first, new)
+            for (name, owner), first in zip(self._owners.items(), self.buffers, strict=True)
+            if (new := owner[key := name.rpartition(".")[2]]) is not first and new is not None and _may_hold(first, new)
+        ]
+        copy_together([(first, new) for *_, first, new in assigned])
+        for owner, key, first, _ in assigned:
+            owner[key] = first
+
     def read_buffers(self) -> Tensor:
         """All buffers as one vector [b] in the parameters' dtype (integer counters become floats)."""
         if not self.buffers:
@@ -123,6 +138,19 @@ class FlatModule:
             piece = vector[at : at + buffer.numel()].reshape(buffer.shape)
             buffer.copy_(piece if buffer.is_floating_point() else piece.round())
             at += buffer.numel()
+
+
+def copy_together(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Copies the second tensor of each pair into the first, also if it shares memory with the first one of another."""
+    values = [new.detach().clone() for _, new in pairs]
+    for (held, _), value in zip(pairs, values, strict=True):
+        held.copy_(value)
+
+
+def _may_hold(first: Tensor, new: Tensor) -> bool:
+    """Whether a copy into the buffer `first` keeps all of the tensor `new`."""
+    same = (first.shape, first.dtype, first.device) == (new.shape, new.dtype, new.device)
+    return same and not new.requires_grad
 
 
 def owners_of_buffers(module: nn.Module) -> Iterator[tuple[str, dict[str, Tensor | None]]]:

@@ -116,7 +116,7 @@ class LoopOracle(Oracle):
         self.innermost = innermost
         self._compiled: Callable[..., Any] | None = None
         self.insists = step == "recorded"
-        self.steps = RecordedSteps(flat.module, flat.parameters, self.loss, flat.gradients, log)
+        self.steps = RecordedSteps(flat.module, flat.parameters, self.loss, self.gradient, log)
         if step == "autograd":
             self.steps.refusal = "runtime.step=autograd"
 
@@ -209,6 +209,12 @@ class LoopOracle(Oracle):
         """The scalar loss of `training_step` for the content of a batch, with its autograd graph."""
         with self.autocast():
             return loss_of((self._compiled or self.module.training_step)(content, 0), self.module)
+
+    def gradient(self, loss: Tensor) -> list[Tensor | None]:
+        """The gradient of each parameter; the module's buffers are its original tensors afterwards."""
+        found = self.flat.gradients(loss)
+        self.flat.take_back_buffers()
+        return found
 
 
 def loss_of(output: Any, module: nn.Module) -> Tensor:

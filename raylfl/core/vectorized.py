@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from raylfl.core.cohort_buffers import CohortBuffers, Rows
-from raylfl.core.flat import FlatModule
+from raylfl.core.flat import FlatModule, copy_together
 from raylfl.core.innermost.step import Innermost
 from raylfl.core.innermost.steps import InnermostSteps, takes
 from raylfl.core.innermost.translation import IGNORED
@@ -139,6 +139,7 @@ class VectorizedOracle(Oracle):
         plain = by_hand and autocast is nullcontext and flat.params.device.type == "cpu"
         self.innermost = InnermostSteps(flat.module, cohort=True) if plain else None
         self._weights: list[Tensor] = []
+        self._after: list[tuple[Tensor, Tensor]] = []  # (a buffer, the tensor that the last step assigned to it)
         self.rows = StepLog()  # calls of `self.log` with one value a client
         self.steps = RecordedSteps(
             *(flat.module, flat.parameters, self.losses, self._gradients, self.rows),
@@ -227,7 +228,7 @@ class VectorizedOracle(Oracle):
         return losses, g
 
     def losses(self, given: _Given) -> Tensor:
-        """The losses [C] of C clients with their autograd graph; changes the buffers in place.
+        """The losses [C] of C clients with their autograd graph; `_gradients` then changes the buffers in place.
 
         given: (parameters [C, d], buffers [C, *shape], batches [C, B, ...]).
         """
@@ -238,8 +239,7 @@ class VectorizedOracle(Oracle):
         for held, new in zip(buffers, after, strict=True):
             if new.shape != held.shape:
                 raise RuntimeError(f"a step made a buffer of shape {[*held.shape[1:]]} one of {[*new.shape[1:]]}")
-            if new is not held:
-                held.copy_(new)
+        self._after = [(held, new) for held, new in zip(buffers, after, strict=True) if new is not held]
         self.log.values = logged
         for name, values in logged.items():
             self.rows.note(name, values, self.log.options.get(name, {}))
@@ -252,7 +252,9 @@ class VectorizedOracle(Oracle):
         self.log.values[name] = values
 
     def _gradients(self, losses: Tensor) -> Sequence[Tensor | None]:
-        return torch.autograd.grad(losses.sum(), self._weights, allow_unused=True)
+        found = torch.autograd.grad(losses.sum(), self._weights, allow_unused=True)
+        copy_together(self._after)  # after the backward pass, which may need the former entries
+        return found
 
     def _dense(self, content: Sequence[Tensor], sizes: Sequence[int] = ()) -> Innermost | None:
         """The module's step translated to batched matrix products; None if it has no such translation.

@@ -11,7 +11,7 @@ import torch
 import raylfl
 from raylfl.core.batchnorm import allow_single_samples
 from raylfl.core.flat import FlatModule, in_channels_last
-from raylfl.core.oracle import loss_of, seed_everything
+from raylfl.core.oracle import LoopOracle, loss_of, seed_everything
 from raylfl.core.recorded.program import Program
 from raylfl.core.recorded.steps import RecordedSteps
 from raylfl.core.step_log import StepLog
@@ -39,6 +39,7 @@ KINDS = [
     users.OneHot,
     users.Popped,
     users.FrozenEncoder,
+    users.Centred,
 ]
 
 
@@ -71,14 +72,7 @@ SHIPPED = [
 
 def steps_of(module, dtype=torch.float32, channels_last=False):
     flat = FlatModule(module, dtype, CPU, channels_last)
-
-    def loss(content):
-        return loss_of(module.training_step(content, 0), module)
-
-    def gradient(loss):
-        return torch.autograd.grad(loss, flat.parameters, allow_unused=True)
-
-    return flat, RecordedSteps(module, flat.parameters, loss, gradient)
+    return flat, LoopOracle(flat).steps
 
 
 def moved(content, dtype, channels_last):

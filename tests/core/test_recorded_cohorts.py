@@ -40,6 +40,18 @@ class Normed(users.Net):
         return self.out(self.norm(self.inner(x - self.mean)).relu())
 
 
+class Swapped(Normed):
+    """Besides, a buffer that is assigned the other one's tensor."""
+
+    def build(self):
+        super().build()
+        self.register_buffer("before", torch.zeros(12))
+
+    def forward(self, x):
+        self.before = self.mean
+        return super().forward(x - self.before)
+
+
 class Dropped(Normed):
     def build(self):
         super().build()
@@ -103,9 +115,10 @@ def test_clients_of_unequal_batches_begin_with_the_buffers_of_the_module():
     assert torch.equal(given.read_buffers(), written.read_buffers())
 
 
-def test_each_client_has_the_buffers_that_it_would_have_alone():
+@pytest.mark.parametrize("kind", [Normed, Swapped])
+def test_each_client_has_the_buffers_that_it_would_have_alone(kind):
     """Unequal batches and steps: rows are grouped by size, and later steps have a prefix of the clients."""
-    module, flat, (together,), x = oracles(Normed, torch.float64, 4, "auto")
+    module, flat, (together,), x = oracles(kind, torch.float64, 4, "auto")
     module.train()
     order, inverse = np.array([2, 0, 3, 1]), np.array([1, 3, 0, 2])
     start = flat.read_buffers() + torch.rand(4, flat.read_buffers().numel(), dtype=torch.float64)

@@ -251,6 +251,23 @@ class Dense(Net):
         return self.last(self.drop(torch.relu(self.first(x.flatten(1)))))
 
 
+class Centred(Dense):
+    """A step that assigns buffers instead of writing to them, as in DINO; the second keeps the first's old value."""
+
+    def build(self):
+        super().build()
+        self.register_buffer("centre", torch.zeros(CLASSES))
+        self.register_buffer("before", torch.zeros(CLASSES))
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        logits = self(x)
+        loss = F.cross_entropy(logits * (1 + self.centre) - self.before, y)
+        self.before = self.centre
+        self.centre = self.centre * 0.9 + logits.detach().mean(0) * 0.1
+        return loss
+
+
 class Logs(Dense):
     """A network that logs its loss, an accuracy that only the log needs, and a number."""
 
