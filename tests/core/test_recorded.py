@@ -34,6 +34,7 @@ KINDS = [
     users.Frozen,
     users.InPlace,
     users.Checkpointed,
+    users.CheckpointedDropout,
     users.Hooked,
     users.Einsum,
     users.OneHot,

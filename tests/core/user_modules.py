@@ -167,6 +167,22 @@ class Checkpointed(Net):
         return self.last(checkpoint(self.first, x.flatten(1), use_reentrant=False))
 
 
+class CheckpointedDropout(Net):
+    """Gradient checkpointing restores the generator, and draws masks and other numbers of two blocks again."""
+
+    def build(self):
+        self.first, self.last = nn.Linear(48, 9), nn.Linear(9, CLASSES)
+        self.block = nn.Sequential(nn.Linear(9, 9), nn.Dropout(0.3), nn.Tanh(), nn.Dropout(0.3))
+
+    def noisy(self, x):
+        return self.block(x) + torch.rand_like(x) * torch.rand(9)
+
+    def forward(self, x):
+        x = self.first(x.flatten(1))
+        x = checkpoint(self.noisy, x, use_reentrant=False)
+        return self.last(checkpoint(self.noisy, x, use_reentrant=False))
+
+
 class Hooked(Net):
     """A network with hooks on a layer and on a gradient, a weight norm, and a gradient penalty within the step."""
 

@@ -22,6 +22,7 @@ from raylfl.core.recorded.guards import (
 from raylfl.core.recorded.state import first_difference, shown, state_of
 from raylfl.core.step_log import LogCall, StepLog
 
+_aten = torch.ops.aten
 _MARK = "_raylfl_slot"  # the attribute of a tensor that holds its number in the current recording
 
 
@@ -51,6 +52,8 @@ class Tape(TorchDispatchMode):
         self._marked: list[Tensor] = []  # inputs, whose marks are removed at the end
         self._memory: dict[int, int] = {}  # storage of an input -> number of the tensor that first used it
         self._start: dict[int, int] = {}  # number of a tensor of the batch -> its storage offset
+        self._draws: dict[Any, Call] = {}  # the first call that drew these random numbers (`_draw`)
+        self._drawn: dict[Any, Slot] = {}  # its numbers, copied for a later call that draws the same ones
         self._next = 0
 
     def take_in(self, tensor: Tensor) -> int:
@@ -102,17 +105,51 @@ class Tape(TorchDispatchMode):
         except Refused as refused:
             self.reason = f"{refused}{line_of_step()}"
             return func(*args, **kwargs)
+        given = list(_tensors((args, kwargs)))
+        draws = torch.Tag.nondeterministic_seeded in func.tags and all(t.device.type == "cpu" for t in given)
+        draw = self._draw(func, *known) if draws else None
         result = func(*args, **kwargs)
         try:
-            given = list(_tensors((args, kwargs)))
             if func in AS_VIEWS:
                 out: Any = Slot(self._reshaped(args[0]))
             else:
                 out = mapped(result, Tensor, lambda t: self._out(t, given))
-            self.calls.append(Call(AS_VIEWS.get(func, func), tuple(known[0]), known[1], out))
+            call = Call(AS_VIEWS.get(func, func), tuple(known[0]), known[1], out)
+            self.calls.append(call if draw is None else self._once(draw, call, result))
         except Refused as refused:
             self.reason = f"{refused}{line_of_step()}"
         return result
+
+    def _draw(self, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """A key that is equal for calls that draw the same random numbers; None if the numbers depend on a tensor.
+
+        It contains the state of the CPU's generator, which gradient checkpointing restores before it repeats a forward
+        pass. Draws on another device have no key.
+        """
+        call = Call(func, tuple(args), kwargs, None)
+        reads = not func._schema.name.endswith("_like") and not set(call.slots()) <= set(call.written())
+        if reads or torch.device(kwargs.get("device") or "cpu").type != "cpu":
+            return None
+        with torch._C.DisableTorchFunction():  # `Watch` would refuse the look at the state
+            state = torch.get_rng_state().numpy().tobytes()
+        filled = mapped([args, kwargs], Slot, lambda slot: self.geometry[slot.number]._replace(base=0, offset=0))
+        return func, repr(filled), state
+
+    def _once(self, draw: Any, call: Call, result: Tensor) -> Call:
+        """A call that draws random numbers; if an earlier one has drawn the same, a call that copies its numbers.
+
+        draw: the key of the call (`_draw`).
+        """
+        first = self._draws.setdefault(draw, call)
+        if first is call:
+            return call
+        if draw not in self._drawn:  # a copy, because dropout changes the numbers in place
+            self._drawn[draw] = Slot(self._number_anew(torch.empty_like(result), self._next))
+            at = next(k for k, earlier in enumerate(self.calls) if earlier is first)
+            self.calls.insert(at + 1, Call(_aten.clone.default, (first.result,), {}, self._drawn[draw]))
+        if call.written():
+            return Call(_aten.copy_.default, (call.result, self._drawn[draw]), {}, call.result)
+        return Call(_aten.clone.default, (self._drawn[draw],), {}, call.result)
 
     def _known(self, func: Any, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
         """The (args, kwargs) of a call with a `Slot` in place of each tensor.
