@@ -82,6 +82,10 @@ class Session:
         if reason is not None and self.early.reason is None:
             self.early.reason = reason
 
+    def save(self) -> None:
+        """Saves the state after the newest complete round as a checkpoint, with all rows of the nodes of a graph."""
+        self.checkpoints.save(self.federation.collected(), self.backend)
+
     def rows(self, resume: bool) -> Iterator[Metrics]:
         """Carries out the run; yields the metrics of each round after the round is recorded.
 
@@ -134,7 +138,7 @@ class Session:
         """
         state = self.federation.state
         if self._stop.is_set() and state.round < self.e.config.top.rounds:
-            self.checkpoints.save(self.federation.collected(), self.backend)
+            self.save()
             raise Interrupted(f"stopped before round {state.round}: raylfl resume {self.run_dir.address}")
         try:
             return next(rounds, None)
@@ -164,7 +168,7 @@ class Session:
     def _save_after_an_error(self) -> None:
         """Saves the state after an error; an error of this save is only reported, so that the first one is raised."""
         try:
-            self.checkpoints.save(self.federation.collected(), self.backend)
+            self.save()
         except Exception as error:
             self.say(f"the state before this round could not be saved: {error}")
 
@@ -183,7 +187,7 @@ class Session:
         state, every = self.federation.state, self.e.config.checkpoint.every
         last = self.early.reason is not None or state.round == self.e.config.top.rounds
         if last or (every and state.round % every == 0):
-            self.checkpoints.save(self.federation.collected(), self.backend)
+            self.save()
 
     def _finish(self, seconds: float) -> None:
         """Writes final.pt, edges.csv and summary.json at the end of a run.

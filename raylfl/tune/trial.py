@@ -220,7 +220,7 @@ def rows(experiment: Experiment, run_dir: RunDirectory, workers: int, rounds: in
                 try:
                     yield metrics, metrics not in before[metrics["round"] : metrics["round"] + 1]
                 except GeneratorExit:  # stopped by the scheduler; the run can be resumed by hand
-                    session.checkpoints.save(session.federation.state, backend)
+                    session.save()
                     raise
     finally:
         backend.close()

@@ -29,11 +29,15 @@ def params(folder):
     return torch.load(folder / "final.pt", weights_only=True)["params"]
 
 
+def ordinary(folder, **changes):
+    """The same run without any sweep: 6 rounds, lr 0.1."""
+    config = {k: v for k, v in {**QUADRATICS, **changes}.items() if k not in ("space", "metric")}
+    return raylfl.run(config, [f"logging.dir={folder}/plain", "logging.report=false"])
+
+
 @pytest.fixture
 def plain(tmp_path):
-    """The same run without any sweep: 6 rounds, lr 0.1."""
-    config = {k: v for k, v in QUADRATICS.items() if k not in ("space", "metric")}
-    return raylfl.run(config, [f"logging.dir={tmp_path}/plain", "logging.report=false"])
+    return ordinary(tmp_path)
 
 
 def test_a_trial_is_an_ordinary_run(tmp_path, plain):
@@ -55,8 +59,10 @@ def test_the_last_row_is_reported_when_the_run_is_complete(tmp_path):
     assert json.loads((tmp_path / "s" / "000" / "summary.json").read_text())["rounds"] == 6
 
 
-def test_a_stopped_trial_can_be_resumed_and_ends_with_the_same_bits(tmp_path, plain):
-    sweep, trial = sweep_of(tmp_path), Trial("000", 0, 0, 0, 6, {"local.lr": 0.1})
+@pytest.mark.parametrize("changes", [{}, {"algorithm": "dsgd", "topology": "ring"}], ids=["star", "graph"])
+def test_a_stopped_trial_can_be_resumed_and_ends_with_the_same_bits(tmp_path, changes):
+    plain = ordinary(tmp_path, **changes)
+    sweep, trial = sweep_of(tmp_path, **changes), Trial("000", 0, 0, 0, 6, {"local.lr": 0.1})
     first, _ = carry_out(sweep, trial, tmp_path / "s", stop_after=3)
     folder = tmp_path / "s" / "000"
     assert (len(first), (folder / "summary.json").exists()) == (3, False)
