@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from dataclasses import dataclass
 
@@ -85,6 +86,16 @@ class Registered(FedProx):
 
     mu: float = 0.25
 '''
+OLD = """
+from raylfl.algorithms.fedavg import FedAvg
+
+
+class Old(FedAvg):
+    def idle(self, server, r):
+        return {"x": server["x"]}
+
+    known = ()
+"""
 SMALL = ["rounds=3", "num_clients=6", "eval.every=2", "logging.report=false", "runtime.backend=local"]
 OWN = [
     "algorithm.class_path=mine.Sprung",
@@ -239,6 +250,17 @@ def test_a_registered_class_with_abstract_methods_is_refused_by_its_name(here):
 
     with pytest.raises(BadConfig, match=r"algorithm.name=unfinished, but must be a class that defines server_step, as"):
         load_config("digits", ["algorithm=unfinished"])
+
+
+@pytest.mark.slow
+def test_each_hook_under_an_old_name_is_warned_of_once_at_the_command_line(tmp_path):
+    (tmp_path / "mine.py").write_text(OLD)
+    command = [sys.executable, "-m", "raylfl", "run", "ridge", "algorithm=mine.Old", "rounds=1", *SMALL[2:]]
+    done = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    line = f"{tmp_path}/mine.py:5: FutureWarning: "
+    said = [text.removeprefix(line) for text in done.stderr.splitlines() if "Warning: " in text]
+    assert said == ["Old.idle is now called empty_round", "Old.known is now called server_known"]
 
 
 def test_a_later_layer_with_another_class_replaces_the_group(here):

@@ -7,14 +7,14 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """The attribute of this name, from its new module, with a DeprecationWarning; raises AttributeError if unknown."""
+    """The attribute of this name, from its new module, with a FutureWarning; raises AttributeError if unknown."""
     import raylfl.algorithms
     from raylfl.core import algorithm
 
     found = getattr(raylfl.algorithms if name == "ALGORITHMS" else algorithm, name)  # AttributeError for unknown names
     warnings.warn(
         f"raylfl.algorithms.base.{name} is now in raylfl.algorithms or raylfl.core.algorithm",
-        DeprecationWarning,
+        FutureWarning,
         stacklevel=2,
     )
     return found

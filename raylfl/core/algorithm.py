@@ -101,7 +101,7 @@ class Algorithm(Options, ABC):
         super().__init_subclass__(**options)
         for old, new in RENAMED.items():
             if old in vars(cls):
-                warnings.warn(f"{cls.__name__}.{old} is now called {new}", DeprecationWarning, stacklevel=2)
+                warnings.warn(f"{cls.__name__}.{old} is now called {new}", FutureWarning, stacklevel=3)
                 setattr(cls, new, vars(cls)[old])
         hooks = [name for name in vars(Algorithm) if not name.startswith("_")]
         for name in vars(cls).keys() - RENAMED.keys():

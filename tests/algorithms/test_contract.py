@@ -183,10 +183,11 @@ def test_a_misspelt_method_or_trait_is_named():
 
 
 def test_hooks_under_their_old_names_are_called_and_warned_of():
-    with pytest.warns(DeprecationWarning, match=r"Old\.idle is now called empty_round"):
+    with pytest.warns(FutureWarning, match=r"Old\.idle is now called empty_round") as caught:
 
         class Old(FedAvg):
             def idle(self, server, r):
                 return {"x": server["x"] + 1}
 
+    assert caught[0].filename == __file__
     assert Old().empty_round({"x": 1}, None) == {"x": 2}

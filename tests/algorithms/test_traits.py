@@ -37,7 +37,7 @@ def test_a_trait_holds_for_these_methods_and_no_others(trait):
 
 @pytest.mark.parametrize(("name", "there"), [("ALGORITHMS", ALGORITHMS), ("Work", Work)])
 def test_names_of_the_former_place_lead_to_the_new_one_with_a_warning_at_the_caller(name, there):
-    with pytest.warns(DeprecationWarning, match=f"base.{name} is now in") as caught:
+    with pytest.warns(FutureWarning, match=f"base.{name} is now in") as caught:
         assert getattr(base, name) is there
     assert caught[0].filename == __file__
     with pytest.raises(AttributeError):
