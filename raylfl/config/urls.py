@@ -46,7 +46,7 @@ def check_url(url: str) -> None:
     chain = protocol.split("::")
     known = chain[-1] in available_protocols() and "dir" not in chain  # fsspec's paths in dir:: are relative to the URL
     if not known or not rest.strip("/") or {".", ".."} & set(rest.split("/")):
-        hint = "fsspec knows s3, gs, abfs, sftp, file and others; dir:: is refused"
+        hint = "fsspec supports s3, gs, abfs, sftp, file and others; dir:: is refused"
         raise BadValue("dir", got=url, need="a folder, or a URL such as s3://bucket/runs", hint=hint)
     if urlsplit(url.rpartition("::")[2]).password:
         hint = "config.yaml would keep it; see docs/running.md"

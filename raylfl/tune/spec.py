@@ -234,7 +234,7 @@ def check_together(sweep: Sweep) -> None:
         )
     if isinstance(sweep.scheduler, Pbt):
         if options.search == "optuna":
-            raise BadValue("search", got="optuna", need="random, as pbt changes the values by itself")
+            raise BadValue("search", got="optuna", need="random, as pbt changes the values during a run")
         sweep.scheduler.check(sweep.space)
         if len(sweep.stages) > 1 or len(sweep.seeds(0)) > 1 or options.concurrent:
             raise BadConfig("scheduler=pbt takes one seed, no stages, and shares the machine by itself (no concurrent)")

@@ -16,14 +16,14 @@ from tests.core.test_recorded import check_bits, steps_of
 from tests.core.user_modules import HIDDEN
 
 REFUSED = {
-    refused.Branches: "looks at a tensor's values (`.item`, `int`, `float` or `if`), in line ",
+    refused.Branches: "reads a tensor's values (`.item`, `int`, `float` or `if`), in line ",
     refused.Lists: "takes a tensor's values or memory out of torch (`.tolist`), in line ",
     refused.Arrays: "takes a tensor's values or memory out of torch (`.numpy`), in line ",
     refused.ArraysInBackward: "takes a tensor's values or memory out of torch (`.numpy`), in line ",
     refused.Splits: "splits a tensor at positions that depend on values (`tensor_split`), in line ",
     refused.Products: "calls `prod`, whose gradient takes another course if a value is 0, in line ",
     refused.Masked: "shapes depend on values (`index`), in line ",
-    refused.Packed: "shapes depend on values|looks at a tensor's values",
+    refused.Packed: "shapes depend on values|reads a tensor's values",
     refused.PythonDraws: "draws random numbers from Python or numpy",
     refused.NumpyDraws: "draws random numbers from Python or numpy",
     refused.OwnNumpyGenerator: "changes the module's attribute `rng`",

@@ -239,7 +239,9 @@ def test_data_on_named_nodes_are_refused_before_anything_starts(tmp_path):
 
 
 def test_a_place_that_the_trials_processes_do_not_see_is_refused(tmp_path):
-    with pytest.raises(BadConfig, match=r"^logging.dir=memory://runs, but must be .* a URL that every process sees"):
+    with pytest.raises(
+        BadConfig, match=r"^logging.dir=memory://runs, but must be .* a URL that every process can reach"
+    ):
         tried(sweep_of(tmp_path, logging={"dir": "memory://runs"}))
 
 

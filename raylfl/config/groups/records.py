@@ -172,4 +172,6 @@ class LoggingConfig(Options):
         """Raises BadValue if other processes than this one could not see the runs."""
         if self.dir.startswith("memory://"):
             hint = "memory:// is the memory of one process; runtime.backend=local, without a sweep, has one"
-            raise BadValue("logging.dir", got=self.dir, need="a folder, or a URL that every process sees", hint=hint)
+            raise BadValue(
+                "logging.dir", got=self.dir, need="a folder, or a URL that every process can reach", hint=hint
+            )

@@ -95,7 +95,7 @@ def forbidden(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str 
     tags, name = op.tags, op._schema.name.removeprefix("aten::")
     if torch.Tag.data_dependent_output in tags:
         shown = "`.item`, `int`, `float` or `if`" if name == "_local_scalar_dense" else f"`{name.lstrip('_')}`"
-        return f"looks at a tensor's values ({shown})"
+        return f"reads a tensor's values ({shown})"
     if torch.Tag.dynamic_output_shape in tags or name in VALUE_SHAPED:
         indices = args[1] if name == "index" and len(args) > 1 else None
         if indices is None or any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
