@@ -66,7 +66,7 @@ def test_a_resumed_run_prints_no_row_of_the_rounds_before(call, fresh):
     assert [line.split()[1] for line in out.splitlines() if line.startswith("round ")] == ["4/4"]
 
 
-def test_a_notebooks_cell_sees_plain_lines(call, monkeypatch):
+def test_a_notebooks_cell_shows_plain_lines(call, monkeypatch):
     """Jupyter sets FORCE_COLOR, but its cells are no terminals: a bar would be hundreds of lines."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     code, out, _ = call(*RUN)
@@ -74,7 +74,7 @@ def test_a_notebooks_cell_sees_plain_lines(call, monkeypatch):
     assert "\x1b" not in out
 
 
-def test_a_terminal_sees_a_bar(call, monkeypatch):
+def test_a_terminal_shows_a_bar(call, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")

@@ -62,7 +62,7 @@ def test_the_copied_files_make_the_same_wheel(tmp_path):
 
 
 @pytest.mark.slow
-def test_pip_knows_the_options():
+def test_pip_has_the_options_that_the_dockerfile_uses():
     for program, command, *words in (words for words in commands() if words[0] == "pip"):
         said = subprocess.run([sys.executable, "-m", program, command, "--help"], capture_output=True, text=True).stdout
         for option in (word for word in words if word.startswith("--")):

@@ -118,7 +118,7 @@ def own(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_command_line_knows_the_kinds_of_the_registries():
+def test_the_command_line_has_the_kinds_of_the_registries():
     assert list(REGISTERED) == list(KINDS)
 
 

@@ -35,7 +35,7 @@ def check_reference(calibrate: bool, rule: str) -> None:
         raise BadValue("calibrate", got=True, need=need, hint=f"the reference is {', '.join(UNBIASED_RULES)}")
 
 
-def arrival(c: SystemInfo) -> Floats:
+def received_probability(c: SystemInfo) -> Floats:
     """Probabilities [N] that the upload of client i is received: 1 - q_i, or 0 if the client is not available.
 
     q_i: failure probability. Raises BadValue if the q_i of an available client is unknown.
@@ -47,7 +47,7 @@ def arrival(c: SystemInfo) -> Floats:
 
 def fedacs_lr(c: SystemInfo) -> float:
     """The local learning rate of FedACS, eq. (112), from FedAvg's c.lr; c.lr itself if no upload can be received."""
-    w, rate = normalised_over(c.population.weights, c.available), arrival(c) * c.a_norm
+    w, rate = normalised_over(c.population.weights, c.available), received_probability(c) * c.a_norm
     live = w * rate > 0
     if not live.any():
         return c.lr
@@ -59,6 +59,6 @@ def memory_lr(c: SystemInfo) -> float:
 
     It is c.lr itself if no client can be received.
     """
-    w, rate = normalised_over(c.population.weights, c.available), arrival(c) * c.a_norm
+    w, rate = normalised_over(c.population.weights, c.available), received_probability(c) * c.a_norm
     live = w * rate > 0
     return float(c.lr * (w * rate).sum() / (w * c.a_norm)[live].sum()) if live.any() else c.lr

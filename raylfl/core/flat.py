@@ -13,7 +13,7 @@ from raylfl.errors import BadConfig
 def in_channels_last(images: Tensor) -> Tensor:
     """The images [n, channels, h, w], stored in the order [n, h, w, channels]; a copy only if their order differs.
 
-    The strides are set explicitly, because for a single channel torch cannot tell the two orders apart.
+    The strides are set explicitly, because for a single channel torch cannot distinguish the two orders.
     """
     _, channels, height, width = images.shape
     moved = images.permute(0, 2, 3, 1).contiguous()

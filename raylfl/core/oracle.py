@@ -115,7 +115,7 @@ class LoopOracle(Oracle):
         self.module: Any = flat.module
         self.innermost = innermost
         self._compiled: Callable[..., Any] | None = None
-        self.insists = step == "recorded"
+        self.must_record = step == "recorded"
         self.steps = RecordedSteps(flat.module, flat.parameters, self.loss, self.gradient, log)
         if step == "autograd":
             self.steps.refusal = "runtime.step=autograd"
@@ -183,7 +183,7 @@ class LoopOracle(Oracle):
             self.ways[self._replayed(program)] += 1
             return self.steps.replay(program, content)
         taken = self.steps.take(content)
-        if self.insists and self.steps.refusal is not None:
+        if self.must_record and self.steps.refusal is not None:
             name = type(self.module).__name__
             raise BadConfig(f"runtime.step=recorded, but {name}.training_step {self.steps.refusal} (leave it at auto)")
         self.ways[RECORDING if self.steps.refusal is None else GradientMode("autograd", self._reason())] += 1

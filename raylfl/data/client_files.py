@@ -33,7 +33,7 @@ class ClientFiles(DataSource):
     folders. Use it with `partition: natural`.
     index: JSON files, one per machine, from `python -m raylfl.data.client_files FOLDER --node NAME`.
     path: the folder of the clients' folders, the same on every node.
-    test: a folder with x.npy and y.npy for the test set, which all workers see; null: no test set.
+    test: a folder with x.npy and y.npy for the test set, that all workers can read; null: no test set.
     scale: x is divided by this number, such as 255 for pixels.
     """
 

@@ -19,7 +19,7 @@ from raylfl.core.arrays import Floats, Ints
 from raylfl.report.style import INK, MUTED, PALETTE, Drawing, rc
 
 IDLE, LOST, RECEIVED = 0, 1, 2  # entries of `states`
-_ASKED, _LOST = PALETTE[0], PALETTE[1]
+_RECEIVED, _LOST = PALETTE[0], PALETTE[1]
 _CELLS = (360, 900)  # largest raster, clients x rounds, that print resolves; cells of larger ones are averaged
 _LINEAR_GAPS = 40  # longest gap up to which each gap length has its own bar
 
@@ -92,7 +92,7 @@ def _raster(ax: Axes, table: Ints, first: int) -> None:
     first: the number of the first round.
     """
     count, rounds = table.shape
-    colors = np.array([to_rgb("white"), to_rgb(_LOST), to_rgb(_ASKED)])
+    colors = np.array([to_rgb("white"), to_rgb(_LOST), to_rgb(_RECEIVED)])
     image = _pooled(_pooled(colors[table], _CELLS[0], 0), _CELLS[1], 1)
     extent = (first - 0.5, first + rounds - 0.5, -0.5, count - 0.5)
     ax.imshow(image, origin="lower", aspect="auto", interpolation="nearest", extent=extent)
@@ -102,7 +102,7 @@ def _raster(ax: Axes, table: Ints, first: int) -> None:
     ax.grid(False)
     sampled, lost = int((table != IDLE).sum()), int((table == LOST).sum())
     ax.set_title(f"Sampled: {sampled / max(rounds, 1):.3g} of {count} clients per round")
-    handles = [Patch(facecolor=_ASKED, label="received")]
+    handles = [Patch(facecolor=_RECEIVED, label="received")]
     if lost:
         handles.append(Patch(facecolor=_LOST, label=f"lost ({lost / sampled:.0%})"))
     handles.append(Patch(facecolor="white", edgecolor=MUTED, linewidth=0.7, label="idle"))
@@ -136,7 +136,7 @@ def _frequency(ax: Axes, rows: Sequence[dict[str, Any]], count: int, nominal: Fl
     size = float(np.clip(600 / max(count, 1), 2, 14))
     dots: dict[str, Any] = {
         "s": size,
-        "color": _ASKED,
+        "color": _RECEIVED,
         "linewidths": 0,
         "zorder": 3,
         "alpha": 0.9 if count < 300 else 0.5,
@@ -191,7 +191,7 @@ def _gaps(ax: Axes, table: Ints) -> None:
     if longest > _LINEAR_GAPS:
         edges = np.unique(np.round(np.geomspace(1, longest + 1, 25)).astype(np.int64))
     share = np.histogram(lengths, edges)[0] / (len(lengths) * np.diff(edges))
-    ax.bar(edges[:-1] - 0.5, share, np.diff(edges), align="edge", color=_ASKED, edgecolor="white", linewidth=0.4)
+    ax.bar(edges[:-1] - 0.5, share, np.diff(edges), align="edge", color=_RECEIVED, edgecolor="white", linewidth=0.4)
     g = np.unique(np.round(np.geomspace(1, longest, 200)).astype(np.int64))
     expected = memoryless(table, clients, g)
     ax.plot(g, expected, color=INK, linewidth=1.1, linestyle=(0, (4, 2)), label="if memoryless")

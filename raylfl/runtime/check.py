@@ -54,7 +54,7 @@ def check(experiment: Experiment) -> None:
     config = experiment.config.eval
     if setup.pinned and "train" in worker.whole and (config.participants or config.random_clients):
         raise BadConfig(
-            f"model {label} has hooks that see a whole evaluation, but pinned clients are evaluated apart: set "
+            f"model {label} has hooks for whole evaluations, but pinned clients are evaluated apart: set "
             "eval.participants=false and eval.random_clients=0, or runtime.placement=shared"
         )
     optimum = experiment.optimum

@@ -101,7 +101,7 @@ class Session:
         if resume:
             self._resume()
             for metrics in self.run_dir.metrics():
-                self.early.see(metrics)
+                self.early.update(metrics)
                 yield metrics
         self.run_dir.committed(self.say)
         loggers = Loggers(config, self.run_dir, self.say)
@@ -110,7 +110,7 @@ class Session:
             while self.early.reason is None and (done := self._next(rounds)) is not None:
                 metrics, row, graph_line = done
                 self._write_down(metrics, row, graph_line)
-                self.early.see(metrics)
+                self.early.update(metrics)
                 for event in metrics.get("events", ()):
                     self.say(event)
                 loggers.log(metrics)

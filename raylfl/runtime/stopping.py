@@ -19,13 +19,13 @@ def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
 
     An exception that `stop` raises is raised in the context.
     """
-    asked = False
+    requested = False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
+        nonlocal requested
+        if requested:
             raise KeyboardInterrupt
-        asked = True
+        requested = True
         stop()
         os.write(2, NOTICE)  # not through sys.stderr, whose lock the interrupted code may hold
 

@@ -134,7 +134,7 @@ class Unmeasured:
 class Simulation:
     """A run of an algorithm on a gradient function, with the round loop of `raylfl.runtime.round`.
 
-    gradient: (client, x [d], round, local step) -> gradient [d]; local step -1 asks for the full-batch gradient. x0:
+    gradient: (client, x [d], round, local step) -> gradient [d]; local step -1 means the full-batch gradient. x0:
     the initial model [d]. rule: options of the local solver; None: plain SGD. A centralised method (topology `Alone`)
     trains on F = sum_i w_i f_i as a single client; `merged` is then true.
     """
@@ -242,7 +242,7 @@ def simulate(
 ) -> Iterator[tuple[ServerState, dict[int, State]]]:
     """Yield (server state, client states) after each of the recorded rounds, as copies.
 
-    gradient: (client, x [d], round, local step) -> gradient [d]; local step -1 asks for the full-batch gradient. x0:
+    gradient: (client, x [d], round, local step) -> gradient [d]; local step -1 means the full-batch gradient. x0:
     the initial model [d]. rule: options of the local solver; None: plain SGD.
     """
     run = Simulation(algorithm, gradient, x0, population, rule)

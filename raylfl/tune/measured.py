@@ -79,7 +79,7 @@ def require_measured(metric: str, experiment: Experiment) -> None:
     if metric in ("train/local_drift", "update/drift", "update/consensus", "update/step"):
         needs[group] = (config.drift, "eval.drift=true")
     if distance:
-        needs["global"] = (experiment.optimum is not None, "data that know their optimum")
+        needs["global"] = (experiment.optimum is not None, "data with a known optimum")
     met, need = needs.get(group, (True, ""))
     if not met:
         raise BadConfig(f"metric={metric} is never measured here: it needs {need}")

@@ -67,13 +67,13 @@ class Job:
     def place(self, trial_id: str) -> Path:
         """The run directory of a trial on this node, fetched from its URL if the sweep has one.
 
-        Raises RaylflError if this node does not see the sweep's folder. If an earlier attempt still runs on another
+        Raises RaylflError if this node cannot read the sweep's folder. If an earlier attempt still runs on another
         node, waits until its process has ended. Raises BadConfig if this takes longer than LOCK_SECONDS.
         """
         if self.url is None:
             if not (Path(self.folder) / "sweep.yaml").is_file():
                 raise RaylflError(
-                    f"node {platform.node()} does not see {self.folder}: RAYLFL_RUNS must be a folder that all nodes "
+                    f"node {platform.node()} cannot read {self.folder}: RAYLFL_RUNS must be a folder that all nodes "
                     "share, or a URL"
                 )
             return Path(self.folder) / trial_id

@@ -49,7 +49,7 @@ def watched(cluster: Cluster, resume: str, record: Callable[[], object]) -> Iter
 
 
 def _end(cluster: Cluster, record: Callable[[], object]) -> None:
-    """Ends this process, and the processes of a Ray that it has started: its trials would go on until they notice."""
+    """Ends this process, and the processes of a Ray that it has started: its trials would continue for a while."""
     with suppress(Exception):
         record()
     if cluster.lost() is not None:

@@ -90,7 +90,7 @@ def test_the_table_of_algorithms_names_them_all():
 
 
 @pytest.mark.parametrize("name", [n for n in ALGORITHMS.names() if not options_of(n).get("cut")])
-def test_the_table_of_algorithms_tells_the_traffic_and_the_options(name: str):
+def test_the_table_of_algorithms_has_the_traffic_and_the_options(name: str):
     """The table has the traffic of the algorithm: both broadcasts down, and up, in units of d."""
     row, algorithm = documented()[name], ALGORITHMS.get(name).cls()
     run = after_all(algorithm)

@@ -43,7 +43,7 @@ def summary(result):
     return json.loads((result.run_dir / "summary.json").read_text())
 
 
-def test_a_callback_sees_each_round_with_its_row_and_parameters(runs):
+def test_a_callback_gets_each_round_with_its_row_and_parameters(runs):
     seen = Seen()
     result = raylfl.run(TINY, runs, callbacks=[seen])
     assert seen.started == ("tiny", True)

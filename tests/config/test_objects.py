@@ -5,5 +5,5 @@ from __future__ import annotations
 from raylfl.config.objects import GROUPS, Objects
 
 
-def test_type_checkers_know_each_group_that_is_accepted():
+def test_the_annotations_have_each_group_that_is_accepted():
     assert tuple(Objects.__annotations__) == GROUPS

@@ -73,7 +73,7 @@ ALIKE = [None, (3, 2), (3, 3), (3, 4)]
 @pytest.mark.parametrize("alike", ALIKE)
 @pytest.mark.parametrize("sampling", ["reshuffle", "with_replacement"])
 @given(cohort=COHORT, seed=st.integers(0, 3))
-def test_what_a_client_sees_does_not_depend_on_who_is_of_the_cohort(alike, sampling, cohort, seed):
+def test_a_clients_batches_do_not_depend_on_the_other_clients_of_the_cohort(alike, sampling, cohort, seed):
     """Each tuple of the cohort: client, samples, batch size, local steps; a client without samples takes none.
 
     alike: (samples, batch size) of all clients; None: their own.
@@ -114,7 +114,7 @@ def test_a_single_clients_batches_do_not_depend_on_how_many_are_gathered_at_once
         np.testing.assert_array_equal(x[:, 0, 0, 0], 6 * y)
 
 
-def test_each_client_of_a_cohort_sees_what_it_sees_alone():
+def test_each_client_of_a_cohort_gets_the_batches_that_it_gets_alone():
     clients, sizes, steps = [3, 0, 1], [7, 4, 5], [6, 6, 6]
     together = cohort(clients, sizes, steps)
     for t in range(6):
@@ -139,7 +139,7 @@ def test_clients_of_equal_sizes_are_gathered_at_once_with_the_same_samples(steps
         np.testing.assert_array_equal(x[..., 0, 0, 0], 6 * y)
 
 
-def test_augmentation_sees_every_batch_on_its_own():
+def test_augmentation_is_applied_to_every_batch_on_its_own():
     seen = []
     batches = cohort([0], [4], [3], transform=lambda x: seen.append(len(x)) or -x)
     contents = [batches(t, [0])[0] for t in range(3)]

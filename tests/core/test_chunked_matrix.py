@@ -55,7 +55,7 @@ def test_readers_give_the_bits_of_the_whole_matrix_and_never_make_it(read, width
     assert torch.equal(found, expected)
 
 
-def test_any_other_operation_sees_a_tensor():
+def test_any_other_operation_gets_a_tensor():
     rows = matrix(5)
     ours = in_pieces(rows)
     assert isinstance(ours, torch.Tensor)

@@ -71,7 +71,7 @@ class Masked(Net):
         return self.out(self.attention(x, x, x, key_padding_mask=nothing, need_weights=False)[0].sum(1))
 
 
-def test_attention_that_sees_nothing_is_replayed_with_autograds_bits(monkeypatch):
+def test_attention_with_everything_masked_is_replayed_with_autograds_bits(monkeypatch):
     monkeypatch.setattr("raylfl.core.recorded.merged.SMALLEST", 1)
     recorded, replayed = check_bits(Masked)
     assert recorded.refusal is None

@@ -275,7 +275,7 @@ def test_pictures_of_partitions_are_published_without_runs(tmp_path, monkeypatch
     assert "../../results/focus/fig8/" in (tmp_path / "docs/results/focus-fig8.md").read_text()
 
 
-def test_cells_know_their_task_from_a_config():
+def test_single_runs_of_both_sfl_tables_can_be_published():
     for name in ("sfl/table10", "sfl/table11"):
         assert find(name).stands_alone
     assert sum(entry.cls().stands_alone for entry in EXPERIMENTS) >= 2

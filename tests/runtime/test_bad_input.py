@@ -39,7 +39,10 @@ def files(tmp_path):
 
 
 MISTAKES = {
-    "a place that other processes do not see": (["logging.dir=memory://runs"], ["logging.dir=memory://runs", "local"]),
+    "a place that other processes cannot reach": (
+        ["logging.dir=memory://runs"],
+        ["logging.dir=memory://runs", "local"],
+    ),
     "unknown key": (["local.lrate=1"], ["local.lrate", "local.lr"]),
     "unknown group": (["participaton.size=3"], ["participaton", "participation"]),
     "wrong type": (["rounds=many"], ["rounds=many", "whole number"]),

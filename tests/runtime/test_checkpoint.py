@@ -58,7 +58,7 @@ def test_the_damage_is_named_with_its_file(folder):
     assert "round_000004/server.pt does not match its checksum" in log_of(folder)
 
 
-def test_a_resumed_run_knows_the_checkpoint_of_each_clients_state(folder, tmp_path):
+def test_a_resumed_run_keeps_track_of_the_checkpoint_of_each_clients_state(folder, tmp_path):
     """Clients that did not take part since the resume included: the manifest is that of an undisturbed run."""
     killed(lambda: carry_out(FOCUS, folder, resume=True, fault=strike("collect", 5)))
     killed(lambda: carry_out(FOCUS, tmp_path / "straight", fault=strike("collect", 5)))

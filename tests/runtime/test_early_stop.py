@@ -24,7 +24,7 @@ def rounds_until(values, name="test/accuracy", **stop):
     """The number of values until the rule ends the run; None if it never does."""
     rule = EarlyStop(StopConfig(metric=name, **stop))
     for r, value in enumerate(values):
-        rule.see({"round": r, **({} if value is None else {name: value})})
+        rule.update({"round": r, **({} if value is None else {name: value})})
         if rule.reason is not None:
             return r + 1
     return None
@@ -51,9 +51,9 @@ def test_the_reason_names_the_value_its_round_and_the_limit():
         EarlyStop(StopConfig(metric="loss", patience=2)),
     )
     for r, value in enumerate([4.0, 0.25, 3.0, 0.25]):
-        stalled.see({"round": r, "loss": value})
+        stalled.update({"round": r, "loss": value})
         if reached.reason is None:
-            reached.see({"round": r, "loss": value})
+            reached.update({"round": r, "loss": value})
     assert reached.reason == "loss = 0.25 reached stop.target = 0.5"
     assert stalled.reason == "loss has not improved on 0.25 of round 1 for 2 rounds"
 
@@ -95,9 +95,9 @@ def test_a_metric_may_be_absent_after_the_first_round_and_one_of_uploads_in_it()
     rule, of_uploads = (EarlyStop(StopConfig(metric=name, patience=1)) for name in ("test/f1", "train/loss"))
     measured = {"round": 0, "test/loss": 1.0, "events": ["a line"], "per_client": {}, "cohort/sampled": 3}
     with pytest.raises(BadConfig, match=r"=test/f1, but must be one that is recorded: test/loss, cohort/sampled$"):
-        rule.see(measured)
-    rule.see({"round": 3, "test/loss": 1.0})  # the first round after a resume
-    of_uploads.see({"round": 0, "test/loss": 1.0})
+        rule.update(measured)
+    rule.update({"round": 3, "test/loss": 1.0})  # the first round after a resume
+    of_uploads.update({"round": 0, "test/loss": 1.0})
     assert rule.reason is None
     assert of_uploads.reason is None
 

@@ -71,7 +71,7 @@ def test_errors_of_a_worker_are_raised_as_it_raised_them(error):
     assert caught.value is error
 
 
-def test_a_file_that_one_worker_does_not_see_is_read_by_the_server(tmp_path):
+def test_a_file_that_one_worker_cannot_read_is_read_by_the_server(tmp_path):
     path = tmp_path / "clients_000.pt"
     torch.save({"clients": torch.arange(4), "states": {}}, path)
     for blind, found in ((None, {0: (0, 3), 2: (2, 3), 3: (3, 3)}), (1, None)):

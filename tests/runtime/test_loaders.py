@@ -40,7 +40,7 @@ def test_loaders_alone_give_training_validation_and_test_data(runs):
     assert {"test/loss", "val/loss"} <= row.keys()
 
 
-def test_the_trial_before_a_run_sees_two_samples_of_each_set_and_no_gpu(monkeypatch):
+def test_the_trial_before_a_run_uses_two_samples_of_each_set_and_no_gpu(monkeypatch):
     seen = []
     monkeypatch.setattr(check, "Worker", lambda setup: (seen.append(setup), Worker(setup))[1])
     config = load_config(POINTS, ["runtime.backend=local"])

@@ -207,7 +207,7 @@ class LogsAtFirst(Net):
         return super().training_step(batch, batch_idx)
 
 
-def test_a_trial_sees_what_the_first_step_alone_logs():
+def test_a_trial_detects_what_the_first_step_alone_logs():
     module, recorder = LogsAtFirst(norm=False, dropout=0.0), Recorder()
     recorder.attach(module)
     training = Training(FlatModule(module, torch.float32, torch.device("cpu")), recorder, None)

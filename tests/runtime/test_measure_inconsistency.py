@@ -76,7 +76,7 @@ def test_a_run_stalls_at_the_predicted_distance():
     assert metrics["global/distance"] == pytest.approx(metrics["inconsistency/predicted_distance"], rel=0.01)
 
 
-def test_no_distance_is_predicted_where_the_data_know_one_optimum_only():
+def test_no_distance_is_predicted_if_the_data_have_one_optimum_only():
     rows = walk(["data.class_path=tests.runtime.measured.OneOptimum", "rounds=2"])[1]
     for _, metrics, _, _ in rows:
         assert "global/distance" in metrics

@@ -181,7 +181,7 @@ def begun(runs, *overrides, rounds=4):
     return pathlib.Path(runs[0].removeprefix("logging.dir=")) / "tiny" / "it"
 
 
-def test_a_stopped_run_resumes_through_the_interface_and_its_watcher_sees_each_round_once(runs):
+def test_a_stopped_run_resumes_through_the_interface_and_its_watcher_gets_each_round_once(runs):
     folder, seen = begun(runs, "checkpoint.every=0"), []
     assert [p.name for p in (folder / "checkpoints").iterdir()] == ["round_000003"]
     assert not (folder / "summary.json").exists()

@@ -68,7 +68,7 @@ def test_files_are_created_once_replaced_copied_and_deleted(url, tmp_path):
     assert [(name, there.read(name)) for name in there.names()] == [("a/b.txt", b"22")]
 
 
-def test_every_look_asks_the_storage_and_not_a_list_from_before(url, monkeypatch):
+def test_every_access_reads_the_storage_and_not_an_earlier_listing(url, monkeypatch):
     there, asked = Storage(url), []
     monkeypatch.setattr(type(there._place[0]), "invalidate_cache", lambda fs, path=None: asked.append(path))
     for look in (there.names, lambda: there.read("a"), lambda: there.create("a", b"")):

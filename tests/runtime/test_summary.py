@@ -102,7 +102,7 @@ def test_the_seconds_of_a_run_and_of_its_rounds_lie_within_its_duration(runs):
     assert sum(seconds) < result.summary["wall_seconds"] < duration
 
 
-def test_the_log_tells_when_a_run_began_was_resumed_and_ended(runs):
+def test_the_log_states_when_a_run_began_was_resumed_and_ended(runs):
     result = raylfl.run(TINY, [*runs, "rounds=2"])
     raylfl.resume(result.run_dir, ["rounds=3"])
     lines = [line.partition(" ")[2] for line in (result.run_dir / "log.txt").read_text().splitlines()]

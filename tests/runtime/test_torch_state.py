@@ -112,7 +112,7 @@ def test_what_a_module_s_file_sets_as_it_is_imported_ends_with_the_import(tmp_pa
         assert all(map(torch.equal, module.parameters(), plain.parameters()))
 
 
-def test_torchs_own_check_sees_only_conditions_that_do_not_hold(monkeypatch):
+def test_torchs_own_check_is_called_only_for_conditions_that_do_not_hold(monkeypatch):
     seen = []
     monkeypatch.setattr(torch, "_check_with", own := lambda *given: seen.append(given))
     with checks_without_symbols():

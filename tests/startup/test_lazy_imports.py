@@ -118,7 +118,7 @@ def test_a_compiled_module_is_known_as_one(lean):
 @pytest.mark.parametrize(
     "more", one_in(2, ["from torch._dynamo.utils import counters", "import torch; torch._dynamo.reset()"])
 )
-def test_who_asks_for_more_of_the_compiler_meanwhile_gets_the_compiler(after_torch, more):
+def test_a_use_of_other_parts_of_the_compiler_during_the_import_loads_the_compiler(after_torch, more):
     """A Lightning with another layout would do so; here after a part that needs only the stand-in."""
     code = (
         "from importlib.machinery import SourceFileLoader; from raylfl.startup import lazy_imports; import sys\n"

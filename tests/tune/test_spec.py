@@ -168,7 +168,7 @@ def test_a_mistake_names_the_setting_that_has_it(tmp_path):
         tried(sweep_of(tmp_path, space=space))
 
 
-def test_the_metrics_that_a_sweep_knows_are_those_that_the_documentation_names():
+def test_the_metrics_that_a_sweep_accepts_are_the_documented_ones():
     text = (Path(__file__).resolve().parents[2] / "docs" / "heterogeneity.md").read_text()
     table = text.partition("## What is measured")[2].partition("### ")[0]
     names = [name for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for name in re.findall(r"`(.+?)`", row)]
@@ -238,7 +238,7 @@ def test_data_on_named_nodes_are_refused_before_anything_starts(tmp_path):
         tried(spec)
 
 
-def test_a_place_that_the_trials_processes_do_not_see_is_refused(tmp_path):
+def test_a_place_that_the_trials_processes_cannot_reach_is_refused(tmp_path):
     with pytest.raises(
         BadConfig, match=r"^logging.dir=memory://runs, but must be .* a URL that every process can reach"
     ):

@@ -171,7 +171,7 @@ def test_trials_at_a_url_go_on_on_any_node(tmp_path, plain, monkeypatch):
 def test_a_trial_on_a_node_without_the_sweeps_folder_writes_nothing_there(tmp_path):
     job = job_of(sweep_of(tmp_path), tmp_path / "s")
     (tmp_path / "s" / "sweep.yaml").unlink()  # Ray Tune makes the folder itself
-    with pytest.raises(RaylflError, match=r"does not see .*/s: RAYLFL_RUNS must be a folder that all nodes share"):
+    with pytest.raises(RaylflError, match=r"cannot read .*/s: RAYLFL_RUNS must be a folder that all nodes share"):
         run_trial(job, Trial("000", 0, 0, 0, 6, {}), lambda row, snapshot: None)
     assert not list((tmp_path / "s").iterdir())
 
@@ -190,7 +190,7 @@ def test_a_later_stage_starts_from_round_0_if_phases_would_move(tmp_path):
 PBT = {"scheduler": {"name": "pbt", "interval": 2}, "samples": 2, "space": {"local.lr": {"uniform": [0.001, 0.2]}}}
 
 
-def test_who_takes_anothers_state_goes_on_as_that_one_with_other_values(tmp_path):
+def test_a_trial_with_the_state_of_another_continues_it_with_its_own_values(tmp_path):
     """Rounds 0-1 are the donor's at lr 0.1, rounds 2-5 follow from its state at lr 0.02: computed by hand."""
     sweep, kept = sweep_of(tmp_path, **PBT), tmp_path / "kept"
     donor, taker = Trial("donor", 0, 0, 0, 6, {"local.lr": 0.1}), Trial("taker", 0, 1, 0, 6, {"local.lr": 0.003})

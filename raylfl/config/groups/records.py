@@ -169,7 +169,7 @@ class LoggingConfig(Options):
         return self.dir if is_url(self.dir) else None
 
     def check_shared(self) -> None:
-        """Raises BadValue if other processes than this one could not see the runs."""
+        """Raises BadValue if other processes than this one could not reach the runs."""
         if self.dir.startswith("memory://"):
             hint = "memory:// is the memory of one process; runtime.backend=local, without a sweep, has one"
             raise BadValue(

@@ -116,7 +116,7 @@ def _parts(network: nn.Module) -> list[object]:
 
 
 def _observed(network: nn.Sequential) -> bool:
-    """Whether layers of a network have hooks, or a function transform or dispatch mode sees the calls of operators."""
+    """Whether layers of a network have hooks, or a function transform or dispatch mode intercepts operator calls."""
     hooks = any(layer._forward_hooks or layer._forward_pre_hooks for layer in network)
     transform = torch._C._functorch.peek_interpreter_stack()
     return hooks or transform is not None or _get_current_dispatch_mode() is not None

@@ -32,7 +32,7 @@ class ServerActor:
         torch.set_num_threads(1)
         collector.as_usual()
         self._session: Session | None = None
-        self._asked_to_stop = False
+        self._stop_requested = False
         self._news: deque[str] = deque()  # lines about workers that were not yet passed on
         self._answers: SimpleQueue[str | None] = SimpleQueue()  # lets the next round of a paced run start
 
@@ -85,7 +85,7 @@ class ServerActor:
         try:
             backend = RayBackend(experiment, stored, workers, notify)
             session = self._session = Session(experiment, backend, run_dir)
-            if self._asked_to_stop:  # `stop` was called before the session existed
+            if self._stop_requested:  # `stop` was called before the session existed
                 session.stop()
             for metrics in session.rows(resume):
                 messages, session.messages = session.messages, []
@@ -115,7 +115,7 @@ class ServerActor:
 
     def stop(self) -> None:
         """Requests that the run ends after the current round, with a checkpoint."""
-        self._asked_to_stop = True
+        self._stop_requested = True
         if self._session is not None:
             self._session.stop()
 

@@ -240,7 +240,7 @@ class WorkerActor:
         """Writes client states to files of a checkpoint in `folder`; returns file name -> sha256.
 
         held: the name of the folder of the store. files: file name -> the states in it. key: a text that the server has
-        written to a file of the folder. Returns None, and writes nothing, if this node does not see that text.
+        written to a file of the folder. Returns None, and writes nothing, if this node cannot read that text.
         """
         try:
             if (Path(folder) / SEEN).read_text() != key:
@@ -257,9 +257,9 @@ class WorkerActor:
     def load_states(
         self, shared: list[Any], held: str, path: str, mark: tuple[int, int] | None, states: list[HeldState]
     ) -> bool:
-        """Stores states from a file of a checkpoint; returns False if this node does not see that file.
+        """Stores states from a file of a checkpoint; returns False if that file is missing or different on this node.
 
-        held: the name of the folder of the store. mark: size and modification time of the file as the server sees it.
+        held: the name of the folder of the store. mark: size and modification time of the file on the server.
         Raises Damaged if the file does not fit this run.
         """
         if mark is None or mark_of(Path(path)) != mark:

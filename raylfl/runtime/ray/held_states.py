@@ -41,7 +41,7 @@ class HeldStates:
     def write(self, states: Sequence[HeldState], folder: Path) -> dict[str, str]:
         """Makes the clients' workers write these states into a checkpoint's folder; returns file name -> sha256.
 
-        If a worker cannot see the folder, the server collects the worker's states and writes them, one file at a time.
+        If a worker cannot read the folder, the server collects the worker's states and writes them, one file at a time.
         """
         size = max(1, CHUNK_BYTES // max(1, self.channel.state_bytes))
         files: dict[int, dict[str, list[HeldState]]] = {}
@@ -60,7 +60,7 @@ class HeldStates:
 
     def _collected(self, worker: int, files: Mapping[str, list[HeldState]], folder: Path) -> dict[str, str]:
         if not self._told:
-            self.notify(f"worker {worker} does not see {folder.parent}: the server collects its clients' states")
+            self.notify(f"worker {worker} cannot read {folder.parent}: the server collects its clients' states")
             self._told = True
         sums = dict[str, str]()
         for name, states in files.items():
@@ -73,7 +73,7 @@ class HeldStates:
         """Makes the clients' workers read states from a file of a checkpoint; returns client -> handle.
 
         Clients without a state in the file are left out. rounds: the number of rounds before the checkpoint. Returns
-        None if a worker cannot see the file. Raises Damaged if the file does not fit this run.
+        None if a worker cannot read the file. Raises Damaged if the file does not fit this run.
         """
         held = {client: HeldState(client, rounds) for client in clients_in(path) if client in clients}
         mark = mark_of(path)

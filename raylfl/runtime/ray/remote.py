@@ -46,7 +46,7 @@ class RemoteRun:
         self._end: tuple[int, str] | None = None  # the round after which the caller ends the run, and the reason
         self._stored: StoredExperiment | None = None  # the experiment in Ray's object store
         self._group: ActorGroup | None = None
-        self._asked_to_stop = False
+        self._stop_requested = False
         self._seen, self._restarts = -1, 0  # the newest round; restarts since that round
         self._unsaid: list[str] = []
         self._news: Any = None  # a reference to lines requested from the server
@@ -82,7 +82,7 @@ class RemoteRun:
         try:
             if self._stored is None or (self._stored.assignment and len(self._stored.samples) != workers):
                 self._stored = StoredExperiment.put(self.experiment, workers)  # actors import their modules meanwhile
-            if self._asked_to_stop:
+            if self._stop_requested:
                 group.server.stop.remote()
             call = group.server.rows.options(num_returns="streaming")
             stream = call.remote(self._stored, group.workers, str(self.run_dir.path), self.resume, self.paced)
@@ -97,7 +97,7 @@ class RemoteRun:
                 if self.paced:
                     ended = self._end is not None and metrics["round"] >= self._end[0]
                     group.server.proceed.remote(self._end[1] if self._end is not None and ended else None)
-            reusable = not self._asked_to_stop
+            reusable = not self._stop_requested
         except Exception:
             self.cluster.await_answer()  # raises an error if Ray itself caused this one
             raise
@@ -112,7 +112,7 @@ class RemoteRun:
         """Yields the values of a stream as they arrive; checks Ray's own processes between them."""
         import ray
 
-        checked = heard = time.monotonic()
+        checked = last_round_at = time.monotonic()
         while True:
             ready, _ = ray.wait([stream], timeout=CHECK_SECONDS)
             self._print_news()
@@ -126,9 +126,9 @@ class RemoteRun:
                 except StopIteration:
                     self._print_news(CHECK_SECONDS)
                     return
-                heard = now
+                last_round_at = now
                 yield ray.get(reference)
-            elif now - heard > SILENT_SECONDS and self._group is not None and self._news is None:
+            elif now - last_round_at > SILENT_SECONDS and self._group is not None and self._news is None:
                 self._news = self._group.server.news.remote()
 
     def _print_news(self, seconds: float = 0) -> None:
@@ -153,7 +153,7 @@ class RemoteRun:
         """Requests that the run ends after the current round; raises KeyboardInterrupt before the first round."""
         if self._seen < 0:  # the server may still be starting
             raise KeyboardInterrupt
-        self._asked_to_stop = True
+        self._stop_requested = True
         if self._group is not None:
             self._group.server.stop.remote()
 

@@ -35,7 +35,7 @@ from raylfl.runtime.records.storage import Storage, StorageError, anything, fetc
 OWNER, STATE = ".owner.json", ".mirror.json"
 BEAT_SECONDS = 15.0  # time between two renewals of .owner.json
 WATCH_SECONDS = 50.0  # time without a renewal after which an owner counts as lost
-SETTLE_SECONDS = 1.0  # wait after a take-over, in which two machines that take over the same run notice each other
+SETTLE_SECONDS = 1.0  # wait after a take-over, until a simultaneous one by another machine is visible
 ROW_SECONDS = 30.0  # time between copies of rows without a checkpoint
 MARK = "summary.json"  # marks a finished run
 Say = Callable[[str], None]
@@ -89,7 +89,7 @@ class Mirror:
         self._pulse: threading.Thread | None = None
 
     def __reduce__(self) -> tuple[type[Mirror], tuple[Path]]:
-        return Mirror, (self.folder,)  # without its thread: Ray Tune saves its callbacks, which know the sweep
+        return Mirror, (self.folder,)  # without its thread: Ray Tune saves its callbacks, which refer to the sweep
 
     @property
     def url(self) -> str:

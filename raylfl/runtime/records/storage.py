@@ -203,8 +203,8 @@ def readable(name: PurePosixPath) -> bool:
 def fetch(storage: Storage, target: Path, wanted: Callable[[PurePosixPath], bool] = anything) -> None:
     """Copies files from a storage into a folder, except hidden files.
 
-    Checkpoints without a manifest are not copied, because their own copy to the URL was interrupted. wanted: decides
-    by its relative name whether a file is copied.
+    Checkpoints without a manifest are not copied, because their own copy to the URL was interrupted. wanted:
+    whether to copy the file with this relative name.
     """
     paths = [PurePosixPath(name) for name in storage.names()]
     whole = {path.parent for path in paths if path.name == "manifest.json"}

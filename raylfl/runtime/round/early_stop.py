@@ -13,7 +13,7 @@ LATE = ("train", "update", "participants", "algo", "inconsistency")  # metric gr
 
 
 class EarlyStop:
-    """Decides when a run ends early: when a metric reaches its target, or has not improved for some rounds.
+    """The rule that ends a run early: once a metric reaches its target, or has not improved for some rounds.
 
     The config group `stop` has the metric, the target and the number of rounds (`patience`). reason: why the run ends
     after the newest round; None while it continues.
@@ -26,7 +26,7 @@ class EarlyStop:
         better = config.mode == "max" or (config.mode == "auto" and higher_is_better(config.metric or ""))
         self._sign = 1.0 if better else -1.0
 
-    def see(self, metrics: dict[str, Any]) -> None:
+    def update(self, metrics: dict[str, Any]) -> None:
         """Takes the metrics of a finished round into account; sets `reason` if the run must end.
 
         Raises BadConfig if the run does not measure `stop.metric` (`require_recorded`).
