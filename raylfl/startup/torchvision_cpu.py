@@ -18,7 +18,6 @@ import importlib.util
 import sys
 import sysconfig
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -31,7 +30,7 @@ OPERATORS = ("nms", "qnms")
 _library: Any = None  # torch.library.Library; the declaration lasts as long as this object
 
 
-class _BeforeTorchvision(MetaPathFinder):
+class _BeforeTorchvision:
     """A finder that declares the operators when torchvision is about to be imported; it finds no module itself."""
 
     def find_spec(
