@@ -13,10 +13,11 @@ from raylfl.errors import BadConfig
 
 @dataclass(frozen=True)
 class Choice:
-    """A selection of cells: for every key with patterns, the cell's value must match one of them.
+    """A selection of an experiment's cells by patterns for their values.
 
-    patterns: key -> patterns with the wildcards of file names (`mnist-*`), which are compared with the text of `plain`.
-    seen: key -> value -> whether it matches, for all values that `keeps` was called with.
+    patterns: key -> patterns with the wildcards of file names (`mnist-*`). A cell is selected if, for each of these
+    keys, the text of its value (`plain`) matches at least one pattern. seen: key -> text -> whether it matches, for the
+    values of all cells that `keeps` was called with.
     """
 
     patterns: Mapping[str, Sequence[str]] = field(default_factory=dict)

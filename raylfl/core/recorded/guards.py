@@ -54,9 +54,10 @@ class Watch(TorchFunctionMode):
             place.has_torch_function = self._answer
 
     def _without_modes(self, tensors: Any) -> bool:
-        """Torch's `has_torch_function` without this mode.
+        """Whether one of the tensors overrides torch functions; replaces `has_torch_function` during a step.
 
-        Otherwise attention in evaluation mode would not use its fast path, and gradients would suspend the mode.
+        The original is also true because this mode is active. Attention in evaluation mode would then not use its fast
+        path, and `torch.autograd` would compute gradients with the mode suspended.
         """
         with torch.overrides._pop_mode_temporarily() if torch._C._len_torch_function_stack() else nullcontext():
             return bool(self._answer(tensors))
@@ -82,7 +83,11 @@ class Watch(TorchFunctionMode):
 
 
 def _classes(tensor: torch.Tensor, num_classes: int = -1) -> tuple[torch.Tensor, int] | None:
-    """The arguments of torch's `one_hot`, which looks at values for its checks; None if it also does for the shape."""
+    """(labels, number of classes) of a call of `one_hot` whose result has a shape independent of the labels' values.
+
+    torch's own `one_hot` reads values, also of such labels, to check them. None for other calls: without `num_classes`
+    the largest label determines the shape.
+    """
     return (tensor, num_classes) if num_classes > 0 and tensor.dtype == torch.int64 else None
 
 

@@ -187,9 +187,9 @@ class Checkpoints:
         return manifest
 
     def _intact(self, folder: Path, prefix: str = "") -> Manifest:
-        """The manifest of a checkpoint, after a check of its sha256 and of the files whose names begin with `prefix`.
+        """Reads the manifest of a checkpoint; checks its files, or only those whose names begin with `prefix`.
 
-        Raises Damaged if a checksum does not match.
+        Raises Damaged if the manifest or one of these files is missing or differs from its checksum.
         """
         manifest = read_manifest(folder)
         for file, expected in manifest["sha256"].items():

@@ -273,7 +273,7 @@ def exists(url: str) -> bool:
 
 
 def at_hand(place: str | os.PathLike[str]) -> Path:
-    """The local folder of a run or a sweep at a path or URL; for a URL, the folder that `take` returns."""
+    """The absolute local folder of a run or a sweep, given by a path or by a URL, from which `take` fetches it."""
     return take(str(place).rstrip("/")) if is_url(place) else Path(place).expanduser().resolve()
 
 
@@ -352,9 +352,10 @@ def _mark(folder: Path, url: str, token: str, after: str | None, copied: Copied)
 
 
 def refresh(folder: Path, url: str) -> None:
-    """Replaces a folder by a new copy of the run at this URL, with only the files that reports read.
+    """Replaces a local folder of a run by a copy of the run's URL, which another machine may have continued.
 
-    No effect if the folder owns the URL, or if the URL has no owner.
+    Only the files that reports read are copied. No effect if the folder is the owner of the URL and therefore at least
+    as new, or if no run was begun at the URL.
     """
     storage = Storage(url)
     owner, mirror = Owner.of(storage), mirror_of(folder)

@@ -105,11 +105,11 @@ def width_of(moments: list[Moment] | None) -> int:
 
 
 def moments_of(flat: FlatModule) -> list[Moment]:
-    """The forms of all entries in the state of the module's optimizer.
+    """The forms of the moments that the module's optimizer keeps for its parameters, such as Adam's `exp_avg`.
 
-    They are found by a step with gradients of 0, after which the parameters are restored. Moments are numbers and
-    tensors per parameter. Raises BadConfig for an optimizer that has other state than moments, moments that the run's
-    dtype cannot store, or neither moments nor schedulers.
+    A trial step with gradients of 0 creates the moments; the parameters are restored afterwards. Raises BadConfig if
+    the step also changes an option of the optimizer, if a moment is neither a tensor nor a number, if it has float64
+    and the run another dtype, or if there are neither moments nor schedulers.
     """
     optimizer, schedulers = _configured(flat.module)
     before, options = flat.params.clone(), _options(optimizer)
