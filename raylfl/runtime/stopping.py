@@ -35,10 +35,14 @@ def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """A context in which SIGTERM raises KeyboardInterrupt, as SIGINT does; its end restores the former handler."""
+    """A context in which SIGTERM (`ray job stop`, Slurm) acts as Ctrl-C: it calls the current handler of SIGINT.
+
+    Where SIGINT is ignored, as in background jobs, it raises KeyboardInterrupt.
+    """
 
     def handle(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        handler = signal.getsignal(signal.SIGINT)
+        (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
 
     with _handled(handle, signal.SIGTERM):
         yield
@@ -68,10 +72,20 @@ def time_limit(seconds: float | None) -> Iterator[None]:
 @contextmanager
 def _handled(handle: Handler, *numbers: int) -> Iterator[None]:
     """A context in which `handle` handles the signals with these numbers; no effect outside the main thread."""
+    with handlers_kept(*numbers):
+        if _in_main_thread():
+            for number in numbers:
+                signal.signal(number, handle)
+        yield
+
+
+@contextmanager
+def handlers_kept(*numbers: int) -> Iterator[None]:
+    """A context whose end restores the handlers of these signals; no effect outside the main thread."""
     if not _in_main_thread():
         yield
         return
-    before = {number: signal.signal(number, handle) for number in numbers}
+    before = {number: signal.getsignal(number) for number in numbers}
     try:
         yield
     finally:

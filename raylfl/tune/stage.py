@@ -7,7 +7,6 @@ import os
 import shlex
 import signal
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from raylfl.report.runs import is_run, readable
 from raylfl.runtime.ray.resources import nodes_of_cluster
 from raylfl.runtime.records.lines import read_rows
 from raylfl.runtime.records.mirror import Mirror, refresh
+from raylfl.runtime.stopping import handlers_kept
 from raylfl.tune.journal import FAILED, FINISHED, STOPPED, Journal, Trial
 from raylfl.tune.resources import Bundle, capacity
 from raylfl.tune.schedulers import Asha
@@ -74,7 +74,8 @@ class StageRun:
             return
         log = TrialLog(self, len(left))
         searcher = self._searcher(left)
-        with quiet(), handlers_kept():
+        # Ray Tune leaves its own handlers behind: a later Ctrl-C would have no effect
+        with quiet(), handlers_kept(signal.SIGINT, signal.SIGUSR1):
             self._tuner(left, log, searcher).fit()
         if {trial.id for trial in left} - log.ended or (searcher is not None and not searcher.complete):
             raise KeyboardInterrupt
@@ -191,21 +192,6 @@ class StageRun:
     def score(self, trial: Trial) -> float | None:
         run = readable(self.folder / trial.id)
         return self.sweep.score.of(run) if run is not None else None
-
-
-@contextmanager
-def handlers_kept() -> Iterator[None]:
-    """A context manager that restores the handlers of SIGINT and SIGUSR1 at its end.
-
-    Ray Tune installs its own handlers and does not remove them: a later Ctrl-C would have no effect.
-    """
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in before.items():
-                signal.signal(number, handler or signal.SIG_DFL)
 
 
 @contextmanager

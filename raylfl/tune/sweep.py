@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import shlex
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from raylfl.config.formats import FORMAT, KEY, refuse_other
@@ -29,6 +27,7 @@ from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime.ray.resources import nodes_of_cluster
 from raylfl.runtime.records.lines import lines
 from raylfl.runtime.records.mirror import Mirror, at_hand, begin, clear, mirror_of
+from raylfl.runtime.stopping import sigterm_interrupts
 from raylfl.tune.journal import FAILED, Journal
 from raylfl.tune.measured import require_measured
 from raylfl.tune.nodes import check_nodes
@@ -177,7 +176,7 @@ def carry_out(spec: Sweep, experiment: Experiment, folder: Path | None, say: Say
         trial = bundles(runtime, choose_workers(runtime, clients, spec.options.concurrent, nodes))
         check_nodes(spec, trial)
         folder = folder or new_folder(spec)
-        with locked(folder), mirrored(folder, say) as mirror, ended_by_signals():
+        with locked(folder), mirrored(folder, say) as mirror, sigterm_interrupts():
             journal = Journal(folder)
             if journal.damaged:
                 say(f"trials.jsonl is damaged: {lines(journal.damaged)} cannot be read; those trials are planned again")
@@ -291,22 +290,3 @@ def mirrored(folder: Path, say: Say) -> Iterator[Mirror | None]:
     finally:
         mirror.commit(say)
         mirror.release()
-
-
-@contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """A context manager that makes SIGTERM (`ray job stop`, Slurm) act as Ctrl-C: Ray Tune ends trials and returns."""
-
-    def as_interrupt(number: int, frame: FrameType | None) -> None:
-        handler = signal.getsignal(signal.SIGINT)  # background jobs ignore SIGINT, but must obey SIGTERM
-        (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
-
-    try:
-        before = signal.signal(signal.SIGTERM, as_interrupt)
-    except ValueError:  # not the main thread: the caller handles signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

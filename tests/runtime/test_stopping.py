@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from raylfl.runtime.stopping import NOTICE, sigterm_interrupts, stop_on_signals, time_limit
+from raylfl.runtime.stopping import NOTICE, handlers_kept, sigterm_interrupts, stop_on_signals, time_limit
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 
@@ -44,11 +44,33 @@ def test_without_a_signal_nothing_is_asked(capfd):
     assert not capfd.readouterr().err
 
 
-def test_sigterm_interrupts_as_ctrl_c_does():
+@pytest.mark.parametrize("on_interrupt", [signal.default_int_handler, signal.SIG_IGN])
+def test_sigterm_interrupts_as_ctrl_c_does_also_in_a_background_job(on_interrupt):
+    signal.signal(signal.SIGINT, on_interrupt)
     with pytest.raises(KeyboardInterrupt), sigterm_interrupts():
         os.kill(os.getpid(), signal.SIGTERM)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt), sigterm_interrupts():
         os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_sigterm_calls_the_handler_that_a_library_installed_for_ctrl_c():
+    called = []
+    with sigterm_interrupts(), handlers_kept(signal.SIGINT):
+        signal.signal(signal.SIGINT, lambda number, frame: called.append(number))
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert called == [signal.SIGINT]
+
+
+def test_a_handler_that_python_cannot_name_becomes_the_default_one(monkeypatch):
+    """One that C code installed before Python started; `signal` reports it as None."""
+    install = signal.signal
+    with monkeypatch.context() as patched:
+        patched.setattr(signal, "signal", lambda number, handler: (install(number, handler), None)[1])
+        patched.setattr(signal, "getsignal", lambda number: None)
+        with handlers_kept(signal.SIGTERM), sigterm_interrupts():
+            pass
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_a_time_limit_raises_again_where_the_first_error_was_caught():

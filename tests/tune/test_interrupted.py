@@ -20,7 +20,6 @@ from raylfl.errors import RaylflError
 from raylfl.tune import watch
 from raylfl.tune.journal import ends
 from raylfl.tune.spec import load_sweep
-from raylfl.tune.sweep import ended_by_signals
 from raylfl.tune.watch import watched
 from tests.tune.sweeps import QUADRATICS, finish, tables, write
 
@@ -144,19 +143,3 @@ def test_a_sweep_whose_cluster_does_not_answer_ends_with_the_command_that_contin
     )
     assert capsys.readouterr().err == (f"{told}\n" if lost else "")
     assert written == [1] * lost
-
-
-@pytest.mark.parametrize("on_interrupt", [signal.default_int_handler, signal.SIG_IGN])
-def test_sigterm_ends_a_sweep_as_ctrl_c_does(on_interrupt):
-    def terminated():
-        with ended_by_signals():
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(5)
-
-    before, of_pytest = signal.getsignal(signal.SIGTERM), signal.signal(signal.SIGINT, on_interrupt)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            terminated()
-    finally:
-        signal.signal(signal.SIGINT, of_pytest)
-    assert signal.getsignal(signal.SIGTERM) is before
