@@ -134,6 +134,11 @@ class Experiment:
     logged: dict[str, list[str]] = field(default_factory=dict)
 
     @property
+    def minimiser(self) -> Tensor | None:
+        """The minimiser x* [d] of F as a new tensor; None if it is not known."""
+        return None if self.optimum is None else torch.from_numpy(self.optimum.x.copy())
+
+    @property
     def clients(self) -> int:
         """The number of clients N of the partition."""
         return self.setup.population.count

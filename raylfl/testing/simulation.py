@@ -14,7 +14,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State
 from raylfl.core.costs import Costs, RoundCosts
@@ -26,9 +25,8 @@ from raylfl.core.oracle import Batch, Oracle
 from raylfl.core.population import Population, Round, SystemInfo
 from raylfl.heterogeneity.trace import Row, make_row
 from raylfl.parts import Initial
-from raylfl.runtime.round.dispatch import Dispatch, blocks_of
 from raylfl.runtime.round.interfaces import Metrics
-from raylfl.runtime.round.loop import Federation
+from raylfl.runtime.round.loop import Federation, dispatch_of
 from raylfl.runtime.round.state import FederationState, RoundResult
 from raylfl.runtime.workers.backend import InProcess
 from raylfl.runtime.workers.local_work import work_of
@@ -159,16 +157,15 @@ class Simulation:
         self.backend = FunctionBackend(algorithm, objective if self.merged else gradient, x0, trained, self.rule)
         self.planner = RecordedRounds()
         runtime, count = RuntimeConfig(micro_cohort=population.count), population.count
-        blocks = blocks_of(algorithm, self.backend, runtime, count)
-        server = algorithm.init_server(x0, trained)
+        dispatch = dispatch_of(algorithm, self.backend, runtime, count, width=x0.numel())
         self.federation = Federation(
             algorithm=algorithm,
             backend=self.backend,
             planner=self.planner,
-            dispatch=Dispatch(algorithm, self.backend, runtime, blocks),
+            dispatch=dispatch,
             costs=Uncounted(),
             measurements=Unmeasured(),
-            state=FederationState(0, server if blocks is None else blocks.scattered(server), x0.new_zeros(0)),
+            state=dispatch.initial_state(self.backend.initial(), trained),
             keeps_client_state=bool(algorithm.init_clients(x0, 1)),
         )
 
@@ -190,10 +187,7 @@ class Simulation:
         """Replace the algorithm and its states, from which the next round then continues."""
         for part in (self.federation, self.federation.dispatch, self.backend):
             part.algorithm = algorithm
-        state, blocks = self.federation.state, self.federation.dispatch.blocks
-        if blocks is not None and isinstance(algorithm, GraphAlgorithm):
-            blocks.algorithm = algorithm
-        self.federation.resume(replace(state, server=server, clients=dict(clients)))
+        self.federation.resume(replace(self.federation.state, server=server, clients=dict(clients)))
 
     def client_state(self, clients: Sequence[int]) -> State:
         """The states of the given clients, by name, as rows [C, ...]; initial states before a first round."""
@@ -214,14 +208,11 @@ class Simulation:
         The simulation itself stays unchanged. A graph method that keeps node states at workers returns no client
         states.
         """
-        broadcast, dispatch = self.algorithm.broadcast(self.server), self.federation.dispatch
-        rows = Dispatch(self.algorithm, self.backend, dispatch.runtime, dispatch.blocks, "they are returned")
-        result = rows.send(self._prepared(r), broadcast, self.federation.state).result()
-        if dispatch.blocks is not None:
-            assert result.worked is not None
-            return dispatch.blocks.uploads(result.worked), {}
+        broadcast, dispatch = self.algorithm.broadcast(self.server), copy.copy(self.federation.dispatch)
+        dispatch.rows = "they are returned"
+        result = dispatch.send(self._prepared(r), broadcast, self.federation.state).result()
         names = result.client_states[0] if result.client_states else {}
-        return result.uploads, {name: torch.cat([s[name] for s in result.client_states]) for name in names}
+        return dispatch.uploads(result), {name: torch.cat([s[name] for s in result.client_states]) for name in names}
 
     def _prepared(self, r: Round) -> Round:
         """The round with the local steps that the method allows, and with a single client for a centralised method."""

@@ -16,7 +16,8 @@ from raylfl.heterogeneity.links.bernoulli import Bernoulli
 from raylfl.heterogeneity.topologies import TOPOLOGIES
 from raylfl.heterogeneity.world import RunContext
 from raylfl.runtime import inprocess
-from raylfl.runtime.round.blocks import ALL, Blocks, ExchangePlan
+from raylfl.runtime.round.blocks import GraphDispatch
+from raylfl.runtime.round.exchange_plan import ALL, ExchangePlan
 from raylfl.testing.runs import RandomWorkers, carry_out
 from tests.runtime.test_graph_runs import PROBLEM
 
@@ -83,7 +84,7 @@ def test_in_one_process_the_messages_of_all_blocks_are_mixed_at_once():
 
 @pytest.mark.parametrize(("optimum", "expected"), [(None, {}), ([3.0, 4.0], 2.0), ([0.0, 0.0], 10.0)])
 def test_the_worst_distance_is_relative_unless_the_optimum_is_zero(optimum, expected):
-    here = object.__new__(Blocks)
+    here = object.__new__(GraphDispatch)
     here.optimum = None if optimum is None else torch.tensor(optimum)
     found = here._worst([SimpleNamespace(worst=worst) for worst in (1.0, 10.0, 7.0)])
     assert found == ({} if optimum is None else {"global/worst_distance": expected})

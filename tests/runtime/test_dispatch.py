@@ -12,7 +12,7 @@ from raylfl.algorithms.fedavg import FedAvg
 from raylfl.core.population import Population
 from raylfl.errors import ClientFailed, NonFinite
 from raylfl.parts import BUFFERS, MEAN, MOMENTS
-from raylfl.runtime.round.dispatch import Dispatch, sum_plan
+from raylfl.runtime.round.dispatch import ServerDispatch, sum_plan
 from raylfl.runtime.round.loop import _mean_moments
 from raylfl.runtime.workers.task import ClientReports
 from raylfl.testing import recorded_round
@@ -67,7 +67,7 @@ def test_mean_moments_are_of_the_clients_that_took_a_step():
 
 def failures(errors, last_losses, last_loss=8.0, on_client_error="drop", on_nonfinite="drop"):
     """The events of a round 7 in which clients 4, 1 and 6 did not return a finite result."""
-    here = object.__new__(Dispatch)
+    here = object.__new__(ServerDispatch)
     policy = {"on_client_error": on_client_error, "on_nonfinite": on_nonfinite}
     here.runtime = SimpleNamespace(client_retries=2, **policy)
     reports = ClientReports.of([4, 9, 1, 6], last_loss=last_losses, finite=[False, True, False, False])

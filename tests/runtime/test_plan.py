@@ -158,7 +158,7 @@ def test_clients_are_drawn_by_weighted_norms_of_their_own_updates():
     failed = dropped(everyone, {4, 7})
     updates = torch.randn(N, 3, generator=torch.Generator().manual_seed(0))
     rows = updates[torch.from_numpy(failed.received_view.cohort)]
-    result = RoundResult(failed, None, {"update": rows}, [], 3, [])
+    result = RoundResult(round=failed, reports=None, uploads={"update": rows}, client_states=[], up_floats=3)
     found = plans.sampled(result, {})
     weighted = np.where(np.isin(np.arange(N), [4, 7]), 0.0, e.world.population.weights * updates.norm(dim=1).numpy())
     np.testing.assert_allclose(found.round.probabilities, weighted / weighted.sum(), rtol=1e-6)

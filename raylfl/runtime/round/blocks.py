@@ -15,7 +15,7 @@ repeated on another worker, and a checkpoint collects the rows of all blocks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -23,89 +23,23 @@ import torch
 from torch import Tensor
 
 from raylfl.algorithms.graph import NODE, SPECTRUM, GraphAlgorithm
+from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.algorithm import Info, ServerState, State
 from raylfl.core.arrays import Ints
+from raylfl.core.costs import floats_in
 from raylfl.core.deferred import Deferred
 from raylfl.core.mixing import Mixing
-from raylfl.core.mixing_rows import MixingRows
 from raylfl.core.population import Round
 from raylfl.core.reduce import tree_sum
+from raylfl.runtime.round.dispatch import Dispatch
+from raylfl.runtime.round.exchange_plan import ALL, ExchangePlan
+from raylfl.runtime.round.plan import dropped
+from raylfl.runtime.round.state import FederationState, RoundResult
 from raylfl.runtime.workers.backend import BlockCall, Executor, Handle
-from raylfl.runtime.workers.nodes import ExchangeJob, Measure, MixJob, PublishJob, Spread, WorkJob
+from raylfl.runtime.workers.nodes import Measure, MixJob, PublishJob, Spread, WorkJob
 from raylfl.runtime.workers.task import ClientReports, Task
 
 BLOCKS = "blocks"  # in the server state: the handles of the blocks
-ALL = -1  # the receiver of messages that are mixed for all blocks at once
-
-
-class ExchangePlan:
-    """The exchange of one round: the rows that each block of nodes needs from each other block.
-
-    Nodes are numbered by their positions in the round's cohort.
-    """
-
-    def __init__(self, r: Round, blocks: Ints, rows: Ints, mixings: Sequence[Mixing], shared_memory: bool):
-        """The plan of round r.
-
-        blocks: the number of each node's block [N]; rows: the node's row number in that block [N]. mixings: the round's
-        mixing matrices. shared_memory: whether all blocks are in one process.
-        """
-        self.mixings, self.cohort, block, row = mixings, r.cohort, blocks[r.cohort], rows[r.cohort]
-        self._parts: dict[int, tuple[MixingRows, ...]] = {}
-        self.nodes = {b: np.flatnonzero(block == b) for b in np.unique(block).tolist()}
-        self.blocks = list(self.nodes)
-        self.rows = {b: row[nodes] for b, nodes in self.nodes.items()}
-        self.needs: dict[int, Ints] = {}
-        self.into: dict[int, dict[int, Ints]] = {b: {} for b in self.blocks}  # receiver -> sender -> places in `needs`
-        self.out: dict[int, dict[int, Ints]] = {b: {} for b in self.blocks}  # sender -> receiver -> places in `nodes`
-        self.exchange: ExchangeJob | None = None
-        if shared_memory and self.blocks:
-            order = np.concatenate(list(self.nodes.values()))
-            parts = tuple(m.rows_of(order, np.arange(len(order))).over(order) for m in mixings)
-            self.exchange = ExchangeJob(parts)
-            self.out = {b: {ALL: np.arange(len(nodes))} for b, nodes in self.nodes.items()}
-        else:
-            self._choose(block)
-
-    def _choose(self, block: Ints) -> None:
-        """Determines the rows that each block needs from each other block.
-
-        block: the number of the block of each node in the cohort [C].
-        """
-        place = np.zeros(len(block), dtype=np.int64)
-        for nodes in self.nodes.values():
-            place[nodes] = np.arange(len(nodes))
-        for b, nodes in self.nodes.items():
-            needs = self.needs[b] = np.unique(np.concatenate([m.needs(nodes) for m in self.mixings]))
-            for c in np.unique(block[needs]).tolist():
-                if c != b:
-                    self.into[b][c] = np.flatnonzero(block[needs] == c)
-                    self.out[c][b] = place[needs[self.into[b][c]]]
-
-    def parts(self, b: int) -> tuple[MixingRows, ...]:
-        """The rows of the mixing matrices that give the new rows of block b, one `MixingRows` per matrix.
-
-        The columns stand for the block's own rows first, then for the messages of each other block.
-        """
-        if b not in self._parts:
-            nodes, needs = self.nodes[b], self.needs[b]
-            order = np.concatenate([np.flatnonzero(np.isin(needs, nodes)), *self.into[b].values()])
-            self._parts[b] = tuple(mixing.rows_of(nodes, needs).over(order) for mixing in self.mixings)
-        return self._parts[b]
-
-    def sending(self, b: int, local: Ints | None) -> PublishJob:
-        """The numbers of the rows that block b sends to other blocks.
-
-        local: the row numbers of its nodes in the result of the local work; None if messages precede the local work.
-        """
-        return PublishJob(self.rows[b], local, tuple(self.distinct(b).values()))
-
-    def distinct(self, b: int) -> dict[bytes, Ints]:
-        """The distinct sets of rows that other blocks need from block b, as positions in `nodes[b]`.
-
-        Blocks that need the same rows share one set. The key of a set is the bytes of its array.
-        """
-        return {places.tobytes(): places for places in self.out[b].values()}
 
 
 class Piece(NamedTuple):
@@ -118,30 +52,38 @@ class Piece(NamedTuple):
 Pieces = dict[tuple[int, int], Piece]  # by sending and receiving block
 
 
-@dataclass
-class NodeResults:
-    """The results of the nodes' local work in a round.
+@dataclass(kw_only=True)
+class NodeResult(RoundResult):
+    """The result of the nodes' local work in a round; its uploads are what the method does not see (`UNSEEN`).
 
-    plan: the exchange of messages. local: for each block, a handle of its rows after the local work.
-    pieces: the messages between blocks; empty if messages precede the local work.
+    plan: the exchange of messages among the whole cohort. local: for each block, a handle of its rows after the local
+    work. pieces: the messages between blocks; empty if messages precede the local work.
     """
 
     plan: ExchangePlan
-    reports: ClientReports
-    unseen: State  # buffers and optimizer states to average, hidden from the method; rows in cohort order
-    floats: int  # floats that a node sends along one edge
-    local: dict[int, Handle] = field(default_factory=dict)
-    pieces: Pieces = field(default_factory=dict)
+    local: dict[int, Handle]
+    pieces: Pieces
 
 
-class Blocks:
+class GraphDispatch(Dispatch):
     """The blocks of a run's nodes, and the calls to the blocks' workers.
 
     count: the number of nodes; blocks: the number of blocks; optimum: x* [d] if known, for metrics.
     """
 
-    def __init__(self, algorithm: GraphAlgorithm, backend: Executor, count: int, blocks: int, optimum: Tensor | None):
-        self.algorithm, self.backend, self.optimum = algorithm, backend, optimum
+    algorithm: GraphAlgorithm
+
+    def __init__(
+        self,
+        algorithm: GraphAlgorithm,
+        backend: Executor,
+        runtime: RuntimeConfig,
+        count: int,
+        blocks: int,
+        optimum: Tensor | None,
+    ):
+        super().__init__(algorithm, backend, runtime)
+        self.optimum = optimum
         self.nodes = np.array_split(np.arange(count), blocks)
         self._block = np.repeat(np.arange(blocks), [len(nodes) for nodes in self.nodes])
         self._row = np.concatenate([np.arange(len(nodes)) for nodes in self.nodes])
@@ -165,52 +107,54 @@ class Blocks:
         rows = {NODE + name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}
         return {**{name: value for name, value in server.items() if name != BLOCKS}, **rows}
 
+    def models(self, server: ServerState) -> Tensor:
+        return torch.cat([self.algorithm.parameters(block) for block in self.backend.get(server[BLOCKS])])
+
     # -- a round -------------------------------------------------------------------------------------------------
 
-    def send(self, r: Round, broadcast: State, server: ServerState) -> Deferred[NodeResults]:
+    def send(self, r: Round, broadcast: State, state: FederationState) -> Deferred[RoundResult]:
         """The deferred local work of round r, with the messages that follow it.
 
         If the method exchanges messages before the local work, both are carried out when the result is awaited.
         """
-        plan = self._planned(r)
+        plan, before, last_loss = self._planned(r), state.server[BLOCKS], state.last_finite_loss
         if not self.algorithm.exchanges_first:
-            return self._work(r, plan, broadcast, server[BLOCKS])
+            return self._work(r, plan, broadcast, before, last_loss)
 
-        def after_mixing() -> NodeResults:
-            pieces = self._published(plan, server[BLOCKS], {}, {})
-            mixed = self._mix(plan, server[BLOCKS], {}, {}, pieces)
-            handles = list(server[BLOCKS])
+        def after_mixing() -> RoundResult:
+            pieces = self._published(plan, before, {}, {})
+            mixed = self._mix(plan, before, {}, {}, pieces)
+            handles = list(before)
             for b, (_, handle) in mixed.items():
                 handles[b] = handle
-            return self._work(r, plan, broadcast, handles).result()
+            return self._work(r, plan, broadcast, handles, last_loss).result()
 
         return Deferred(after_mixing)
 
-    def step(self, r: Round, server: ServerState, worked: NodeResults) -> tuple[ServerState, Info, dict[str, float]]:
-        """Mixes the nodes' rows, unless that preceded the local work; returns (new server state, info, metrics).
-
-        r: the round without the nodes whose local work failed; worked: the local work of the whole cohort.
-        """
-        handles, algorithm = list(server[BLOCKS]), self.algorithm
-        whole = worked.plan
-        plan, local, pieces = whole, {b: np.arange(len(n)) for b, n in whole.nodes.items()}, worked.pieces
+    def step(self, server: ServerState, result: RoundResult) -> tuple[ServerState, Info]:
+        """Mixes the nodes' rows, unless that preceded the local work; nodes whose local work failed keep theirs."""
+        assert isinstance(result, NodeResult)
+        handles, algorithm, r = list(server[BLOCKS]), self.algorithm, result.round.received_view
+        whole = result.plan
+        plan, local, pieces = whole, {b: np.arange(len(n)) for b, n in whole.nodes.items()}, result.pieces
         if len(r.cohort) < sum(map(len, whole.nodes.values())):  # some nodes failed: matrices and messages change
             plan = self._planned(r)
             local = {b: np.flatnonzero(np.isin(whole.rows[b], plan.rows[b])) for b in plan.blocks}
-            pieces = {} if algorithm.exchanges_first else self._published(plan, handles, worked.local, local)
+            pieces = {} if algorithm.exchanges_first else self._published(plan, handles, result.local, local)
         settled = algorithm.exchanges_first
-        for b, (measure, handle) in self._mix(plan, handles, worked.local, local, pieces, settled).items():
+        for b, (measure, handle) in self._mix(plan, handles, result.local, local, pieces, settled).items():
             handles[b] = handle
             self._measures[b] = handle, measure
         after, measures = {**server, BLOCKS: handles}, self._measured(handles)
         info = self._info(plan.mixings[0], len(r.cohort), measures) if len(r.cohort) else {}
         if len(r.cohort):
             after["x"] = tree_sum(torch.stack([m.x.total for m in measures])) / len(self._block)
-        return after, info, self._worst(measures)
+        result.metrics.update(self._worst(measures))
+        return after, info
 
-    def uploads(self, worked: NodeResults) -> State:
-        """The nodes' rows after the local work, in cohort order; used by tests only."""
-        return _ordered(worked.plan, self.backend.get([worked.local[b] for b in worked.plan.blocks]))
+    def uploads(self, result: RoundResult) -> State:
+        assert isinstance(result, NodeResult)
+        return _ordered(result.plan, self.backend.get([result.local[b] for b in result.plan.blocks]))
 
     def _planned(self, r: Round) -> ExchangePlan:
         """The plan of a round; the previous plan is reused if neither nodes nor matrices have changed."""
@@ -221,7 +165,13 @@ class Blocks:
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
-    def _work(self, r: Round, plan: ExchangePlan, broadcast: State, handles: Sequence[Handle]) -> Deferred[NodeResults]:
+    def _work(
+        self, r: Round, plan: ExchangePlan, broadcast: State, handles: Sequence[Handle], last_loss: float
+    ) -> Deferred[RoundResult]:
+        """The deferred local work of the blocks.
+
+        handles: the rows of each block; last_loss: the last finite mean loss of the run, for error messages.
+        """
         first = self.algorithm.exchanges_first
         calls, shared = [], self.backend.shared_broadcast(broadcast) if plan.blocks else None
         for b, nodes in plan.nodes.items():
@@ -229,16 +179,29 @@ class Blocks:
             sending = PublishJob(plan.rows[b], None, ()) if first else plan.sending(b, np.arange(len(nodes)))
             calls.append(BlockCall(b, "work", WorkJob(tasks, sending), (shared, handles[b]), 2 + len(sending.needed)))
 
-        def worked(results: Sequence[Sequence[Handle]]) -> NodeResults:
-            unseen = _ordered(plan, [result[0].unseen for result in results])
+        def collected(results: Sequence[Sequence[Handle]]) -> RoundResult:
             reports = ClientReports.joined([result[0].reports for result in results])
-            found = NodeResults(plan, reports, unseen, max((result[0].floats for result in results), default=0))
+            self.ways.update(reports.ways)
+            events = self._failures(r, reports, last_loss)
+            got = dropped(r, set(reports.bad["client"].tolist())) if events else r
+            unseen = _ordered(plan, [result[0].unseen for result in results])
+            along_edge = max((result[0].floats for result in results), default=0)
+            pieces: Pieces = {}
             for b, result in zip(plan.blocks, results, strict=True):
-                found.local[b] = result[1]
-                found.pieces |= {} if first else _pieces(b, plan, result[2:], result[0].sizes)
-            return found
+                pieces |= {} if first else _pieces(b, plan, result[2:], result[0].sizes)
+            return NodeResult(
+                round=got,
+                reports=reports,
+                uploads={name: rows[torch.from_numpy(np.flatnonzero(got.received))] for name, rows in unseen.items()},
+                client_states=[],
+                up_floats=along_edge + floats_in({name: rows[0] for name, rows in unseen.items()}),
+                events=events,
+                plan=plan,
+                local={b: result[1] for b, result in zip(plan.blocks, results, strict=True)},
+                pieces=pieces,
+            )
 
-        return self.backend.run_blocks(calls).then(worked)
+        return self.backend.run_blocks(calls).then(collected)
 
     def _published(
         self, plan: ExchangePlan, handles: Sequence[Handle], worked: dict[int, Handle], local: dict[int, Ints]

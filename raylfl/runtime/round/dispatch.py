@@ -1,9 +1,10 @@
-"""The cohort's local work: split into tasks, submitted to a backend, and collected at the server."""
+"""The part of a round that a backend carries out: local work and the step after it, here for methods with a server."""
 
 from __future__ import annotations
 
 import math
 import weakref
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,61 +13,112 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core import chunked_matrix
-from raylfl.core.algorithm import Algorithm, ServerState, State, normalised
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalised
 from raylfl.core.chunked_matrix import as_matrix, reordered
 from raylfl.core.costs import floats_in
 from raylfl.core.deferred import Deferred
 from raylfl.core.oracle import GradientMode
 from raylfl.core.partial_sums import SumPlan, in_subtrees
-from raylfl.core.population import Round
+from raylfl.core.population import Population, Round
+from raylfl.core.returned import step_of
 from raylfl.core.summing import Summing, coefficients_of, rows_reason
+from raylfl.core.threads import one_thread
 from raylfl.errors import ClientFailed, NonFinite
-from raylfl.parts import BUFFERS, MEAN, MOMENTS, UNSEEN
-from raylfl.runtime.round.blocks import Blocks, NodeResults
+from raylfl.parts import BUFFERS, MEAN, MOMENTS, UNSEEN, Initial
 from raylfl.runtime.round.plan import dropped
 from raylfl.runtime.round.state import FederationState, RoundResult
 from raylfl.runtime.workers.backend import Executor
 from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, order_of, widths
 
 
-class Dispatch:
-    """Submits a round's local work to a backend, and assembles the results.
+class Dispatch(ABC):
+    """The interface of the part of a round that depends on where models are: at a server, or at the nodes of a graph.
 
     ways: the number of gradients that local work has computed in each form of the local step (`GradientMode`). rows:
-    the reason why the server must receive each upload separately, as a row; None if there is none. If `rows` is None
-    and the algorithm reads only sums over clients, workers add up the uploads. The new parameters have the same bits in
-    either case.
+    the reason why the server must receive each upload separately, as a row; None if there is none.
     """
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        backend: Executor,
-        runtime: RuntimeConfig,
-        blocks: Blocks | None,
-        rows: str | None = None,
-    ):
-        """A dispatch to this backend.
+    def __init__(self, algorithm: Algorithm, backend: Executor, runtime: RuntimeConfig, rows: str | None = None):
+        self.algorithm, self.backend, self.runtime, self.rows = algorithm, backend, runtime, rows
+        self.ways = Counter[GradientMode]()
 
-        blocks: the nodes of a method without a server, None for methods with a server; rows: as the attribute.
-        """
-        self.blocks = blocks
-        self.algorithm, self.backend, self.runtime = algorithm, backend, runtime
-        self.uploads, self.ways = UploadMemory(), Counter[GradientMode]()
-        self.rows = rows
+    def initial_state(self, initial: Initial, population: Population) -> FederationState:
+        """The state of a run before its first round."""
+        server = self.scattered(self.algorithm.init_server(initial.x, population))
+        return FederationState(0, server, initial.buffers, moments=initial.moments)
 
+    def scattered(self, server: ServerState) -> ServerState:
+        """The server state as it is between rounds, from the one in a checkpoint; default: the same."""
+        return server
+
+    def gathered(self, server: ServerState) -> ServerState:
+        """The server state for a checkpoint, with all tensors in this process: the inverse of `scattered`."""
+        return server
+
+    def models(self, server: ServerState) -> Tensor | None:
+        """The parameters [N, d] of the nodes' models; None for methods with a server."""
+        return None
+
+    @abstractmethod
     def send(self, r: Round, broadcast: State, state: FederationState) -> Deferred[RoundResult]:
         """Submits the local work of round r from this broadcast to the backend; returns the deferred result.
 
-        state: the state before the round. If an upload is dropped after workers have added it up, the local work is
-        repeated with uploads as rows.
+        state: the state before the round. Raises ClientFailed or NonFinite if a client fails and the config does not
+        drop failures.
         """
-        if self.blocks is not None:
-            last = state.last_finite_loss
-            return self.blocks.send(r, broadcast, state.server).then(lambda worked: self._of_nodes(r, worked, last))
+
+    @abstractmethod
+    def step(self, server: ServerState, result: RoundResult) -> tuple[ServerState, Info]:
+        """Takes the step after the local work; returns (new server state, the algorithm's metrics).
+
+        server: the server state before the round. It is also called without any received upload. Metrics with other
+        names than `algo/...` are added to `result.metrics`.
+        """
+
+    def uploads(self, result: RoundResult) -> State:
+        """The rows after the local work of the received clients, in cohort order; used by tests only."""
+        return result.uploads
+
+    def _failures(self, r: Round, reports: ClientReports, last_loss: float) -> list[str]:
+        """One line for each dropped upload, that is for each client that failed or returned non-finite values.
+
+        Raises ClientFailed or NonFinite if `runtime.on_client_error` or `runtime.on_nonfinite` is `fail`. last_loss:
+        the last finite mean loss of the run, shown for clients that had no finite loss.
+        """
+        events = []
+        for report in reports.bad:
+            client, last = int(report["client"]), float(report["last_loss"])
+            if error := reports.errors.get(client):
+                reason = error.strip().splitlines()[-1]
+                attempts = 1 + self.runtime.client_retries
+                text = f"client {client} failed in round {r.index} after {attempts} attempts: {reason}"
+                if self.runtime.on_client_error == "fail":
+                    raise ClientFailed(f"{text} (runtime.on_client_error=drop continues without it)\n{error}")
+            else:
+                last = last if np.isfinite(last) else last_loss
+                loss = f"last finite loss {last:.6g}" if np.isfinite(last) else "no loss was finite so far"
+                text = f"client {client} sent a non-finite update in round {r.index}; {loss}"
+                if self.runtime.on_nonfinite == "fail":
+                    raise NonFinite(f"{text} (lower local.lr, set local.clip_norm, or runtime.on_nonfinite=drop)")
+            events.append(text)
+        return events
+
+
+class ServerDispatch(Dispatch):
+    """The local work and the server step of methods with a server.
+
+    If `rows` is None and the algorithm reads only sums over clients, workers add up the uploads. The new parameters
+    have the same bits in either case.
+    """
+
+    def __init__(self, algorithm: Algorithm, backend: Executor, runtime: RuntimeConfig, rows: str | None = None):
+        super().__init__(algorithm, backend, runtime, rows)
+        self.memory = UploadMemory()
+
+    def send(self, r: Round, broadcast: State, state: FederationState) -> Deferred[RoundResult]:
+        """As in `Dispatch`. If an upload is dropped after workers have added it up, the work is repeated with rows."""
         plan = (
             None if self.rows or rows_reason(self.algorithm) else sum_plan(self.algorithm, broadcast, state.server, r)
         )
@@ -85,19 +137,18 @@ class Dispatch:
 
         return work.then(collected)
 
-    def _of_nodes(self, r: Round, worked: NodeResults, last_loss: float) -> RoundResult:
-        """The round result of a method without a server; the states of the nodes stay on the workers.
-
-        worked: the results of the nodes' local work. last_loss: the last finite mean loss of the run, for error
-        messages. Raises ClientFailed or NonFinite if a node fails and the config does not drop failures.
-        """
-        self.ways.update(worked.reports.ways)
-        events = self._failures(r, worked.reports, last_loss)
-        got = dropped(r, set(worked.reports.bad["client"].tolist())) if events else r
-        kept = torch.from_numpy(np.flatnonzero(got.received))
-        unseen = {name: rows[kept] for name, rows in worked.unseen.items()}
-        floats = worked.floats + floats_in({name: rows[0] for name, rows in worked.unseen.items()})
-        return RoundResult(got, worked.reports, unseen, [], floats, events, worked)
+    def step(self, server: ServerState, result: RoundResult) -> tuple[ServerState, Info]:
+        received = result.round.received_view
+        if not len(received.cohort):
+            return self.algorithm.empty_round(server, result.round), {}
+        with one_thread():
+            if result.sums is None:
+                returned = self.algorithm.server_step(server, result.visible_uploads, received)
+                return step_of(self.algorithm, "server_step", returned, server["x"])
+            assert isinstance(self.algorithm, Summing)
+            sums = {name: vector for name, vector in result.sums.items() if name not in UNSEEN}
+            returned = self.algorithm.server_step_from_sums(server, sums, received)
+            return step_of(self.algorithm, "server_step_from_sums", returned, server["x"])
 
     def _tasks(self, r: Round, plan: SumPlan | None, width: int) -> list[Task]:
         """The cohort as tasks: of one client each or, for vectorised calls, of nearly equal numbers of clients.
@@ -136,7 +187,7 @@ class Dispatch:
                 mine = [values] if len(keep) == len(values) else [values[k : k + 1] for k in keep] or [values[:0]]
                 rows.setdefault(name, []).extend(mine)
         uploads = {
-            name: as_matrix(reordered(own, order), partial(self.uploads.stack, name)) for name, own in rows.items()
+            name: as_matrix(reordered(own, order), partial(self.memory.stack, name)) for name, own in rows.items()
         }
         parts = [result.partial for result in results if result.partial is not None]
         plan = results[0].task.sums if results else None
@@ -144,12 +195,12 @@ class Dispatch:
         sums = plan.sums([part.sums for part in parts]) if plan is not None and whole else None
         found = [part.widths for part in parts] or [widths(result.uploads) for result in results if result.uploads]
         return RoundResult(
-            r,
-            reports,
-            uploads,
-            states if order is None or not states else [states[k] for k in order],
-            self._upload_floats(found[0]) if found else 0,
-            events,
+            round=r,
+            reports=reports,
+            uploads=uploads,
+            client_states=states if order is None or not states else [states[k] for k in order],
+            up_floats=self._upload_floats(found[0]) if found else 0,
+            events=events,
             sums=sums,
         )
 
@@ -161,30 +212,6 @@ class Dispatch:
         one = {name: torch.zeros(1, 1).expand(1, width) for name, width in widths.items()}
         own = {name: rows for name, rows in one.items() if name not in UNSEEN}
         return self.algorithm.sent_floats(own) + floats_in({k: one[k] for k in one.keys() - own.keys()})
-
-    def _failures(self, r: Round, reports: ClientReports, last_loss: float) -> list[str]:
-        """One line for each dropped upload, that is for each client that failed or returned non-finite values.
-
-        Raises ClientFailed or NonFinite if `runtime.on_client_error` or `runtime.on_nonfinite` is `fail`. last_loss:
-        the last finite mean loss of the run, shown for clients that had no finite loss.
-        """
-        events = []
-        for report in reports.bad:
-            client, last = int(report["client"]), float(report["last_loss"])
-            if error := reports.errors.get(client):
-                reason = error.strip().splitlines()[-1]
-                attempts = 1 + self.runtime.client_retries
-                text = f"client {client} failed in round {r.index} after {attempts} attempts: {reason}"
-                if self.runtime.on_client_error == "fail":
-                    raise ClientFailed(f"{text} (runtime.on_client_error=drop continues without it)\n{error}")
-            else:
-                last = last if np.isfinite(last) else last_loss
-                loss = f"last finite loss {last:.6g}" if np.isfinite(last) else "no loss was finite so far"
-                text = f"client {client} sent a non-finite update in round {r.index}; {loss}"
-                if self.runtime.on_nonfinite == "fail":
-                    raise NonFinite(f"{text} (lower local.lr, set local.clip_norm, or runtime.on_nonfinite=drop)")
-            events.append(text)
-        return events
 
 
 def sum_plan(algorithm: Algorithm, broadcast: State, server: ServerState, r: Round) -> SumPlan:
@@ -234,19 +261,6 @@ class UploadMemory:
         part = memory[:size]
         self._in_use[name] = weakref.ref(part)  # alive as long as the tensor or a view of it
         return torch.cat(list(pieces), out=torch.from_numpy(part).view(shape))
-
-
-def blocks_of(
-    algorithm: Algorithm, backend: Executor, runtime: RuntimeConfig, count: int, optimum: Tensor | None = None
-) -> Blocks | None:
-    """The nodes of a method without a server, divided into blocks on workers; None for a method with a server.
-
-    count: the number of nodes; each block has the nodes of one vectorised call. optimum: x* = argmin F [d] if known,
-    for metrics.
-    """
-    if not isinstance(algorithm, GraphAlgorithm):
-        return None
-    return Blocks(algorithm, backend, count, calls(count, len(backend.initial().x), runtime), optimum)
 
 
 def calls(count: int, width: int, runtime: RuntimeConfig) -> int:

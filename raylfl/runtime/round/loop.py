@@ -13,18 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalised, overrides
+from raylfl.algorithms.graph import GraphAlgorithm
+from raylfl.config.groups.runtime import RuntimeConfig
+from raylfl.core.algorithm import Algorithm, ServerState, State, normalised, overrides
 from raylfl.core.population import Round
 from raylfl.core.reduce import finite_rows, weighted_sum
-from raylfl.core.returned import broadcast_of, step_of, update_clients_of
-from raylfl.core.summing import Summing
-from raylfl.core.threads import one_thread
+from raylfl.core.returned import broadcast_of, update_clients_of
 from raylfl.errors import NonFinite
 from raylfl.heterogeneity.trace import Row
-from raylfl.parts import BUFFERS, MOMENTS, UNSEEN, Experiment, Initial
+from raylfl.parts import BUFFERS, MOMENTS, UNSEEN, Experiment
 from raylfl.runtime.faults import Fault
+from raylfl.runtime.round.blocks import GraphDispatch
 from raylfl.runtime.round.costs import CostModel
-from raylfl.runtime.round.dispatch import Dispatch, blocks_of
+from raylfl.runtime.round.dispatch import Dispatch, ServerDispatch, calls
 from raylfl.runtime.round.interfaces import CostModelLike, MeasurementsLike, Metrics, PlannerLike
 from raylfl.runtime.round.measure import Measurements
 from raylfl.runtime.round.plan import Planner, check_sampling
@@ -72,32 +73,25 @@ class Federation:
         """
         check_sampling(experiment)
         algorithm, setup, planner = experiment.algorithm, experiment.setup, Planner(experiment)
-        evaluated = experiment.config.eval
-        x, buffers, moments = backend.initial()
-        averages, population = setup.optimizer_state == "averaged", experiment.world.population
-        measurements = Measurements(experiment, backend, planner)
-        blocks = blocks_of(algorithm, backend, setup.runtime, population.count, measurements.optimum)
-        server = algorithm.init_server(x, population)
-        state = FederationState(
-            0,
-            server if blocks is None else blocks.scattered(server),
-            buffers,
-            moments=moments if averages else moments[:0],
-        )
+        evaluated, population, initial = experiment.config.eval, experiment.world.population, backend.initial()
+        count, width = population.count, len(initial.x)
+        rows = MEASURED if evaluated.diversity or evaluated.drift else None
+        dispatch = dispatch_of(algorithm, backend, setup.runtime, count, width, rows, experiment.minimiser)
+        state = dispatch.initial_state(initial, population)
+        if setup.optimizer_state != "averaged":
+            state.moments = state.moments[:0]
         if (rho := evaluated.average) is not None:
-            state.average = Average.of(x, rho)
+            state.average = Average.of(initial.x, rho)
         return Federation(
             algorithm=algorithm,
             backend=backend,
             planner=planner,
-            dispatch=Dispatch(
-                algorithm, backend, setup.runtime, blocks, MEASURED if evaluated.diversity or evaluated.drift else None
-            ),
+            dispatch=dispatch,
             costs=CostModel(experiment, planner, backend.cut),
-            measurements=measurements,
+            measurements=Measurements(experiment, backend, planner, dispatch),
             state=state,
-            keeps_client_state=bool(setup.fresh_state(Initial(x[:1], buffers, moments))),
-            averages_buffers=len(buffers) > 0 and not setup.local_buffers,
+            keeps_client_state=bool(setup.fresh_state(initial._replace(x=initial.x[:1]))),
+            averages_buffers=len(initial.buffers) > 0 and not setup.local_buffers,
             fault=fault,
         )
 
@@ -131,25 +125,12 @@ class Federation:
         result = self.planner.sampled(work.result(), server)
         del work  # frees the broadcast and the uploads
 
-        # Server step: x_{r+1} from the received uploads.
+        # Server step: x_{r+1} from the received uploads; without a server, nodes mix their rows on the workers.
         self.fault("aggregate", r)
         self.committed = False  # a Table changes in place, and the round is not recorded yet
-        received = result.round.received_view
-        uploads = {name: rows for name, rows in result.uploads.items() if name not in UNSEEN}
-        info: Info = {}
-        blocks = self.dispatch.blocks
-        if blocks is not None:  # the nodes' rows are mixed on the workers
-            assert result.worked is not None
-            after, info, metrics = blocks.step(received, server, result.worked)
-            result.metrics.update(metrics)
-            self._check_finite(after, r)
-        elif len(received.cohort):
-            with one_thread():
-                after, info = self._server_step(server, result, uploads)
-            self._check_finite(after, r)
-        else:
-            after = algorithm.empty_round(server, result.round)
-        answered = self._updated_clients(after, uploads, result) if len(received.cohort) else None
+        after, info = self.dispatch.step(server, result)
+        self._check_finite(after, r)
+        answered = self._updated_clients(after, result)
 
         # Commit.
         self.fault("commit", r)
@@ -157,19 +138,17 @@ class Federation:
 
         # Measure, after the step; evaluations are in flight while the next round starts.
         measured, drawn = self.measurements.of_round(result, state, server, info, last), result.round
-        del result, uploads  # they hold every upload, unless the measurements need them
+        del result  # it holds every upload, unless the measurements need them
         yield
         return measured.result(), self.planner.row(drawn), self.planner.graph_line(drawn)
 
     def collected(self) -> FederationState:
         """The state for a checkpoint; for a method without a server, it includes the states of all nodes."""
-        blocks, state = self.dispatch.blocks, self.state
-        return state if blocks is None else replace(state, server=blocks.gathered(state.server))
+        return replace(self.state, server=self.dispatch.gathered(self.state.server))
 
     def resume(self, state: FederationState) -> None:
         """Replaces `state` by the state in a checkpoint, which has the form that `collected` returns."""
-        blocks = self.dispatch.blocks
-        self.state = state if blocks is None else replace(state, server=blocks.scattered(state.server))
+        self.state = replace(state, server=self.dispatch.scattered(state.server))
 
     def rounds(self, until: int) -> Iterator[Done]:
         """Yields the metrics and records (`Done`) of each round from `state.round` to `until` - 1.
@@ -203,16 +182,6 @@ class Federation:
                 next(current)
             before = current
 
-    def _server_step(self, server: ServerState, result: RoundResult, uploads: State) -> tuple[ServerState, Info]:
-        received = result.round.received_view
-        if result.sums is None:
-            returned = self.algorithm.server_step(server, uploads, received)
-            return step_of(self.algorithm, "server_step", returned, server["x"])
-        assert isinstance(self.algorithm, Summing)
-        sums = {name: vector for name, vector in result.sums.items() if name not in UNSEEN}
-        returned = self.algorithm.server_step_from_sums(server, sums, received)
-        return step_of(self.algorithm, "server_step_from_sums", returned, server["x"])
-
     def _check_finite(self, server: ServerState, r: int) -> None:
         if not finite_rows(server["x"][None]).all():
             raise NonFinite(
@@ -220,17 +189,19 @@ class Federation:
                 f"{self.state.last_finite_loss:.6g} (lower algorithm.gamma or local.lr)"
             )
 
-    def _updated_clients(self, after: ServerState, uploads: State, result: RoundResult) -> State | None:
+    def _updated_clients(self, after: ServerState, result: RoundResult) -> State | None:
         """The received clients' states [R, ...] after a second broadcast; None for algorithms without one.
 
-        The second broadcast follows the server step. after: the server state after that step.
+        The second broadcast follows the server step; there is none without received uploads. after: the server state
+        after that step.
         """
-        if not overrides(self.algorithm, "update_clients"):
+        received = result.round.received_view
+        if not (len(received.cohort) and overrides(self.algorithm, "update_clients")):
             return None
         states = self.backend.get(result.client_states)
         rows = {name: torch.cat([state[name] for state in states]) for name in states[0]}
         unseen = {name: rows.pop(name) for name in UNSEEN if name in rows}
-        answered = update_clients_of(self.algorithm, after, uploads, rows, result.round.received_view)
+        answered = update_clients_of(self.algorithm, after, result.visible_uploads, rows, received)
         return None if answered is None else {**answered, **unseen}
 
     def _commit(self, result: RoundResult, after: ServerState, broadcast: State, answered: State | None) -> None:
@@ -267,6 +238,25 @@ class Federation:
         if len(losses) and np.isfinite(mean := float(losses.mean())):
             state.last_finite_loss = mean
         state.round += 1
+
+
+def dispatch_of(
+    algorithm: Algorithm,
+    backend: Executor,
+    runtime: RuntimeConfig,
+    count: int,
+    width: int,
+    rows: str | None = None,
+    optimum: Tensor | None = None,
+) -> Dispatch:
+    """The dispatch of a method, with or without a server.
+
+    count: the number of clients N; width: the number of parameters d; rows: as in `Dispatch`; optimum: x* = argmin F
+    [d] if known, for metrics of nodes.
+    """
+    if isinstance(algorithm, GraphAlgorithm):
+        return GraphDispatch(algorithm, backend, runtime, count, calls(count, width, runtime), optimum)
+    return ServerDispatch(algorithm, backend, runtime, rows)
 
 
 def _mean_moments(rows: Tensor, received: Round, before: Tensor) -> Tensor:

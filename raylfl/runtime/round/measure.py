@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 import torch
 
-from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.core.algorithm import Info, ServerState, State, normalised
 from raylfl.core.arrays import Floats, Ints
 from raylfl.core.chunked_matrix import ChunkedMatrix, as_matrix
@@ -20,7 +19,7 @@ from raylfl.core.threads import one_thread
 from raylfl.diagnostics.surrogate import chi2, surrogate_weights
 from raylfl.diagnostics.updates import consensus_error, distance_metrics, drift, update_metrics
 from raylfl.parts import BUFFERS, MEAN, Experiment
-from raylfl.runtime.round.blocks import BLOCKS
+from raylfl.runtime.round.dispatch import Dispatch
 from raylfl.runtime.round.diversity import diversity_metrics
 from raylfl.runtime.round.interfaces import Metrics
 from raylfl.runtime.round.plan import Planner
@@ -37,10 +36,9 @@ GROUP = 16  # number of clients whose full gradients a worker adds up; fixed, be
 class Measurements:
     """Measures the metrics of each round, as the config group `eval` selects them."""
 
-    def __init__(self, experiment: Experiment, backend: Backend, planner: Planner):
-        self.e, self.backend, self.planner = experiment, backend, planner
-        optimum = experiment.optimum
-        self.optimum = None if optimum is None else torch.from_numpy(optimum.x.copy())
+    def __init__(self, experiment: Experiment, backend: Backend, planner: Planner, dispatch: Dispatch):
+        self.e, self.backend, self.planner, self.dispatch = experiment, backend, planner, dispatch
+        self.optimum = experiment.minimiser
         self._least: float | None = None  # F at the optimum, measured once
         self._predicted: tuple[bytes, dict[str, float]] = b"", {}  # the last Omega, and its prediction
 
@@ -181,10 +179,9 @@ class Measurements:
         On the test set: the mean, smallest and largest value over the nodes, and the value of each node. Per node: the
         distance of its model from the mean model, and from the optimum x* (relative to |x*|) if that is known.
         """
-        algorithm, test = self.e.algorithm, self.e.setup.test
-        if not isinstance(algorithm, GraphAlgorithm):
+        models, test = self.dispatch.models(server), self.e.setup.test
+        if models is None:
             return Deferred.of({})
-        models = torch.cat([algorithm.parameters(block) for block in self.backend.get(server[BLOCKS])])
         apart = {"from_mean": _distances(models, models.double().mean(dim=0))}
         if self.optimum is not None:
             scale = float(torch.linalg.vector_norm(self.optimum.double()))

@@ -11,7 +11,7 @@ from raylfl.core.algorithm import ServerState, State
 from raylfl.core.costs import Costs
 from raylfl.core.links import Links
 from raylfl.core.population import Round
-from raylfl.runtime.round.blocks import NodeResults
+from raylfl.parts import UNSEEN
 from raylfl.runtime.workers.backend import Handle
 from raylfl.runtime.workers.task import ClientReports
 
@@ -70,6 +70,10 @@ class RoundResult:
     client_states: list[Handle]  # handles of the received clients' new states
     up_floats: int  # floats of one client's upload; on a graph, those that a node sends along one edge
     events: list[str] = field(default_factory=list)  # one line for each dropped upload
-    worked: NodeResults | None = None  # the nodes' local work; None for methods with a server
-    metrics: dict[str, float] = field(default_factory=dict)  # computed from the nodes' states
+    metrics: dict[str, float] = field(default_factory=dict)  # of the round's step, from the states of nodes
     sums: State | None = None  # name -> weighted sum of uploads that workers added up; None: all uploads are rows
+
+    @property
+    def visible_uploads(self) -> State:
+        """The uploads that the algorithm receives: without buffers and optimizer states."""
+        return {name: rows for name, rows in self.uploads.items() if name not in UNSEEN}
