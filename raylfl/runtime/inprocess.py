@@ -9,7 +9,7 @@ from torch import Tensor
 from raylfl.parts import Experiment, WorkerSetup
 from raylfl.runtime.faults import Fault
 from raylfl.runtime.records.run_dir import RunDirectory
-from raylfl.runtime.round.interfaces import Metrics
+from raylfl.runtime.round.state import Metrics
 from raylfl.runtime.session import Session
 from raylfl.runtime.stopping import stop_on_signals
 from raylfl.runtime.workers.backend import LocalBackend

@@ -30,8 +30,8 @@ from raylfl.runtime.records.record_file import Displaced
 from raylfl.runtime.records.run_dir import OF_GRAPHS, RunDirectory
 from raylfl.runtime.records.summary import environment, step_line, step_summary, summarise
 from raylfl.runtime.round.early_stop import EarlyStop
-from raylfl.runtime.round.interfaces import Metrics
 from raylfl.runtime.round.loop import Done, Federation
+from raylfl.runtime.round.state import Metrics
 from raylfl.runtime.workers.backend import Backend
 
 EDGES = "edges.csv"

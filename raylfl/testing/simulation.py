@@ -25,9 +25,8 @@ from raylfl.core.oracle import Batch, Oracle
 from raylfl.core.population import Population, Round, SystemInfo
 from raylfl.heterogeneity.trace import Row, make_row
 from raylfl.parts import Initial
-from raylfl.runtime.round.interfaces import Metrics
 from raylfl.runtime.round.loop import Federation, dispatch_of
-from raylfl.runtime.round.state import FederationState, RoundResult
+from raylfl.runtime.round.state import FederationState, Metrics, RoundResult
 from raylfl.runtime.workers.backend import InProcess
 from raylfl.runtime.workers.local_work import work_of
 from raylfl.runtime.workers.task import ClientReports, Task, TaskResult

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -15,7 +16,9 @@ from torch import Tensor
 
 from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.config.groups.runtime import RuntimeConfig
-from raylfl.core.algorithm import Algorithm, ServerState, State, normalised, overrides
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalised, overrides
+from raylfl.core.costs import RoundCosts
+from raylfl.core.deferred import Deferred
 from raylfl.core.population import Round
 from raylfl.core.reduce import finite_rows, weighted_sum
 from raylfl.core.returned import broadcast_of, update_clients_of
@@ -26,15 +29,38 @@ from raylfl.runtime.faults import Fault
 from raylfl.runtime.round.blocks import GraphDispatch
 from raylfl.runtime.round.costs import CostModel
 from raylfl.runtime.round.dispatch import Dispatch, ServerDispatch, calls
-from raylfl.runtime.round.interfaces import CostModelLike, MeasurementsLike, Metrics, PlannerLike
 from raylfl.runtime.round.measure import Measurements
 from raylfl.runtime.round.plan import Planner, check_sampling
-from raylfl.runtime.round.state import Average, FederationState, RoundResult
+from raylfl.runtime.round.state import Average, FederationState, Metrics, RoundResult
 from raylfl.runtime.workers.backend import Backend, Executor
 
 MEASURED = "eval.diversity and eval.drift measure the updates of single clients"
 Done = tuple[Metrics, Row, str | None]  # metrics, the row of participation.jsonl, the line of topology.jsonl
 UnderWay = Generator[None, None, Done]  # a round in progress, suspended at a yield
+
+
+class Plans(Protocol):
+    """The methods of `Planner` that the loop calls."""
+
+    def plan(self, r: int, server: ServerState) -> Round: ...
+    def sampled(self, result: RoundResult, server: ServerState) -> RoundResult: ...
+    def prefetch(self, r: int) -> None: ...
+    def row(self, r: Round) -> Row: ...
+    def graph_line(self, r: Round) -> str | None: ...
+
+
+class Counts(Protocol):
+    """The method of `CostModel` that the loop calls."""
+
+    def of_round(self, result: RoundResult, broadcast: State, second: State | None) -> RoundCosts: ...
+
+
+class Measures(Protocol):
+    """The method of `Measurements` that the loop calls."""
+
+    def of_round(
+        self, result: RoundResult, state: FederationState, before: ServerState, info: Info, last: bool
+    ) -> Deferred[Metrics]: ...
 
 
 class Federation:
@@ -50,10 +76,10 @@ class Federation:
         *,
         algorithm: Algorithm,
         backend: Executor,
-        planner: PlannerLike,
+        planner: Plans,
         dispatch: Dispatch,
-        costs: CostModelLike,
-        measurements: MeasurementsLike,
+        costs: Counts,
+        measurements: Measures,
         state: FederationState,
         keeps_client_state: bool,
         averages_buffers: bool = False,

@@ -21,9 +21,8 @@ from raylfl.diagnostics.updates import consensus_error, distance_metrics, drift,
 from raylfl.parts import BUFFERS, MEAN, Experiment
 from raylfl.runtime.round.dispatch import Dispatch
 from raylfl.runtime.round.diversity import diversity_metrics
-from raylfl.runtime.round.interfaces import Metrics
 from raylfl.runtime.round.plan import Planner
-from raylfl.runtime.round.state import FederationState, RoundResult
+from raylfl.runtime.round.state import FederationState, Metrics, RoundResult
 from raylfl.runtime.workers.backend import Backend
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.task import Chunk

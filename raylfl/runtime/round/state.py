@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from raylfl.core.population import Round
 from raylfl.parts import UNSEEN
 from raylfl.runtime.workers.backend import Handle
 from raylfl.runtime.workers.task import ClientReports
+
+Metrics = dict[str, Any]  # a row of metrics.jsonl
 
 
 @dataclass(frozen=True)
