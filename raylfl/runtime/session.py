@@ -20,7 +20,7 @@ from raylfl.errors import RaylflError, note_own_code
 from raylfl.heterogeneity.partition.base import Samples
 from raylfl.heterogeneity.partition.file import as_text
 from raylfl.heterogeneity.partition.stats import class_counts
-from raylfl.heterogeneity.trace import Row, encode_row
+from raylfl.heterogeneity.trace import encode_row
 from raylfl.parts import Experiment
 from raylfl.runtime.faults import Fault, kill_point
 from raylfl.runtime.records.checkpoint import Checkpoints
@@ -30,7 +30,7 @@ from raylfl.runtime.records.record_file import Displaced
 from raylfl.runtime.records.run_dir import OF_GRAPHS, RunDirectory
 from raylfl.runtime.records.summary import environment, step_line, step_summary, summarise
 from raylfl.runtime.round.early_stop import EarlyStop
-from raylfl.runtime.round.loop import Done, Federation
+from raylfl.runtime.round.loop import Federation, RoundRecord
 from raylfl.runtime.round.state import Metrics
 from raylfl.runtime.workers.backend import Backend
 
@@ -107,9 +107,9 @@ class Session:
         loggers = Loggers(config, self.run_dir, self.say)
         try:
             rounds = self.federation.rounds(config.top.rounds)
-            while self.early.reason is None and (done := self._next(rounds)) is not None:
-                metrics, row, graph_line = done
-                self._write_down(metrics, row, graph_line)
+            while self.early.reason is None and (record := self._next(rounds)) is not None:
+                metrics = record.metrics
+                self._write_down(record)
                 self.early.update(metrics)
                 for event in metrics.get("events", ()):
                     self.say(event)
@@ -130,7 +130,7 @@ class Session:
             self.run_dir.committed(self.say)
         self.run_dir.require_copied()
 
-    def _next(self, rounds: Iterator[Done]) -> Done | None:
+    def _next(self, rounds: Iterator[RoundRecord]) -> RoundRecord | None:
         """Carries out the next round and returns its records; None after the last round.
 
         If a stop was requested, saves the state and raises Interrupted instead. If the round raises an error, the error
@@ -148,16 +148,16 @@ class Session:
                 self._save_after_an_error()
             raise
 
-    def _write_down(self, metrics: Metrics, row: Row, graph_line: str | None) -> None:
+    def _write_down(self, record: RoundRecord) -> None:
         """Appends a round to the record files.
 
-        row: of participation.jsonl. graph_line: of topology.jsonl; None for methods with a server. If the run directory
-        or a record file was deleted, moved or changed by others, tries to save the state, then raises Displaced.
+        If the run directory or a record file was deleted, moved or changed by others, tries to save the state, then
+        raises Displaced.
         """
-        self.run_dir.append("participation.jsonl", encode_row(row))
-        if graph_line is not None:
-            self.run_dir.append(OF_GRAPHS, graph_line)
-        self.run_dir.append("metrics.jsonl", metrics_line(metrics))
+        self.run_dir.append("participation.jsonl", encode_row(record.row))
+        if record.graph_line is not None:
+            self.run_dir.append(OF_GRAPHS, record.graph_line)
+        self.run_dir.append("metrics.jsonl", metrics_line(record.metrics))
         try:
             self.run_dir.check()
         except Displaced as error:

@@ -271,19 +271,27 @@ def recorded_round(
     p = np.broadcast_to(np.asarray(1.0 / n if inclusion is None else inclusion, dtype=np.float64), n)
     s = np.broadcast_to(np.asarray(draws, dtype=np.int64), len(ids)).copy()
     norms = a_norm(everyone, rule or LocalRule(), lr, proximal)
-    known = SystemInfo(index, population, q, norms, np.ones(n, dtype=bool), lr, int(s.sum()))
+    known = SystemInfo(
+        index=index,
+        population=population,
+        failure=q,
+        a_norm=norms,
+        available=np.ones(n, dtype=bool),
+        lr=lr,
+        size=int(s.sum()),
+    )
     return Round(
-        index,
-        ids,
-        s,
-        np.broadcast_to(np.asarray(received, dtype=bool), len(ids)).copy(),
-        everyone[ids],
-        np.ones(len(ids), dtype=np.int64),
-        lr,
-        population,
-        norms[ids],
-        q[ids],
-        p[ids],
+        index=index,
+        cohort=ids,
+        draws=s,
+        received=np.broadcast_to(np.asarray(received, dtype=bool), len(ids)).copy(),
+        steps=everyone[ids],
+        batch_sizes=np.ones(len(ids), dtype=np.int64),
+        lr=lr,
+        population=population,
+        a_norm=norms[ids],
+        failure=q[ids],
+        inclusion=p[ids],
         edges=edges,
         system_of=lambda: known,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -35,8 +35,17 @@ from raylfl.runtime.round.state import Average, FederationState, Metrics, RoundR
 from raylfl.runtime.workers.backend import Backend, Executor
 
 MEASURED = "eval.diversity and eval.drift measure the updates of single clients"
-Done = tuple[Metrics, Row, str | None]  # metrics, the row of participation.jsonl, the line of topology.jsonl
-UnderWay = Generator[None, None, Done]  # a round in progress, suspended at a yield
+
+
+class RoundRecord(NamedTuple):
+    """The records of a finished round."""
+
+    metrics: Metrics
+    row: Row  # of participation.jsonl
+    graph_line: str | None  # of topology.jsonl; None for methods with a server
+
+
+UnderWay = Generator[None, None, RoundRecord]  # a round in progress, suspended at a yield
 
 
 class Plans(Protocol):
@@ -122,7 +131,7 @@ class Federation:
         )
 
     def round(self, last: bool) -> UnderWay:
-        """Carries out round number `state.round`, as a generator that returns its metrics and records (`Done`).
+        """Carries out round number `state.round`, as a generator that returns its records.
 
         last: whether it is the last round of the run, which is evaluated unless `eval.every` is 0.
 
@@ -166,7 +175,7 @@ class Federation:
         measured, drawn = self.measurements.of_round(result, state, server, info, last), result.round
         del result  # it holds every upload, unless the measurements need them
         yield
-        return measured.result(), self.planner.row(drawn), self.planner.graph_line(drawn)
+        return RoundRecord(measured.result(), self.planner.row(drawn), self.planner.graph_line(drawn))
 
     def collected(self) -> FederationState:
         """The state for a checkpoint; for a method without a server, it includes the states of all nodes."""
@@ -176,8 +185,8 @@ class Federation:
         """Replaces `state` by the state in a checkpoint, which has the form that `collected` returns."""
         self.state = replace(state, server=self.dispatch.scattered(state.server))
 
-    def rounds(self, until: int) -> Iterator[Done]:
-        """Yields the metrics and records (`Done`) of each round from `state.round` to `until` - 1.
+    def rounds(self, until: int) -> Iterator[RoundRecord]:
+        """Yields the records of each round from `state.round` to `until` - 1.
 
         While a round is yielded, `state` is the state after that round. Two rounds overlap: the local work of round
         r + 1 starts before round r is evaluated and yielded. Round r + 2 is planned during that local work, unless its
@@ -194,11 +203,10 @@ class Federation:
                 except Exception as error:
                     failure = error
             if before is not None:
-                metrics, row, graph_line = _finished(before)
-                now = time.perf_counter()
-                metrics["time/round"], stamp = now - stamp, now
-                metrics |= self.backend.traffic()
-                yield metrics, row, graph_line
+                record, now = _finished(before), time.perf_counter()
+                record.metrics["time/round"], stamp = now - stamp, now
+                record.metrics.update(self.backend.traffic())
+                yield record
             self.committed = True
             if failure is not None:
                 raise failure
@@ -297,11 +305,11 @@ def _mean_moments(rows: Tensor, received: Round, before: Tensor) -> Tensor:
     return weighted_sum(rows[took], normalised(received.weights[took])) if took.any() else before
 
 
-def _finished(round_: UnderWay) -> Done:
-    """Runs a suspended round to its end; returns its metrics and records."""
+def _finished(round_: UnderWay) -> RoundRecord:
+    """Runs a suspended round to its end; returns its records."""
     try:
         next(round_)
     except StopIteration as ended:
-        done: Done = ended.value
-        return done
+        record: RoundRecord = ended.value
+        return record
     raise AssertionError("a round pauses twice")

@@ -52,13 +52,13 @@ class Task:
         rows: the clients' positions in the cohort; sums: as the field.
         """
         return Task(
-            r.index,
-            tuple(r.cohort[rows].tolist()),
-            tuple(r.steps[rows].tolist()),
-            tuple(r.batch_sizes[rows].tolist()),
-            tuple(r.a_norm[rows].tolist()),
-            r.lr,
-            sums,
+            round=r.index,
+            clients=tuple(r.cohort[rows].tolist()),
+            steps=tuple(r.steps[rows].tolist()),
+            batch_sizes=tuple(r.batch_sizes[rows].tolist()),
+            a_norm=tuple(r.a_norm[rows].tolist()),
+            lr=r.lr,
+            sums=sums,
         )
 
     @property
