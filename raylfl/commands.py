@@ -241,7 +241,7 @@ def topology(args: argparse.Namespace) -> None:
     experiment = assemble(config)
     graph, world = experiment.topology, experiment.world
     family: Family = getattr(experiment.algorithm, "family", "doubly")
-    if not experiment.algorithm.topology.peers:
+    if not experiment.algorithm.pattern.peers:
         say(f"algorithm {config.resolved['algorithm']['name']} does not run on a graph: the weights of dsgd are shown")
     said = numbers(graph, world, family)
     rate = mixing_rate(graph, world, family, experiment.participation, experiment.link)

@@ -15,9 +15,9 @@ from raylfl.config.groups.top import ModelConfig
 from raylfl.config.load import Config, escaped
 from raylfl.config.placement import is_pinned
 from raylfl.core.mixing import DOUBLY
+from raylfl.core.pattern import Ring, Star
 from raylfl.core.population import Population
 from raylfl.core.samples import ClientShards
-from raylfl.core.topology import Ring, Star
 from raylfl.data_source import LoadedData, class_of, load_data, makes
 from raylfl.errors import BadConfig, BadValue
 from raylfl.heterogeneity.links.perfect import Perfect
@@ -89,10 +89,10 @@ def assemble(config: Config) -> Experiment:
     source = load_data(config)
     split = make_split(config, source)
     population = Population.of(np.array([len(c) for c in split.clients]), config.top.weights)
-    owners = config.algorithm.topology.owners(split.clients)
+    owners = config.algorithm.pattern.owners(split.clients)
     merged = len(owners) < len(split.clients)  # a single client trains on the data of all clients
     unpinnable = "a single client trains on all data" if merged else None
-    if config.algorithm.topology.peers:
+    if config.algorithm.pattern.peers:
         unpinnable = "the nodes of a graph work in blocks, and each block has a worker of its own"
     nodes = source.client_nodes
     if nodes is not None and config.resolved["partition"]["name"] != "natural":
@@ -222,13 +222,13 @@ def check_topology(config: Config, world: RunContext) -> list[str]:
     """
     algorithm, graph = config.algorithm, config.topology
     name, chosen = config.resolved["algorithm"]["name"], config.resolved["topology"]["name"]
-    if not algorithm.topology.peers:
+    if not algorithm.pattern.peers:
         if graph.links is not None:
             raise BadConfig(
                 f"topology.links={graph.links}, but must be null: {name} sends nothing along the edges of a graph "
                 "(topology.latency and topology.bandwidth describe a client's link)"
             )
-        own = {Star: "star", Ring: "ring"}.get(type(algorithm.topology), "auto")
+        own = {Star: "star", Ring: "ring"}.get(type(algorithm.pattern), "auto")
         if chosen in ("auto", own):
             return []
         return [f"{name} does not run on a graph: topology {chosen} does not apply; its own is {own}"]

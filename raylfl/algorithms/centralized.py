@@ -18,8 +18,8 @@ from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
+from raylfl.core.pattern import Alone, ExchangePattern
 from raylfl.core.population import Round
-from raylfl.core.topology import Alone, Topology
 
 
 @ALGORITHMS.register("centralized")
@@ -27,7 +27,7 @@ from raylfl.core.topology import Alone, Topology
 class Centralized(Algorithm):
     """Centralised training: K SGD steps per round on the mean loss over the samples of all clients."""
 
-    topology: ClassVar[Topology] = Alone()
+    pattern: ClassVar[ExchangePattern] = Alone()
     uploads_update: ClassVar[bool] = False
 
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:

@@ -27,9 +27,9 @@ from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
 from raylfl.core.costs import floats_in
 from raylfl.core.mixing import Edges, Family, Mixing, matrices
 from raylfl.core.mixing_rows import MixingRows
+from raylfl.core.pattern import ExchangePattern, Peers
 from raylfl.core.population import Population, Round
 from raylfl.core.reduce import column
-from raylfl.core.topology import Peers, Topology
 
 NODE = "node_"  # prefix of the names of the nodes' rows in the server state
 SPECTRUM = 64  # largest number of working nodes for which the spectral gap of a round is measured
@@ -39,7 +39,7 @@ SPECTRUM = 64  # largest number of working nodes for which the spectral gap of a
 class GraphAlgorithm(Algorithm):
     """A method without a server: each node keeps a model and mixes it with the models of its neighbours."""
 
-    topology: ClassVar[Topology] = Peers()
+    pattern: ClassVar[ExchangePattern] = Peers()
     uploads_update: ClassVar[bool] = False
     family: ClassVar[Family] = "doubly"
     """The mixing matrices: `doubly` stochastic, `column` stochastic, or a `pair` of a row-stochastic matrix R and a

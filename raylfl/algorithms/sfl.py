@@ -21,8 +21,8 @@ from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
+from raylfl.core.pattern import ExchangePattern, Ring
 from raylfl.core.population import Round
-from raylfl.core.topology import Ring, Topology
 
 
 @ALGORITHMS.register("sfl", paper="Li & Lyu 2023 [2]")
@@ -32,7 +32,7 @@ class SFL(Algorithm):
 
     gamma: float = 1.0  # server lr; 1: the last client's result, as in Alg. 1
 
-    topology: ClassVar[Topology] = Ring()
+    pattern: ClassVar[ExchangePattern] = Ring()
     uploads_update: ClassVar[bool] = False
 
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:

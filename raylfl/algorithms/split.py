@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.sfl import SFL
-from raylfl.core.topology import Relay
+from raylfl.core.pattern import Relay
 from raylfl.errors import BadValue
 
 
@@ -44,7 +44,7 @@ class SSL(SFL):
         super().__post_init__()
         check_cut(self.cut)
         if self.relay:
-            vars(self)["topology"] = Relay()
+            vars(self)["pattern"] = Relay()
 
 
 @ALGORITHMS.register("splitfed", paper="Thapa et al. 2022")

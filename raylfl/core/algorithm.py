@@ -30,9 +30,9 @@ from raylfl.core.arrays import Bools, Floats, Ints
 from raylfl.core.costs import floats_in
 from raylfl.core.draws import Law
 from raylfl.core.keyed import keyed_words
+from raylfl.core.pattern import ExchangePattern, Star
 from raylfl.core.population import Population, Round, SystemInfo
 from raylfl.core.reduce import column
-from raylfl.core.topology import Star, Topology
 from raylfl.errors import did_you_mean
 from raylfl.options import Options
 
@@ -78,7 +78,7 @@ class Work:
         return torch.from_numpy((words >> np.uint64(40)) * 2.0**-24).to(like).view(like.shape)
 
 
-RENAMED = {  # name of a method before version 0.1 -> its new name; old names are accepted for one release
+RENAMED = {  # name of a method or trait before version 0.1 -> its new name; old names are accepted for one release
     "idle": "empty_round",
     "everybody": "full_participation",
     "acknowledge": "update_clients",
@@ -87,6 +87,7 @@ RENAMED = {  # name of a method before version 0.1 -> its new name; old names ar
     "probes": "samples_by_norm",
     "probe_probabilities": "norm_probabilities",
     "common_steps": "draw_local_steps",
+    "topology": "pattern",
 }
 
 
@@ -97,7 +98,7 @@ class Algorithm(Options, ABC):
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Accepts methods under their old names (`RENAMED`), and warns of names that look like a misspelt method."""
+        """Accepts hooks under their old names (`RENAMED`), and warns of names that look like a misspelt method."""
         super().__init_subclass__(**options)
         for old, new in RENAMED.items():
             if old in vars(cls):
@@ -110,7 +111,7 @@ class Algorithm(Options, ABC):
                 text = f"{cls.__name__}.{name} is no method or trait of Algorithm, and is never used by it"
                 warnings.warn(f"{text}; {hint}", UserWarning, stacklevel=3)
 
-    topology: ClassVar[Topology] = Star()
+    pattern: ClassVar[ExchangePattern] = Star()
     """The exchange of models: `Star` (clients in parallel), `Ring` or `Relay` (in sequence), `Alone` (one client with
     all data) or `Peers` (no server: nodes average their parameters with their neighbours' in a graph)."""
     own_step: ClassVar[bool] = False

@@ -72,7 +72,7 @@ def finish_of(algorithm: Algorithm, x: Tensor, carry: State, client_state: State
     if not _is_pair(returned) or not all(_has_rows(state, len(x)) for state in returned):
         raise _bad(algorithm, "finish", returned, f"(uploads, client states), tensors with {len(x)} rows by name")
     new, old = ({name: rows.shape for name, rows in state.items()} for state in (returned[1], client_state))
-    if new != old and (new or not algorithm.topology.peers):
+    if new != old and (new or not algorithm.pattern.peers):
         need = f"the states that init_clients creates, {_text(client_state)}"
         raise _bad(algorithm, "finish", f"the client states {_text(returned[1])}", need)
     return returned

@@ -62,4 +62,4 @@ def rows_reason(algorithm: Algorithm) -> str | None:
         return "the received clients are drawn after the local work"
     if overrides(algorithm, "update_clients"):
         return "the second broadcast follows from the uploads of single clients"
-    return "clients work in sequence" if algorithm.topology.sequential else None
+    return "clients work in sequence" if algorithm.pattern.sequential else None

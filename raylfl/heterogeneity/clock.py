@@ -17,7 +17,7 @@ from typing import Annotated
 import numpy as np
 
 from raylfl.core.arrays import Floats, Ints
-from raylfl.core.topology import Topology
+from raylfl.core.pattern import ExchangePattern
 from raylfl.heterogeneity.values import POSITIVE, PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
 from raylfl.options import Doc, Gt, Options
@@ -51,7 +51,7 @@ class Clock(Options):
         up_floats: Floats,
         down_floats: Floats,
         clients: Ints,
-        topology: Topology,
+        pattern: ExchangePattern,
         world: RunContext,
         links: Floats | float = 0.0,
     ) -> float:
@@ -59,7 +59,7 @@ class Clock(Options):
 
         clients: the ids of the cohort's C clients [C]. steps: their local steps K_i [C]. up_floats, down_floats: floats
         that each client sends and receives, [C] or one number for all; in a ring, a model that one client passes to
-        the next counts once, at its sender. topology: determines whether clients work in parallel or in sequence.
+        the next counts once, at its sender. pattern: determines whether clients work in parallel or in sequence.
         links: the seconds for which each client waits for messages, [C] or one number for all.
         """
         if not len(clients):
@@ -67,7 +67,7 @@ class Clock(Options):
         seconds = self._computation(steps, clients, world)
         if self.bandwidth is not None:
             seconds = seconds + (np.asarray(up_floats) + np.asarray(down_floats)) / self.bandwidth
-        return topology.round_seconds(seconds + links)
+        return pattern.round_seconds(seconds + links)
 
     def computation_seconds(self, steps: Ints, clients: Ints, world: RunContext) -> float:
         """Total computation of a round in virtual seconds: the sum over the cohort, clients with lost uploads included.

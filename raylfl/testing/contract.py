@@ -119,7 +119,7 @@ def rows_do_not_depend_on_neighbours(algorithm: Algorithm) -> None:
     Not checked for methods in which a client starts from results of other clients.
     """
     run, r = after_all(algorithm), rounds_for(algorithm)[0]
-    if algorithm.topology.sequential or (isinstance(algorithm, GraphAlgorithm) and algorithm.exchanges_first):
+    if algorithm.pattern.sequential or (isinstance(algorithm, GraphAlgorithm) and algorithm.exchanges_first):
         return
     r = replace(r, received=np.ones(len(r.cohort), dtype=bool))
     together = run.uploads(r)
@@ -189,17 +189,17 @@ def keeps_its_shapes(algorithm: Algorithm) -> None:
     """
     run, r = after_all(algorithm), rounds_for(algorithm)[0]
     uploads, client_state = run.uploads(r)
-    rows = 1 if algorithm.topology.sequential else len(r.received_view.cohort)
+    rows = 1 if algorithm.pattern.sequential else len(r.received_view.cohort)
     for name, value in uploads.items():
         must(len(value) == rows, f"uploads[{name!r}] is {tuple(value.shape)}")
     fresh = algorithm.init_clients(run.x0, rows)
     must(
-        client_state.keys() == fresh.keys() or algorithm.topology.sequential,
+        client_state.keys() == fresh.keys() or algorithm.pattern.sequential,
         f"{set(client_state)} were {set(fresh)} at first",
     )
     for name, value in client_state.items():
         must(value.shape == fresh[name].shape, f"client_state[{name!r}] is {tuple(value.shape)}")
-    if not algorithm.topology.sequential:
+    if not algorithm.pattern.sequential:
         answered = algorithm.update_clients(run.server, uploads, client_state, r.received_view) or client_state
         shapes = {k: tuple(v.shape) for k, v in answered.items()}
         must(shapes == {k: tuple(v.shape) for k, v in client_state.items()}, f"update_clients returns {shapes}")

@@ -132,7 +132,7 @@ class Simulation:
     """A run of an algorithm on a gradient function, with the round loop of `raylfl.runtime.round`.
 
     gradient: (client, x [d], round, local step) -> gradient [d]; local step -1 means the full-batch gradient. x0:
-    the initial model [d]. rule: options of the local solver; None: plain SGD. A centralised method (topology `Alone`)
+    the initial model [d]. rule: options of the local solver; None: plain SGD. A centralised method (pattern `Alone`)
     trains on F = sum_i w_i f_i as a single client; `merged` is then true.
     """
 
@@ -145,7 +145,7 @@ class Simulation:
         rule: LocalRule | None = None,
     ):
         self.rule, self.x0 = rule or LocalRule(), x0
-        owners = algorithm.topology.owners([np.array([i]) for i in range(population.count)])
+        owners = algorithm.pattern.owners([np.array([i]) for i in range(population.count)])
         self.merged = len(owners) < population.count
 
         def objective(client: int, x: Tensor, r: int, t: int) -> Tensor:

@@ -67,7 +67,7 @@ def require_measured(metric: str, experiment: Experiment) -> None:
             "eval.clients=true, eval.every > 0, and a model that logs accuracy",
         ),
         "nodes": (
-            config.nodes and config.every and experiment.algorithm.topology.peers,
+            config.nodes and config.every and experiment.algorithm.pattern.peers,
             "a method without a server, eval.nodes=true, and eval.every > 0",
         ),
         "global": (config.global_ and config.every, "eval.global=true, and eval.every > 0"),

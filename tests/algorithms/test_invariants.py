@@ -209,7 +209,7 @@ def test_shares_of_the_received_are_on_the_simplex(here: RunContext):
             assert c["full"].sum() <= 1 + 1e-14
 
 
-STARS = [e.name for e in ALGORITHMS if not e.cls.topology.sequential and e.name != "splitfed"]
+STARS = [e.name for e in ALGORITHMS if not e.cls.pattern.sequential and e.name != "splitfed"]
 
 
 @pytest.mark.parametrize("name", STARS)

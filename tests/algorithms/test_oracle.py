@@ -208,5 +208,5 @@ def test_it_follows_its_oracle_with_the_solver_s_options(case: Case, solver: str
 
 def test_no_algorithm_goes_unchecked():
     """Methods without a server have oracles of their own: tests/algorithms/test_graph.py."""
-    served = {entry.name for entry in ALGORITHMS if not entry.cls.topology.peers}
+    served = {entry.name for entry in ALGORITHMS if not entry.cls.pattern.peers}
     assert {case.name for case in CASES} == served

@@ -8,9 +8,9 @@ import torch
 
 from raylfl.algorithms import base
 from raylfl.core.algorithm import Work
+from raylfl.core.pattern import Alone, Peers, Ring, Star
 from raylfl.core.population import Population
 from raylfl.core.summing import rows_reason
-from raylfl.core.topology import Alone, Peers, Ring, Star
 from raylfl.registries import ALGORITHMS
 from raylfl.testing import recorded_round
 
@@ -45,7 +45,7 @@ def test_names_of_the_former_place_lead_to_the_new_one_with_a_warning_at_the_cal
 
 
 def test_clients_work_in_parallel_in_a_ring_alone_or_as_peers():
-    kinds = {name: type(ALGORITHMS.get(name).cls.topology) for name in ALGORITHMS.names()}
+    kinds = {name: type(ALGORITHMS.get(name).cls.pattern) for name in ALGORITHMS.names()}
     assert {name for name, kind in kinds.items() if issubclass(kind, Peers)} == GRAPHS - {"local_only"}
     assert {name for name, kind in kinds.items() if issubclass(kind, Ring)} == RINGS
     assert {name for name, kind in kinds.items() if kind is Alone} == {"centralized"}

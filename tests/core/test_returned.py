@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from raylfl.core.pattern import Peers, Star
 from raylfl.core.returned import (
     broadcast_of,
     direction_of,
@@ -17,16 +18,15 @@ from raylfl.core.returned import (
     step_of,
     update_clients_of,
 )
-from raylfl.core.topology import Peers, Star
 from raylfl.errors import BadConfig
 
 X = torch.zeros(3, 5)
 STAR = Star()
 
 
-def returning(value, topology=STAR):
+def returning(value, pattern=STAR):
     """An algorithm whose `direction` and `finish` return this value."""
-    return SimpleNamespace(direction=lambda *_: value, finish=lambda *_: value, topology=topology)
+    return SimpleNamespace(direction=lambda *_: value, finish=lambda *_: value, pattern=pattern)
 
 
 def always(value):

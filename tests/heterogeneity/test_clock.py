@@ -5,8 +5,8 @@ import pytest
 from omegaconf import OmegaConf
 from scipy import stats
 
+from raylfl.core.pattern import Ring, Star
 from raylfl.core.population import Population
-from raylfl.core.topology import Ring, Star
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.clock import Clock
 from raylfl.heterogeneity.world import RunContext
@@ -39,8 +39,8 @@ def test_computation_is_the_sum_over_the_cohort_whatever_the_route():
 
 def test_an_empty_cohort_takes_no_time():
     empty = np.array([], dtype=np.int64)
-    for topology in (Star(), Ring()):
-        assert Clock(bandwidth=1.0).round_seconds(empty, 5, 5, empty, topology, WORLD) == 0.0
+    for pattern in (Star(), Ring()):
+        assert Clock(bandwidth=1.0).round_seconds(empty, 5, 5, empty, pattern, WORLD) == 0.0
     assert Clock().computation_seconds(empty, empty, WORLD) == 0.0
 
 

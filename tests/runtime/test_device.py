@@ -104,7 +104,7 @@ OWN_WORK = [
     for entry in ALGORITHMS
     if entry.name == "fedavg"
     or any(overrides(entry.cls, method) for method in CLIENTS_PART)
-    or entry.cls.topology.sequential
+    or entry.cls.pattern.sequential
     or "cut" in options_of(entry.name)
 ]
 

@@ -65,8 +65,8 @@ def test_the_links_of_messages_are_their_ends_in_either_order(clients, count):
 PLAIN = [
     entry.name
     for entry in ALGORITHMS
-    if not entry.cls.topology.sequential
-    and not entry.cls.topology.peers  # tests/runtime/test_graph_runs.py
+    if not entry.cls.pattern.sequential
+    and not entry.cls.pattern.peers  # tests/runtime/test_graph_runs.py
     and entry.name != "centralized"
     and "cut" not in [f.name for f in fields(entry.cls)]  # type: ignore[arg-type]
     and entry.cls.update_clients is Algorithm.update_clients

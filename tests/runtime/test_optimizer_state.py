@@ -189,7 +189,7 @@ def test_kept_moments_cost_nothing_and_averaged_ones_travel_with_every_model(run
         with pytest.raises(BadConfig, match=r"averaged, but .* sends one half of the model only: use kept or fresh"):
             costs(runs, algorithm, *averaged)
         return
-    models = {"Alone": [0, 0, 0], "Ring": [1, 1, 2]}.get(type(cls.topology).__name__, [sampled, sampled, 0])
+    models = {"Alone": [0, 0, 0], "Ring": [1, 1, 2]}.get(type(cls.pattern).__name__, [sampled, sampled, 0])
     if cls().samples_by_norm:
         models[1] = 6  # all train
     more = WIDTH * np.array(models) * (not cls.own_step)

@@ -147,7 +147,7 @@ def one_of_each_kind():
     for place, entry in enumerate(ALGORITHMS):
         powers = ("init_clients", "probabilities", "samples_by_norm", "full_gradient")
         own = tuple(getattr(entry.cls, power) is not getattr(Algorithm, power) for power in powers)
-        kind = (type(entry.cls.topology), "cut" in options_of(entry.name), own, place % 2)
+        kind = (type(entry.cls.pattern), "cut" in options_of(entry.name), own, place % 2)
         yield pytest.param(entry.name, place % 2 == 0, marks=[pytest.mark.exhaustive] if kind in seen else [])
         seen.add(kind)
 

@@ -186,7 +186,7 @@ def test_a_checkpoint_notes_the_kind_of_device(monkeypatch, gpus, device):
     experiment = SimpleNamespace(
         config=SimpleNamespace(checkpoint=SimpleNamespace(keep=2), resolved={}, objects=None),
         setup=SimpleNamespace(shards=ClientShards.of([np.arange(2)]), runtime=SimpleNamespace(gpus_per_worker=gpus)),
-        algorithm=SimpleNamespace(topology=SimpleNamespace(peers=False)),
+        algorithm=SimpleNamespace(pattern=SimpleNamespace(peers=False)),
     )
     assert Checkpoints(None, experiment, print).identity["device"] == device
 

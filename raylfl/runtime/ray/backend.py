@@ -56,7 +56,7 @@ class RayBackend(Backend):
         self.workers, self._stored = len(self.pool), stored
         self._weights = experiment.setup.population.weights
         self._batch_size = experiment.setup.eval_batch_size
-        self._sequential = experiment.algorithm.topology.sequential
+        self._sequential = experiment.algorithm.pattern.sequential
         self._measuring = 0  # evaluations in progress
         self.one_by_one, self.whole, self.cut, state = self.pool.call("traits", attempts=self.attempts)
         size, keeps = state or 0, state is not None

@@ -55,7 +55,7 @@ class Checkpoints:
         self.run_dir, self.warn = run_dir, warn
         self.keep, self.resolved = experiment.config.checkpoint.keep, experiment.config.resolved
         self.objects = experiment.config.objects
-        self.setup, self.graph = experiment.setup, experiment.algorithm.topology.peers
+        self.setup, self.graph = experiment.setup, experiment.algorithm.pattern.peers
         self.identity = {
             "config_sha256": fingerprint_of_config(self.resolved),
             "partition_sha256": sha256_of_shards(experiment.setup.shards),

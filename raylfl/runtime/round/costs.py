@@ -37,7 +37,7 @@ class CostModel:
         if self.cut is not None:  # the client's half of the model travels, and activations up, gradients down
             down = up = self.cut.client_width
             exchanged = gradients * self.cut.floats_per_sample
-        sent = algorithm.topology.traffic(sampled, up, down)
+        sent = algorithm.pattern.traffic(sampled, up, down)
         uplink, downlink = sent.uplink + exchanged, sent.downlink + exchanged
         peer = sent.peer if r.edges is None else up * len(self._messages(r))
         if second is not None:
@@ -61,7 +61,6 @@ class CostModel:
         clock, r, run = self.e.config.system, result.round, self.e.world
         if not len(r.cohort):
             return 0.0, 0.0
-        topology = self.e.algorithm.topology
         sent = costs.uplink_floats + costs.downlink_floats + costs.peer_floats
         up: Floats = np.full(len(r.cohort), sent / len(r.cohort))
         down: Floats = np.zeros(len(r.cohort))
@@ -69,7 +68,7 @@ class CostModel:
             nodes = self._messages(r).T
             up, down = (np.bincount(node, minlength=len(up)).astype(np.float64) * result.up_floats for node in nodes)
         waits = self._waits(r, ends, floats, waiting)
-        whole = clock.round_seconds(r.steps, up, down, r.cohort, topology, run, waits)
+        whole = clock.round_seconds(r.steps, up, down, r.cohort, self.e.algorithm.pattern, run, waits)
         return whole, clock.computation_seconds(r.steps, r.cohort, run)
 
     def _links(self, result: RoundResult, costs: Costs) -> tuple[Ints, Floats, Ints]:
@@ -82,7 +81,7 @@ class CostModel:
         if r.edges is not None:
             sent = self._messages(r)
             return r.cohort[sent], np.full(len(sent), float(result.up_floats)), sent[:, 1]
-        hops = self.e.algorithm.topology.hops(r.cohort)
+        hops = self.e.algorithm.pattern.hops(r.cohort)
         away, back, chain = hops[:, 1] == -1, hops[:, 0] == -1, (hops[:, :2] >= 0).all(axis=1)
         floats = np.zeros(len(hops))
         for which, total in ((away, costs.uplink_floats), (back, costs.downlink_floats), (chain, costs.peer_floats)):

@@ -125,7 +125,7 @@ class ServerDispatch(Dispatch):
         tasks = self._tasks(r, plan, len(state.server["x"]))
         client_states = [[state.clients.get(c) for c in task.clients] for task in tasks]
         received, last_loss = [bool(b) for b in r.received], state.last_finite_loss
-        work = self.algorithm.topology.exchange(self.backend, tasks, broadcast, client_states, received)
+        work = self.algorithm.pattern.exchange(self.backend, tasks, broadcast, client_states, received)
 
         def collected(results: Sequence[TaskResult]) -> RoundResult:
             result = self._collect(r, results, last_loss)
@@ -159,7 +159,7 @@ class ServerDispatch(Dispatch):
         workers.
         """
         count = len(r.cohort)
-        if self.backend.one_by_one or self.algorithm.topology.sequential:
+        if self.backend.one_by_one or self.algorithm.pattern.sequential:
             return [Task.of(r, np.array([k]), plan) for k in range(count)]
         return [Task.of(r, rows, plan) for rows in in_subtrees(count, calls(count, width, self.runtime))]
 

@@ -181,14 +181,14 @@ class Planner:
         e = self.e
         cohort, draws = drawn.cohort, drawn.draws
         if not self.replayed:
-            order = e.algorithm.topology.order(len(cohort), keyed(e.world.seed, "ring", r))
+            order = e.algorithm.pattern.order(len(cohort), keyed(e.world.seed, "ring", r))
             cohort, draws = cohort[order], draws[order]
         steps, batch_sizes = self._steps(r, cohort)
         if self.replayed:
             row = self.replayed.row(r)
             steps = np.asarray(row["steps"], dtype=np.int64)
             received = np.asarray(row["received"], dtype=bool)
-        elif e.algorithm.topology.peers:
+        elif e.algorithm.pattern.peers:
             received = np.ones(len(cohort), dtype=bool)  # on a graph, messages along edges are lost instead
         else:
             received = ~e.link.lost(r, cohort, e.world)
@@ -207,7 +207,7 @@ class Planner:
             failure=self._failure(r, cohort),
             inclusion=with_replacement[cohort] if with_replacement is not None else np.full(len(cohort), np.nan),
             probabilities=p,
-            edges=e.topology.edges(r, e.world, e.link) if e.algorithm.topology.peers else None,
+            edges=e.topology.edges(r, e.world, e.link) if e.algorithm.pattern.peers else None,
             system_of=lambda: self.system(r),
         )
 

@@ -87,7 +87,7 @@ class StepTrials:
         by_hand: whether batched matrix products may replace vmap.
         """
         algorithm, setup = self.algorithm, self.setup
-        if algorithm.cut is not None or algorithm.topology.sequential:
+        if algorithm.cut is not None or algorithm.pattern.sequential:
             return f"{type(algorithm).__name__} works with one client at a time"
         if setup.optimizer == "module" and not algorithm.own_step:
             return "local.optimizer=module keeps its state for one client"

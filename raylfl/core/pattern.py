@@ -1,0 +1,170 @@
+"""Exchange patterns: the order in which a cohort works, the messages it exchanges, and the duration of a round.
+
+    Star    server -> clients -> server, all clients in parallel       FedAvg and most methods
+    Ring    server -> client -> ... -> client -> server, in sequence   sequential federated learning (SFL)
+    Relay   server -> client -> server -> client -> ..., in sequence   centralised sequential split learning (SSL)
+    Alone   one client owns all data; nothing is sent                  centralised training
+    Peers   nodes exchange parameters along the edges of a graph       decentralised methods, without a server
+
+An algorithm names its pattern in `Algorithm.pattern`, and the round calls the pattern's methods. A new pattern is a
+subclass that overrides the order, exchange, traffic or duration. The graph of `Peers` is another object: the config
+group `topology`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from raylfl.core.arrays import Floats, Ints
+from raylfl.core.deferred import Deferred
+
+
+class Traffic(NamedTuple):
+    """Numbers of floats sent in a round.
+
+    uplink: from clients to the server. downlink: from the server to clients. peer: from clients to clients.
+    """
+
+    uplink: int
+    downlink: int
+    peer: int = 0
+
+
+class Network(Protocol):
+    """The two ways to carry out the local work of a cohort; `raylfl.runtime.workers.backend.Backend` implements them.
+
+    A task is the local work of one or several clients. client_states: for each task, handles of its clients' states.
+    Each call returns the deferred results of all tasks, in task order.
+    """
+
+    def run(self, tasks: Any, broadcast: Any, client_states: Any) -> Deferred[Any]:
+        """Runs all tasks independently, each from the broadcast."""
+
+    def run_ring(self, tasks: Any, broadcast: Any, client_states: Any, received: Sequence[bool]) -> Deferred[Any]:
+        """Runs the tasks in sequence: each starts from the last received upload, the first from the broadcast.
+
+        received: for each task, whether its upload is received.
+        """
+
+
+class ExchangePattern(ABC):
+    """The interface of a pattern: how models are exchanged in a round. Objects have no state."""
+
+    sequential: bool = False
+    """Whether the clients of a cohort work one after the other, each from the result of the previous client."""
+    peers: bool = False
+    """Whether clients are nodes of the configured graph and exchange their parameters with neighbours, not a server."""
+
+    def owners(self, clients: Sequence[Ints]) -> list[Ints]:
+        """The indices of the samples on which each client trains; default: `clients`.
+
+        clients: the sample indices that the partition assigns to each client.
+        """
+        return list(clients)
+
+    def order(self, count: int, rng: np.random.Generator) -> Ints:
+        """The order in which the C = `count` clients of a cohort work, a permutation [C]; default: as sampled."""
+        return np.arange(count)
+
+    def exchange(
+        self, network: Network, tasks: Any, broadcast: Any, client_states: Any, received: Sequence[bool]
+    ) -> Deferred[Any]:
+        """Starts the local work of a cohort through `network`; returns the deferred results of its tasks.
+
+        The arguments are the same as in `Network`. received: for each task, whether its upload is received.
+        """
+        return network.run(tasks, broadcast, client_states)
+
+    @abstractmethod
+    def traffic(self, sampled: int, up: int, down: int) -> Traffic:
+        """The traffic of a round with `sampled` clients, for uploads of `up` floats and broadcasts of `down` floats."""
+
+    def hops(self, cohort: Ints) -> Ints:
+        """The M messages of a round as rows (from, to, client) [M, 3].
+
+        from, to: client ids, -1 for the server. client: the position in the cohort of the client whose time includes
+        the message.
+        """
+        at = np.arange(len(cohort))
+        server = np.full(len(cohort), -1)
+        return np.concatenate([np.column_stack([server, cohort, at]), np.column_stack([cohort, server, at])])
+
+    @abstractmethod
+    def round_seconds(self, client_seconds: Floats) -> float:
+        """The virtual seconds of a round, from the virtual seconds of each of its clients [C], C >= 1."""
+
+
+class Star(ExchangePattern):
+    """Every client starts from the server's broadcast and sends its upload back; clients work in parallel."""
+
+    def traffic(self, sampled: int, up: int, down: int) -> Traffic:
+        return Traffic(sampled * up, sampled * down)
+
+    def round_seconds(self, client_seconds: Floats) -> float:
+        return float(client_seconds.max())
+
+
+class Ring(ExchangePattern):
+    """The model passes from client to client, in a new random order each round; the last sends it to the server."""
+
+    sequential = True
+
+    def order(self, count: int, rng: np.random.Generator) -> Ints:
+        return rng.permutation(count)
+
+    def exchange(
+        self, network: Network, tasks: Any, broadcast: Any, client_states: Any, received: Sequence[bool]
+    ) -> Deferred[Any]:
+        return network.run_ring(tasks, broadcast, client_states, received)
+
+    def traffic(self, sampled: int, up: int, down: int) -> Traffic:
+        entering = min(sampled, 1) * down  # one model down to the first client, and one up from the last
+        return Traffic(entering, entering, max(sampled - 1, 0) * down)
+
+    def hops(self, cohort: Ints) -> Ints:
+        path, last = np.concatenate([[-1], cohort, [-1]]), max(len(cohort) - 1, 0)
+        return np.column_stack([path[:-1], path[1:], np.minimum(np.arange(len(cohort) + 1), last)])
+
+    def round_seconds(self, client_seconds: Floats) -> float:
+        return float(client_seconds.sum())
+
+
+class Relay(Ring):
+    """A ring through the server: every client receives the model from the server and sends it back to the server."""
+
+    def traffic(self, sampled: int, up: int, down: int) -> Traffic:
+        return Traffic(sampled * down, sampled * down)
+
+    def hops(self, cohort: Ints) -> Ints:
+        return ExchangePattern.hops(self, cohort)
+
+
+class Alone(Star):
+    """One client that owns the data of all clients and sends nothing, as in centralised training."""
+
+    sequential = True
+
+    def owners(self, clients: Sequence[Ints]) -> list[Ints]:
+        return [np.concatenate(list(clients))]
+
+    def traffic(self, sampled: int, up: int, down: int) -> Traffic:
+        return Traffic(0, 0)
+
+    def hops(self, cohort: Ints) -> Ints:
+        return np.zeros((0, 3), dtype=np.int64)
+
+
+class Peers(Star):
+    """Every node starts from its own parameters and sends them to its neighbours; nodes work in parallel.
+
+    `traffic` is 0 here: the messages of a round are counted from its graph, `Round.edges`.
+    """
+
+    peers = True
+
+    def traffic(self, sampled: int, up: int, down: int) -> Traffic:
+        return Traffic(0, 0)
