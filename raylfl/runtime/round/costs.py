@@ -24,14 +24,14 @@ class CostModel:
     """
 
     def __init__(self, experiment: Experiment, planner: Planner, cut: Cut | None):
-        self.e, self.planner, self.cut = experiment, planner, cut
+        self.experiment, self.planner, self.cut = experiment, planner, cut
 
     def of_round(self, result: RoundResult, broadcast: State, second: State | None) -> RoundCosts:
         """The costs, messages and simulated duration of one round.
 
         second: the second broadcast, sent to the received clients after the server step; None if there is none.
         """
-        algorithm, r, reports = self.e.algorithm, result.round, result.reports.rows
+        algorithm, r, reports = self.experiment.algorithm, result.round, result.reports.rows
         sampled, steps, down, up = len(r.cohort), int(r.steps.sum()), floats_in(broadcast), result.up_floats
         gradients, exchanged = int(reports["gradients"].sum()), 0
         if self.cut is not None:  # the client's half of the model travels, and activations up, gradients down
@@ -58,7 +58,7 @@ class CostModel:
         It follows from the speeds in the config group `system` and the links in `topology`. ends, floats, waiting: of
         each message, from `_links`.
         """
-        clock, r, run = self.e.config.system, result.round, self.e.world
+        clock, r, run = self.experiment.config.system, result.round, self.experiment.world
         if not len(r.cohort):
             return 0.0, 0.0
         sent = costs.uplink_floats + costs.downlink_floats + costs.peer_floats
@@ -68,7 +68,7 @@ class CostModel:
             nodes = self._messages(r).T
             up, down = (np.bincount(node, minlength=len(up)).astype(np.float64) * result.up_floats for node in nodes)
         waits = self._waits(r, ends, floats, waiting)
-        whole = clock.round_seconds(r.steps, up, down, r.cohort, self.e.algorithm.pattern, run, waits)
+        whole = clock.round_seconds(r.steps, up, down, r.cohort, self.experiment.algorithm.pattern, run, waits)
         return whole, clock.computation_seconds(r.steps, r.cohort, run)
 
     def _links(self, result: RoundResult, costs: Costs) -> tuple[Ints, Floats, Ints]:
@@ -81,7 +81,7 @@ class CostModel:
         if r.edges is not None:
             sent = self._messages(r)
             return r.cohort[sent], np.full(len(sent), float(result.up_floats)), sent[:, 1]
-        hops = self.e.algorithm.pattern.hops(r.cohort)
+        hops = self.experiment.algorithm.pattern.hops(r.cohort)
         away, back, chain = hops[:, 1] == -1, hops[:, 0] == -1, (hops[:, :2] >= 0).all(axis=1)
         floats = np.zeros(len(hops))
         for which, total in ((away, costs.uplink_floats), (back, costs.downlink_floats), (chain, costs.peer_floats)):
@@ -96,25 +96,25 @@ class CostModel:
         """
         waits = np.zeros(len(r.cohort))
         if r.edges is None:
-            np.add.at(waits, waiting, self.e.topology.seconds(ends, floats, self.e.world))
+            np.add.at(waits, waiting, self.experiment.topology.seconds(ends, floats, self.experiment.world))
             return waits
         links, at = _distinct(ends)
         carried = np.bincount(at, floats, len(links)).astype(np.float64)
-        seconds = self.e.topology.seconds(links, carried, self.e.world)[at]
+        seconds = self.experiment.topology.seconds(links, carried, self.experiment.world)[at]
         for node in self._messages(r).T:
             np.maximum.at(waits, node, seconds)
         return waits
 
     def _messages(self, r: Round) -> Ints:
         """The messages of round r, lost ones included: rows (sender, receiver) of positions in the cohort."""
-        algorithm = self.e.algorithm
+        algorithm = self.experiment.algorithm
         assert r.edges is not None
         assert isinstance(algorithm, GraphAlgorithm)
         return r.edges.messages(r.cohort, algorithm.family)
 
     def _steps_of_available(self, result: RoundResult) -> int:
         clients = np.sort(result.reports.rows["client"])
-        return int(self.e.work.draw(result.round.index, clients, self.e.world)[0].sum())
+        return int(self.experiment.work.draw(result.round.index, clients, self.experiment.world)[0].sum())
 
 
 def _of_node(ends: Ints, floats: Floats) -> int:

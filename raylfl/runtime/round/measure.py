@@ -36,7 +36,7 @@ class Measurements:
     """Measures the metrics of each round, as the config group `eval` selects them."""
 
     def __init__(self, experiment: Experiment, backend: Backend, planner: Planner, dispatch: Dispatch):
-        self.e, self.backend, self.planner, self.dispatch = experiment, backend, planner, dispatch
+        self.experiment, self.backend, self.planner, self.dispatch = experiment, backend, planner, dispatch
         self.optimum = experiment.minimiser
         self._least: float | None = None  # F at the optimum, measured once
         self._predicted: tuple[bytes, dict[str, float]] = b"", {}  # the last Omega, and its prediction
@@ -53,7 +53,7 @@ class Measurements:
         tensors that were not copied (`ChunkedMatrix`), the metrics of the updates are computed at once as well, so that
         the memory of the uploads is free before the next round.
         """
-        r, config = result.round, self.e.config.eval
+        r, config = result.round, self.experiment.config.eval
         broadcast: State = {"x": state.server["x"]}
         if len(state.buffers):
             broadcast[BUFFERS] = state.buffers
@@ -79,7 +79,7 @@ class Measurements:
         updates: Deferred[Metrics],
         submitted: Sequence[Deferred[Metrics]],
     ) -> Metrics:
-        r, config = result.round, self.e.config.eval
+        r, config = result.round, self.experiment.config.eval
         received = r.received_view
         metrics: Metrics = {"round": r.index}
         losses = result.reports.losses(received.cohort)
@@ -115,8 +115,8 @@ class Measurements:
 
     def _updates(self, result: RoundResult) -> Metrics:
         """The metrics of the received updates."""
-        received, config = result.round.received_view, self.e.config.eval
-        if not (self.e.algorithm.uploads_update and len(received.cohort)):
+        received, config = result.round.received_view, self.experiment.config.eval
+        if not (self.experiment.algorithm.uploads_update and len(received.cohort)):
             return {}
         squares = result.reports.squares(received.cohort)
         metrics: Metrics = {**update_metrics(self._mean_update(result), squares, received.weights)}
@@ -148,17 +148,17 @@ class Measurements:
         The data are the test and validation sets, and the training data of the cohort, of random clients, and of each
         single client. cohort: the received clients of round r.
         """
-        config, setup, shards = self.e.config.eval, self.e.setup, self.e.setup.shards
-        count = setup.population.count
+        config, setup, seed = self.experiment.config.eval, self.experiment.setup, self.experiment.world.seed
+        count, shards = setup.population.count, setup.shards
         jobs: list[Job] = []
-        for kind, samples in (("test", self.e.setup.test), ("val", self.e.setup.val)):
+        for kind, samples in (("test", setup.test), ("val", setup.val)):
             if samples is not None:
                 jobs.append((kind, kind, np.arange(len(samples), dtype=np.int64), None))
         if config.participants and len(cohort):
             jobs += self._on_clients("participants", cohort, setup.trained_on)
         if config.random_clients:
             size = min(config.random_clients, count)
-            chosen = keyed(self.e.world.seed, "evaluation", r).choice(count, size, replace=False)
+            chosen = keyed(seed, "evaluation", r).choice(count, size, replace=False)
             jobs += self._on_clients("random", chosen, shards.__getitem__)
         if config.clients:
             jobs += [(f"client {c}", "train", shards[c], c) for c in range(count) if len(shards[c])]
@@ -178,7 +178,7 @@ class Measurements:
         On the test set: the mean, smallest and largest value over the nodes, and the value of each node. Per node: the
         distance of its model from the mean model, and from the optimum x* (relative to |x*|) if that is known.
         """
-        models, test = self.dispatch.models(server), self.e.setup.test
+        models, test = self.dispatch.models(server), self.experiment.setup.test
         if models is None:
             return Deferred.of({})
         apart = {"from_mean": _distances(models, models.double().mean(dim=0))}
@@ -209,7 +209,7 @@ class Measurements:
         A pinned client's samples can be read by its own worker only. samples: returns the sample indices of a client.
         """
         shards = [samples(int(c)) for c in clients]
-        if not self.e.setup.pinned:
+        if not self.experiment.setup.pinned:
             return [(name, "train", np.concatenate(shards), None)]
         return [(name, "train", shard, int(c)) for shard, c in zip(shards, clients, strict=True)]
 
@@ -218,7 +218,7 @@ class Measurements:
 
         kind: test, val or train; ids: sample indices; client: the owner of all these samples, None for several owners.
         """
-        size = max(len(ids), 1) if kind in self.backend.whole else self.e.config.eval.batch_size
+        size = max(len(ids), 1) if kind in self.backend.whole else self.experiment.config.eval.batch_size
         return [Chunk(kind, ids[k : k + size], k // size, client) for k in range(0, len(ids), size)]
 
     def _objective(self, broadcast: State) -> Deferred[Metrics]:
@@ -226,7 +226,7 @@ class Measurements:
 
         x: the broadcast model. f_i is the mean loss over all samples of client i, w_i its importance weight.
         """
-        count = self.e.setup.population.count
+        count = self.experiment.setup.population.count
         groups = [list(range(k, min(k + GROUP, count))) for k in range(0, count, GROUP)]
 
         def measured(results: Sequence[tuple[float, torch.Tensor]]) -> Metrics:
@@ -240,7 +240,7 @@ class Measurements:
 
     def _diversity(self, broadcast: State) -> Deferred[Metrics]:
         """The metrics of gradient diversity at the broadcast model, from the clients' gradients over whole shards."""
-        weights = self.e.setup.population.weights
+        weights = self.experiment.setup.population.weights
         results = self.backend.objective(broadcast, [[i] for i in range(len(weights))])
         return results.then(lambda found: diversity_metrics([g for _, g in found], weights))
 
@@ -256,7 +256,7 @@ class Measurements:
         x = state.average.x
         distance = {} if self.optimum is None else distance_metrics(x, self.optimum)
         found = {name.replace("global", "average"): value for name, value in distance.items()}
-        if not (self.e.config.eval.global_ and due):
+        if not (self.experiment.config.eval.global_ and due):
             return Deferred.of(found)
         loss = self._objective({**broadcast, "x": x.to(broadcast["x"])})
         at_optimum = None
@@ -279,7 +279,6 @@ class Measurements:
         optimum is known for arbitrary weights, `inconsistency/predicted_distance` is included. Empty in a replay, and
         if Omega is unknown. server: the server state at the draw.
         """
-        e = self.e
         if self.planner.replayed:
             return {}
         system = self.planner.system(r)
@@ -287,7 +286,7 @@ class Measurements:
         if expected is None or not expected.any():
             return {}
         omega = surrogate_weights(expected, system.a_norm)
-        return {"inconsistency/chi2": chi2(e.world.population.weights, omega)} | self._prediction(omega)
+        return {"inconsistency/chi2": chi2(self.experiment.world.population.weights, omega)} | self._prediction(omega)
 
     def _prediction(self, omega: Floats) -> dict[str, float]:
         """Metric `inconsistency/predicted_distance` = |x_Omega - x*| / |x*| (|x_Omega - x*| if x* = 0).
@@ -296,7 +295,7 @@ class Measurements:
         limit of `global/distance` for small eta and constant Omega. Empty unless the data's optimum is known for
         arbitrary weights.
         """
-        known = self.e.optimum
+        known = self.experiment.optimum
         if known is None or known.of is None or self.optimum is None:
             return {}
         if self._predicted[0] != omega.tobytes():  # often constant, and the optimum may need a linear solve

@@ -33,7 +33,7 @@ class Planner:
     """Plans the rounds of one experiment: samples (or replays) their clients, local steps and lost uploads."""
 
     def __init__(self, experiment: Experiment):
-        self.e = experiment
+        self.experiment = experiment
         self.everyone = np.arange(experiment.world.count, dtype=np.int64)
         self.replayed = experiment.participation if isinstance(experiment.participation, Trace) else None
         self.samples_by_norm = experiment.algorithm.samples_by_norm and self.replayed is None
@@ -43,7 +43,7 @@ class Planner:
 
     def lr(self, r: int) -> float:
         """The learning rate eta of round r as configured; a method may rescale it (`Algorithm.step_length`)."""
-        return self.e.rule.lr * self.e.rule.lr_schedule.over_rounds(r)
+        return self.experiment.rule.lr * self.experiment.rule.lr_schedule.over_rounds(r)
 
     def system(self, r: int) -> SystemInfo:
         """The system state of all N clients (availability, failure probabilities, ...) before round r; cached."""
@@ -53,8 +53,8 @@ class Planner:
         return self._systems[r]
 
     def _system_info(self, r: int) -> SystemInfo:
-        e, world = self.e, self.e.world
-        available = None if self.replayed else e.participation.eligible(r, world)
+        participation, world = self.experiment.participation, self.experiment.world
+        available = None if self.replayed else participation.eligible(r, world)
         return SystemInfo(
             index=r,
             population=world.population,
@@ -62,7 +62,7 @@ class Planner:
             a_norm=self._norms(self._steps(r, self.everyone)[0], self.lr(r)),
             available=np.ones(world.count, dtype=bool) if available is None else available,
             lr=self.lr(r),
-            size=e.participation.cohort_size(world) if isinstance(e.participation, Sampler) else world.count,
+            size=participation.cohort_size(world) if isinstance(participation, Sampler) else world.count,
         )
 
     def expected_draws(self, c: SystemInfo, server: ServerState) -> tuple[Floats | None, Law | None]:
@@ -71,25 +71,26 @@ class Planner:
         A method that samples clients itself draws them with replacement; otherwise the participation process draws
         them. c: the system state before the round (`system`).
         """
-        e = self.e
-        if e.algorithm.samples_by_norm:
+        experiment = self.experiment
+        if experiment.algorithm.samples_by_norm:
             return None, "with_replacement"
-        p = e.algorithm.probabilities(server, c) if self._samples() else None
+        p = experiment.algorithm.probabilities(server, c) if self._samples() else None
         if p is not None:
             return c.size * p, "with_replacement"
-        return e.participation.marginals(e.world, c.index), e.participation.law
+        return experiment.participation.marginals(experiment.world, c.index), experiment.participation.law
 
     def expected_coefficients(self, c: SystemInfo, server: ServerState) -> Floats | None:
         """The method's expected aggregation coefficients [N] (`Algorithm.expected_coefficients`); None if unknown.
 
         c: the system state before the round (`system`).
         """
-        e, (marginals, law) = self.e, self.expected_draws(c, server)
+        experiment, (marginals, law) = self.experiment, self.expected_draws(c, server)
         if marginals is None:
             return None
-        if isinstance(e.participation, Independent):  # redraws of empty cohorts scale all coefficients by one factor
-            marginals = e.participation.probabilities(c.index, e.world)
-        return e.algorithm.expected_coefficients(c, marginals, law)
+        if isinstance(experiment.participation, Independent):
+            # redraws of empty cohorts scale all coefficients by one factor
+            marginals = experiment.participation.probabilities(c.index, experiment.world)
+        return experiment.algorithm.expected_coefficients(c, marginals, law)
 
     def at_least_once(self, c: SystemInfo, server: ServerState) -> Floats | None:
         """The probability of each client to be sampled at least once in a round [N]; None if unknown.
@@ -106,27 +107,27 @@ class Planner:
         recorded ones; None if the clients were not sampled from such probabilities. For a method with `samples_by_norm`
         the draw has all available clients, because the server samples after the local work.
         """
-        e = self.e
+        experiment = self.experiment
         if self.replayed:
             row = self.replayed.row(r)
             p = np.asarray(row["p"]) if "p" in row else None
-            return e.participation.draw(r, e.world), p
+            return experiment.participation.draw(r, experiment.world), p
         if self.samples_by_norm:  # every available client trains first; then the server samples by norms
             return Draw.once(np.flatnonzero(self.system(r).available)), None
-        if e.algorithm.full_participation(server, r):
+        if experiment.algorithm.full_participation(server, r):
             return Draw.once(self.everyone), None
-        p = e.algorithm.probabilities(server, self.system(r)) if self._samples() else None
+        p = experiment.algorithm.probabilities(server, self.system(r)) if self._samples() else None
         if p is not None:
             return self.sample(p, r), p
-        return e.participation.draw(r, e.world), None
+        return experiment.participation.draw(r, experiment.world), None
 
     def sample(self, p: Floats, r: int) -> Draw:
         """Draws `participation.size` clients for round r with replacement, from probabilities p [N] of the method."""
-        assert isinstance(self.e.participation, Sampler)
-        return self.e.participation.draw_from(p, r, self.e.world)
+        assert isinstance(self.experiment.participation, Sampler)
+        return self.experiment.participation.draw_from(p, r, self.experiment.world)
 
     def _samples(self) -> bool:
-        return overrides(self.e.algorithm, "probabilities")
+        return overrides(self.experiment.algorithm, "probabilities")
 
     def plan(self, r: int, server: ServerState) -> Round:
         """Plans round r: the sampled clients, their local steps, and the uploads that will be received.
@@ -155,7 +156,7 @@ class Planner:
         if len(computed):
             norms[computed] = norms_of(result.uploads["update"]).double().numpy()
         available = replace(system, available=system.available & np.isin(self.everyone, computed))
-        p = self.e.algorithm.norm_probabilities(server, available, norms)
+        p = self.experiment.algorithm.norm_probabilities(server, available, norms)
         planned = self.round_of(index, self.sample(p, index), p)
         where = {int(client): k for k, client in enumerate(computed)}
         keep = [where[int(client)] for client in planned.received_view.cohort]
@@ -165,7 +166,7 @@ class Planner:
 
     def prefetch(self, r: int) -> None:
         """Plans round r ahead of time, if it does not depend on earlier rounds; an error is raised later, by `plan`."""
-        algorithm = self.e.algorithm
+        algorithm = self.experiment.algorithm
         if self.replayed or not (
             algorithm.samples_by_norm or self._samples() or overrides(algorithm, "full_participation")
         ):
@@ -178,21 +179,21 @@ class Planner:
         In a replay, local steps and lost uploads are the recorded ones. On a graph no upload is lost, because messages
         along edges are lost instead. drawn: the clients and their numbers of draws. p: as returned by `draw`.
         """
-        e = self.e
+        experiment, algorithm, world = self.experiment, self.experiment.algorithm, self.experiment.world
         cohort, draws = drawn.cohort, drawn.draws
         if not self.replayed:
-            order = e.algorithm.pattern.order(len(cohort), keyed(e.world.seed, "ring", r))
+            order = algorithm.pattern.order(len(cohort), keyed(world.seed, "ring", r))
             cohort, draws = cohort[order], draws[order]
         steps, batch_sizes = self._steps(r, cohort)
         if self.replayed:
             row = self.replayed.row(r)
             steps = np.asarray(row["steps"], dtype=np.int64)
             received = np.asarray(row["received"], dtype=bool)
-        elif e.algorithm.pattern.peers:
+        elif algorithm.pattern.peers:
             received = np.ones(len(cohort), dtype=bool)  # on a graph, messages along edges are lost instead
         else:
-            received = ~e.link.lost(r, cohort, e.world)
-        lr = e.algorithm.step_length(self.system(r)) if overrides(e.algorithm, "step_length") else self.lr(r)
+            received = ~experiment.link.lost(r, cohort, world)
+        lr = algorithm.step_length(self.system(r)) if overrides(algorithm, "step_length") else self.lr(r)
         with_replacement = p if p is not None else self._draw_probabilities(r)
         return Round(
             index=r,
@@ -202,12 +203,12 @@ class Planner:
             steps=steps,
             batch_sizes=batch_sizes,
             lr=lr,
-            population=e.world.population,
+            population=world.population,
             a_norm=self._norms(steps, lr),
             failure=self._failure(r, cohort),
             inclusion=with_replacement[cohort] if with_replacement is not None else np.full(len(cohort), np.nan),
             probabilities=p,
-            edges=e.topology.edges(r, e.world, e.link) if e.algorithm.pattern.peers else None,
+            edges=experiment.topology.edges(r, world, experiment.link) if algorithm.pattern.peers else None,
             system_of=lambda: self.system(r),
         )
 
@@ -222,7 +223,8 @@ class Planner:
 
     def graph_line(self, r: Round) -> str | None:
         """The line of topology.jsonl with the graph and mixing matrices of round r; None for methods with a server."""
-        algorithm, edges, r = self.e.algorithm, r.edges, r.received_view  # a node that failed exchanged nothing
+        algorithm, edges = self.experiment.algorithm, r.edges
+        r = r.received_view  # a node that failed exchanged nothing
         if edges is None or not isinstance(algorithm, GraphAlgorithm):
             return None
         names = ("R", "C") if algorithm.family == "pair" else ("C",) if algorithm.family == "column" else ("W",)
@@ -233,32 +235,32 @@ class Planner:
 
         None if it draws them in another way, or if they are not known.
         """
-        e = self.e
-        if not getattr(e.participation, "replace", False):
+        experiment = self.experiment
+        if not getattr(experiment.participation, "replace", False):
             return None
-        marginals = e.participation.marginals(e.world, r)
+        marginals = experiment.participation.marginals(experiment.world, r)
         return None if marginals is None else marginals / marginals.sum()
 
     def _steps(self, r: int, clients: Ints) -> tuple[Ints, Ints]:
-        e = self.e
-        steps, batch = e.work.draw(r, clients, e.world)
-        common = local_steps_of(e.algorithm, keyed(e.world.seed, "steps", r))
+        experiment = self.experiment
+        steps, batch = experiment.work.draw(r, clients, experiment.world)
+        common = local_steps_of(experiment.algorithm, keyed(experiment.world.seed, "steps", r))
         if common is not None:
             steps = np.where(steps > 0, common, 0)
-        return (np.minimum(steps, 1) if e.algorithm.one_step else steps), batch
+        return (np.minimum(steps, 1) if experiment.algorithm.one_step else steps), batch
 
     def _norms(self, steps: Ints, lr: float) -> Floats:
-        return a_norm(steps, self.e.rule, lr, self.e.algorithm.proximal)
+        return a_norm(steps, self.experiment.rule, lr, self.experiment.algorithm.proximal)
 
     def _failure_varies(self, r: int) -> bool:
         """Whether the failure probabilities can change from round to round, or row r of a replayed trace has them."""
-        return self.e.link.varies or bool(self.replayed and "q" in self.replayed.row(r))
+        return self.experiment.link.varies or bool(self.replayed and "q" in self.replayed.row(r))
 
     def _failure(self, r: int, clients: Ints) -> Floats:
         row = self.replayed.row(r) if self.replayed else {}
         if "q" in row:
             return np.asarray(row["q"], dtype=np.float64)[clients]
-        return self.e.link.failure(r, clients, self.e.world)
+        return self.experiment.link.failure(r, clients, self.experiment.world)
 
 
 def dropped(r: Round, clients: set[int]) -> Round:
