@@ -50,7 +50,7 @@ class Session:
     """
 
     def __init__(self, experiment: Experiment, backend: Backend, run_dir: RunDirectory, fault: Fault | None = None):
-        self.e, self.backend, self.run_dir = experiment, backend, run_dir
+        self.experiment, self.backend, self.run_dir = experiment, backend, run_dir
         self.fault = fault or kill_point()
         self.federation = Federation.of(experiment, backend, self.fault)
         self.checkpoints = Checkpoints(run_dir, experiment, self.say)
@@ -92,11 +92,11 @@ class Session:
         resume: whether to start from the newest checkpoint; the metrics of the rounds before it are yielded first.
         Raises Interrupted after `stop`.
         """
-        config = self.e.config
+        config = self.experiment.config
         started = time.perf_counter()
         self.run_dir.claim()
         self.run_dir.log(f"{config.top.rounds} rounds on {config.runtime.backend}, process {os.getpid()}")
-        for warning in self.e.warnings:
+        for warning in self.experiment.warnings:
             self.say(f"warning: {warning}")
         if resume:
             self._resume()
@@ -137,7 +137,7 @@ class Session:
         is raised again; the state is saved before, unless the round had already begun to change it.
         """
         state = self.federation.state
-        if self._stop.is_set() and state.round < self.e.config.top.rounds:
+        if self._stop.is_set() and state.round < self.experiment.config.top.rounds:
             self.save()
             raise Interrupted(f"stopped before round {state.round}: raylfl resume {self.run_dir.address}")
         try:
@@ -180,12 +180,12 @@ class Session:
         else:
             self.federation.resume(state)
             self.say(f"resumed at round {state.round}")
-        if self.federation.state.round < self.e.config.top.rounds:
+        if self.federation.state.round < self.experiment.config.top.rounds:
             self.run_dir.mark_unfinished()
 
     def _checkpoint_if_due(self) -> None:
-        state, every = self.federation.state, self.e.config.checkpoint.every
-        last = self.early.reason is not None or state.round == self.e.config.top.rounds
+        state, every = self.federation.state, self.experiment.config.checkpoint.every
+        last = self.early.reason is not None or state.round == self.experiment.config.top.rounds
         if last or (every and state.round % every == 0):
             self.save()
 
@@ -202,7 +202,7 @@ class Session:
             "params": params,
             "buffers": state.buffers,
         }
-        nodes = self.e.algorithm.node_parameters(self.federation.collected().server)
+        nodes = self.experiment.algorithm.node_parameters(self.federation.collected().server)
         if nodes is not None:
             final["nodes"] = nodes.cpu()
         buffer = io.BytesIO()
@@ -211,20 +211,20 @@ class Session:
         busiest = self._write_edges()
         steps = step_summary(self.federation.dispatch.ways)
         summary = {
-            "name": self.e.config.top.name,
-            "seed": self.e.config.top.seed,
-            "algorithm": self.e.config.resolved["algorithm"]["name"],
+            "name": self.experiment.config.top.name,
+            "seed": self.experiment.config.top.seed,
+            "algorithm": self.experiment.config.resolved["algorithm"]["name"],
             "status": "finished",
             **({} if self.early.reason is None else {"stopped_early": self.early.reason}),
             **summarise(self.run_dir.metrics()),
             **({} if busiest is None else {"busiest_link": busiest}),
             "wall_seconds": seconds,
             "local_steps": steps,
-            "clients": self.e.clients,
+            "clients": self.experiment.clients,
             "parameters": params.numel(),
-            "samples_dropped": self.e.split.dropped,
+            "samples_dropped": self.experiment.split.dropped,
             "params_sha256": fingerprint(params),
-            "config_sha256": fingerprint_of_config(self.e.config.resolved),
+            "config_sha256": fingerprint_of_config(self.experiment.config.resolved),
             "runtime": self.backend.describe(),
             **environment(),
         }

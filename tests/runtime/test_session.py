@@ -22,7 +22,7 @@ def parts(every=3, rounds=10, **stop):
         stop=SimpleNamespace(metric=None, mode="auto"),
     )
     here, saved = object.__new__(Session), []
-    here.e = SimpleNamespace(config=config)
+    here.experiment = SimpleNamespace(config=config)
     here.early = EarlyStop(config.stop)
     here.federation = SimpleNamespace(state=SimpleNamespace(round=0, server={"x": torch.zeros(2)}))
     here.federation.collected = lambda: here.federation.state
