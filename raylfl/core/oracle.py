@@ -183,10 +183,9 @@ class LoopOracle(Oracle):
             self.ways[self._replayed(program)] += 1
             return self.steps.replay(program, content)
         taken = self.steps.take(content)
-        if self.must_record and self.steps.refusal is not None:
-            name = type(self.module).__name__
-            raise BadConfig(f"runtime.step=recorded, but {name}.training_step {self.steps.refusal} (leave it at auto)")
-        self.ways[RECORDING if self.steps.refusal is None else GradientMode("autograd", self._reason())] += 1
+        if self.must_record:
+            self.steps.must_be_possible()
+        self.ways[RECORDING if self.steps.refusal is None else GradientMode("autograd", self.steps.reason)] += 1
         return taken
 
     def _replayed(self, program: Any) -> GradientMode:
@@ -199,11 +198,6 @@ class LoopOracle(Oracle):
         """Compiles `training_step` by torch.compile with this backend; all later steps use it, with autograd."""
         self._compiled = torch.compile(self.module.training_step, backend=backend)
         self.innermost, self.steps.refusal = None, f"runtime.compile={backend}"
-
-    def _reason(self) -> str:
-        """The reason why no step is replayed, as text that begins with an option or `training_step`."""
-        reason = str(self.steps.refusal)
-        return reason if reason.startswith(("runtime.", "training_step")) else f"training_step {reason}"
 
     def loss(self, content: Any) -> Tensor:
         """The scalar loss of `training_step` for the content of a batch, with its autograd graph."""

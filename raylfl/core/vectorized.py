@@ -28,7 +28,8 @@ from raylfl.core.innermost.step import Innermost
 from raylfl.core.innermost.steps import InnermostSteps, takes
 from raylfl.core.innermost.translation import IGNORED
 from raylfl.core.oracle import Batch, GradientMode, Oracle, loss_of, private_randomness, seed_everything, seed_for
-from raylfl.core.recorded.steps import RecordedSteps, recorded
+from raylfl.core.recorded.steps import RecordedSteps
+from raylfl.core.recorded.tape import recorded
 from raylfl.core.samples import EvenBatches, IndexedBatch, sizes_of
 from raylfl.core.step_log import StepLog
 from raylfl.core.torch_state import checks_without_symbols
@@ -37,9 +38,8 @@ LARGEST_ON_CPU = 150_000  # largest d; more parameters do not fit in the caches,
 LARGEST_SAMPLE = 1000  # largest mean number of entries per sample in an operator's result, for the same reason
 SEEN = 8  # calls of one shape before it is recorded: recording costs as much as eight calls save
 MOST_FILLED = 2  # largest ratio of all samples to real samples in filled-up batches; else one call per batch size
-DENSE = GradientMode("cohort", "clients of a call together: dense layers as batched matrix products")
-BY_HAND = GradientMode("cohort", "clients of a call together: the model's own cohort_losses")
-VMAP = GradientMode("cohort", "clients of a call together: vmap over training_step")
+TOGETHER = "clients of a call together"
+DENSE = GradientMode("cohort", f"{TOGETHER}: dense layers as batched matrix products")
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 RECURRENT = (nn.RNNBase,)
 
@@ -125,8 +125,9 @@ class VectorizedOracle(Oracle):
 
         autocast: makes the precision context of the forward passes. by_hand: whether to use batched matrix products
         instead of vmap where possible. They come from the model's own `cohort_losses`, or from a translation of the
-        step's recorded calls. log: receives the values that `training_step` logs. step: with `autograd`, recorded
-        steps are never replayed; with any other value, they are replayed on CPUs.
+        step's recorded calls. log: receives the values that `training_step` logs. step: `autograd`: recorded
+        steps are never replayed; auto: they are replayed on CPUs where possible; recorded: BadConfig is raised for a
+        step that is not.
         """
         super().__init__()
         self.flat, self.autocast, self.log = flat, autocast, log or StepLog()
@@ -140,6 +141,7 @@ class VectorizedOracle(Oracle):
         self.innermost = InnermostSteps(flat.module, cohort=True) if plain else None
         self._weights: list[Tensor] = []
         self._after: list[tuple[Tensor, Tensor]] = []  # (a buffer, the tensor that the last step assigned to it)
+        self.must_record = step == "recorded"
         self.rows = StepLog()  # calls of `self.log` with one value a client
         self.steps = RecordedSteps(
             *(flat.module, flat.parameters, self.losses, self._gradients, self.rows),
@@ -147,8 +149,10 @@ class VectorizedOracle(Oracle):
             changing=lambda given: given[1],
             seen=SEEN,
         )
-        if flat.params.device.type != "cpu" or step == "autograd":
+        if step == "autograd":
             self.steps.refusal = f"runtime.step={step}"
+        elif flat.params.device.type != "cpu":
+            self.steps.refusal = "runs for a cohort on a GPU, where its calls are few and large"
 
     def _loss(self, parameters: list[Tensor], buffers: list[Tensor], batch: tuple[Tensor, ...]) -> _Result:
         """(loss, logged values, new buffers) of one client's step; vmap maps this function over clients."""
@@ -224,8 +228,18 @@ class VectorizedOracle(Oracle):
             seed_for(program, seed)
         losses, g = self.steps.take(given) if program is None else self.steps.replay(program, given)
         self.buffers.keep(rows, buffers)
-        self.ways[BY_HAND if self.cohort_losses else VMAP] += len(batches)
+        if self.must_record:
+            self.steps.must_be_possible()
+        self.ways[self._mode(program is not None)] += len(batches)
         return losses, g
+
+    def _mode(self, replayed: bool) -> GradientMode:
+        """The mode of a call that was replayed or computed by autograd."""
+        by = "the model's own cohort_losses" if self.cohort_losses else "vmap over training_step"
+        how = "replayed" if replayed else "by autograd, to record it" if self.steps.refusal is None else "by autograd"
+        return GradientMode(
+            "cohort", f"{TOGETHER}: {by}, {how}" + (f" ({self.steps.reason})" if self.steps.refusal else "")
+        )
 
     def losses(self, given: _Given) -> Tensor:
         """The losses [C] of C clients with their autograd graph; `_gradients` then changes the buffers in place.

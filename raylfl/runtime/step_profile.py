@@ -12,9 +12,9 @@ import torch
 
 from raylfl.core.oracle import private_randomness
 from raylfl.core.recorded.calls import Call, Geometry
+from raylfl.core.recorded.contents import kind_of, leaves_of
 from raylfl.core.recorded.graphs import Captured
 from raylfl.core.recorded.program import Program
-from raylfl.core.recorded.steps import kind_of, leaves_of
 from raylfl.runtime.workers.worker import Worker
 
 TIMES = 40  # steps measured; the shortest time of each call counts

@@ -61,6 +61,16 @@ class Products(Dense):
         return super().forward(x) * (1 + self.first(x.flatten(1))).prod(1, keepdim=True)  # here
 
 
+class LearnedMask(Dense):
+    """A network with `masked_fill` by a learned number; its gradient has other bits under a dispatch mode of torch."""
+
+    def prepare(self):
+        self.token = nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, x):
+        return super().forward(x.masked_fill(x > 0.2, self.token))  # here
+
+
 class Masked(Dense):
     def training_step(self, batch, batch_idx):
         x, y = batch

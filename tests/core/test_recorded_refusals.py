@@ -22,6 +22,8 @@ REFUSED = {
     refused.ArraysInBackward: "takes a tensor's values or memory out of torch (`.numpy`), in line ",
     refused.Splits: "splits a tensor at positions that depend on values (`tensor_split`), in line ",
     refused.Products: "calls `prod`, whose gradient takes another course if a value is 0, in line ",
+    refused.LearnedMask: "calls `masked_fill` with a trained number, whose gradient takes another course when "
+    "recorded, in line ",
     refused.Masked: "shapes depend on values (`index`), in line ",
     refused.Packed: "shapes depend on values|reads a tensor's values",
     refused.PythonDraws: "draws random numbers from Python or numpy",
@@ -76,7 +78,7 @@ def test_a_course_that_changes_late_ends_the_run_with_an_error():
 
     for _ in range(7):
         step()
-    with pytest.raises(BadConfig, match=r"Late.training_step took another course .* \(set runtime.step=autograd\)"):
+    with pytest.raises(BadConfig, match=r"Late.training_step takes another course .* \(set runtime.step=autograd\)"):
         step()
 
 

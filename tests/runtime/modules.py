@@ -61,6 +61,19 @@ class Repeated(Quadratics):
         return TensorDataset(torch.from_numpy(self.hessians[self.copies]), torch.from_numpy(self.b[self.copies]))
 
 
+class Counting(LightningModule):
+    """A step whose loss depends on the number of steps before it in the same local work."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.steps = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), 0
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        self.steps += 1
+        return nn.functional.cross_entropy(self.body(x), y) / self.steps
+
+
 class Noisy(LightningModule):
     """Dropout, a BatchNorm, logging, and draws from the global generators."""
 

@@ -9,9 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 import raylfl
 from raylfl.diagnostics.metric_names import higher_is_better
+from raylfl.errors import BadConfig
 from raylfl.runtime.records.summary import cpu_model, environment, git_commit, step_line, summarise
 from tests.runtime.tiny import TINY
 
@@ -121,9 +123,31 @@ WAYS = [
         ["model.class_path=tests.runtime.modules.Noisy", "runtime.vectorize=never"],
         {"autograd": "draws random numbers from Python or numpy"},
     ),
-    (["model.class_path=tests.runtime.modules.Noisy"], {"cohort": "vmap over training_step"}),
+    (["model.class_path=tests.runtime.modules.Noisy"], {"autograd": "draws random numbers from Python or numpy"}),
+    (["model.class_path=tests.runtime.modules.Counting"], {"autograd": "changes the module's attribute `steps`"}),
+    (["model.init_args.dropout=0.5", "rounds=12"], {"cohort": "the model's own cohort_losses, replayed"}),
+    (["model.init_args.dropout=0.5"], {"cohort": "the model's own cohort_losses, by autograd, to record it"}),
+    (
+        ["model.init_args.dropout=0.5", "runtime.step=autograd"],
+        {"cohort": "the model's own cohort_losses, by autograd (runtime.step=autograd)"},
+    ),
     (["model.name=lenet5", "data.init_args.upscale=28"], {"batch_last": "small convolutions as matrix products"}),
 ]
+
+
+@pytest.mark.parametrize("kind", ["Noisy", "Counting"])
+def test_a_step_that_must_be_recorded_is_an_error_in_cohorts_too(runs, kind):
+    config = {**TINY, "model": {"class_path": f"tests.runtime.modules.{kind}"}, "data": {"name": "digits"}}
+    with pytest.raises(BadConfig, match=rf"runtime.step=recorded, but {kind}.training_step (draws|changes)"):
+        raylfl.run(config, [*runs, "rounds=4", "runtime.step=recorded"])
+
+
+@pytest.mark.parametrize("micro", [2, 3])
+def test_clients_do_not_share_the_state_of_a_step(runs, micro):
+    config = {**TINY, "model": {"class_path": "tests.runtime.modules.Counting"}, "data": {"name": "digits"}}
+    options = [*runs, "rounds=2", "local.steps=4", f"runtime.micro_cohort={micro}"]
+    together, alone = (raylfl.run(config, [*options, f"runtime.vectorize={way}"]) for way in ("auto", "never"))
+    assert torch.equal(together.params, alone.params)
 
 
 @pytest.mark.parametrize(("overrides", "expected"), WAYS)

@@ -16,9 +16,10 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from raylfl.core.innermost.step import Innermost
 from raylfl.core.innermost.translation import Unfit
+from raylfl.core.recorded.contents import kind_of
 from raylfl.core.recorded.guards import Refused
 from raylfl.core.recorded.memory import Arena
-from raylfl.core.recorded.steps import kind_of, recorded
+from raylfl.core.recorded.tape import recorded
 
 PLAIN = (nn.Conv2d, nn.Linear, nn.ReLU, nn.MaxPool2d, nn.Flatten)  # layers that compute the same in evaluations
 

@@ -72,6 +72,8 @@ class Watch(TorchFunctionMode):
                 self._refuse(f"replaces a tensor's `.{name}`")
         elif name == "tensor_split" and any(isinstance(part, torch.Tensor) for part in args[1:]):
             self._refuse("splits a tensor at positions that depend on values (`tensor_split`)")
+        elif name in ("masked_fill", "masked_fill_") and any(_is_trained(part) for part in args[2:]):
+            self._refuse("calls `masked_fill` with a trained number, whose gradient takes another course when recorded")
         elif name in LOOKS:
             self._refuse(f"takes a tensor's values or memory out of torch (`.{name}`)")
         elif name == "one_hot" and (known := _classes(*args, **(kwargs or {}))) is not None:
@@ -80,6 +82,10 @@ class Watch(TorchFunctionMode):
                 -1, labels[..., None], 1
             )
         return func(*args, **(kwargs or {}))
+
+
+def _is_trained(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _classes(tensor: torch.Tensor, num_classes: int = -1) -> tuple[torch.Tensor, int] | None:

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from raylfl.core.recorded import graphs
-from raylfl.core.recorded.calls import Recording, mapped, same_bits
+from raylfl.core.recorded.calls import Recording, same_bits
+from raylfl.core.recorded.compare import StepState, Trial
+from raylfl.core.recorded.contents import copied, kind_of, leaves_of
 from raylfl.core.recorded.graphs import Captured
 from raylfl.core.recorded.guards import Refused
 from raylfl.core.recorded.memory import Arena
@@ -67,12 +69,18 @@ class RecordedSteps:
         the number of steps of a kind before the first recording.
         """
         self.clients, self.changing, self.seen = clients, changing, seen
+        buffers = list(module.buffers())
         self.log = log or StepLog()
         self.module, self.loss, self.gradient = module, loss, gradient
         self.sizes = [p.numel() for p in parameters]
         self.device, self.dtype = parameters[0].device, parameters[0].dtype
         self.parts = list(module.modules())
-        self.buffers = list(module.buffers())
+        width = sum(self.sizes)
+        self.trial = Trial(
+            lambda content: [*buffers, *changing(content)],
+            lambda content: parameters[0].new_full((*clients(content), width), torch.nan),
+            self.device,
+        )
         self.kinds: OrderedDict[Any, _Kind] = OrderedDict()
         self.refusal = _compiled_part(module)
         self.arena = Arena()
@@ -82,6 +90,18 @@ class RecordedSteps:
         self._outside = State()  # the part of it that is outside the module
         self._new = False  # whether that recording was made after the last call of `begin`
         self._doubted = False
+
+    @property
+    def reason(self) -> str:
+        """The reason why no step is replayed, as text that begins with an option or `training_step`."""
+        reason = str(self.refusal)
+        return reason if reason.startswith(("runtime.", "training_step")) else f"training_step {reason}"
+
+    def must_be_possible(self) -> None:
+        """Raises BadConfig if steps are not replayed, for `runtime.step=recorded`."""
+        if self.refusal is not None:
+            name = type(self.module).__name__
+            raise BadConfig(f"runtime.step=recorded, but {name}.training_step {self.refusal} (leave it at auto)")
 
     def doubt(self) -> None:
         """Makes the next call of `program` check whether other methods have changed the module's attributes."""
@@ -108,7 +128,7 @@ class RecordedSteps:
         if kind is None or kind.program is None:
             return None
         due = kind.used + 1
-        if due & (due - 1) == 0:  # a power of two: compared again
+        if due <= self.seen + RECORDED or due & (due - 1) == 0:  # a power of two: compared again
             return None
         kind.used = due
         return kind.program
@@ -140,46 +160,59 @@ class RecordedSteps:
         self._doubted = True  # a step that is not recorded may change the state
         if kind.used <= self.seen:
             return self._plainly(content)
-        first, step = kind.recording, partial(self.loss, content)
-        content = mapped(content, Tensor, lambda tensor: tensor)  # a copy: the step may take parts out of a dict
-        before = self._changing(content)
+        kept, before = copied(content), self.trial.state(content)  # the step may take parts out of a dict
         if kind.program is not None:
             with self.log.calls() as logged:
-                loss, row = self._of(step(), content)
+                loss, row = self._of(self.loss(content), kept)
         else:
-            changing = self.changing(content)
-            loss, rows, found, logged = record(self.module, leaves_of(content), step, self.gradient, self.log, changing)
-            loss, row = loss.detach(), self._row(rows, self.clients(content))
+            changing, step = self.changing(content), partial(self.loss, content)
+            loss, rows, found, logged = record(self.module, leaves_of(kept), step, self.gradient, self.log, changing)
+            loss, row = loss.detach(), self._row(rows, self.clients(kept))
             if isinstance(found, str):
                 self._refuse(found)
-                return loss, row
-            self._state, self._new = state_of(self.module), True
-            self._outside = outside_of(self._state)
-            if first is None:
-                kind.recording = found
-                return loss, row
-            if not first.same_list(found):
-                self._refuse("does not take the same course in every step")
-                return loss, row
-            kind.program = Program(first, self.sizes, self._large_gradients(self.clients(content)), self.arena)
-        taken = [loss, row, *_tensors(logged)]
-        differs = self._difference(kind.program, content, before, taken)
+            else:
+                self._accept(kind, found, self.clients(kept))
+        if kind.program is not None:
+            self._check(kind, kept, before, [loss, row, *_tensors(logged)])
+        return loss, row
+
+    def _accept(self, kind: _Kind, found: Recording, clients: tuple[int, ...]) -> None:
+        """Keeps the first recording of a kind, and makes the kind's program if the second one is equal.
+
+        clients: (C,), or () for a single client.
+        """
+        self._state, self._new = state_of(self.module), True
+        self._outside = outside_of(self._state)
+        if kind.recording is None:
+            kind.recording = found
+        elif kind.recording.same_list(found):
+            kind.program = Program(kind.recording, self.sizes, self._large_gradients(clients), self.arena)
+        else:
+            self._refuse("does not take the same course in every step")
+
+    def _check(self, kind: _Kind, content: Any, before: StepState, taken: Sequence[Tensor]) -> None:
+        """Compares the program of a kind with a step by autograd, and tries its variants if bits differ.
+
+        before: the state before the step. taken: its loss, gradient and logged values by autograd. Raises BadConfig if
+        the program was used before, on a CPU.
+        """
+        assert kind.program is not None
+        differs = self.trial.difference(kind.program, content, before, taken)
         if differs is not None and isinstance(kind.program, Program) and kind.program.direct:
-            kind.program = self._only_equal(kind.program, content, before, row)
-            differs = self._difference(kind.program, content, before, taken)
+            kind.program = self._only_equal(kind.program, content, before, taken[1])
+            differs = self.trial.difference(kind.program, content, before, taken)
         if differs is not None and isinstance(kind.program, Program) and kind.program.arena is not None:
             kind.program = Program(kind.program.recording, self.sizes, kind.program.direct)
-            differs = self._difference(kind.program, content, before, taken)
+            differs = self.trial.difference(kind.program, content, before, taken)
         if differs is None and isinstance(kind.program, Program) and self.captures is not None:
             kind.program = self._captured(kind.program, content, before, taken)
         if differs is not None:
             self._refuse(differs)
             if kind.used > self.seen + RECORDED and self.device.type == "cpu":
                 raise BadConfig(
-                    f"{type(self.module).__name__}.training_step took another course than in its first steps, because "
-                    "of something outside the module; replayed steps may be wrong (set runtime.step=autograd)"
+                    f"{type(self.module).__name__}.training_step takes another course than in its first steps: it "
+                    f"{differs}. Replayed steps may be wrong (set runtime.step=autograd)"
                 )
-        return loss, row
 
     def _large_gradients(self, clients: tuple[int, ...]) -> set[int] | None:
         """The positions of the large gradients of a cohort, which its first program computes directly into their rows.
@@ -191,7 +224,7 @@ class RecordedSteps:
             return None
         return {i for i, size in enumerate(self.sizes) if clients[0] * size >= DECISIVE}
 
-    def _only_equal(self, program: Program, content: Any, before: Any, expected: Tensor) -> Program:
+    def _only_equal(self, program: Program, content: Any, before: StepState, expected: Tensor) -> Program:
         """A new program that computes a gradient directly into its row only if this gives autograd's bits.
 
         program: computes the gradients `program.direct` directly into their rows. before: the state before a step, from
@@ -199,21 +232,23 @@ class RecordedSteps:
         """
         assert program.direct is not None
         try:
-            row, _ = self._again(program, content, before)
+            row, _ = self.trial.replay(program, content, before)
         except RuntimeError:
             return Program(program.recording, self.sizes, set(), program.arena)
         pieces = zip(row.split(self.sizes, -1), expected.split(self.sizes, -1), strict=True)
         same = {i for i, (ours, theirs) in enumerate(pieces) if same_bits(ours, theirs)}
         return Program(program.recording, self.sizes, program.direct & same, program.arena)
 
-    def _captured(self, program: Program, content: Any, before: Any, taken: Sequence[Tensor]) -> Program | Captured:
+    def _captured(
+        self, program: Program, content: Any, before: StepState, taken: Sequence[Tensor]
+    ) -> Program | Captured:
         """The program as a CUDA graph if the graph has autograd's bits; else the program, and the reason in `no_graph`.
 
-        content: the batch. before: the state before a step, from `_changing`. taken: the step's loss, gradient and
+        content: the batch. before: the state before a step. taken: the step's loss, gradient and
         logged values by autograd.
         """
         assert self.captures is not None
-        after = self._changing(content)
+        after = self.trial.state(content)
         try:
             if sum(isinstance(kind.program, Captured) for kind in self.kinds.values()) >= graphs.MOST:
                 self.no_graph = f"there are more than {graphs.MOST} kinds of batches"
@@ -223,8 +258,8 @@ class RecordedSteps:
             self.no_graph, self.captures = f"the capture failed ({str(error).splitlines()[0]})", None
             return program
         finally:
-            self._restore(content, after)
-        differs = self._difference(captured, content, before, taken)
+            self.trial.restore(content, after)
+        differs = self.trial.difference(captured, content, before, taken)
         if differs is not None:
             self.no_graph, self.captures = f"the graph {differs}", None
             return program
@@ -278,59 +313,6 @@ class RecordedSteps:
         self.refusal = reason
         self.kinds.clear()
 
-    def _changing(self, content: Any) -> tuple[list[Tensor], list[Tensor]]:
-        """Copies of the state that a step may change: (tensors, states of torch's random generators).
-
-        The tensors are the module's buffers and the tensors of the content that the step may overwrite.
-        """
-        return [b.detach().clone() for b in (*self.buffers, *self.changing(content))], self._generators()
-
-    def _generators(self) -> list[Tensor]:
-        states = [torch.get_rng_state()]
-        return [*states, torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else states
-
-    def _restore(self, content: Any, state: tuple[list[Tensor], list[Tensor]]) -> None:
-        buffers, generators = state
-        for buffer, value in zip((*self.buffers, *self.changing(content)), buffers, strict=True):
-            buffer.detach().copy_(value)
-        torch.set_rng_state(generators[0])
-        if len(generators) > 1:
-            torch.cuda.set_rng_state(generators[1], self.device)
-
-    def _difference(
-        self, program: Program | Captured, content: Any, before: Any, taken: Sequence[Tensor]
-    ) -> str | None:
-        """How a replay differs from the step that autograd has just computed, as text; None if all bits are equal.
-
-        before: the state before the step, from `_changing`. taken: the step's loss, gradient and logged values by
-        autograd.
-        """
-        try:
-            row, ours = self._again(program, content, before)
-        except RuntimeError as error:
-            return f"cannot be replayed ({str(error).splitlines()[0]})"
-        after = self._changing(content)
-        ours.insert(1, row)
-        theirs = [*taken, *after[0], *after[1]]
-        same = len(ours) == len(theirs) and all(map(same_bits, ours, theirs))
-        return None if same else "does not have autograd's bits when it is replayed"
-
-    def _again(self, program: Program | Captured, content: Any, before: Any) -> tuple[Tensor, list[Tensor]]:
-        """(gradient, [loss, logged values..., changed tensors..., generator states...]) of a replay.
-
-        before: the state in which the replay starts, from `_changing`. The current state is restored afterwards.
-        """
-        after = self._changing(content)
-        self._restore(content, before)
-        shape = *self.clients(content), sum(self.sizes)
-        row = torch.full(shape, torch.nan, device=self.device, dtype=self.dtype)
-        try:
-            loss, *logged = program(leaves_of(content), row)
-            state = self._changing(content)
-            return row, [loss, *logged, *state[0], *state[1]]
-        finally:
-            self._restore(content, after)
-
 
 def _compiled_part(module: nn.Module) -> str | None:
     """The reason for a refusal if torch.compile has compiled a part of the module: it would compile the recording."""
@@ -342,45 +324,3 @@ def _compiled_part(module: nn.Module) -> str | None:
 
 def _tensors(logged: Sequence[LogCall]) -> list[Tensor]:
     return [call.value for call in logged if isinstance(call.value, Tensor)]
-
-
-def kind_of(content: Any) -> Any:
-    """A key of the structure of a batch's content, equal for batches that one program can compute.
-
-    Raises Refused for a content that holds anything but tensors in tuples, lists and dicts.
-    """
-    if isinstance(content, Tensor):
-        return content.shape, content.stride(), content.dtype, content.requires_grad
-    if type(content) is tuple or type(content) is list:
-        return type(content), *[kind_of(part) for part in content]
-    if type(content) is dict:
-        return dict, *[(name, kind_of(part)) for name, part in content.items()]
-    raise Refused(f"gets batches that hold more than tensors ({type(content).__name__})")
-
-
-def leaves_of(content: Any) -> Sequence[Tensor]:
-    """The tensors in the content of a batch (nested tuples, lists and dicts), in order."""
-    if isinstance(content, Tensor):
-        return [content]
-    if type(content) is tuple and all(isinstance(part, Tensor) for part in content):
-        return content
-    parts = content.values() if isinstance(content, dict) else content
-    return [leaf for part in parts for leaf in leaves_of(part)]
-
-
-def recorded(
-    module: nn.Module, parameters: Sequence[Tensor], content: Any, loss: Callable[[Any], Tensor]
-) -> Recording | None:
-    """The recording of one training step on a batch; None if the step fails or cannot be recorded.
-
-    content: the content of the batch. loss: gives the loss of a content.
-    """
-
-    def gradient(value: Tensor) -> Sequence[Tensor | None]:
-        return torch.autograd.grad(value, parameters, allow_unused=True)
-
-    try:
-        found = record(module, leaves_of(content), lambda: loss(content), gradient)[2]
-    except (RuntimeError, TypeError, ValueError, KeyError, AttributeError, IndexError, Refused):
-        return None  # the step itself will raise the error
-    return found if isinstance(found, Recording) else None

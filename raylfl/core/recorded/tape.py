@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from raylfl.core.recorded.calls import Call, Geometry, Recording, Slot, mapped
+from raylfl.core.recorded.contents import leaves_of
 from raylfl.core.recorded.guards import (
     AS_VIEWS,
     Refused,
@@ -270,9 +271,10 @@ def record(
         with watch, log.calls() as logged:
             with tape:
                 loss = step()
-            with tape if tape.reason is None else nullcontext():  # the gradient of `prod` has other bits under a tape
+            reason = tape.reason or watch.reason
+            with tape if reason is None else nullcontext():  # the gradient of `prod` has other bits under a tape
                 rows = gradients(loss)
-        reason = tape.reason or watch.reason or _after(module, before, drawn)
+        reason = tape.reason or watch.reason or side_effect(module, before, drawn)
         for number, (name, tensor) in tape.found.items():
             names[number], inputs[number] = name, tensor
         if reason is None:
@@ -306,7 +308,11 @@ def _logged(logged: Sequence[LogCall], tape: Tape) -> list[LogCall]:
     ]
 
 
-def _after(module: nn.Module, before: Mapping[str, Any], drawn: Any) -> str | None:
+def side_effect(module: nn.Module, before: Mapping[str, Any], drawn: Any) -> str | None:
+    """The side effect of a step in Python, as the end of a sentence that begins with `training_step`; None if none.
+
+    before: the module's state before the step. drawn: the states of Python's and numpy's generators before it.
+    """
     changed = first_difference(before, state_of(module))
     if changed is not None:
         return f"changes {shown(changed)}"
@@ -329,3 +335,21 @@ def _overwritten(tape: Tape, names: Mapping[int, str], buffers: set[Any]) -> str
             if ours.base in tape.constants:
                 return "overwrites a constant in place"
     return None
+
+
+def recorded(
+    module: nn.Module, parameters: Sequence[Tensor], content: Any, loss: Callable[[Any], Tensor]
+) -> Recording | None:
+    """The recording of one training step on a batch; None if the step fails or cannot be recorded.
+
+    content: the content of the batch. loss: gives the loss of a content.
+    """
+
+    def gradient(value: Tensor) -> Sequence[Tensor | None]:
+        return torch.autograd.grad(value, parameters, allow_unused=True)
+
+    try:
+        found = record(module, leaves_of(content), lambda: loss(content), gradient)[2]
+    except (RuntimeError, TypeError, ValueError, KeyError, AttributeError, IndexError, Refused):
+        return None  # the step itself will raise the error
+    return found if isinstance(found, Recording) else None

@@ -12,7 +12,10 @@ from raylfl.core.cut import Cut
 from raylfl.core.innermost.step import Innermost
 from raylfl.core.innermost.steps import InnermostSteps
 from raylfl.core.keyed import keyed_int
-from raylfl.core.oracle import LoopOracle, private_randomness
+from raylfl.core.oracle import LoopOracle, private_randomness, seed_everything
+from raylfl.core.recorded.guards import host_randomness
+from raylfl.core.recorded.state import state_of
+from raylfl.core.recorded.tape import side_effect
 from raylfl.core.samples import BatchSource
 from raylfl.core.step_log import StepLog
 from raylfl.core.vectorized import VectorizedOracle, large_samples, refusal
@@ -120,16 +123,22 @@ class StepTrials:
             return large_samples(self.flat, self.loop.loss, one, two)
 
     def _vmap_refusal(self, by_hand: bool) -> str | None:
-        """The reason why vmap cannot run the model, from a trial with 2 clients of 2 samples each; None if it can."""
-        oracle = self.vectorized(by_hand)
-        x = oracle.workspace(2).copy_(self.flat.params)
+        """The reason why one step cannot serve several clients, from a trial with 2 clients of 2 samples; None if none.
+
+        The reasons are an error of vmap, and side effects of the step in Python, which would be shared by the clients.
+        """
+        oracle, module = self.vectorized(by_hand), self.flat.module
+        x, batch = oracle.workspace(2).copy_(self.flat.params), self.train.batch(self.setup.trial)
         try:
             with self._trial():  # batch normalisation needs two samples for its statistics
-                oracle.gradients(x, [self.train.batch(self.setup.trial)] * 2, lambda c: 0)
+                seed_everything(0)  # as the oracle will do
+                before, drawn = state_of(module), host_randomness()
+                oracle.gradients(x, [batch] * 2, lambda c: 0)
+                effect = side_effect(module, before, host_randomness() if batch.random else drawn)
         except Exception as error:
             line = str(error).strip().splitlines()
             return f"vmap refuses the model ({line[0] if line else type(error).__name__})"
-        return None
+        return None if effect is None else f"training_step {effect}, which a vectorised call would do once for several"
 
     @contextmanager
     def _trial(self) -> Iterator[None]:

@@ -1,0 +1,78 @@
+"""Comparison of a replay with autograd's step: from the same state, to the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from raylfl.core.recorded.calls import same_bits
+from raylfl.core.recorded.contents import leaves_of
+from raylfl.core.recorded.graphs import Captured
+from raylfl.core.recorded.program import Program
+
+
+class StepState(NamedTuple):
+    """Copies of what a step may change: tensors, and the states of torch's random generators."""
+
+    tensors: list[Tensor]
+    generators: list[Tensor]
+
+
+class Trial:
+    """Replays of a step that leave no trace.
+
+    changing: gives the tensors that a step on this content may overwrite (buffers, and tensors of the content). row:
+    gives new memory for the step's gradient, filled with nan. device: of the parameters.
+    """
+
+    def __init__(self, changing: Callable[[Any], Sequence[Tensor]], row: Callable[[Any], Tensor], device: torch.device):
+        self.changing, self.row = changing, row
+        self.gpu = device if device.type == "cuda" else None
+
+    def state(self, content: Any) -> StepState:
+        """The current state of what a step on this content may change."""
+        on_gpu = [] if self.gpu is None else [torch.cuda.get_rng_state(self.gpu)]
+        tensors = [tensor.detach().clone() for tensor in self.changing(content)]
+        return StepState(tensors, [torch.get_rng_state(), *on_gpu])
+
+    def restore(self, content: Any, state: StepState) -> None:
+        """Sets what a step may change to an earlier state."""
+        for tensor, value in zip(self.changing(content), state.tensors, strict=True):
+            tensor.detach().copy_(value)
+        torch.set_rng_state(state.generators[0])
+        if self.gpu is not None:
+            torch.cuda.set_rng_state(state.generators[1], self.gpu)
+
+    def difference(
+        self, program: Program | Captured, content: Any, before: StepState, taken: Sequence[Tensor]
+    ) -> str | None:
+        """How a replay differs from the step that autograd has just computed, as text; None if all bits are equal.
+
+        before: the state before the step. taken: the step's loss, gradient and logged values by autograd.
+        """
+        try:
+            row, ours = self.replay(program, content, before)
+        except RuntimeError as error:
+            return f"cannot be replayed ({str(error).splitlines()[0]})"
+        after = self.state(content)
+        ours.insert(1, row)
+        theirs = [*taken, *after.tensors, *after.generators]
+        same = len(ours) == len(theirs) and all(map(same_bits, ours, theirs))
+        return None if same else "does not have autograd's bits when it is replayed"
+
+    def replay(self, program: Program | Captured, content: Any, before: StepState) -> tuple[Tensor, list[Tensor]]:
+        """(gradient, [loss, logged values..., changed tensors..., generator states...]) of a replay.
+
+        before: the state in which the replay starts. The current state is restored afterwards.
+        """
+        after, row = self.state(content), self.row(content)
+        self.restore(content, before)
+        try:
+            loss, *logged = program(leaves_of(content), row)
+            state = self.state(content)
+            return row, [loss, *logged, *state.tensors, *state.generators]
+        finally:
+            self.restore(content, after)
