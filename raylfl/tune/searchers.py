@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ray.tune.search import Searcher
 
-from raylfl.tune.journal import Trial
+from raylfl.report.runs import readable
+from raylfl.tune.journal import Journal, Trial
 from raylfl.tune.optuna_search import OptunaSettings
 from raylfl.tune.slots import TrialSlots
-from raylfl.tune.stage_view import StageView
+from raylfl.tune.spec import Sweep
 from raylfl.tune.trial import as_config
 
 
@@ -54,19 +56,20 @@ class PlannedSearcher(Searcher):
 class OptunaSearcher(PlannedSearcher):
     """A searcher that gives the settings proposed by Optuna to Ray Tune, one trial per seed.
 
-    left: the open trials of an interrupted sweep, which come first.
+    folder: the sweep's folder, which contains the trials' run directories. left: the open trials of an interrupted
+    sweep, which come first.
     """
 
-    def __init__(self, stage: StageView, left: Sequence[Trial], slots: TrialSlots):
+    def __init__(self, sweep: Sweep, journal: Journal, folder: Path, left: Sequence[Trial], slots: TrialSlots):
         super().__init__(left, slots)
-        self.stage = stage
-        self.settings = OptunaSettings(stage.sweep.space, stage.sweep.draws_from, stage.sweep.plain)
+        self.sweep, self.journal, self.folder = sweep, journal, folder
+        self.settings = OptunaSettings(sweep.space, sweep.draws_from, sweep.plain)
         self._ids: dict[str, Trial] = {}  # by Ray Tune's id
-        known = {trial.setting: trial.values for trial in stage.journal.of_stage(0)}
+        known = {trial.setting: trial.values for trial in journal.of_stage(0)}
         for setting, values in known.items():
             self.settings.remember(setting, values)
         self.next_setting = max(known, default=-1) + 1
-        self.left = max(stage.sweep.options.samples - len(known), 0)
+        self.left = max(sweep.options.samples - len(known), 0)
         for setting in known:
             self._learn(setting)
 
@@ -77,8 +80,8 @@ class OptunaSearcher(PlannedSearcher):
     def next(self, trial_id: str) -> Trial:
         if not self.waiting:
             values = self.settings.propose(self.next_setting)
-            self.waiting = self.stage.sweep.trials(0, self.next_setting, values)
-            self.stage.journal.plan(*self.waiting)
+            self.waiting = self.sweep.trials(0, self.next_setting, values)
+            self.journal.plan(*self.waiting)
             self.next_setting, self.left = self.next_setting + 1, self.left - 1
         self._ids[trial_id] = super().next(trial_id)
         return self._ids[trial_id]
@@ -93,9 +96,10 @@ class OptunaSearcher(PlannedSearcher):
         self._learn(trial.setting, trial)
 
     def _learn(self, setting: int, ended: Trial | None = None) -> None:
-        journal, score = self.stage.journal, self.stage.sweep.score
+        journal, score = self.journal, self.sweep.score
         seeds = [trial for trial in journal.of_stage(0) if trial.setting == setting]
         if not all(journal.is_over(t) or t == ended or t.id in journal.ends for t in seeds):
             return
-        scores = [score.ranked(self.stage.score(t)) for t in seeds if self.stage.is_complete(t)]
+        runs = [(readable(self.folder / trial.id), trial.rounds) for trial in seeds]
+        scores = [score.ranked(score.of(run)) for run, rounds in runs if run is not None and run.complete(rounds)]
         self.settings.learn(setting, sum(scores) / len(scores) if scores else None)

@@ -72,7 +72,8 @@ class StageRun:
         left = [trial for trial in self.journal.of_stage(self.index) if not self._is_over(trial)]
         if not left and not self.searching:
             return
-        log = TrialLog(self, len(left))
+        done = len(self.journal.of_stage(self.index)) - len(left)
+        log = TrialLog(self.journal, self.end, self.say, self.rounds, self.total, done)
         searcher = self._searcher(left)
         # Ray Tune leaves its own handlers behind: a later Ctrl-C would have no effect
         with quiet(), handlers_kept(signal.SIGINT, signal.SIGUSR1):
@@ -88,7 +89,7 @@ class StageRun:
         concurrent = self.sweep.options.concurrent
         if self.searching:  # so that Optuna learns from the first settings before it proposes the last ones
             concurrent = concurrent or max(capacity(self.bundles, nodes_of_cluster()), 1)
-            return OptunaSearcher(self, left, TrialSlots(concurrent))
+            return OptunaSearcher(self.sweep, self.journal, self.folder, left, TrialSlots(concurrent))
         return PlannedSearcher(left, TrialSlots(concurrent)) if isinstance(self.sweep.scheduler, Asha) else None
 
     def _tuner(self, left: Sequence[Trial], log: Callback, searcher: PlannedSearcher | None) -> tune.Tuner:

@@ -12,8 +12,8 @@ from typing import Any
 from ray.tune import Callback
 
 from raylfl.runtime.ray.failures import ACTOR_LOST, reason_of_loss
+from raylfl.tune.journal import Journal
 from raylfl.tune.score import TIME
-from raylfl.tune.stage_view import StageView
 
 Say = Callable[[str], None]
 PULSE_SECONDS = 30.0  # time between lines about running trials
@@ -22,12 +22,14 @@ PULSE_SECONDS = 30.0  # time between lines about running trials
 class TrialLog(Callback):
     """A Ray Tune callback that records and prints the ends of trials, and prints running trials every PULSE_SECONDS.
 
-    left: the number of planned trials that have not ended at the start.
+    journal: has the trials. end: writes the end of a trial and returns a line about it (`StageRun.end`). say: called
+    with one line for the user. rounds: the length of the runs. total, done: the number of trials of the stage, and of
+    those that have ended before.
     """
 
-    def __init__(self, stage: StageView, left: int):
-        self.stage = stage
-        self.done = len(stage.journal.of_stage(stage.index)) - left
+    def __init__(self, journal: Journal, end: Callable[..., str], say: Say, rounds: int, total: int, done: int):
+        self.journal, self.end, self.say = journal, end, say
+        self.rounds, self.total, self.done = rounds, total, done
         self.ended: set[str] = set()
         self._said = time.monotonic()
 
@@ -47,18 +49,18 @@ class TrialLog(Callback):
         if not running:
             self._say("waiting for the trials' processes to start")
             return
-        at = ", ".join(f"{t} {t.last_result.get(TIME, 0)}/{self.stage.rounds}" for t in running[:4])
+        at = ", ".join(f"{t} {t.last_result.get(TIME, 0)}/{self.rounds}" for t in running[:4])
         self._say(f"{len(running)} running: {at}{', ...' if len(running) > 4 else ''}")
 
     def _end(self, trial_id: str, last: Mapping[str, Any] | None, error: str = "") -> None:
         self.ended.add(trial_id)
-        line = self.stage.end(self.stage.journal.trials[trial_id], last, error)
+        line = self.end(self.journal.trials[trial_id], last, error)
         self.done += 1
         self._say(line)
 
     def _say(self, text: str) -> None:
         self._said = time.monotonic()
-        self.stage.say(f"[{self.done}/{self.stage.total}] {text}")
+        self.say(f"[{self.done}/{self.total}] {text}")
 
 
 def cause(trial: Any) -> str:
