@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from raylfl.tune.journal import FINISHED, Journal, Trial
 from raylfl.tune.score import WORST
 from raylfl.tune.space import Values, comparable, look_up
 from raylfl.tune.spec import Sweep
+
+Columns = list[tuple[str, Callable[..., Any]]]  # the heading of each column, and a function that gives its cells
 
 
 @dataclass(frozen=True)
@@ -125,44 +127,47 @@ def survivors(sweep: Sweep, groups: Sequence[SettingRow], within: float) -> list
 def write_tables(sweep: Sweep, folder: Path, journal: Journal) -> list[SettingRow]:
     """Writes trials.csv and settings.csv; returns the settings of the last stage with trials, the best first."""
     rows = trial_rows(sweep, folder, journal)
-    keys = list(sweep.space.keys)
     named = f"{sweep.options.mode}:{sweep.score.metric}"
-    head = ["trial", "stage", "setting", "seed", *keys, "state", "rounds", named, "seconds", "reason"]
-    lines = [
-        [
-            row.trial.id,
-            row.trial.stage,
-            row.trial.setting,
-            row.trial.seed,
-            *(_cell(row.values.get(key, "")) for key in keys),
-            row.state,
-            row.rounds,
-            _cell(row.score),
-            f"{row.seconds:.3f}",
-            row.reason.replace("\n", " "),
-        ]
-        for row in rows
+    values = [(key, _value_of(key)) for key in sweep.space.keys]
+    of_trials: Columns = [
+        ("trial", lambda row: row.trial.id),
+        ("stage", lambda row: row.trial.stage),
+        ("setting", lambda row: row.trial.setting),
+        ("seed", lambda row: row.trial.seed),
+        *values,
+        ("state", lambda row: row.state),
+        ("rounds", lambda row: row.rounds),
+        (named, lambda row: row.score),
+        ("seconds", lambda row: f"{row.seconds:.3f}"),
+        ("reason", lambda row: row.reason.replace("\n", " ")),
     ]
-    atomic_write(folder / "trials.csv", csv_text(head, lines))
+    of_settings: Columns = [
+        ("stage", lambda group, rank: group.stage),
+        ("rank", lambda group, rank: rank),
+        ("setting", lambda group, rank: group.setting),
+        *values,
+        ("seeds", lambda group, rank: len(group.rows)),
+        ("finished", lambda group, rank: group.finished),
+        ("rounds", lambda group, rank: group.rounds),
+        (named, lambda group, rank: group.score.mean),
+        ("std", lambda group, rank: group.score.std),
+    ]
     stages = [setting_rows(sweep, rows, stage) for stage in range(len(sweep.stages))]
-    head = ["stage", "rank", "setting", *keys, "seeds", "finished", "rounds", named, "std"]
-    lines = [
-        [
-            group.stage,
-            rank,
-            group.setting,
-            *(_cell(group.values.get(key, "")) for key in keys),
-            len(group.rows),
-            group.finished,
-            group.rounds,
-            _cell(group.score.mean),
-            _cell(group.score.std),
-        ]
-        for groups in stages
-        for rank, group in enumerate(groups, 1)
-    ]
-    atomic_write(folder / "settings.csv", csv_text(head, lines))
+    _write(folder / "trials.csv", of_trials, [(row,) for row in rows])
+    ranks = [(group, rank) for groups in stages for rank, group in enumerate(groups, 1)]
+    _write(folder / "settings.csv", of_settings, ranks)
     return next((groups for groups in reversed(stages) if groups), [])
+
+
+def _value_of(key: str) -> Callable[..., Any]:
+    """A function that returns the value of a key in a row of either table."""
+    return lambda row, *rank: row.values.get(key, "")
+
+
+def _write(path: Path, columns: Columns, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Writes a table as CSV. rows: the arguments of the columns' functions."""
+    lines = [[_cell(value(*row)) for _, value in columns] for row in rows]
+    atomic_write(path, csv_text([head for head, _ in columns], lines))
 
 
 def _cell(value: Any) -> Any:
