@@ -6,12 +6,12 @@ Imports are inside the functions: a mistake in the arguments is then reported be
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from raylfl.config.find import FOLDERS
-from raylfl.errors import BadConfig
+from raylfl.errors import BadConfig, Say
 from raylfl.extras import EXTRAS, MissingExtra, require
 
 REGISTERED = ("algorithms", "partitions", "participation", "links", "topologies", "models", "data", "loggers")
@@ -80,7 +80,7 @@ def _say_stop(result: Any) -> None:
         say(f"stopped  {shown(result.run_dir)} after {len(result.metrics)} rounds: {result.stopped_early}")
 
 
-def _can_draw(say: Callable[[str], None]) -> bool:
+def _can_draw(say: Say) -> bool:
     """Whether the libraries of reports are installed; if not, prints with `say` how to install them."""
     try:
         require(*REPORT, what="the report (logging.report)")

@@ -1,14 +1,15 @@
-"""Errors for the user, whose messages contain the key, its value and a remedy."""
+"""Errors for the user, whose messages contain the key, its value and a remedy; and the type of other messages."""
 
 from __future__ import annotations
 
 import difflib
 import sysconfig
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+Say = Callable[[str], None]  # prints or notes one line for the user
 NOTE = "raised at "
 INSTALLED = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
 LIBRARIES = tuple(f"{folder}/" for folder in (Path(__file__).parent, *INSTALLED))  # code that is not the user's

@@ -1,9 +1,10 @@
-"""The direction of improvement of a metric, from its name."""
+"""Names of metrics: the prefix of nodes' metrics, and the direction of improvement, which follows from the name."""
 
 from __future__ import annotations
 
 import re
 
+OF_NODES = "nodes/"  # prefix of the metrics of the nodes of a graph
 SCORES = {  # words in the names of metrics of which more is better
     "acc",
     "accuracy",

@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
+from raylfl.core.arrays import Floats
 from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.report.derived import AXES, cost, moving_average
-from raylfl.report.runs import Floats, Group, RunRecord
+from raylfl.report.runs import Group, RunRecord
 from raylfl.report.style import MUTED, Line, LogTicks
 from raylfl.report.wording import axis_name, is_percent, number
 

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from raylfl.core.arrays import Floats
 from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.report.labels import is_scenario
-from raylfl.report.runs import Floats, Group, RunRecord
+from raylfl.report.runs import Group, RunRecord
 
 MAIN_METRICS = ("test/accuracy", "global/distance", "test/loss", "train/loss", "global/loss")
 
@@ -205,13 +206,18 @@ def moving_average(values: npt.ArrayLike, window: int) -> Floats:
     return np.where(seen, sums / np.maximum(counts, 1), data)
 
 
-def default_last(groups: Sequence[Group]) -> int:
-    """The default number of final rounds over which `last_k` averages: a tenth of the longest run, from 1 to 100.
+def final_rounds(rounds: int) -> int:
+    """The default number of final rounds for means over a run of this length: a tenth, from 1 to 100.
 
     In the SFL paper it is 100 of 4000 rounds.
     """
+    return min(max(rounds // 10, 1), 100)
+
+
+def default_last(groups: Sequence[Group]) -> int:
+    """The default number of final rounds over which `last_k` averages, from the longest run."""
     lengths = [int(run.rounds[-1]) + 1 for group in groups for run in group.runs if len(run.rounds)]
-    return min(max(max(lengths, default=1) // 10, 1), 100)
+    return final_rounds(max(lengths, default=1))
 
 
 def default_target(groups: Sequence[Group], metric: str) -> float | None:

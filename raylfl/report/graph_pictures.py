@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from raylfl.core.arrays import Bools, Floats, Ints
-from raylfl.diagnostics.metric_names import higher_is_better
+from raylfl.diagnostics.metric_names import OF_NODES, higher_is_better
 from raylfl.report.labels import display, method_of
 from raylfl.report.pictures import MAX_PICTURES, Picture, left_out
-from raylfl.report.runs import OF_NODES, Group, RunRecord
+from raylfl.report.runs import Group, RunRecord
 from raylfl.report.tables import Column, Table
 from raylfl.report.topology_plot import MOST, Net, Shade, coloured_figure
 from raylfl.report.wording import axis_name, is_percent, number

@@ -10,12 +10,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from raylfl.core.arrays import Floats
 from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.report.curves import log_axis
 from raylfl.report.derived import Stat, best_setting, by_method, last_k
 from raylfl.report.facets import Facet
 from raylfl.report.labels import display, show_value
-from raylfl.report.runs import Floats
 from raylfl.report.style import MUTED, PAPER, Line
 from raylfl.report.wording import axis_name, is_percent, number
 

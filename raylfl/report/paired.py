@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from raylfl.core.arrays import Floats
 from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.report.derived import best_setting, recent, score
 from raylfl.report.facets import Facet
-from raylfl.report.runs import Floats, Group
+from raylfl.report.runs import Group
 from raylfl.report.statistics import Interval, paired_test
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import axis_name, is_percent, last_text, number

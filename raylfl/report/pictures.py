@@ -11,11 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from raylfl.core.arrays import Ints
 from raylfl.report import partition_plot
 from raylfl.report.facets import scenario_keys, split
 from raylfl.report.labels import display, method_of
 from raylfl.report.participation_plot import participation_figure
-from raylfl.report.runs import Group, Ints, RunRecord
+from raylfl.report.runs import Group, RunRecord
 
 MAX_PICTURES = 6  # largest number of figures of a kind on the page, for sweeps over many scenarios
 _COMPARED = 100  # number of first rounds in which two participations are compared

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from raylfl.core.arrays import Floats
 from raylfl.errors import RaylflError
 from raylfl.report.curves import Curve
 from raylfl.report.labels import labels
-from raylfl.report.runs import Floats, Group
+from raylfl.report.runs import Group
 from raylfl.report.style import DASHES, Line
 from raylfl.report.wording import metric_name
 from raylfl.theory.facts import plain_sgd

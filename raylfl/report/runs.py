@@ -18,23 +18,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import yaml
 
 from raylfl.config.defaults import filled
 from raylfl.config.formats import FORMAT, KEY, refuse_other
 from raylfl.config.identity import identity
+from raylfl.core.arrays import Floats, Ints
+from raylfl.diagnostics.metric_names import OF_NODES
 from raylfl.errors import BadConfig, BadValue
 from raylfl.report.labels import canonical, flatten, is_scenario, labels, method_of, order_key, varying
 from raylfl.runtime.records.lines import lines, read_rows
 from raylfl.runtime.records.views import here
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same results, about ten times faster
 DEEPEST, LARGEST = 50, 100_000  # largest depth and number of values of a config or summary; real ones have far less
-OF_NODES = "nodes/"  # prefix of the metrics of the nodes of a graph
 UNREADABLE = (
     OSError,
     ValueError,

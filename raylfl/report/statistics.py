@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from raylfl.core.arrays import Floats
 from raylfl.errors import BadValue
 
-Floats = npt.NDArray[np.float64]
 LEVEL = 0.95  # of confidence intervals
 ALPHA = 0.05  # of tests
 POWER = 0.8  # with which a test is to find a difference

@@ -7,7 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from raylfl.report.runs import Floats, RunRecord
+from raylfl.core.arrays import Floats
+from raylfl.report.runs import RunRecord
 
 DISTANCE = "global/distance_abs"
 

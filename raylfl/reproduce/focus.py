@@ -7,8 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from raylfl.core.arrays import Floats
 from raylfl.report.derived import to_target
-from raylfl.report.runs import Floats, Group
+from raylfl.report.runs import Group
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import number
 from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, PaperResult

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.errors import BadValue
 from raylfl.options import Doc, Ge, Options
-from raylfl.report.derived import best_value, tail, to_target
+from raylfl.report.derived import best_value, final_rounds, tail, to_target
 from raylfl.report.runs import RunRecord
 
 TIME, SCORE = "round", "score"  # keys of a trial's report after a round
@@ -47,7 +47,7 @@ class Score(Options):
 
     def window(self, rounds: int) -> int:
         """The number of last rounds over which mode `last` averages, in a run of `rounds` rounds."""
-        return self.last or min(max(rounds // 10, 1), 100)
+        return self.last or final_rounds(rounds)
 
     def of(self, run: RunRecord) -> float | None:
         """The run's score in the metric's unit, or in rounds for mode `target`.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 
 from raylfl.console import print_table, shown, working
+from raylfl.errors import Say
 from raylfl.report.derived import Stat
 from raylfl.report.labels import canonical, flatten, show_value, tell_apart, varying
 from raylfl.report.runs import is_run
@@ -20,7 +21,7 @@ from raylfl.tune.table import SettingRow
 MOST = 20  # largest number of settings in the terminal; settings.csv has all
 
 
-def finish(result: SweepResult, say: Callable[[str], None]) -> int:
+def finish(result: SweepResult, say: Say) -> int:
     """Writes the report and prints table, paths and failed trials; returns the exit code, 1 if a trial failed.
 
     say: called with one line for the user.

@@ -18,6 +18,7 @@ from ray import tune
 from ray.tune import Callback
 
 from raylfl.config.urls import join
+from raylfl.errors import Say
 from raylfl.report.runs import is_run, readable
 from raylfl.runtime.ray.resources import nodes_of_cluster
 from raylfl.runtime.records.lines import read_rows
@@ -31,7 +32,7 @@ from raylfl.tune.searchers import OptunaSearcher, PlannedSearcher
 from raylfl.tune.slots import TrialSlots
 from raylfl.tune.spec import Sweep
 from raylfl.tune.trial import Job, as_config, called_by_tune, waiting_trainable
-from raylfl.tune.trial_log import Say, TrialLog
+from raylfl.tune.trial_log import TrialLog
 
 SCRATCH = ".tune"  # Ray Tune's own files, hidden from `raylfl report`
 

@@ -10,7 +10,7 @@ import fcntl
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,7 +23,7 @@ from raylfl.config.groups.records import LoggingConfig
 from raylfl.config.layers import content_of, merge_layer, override, tree
 from raylfl.config.urls import join
 from raylfl.console import shown
-from raylfl.errors import BadConfig, RaylflError
+from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.runtime.ray.resources import nodes_of_cluster
 from raylfl.runtime.records.lines import lines
 from raylfl.runtime.records.mirror import Mirror, at_hand, begin, clear, mirror_of
@@ -40,8 +40,6 @@ from raylfl.tune.table import SettingRow, setting_rows, survivors, trial_rows, w
 if TYPE_CHECKING:
     from raylfl.parts import Experiment
     from raylfl.tune.stage import StageRun
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

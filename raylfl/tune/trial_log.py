@@ -11,11 +11,11 @@ from typing import Any
 
 from ray.tune import Callback
 
+from raylfl.errors import Say
 from raylfl.runtime.ray.failures import ACTOR_LOST, reason_of_loss
 from raylfl.tune.journal import Journal
 from raylfl.tune.score import TIME
 
-Say = Callable[[str], None]
 PULSE_SECONDS = 30.0  # time between lines about running trials
 
 

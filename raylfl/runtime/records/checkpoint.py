@@ -19,7 +19,6 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from raylfl.config.changes import completed, defining, fingerprint_of_config, re
 from raylfl.config.formats import FORMAT
 from raylfl.core.algorithm import State
 from raylfl.core.samples import ClientShards
-from raylfl.errors import BadConfig, RaylflError
+from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.parts import Experiment
 from raylfl.runtime.records.checksums import save_hashed, sha256_of
 from raylfl.runtime.records.files import atomic_write, discard, sync_folder
@@ -47,7 +46,7 @@ SAME_BITS = ("raylfl", "torch", "numpy")  # packages whose version may change th
 class Checkpoints:
     """Writes, verifies and reads the checkpoints in one run directory."""
 
-    def __init__(self, run_dir: RunDirectory, experiment: Experiment, warn: Callable[[str], None]):
+    def __init__(self, run_dir: RunDirectory, experiment: Experiment, warn: Say):
         """The checkpoints of this experiment.
 
         warn: called with each warning, one line for the user.

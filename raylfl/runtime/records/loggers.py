@@ -14,13 +14,12 @@ from typing import Any, Protocol
 from raylfl.config.components import check_arguments, construct
 from raylfl.config.groups.top import ComponentConfig
 from raylfl.config.load import Config
-from raylfl.errors import BadValue
+from raylfl.errors import BadValue, Say
 from raylfl.extras import LOGGER_MODULES, require
 from raylfl.registries import LOGGERS
 from raylfl.runtime.records.lines import numbers_of
 from raylfl.runtime.records.run_dir import RunDirectory
 
-Say = Callable[[str], None]
 KEY = "logging.loggers"
 FOLDER_ARGUMENTS = ("run_dir", "save_dir")  # arguments set to the run's directory unless init_args give them
 

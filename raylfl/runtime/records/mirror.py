@@ -21,13 +21,13 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from raylfl.config.urls import is_url, join, staging
-from raylfl.errors import BadConfig
+from raylfl.errors import BadConfig, Say
 from raylfl.runtime.records.files import atomic_write, discard
 from raylfl.runtime.records.record_file import Displaced
 from raylfl.runtime.records.storage import Storage, StorageError, anything, fetch, readable
@@ -38,7 +38,6 @@ WATCH_SECONDS = 50.0  # time without a renewal after which an owner counts as lo
 SETTLE_SECONDS = 1.0  # wait after a take-over, until a simultaneous one by another machine is visible
 ROW_SECONDS = 30.0  # time between copies of rows without a checkpoint
 MARK = "summary.json"  # marks a finished run
-Say = Callable[[str], None]
 Copied = dict[str, list[int] | None]  # size, time and inode of each file copied; None: unknown
 
 

@@ -18,7 +18,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -29,7 +29,7 @@ import yaml
 from raylfl.config.formats import FORMAT, KEY
 from raylfl.config.groups.top import folder_name
 from raylfl.config.urls import join
-from raylfl.errors import BadConfig, RaylflError
+from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.runtime.records import mirror
 from raylfl.runtime.records.files import atomic_write, discard, read_plain
 from raylfl.runtime.records.lines import fault_in_rounds, jsonable, read_rows
@@ -120,7 +120,7 @@ class RunDirectory:
         """The argument of `raylfl resume` for this run: its URL, or its path."""
         return str(self.path) if self.mirror is None else self.mirror.url
 
-    def committed(self, say: Callable[[str], None], seldom: bool = False) -> None:
+    def committed(self, say: Say, seldom: bool = False) -> None:
         """Copies the files that have changed to the URL of the run; no effect for a run without a URL.
 
         say: called with a warning if the storage fails, which does not end the run. seldom: whether to copy only if the

@@ -13,7 +13,7 @@ import secrets
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from urllib.parse import urlparse
 import numpy as np
 
 from raylfl.config.load import Config
+from raylfl.errors import Say
 from raylfl.registries import LOGGERS
 from raylfl.runtime.records.lines import numbers_of
 from raylfl.runtime.records.run_dir import RunDirectory
@@ -31,7 +32,6 @@ INIT_SECONDS = 20.0  # limit for the server to accept the run; after that it is 
 FINISH_SECONDS = 30.0  # limit for sending the rest at the end; `wandb sync` sends what is still on disk
 TABLE_ROWS = 1000  # rounds in the table at the end, evenly spaced
 CURVES = ("train/loss", "test/loss", "test/accuracy", "global/loss", "global/distance")
-Say = Callable[[str], None]
 
 
 @LOGGERS.register("wandb")

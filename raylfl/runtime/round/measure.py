@@ -16,6 +16,7 @@ from raylfl.core.deferred import Deferred
 from raylfl.core.keyed import keyed
 from raylfl.core.reduce import tree_sum, weighted_sum
 from raylfl.core.threads import one_thread
+from raylfl.diagnostics.metric_names import OF_NODES
 from raylfl.diagnostics.surrogate import chi2, surrogate_weights
 from raylfl.diagnostics.updates import consensus_error, distance_metrics, drift, update_metrics
 from raylfl.parts import BUFFERS, MEAN, Experiment
@@ -28,7 +29,6 @@ from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.task import Chunk
 
 Job = tuple[str, str, Ints, int | None]  # an evaluation: name, kind of data, sample indices, client
-OF_NODES = "nodes/"  # prefix of the metrics of the nodes of a graph
 GROUP = 16  # number of clients whose full gradients a worker adds up; fixed, because it determines the bits
 
 
