@@ -34,19 +34,19 @@ class OptunaSettings:
         self.space, self.base = space, base
         sampler = optuna.samplers.TPESampler(seed=keyed_int(seed, "optuna") % 2**32)
         self.study = optuna.create_study(direction="maximize", sampler=sampler)
-        self._asked: dict[int, Any] = {}
+        self._proposed: dict[int, Any] = {}
 
     def propose(self, setting: int) -> Values:
         """The values of new setting number `setting`, as Optuna proposes them."""
         trial = self.study.ask()
-        self._asked[setting] = trial
+        self._proposed[setting] = trial
         return self.space.point(lambda key, domain: suggest(trial, self.name(key, domain), domain), self.base)
 
     def learn(self, setting: int, score: float | None) -> None:
         """Reports the mean score of setting number `setting` to Optuna; None: the setting failed."""
         import optuna
 
-        trial = self._asked.pop(setting)
+        trial = self._proposed.pop(setting)
         if score is None:
             self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
         else:
@@ -65,7 +65,7 @@ class OptunaSettings:
         self.study.enqueue_trial(named)
         trial = self.study.ask()
         self.space.point(lambda key, domain: suggest(trial, self.name(key, domain), domain), self.base)
-        self._asked[setting] = trial
+        self._proposed[setting] = trial
 
     def name(self, key: str, domain: Domain) -> str:
         """The name in Optuna of the parameter for a config key and one of its domains.
