@@ -289,7 +289,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="put the sum of all calls into docs/reliability.md")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # called in every run
+    importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # Lightning calls it every run
     ended, wrong, started = Counter[str](), 0, time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="raylfl-fuzz-", dir=MEMORY if MEMORY.is_dir() else None) as folder:
         fuzz = Fuzz(args.seed, Path(folder))

@@ -65,12 +65,13 @@ def test_sigterm_calls_the_handler_that_a_library_installed_for_ctrl_c():
 def test_a_handler_that_python_cannot_name_becomes_the_default_one(monkeypatch):
     """One that C code installed before Python started; `signal` reports it as None."""
     install = signal.signal
-    with monkeypatch.context() as patched:
-        patched.setattr(signal, "signal", lambda number, handler: (install(number, handler), None)[1])
-        patched.setattr(signal, "getsignal", lambda number: None)
-        with handlers_kept(signal.SIGTERM), sigterm_interrupts():
-            pass
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    with handlers_kept(signal.SIGTERM):
+        with monkeypatch.context() as patched:
+            patched.setattr(signal, "signal", lambda number, handler: (install(number, handler), None)[1])
+            patched.setattr(signal, "getsignal", lambda number: None)
+            with handlers_kept(signal.SIGTERM), sigterm_interrupts():
+                pass
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_a_time_limit_raises_again_where_the_first_error_was_caught():
