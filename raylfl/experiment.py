@@ -203,7 +203,7 @@ def check_algorithm(config: Config, world: RunContext, merged: bool) -> list[str
     if algorithm.own_step:
         unused = ["local.momentum"] * bool(config.local.momentum) + options
         warnings += [f"{name} defines its own local step, so {option} is not used" for option in unused]
-    elif options and (algorithm.weighs_by_work or getattr(algorithm, "calibrate", False)):
+    elif options and (algorithm.weighs_by_work or algorithm.calibrate):
         warnings.append(
             f"{name} weighs by |a_i|_1, the work of SGD from fresh moments; with {' and '.join(options)} that is not "
             "the work of the local steps"

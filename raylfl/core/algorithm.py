@@ -132,6 +132,8 @@ class Algorithm(Options, ABC):
     """Whether the server keeps a vector [d] for every client whose upload it has ever received."""
     server_known: ClassVar[tuple[str, ...]] = ()
     """Names of uploads that the server could compute itself; they are not counted as traffic."""
+    calibrate: bool = False
+    """Whether the local learning rate is calibrated by |a_i|_1 (FedACS, app. I.2); an option of some methods."""
     cut: str | None = None
     """The layer after which the model is split; the two halves exchange activations and gradients in every local step.
     None: the model is not split."""

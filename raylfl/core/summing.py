@@ -58,7 +58,7 @@ def rows_reason(algorithm: Algorithm) -> str | None:
     """The reason why the server needs the uploads of single clients; None: weighted sums are enough."""
     if algorithm.__class__.server_step is not Summing.server_step:
         return "the method's server step reads the uploads of single clients"
-    if algorithm.samples_by_norm:
+    if algorithm.samples_by_norm:  # such as a subclass of FedAvg that keeps its server step
         return "the received clients are drawn after the local work"
     if overrides(algorithm, "update_clients"):
         return "the second broadcast follows from the uploads of single clients"

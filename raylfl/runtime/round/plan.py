@@ -235,10 +235,10 @@ class Planner:
 
         None if it draws them in another way, or if they are not known.
         """
-        experiment = self.experiment
-        if not getattr(experiment.participation, "replace", False):
+        participation = self.experiment.participation
+        if participation.law != "with_replacement":
             return None
-        marginals = experiment.participation.marginals(experiment.world, r)
+        marginals = participation.marginals(self.experiment.world, r)
         return None if marginals is None else marginals / marginals.sum()
 
     def _steps(self, r: int, clients: Ints) -> tuple[Ints, Ints]:
