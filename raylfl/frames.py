@@ -117,13 +117,13 @@ class Run:
 
         from raylfl.core.samples import BatchSource
         from raylfl.data_source import load_data
-        from raylfl.runtime.workers.hooks import overrides
+        from raylfl.runtime.workers.hooks import overrides_hook
 
         test, module = load_data(self.config).test, self.module
         if test is None:
             raise BadConfig(f"{self.path}: its data have no test set to predict on")
-        own = overrides(module, "predict_step")
-        if not own and not overrides(module, "forward"):
+        own = overrides_hook(module, "predict_step")
+        if not own and not overrides_hook(module, "forward"):
             raise BadConfig(
                 f"{type(module).__name__} has neither forward nor predict_step: one of them is needed to predict"
             )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from raylfl.core.oracle import Batch, loss_of
-from raylfl.runtime.workers.hooks import BATCH, WHOLE, overrides, takes_only_a_batch
+from raylfl.runtime.workers.hooks import BATCH, WHOLE, overrides_hook, takes_only_a_batch
 from raylfl.runtime.workers.logged import EvaluationLog, Logged, as_number, metrics_of
 
 LOG = (  # further positional arguments of LightningModule.log and log_dict, in order
@@ -74,7 +74,7 @@ class Evaluator:
         None if the module overrides neither `test_step` nor `validation_step`.
         """
         stages = ("test", "validation") if kind == "test" else ("validation", "test")
-        return next((stage for stage in stages if overrides(self.module, f"{stage}_step")), None)
+        return next((stage for stage in stages if overrides_hook(self.module, f"{stage}_step")), None)
 
     def whole(self, kind: str) -> bool:
         """Whether one worker must evaluate all data of this kind, because the module has hooks on whole evaluations."""
@@ -82,7 +82,7 @@ class Evaluator:
 
     def _hook(self, kind: str, part: str) -> Callable[..., Any] | None:
         name = f"on_{self.stage(kind)}_{part}"
-        return getattr(self.module, name) if self.stage(kind) and overrides(self.module, name) else None
+        return getattr(self.module, name) if self.stage(kind) and overrides_hook(self.module, name) else None
 
     @torch.no_grad()
     def measure(self, kind: str, batches: Iterable[Batch], first: int = 0) -> Logged:

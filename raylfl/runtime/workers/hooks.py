@@ -109,7 +109,7 @@ HOOKS: dict[str, Hook] = {
 }
 
 
-def overrides(module: Any, name: str) -> bool:
+def overrides_hook(module: Any, name: str) -> bool:
     """Whether the module or its class overrides the method `name` of LightningModule."""
     from lightning.pytorch import LightningModule
 
@@ -119,7 +119,7 @@ def overrides(module: Any, name: str) -> bool:
 
 def overridden(module: Any, verdict: Verdict) -> list[str]:
     """The names of the hooks with this verdict that the module overrides."""
-    return [name for name, hook in HOOKS.items() if hook.verdict == verdict and overrides(module, name)]
+    return [name for name, hook in HOOKS.items() if hook.verdict == verdict and overrides_hook(module, name)]
 
 
 def refuse(module: Any) -> None:

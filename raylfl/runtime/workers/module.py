@@ -23,7 +23,7 @@ from raylfl.data_source import makes
 from raylfl.errors import BadConfig, BadValue
 from raylfl.models import MODELS
 from raylfl.parts import WorkerSetup
-from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides, refuse
+from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides_hook, refuse
 
 
 def make_module(model: ModelConfig, seed: int) -> Any:
@@ -42,11 +42,11 @@ def make_module(model: ModelConfig, seed: int) -> Any:
         module = construct(cls, model.init_args, "model") if makes(cls) else copy.deepcopy(cls)
         if not isinstance(module, LightningModule):
             raise _no_module(model, type(module))
-        if overrides(module, "setup"):
+        if overrides_hook(module, "setup"):
             module.setup("fit")
-        if overrides(module, "configure_model"):
+        if overrides_hook(module, "configure_model"):
             module.configure_model()
-    if not overrides(module, "training_step"):
+    if not overrides_hook(module, "training_step"):
         raise BadConfig(f"model {type(module).__name__} has no training_step, which returns the loss of a batch")
     if not module.automatic_optimization:
         raise BadConfig(
@@ -102,7 +102,7 @@ def layout_for(
     BadConfig for batch_last if there is no translation.
     """
     setting, quick = setup.runtime.layout, device.type == "cpu" and setup.dtype == "float32"
-    moved_elsewhere = setup.optimizer == "module" or any(overrides(module, name) for name in LOCAL_WORK)
+    moved_elsewhere = setup.optimizer == "module" or any(overrides_hook(module, name) for name in LOCAL_WORK)
     if moved_elsewhere or not any(isinstance(m, torch.nn.Conv2d) for m in module.modules()):
         return "contiguous"
     if setting in ("contiguous", "channels_last"):

@@ -20,7 +20,7 @@ from raylfl.core.step_log import StepLog
 from raylfl.errors import BadConfig
 from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.gradient_hooks import GradientHooks
-from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides, takes_only_a_batch
+from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides_hook, takes_only_a_batch
 from raylfl.runtime.workers.logged import as_number, canonical, is_metric, not_a_number, reduction
 
 REDUCE: dict[str, Callable[..., Any]] = {"mean": np.mean, "sum": np.sum, "min": np.min, "max": np.max}
@@ -93,7 +93,7 @@ class Training:
         module: Any = flat.module
         self.flat, self.recorder = flat, recorder
         self.log = StepLog()
-        self.hooks = {name: getattr(module, name) for name in LOCAL_WORK if overrides(module, name)}
+        self.hooks = {name: getattr(module, name) for name in LOCAL_WORK if overrides_hook(module, name)}
         self.gradients = GradientHooks(flat, self.hooks, clip_norm)
         self._objects = False  # whether training_step logs metric objects
         self.step: int | None = None  # number of the current local step
