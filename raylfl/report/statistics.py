@@ -90,19 +90,6 @@ def bootstrap_mean(runs: Sequence[npt.ArrayLike], seed: int = 0) -> Interval:
     return Interval(float(np.mean([row.mean() for row in rows])), float(low), float(high))
 
 
-def paired_difference(ours: Sequence[npt.ArrayLike], theirs: Sequence[npt.ArrayLike]) -> Interval:
-    """The mean difference ours - theirs, with its bootstrap interval; ours[i] and theirs[i] form a pair.
-
-    The runs of a pair have the same seed and rounds: effects of the seed cancel. Raises BadValue if the runs of a pair
-    differ in length.
-    """
-    pairs = [(_values(a), _values(b)) for a, b in zip(ours, theirs, strict=True)]
-    for a, b in pairs:
-        if len(a) != len(b):
-            raise BadValue("runs", got=(len(a), len(b)), need="pairs measured in the same rounds")
-    return bootstrap_mean([a - b for a, b in pairs])
-
-
 def equivalent(ours: Level, theirs: Level, margin: float) -> Equivalence:
     """Tests by Welch's t whether two means differ by less than the margin, which is > 0 and in the values' units.
 
