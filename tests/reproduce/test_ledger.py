@@ -13,6 +13,7 @@ import pytest
 
 from raylfl.cli import main
 from raylfl.errors import BadConfig, DataMissing
+from raylfl.report.derived import Stat
 from raylfl.report.render import to_markdown
 from raylfl.report.runs import RunRecord, load_run
 from raylfl.reproduce import ledger, sfl_ledger, sfl_logs
@@ -125,7 +126,12 @@ def reference(row, level, std):
 
 @pytest.mark.parametrize(
     ("level", "word", "same"),
-    [(0.9, "within", "yes"), (0.907, "within", "no"), (0.92, "below", "no"), (0.88, "above", "no")],
+    [
+        (0.9, "within", "yes"),
+        (0.907, "within", "not shown"),
+        (0.92, "below", "not shown"),
+        (0.88, "above", "not shown"),
+    ],
 )
 def test_a_cell_is_judged_by_the_spread_of_the_authors_log_and_by_a_margin(level, word, same):
     row = cell()
@@ -135,6 +141,28 @@ def test_a_cell_is_judged_by_the_spread_of_the_authors_log_and_by_a_margin(level
     assert (line["verdict"], line["same"]) == (word, same)
     (claim,) = sfl_ledger.cell_claims([row], refs)
     assert claim.holds == (word == "within")
+
+
+def test_the_differences_of_all_cells_with_the_authors_networks_are_told():
+    rows = [cell(lr, level=level) for lr, level in ((0.01, 0.9), (0.03, 0.91), (0.1, 0.902), (0.3, 0.5))]
+    rows[3] = replace(rows[3], cell=rows[3].cell | {"task": "MNIST, MLP without dropout"})
+    refs = {name: ref for row in rows for name, ref in reference(row, 0.9, 0.01).items()}
+    told = sfl_ledger.differences(rows, refs)
+    assert "3 cells" in told
+    assert "median |difference| 0.20 points, below 0.5 points in 2 cells (67 %), mean difference +0.40 points" in told
+
+
+@pytest.mark.parametrize(
+    ("means", "std", "word"),
+    [
+        ([0.9, 0.901, 0.899], 0.001, "yes"),
+        ([0.9, 0.901, 0.899], 0.02, "not shown"),  # too few seeds for so large a spread
+        ([0.91, 0.911, 0.909], 0.001, "not shown"),
+        ([0.9, 0.901], 0.001, "undecided"),
+    ],
+)
+def test_a_cell_of_table_11_is_the_published_one_only_if_three_seeds_show_it(means, std, word):
+    assert sfl_ledger._same(means, Stat(0.9, std, 1, 1)) == word
 
 
 def test_a_diverged_cell_is_shown_as_diverged():
