@@ -90,22 +90,43 @@ def bootstrap_mean(runs: Sequence[npt.ArrayLike], seed: int = 0) -> Interval:
     return Interval(float(np.mean([row.mean() for row in rows])), float(low), float(high))
 
 
+def difference(ours: Level, theirs: Level) -> Interval:
+    """The difference of two means with Welch's t interval of level LEVEL.
+
+    Without two values each, its bounds are nan.
+    """
+    error, dof = _welch(ours, theirs)
+    half = error * float(stats.t.ppf((1 + LEVEL) / 2, dof))
+    mean = ours.mean - theirs.mean
+    return Interval(mean, mean - half, mean + half)
+
+
 def equivalent(ours: Level, theirs: Level, margin: float) -> Equivalence:
     """Tests by Welch's t whether two means differ by less than the margin, which is > 0 and in the values' units.
 
     A published mean ± std is a `Level` whose count is its number of seeds.
     """
     difference = ours.mean - theirs.mean
-    parts = [side.std**2 / side.count if side.count > 1 else math.nan for side in (ours, theirs)]
-    error = math.sqrt(sum(parts))
+    error, dof = _welch(ours, theirs)
     if not error > 0:  # two constant series, or too few values
         p = 0.0 if error == 0 and abs(difference) < margin else 1.0
         return Equivalence(Interval(difference, difference, difference), p)
-    dofs = [max(side.count - 1, 1.0) for side in (ours, theirs)]
-    dof = sum(parts) ** 2 / sum(part**2 / own for part, own in zip(parts, dofs, strict=True))  # Welch-Satterthwaite
     above, below = stats.t.sf((difference + margin) / error, dof), stats.t.cdf((difference - margin) / error, dof)
     half = error * float(stats.t.ppf(1 - ALPHA, dof))
     return Equivalence(Interval(difference, difference - half, difference + half), max(float(above), float(below)))
+
+
+def _welch(ours: Level, theirs: Level) -> tuple[float, float]:
+    """The standard error of the difference of two means and its degrees of freedom (Welch-Satterthwaite).
+
+    The error is nan if a mean is of at most one value, and 0 if both series are constant.
+    """
+    parts = [side.std**2 / side.count if side.count > 1 else math.nan for side in (ours, theirs)]
+    error = math.sqrt(sum(parts))
+    if not error > 0:
+        return error, math.nan
+    dofs = [max(side.count - 1, 1.0) for side in (ours, theirs)]
+    return error, sum(parts) ** 2 / sum(part**2 / own for part, own in zip(parts, dofs, strict=True))
 
 
 def seeds_needed(difference: float, std: float) -> int | None:

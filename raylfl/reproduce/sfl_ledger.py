@@ -159,7 +159,7 @@ def _within(task: str, claim: str, words: Mapping[str, str]) -> Claim:
 
 
 def differences(rows: Sequence[Row], refs: Mapping[str, Reference]) -> str:
-    """A sentence about ours - log in the cells with the authors' networks: median |difference|, share below MARGIN, mean.
+    """A sentence about ours - log in the cells with the authors' networks: median size, share below MARGIN, mean.
 
     The differences are those of the means over the last 400 rounds, on the seed SEARCH_SEED; diverged runs have none.
     """

@@ -12,6 +12,7 @@ from raylfl.errors import BadValue
 from raylfl.report.statistics import (
     Level,
     bootstrap_mean,
+    difference,
     effective_count,
     equivalent,
     level,
@@ -153,3 +154,12 @@ def test_the_effective_count_of_an_autoregression_is_the_closed_form(phi):
 def test_a_diverged_run_has_no_mean():
     with pytest.raises(BadValue, match="finite"):
         bootstrap_mean([[1.0, math.inf]])
+
+
+def test_a_difference_of_means_has_welch_s_interval():
+    rng = np.random.default_rng(12)
+    a, b = alternating(rng, 12) + 0.5, 3.0 * alternating(rng, 9)
+    found = difference(level(a), level(b))
+    known = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((known.low, known.high), rel=1e-9)
+    assert math.isnan(difference(level([1.0]), level(b)).low)
