@@ -247,13 +247,24 @@ def best_rows(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.cell["lr"] == best and not row.diverged]
 
 
+def _outside(rows: Sequence[Row], refs: Mapping[str, Reference]) -> dict[tuple[Any, ...], str]:
+    """Cell -> its learning rates with an accuracy outside the spread of the log, for the authors' networks."""
+    found: dict[tuple[Any, ...], str] = {}
+    for place, own in by_place(rows, "method").items():
+        words = {row.cell["lr"]: verdict(row, refs.get(key(row.cell))) for row in own if row.seed == SEARCH_SEED}
+        rates = [f"lr {lr:g} {word}" for lr, word in sorted(words.items()) if word not in ("within", "–")]
+        if rates and place[0] not in VARIANTS:
+            found[place] = ", ".join(rates)
+    return found
+
+
 def rate_findings(name: str, folder: Path) -> Findings:
     """The findings of table 10 from the ledger in this folder: every cell at every learning rate."""
     rows = read(folder)
     refs = references(folder, rows)
     claims = [*cell_claims(rows, refs), *method_claims(rows)]
     notes = [differences(rows, refs), looseness(rows)]
-    return Findings([cells_table(name, rows, refs)], claims, {name: overlay(rows, refs)}, notes)
+    return Findings([cells_table(name, rows, refs)], claims, {name: overlay(rows, refs, _outside(rows, refs))}, notes)
 
 
 def best_findings(name: str, folder: Path, published: Mapping[Cell, Stat], last: int) -> Findings:
@@ -265,6 +276,7 @@ def best_findings(name: str, folder: Path, published: Mapping[Cell, Stat], last:
     rows = read(folder)
     refs = references(folder, rows)
     lines, best, verdicts = [], list[Row](), dict[str, dict[str, str]]()
+    outside: dict[tuple[Any, ...], str] = {}
     for place, own in by_place(rows, "method").items():
         top = best_rows(own)
         if not top:
@@ -277,6 +289,8 @@ def best_findings(name: str, folder: Path, published: Mapping[Cell, Stat], last:
         inside = abs(ours.mean - theirs.mean) <= theirs.std
         word = "within" if inside else "above" if ours.mean > theirs.mean else "below"
         verdicts.setdefault(task, {})[f"C={classes} K={steps} {method}"] = word
+        if word != "within" and task not in VARIANTS:
+            outside[place] = f"{word} the published ± std"
         lines.append(
             {
                 "block": task,
@@ -302,7 +316,7 @@ def best_findings(name: str, folder: Path, published: Mapping[Cell, Stat], last:
         f"{PUBLISHED_SEEDS} seeds of ours."
     )
     claims = [_within(task, "the mean is within the published ± std", words) for task, words in verdicts.items()]
-    return Findings([Table(name, caption, columns, lines)], claims, {name: overlay(best, refs)})
+    return Findings([Table(name, caption, columns, lines)], claims, {name: overlay(best, refs, outside)})
 
 
 def _same(means: Sequence[float], theirs: Stat) -> str:

@@ -165,6 +165,19 @@ def test_a_cell_of_table_11_is_the_published_one_only_if_three_seeds_show_it(mea
     assert sfl_ledger._same(means, Stat(0.9, std, 1, 1)) == word
 
 
+def test_the_figure_shows_the_cells_that_differ_first_with_the_whole_of_their_logs():
+    rows = [cell(0.1, level=0.9 - 0.01 * k) for k in range(20)]
+    rows = [replace(row, cell=row.cell | {"steps": k}) for k, row in enumerate(rows)]
+    refs = {sfl_ledger.key(row.cell): reference(row, 0.5, 0.01)[sfl_ledger.key(row.cell)] for row in rows}
+    refs = {name: replace(ref, curve=[[r, 0.5] for r in range(9, 1000, 20)]) for name, ref in refs.items()}
+    drawn = sfl_ledger.overlay(rows, refs, {("MNIST, logistic", 1, 7, "PFL"): "lr 0.1 above"})
+    assert len(drawn.axes) == 12
+    first = drawn.axes[0]
+    assert "K=7," in first.get_title(loc="left")
+    assert first.get_title(loc="right") == "lr 0.1 above"
+    assert first.get_ylim()[0] < 50 < 90 < first.get_ylim()[1]
+
+
 def test_a_diverged_cell_is_shown_as_diverged():
     row = cell(diverged=True, last={"40": None, "100": None, "400": None})
     table = sfl_ledger.cells_table("t", [row], reference(row, 0.9, 0.01))
