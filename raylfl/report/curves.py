@@ -18,6 +18,8 @@ from raylfl.report.runs import Group, RunRecord
 from raylfl.report.style import MUTED, Line, LogTicks
 from raylfl.report.wording import axis_name, is_percent, number
 
+LAST_ROUND = int(np.iinfo(np.int64).max)
+ENDED = "×: a seed diverges, and the mean ends"
 MAX_POINTS = 800  # points of a line; more are invisible but enlarge every figure
 STEPS = (1, 2, 2.5, 5, 10)  # possible distances between ticks
 FAR = 4  # ratio of the longest to the shortest curve above which the axis of costs is logarithmic
@@ -29,37 +31,42 @@ class Curve:
     """A metric against a cost: the mean over seeds with a band around it.
 
     x: the cost. low, high: the bounds of the band. All arrays have one entry for each of P points [P], in the order of
-    rounds.
+    rounds. diverged: whether the curve ends because a seed diverges.
     """
 
     x: Floats
     mean: Floats
     low: Floats
     high: Floats
+    diverged: bool = False
 
 
 def curve(group: Group, metric: str, axis: str = "rounds", *, band: str = "minmax", window: int = 1) -> Curve | None:
     """The curve of a setting's metric against a cost; None if no seed measured the metric and recorded the cost.
 
     axis: the cost, a key of `AXES`. A point is one round: its x and y are means over the seeds that measured the metric
-    in that round. Each seed's values are first smoothed by a trailing moving average over `window` measured values.
+    in that round. The curve ends before the first round in which a seed diverges: the mean of the seeds that are left
+    would leap. Each seed's values are first smoothed by a trailing moving average over `window` measured values.
     band: `minmax` (from the lowest to the highest seed) or `std` (mean -+ sample standard deviation).
     """
     seeds = [_series(run, metric, axis, window) for run in group.runs]
     rounds = np.unique(np.concatenate([rounds for rounds, _, _ in seeds]))
+    end = min((_divergence(run, metric) for run in group.runs), default=LAST_ROUND)
+    rounds = rounds[rounds < end]
     if not len(rounds):
         return None
     x, y = np.full((2, len(seeds), len(rounds)), np.nan)
     for row, (own, spent, values) in enumerate(seeds):
-        at = np.searchsorted(rounds, own)
-        x[row, at], y[row, at] = spent, values
+        kept = own < end
+        at = np.searchsorted(rounds, own[kept])
+        x[row, at], y[row, at] = spent[kept], values[kept]
     mean = np.nanmean(y, axis=0)
     low, high = np.nanmin(y, axis=0), np.nanmax(y, axis=0)
     if band == "std":
         count = (~np.isnan(y)).sum(axis=0)
         std = np.sqrt(np.nansum((y - mean) ** 2, axis=0) / np.maximum(count - 1, 1))
         low, high = mean - std, mean + std
-    return Curve(np.nanmean(x, axis=0), mean, low, high)
+    return Curve(np.nanmean(x, axis=0), mean, low, high, end < LAST_ROUND)
 
 
 def _series(run: RunRecord, metric: str, axis: str, window: int) -> tuple[Floats, Floats, Floats]:
@@ -69,6 +76,14 @@ def _series(run: RunRecord, metric: str, axis: str, window: int) -> tuple[Floats
         return np.empty(0), np.empty(0), np.empty(0)
     keep = np.isfinite(values) & np.isfinite(spent)
     return run.rounds[keep].astype(np.float64), spent[keep], moving_average(values[keep], window)
+
+
+def _divergence(run: RunRecord, metric: str) -> int:
+    """The first round after the last finite value if the newest value is not finite; LAST_ROUND for other runs."""
+    values = run.column(metric)
+    finite, infinite = np.flatnonzero(np.isfinite(values)), np.flatnonzero(np.isinf(values))
+    after = infinite[infinite > (finite[-1] if len(finite) else -1)]
+    return int(run.rounds[after[0]]) if len(after) else LAST_ROUND
 
 
 def default_window(groups: Sequence[Group], metric: str) -> int:
@@ -103,6 +118,8 @@ def draw(
     scale = 100.0 if is_percent(metric) else 1.0
     for order, (item, line) in enumerate(curves):
         _line(ax, item, line, scale, offset=order / len(curves), log=log)
+    if any(item.diverged for item in data):
+        ax.text(0.99, 0.02, ENDED, transform=ax.transAxes, ha="right", va="bottom", fontsize=7, color=MUTED)
     if target is not None:
         ax.axhline(target * scale, color=MUTED, linewidth=0.8, dashes=(2, 2), zorder=1)
     for item, line in promised:
@@ -134,6 +151,8 @@ def _line(ax: Axes, item: Curve, line: Line, scale: float, offset: float, log: b
     step = max(len(x) // 7, 1)
     first = int(offset * step)  # shifted, so that the markers of coinciding curves do not hide each other
     ax.plot(x, mean, markevery=(first, step), zorder=3, **line.options())
+    if item.diverged and len(x):
+        ax.plot(x[-1:], mean[-1:], marker="x", markersize=8, markeredgewidth=2, color=line.hex, zorder=4)
 
 
 def _thin(x: Floats, y: Floats) -> tuple[Floats, Floats]:

@@ -170,4 +170,6 @@ def method_styles(methods: Sequence[str]) -> dict[str, Line]:
 
 
 def _nth(index: int) -> Line:
-    return Line(index % len(PALETTE), index // len(PALETTE) % len(DASHES), index % len(MARKERS))
+    """The style of this rank; a colour that comes again has another dash and another marker."""
+    again = index // len(PALETTE)
+    return Line(index % len(PALETTE), again % len(DASHES), (index + 3 * again) % len(MARKERS))

@@ -90,7 +90,7 @@ def _counted(item: Curve, factor: float, bottom: float | None, start: float | No
     floor = -np.inf if bottom is None else bottom
     x = np.concatenate([[0.0] * len(first), item.x * factor])
     rows = [np.maximum(np.concatenate([first, values]), floor) for values in (item.mean, item.low, item.high)]
-    return Curve(x, *rows)
+    return Curve(x, *rows, item.diverged)
 
 
 def sweeps(

@@ -47,6 +47,21 @@ def test_a_seed_that_stopped_early_counts_with_its_newest_values(tmp_path):
     np.testing.assert_allclose(item.mean, [0.3, 0.4, 0.6])
 
 
+def test_the_mean_ends_where_a_seed_diverges(tmp_path):
+    """The mean of the seeds that are left would leap from 0.3 to 0.9."""
+    inf = float("inf")
+    item = curve(group_of(tmp_path, [[0.2, 0.2, inf], [0.4, 0.4, 0.9, 0.9]]), "test/accuracy")
+    np.testing.assert_allclose(item.mean, [0.3, 0.3])
+    assert item.diverged
+    assert not curve(group_of(tmp_path / "b", [[0.2, inf, 0.2], [0.4, 0.4, 0.4]]), "test/accuracy").diverged
+    assert curve(group_of(tmp_path / "c", [[inf], [0.4, 0.4]]), "test/accuracy") is None
+    ax = Figure().subplots()
+    draw(ax, [(item, Line())], "test/accuracy")
+    (cross,) = [line for line in ax.lines if line.get_marker() == "x"]
+    np.testing.assert_allclose(cross.get_xydata(), [[2, 30]])
+    assert "diverges" in ax.texts[0].get_text()
+
+
 def test_rounds_that_measured_nothing_finite_are_no_points(tmp_path):
     rows = [{"round": r, "a": value} for r, value in enumerate([1.0, float("nan"), 3.0, float("inf")])]
     write_run(tmp_path / "x", rows)

@@ -175,7 +175,7 @@ def test_the_figure_shows_the_cells_that_differ_first_with_the_whole_of_their_lo
     first = drawn.axes[0]
     assert "K=7," in first.get_title(loc="left")
     assert first.get_title(loc="right") == "lr 0.1 above"
-    assert first.get_ylim()[0] < 50 < 90 < first.get_ylim()[1]
+    assert first.get_ylim()[0] < 50 < 83 < first.get_ylim()[1]
 
 
 def test_a_diverged_cell_is_shown_as_diverged():
