@@ -121,7 +121,11 @@ def sweeps(
         return panel
 
     drawn = [Panel(heading, drawer(lines), PANEL, heading) for heading, lines in panels.items()]
-    return _with_published(drawn, looks)
+    sides = {
+        name: [any(lines[name][side] for lines in panels.values() if name in lines) for side in (0, 1)]
+        for name in looks
+    }
+    return _with_published(drawn, looks, sides)
 
 
 def beside(panels: Mapping[str, Mapping[str, Mapping[str, tuple[Stat, Stat]]]], looks: Mapping[str, Line]) -> Figure:
@@ -164,18 +168,26 @@ def _point(ax: Axes, x: float, stat: Stat, line: Line, hollow: bool) -> None:
     ax.errorbar(x, 100 * stat.mean, yerr=std, linestyle="", elinewidth=0.8, **options)
 
 
-def _with_published(panels: Sequence[Panel], looks: Mapping[str, Line]) -> Figure:
-    """The panels under one legend, which also explains filled and hollow markers.
+def _with_published(
+    panels: Sequence[Panel], looks: Mapping[str, Line], sides: Mapping[str, Sequence[bool]] | None = None
+) -> Figure:
+    """The panels under one legend, which also explains filled and hollow markers if a method has both.
 
-    looks: the style of each method.
+    looks: the style of each method. sides: method -> whether it has results of ours, and published ones; None: both.
     """
+    known = sides or dict.fromkeys(looks, (True, True))
+    entries = [(name, line) for name, line in looks.items() if any(known[name])]
     kinds = [
         Line2D([], [], color=MUTED, marker="o", label="ours"),
         Line2D([], [], color=MUTED, marker="o", label="published", **HOLLOW),
     ]
     with rc():
         figure = composed(Block("", "", "", list(panels)))
-        handles = [*legend_handles(list(looks.items())), *kinds]
+        handles = legend_handles(entries)
+        for handle, (name, _) in zip(handles, entries, strict=True):
+            if not known[name][0]:
+                handle.set(**{key: value for key, value in HOLLOW.items() if key != "dashes"}, linestyle=(0, (3, 2)))
+        handles += kinds if any(all(both) for both in known.values()) else []
         columns = max(int(figure.get_figwidth() / 1.15), 1)
         figure.legend(handles=handles, loc="outside upper left", ncols=min(columns, len(handles)))
     return figure

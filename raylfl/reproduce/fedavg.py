@@ -189,7 +189,7 @@ def table(places: Sequence[TableCell]) -> Table:
         {
             "block": place.heading,
             "fraction": f"{place.fraction:g}",
-            "lr": f"{place.lr:g}",
+            "lr": f"{place.lr:g}" + ("" if len(place.search) > 1 else ", the only one tried"),
             "ours": place.ours,
             "paper": published(PAPER, place.partition, place.fraction),
             "ratio": place.ratio,
@@ -201,7 +201,7 @@ def table(places: Sequence[TableCell]) -> Table:
     ]
     columns = [
         Column("fraction", "C", str, None, True),
-        Column("lr", "best lr", str, None, True),
+        Column("lr", "best lr tried", str, None, True),
         Column("ours", "ours", cost_text, None, True),
         Column("seeds", "seeds", str, None, True),
         Column("paper", "paper", count_text, None, True),

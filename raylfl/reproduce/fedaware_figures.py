@@ -11,14 +11,16 @@ from raylfl.errors import BadConfig
 from raylfl.report.derived import Stat, best, last_k
 from raylfl.report.runs import Group
 from raylfl.report.statistics import Level, difference
+from raylfl.report.style import Line
 from raylfl.report.tables import Column, Table
-from raylfl.report.wording import number, stat_text
+from raylfl.report.wording import axis_name, number, stat_text
 from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
 from raylfl.reproduce.choice import plain
 from raylfl.reproduce.fedaware import (
     FORMS,
     LOOKS,
     METHODS,
+    NORMALISED,
     SEARCH_SEED,
     SEEDS,
     against,
@@ -53,8 +55,9 @@ class Curves(PaperResult):
         from raylfl.reproduce import draw
 
         lines = self.measured(cache)
-        plots = [draw.Plot("", lines, metric, band="std", window=cache.pick(5, 10)) for metric in self.metrics]
-        figure = draw.curves(plots, draw.styles(self.looks))
+        window = cache.pick(5, 10)
+        plots = [draw.Plot(_heading(metric), lines, metric, band="std", window=window) for metric in self.metrics]
+        figure = draw.curves(plots, _styles(self.looks))
         return Findings([self._table(lines, cache)], self.claims(lines, cache), {self.stem: figure})
 
     def _table(self, lines: Mapping[str, Group], cache: RunCache) -> Table:
@@ -73,6 +76,21 @@ class Curves(PaperResult):
 
     def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:
         return []
+
+
+def _heading(metric: str) -> str:
+    return axis_name(metric).removesuffix(" (%)").capitalize()
+
+
+def _styles(looks: Mapping[str, str]) -> dict[str, Line]:
+    """The styles of the lines; FedAWARE's two forms have one colour, with different dashes and markers."""
+    from raylfl.reproduce import draw
+
+    own = draw.styles({name: method for name, method in looks.items() if name != NORMALISED})
+    if NORMALISED not in looks:
+        return own
+    form = own[FORMS[0]]
+    return {name: own.get(name, Line(form.color, form.dash + 1, form.marker + 1)) for name in looks}
 
 
 class Lines(Curves):

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from raylfl.report.runs import Group
 from raylfl.report.style import MUTED, rc
 from raylfl.reproduce.draw import label_beside_logs, styles
-from raylfl.reproduce.focus_logs import Log
+from raylfl.reproduce.focus_logs import SEQUENCE, Log
 from raylfl.reproduce.texts import ACCURACY
 
 
@@ -18,6 +18,8 @@ def overlay(
     panels: Mapping[str, Mapping[str, Group]], theirs: Mapping[tuple[str, str], Log], looks: Mapping[str, str]
 ) -> Figure:
     """A figure with a panel per participation: our accuracy in full lines, the authors' dashed.
+
+    The log of FedAvg, with which FedAvg in sequence is compared as well, is drawn once.
 
     panels: participation -> method -> our runs; theirs: (participation, method) -> the authors' log, if known; looks:
     method -> the method whose colour it has.
@@ -29,11 +31,12 @@ def overlay(
             for name, group in groups.items():
                 values, colour = group.runs[0].column(ACCURACY), lines[name].hex
                 measured = np.flatnonzero(np.isfinite(values))
-                ax.plot(measured + 1, 100 * values[measured], color=colour, lw=1.2, label=name)
-                log = {
-                    rounds: value for rounds, value in theirs.get((panel, name), {}).items() if rounds <= len(values)
-                }
-                ax.plot(list(log), [100 * v for v in log.values()], color=colour, lw=1.0, ls=(0, (3, 2)), alpha=0.75)
+                ax.plot(group.runs[0].rounds[measured] + 1, 100 * values[measured], color=colour, lw=1.2, label=name)
+                if name == SEQUENCE and "FedAvg" in groups:
+                    continue
+                last = 1 + group.runs[0].rounds[-1]
+                log = {rounds: value for rounds, value in theirs.get((panel, name), {}).items() if rounds <= last}
+                ax.plot(list(log), [100 * v for v in log.values()], color=colour, lw=1.3, ls=(0, (4, 1.6)))
             ax.set_title(f"{panel} participation")
             ax.legend(fontsize=7, frameon=False, labelcolor=MUTED, loc="upper left", bbox_to_anchor=(1.0, 1.0))
         label_beside_logs(figure)

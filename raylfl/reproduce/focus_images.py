@@ -19,7 +19,10 @@ from raylfl.reproduce.texts import ACCURACY, accuracy_text, cost_or_dash, publis
 LINES: dict[str, dict[str, Any]] = {
     name: {"algorithm.name": METHODS[name]} for name in ("FOCUS", "FedAvg", "FedAU", "MIFA", "SCAFFOLD")
 } | {DIVISOR: {"algorithm.name": "scaffold", "algorithm.divisor": 10}}
-LOOKS = {name: METHODS.get(name, "fedprox") for name in LINES} | {SEQUENCE: "sfl"}  # different colours
+LOOKS = {name: METHODS.get(name, "fedprox") for name in LINES} | {
+    SEQUENCE: "sfl",
+    "FedAU": "fedacs",
+}  # FOCUS is blue, too
 # the rates of the public code: a client takes part with probability 0.2, whether or not it did in the round before
 PANELS: dict[str, dict[str, Any]] = {
     "Bernoulli": {},
