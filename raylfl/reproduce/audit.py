@@ -17,6 +17,9 @@ from raylfl.report.runs import Group
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import number
 from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
+from raylfl.reproduce.choice import plain
+from raylfl.reproduce.coverage import by_cell, gaps
+from raylfl.reproduce.ledger import Row
 from raylfl.reproduce.run_cache import RunCache
 from raylfl.reproduce.setting import Setting, setting
 from raylfl.reproduce.texts import ACCURACY, accuracy_text
@@ -148,16 +151,23 @@ class Network(PaperResult):
     A row of the table is one method or variant. Rows and seeds can be run and published one by one; a claim is judged
     if all its rows have runs. A subclass without scales always has the sizes of the scale `smoke`, and all seeds.
 
-    data: names of configs merged on top, for other data at scale `paper`.
+    data: names of configs merged on top, for other data at scale `paper`. names: of the rows of the table.
     """
 
     data: ClassVar[Sequence[str]] = ()
+    names: ClassVar[Sequence[str]]
     scales: ClassVar[tuple[str, ...]] = SCALES
     choices = ("method", "seed")
 
     def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
         """The row of the table to which a run belongs, from the name of its folder."""
         return {"method": name.rpartition("-s")[0]}
+
+    def whole(self) -> int:
+        return len(self.names) * len(SEEDS)
+
+    def missing(self, rows: Sequence[Row]) -> list[str]:
+        return gaps({name: (plain(name),) for name in self.names}, by_cell(rows, "method"), len(SEEDS))
 
     def groups(self, cache: RunCache, settings: Sequence[Setting]) -> dict[str, Group]:
         """Method or variant -> its runs, for the settings that `--only` selects.
@@ -212,6 +222,8 @@ class ScaffoldNetwork(Network):
 
     The departures are those of public code, see `DEPARTED`. LeNet-5 on MNIST, 100 clients with label skew.
     """
+
+    names = tuple(LINES)
 
     def run(self, cache: RunCache) -> Findings:
         groups = self.groups(cache, scaffold_lines(self.base(cache, {}), 0.01))
@@ -268,17 +280,16 @@ class FedNovaNetwork(Network):
     """
 
     options: ClassVar[Mapping[str, Any]] = {}
+    clients, alpha = 10, 0.5
+    factor = clients * (alpha + 1) / (clients * alpha + 1)  # E[N sum p_i^2] of Dirichlet(alpha)
+    names = ("FedNova", f"FedNova, gamma = 1/{factor:g}", AVERAGE)
 
     def run(self, cache: RunCache) -> Findings:
-        clients, alpha = 10, 0.5
-        factor = clients * (alpha + 1) / (clients * alpha + 1)  # E[N sum p_i^2] of Dirichlet(alpha)
+        clients, alpha, factor = self.clients, self.alpha, self.factor
         system = {"partition": {"name": "quantity", "alpha": alpha}, "num_clients": clients}
         base = self.base(cache, {"rounds": 50, "participation.size": clients, **self.options}).with_("", system)
-        lines: dict[str, dict[str, Any]] = {
-            "FedNova": {"algorithm.name": "fednova"},
-            f"FedNova, gamma = 1/{factor:g}": {"algorithm.name": "fednova", "algorithm.gamma": 1.0 / factor},
-            AVERAGE: CONTROLS[AVERAGE],
-        }
+        forms: Sequence[Mapping[str, Any]] = ({}, {"algorithm.gamma": 1.0 / factor}, CONTROLS[AVERAGE])
+        lines = {name: {"algorithm.name": "fednova"} | own for name, own in zip(self.names, forms, strict=True)}
         groups = self.groups(cache, [base.with_(name, own) for name, own in lines.items()])
         plain, divided, average = lines
         claims = [

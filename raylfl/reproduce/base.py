@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from raylfl.report.runs import RunRecord
+    from raylfl.reproduce.ledger import Row
     from raylfl.reproduce.run_cache import RunCache
 
 EXPERIMENTS: Registry[PaperResult] = Registry("experiments", "raylfl.reproduce")
@@ -59,12 +60,13 @@ class PaperResult(ABC):
 
     scales: the scales at which it can be run, `smoke` and `paper`; empty if it is small and has one size only. choices:
     the keys by which `--only` selects cells of the table. shares: the name of the folder of its runs, if other
-    experiments use the same runs.
+    experiments use the same runs. time: the estimated time of the whole experiment in words, if it is long.
     """
 
     scales: ClassVar[tuple[str, ...]] = ()
     choices: ClassVar[tuple[str, ...]] = ()
     shares: ClassVar[str | None] = None
+    time: ClassVar[str] = ""
 
     @abstractmethod
     def run(self, cache: RunCache) -> Findings:
@@ -86,6 +88,14 @@ class PaperResult(ABC):
         They are computed from all rounds; the row has only some points of the curve, which do not determine them.
         """
         return {}
+
+    def whole(self) -> int | None:
+        """The number of runs of the whole experiment at scale `paper`; None if it is published as a whole only."""
+        return None
+
+    def missing(self, rows: Sequence[Row]) -> list[str]:
+        """What the ledger's rows lack of the whole experiment, in phrases; empty if they lack nothing."""
+        return []
 
     @property
     def stands_alone(self) -> bool:

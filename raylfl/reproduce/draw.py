@@ -89,8 +89,8 @@ def _counted(item: Curve, factor: float, bottom: float | None, start: float | No
     first = [] if start is None else [start]
     floor = -np.inf if bottom is None else bottom
     x = np.concatenate([[0.0] * len(first), item.x * factor])
-    rows = [np.maximum(np.concatenate([first, values]), floor) for values in (item.mean, item.low, item.high)]
-    return Curve(x, *rows, item.diverged)
+    mean, low, high = (np.maximum(np.concatenate([first, row]), floor) for row in (item.mean, item.low, item.high))
+    return Curve(x, mean, low, high, item.diverged)
 
 
 def sweeps(

@@ -22,7 +22,9 @@ from raylfl.report.runs import RunRecord
 from raylfl.report.tables import Column, Table
 from raylfl.report.wording import cost_text, count_text
 from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
-from raylfl.reproduce.ledger import read
+from raylfl.reproduce.choice import plain
+from raylfl.reproduce.coverage import by_cell, listed
+from raylfl.reproduce.ledger import Row, read
 from raylfl.reproduce.run_cache import RunCache
 from raylfl.reproduce.setting import Setting, setting
 from raylfl.reproduce.texts import ACCURACY, cost_or_dash, ratio_text
@@ -142,6 +144,26 @@ class Table1(PaperResult):
     def measures(self, run: RunRecord) -> dict[str, float | None]:
         """The rounds until the run's target accuracy; None if it was not reached."""
         return {ROUNDS: to_target(run, ACCURACY, run.config["stop"]["target"], between=True)}
+
+    def whole(self) -> int:
+        return len(PIXELS) * len(PARTITIONS) * len(FRACTIONS) * len(RATES) * len(SEEDS)
+
+    def missing(self, rows: Sequence[Row]) -> list[str]:
+        keys = ("pixels", "partition", "fraction")
+        made, rates = by_cell(rows, *keys), by_cell(rows, *keys, "lr")
+        wanted = {
+            f"{partition}, C={fraction:g}, pixels {pixels}": (plain(pixels), plain(partition), plain(fraction))
+            for pixels in PIXELS
+            for partition in PARTITIONS
+            for fraction in FRACTIONS
+        }
+        have = [name for name, place in wanted.items() if place in made]
+        tried = [sum(own[:3] == place for own in rates) for place in made]
+        seeds = f"{max(map(len, made.values()), default=0)} of {len(SEEDS)} seeds"
+        return [
+            f"{len(have)} of {len(wanted)} cells have runs ({listed(have)}), with {min(tried, default=0)} to "
+            f"{max(tried, default=0)} learning rates in place of the paper's 11 to 13, and {seeds}"
+        ]
 
     def from_ledger(self, folder: Path) -> Findings:
         runs: dict[tuple[str, str, float], list[Tried]] = {}

@@ -115,8 +115,8 @@ def steady(lines: Mapping[str, Group], form: str, last: int) -> Claim:
     moves = {name: jitter(lines[name], last) for name in against(form, lines)}
     order = sorted(moves, key=lambda name: float(np.mean(moves[name])))
     told = ", ".join(f"{name} {100 * np.mean(moves[name]):.2f}" for name in order)
-    own, rivals = moves[form], [move for name, move in moves.items() if name != form]
-    leads = [paired_test(rival[:, None], own[:, None]).difference for rival in rivals] if len(own) > 1 else []
+    own, rivals = list(moves[form]), [list(move) for name, move in moves.items() if name != form]
+    leads = [paired_test(rival, own).difference for rival in rivals] if len(own) > 1 else []
     return Claim(f"{form}: its accuracy varies least between evaluations", ahead_of_all(leads), told)
 
 

@@ -189,6 +189,10 @@ class Methods(Curves):
         method = max((known for known in map(plain, self.names) if words.startswith(known)), key=len, default=words)
         return {"method": method, "tuning": words.removeprefix(method).strip("-") or "-"}
 
+    def whole(self) -> int:
+        grids = [METHODS[name][2] for name in self.names]
+        return sum(max(len(grid), 1) + len(SEEDS) - 1 for grid in grids)  # the best setting has all seeds
+
     def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:
         return self.comparisons(lines, cache.pick(20, 50)) if len(lines) == len(self.names) else []
 

@@ -91,15 +91,17 @@ def gallery(known: Sequence[PublishedExperiment]) -> str:
     lines = [
         HEAD,
         INTRO,
-        "| experiment | paper | runs | claims that hold | hours |",
+        "| experiment | paper | runs made / of the experiment | claims that hold | hours |",
         "| --- | --- | --: | --: | --: |",
     ]
     for entry in known:
         holding = sum(claim["holds"] is True for claim in entry.claims)
-        runs, hours = len(entry.rows), sum(row.seconds or 0.0 for row in entry.rows) / 3600
+        whole, hours = entry.experiment.cls().whole(), sum(row.seconds or 0.0 for row in entry.rows) / 3600
+        made = len(entry.rows)
+        runs = f"{made} / {made if whole is None else whole}" if made else "none needed"
         link = f"[{entry.name}](results/{entry.page})"
         lines.append(f"| {link} | {entry.experiment.paper} | {runs} | {holding} of {len(entry.claims)} | {hours:.2f} |")
-    lines += ["", REFERENCES]
+    lines += ["", REFERENCES, "", *not_run(known)]
     for entry in known:
         lines += [
             "",
@@ -110,6 +112,19 @@ def gallery(known: Sequence[PublishedExperiment]) -> str:
         ]
         lines += [*_claims(entry.claims), *_notes(entry.notes)]
     return "\n".join(lines) + "\n"
+
+
+def not_run(known: Sequence[PublishedExperiment]) -> list[str]:
+    """The section on what the ledger lacks: parts of the published experiments, and experiments without a run."""
+    lines = ["## Not run", "", "What the ledger lacks, computed from the experiments' settings and the ledger:", ""]
+    for entry in known:
+        lines += [f"- {entry.name}: {told}" for told in entry.experiment.cls().missing(entry.rows)]
+    names = {entry.name for entry in known}
+    others = [entry for entry in EXPERIMENTS if entry.name not in names]
+    if others:
+        times = [f"{entry.name} ({entry.cls.time})" if entry.cls.time else entry.name for entry in others]
+        lines.append(f"- no run of the experiments {', '.join(times)}")
+    return lines
 
 
 def page(entry: PublishedExperiment) -> str:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from raylfl.report.derived import Stat, last_k, score
 from raylfl.report.tables import Column, Table
 from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
+from raylfl.reproduce.ledger import Row
 from raylfl.reproduce.run_cache import RunCache
 from raylfl.reproduce.sfl_cells import (
     CHOICES,
@@ -25,7 +26,9 @@ from raylfl.reproduce.sfl_cells import (
     VARIANTS,
     Cell,
     cells,
+    missing,
     runs_of,
+    whole,
     with_variants,
 )
 from raylfl.reproduce.sfl_numbers import TABLE3, TABLE11
@@ -97,6 +100,12 @@ class Accuracies(PaperResult):
         from raylfl.reproduce.sfl_ledger import best_findings
 
         return best_findings(self.stem, folder, self.published(), self.stages[-1][1])
+
+    def whole(self) -> int:
+        return whole(self.published())
+
+    def missing(self, rows: Sequence[Row]) -> list[str]:
+        return missing(self.published(), rows)
 
     def published(self) -> dict[Cell, Stat]:
         """Cell of the table -> the paper's accuracy."""

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from raylfl.report.runs import Group
-from raylfl.reproduce.choice import Choice
+from raylfl.reproduce.choice import Choice, plain
+from raylfl.reproduce.coverage import by_cell, listed
+from raylfl.reproduce.ledger import Row
 from raylfl.reproduce.run_cache import RunCache
 from raylfl.reproduce.setting import Setting, setting
 
@@ -112,3 +114,33 @@ def with_variants(tasks: Iterable[str]) -> list[str]:
     """The tasks, each followed by its variant if it has one: the same task with the network as printed in the paper."""
     named = {of: variant for variant, of in VARIANTS.items()}
     return [name for task in tasks for name in (task, named.get(task)) if name is not None]
+
+
+def whole(table: Iterable[Cell]) -> int:
+    """The runs of all cells of a table: each cell at every learning rate, and at the best one on all seeds."""
+    return sum(len(GRID[cell.method]) + len(SEEDS) - 1 for cell in table)
+
+
+def missing(table: Iterable[Cell], rows: Sequence[Row]) -> list[str]:
+    """What the ledger's rows lack: cells without a run, incomplete searches, and cells with one seed."""
+    keys = ("task", "classes", "steps", "method")
+    seeds, rates = by_cell(rows, *keys), by_cell(rows, *keys, "lr")
+    tried = {place: sum(own[:-1] == place for own in rates) for place in seeds}
+    parts: dict[str, dict[str, list[str]]] = {}
+    for cell in table:
+        place = tuple(plain(value) for value in (cell.task, cell.classes, cell.steps, cell.method))
+        state = (
+            "no run of"
+            if place not in seeds
+            else "not all learning rates of"
+            if tried[place] < len(GRID[cell.method])
+            else "one seed of"
+            if len(seeds[place]) == 1
+            else ""
+        )
+        parts.setdefault(state, {}).setdefault(cell.task, []).append(f"{cell.row} {cell.method}")
+    parts.pop("", None)
+    return [
+        f"{state} {'; '.join(f'{task}: {listed(own)}' for task, own in found.items())}"
+        for state, found in parts.items()
+    ]

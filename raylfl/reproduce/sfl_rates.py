@@ -16,6 +16,7 @@ import numpy as np
 from raylfl.report.derived import Stat, last_k
 from raylfl.report.tables import Column, Table
 from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
+from raylfl.reproduce.ledger import Row
 from raylfl.reproduce.run_cache import RunCache
 from raylfl.reproduce.sfl_cells import (
     CHOICES,
@@ -27,7 +28,9 @@ from raylfl.reproduce.sfl_cells import (
     VGG,
     Cell,
     cells,
+    missing,
     runs_of,
+    whole,
     with_variants,
 )
 from raylfl.reproduce.sfl_long import accuracy, clipping_claims
@@ -160,6 +163,12 @@ class Table10(Rates):
         from raylfl.reproduce.sfl_ledger import rate_findings
 
         return rate_findings(self.stem, folder)
+
+    def whole(self) -> int:
+        return whole(self.numbers("paper"))
+
+    def missing(self, rows: Sequence[Row]) -> list[str]:
+        return missing(self.numbers("paper"), rows)
 
     stem = "table10"
     tasks: ClassVar[Sequence[str]] = tuple(dict.fromkeys(task for task, _, _ in TABLE10))

@@ -18,7 +18,7 @@ from raylfl.report.render import to_markdown
 from raylfl.report.runs import RunRecord, load_run
 from raylfl.reproduce import ledger, sfl_ledger, sfl_logs
 from raylfl.reproduce.base import EXPERIMENTS, find
-from raylfl.reproduce.gallery import pages
+from raylfl.reproduce.gallery import experiments, gallery, pages
 from raylfl.reproduce.ledger import Row
 from raylfl.reproduce.publish import FinishedRuns, _finished_runs, _images, publish
 from raylfl.reproduce.run_cache import ORIGIN, RunCache
@@ -314,6 +314,26 @@ def test_runs_on_other_images_are_looked_for_with_these_images(tmp_path, monkeyp
         data = _finished_runs("audit/fednova-cifar", experiment, images)._job(base, 0).config["data"]
         assert data["name"] == name
         assert data["init_args"].get("path") == images
+
+
+def test_the_gallery_says_what_has_not_been_run():
+    rows = ledger.read(ROOT / "results/fedavg/table1")
+    (told,) = find("fedavg/table1").missing(rows[:1])
+    assert told.startswith("1 of 20 cells have runs (IID, C=0.1, pixels 0..1), with 1 to 1 learning rates")
+    audit = find("audit/scaffold-digits")
+    rows = ledger.read(ROOT / "results/audit/scaffold-digits")
+    assert (audit.whole(), audit.missing(rows)) == (30, [])
+    kept = [
+        row for row in rows if row.cell["method"] != "fedprox" and (row.seed == 0 or row.cell["method"] != "fedavg")
+    ]
+    assert audit.missing(kept) == ["no run of FedProx", "1 of 3 seeds of FedAvg"]
+    grid = [cell(lr) for lr in (0.01, 0.03, 0.1, 0.3)]
+    told = find("sfl/table11").missing(grid)
+    assert "one seed of MNIST, logistic: C=1, K=5 PFL" in told
+    assert (
+        find("sfl/table11").missing(grid[:3])[0].startswith("not all learning rates of MNIST, logistic: C=1, K=5 PFL")
+    )
+    assert "audit/fednova-network" in gallery(experiments(ROOT / "results"))
 
 
 def test_a_run_is_published_to_the_experiment_that_it_belongs_to(run, tmp_path):
