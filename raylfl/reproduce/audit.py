@@ -289,7 +289,7 @@ class FedNovaNetwork(Network):
         system = {"partition": {"name": "quantity", "alpha": alpha}, "num_clients": clients}
         base = self.base(cache, {"rounds": 50, "participation.size": clients, **self.options}).with_("", system)
         forms: Sequence[Mapping[str, Any]] = ({}, {"algorithm.gamma": 1.0 / factor}, CONTROLS[AVERAGE])
-        lines = {name: {"algorithm.name": "fednova"} | own for name, own in zip(self.names, forms, strict=True)}
+        lines = {name: {"algorithm.name": "fednova", **own} for name, own in zip(self.names, forms, strict=True)}
         groups = self.groups(cache, [base.with_(name, own) for name, own in lines.items()])
         plain, divided, average = lines
         claims = [
