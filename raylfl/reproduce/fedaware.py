@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from raylfl.core.arrays import Floats
 from raylfl.report.derived import Stat, best
-from raylfl.report.runs import Floats, Group
+from raylfl.report.runs import Group
 from raylfl.report.statistics import Interval, paired_test
 from raylfl.report.tables import Column, Table
 from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
