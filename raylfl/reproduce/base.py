@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from raylfl.report.runs import RunRecord
     from raylfl.reproduce.ledger import Row
     from raylfl.reproduce.run_cache import RunCache
+    from raylfl.reproduce.setting import Setting
 
 EXPERIMENTS: Registry[PaperResult] = Registry("experiments", "raylfl.reproduce")
 SCALES = ("smoke", "paper")
@@ -81,6 +82,14 @@ class PaperResult(ABC):
         config: the run's config; name: the name of its folder. None if the run belongs to no cell of this experiment.
         """
         return {"run": name.rpartition("-s")[0] or name}
+
+    def cell_setting(self, cell: Mapping[str, Any], scale: str) -> Setting | None:
+        """The setting of a cell of the ledger, with which a published run must agree; None if there is no such cell.
+
+        cell: from `cell`. scale: `smoke` or `paper`. It belongs to `from_ledger`: without that, runs are compared with
+        the settings that `run` asks for.
+        """
+        raise NotImplementedError
 
     def measures(self, run: RunRecord) -> dict[str, float | None]:
         """Numbers that a run's row in the ledger (the file of published runs) has besides its curve.

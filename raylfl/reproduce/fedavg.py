@@ -125,21 +125,28 @@ class Table1(PaperResult):
             for lr in rates
         ]
         keys = [key for key in every if cache.only.keeps(**key)]
-        groups = cache.groups([cell(**key, scale=cache.scale) for key in keys], cache.pick(SEEDS[:1], SEEDS))
+        groups = cache.groups([setting_of(**key, scale=cache.scale) for key in keys], cache.pick(SEEDS[:1], SEEDS))
         runs: dict[tuple[str, str, float], list[Tried]] = {}
         for key, group in zip(keys, groups, strict=True):
             own = [Tried(key["lr"], run.config["seed"], self.measures(run)[ROUNDS]) for run in group.runs]
             runs.setdefault((key["pixels"], key["partition"], key["fraction"]), []).extend(own)
         return findings([TableCell(*place, own) for place, own in runs.items()])
 
-    def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
         """The pixel scaling, partition, fraction of clients and learning rate of a run."""
         names = {key: name for name, key in PARTITIONS.items()}
-        size = config["participation"]["size"]
-        fraction = 0.0 if size == 1 else size / config["num_clients"]
+        size, clients = config["participation"].get("size"), config["num_clients"]
+        if not size or not clients or config["partition"]["name"] not in names:
+            return None
+        fraction = 0.0 if size == 1 else size / clients
         pixels = "0..1" if config["data"]["init_args"].get("std") in ([1.0], [1]) else "standardised"
         partition = names[config["partition"]["name"]]
         return {"pixels": pixels, "partition": partition, "fraction": fraction, "lr": config["local"]["lr"]}
+
+    def cell_setting(self, cell: Mapping[str, Any], scale: str) -> Setting | None:
+        if cell["fraction"] not in FRACTIONS or cell["lr"] not in RATES:
+            return None
+        return setting_of(**cell, scale=scale)
 
     def measures(self, run: RunRecord) -> dict[str, float | None]:
         """The rounds until the run's target accuracy; None if it was not reached."""
@@ -173,7 +180,7 @@ class Table1(PaperResult):
         return findings([TableCell(*place, own) for place, own in sorted(runs.items())])
 
 
-def cell(pixels: str, partition: str, fraction: float, lr: float, scale: str) -> Setting:
+def setting_of(pixels: str, partition: str, fraction: float, lr: float, scale: str) -> Setting:
     """The setting of a cell of table 1 with this learning rate.
 
     pixels, partition: the cell's pixel scaling and partition by name; fraction: C, the fraction of clients in a round.

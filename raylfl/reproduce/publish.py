@@ -8,7 +8,7 @@ implements `from_ledger` can also be published without its runs, from the rows t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,14 @@ from raylfl.reproduce.base import PaperResult, find
 from raylfl.reproduce.choice import plain
 from raylfl.reproduce.command import place, write
 from raylfl.reproduce.gallery import write_pages
-from raylfl.reproduce.ledger import add, read, row
-from raylfl.reproduce.run_cache import RunCache, is_done
+from raylfl.reproduce.ledger import add, check_complete, read, row
+from raylfl.reproduce.own_setting import NO_CELL, decisive, differences, resolved
+from raylfl.reproduce.run_cache import Job, RunCache, is_done
 
 RESULTS, DOCS = Path("results"), Path("docs")
 DPI = 100  # resolution of pictures in the repository
+MOST = 5  # runs with other settings that are named
+OTHERWISE = "its seed, its runtime options or the name of its folder are not those of the experiment's runs"
 
 
 def publish(
@@ -33,7 +36,8 @@ def publish(
 
     to: the experiment to which run directories belong. results, docs: the folders of the ledgers and of the pages.
     tell: called with lines of progress. Raises BadConfig for an incomplete run; nothing of its experiment is then
-    written.
+    written. A run that has another setting than its cell is left out, with a line; BadConfig if it was given alone, or
+    if all are left out.
     """
     for target in targets:
         path = Path(target)
@@ -43,15 +47,18 @@ def publish(
         else:
             name, experiment = target, find(target)
             runs = finished(name, experiment)
-        rows = [
-            row(run, cell, _command(name, experiment, cell, run), experiment.measures(run))
-            for run, cell in _cells(experiment, runs)
-        ]
         folder = results / name
+        images = None if experiment.stands_alone else _images(runs)
+        cache = None if experiment.stands_alone else _finished_runs(name, experiment, images)
+        findings = experiment.run(cache) if cache else None
+        cells, strange = _own_cells(name, experiment, runs, cache)
+        if strange and not cells:
+            raise BadConfig(strange)
+        for line in [*strange[:MOST], *([f"and {len(strange) - MOST} more runs"] if len(strange) > MOST else [])]:
+            tell(f"left out  {line}")
+        rows = [row(run, cell, _command(name, experiment, cell, run), experiment.measures(run)) for run, cell in cells]
         if experiment.stands_alone and not rows and not read(folder):
             raise BadConfig(f"{target}: no finished runs; `raylfl reproduce {name}` makes them")
-        images = None if experiment.stands_alone else _images(runs)
-        findings = None if experiment.stands_alone else experiment.run(_finished_runs(name, experiment, images))
         changed = add(folder, rows)
         if findings is None:
             findings = experiment.from_ledger(folder)
@@ -69,12 +76,21 @@ def publish(
 class FinishedRuns(RunCache):
     """A cache that makes no runs and raises BadConfig if a run is missing.
 
-    With `in_part`, missing runs are left out if at least one run exists.
+    With `in_part`, missing runs are left out if at least one run exists. `wanted`: folder -> job, for
+    all runs that were looked for. Raises BadConfig for an incomplete run.
     """
 
     in_part = False
 
-    def _carry_out(self, jobs: Any) -> None:
+    def __init__(self, *options: Any, **more: Any):
+        super().__init__(*options, **more)
+        self.wanted: dict[Path, Job] = {}
+
+    def _carry_out(self, jobs: Mapping[Path, Job]) -> None:
+        self.wanted |= jobs
+        for job in jobs.values():
+            if job.done:
+                check_complete(load_run(job.path))
         missing = [job.label for job in jobs.values() if not job.done]
         if missing and not (self.in_part and len(missing) < len(jobs)):
             raise BadConfig(f"{len(missing)} runs are missing ({missing[0]}, ...); `raylfl reproduce` makes them")
@@ -113,9 +129,41 @@ def _images(runs: Sequence[RunRecord]) -> str | None:
     return found.pop() if found else None
 
 
-def _cells(experiment: PaperResult, runs: Sequence[RunRecord]) -> list[tuple[RunRecord, dict[str, Any]]]:
-    found = [(run, experiment.cell(run.config, run.path.name)) for run in runs]
-    return [(run, cell) for run, cell in found if cell is not None]
+def _own_cells(
+    name: str, experiment: PaperResult, runs: Sequence[RunRecord], cache: FinishedRuns | None
+) -> tuple[list[tuple[RunRecord, dict[str, Any]]], list[str]]:
+    """The runs that have the setting of their cell, with it; and one line on each run that has another setting.
+
+    cache: the one that has looked for all runs of the experiment; None for an experiment that stands alone. Runs that
+    belong to no cell are left out.
+    """
+    own, strange = [], []
+    wanted = {path: decisive(job.config) for path, job in cache.wanted.items()} if cache else {}
+    for run in runs:
+        config = resolved(run)
+        cell = experiment.cell(config, run.path.name)
+        if cell is None:
+            continue
+        if cache:
+            fault = "" if run.path.resolve() in wanted else differences(config, wanted.values()) or OTHERWISE
+        else:
+            check_complete(run)
+            fault = differences(config, _setting_of(name, experiment, cell, run))
+        if fault:
+            remedy = (
+                "" if fault == NO_CELL else f"; `{_command(name, experiment, cell, run)}` makes the run of its cell"
+            )
+            strange.append(f"{run.path.name} has not the setting of {name}: {fault}{remedy}")
+        else:
+            own.append((run, cell))
+    return own, strange
+
+
+def _setting_of(name: str, experiment: PaperResult, cell: Mapping[str, Any], run: RunRecord) -> list[dict[str, Any]]:
+    """The decisive keys that a run of this cell has, on the run's seed and images; empty if there is no such cell."""
+    cache = _finished_runs(name, experiment, _images([run]))
+    setting = experiment.cell_setting(cell, cache.scale)
+    return [decisive(cache.config_of(setting, run.config["seed"]))] if setting else []
 
 
 def _experiment_of(path: Path, to: str | None) -> tuple[str, PaperResult]:
@@ -125,7 +173,7 @@ def _experiment_of(path: Path, to: str | None) -> tuple[str, PaperResult]:
     if not experiment.stands_alone:
         raise BadConfig(f"--to {to}: its runs belong together; publish {to} as a whole")
     run = load_run(path)
-    if experiment.cell(run.config, run.path.name) is None:
+    if experiment.cell(resolved(run), run.path.name) is None:
         raise BadConfig(f"--to {to}: {path.name} is none of its cells (other data, model, partition or method)")
     return to, experiment
 

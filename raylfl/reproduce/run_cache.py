@@ -133,11 +133,16 @@ class RunCache:
             for key, row in settings.items()
         }
 
-    def _job(self, setting: Setting, seed: int) -> Job:
+    def config_of(self, setting: Setting, seed: int) -> dict[str, Any]:
+        """The resolved config of a run of this setting on this seed, with the cache's overrides."""
         source = {**setting.config, "seed": seed}
         config = load_config(source, self.overrides).resolved
         if config["data"]["name"] == "image_folder" and (kept := transforms(compose(source)["data"], self.overrides)):
             config = load_config(source, (*self.overrides, *kept)).resolved
+        return config
+
+    def _job(self, setting: Setting, seed: int) -> Job:
+        config = self.config_of(setting, seed)
         digest = config_digest(config)
         words = re.sub(r"[^A-Za-z0-9.]+", "-", setting.label).strip("-").lower()
         path, older = self.runs / f"{words}-s{seed}-{digest}", None
@@ -218,10 +223,15 @@ def config_digest(config: Mapping[str, Any]) -> str:
 
 def digests(config: Mapping[str, Any]) -> tuple[str, str]:
     """Two digests of a run's saved config: of the whole, and of it without model arguments inferred from the data."""
+    return config_digest(config), config_digest(without_inferred(config))
+
+
+def without_inferred(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the config without the model arguments that a run infers from the data, such as the image size."""
     model = dict(config["model"])
     inferred = getattr(MODELS.get(model["name"]).cls, "from_data", ()) if model.get("name") else ()
     model["init_args"] = {key: value for key, value in model.get("init_args", {}).items() if key not in inferred}
-    return config_digest(config), config_digest({**config, "model": model})
+    return {**config, "model": model}
 
 
 def _current_digests(run: Path) -> Sequence[str]:

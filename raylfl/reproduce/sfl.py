@@ -14,6 +14,7 @@ from raylfl.report.tables import Column, Table
 from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
 from raylfl.reproduce.ledger import Row
 from raylfl.reproduce.run_cache import RunCache
+from raylfl.reproduce.setting import Setting
 from raylfl.reproduce.sfl_cells import (
     CHOICES,
     CLIP,
@@ -95,6 +96,12 @@ class Accuracies(PaperResult):
 
         found = cell_of(config)
         return found if found and VARIANTS.get(found["task"], found["task"]) in self.numbers else None
+
+    def cell_setting(self, cell: Mapping[str, Any], scale: str) -> Setting | None:
+        """The setting of a cell in the final runs."""
+        from raylfl.reproduce.sfl_ledger import setting_of
+
+        return setting_of(cell, self.published(), self.stages[-1][0], scale)
 
     def from_ledger(self, folder: Path) -> Findings:
         from raylfl.reproduce.sfl_ledger import best_findings

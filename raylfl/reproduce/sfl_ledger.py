@@ -6,7 +6,7 @@ PFL is the paper's name for parallel federated learning, that is FedAvg.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from raylfl.report.statistics import Level, bootstrap_mean, equivalent, level, p
 from raylfl.report.tables import Column, Table
 from raylfl.reproduce.base import Claim, Findings
 from raylfl.reproduce.ledger import Row, read
+from raylfl.reproduce.setting import Setting
 from raylfl.reproduce.sfl_cells import CLIP, GRID, METHODS, SEARCH_SEED, SYMBOLS, TASKS, VARIANTS, Cell
 from raylfl.reproduce.sfl_curves import overlay
 from raylfl.reproduce.sfl_reference import LONG, SHORT, Reference, by_place, key, references
@@ -39,6 +40,16 @@ def cell_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
     local = config["local"]
     found = {"task": task, "classes": config["partition"]["classes"], "steps": local["steps"], "method": method}
     return found | {"lr": local["lr"], "clip": local["clip_norm"]}
+
+
+def setting_of(cell: Mapping[str, Any], cells: Collection[Cell], rounds: int, scale: str) -> Setting | None:
+    """The setting of a cell of the ledger; None if it is not one of `cells` or its learning rate is not in the grid.
+
+    cell: from `cell_of`. rounds: of the table's runs. scale: `smoke` or `paper`.
+    """
+    own = Cell(cell["task"], cell["classes"], cell["steps"], cell["method"], cell["clip"])
+    known = next((other for other in cells if other == own), None)  # its max norm is written as in the table
+    return known.setting(cell["lr"], rounds, scale) if known and cell["lr"] in GRID[known.method] else None
 
 
 def _is_task(task: str, config: Mapping[str, Any]) -> bool:

@@ -18,6 +18,7 @@ from raylfl.report.tables import Column, Table
 from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
 from raylfl.reproduce.ledger import Row
 from raylfl.reproduce.run_cache import RunCache
+from raylfl.reproduce.setting import Setting
 from raylfl.reproduce.sfl_cells import (
     CHOICES,
     CLIP,
@@ -158,6 +159,11 @@ class Table10(Rates):
 
         found = cell_of(config)
         return found if found and found["task"] in with_variants(self.tasks) else None
+
+    def cell_setting(self, cell: Mapping[str, Any], scale: str) -> Setting | None:
+        from raylfl.reproduce.sfl_ledger import setting_of
+
+        return setting_of(cell, self.numbers(scale), ROUNDS, scale)
 
     def from_ledger(self, folder: Path) -> Findings:
         from raylfl.reproduce.sfl_ledger import rate_findings

@@ -1,0 +1,140 @@
+"""A run is published to a cell only if its whole config is the one that the experiment gives that cell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from raylfl.config.changes import fingerprint_of_config
+from raylfl.errors import BadConfig
+from raylfl.report.labels import flatten
+from raylfl.report.runs import load_run
+from raylfl.reproduce import ledger
+from raylfl.reproduce.base import EXPERIMENTS, Findings, PaperResult, find
+from raylfl.reproduce.own_setting import decisive, differences
+from raylfl.reproduce.publish import publish
+from raylfl.reproduce.run_cache import RunCache, config_digest
+from raylfl.reproduce.setting import layered, setting
+
+ROOT = Path(__file__).resolve().parents[2]
+ALONE = sorted(entry.name for entry in EXPERIMENTS if entry.cls().stands_alone)
+TABLE10 = {"task": "MNIST, logistic", "classes": 1, "steps": 5, "method": "PFL", "lr": 0.1, "clip": 10.0}
+TABLE1 = {"pixels": "standardised", "partition": "IID", "fraction": 0.1, "lr": 0.1}
+SUMMARY = {"versions": {"raylfl": "0.1.0", "torch": "2"}, "host": {"cpu": "c", "cpus": 2}, "wall_seconds": 1.0}
+
+
+def config_of(name, cell, **options):
+    """The config of a run of this cell, with other values of some dotted keys."""
+    own = find(name).cell_setting(cell, "paper")
+    return layered(RunCache(Path("x"), "paper").config_of(own, 1234), options)
+
+
+def made_run(folder, config, name="some-cell", **summary):
+    """The records of a finished run with this config, without the run."""
+    path = folder / f"{name}-s{config['seed']}-{config_digest(config)}"
+    path.mkdir(parents=True)
+    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    rows = [{"round": r, "test/accuracy": 0.9, "time/round": 0.5} for r in range(config["rounds"])]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    facts = {"git_commit": "c0ffee", "config_sha256": fingerprint_of_config(config), "params_sha256": "ab" * 32}
+    (path / "summary.json").write_text(json.dumps(SUMMARY | facts | summary))
+    return path
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path / "runs"))
+    return {"results": tmp_path / "results", "docs": tmp_path / "docs"}
+
+
+@pytest.mark.parametrize(
+    ("name", "cell", "key", "value"),
+    [
+        ("sfl/table10", TABLE10, "num_clients", 50),
+        ("sfl/table10", TABLE10, "local.batch_size", 5),
+        ("sfl/table10", TABLE10, "rounds", 600),
+        ("sfl/table10", TABLE10, "eval.every", 20),
+        ("sfl/table10", TABLE10, "participation.size", 20),
+        ("sfl/table10", TABLE10, "runtime.precision", "bf16-mixed"),
+        ("sfl/table11", TABLE10, "partition.alpha", 1.0),
+        ("fedavg/table1", TABLE1, "local.batch_size", 50),
+        ("fedavg/table1", TABLE1, "stop.target", 0.9),
+        ("fedavg/table1", TABLE1, "data.name", "fashion_mnist"),
+    ],
+)
+def test_a_run_with_another_value_is_refused_with_the_key_and_both_values(name, cell, key, value, places, tmp_path):
+    right = flatten(config_of(name, cell))[key]
+    path = made_run(tmp_path, config_of(name, cell, **{key: value}))
+    expected = rf"{key}={value} in place of {'null' if right is None else right}.*raylfl reproduce {name}"
+    with pytest.raises(BadConfig, match=expected):
+        publish([str(path)], name, **places)
+    assert not places["results"].exists()
+
+
+def test_a_learning_rate_outside_the_grid_is_no_cell(places, tmp_path):
+    path = made_run(tmp_path, config_of("sfl/table10", TABLE10, **{"local.lr": 0.05}))
+    with pytest.raises(BadConfig, match="no such cell"):
+        publish([str(path)], "sfl/table10", **places)
+
+
+@pytest.mark.parametrize(("name", "cell"), [("sfl/table10", TABLE10), ("fedavg/table1", TABLE1)])
+def test_place_of_data_machine_name_and_checkpoints_may_differ(name, cell):
+    other = {"data.init_args.root": "/elsewhere", "data.init_args.download": True, "runtime.threads": 2, "name": "x"}
+    other |= {"checkpoint.every": 7, "runtime.backend": "ray", "seed": 3, "model.init_args.num_classes": 10}
+    wanted = decisive(config_of(name, cell))
+    assert differences(layered(config_of(name, cell), other), [wanted]) == ""
+
+
+def test_a_run_with_another_setting_leaves_the_row_of_the_cell_as_it_is(places, tmp_path):
+    runs = tmp_path / "runs/reproduce/sfl/images/paper/runs"
+    right = made_run(runs, config_of("sfl/table10", TABLE10))
+    publish(["sfl/table10"], **places)
+    (before,) = ledger.read(places["results"] / "sfl/table10")
+    wrong = made_run(runs, config_of("sfl/table10", TABLE10, num_clients=50, rounds=600))
+    lines = []
+    publish(["sfl/table10"], **places, tell=lines.append)
+    assert ledger.read(places["results"] / "sfl/table10") == [before]
+    assert before.digest == ledger.named_digest(load_run(right))
+    (line,) = [line for line in lines if line.startswith("left out")]
+    assert wrong.name in line
+    assert "num_clients=50 in place of 500" in line
+    assert "rounds=600 in place of 1000" in line
+
+
+class Together(PaperResult):
+    """An experiment of one run, whose cells are named by folders."""
+
+    setting = setting("toy", ["reproduce/sfl_fig1"], {"rounds": 4})
+
+    def run(self, cache):
+        cache.groups([self.setting])
+        return Findings()
+
+
+def test_runs_that_the_experiment_did_not_ask_for_get_no_row(places, tmp_path, monkeypatch):
+    monkeypatch.setattr("raylfl.reproduce.publish.find", lambda name: Together())
+    runs = tmp_path / "runs/reproduce/theory/toy/runs"
+    config = RunCache(runs, "smoke").config_of(Together.setting, 0)
+    made_run(runs, layered(config, {"local.lr": 0.3}), "toy")
+    with pytest.raises(BadConfig, match="are missing"):
+        publish(["theory/toy"], **places)
+    made_run(runs, config, "toy")
+    made_run(runs, config | {"seed": 7}, "toy")
+    made_run(runs, config, "other")
+    lines = []
+    publish(["theory/toy"], **places, tell=lines.append)
+    (row,) = ledger.read(places["results"] / "theory/toy")
+    assert (row.cell, row.seed) == ({"run": "toy"}, 0)
+    refused = [line for line in lines if line.startswith("left out")]
+    assert len(refused) == 3
+    assert sum("local.lr=0.3 in place of 0.1" in line for line in refused) == 1
+    assert sum("its seed, its runtime options or the name of its folder" in line for line in refused) == 2
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_every_row_of_the_committed_ledger_is_of_a_cell_that_has_a_setting(name):
+    for row in ledger.read(ROOT / "results" / name):
+        assert find(name).cell_setting(row.cell, "paper") is not None
