@@ -17,9 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from raylfl.config.changes import fingerprint_of_config
+from raylfl.config.defaults import filled
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.report.derived import main_metric, tail
+from raylfl.report.labels import flatten
 from raylfl.report.runs import RunRecord
 from raylfl.reproduce.run_cache import DIVERGED, ORIGIN, digests
 
@@ -34,9 +37,11 @@ class Row:
     """A published run.
 
     cell: the keys and values of its cell in the table. digest: the digest of its config. metric: the main metric.
-    rounds: its number of rounds, smaller than planned if it ended early. last: number k of last rounds -> mean of the
-    metric over them; None if the run diverged. curve: at most POINTS pairs (round, value). command: the command that
-    repeats the run. measures: further numbers, see `PaperResult.measures`.
+    rounds: its number of rounds, smaller than planned if it ended early; as planned if it diverged. last: number k of
+    last rounds -> mean of the metric over them; None if the run diverged. curve: at most POINTS pairs (round, value).
+    seconds: the duration, with all its resumptions. command: the command that repeats the run. measures: further
+    numbers, see `PaperResult.measures`. diverged_at: the round, counted from 0, in which the run diverged; None if it
+    did not, or if the row is older than this field.
     """
 
     cell: dict[str, Any]
@@ -54,6 +59,7 @@ class Row:
     params_sha256: str | None
     command: str = field(default="")
     measures: dict[str, float | None] = field(default_factory=dict)
+    diverged_at: int | None = None
 
     @property
     def key(self) -> tuple[str, int]:
@@ -89,20 +95,32 @@ def row(
         diverged,
         {str(k): None if diverged else _mean(run, metric, k) for k in WINDOWS if k <= rounds},
         [[r, round(value, DIGITS)] for r, value in thinned(points)],
-        round(run.summary["wall_seconds"], 1) if "wall_seconds" in run.summary else None,
+        _seconds(run),
         {key: host.get(key) for key in ("cpu", "cpus", "memory_gib")},
         origin.get("versions", {}),
         origin.get("git_commit"),
         run.summary.get("params_sha256"),
         command,
         dict(measures or {}),
+        len(run.rounds) if diverged else None,
     )
+
+
+def _seconds(run: RunRecord) -> float | None:
+    """The duration of a run; None if it is not recorded.
+
+    The summary has the seconds of the last process only, so that those of a resumed run are the sum over its rounds.
+    """
+    rounds = run.column("time/round")
+    spent = [float(np.nansum(rounds))] if np.isfinite(rounds).any() else []
+    whole = [float(run.summary["wall_seconds"])] if "wall_seconds" in run.summary else []
+    return round(max(spent + whole), 1) if spent or whole else None
 
 
 def check_complete(run: RunRecord) -> None:
     """Raise BadConfig, with every fault, unless a run is readable, complete and of a commit without local changes.
 
-    A diverged run counts as complete.
+    Its config must be the one with which it ran. A diverged run counts as complete.
     """
     problems = [f"{run.path.name}: {fault}" for fault in run.faults]
     if not (run.path / DIVERGED).is_file():
@@ -112,17 +130,35 @@ def check_complete(run: RunRecord) -> None:
             problems.append(f"{run.path.name} has rows of {len(run.rounds)} of its {run.config['rounds']} rounds")
     elif not _origin(run):
         problems.append(f"{run.path.name} diverged without a record of its commit; delete it and run it again")
-    if str(_origin(run).get("git_commit")).endswith("+changes"):
+    commit = _origin(run).get("git_commit")
+    if _origin(run) and not commit:
+        problems.append(
+            f"{run.path.name} has no record of its commit; delete it and run it again in a git checkout of raylfl"
+        )
+    if str(commit).endswith("+changes"):
         problems.append(f"{run.path.name} ran with files that differ from their commit; commit them and run it again")
     try:
         load_config(run.config)  # later versions may add keys; the digest in the name shows that none is missing
     except RaylflError as error:
         problems.append(f"{run.path.name}: its config.yaml is invalid: {error}")
-    named = named_digest(run)
-    if named and named not in (found := digests(run.config)):
-        problems.append(f"{run.path.name}: its config has the digest {found[-1]}, not that of its name")
+    problems += _changed(run)
     if problems:
         raise BadConfig(problems)
+
+
+def _changed(run: RunRecord) -> list[str]:
+    """A line if the config is not the one with which the run was made, as far as digests tell; else nothing."""
+    named = named_digest(run)
+    if named and named not in (found := digests(run.config)):
+        lacks = sorted(set(flatten(filled(run.config))) - set(flatten(run.config)))
+        rest = f"; it lacks {', '.join(lacks)}" if lacks else ""
+        return [f"{run.path.name}: its config has the digest {found[-1]}, not that of its name{rest}"]
+    if not named and fingerprint_of_config(run.config) != run.summary.get("config_sha256"):
+        return [
+            f"{run.path.name}: its folder's name has no digest of its config, and summary.json has another one; give "
+            "the folder its first name again, or run it again"
+        ]
+    return []
 
 
 def _origin(run: RunRecord) -> Mapping[str, Any]:
@@ -158,17 +194,48 @@ def read(folder: Path) -> list[Row]:
     return [Row(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def by_key(rows: Iterable[Row]) -> dict[tuple[str, int], Row]:
+    """`Row.key` -> row; the last one of each key."""
+    return {row.key: row for row in rows}
+
+
+def replaced(folder: Path, rows: Iterable[Row]) -> list[str]:
+    """One line on each row of another run than the row of the same cell and seed, which it replaces, naming both.
+
+    folder: of the ledger. rows: in the order in which they replace each other.
+    """
+    known, out = by_key(read(folder)), []
+    for row in rows:
+        old = known.get(row.key)
+        if old and (old.digest, old.commit, old.params_sha256) != (row.digest, row.commit, row.params_sha256):
+            cell = ", ".join(f"{key} {value}" for key, value in row.cell.items())
+            out.append(f"{cell}, seed {row.seed}: {_origin_text(row)} in place of {_origin_text(old)}")
+        known[row.key] = row
+    return out
+
+
+def _origin_text(row: Row) -> str:
+    version = row.versions.get("raylfl", "?")
+    return f"the run {row.digest} of commit {(row.commit or '?')[:10]} (raylfl {version}, {row.seconds} s)"
+
+
 def add(folder: Path, rows: Iterable[Row]) -> int:
     """Write rows into the ledger of this folder; they replace older rows of the same cell and seed.
 
     Returns the number of new or changed rows.
     """
-    before = {row.key: row for row in read(folder)}
+    before = by_key(read(folder))
     after = before | {row.key: row for row in rows}
     if after == before:
         return 0
-    write_lines(folder / ROWS, [asdict(row) for row in sorted(after.values(), key=_order)])
+    write_lines(folder / ROWS, [_entry(row) for row in sorted(after.values(), key=_order)])
     return sum(before.get(key) != row for key, row in after.items())
+
+
+def _entry(row: Row) -> dict[str, Any]:
+    """The row as written; `diverged_at` only if it is known, so that the other rows keep their bytes."""
+    entry = asdict(row)
+    return entry if row.diverged_at is not None else {k: v for k, v in entry.items() if k != "diverged_at"}
 
 
 def write_lines(path: Path, items: Iterable[Mapping[str, Any]]) -> None:

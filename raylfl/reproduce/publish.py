@@ -8,6 +8,7 @@ implements `from_ledger` can also be published without its runs, from the rows t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from raylfl.reproduce.base import PaperResult, find
 from raylfl.reproduce.choice import plain
 from raylfl.reproduce.command import place, write
 from raylfl.reproduce.gallery import write_pages
-from raylfl.reproduce.ledger import add, check_complete, read, row
+from raylfl.reproduce.ledger import Row, add, check_complete, read, replaced, row
 from raylfl.reproduce.own_setting import NO_CELL, decisive, differences, resolved
 from raylfl.reproduce.run_cache import Job, RunCache, is_done
+from raylfl.runtime.records.summary import versions
 
 RESULTS, DOCS = Path("results"), Path("docs")
 DPI = 100  # resolution of pictures in the repository
@@ -59,6 +61,8 @@ def publish(
         rows = [row(run, cell, _command(name, experiment, cell, run), experiment.measures(run)) for run, cell in cells]
         if experiment.stands_alone and not rows and not read(folder):
             raise BadConfig(f"{target}: no finished runs; `raylfl reproduce {name}` makes them")
+        for line in [*_other_versions(rows), *replaced(folder, rows)]:
+            tell(f"{name}  {line}")
         changed = add(folder, rows)
         if findings is None:
             findings = experiment.from_ledger(folder)
@@ -71,6 +75,13 @@ def publish(
         tell(f"{name}  {changed} rows new or changed, {len(rows)} runs checked")
     for page in write_pages(results, docs):
         tell(f"written  {page}")
+
+
+def _other_versions(rows: Sequence[Row]) -> list[str]:
+    """A line for each other version of raylfl than this one that has made some of the rows."""
+    made = Counter(row.versions.get("raylfl", "unknown") for row in rows)
+    own = versions()["raylfl"]
+    return [f"{count} runs are of raylfl {other}; this is {own}" for other, count in made.items() if other != own]
 
 
 class FinishedRuns(RunCache):

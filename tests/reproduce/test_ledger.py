@@ -21,7 +21,7 @@ from raylfl.reproduce.base import EXPERIMENTS, find
 from raylfl.reproduce.gallery import experiments, gallery, pages
 from raylfl.reproduce.ledger import Row
 from raylfl.reproduce.publish import FinishedRuns, _finished_runs, _images, publish
-from raylfl.reproduce.run_cache import ORIGIN, RunCache
+from raylfl.reproduce.run_cache import DIVERGED, ORIGIN, RunCache
 from raylfl.reproduce.setting import setting
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,9 +73,15 @@ def test_an_incomplete_run_is_refused_with_the_reason(run, damage, message):
 def test_a_diverged_run_has_a_row_with_its_commit(tmp_path, monkeypatch):
     monkeypatch.setattr("raylfl.runtime.records.summary.git_commit", lambda: "c0ffee")
     cache = RunCache(tmp_path, processes=1)
-    (run,) = cache.groups([TOY.with_("far", {"local.lr": 1e200})])[0].runs
+    (run,) = cache.groups([TOY.with_("far", {"local.lr": 1e7, "rounds": 20})])[0].runs
+    run = load_run(run.path)
     row = ledger.row(run, {}, "")
-    assert (row.diverged, row.commit) == (True, "c0ffee")
+    assert (row.diverged, row.commit, row.rounds) == (True, "c0ffee", 20)
+    assert f"round {row.diverged_at}" in (run.path / DIVERGED).read_text()
+    assert 0 < row.diverged_at < 20
+    assert row.seconds is not None
+    ledger.add(tmp_path / "ledger", [row])
+    assert ledger.read(tmp_path / "ledger") == [row]
     assert row.machine["cpu"]
     assert row.versions["torch"]
     (run.path / ORIGIN).unlink()

@@ -138,3 +138,45 @@ def test_runs_that_the_experiment_did_not_ask_for_get_no_row(places, tmp_path, m
 def test_every_row_of_the_committed_ledger_is_of_a_cell_that_has_a_setting(name):
     for row in ledger.read(ROOT / "results" / name):
         assert find(name).cell_setting(row.cell, "paper") is not None
+
+
+def test_a_replaced_row_and_another_version_are_named(places, tmp_path):
+    config = config_of("sfl/table10", TABLE10)
+    old = made_run(tmp_path / "old", config, git_commit="0ld", versions={"raylfl": "0.0.9"})
+    new = made_run(tmp_path / "new", config)
+    lines = []
+    publish([str(new)], "sfl/table10", **places, tell=lines.append)
+    assert not any(" in place of " in line for line in lines)
+    publish([str(old)], "sfl/table10", **places, tell=lines.append)
+    assert any("of commit 0ld (raylfl 0.0.9" in line and "in place of the run" in line for line in lines)
+    assert any("1 runs are of raylfl 0.0.9; this is 0.1.0" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("edit", "summary", "message"),
+    [
+        (lambda c: c["local"].pop("clip_norm"), {}, "it lacks local.clip_norm"),
+        (lambda c: None, {"git_commit": None}, "no record of its commit.*git checkout"),
+        (lambda c: None, {"name": "renamed", "config_sha256": "0"}, "no digest of its config.*first name"),
+    ],
+)
+def test_a_run_of_unknown_origin_is_refused_with_a_remedy(edit, summary, message, places, tmp_path):
+    path = made_run(tmp_path, config_of("sfl/table10", TABLE10), **{k: v for k, v in summary.items() if k != "name"})
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    edit(config)
+    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    if "name" in summary:
+        path = path.rename(tmp_path / summary["name"])
+    with pytest.raises(BadConfig, match=message):
+        publish([str(path)], "sfl/table10", **places)
+
+
+def test_a_renamed_run_with_its_own_config_is_published(places, tmp_path):
+    path = made_run(tmp_path, config_of("sfl/table10", TABLE10)).rename(tmp_path / "renamed")
+    publish([str(path)], "sfl/table10", **places)
+    assert len(ledger.read(places["results"] / "sfl/table10")) == 1
+
+
+def test_seconds_count_the_rounds_before_a_resumption(tmp_path):
+    run = load_run(made_run(tmp_path, config_of("sfl/table10", TABLE10), wall_seconds=60.0))
+    assert ledger.row(run, {}, "").seconds == 500.0  # 1,000 rounds of half a second
