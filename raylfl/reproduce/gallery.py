@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from raylfl.reproduce.base import EXPERIMENTS
-from raylfl.reproduce.ledger import Row, read
+from raylfl.reproduce.ledger import ROWS, Row, read
 
 HEAD = "<!-- written by `raylfl publish` from results/; changes by hand are lost -->\n"
+SHORT = 10  # characters of a commit or digest in a table
 WORDS = {True: "yes", False: "**no**", None: "open"}
 REFERENCES = (
     "Papers: [1] FOCUS (Ying, Li & Yang 2025), [2] SFL (Li & Lyu 2023), [3] FedACS (Weng, Ren, Xiao & Skoglund 2025), "
@@ -163,22 +164,37 @@ def _runs(name: str, rows: Sequence[Row]) -> list[str]:
         told = "None: figures and tables are computed without a run. The command that repeats them:"
         return [told, "", "```bash", f"raylfl reproduce {name}", "```"]
     lines = [
-        "| run | seed | config | seconds | machine | torch | commit |",
-        "| --- | --: | --- | --: | --- | --- | --- |",
+        "| run | seed | config | seconds | machine | torch | commit | sha256 |",
+        "| --- | --: | --- | --: | --- | --- | --- | --- |",
     ]
     for row in rows:
         cell = ", ".join(value if key == "run" else f"{key} {value}" for key, value in row.cell.items())
         seconds = "–" if row.seconds is None else f"{row.seconds:.0f}"
         machine = f"{row.machine.get('cpu') or '?'}, {row.machine.get('cpus')} cores"
-        commit = (row.commit or "–")[:10]
+        commit = (row.commit or "–")[:SHORT]
         torch = row.versions.get("torch", "–")
-        lines.append(f"| {_cell(cell)} | {row.seed} | `{row.digest}` | {seconds} | {machine} | {torch} | {commit} |")
-    if rows[0].command:
-        told = "The command that repeats them:"
-        if "--only" in rows[0].command:
-            told = "The command that repeats the first run; `--only` selects each of the others in the same way:"
-        lines += ["", told, "", "```bash", rows[0].command, "```"]
-    return lines
+        bits = f"`{row.params_sha256[:SHORT]}`" if row.params_sha256 else "–"
+        facts = [_cell(cell), row.seed, f"`{row.digest}`", seconds, machine, torch, commit, bits]
+        lines.append(f"| {' | '.join(map(str, facts))} |")
+    return [*lines, "", *_repeating(name, rows[0])]
+
+
+def _repeating(name: str, first: Row) -> list[str]:
+    """How a run of the table is repeated, and how equal the repetition is. first: the first row of the table."""
+    numbers = "accuracies up to about one test image" if first.metric.endswith("accuracy") else "numbers up to rounding"
+    lines = [
+        "sha256 is that of the final parameters (`params_sha256` in the run's summary.json), – if the run diverged. "
+        "A run that is repeated at the commit of its row, with the same torch on the same kind of machine, has the "
+        f"same bits; at later commits it has the same {numbers}."
+    ]
+    if not first.command:
+        return lines
+    told = "The command that repeats them"
+    if "--only" in first.command:
+        told = "The command that repeats the first run; `--only` selects each of the others in the same way"
+    told += f" (results/{name}/{ROWS} has the `command` of every row):"
+    checkout = [f"git checkout {first.commit[:SHORT]}"] if first.commit else []
+    return [*lines, "", told, "", "```bash", *checkout, first.command, "```"]
 
 
 def _cell(text: str) -> str:

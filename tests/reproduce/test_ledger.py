@@ -364,3 +364,13 @@ def test_single_runs_of_both_sfl_tables_can_be_published():
     for name in ("sfl/table10", "sfl/table11"):
         assert find(name).stands_alone
     assert sum(entry.cls().stands_alone for entry in EXPERIMENTS) >= 2
+
+
+def test_a_page_names_the_bits_of_each_run_and_where_they_are_repeated(tmp_path):
+    rows = [cell(commit="c0ffee" * 7, params_sha256="ab" * 32, command="raylfl reproduce sfl/table10 --only lr=0.1")]
+    ledger.add(tmp_path / "sfl/table10", [*rows, cell(0.3, diverged=True)])
+    (tmp_path / "sfl/table10/verdicts.json").write_text('{"claims": [], "notes": []}')
+    text = pages(tmp_path, tmp_path)[tmp_path / "results/sfl-table10.md"]
+    assert "| c0ffeec0ff | `ababababab` |" in text
+    assert "git checkout c0ffeec0ff\nraylfl reproduce sfl/table10 --only lr=0.1" in text
+    assert "at later commits it has the same accuracies up to about one test image" in text
