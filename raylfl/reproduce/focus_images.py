@@ -229,9 +229,10 @@ class Fig9Rates(Images):
         ]
         lines = {name: groups[name, lr] for name, lr in best.items()}
         plots = [draw.Plot("each method at its best rate", lines, m, window=10) for m in (ACCURACY, "test/loss")]
+        whole = {name: lr for name, lr in best.items() if len(rates[name]) == len(cache.pick(RATES[2:], RATES))}
         claim = _most_accurate(
             "FOCUS is the most accurate, each method at its best learning rate",
-            {name: ends[name, lr] for name, lr in best.items()},
+            {name: ends[name, lr] for name, lr in whole.items()},
         )
         table = Table("fig9_rates", f"Test accuracy in % over the last {last} rounds.", columns, rows)
         return Findings(

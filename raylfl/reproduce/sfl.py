@@ -89,7 +89,8 @@ class Accuracies(PaperResult):
             methods = panels.setdefault(cell.task, {}).setdefault(cell.row, {})
             methods[cell.method] = (ours[cell], theirs[cell])
         figure = draw.beside(panels, draw.styles(METHODS))
-        return Findings([self._table(ours, theirs, rates, last)], self.claims(ours, theirs), {self.stem: figure})
+        whole = {cell: stat for cell, stat in ours.items() if len(grids[cell]) == len(grid[cell.method])}
+        return Findings([self._table(ours, theirs, rates, last)], self.claims(whole, theirs), {self.stem: figure})
 
     def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
         from raylfl.reproduce.sfl_ledger import cell_of
@@ -129,7 +130,8 @@ class Accuracies(PaperResult):
         """The claims of Sec. 4.2 about the better of the two methods, SFL and PFL (parallel: FedAvg).
 
         With one class per client SFL is better in every cell in which it is better in the paper. In all cells the
-        better method is the paper's. ours, theirs: cell -> our and the paper's accuracy.
+        better method is the paper's. ours, theirs: cell -> our and the paper's accuracy, ours for cells with the whole
+        grid of learning rates.
         """
         pairs = [(cell, sfl) for cell in ours if cell.method == "PFL" and (sfl := _other(cell, "SFL")) in ours]
         if not pairs:

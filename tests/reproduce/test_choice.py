@@ -285,3 +285,12 @@ def thousand_rounds(**local):
 def test_seeds_can_be_chosen(tmp_path):
     cache = RunCache(tmp_path, only=choice(["seed=3"], KEYS, "x"))
     assert [seed for seed in (1, 3) if cache.only.keeps(seed=seed)] == [3]
+
+
+@pytest.mark.parametrize("name", ["sfl/table10", "sfl/table11", "sfl/table7"])
+def test_best_rates_are_claimed_only_for_a_whole_grid(name, tmp_path):
+    """With one rate chosen there is no best one."""
+    for words, claims in ((["lr=0.1"], False), (["classes=1"], True)):
+        cache = DryCache(tmp_path, "paper")
+        cache.only = choice([*words, "steps=5"], find(name).choices, name)
+        assert bool(find(name).run(cache).claims) == claims
