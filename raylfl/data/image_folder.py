@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import logging
 import os
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ from raylfl.data.image import ImageData, normalised
 from raylfl.errors import BadValue, DataMissing
 from raylfl.extras import require
 
+log = logging.getLogger(__name__)
 ENDINGS = (".jpg", ".jpeg", ".png")
-FORM = 2  # format of the cache; a new number invalidates old caches
+FORM = 3  # format of the cache; a new number invalidates old caches
 Half = dict[str, np.ndarray[Any, Any]]
 
 
@@ -129,18 +131,20 @@ def _read(
     number = {label: k for k, label in enumerate(classes)}
     rows = {half: {name: row for row, name in enumerate(found)} for half, found in labels.items()}
     pixels_of: dict[str, np.ndarray[Any, Any]] = {}
+    first: tuple[tuple[int, ...], str] | None = None  # shape and name
     for name, content in _files(source, halves):
         half = PurePosixPath(name).parts[-3]
         x = pixels(content(), name, size, grey)
+        first = first or (x.shape, name)
+        if first[0] != x.shape:
+            said = f"{first[0][1:]} ({first[1]}) and {x.shape[1:]} pixels ({name})"
+            raise _missing(
+                f"{source}: images of different sizes, {said}; data.init_args.size makes them alike", *halves
+            )
         if half not in pixels_of:
             shape, file = (len(rows[half]), *x.shape), None if folder is None else folder / f"x{halves.index(half)}.npy"
             pixels_of[half] = (
                 np.empty(shape, x.dtype) if file is None else np.lib.format.open_memmap(file, "w+", x.dtype, shape)
-            )
-        if pixels_of[half].shape[1:] != x.shape:
-            said = f"{pixels_of[half].shape[2:]} and {x.shape[1:]} pixels ({name})"
-            raise _missing(
-                f"{source}: images of different sizes, {said}; data.init_args.size makes them alike", *halves
             )
         pixels_of[half][rows[half][name]] = x
     codes = {half: np.array([number[label] for label in found.values()], np.int64) for half, found in labels.items()}
@@ -150,7 +154,8 @@ def _read(
 def _labels(source: Path, halves: Sequence[str]) -> dict[str, dict[str, str]]:
     """For each half, image name -> label, sorted by label and name.
 
-    Raises DataMissing if a half has no images, or if the test set has a label that the training set has not.
+    Class folders without images, and classes without test images, are named in a line each. Raises DataMissing if a
+    half has no images, or if the test set has a label that the training set has not.
     """
     found: dict[str, list[tuple[str, str]]] = {half: [] for half in halves}
     for name, _ in _files(source, halves):
@@ -163,15 +168,32 @@ def _labels(source: Path, halves: Sequence[str]) -> dict[str, dict[str, str]]:
     strange = sorted({label for label, _ in found[test]} - {label for label, _ in found[train]})
     if strange:
         raise _missing(f"{source}: {test} has classes that {train} has not ({', '.join(strange[:3])})", train, test)
+    labels = {half: {label for label, _ in images} for half, images in found.items()}
+    for half in halves:
+        if source.is_dir() and (empty := sorted(_folders(source / half) - labels[half])):
+            log.warning("image_folder: no images in %s of %s, which are left out", _few(empty), source / half)
+    if untested := sorted(labels[train] - labels[test]):
+        log.warning("image_folder: %s has no images of %s: test scores leave them out", source / test, _few(untested))
     return {half: {name: label for label, name in sorted(images)} for half, images in found.items()}
 
 
+def _folders(half: Path) -> set[str]:
+    return {path.name for path in half.iterdir() if path.is_dir() and not path.name.startswith(".")}
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
 def _files(source: Path, halves: Sequence[str]) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Pairs (name, a function that reads the content) of every image `.../<half>/<class>/<image>`, in any order."""
+    """Pairs (name, a function that reads the content) of every image `.../<half>/<class>/<image>`, in any order.
+
+    Names with a dot in front, such as macOS's `._cat.png`, are no images.
+    """
     if source.is_dir():
         for half in halves:
             for path in sorted((source / half).glob("*/*")):
-                if path.suffix.lower() in ENDINGS:
+                if path.suffix.lower() in ENDINGS and not _hidden(path):
                     yield path.relative_to(source).as_posix(), path.read_bytes
         return
     try:
@@ -179,10 +201,15 @@ def _files(source: Path, halves: Sequence[str]) -> Iterator[tuple[str, Callable[
             for member in archive:  # nothing is unpacked to disk
                 name = PurePosixPath(member.name)
                 image = member.isfile() and len(name.parts) >= 3 and name.suffix.lower() in ENDINGS
-                if image and name.parts[-3] in halves:
+                if image and name.parts[-3] in halves and not _hidden(name):
                     yield member.name, partial(_content, archive, member, halves)
     except (tarfile.TarError, EOFError, OSError) as error:
         raise _missing(f"{source} is damaged, or no tar file ({error})", *halves) from error
+
+
+def _hidden(image: PurePath) -> bool:
+    """Whether the image or its class folder has a name with a dot in front."""
+    return any(part.startswith(".") for part in image.parts[-2:])
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, halves: Sequence[str]) -> bytes:
@@ -200,13 +227,19 @@ def pixels(content: bytes, name: str, size: int | None, grey: bool) -> np.ndarra
     content: the file's bytes. size: the image is cropped to its middle square and resized to size x size; None: it
     keeps its size. grey: one channel instead of three.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
         with Image.open(io.BytesIO(content)) as opened:
+            if opened.mode.startswith(("I", "F")):  # a conversion to 8 bits would cut values above 255
+                raise DataMissing(
+                    f"data.name=image_folder: {name} has more than 8 bits per pixel (mode {opened.mode}); convert all "
+                    "images to 8 bits with one range of values, for example with `mogrify -depth 8`"
+                )
             image = opened.convert("L" if grey else "RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DataMissing(f"data.name=image_folder: {name} cannot be read as an image ({error}); remove it") from error
+        why = "its content is of no known format" if isinstance(error, UnidentifiedImageError) else error
+        raise DataMissing(f"data.name=image_folder: {name} cannot be read as an image ({why}); remove it") from error
     if size is not None:
         image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
     values = np.array(image, dtype=np.uint8)

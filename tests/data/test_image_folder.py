@@ -108,12 +108,40 @@ def test_augmentation_is_of_training_images_only(folder, load):
     assert data.test_transform.fixed
 
 
+def resize(path):
+    Image.new("RGB", (5, 5)).save(path)
+
+
+def deep(path):
+    Image.fromarray(np.full((6, 8), 40_000, dtype=np.uint16)).save(path)
+
+
+def test_hidden_files_and_folders_are_no_images(folder, load):
+    """As macOS and notebooks leave them: `._a.png` beside a.png is no image."""
+    (folder / "train/cat/._a.png").write_bytes(b"no image")
+    (folder / "train/.ipynb_checkpoints").mkdir()
+    (folder / "train/.ipynb_checkpoints/a.png").write_bytes(b"no image")
+    for path in forms(folder):
+        data = load(path)
+        assert (len(data.train_dataset), data.classes) == (3, ["ant", "cat"])
+
+
+def test_an_empty_class_folder_and_an_untested_class_are_named(folder, load, caplog):
+    (folder / "train/dog").mkdir()
+    load(folder)
+    empty, untested = (record.getMessage() for record in caplog.records)
+    assert "no images in dog" in empty
+    assert "test has no images of ant" in untested
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda top: (top / "test/dog").mkdir() or Image.new("RGB", (8, 6)).save(top / "test/dog/a.png"), "dog"),
         (lambda top: Image.new("RGB", (5, 5)).save(top / "train/cat/z.png"), "size makes them alike"),
-        (lambda top: (top / "train/cat/z.png").write_bytes(b"no image"), r"z\.png cannot be read"),
+        (lambda top: resize(top / "test/cat/d.png"), r"\(5, 5\) pixels \(test/cat/d\.png\); .*size makes"),
+        (lambda top: (top / "train/cat/z.png").write_bytes(b"no image"), r"z\.png cannot be read.*of no known format"),
+        (lambda top: deep(top / "train/cat/z.png"), r"z\.png has more than 8 bits.*convert"),
         (lambda top: (top / "test").rename(top / "val"), "holds no test/"),
     ],
 )
