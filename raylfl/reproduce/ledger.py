@@ -98,12 +98,17 @@ def row(
         _seconds(run),
         {key: host.get(key) for key in ("cpu", "cpus", "memory_gib")},
         origin.get("versions", {}),
-        origin.get("git_commit"),
+        _commit(origin),
         run.summary.get("params_sha256"),
         command,
         dict(measures or {}),
         len(run.rounds) if diverged else None,
     )
+
+
+def _commit(origin: Mapping[str, Any]) -> str | None:
+    """The commit of raylfl's checkout; for runs that do not have it, that of their working directory."""
+    return origin.get("raylfl_commit") or origin.get("git_commit")
 
 
 def _seconds(run: RunRecord) -> float | None:
@@ -130,7 +135,7 @@ def check_complete(run: RunRecord) -> None:
             problems.append(f"{run.path.name} has rows of {len(run.rounds)} of its {run.config['rounds']} rounds")
     elif not _origin(run):
         problems.append(f"{run.path.name} diverged without a record of its commit; delete it and run it again")
-    commit = _origin(run).get("git_commit")
+    commit = _commit(_origin(run))
     if _origin(run) and not commit:
         problems.append(
             f"{run.path.name} has no record of its commit; delete it and run it again in a git checkout of raylfl"

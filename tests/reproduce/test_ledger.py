@@ -32,7 +32,7 @@ TOY = setting("toy", ["reproduce/sfl_fig1"], {"rounds": 4})
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """A whole run of a commit without changes."""
-    monkeypatch.setattr("raylfl.runtime.records.summary.git_commit", lambda: "c0ffee")
+    monkeypatch.setattr("raylfl.runtime.records.summary.raylfl_commit", lambda: "c0ffee")
     return RunCache(tmp_path, processes=1).groups([TOY])[0].runs[0]
 
 
@@ -58,7 +58,7 @@ def test_a_row_has_everything_that_tables_and_checks_need(run):
     ("damage", "message"),
     [
         (lambda run: (run.path / "summary.json").unlink(), "not finished"),
-        (lambda run: changed(run, git_commit="c0ffee+changes"), "differ from their commit"),
+        (lambda run: changed(run, raylfl_commit="c0ffee+changes"), "differ from their commit"),
         (lambda run: (run.path / "metrics.jsonl").write_text('{"round": 0}\n'), "1 of its 4 rounds"),
         (lambda run: (run.path / "metrics.jsonl").open("a").write("{broken\n"), "cannot be read"),
         (lambda run: edit_config(run, "lr: 0.1", "lr: 0.2"), "not that of its name"),
@@ -71,7 +71,7 @@ def test_an_incomplete_run_is_refused_with_the_reason(run, damage, message):
 
 
 def test_a_diverged_run_has_a_row_with_its_commit(tmp_path, monkeypatch):
-    monkeypatch.setattr("raylfl.runtime.records.summary.git_commit", lambda: "c0ffee")
+    monkeypatch.setattr("raylfl.runtime.records.summary.raylfl_commit", lambda: "c0ffee")
     cache = RunCache(tmp_path, processes=1)
     (run,) = cache.groups([TOY.with_("far", {"local.lr": 1e7, "rounds": 20})])[0].runs
     run = load_run(run.path)

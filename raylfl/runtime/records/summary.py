@@ -68,13 +68,14 @@ def versions() -> dict[str, str]:
 
 
 def environment() -> dict[str, Any]:
-    """Versions, git commit and host resources, for summary.json."""
+    """Versions, git commits and host resources, for summary.json."""
     import psutil
 
     memory = psutil.virtual_memory().total / 2**30
     return {
         "versions": versions(),
         "git_commit": git_commit(),
+        "raylfl_commit": raylfl_commit(),
         "host": {
             "platform": platform.platform(),
             "cpu": cpu_model(),
@@ -95,16 +96,28 @@ def cpu_model() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def git_commit() -> str | None:
-    """The git commit of the working directory, with `+changes` if tracked files differ; None outside a repository."""
+def git_commit(folder: Path | None = None) -> str | None:
+    """The git commit of a folder, with `+changes` if tracked files differ; None outside a repository.
+
+    folder: None stands for the working directory.
+    """
     try:
-        head = _git("rev-parse", "HEAD")
-        return head and head + ("+changes" if _git("status", "--porcelain", "-uno") else "")
+        head = _git(folder, "rev-parse", "HEAD")
+        return head and head + ("+changes" if _git(folder, "status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.TimeoutExpired):
         return None
 
 
-def _git(*arguments: str) -> str | None:
-    """The output of a git command; None if it fails."""
-    done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=5)
+def raylfl_commit() -> str | None:
+    """The git commit of the checkout from which raylfl is imported; None for an installed package."""
+    folder = Path(__file__).parent
+    try:
+        return git_commit(folder) if _git(folder, "ls-files", Path(__file__).name) else None
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def _git(folder: Path | None, *arguments: str) -> str | None:
+    """The output of a git command in a folder; None if it fails."""
+    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=5)
     return None if done.returncode else done.stdout.strip()
