@@ -97,11 +97,13 @@ def gallery(known: Sequence[PublishedExperiment]) -> str:
     ]
     for entry in known:
         holding = sum(claim["holds"] is True for claim in entry.claims)
+        undecided = sum(claim["holds"] is None for claim in entry.claims)
+        held = f"{holding} of {len(entry.claims)}" + (f" ({undecided} open)" if undecided else "")
         whole, hours = entry.experiment.cls().whole(), sum(row.seconds or 0.0 for row in entry.rows) / 3600
         made = len(entry.rows)
         runs = f"{made} / {made if whole is None else whole}" if made else "none needed"
         link = f"[{entry.name}](results/{entry.page})"
-        lines.append(f"| {link} | {entry.experiment.paper} | {runs} | {holding} of {len(entry.claims)} | {hours:.2f} |")
+        lines.append(f"| {link} | {entry.experiment.paper} | {runs} | {held} | {hours:.2f} |")
     lines += ["", REFERENCES, "", *not_run(known)]
     for entry in known:
         lines += [
