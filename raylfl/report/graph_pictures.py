@@ -13,7 +13,7 @@ from raylfl.diagnostics.metric_names import OF_NODES, higher_is_better
 from raylfl.report.labels import display, method_of
 from raylfl.report.pictures import MAX_PICTURES, Picture, left_out
 from raylfl.report.runs import Group, RunRecord
-from raylfl.report.tables import Column, Table
+from raylfl.report.tables import Column, ReportTable
 from raylfl.report.topology_plot import MOST, Net, Shade, coloured_figure
 from raylfl.report.wording import axis_name, is_percent, number
 from raylfl.runtime.records.lines import last_row
@@ -38,7 +38,7 @@ class LastGraph:
     working: Bools
 
 
-def graph_pictures(groups: Sequence[Group], metric: str) -> list[tuple[Picture | None, Table]]:
+def graph_pictures(groups: Sequence[Group], metric: str) -> list[tuple[Picture | None, ReportTable]]:
     """A figure of the graph and a table of its nodes for each setting without a server, from its first seed.
 
     At most MAX_PICTURES settings are included. The figure is None for more than MOST nodes. metric: the main metric;
@@ -136,7 +136,7 @@ def _caption(of: str, graph: LastGraph, shade: Shade) -> str:
     return text
 
 
-def _table(name: str, caption: str, run: RunRecord, graph: LastGraph, values: Mapping[str, Floats]) -> Table:
+def _table(name: str, caption: str, run: RunRecord, graph: LastGraph, values: Mapping[str, Floats]) -> ReportTable:
     net = graph.net
     links = np.unique(net.pairs if net.directed else np.sort(net.pairs, axis=1), axis=0)
     degrees = {"sends to": links[:, 0], "receives from": links[:, 1]} if net.directed else {"degree": links.ravel()}
@@ -158,7 +158,7 @@ def _table(name: str, caption: str, run: RunRecord, graph: LastGraph, values: Ma
             )
             cells[key] = each.tolist()
     rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
-    return Table(name, caption, columns, rows)
+    return ReportTable(name, caption, columns, rows)
 
 
 def _percent(value: float) -> str:

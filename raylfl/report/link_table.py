@@ -9,13 +9,13 @@ import numpy as np
 
 from raylfl.report.derived import PEER, cost
 from raylfl.report.runs import Group, RunRecord
-from raylfl.report.tables import Column, Table
+from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import number
 
 NODE = "cost/busiest_node_floats"
 
 
-def link_table(groups: Sequence[Group]) -> Table | None:
+def link_table(groups: Sequence[Group]) -> ReportTable | None:
     """The table of traffic, one row per setting (its first seed); None if no client sends to another client."""
     runs = [(group.label, group.runs[0]) for group in groups]
     if not any(np.nanmax(run.column(PEER), initial=0.0) > 0 for _, run in runs):
@@ -32,7 +32,7 @@ def link_table(groups: Sequence[Group]) -> Table | None:
         "Traffic of each setting, from its first seed. Busiest node: of each round; busiest link: of the whole run, "
         "both directions together (edges.csv has all links)."
     )
-    return Table("links", caption, columns, [{"setting": label, **_row(run)} for label, run in runs])
+    return ReportTable("links", caption, columns, [{"setting": label, **_row(run)} for label, run in runs])
 
 
 def _row(run: RunRecord) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from raylfl.report.facets import Facet
 from raylfl.report.figures import Look, convergence, costs, legend_columns, legend_handles
 from raylfl.report.style import GRID, INK, MUTED, Drawing
-from raylfl.report.tables import Column, Table, rank
+from raylfl.report.tables import Column, ReportTable, rank
 
 WIDTH = 10.5  # inches
 MAX_ROWS = 10
@@ -24,7 +24,7 @@ GAP = 3.2  # characters between two columns
 
 
 def overview(
-    part: Facet, look: Look, table: Table, title: str, partition: Callable[[Axes], None] | None
+    part: Facet, look: Look, table: ReportTable, title: str, partition: Callable[[Axes], None] | None
 ) -> Figure | None:
     """The overview figure of one scenario (a choice of data, model, participation, ...); None without measurements.
 
@@ -57,7 +57,7 @@ def overview(
     return figure
 
 
-def draw_table(ax: Axes, table: Table, rows: Sequence[dict[str, Any]]) -> None:
+def draw_table(ax: Axes, table: ReportTable, rows: Sequence[dict[str, Any]]) -> None:
     """Draws the best MAX_ROWS of these rows of the summary table, best values in bold.
 
     The columns are the setting, the mean over the last rounds, the best value, and the rounds and floats to the target.

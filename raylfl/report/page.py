@@ -21,7 +21,7 @@ from raylfl.report.pictures import participation_pictures, partition_drawer, par
 from raylfl.report.runs import Group, RunRecord, group_runs, read_runs
 from raylfl.report.sheet import Part, Sheet, folded, heading, slug
 from raylfl.report.style import method_styles, rc
-from raylfl.report.tables import Table
+from raylfl.report.tables import ReportTable
 from raylfl.report.wording import metric_name, target_text
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -57,14 +57,14 @@ class Content:
         """The settings of each scenario that curves and paired differences show, see `Facet.best`."""
         return [part.best(self.look.metric, self.look.last)[0] for part in self.parts]
 
-    def summary(self, parts: Sequence[Facet], name: str = "summary") -> Table:
+    def summary(self, parts: Sequence[Facet], name: str = "summary") -> ReportTable:
         """The summary table of these settings.
 
         parts: the settings of each scenario. name: the table's file name.
         """
         return tables.summary(parts, self.look.metric, last=self.look.last, target=self.look.target, name=name)
 
-    def paired(self) -> Table | None:
+    def paired(self) -> ReportTable | None:
         """The table of paired differences; None if no two settings of a scenario have two seeds in common."""
         return paired(self.shown, self.look.metric, self.look.last)
 
@@ -132,13 +132,13 @@ def write_page(content: Content, out_dir: str | os.PathLike[str], pdf: bool = Tr
     return sheet.write(content.title, _facts(groups, look), [*content.left_out, *_notes(runs, groups), *refused])
 
 
-def shown_tables(content: Content) -> list[Table]:
+def shown_tables(content: Content) -> list[ReportTable]:
     """The tables for the terminal: summary of all settings, paired differences, and traffic between clients."""
     more = content.paired(), link_table(content.groups)
     return [content.summary(content.parts), *(table for table in more if table is not None)]
 
 
-def _summary(sheet: Sheet, content: Content) -> Table:
+def _summary(sheet: Sheet, content: Content) -> ReportTable:
     """Adds the section with the summary table to the page and returns that table.
 
     Its rows are the settings that the curves show. If these are not all settings, a second, folded table has all of

@@ -13,13 +13,13 @@ from raylfl.report.derived import best_setting, recent, score
 from raylfl.report.facets import Facet
 from raylfl.report.runs import Group
 from raylfl.report.statistics import Interval, paired_test
-from raylfl.report.tables import Column, Table
+from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import axis_name, is_percent, last_text, number
 
 DIVERGED = "diverged"
 
 
-def paired(parts: Sequence[Facet], metric: str, last: int) -> Table | None:
+def paired(parts: Sequence[Facet], metric: str, last: int) -> ReportTable | None:
     """The table of differences between the best setting of each scenario and the others, paired by seed.
 
     They are differences of the means over the last rounds. None if no such pair of settings has two seeds in common.
@@ -39,7 +39,7 @@ def paired(parts: Sequence[Facet], metric: str, last: int) -> Table | None:
         "paired t test. Open: the interval contains 0. Seeds needed: with which this test finds a difference of this "
         "size and spread in 80 % of all experiments."
     )
-    return Table("paired", caption, columns, rows)
+    return ReportTable("paired", caption, columns, rows)
 
 
 def _of_scenario(part: Facet, metric: str, last: int) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from rich.table import Table as RichTable
 
 from raylfl.report.derived import Stat
 from raylfl.report.statistics import Interval
-from raylfl.report.tables import Table
+from raylfl.report.tables import ReportTable
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -45,7 +45,7 @@ _LATEX = {
 }
 
 
-def to_markdown(table: Table) -> str:
+def to_markdown(table: ReportTable) -> str:
     """A table in GitHub Markdown; best values in **bold**, block headings as separate rows."""
     lines = ["| " + " | ".join(_md(column.head) for column in table.columns) + " |"]
     lines.append("| " + " | ".join("---:" if column.numeric else "---" for column in table.columns) + " |")
@@ -61,7 +61,7 @@ def _md(text: str) -> str:
     return text.replace("|", r"\|").replace("*", r"\*").replace("\n", " ")
 
 
-def to_latex(table: Table) -> str:
+def to_latex(table: ReportTable) -> str:
     """A table as LaTeX environment `table` for booktabs; best values in bold, a rule between blocks."""
     spec = "".join("r" if column.numeric else "l" for column in table.columns)
     lines = [r"\begin{table}[t]", r"\centering", rf"\caption{{{latex(table.caption)}}}"]
@@ -84,7 +84,7 @@ def latex(text: str) -> str:
     return re.sub(r"\b(\d+(?:\.\d+)?)e(-?\d+)\b", r"$\1\\times10^{\2}$", escaped)
 
 
-def to_csv(table: Table) -> str:
+def to_csv(table: ReportTable) -> str:
     """A table as CSV with unrounded numbers.
 
     A statistic becomes four columns, KEY_mean, _std, _count and _of; an interval three, KEY_mean, _low and _high.
@@ -131,12 +131,12 @@ def template() -> jinja2.Template:
     return environment.get_template("page.html.j2")
 
 
-def to_html(table: Table) -> str:
+def to_html(table: ReportTable) -> str:
     """A table as an HTML <table> with best values in <b>, without its caption."""
     return str(vars(template().make_module())["table"](table))
 
 
-def to_rich(table: Table) -> RichTable:
+def to_rich(table: ReportTable) -> RichTable:
     """A table for the terminal, with its caption; best values in bold."""
     shown = RichTable(caption=escape(table.caption), caption_justify="left", header_style="bold")
     for column in table.columns:
@@ -150,4 +150,4 @@ def to_rich(table: Table) -> RichTable:
     return shown
 
 
-FORMATS: dict[str, Callable[[Table], str]] = {"md": to_markdown, "tex": to_latex, "csv": to_csv}
+FORMATS: dict[str, Callable[[ReportTable], str]] = {"md": to_markdown, "tex": to_latex, "csv": to_csv}

@@ -15,7 +15,7 @@ from raylfl.report.figures import PANEL, Block, composed, single
 from raylfl.report.pictures import Picture
 from raylfl.report.render import FORMATS, template
 from raylfl.report.svg import inline_svg, legend_key
-from raylfl.report.tables import Table
+from raylfl.report.tables import ReportTable
 
 Part = dict[str, Any]  # one element of the page (table, figures, heading, ...): its `kind` and the values it shows
 PIXELS = 110  # width on the page of one inch of a figure
@@ -40,7 +40,7 @@ class Sheet:
         if parts:
             self._sections.append({"name": name, "heading": heading, "parts": parts})
 
-    def table(self, table: Table | None) -> list[Part]:
+    def table(self, table: ReportTable | None) -> list[Part]:
         """Writes a table as NAME.md, NAME.tex and NAME.csv and returns its element; an empty list for None."""
         if table is None:
             return []

@@ -55,7 +55,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """A table: its file name without ending, its caption, its columns, and one dict (column key -> value) per row.
 
     Rows may have an entry `block`: rows with the same block form a group with this heading, and the best value of a
@@ -102,7 +102,9 @@ def rank(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else math.nan
 
 
-def summary(parts: Sequence[Facet], metric: str, *, last: int, target: float | None, name: str = "summary") -> Table:
+def summary(
+    parts: Sequence[Facet], metric: str, *, last: int, target: float | None, name: str = "summary"
+) -> ReportTable:
     """The summary table, one row per setting: mean +- std over the last rounds, final, best, and costs to the target.
 
     The first statistic is over all values of the last `last` rounds of all seeds; the other statistics are over seeds.
@@ -147,7 +149,7 @@ def summary(parts: Sequence[Facet], metric: str, *, last: int, target: float | N
     caption += "final and best over seeds."
     if target is not None:
         caption += f" Target: {target_text(metric, target)}."
-    return Table(name, caption, columns, rows)
+    return ReportTable(name, caption, columns, rows)
 
 
 def seeds_text(group: Group) -> str:
@@ -156,7 +158,7 @@ def seeds_text(group: Group) -> str:
     return f"{len(group.runs)} ({unfinished} unfinished)" if unfinished else str(len(group.runs))
 
 
-def best_settings(parts: Sequence[Facet], metric: str, last: int) -> Table | None:
+def best_settings(parts: Sequence[Facet], metric: str, last: int) -> ReportTable | None:
     """The table of the best tuned options, such as the learning rate, of every method in every scenario.
 
     The best options have the best mean over seeds and the last `last` rounds. parts: one facet per scenario (a choice
@@ -181,10 +183,10 @@ def best_settings(parts: Sequence[Facet], metric: str, last: int) -> Table | Non
         Column("last", f"{axis_name(metric)}, last {last}", lambda stat: stat_text(stat, metric), better, True)
     )
     caption = f"Best tuning of each method by its mean over seeds and {last_text(last)}."
-    return Table("best_settings", caption, columns, rows)
+    return ReportTable("best_settings", caption, columns, rows)
 
 
-def differences(groups: Sequence[Group]) -> Table | None:
+def differences(groups: Sequence[Group]) -> ReportTable | None:
     """The table of config keys that differ between settings, one row per setting; None if no key differs."""
     keys = varying([group.setting for group in groups])
     if not keys:
@@ -195,18 +197,20 @@ def differences(groups: Sequence[Group]) -> Table | None:
         | {key: show_value(group.setting[key]) if key in group.setting else "–" for key in keys}
         for group in groups
     ]
-    return Table("differences", "Keys in which the configs differ; all other keys agree.", columns, rows)
+    return ReportTable("differences", "Keys in which the configs differ; all other keys agree.", columns, rows)
 
 
-def common(groups: Sequence[Group]) -> Table:
+def common(groups: Sequence[Group]) -> ReportTable:
     """The table of config keys with the same value in all settings."""
     differ = set(varying([group.setting for group in groups]))
     shared = {key: value for key, value in groups[0].setting.items() if key not in differ}
     rows = [{"key": key, "value": show_value(value)} for key, value in shared.items()]
-    return Table("config", "Keys that all settings share.", [Column("key", "key"), Column("value", "value")], rows)
+    return ReportTable(
+        "config", "Keys that all settings share.", [Column("key", "key"), Column("value", "value")], rows
+    )
 
 
-def environment(runs: Sequence[RunRecord]) -> Table | None:
+def environment(runs: Sequence[RunRecord]) -> ReportTable | None:
     """The table of the entries ENVIRONMENT (versions, git commit, host, ...) of the runs' summary.json.
 
     Up to three different values of an entry are listed. None if no run has finished.
@@ -223,10 +227,10 @@ def environment(runs: Sequence[RunRecord]) -> Table | None:
         more = f" … ({len(texts)} values)" if len(texts) > 3 else ""
         rows.append({"key": key, "value": "; ".join(texts[:3]) + more})
     caption = "Versions and machines of the finished runs."
-    return Table("environment", caption, [Column("key", "key"), Column("value", "value")], rows)
+    return ReportTable("environment", caption, [Column("key", "key"), Column("value", "value")], rows)
 
 
-def run_list(groups: Sequence[Group]) -> Table:
+def run_list(groups: Sequence[Group]) -> ReportTable:
     """The table of all runs: directory, setting, seed, rounds done and planned, state, real seconds."""
     runs = [run for group in groups for run in group.runs]
     top = os.path.commonpath([run.path.resolve().parent for run in runs])
@@ -246,4 +250,4 @@ def run_list(groups: Sequence[Group]) -> Table:
         Column("state", "state"),
         Column("seconds", "real seconds", number, numeric=True),
     ]
-    return Table("runs", "The runs behind this report.", columns, rows)
+    return ReportTable("runs", "The runs behind this report.", columns, rows)

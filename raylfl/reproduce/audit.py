@@ -14,7 +14,7 @@ import numpy as np
 
 from raylfl.report.derived import Stat, last_k
 from raylfl.report.runs import Group
-from raylfl.report.tables import Column, Table
+from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import number
 from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
 from raylfl.reproduce.choice import plain
@@ -89,7 +89,7 @@ class ScaffoldAudit(PaperResult):
         )
         plots = [draw.Plot("2 of 20 clients a round", groups, DISTANCE, start=start)]
         figures = {"distance": draw.curves(plots, draw.styles(LINES), WIDE)}
-        return Findings([Table("distance", caption, columns, rows)], self.claims(at, start), figures, [DEPARTED])
+        return Findings([ReportTable("distance", caption, columns, rows)], self.claims(at, start), figures, [DEPARTED])
 
     @staticmethod
     def claims(at: Mapping[str, Mapping[int, float]], start: float) -> list[Claim]:
@@ -210,7 +210,7 @@ class Network(PaperResult):
             f"Test accuracy in %, {clients}, {data}: mean ± std over seeds and the last tenth of the rounds. Diverged: "
             "at least one seed diverged."
         )
-        table = Table("accuracy", caption, columns, rows)
+        table = ReportTable("accuracy", caption, columns, rows)
         plots = [draw.Plot(data, groups, ACCURACY, limits=(0.0, 100.0))]
         judged = [claim for claim in claims if claim is not None]
         return Findings([table], judged, {"accuracy": draw.curves(plots, draw.styles(lines), WIDE)}, notes)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from raylfl.errors import BadConfig, did_you_mean
 from raylfl.registry import Registry
-from raylfl.report.tables import Table
+from raylfl.report.tables import ReportTable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,7 +50,7 @@ class Findings:
     figures: file name without ending -> figure. notes: remarks for the reader.
     """
 
-    tables: Sequence[Table] = ()
+    tables: Sequence[ReportTable] = ()
     claims: Sequence[Claim] = ()
     figures: Mapping[str, Figure] = field(default_factory=dict)
     notes: Sequence[str] = ()

@@ -19,7 +19,7 @@ from raylfl.config.groups.records import LoggingConfig
 from raylfl.config.urls import url_of
 from raylfl.console import console, say, shown
 from raylfl.report.render import to_csv, to_markdown, to_rich
-from raylfl.report.tables import Table
+from raylfl.report.tables import ReportTable
 from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, PaperResult, find
 from raylfl.reproduce.choice import choice
 from raylfl.runtime.records.mirror import copy_files
@@ -133,7 +133,7 @@ def write(folder: Path, findings: Findings, notes: Sequence[str], dpi: int = 200
     return [*paths, verdicts]
 
 
-def _write_table(folder: Path, table: Table) -> None:
+def _write_table(folder: Path, table: ReportTable) -> None:
     (folder / f"{table.name}.md").write_text(f"{table.caption}\n\n{to_markdown(table)}", encoding="utf-8")
     (folder / f"{table.name}.csv").write_text(to_csv(table), encoding="utf-8")
 

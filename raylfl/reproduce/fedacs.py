@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from raylfl.report.tables import Column, Table
+from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import number
 from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, PaperResult
 from raylfl.reproduce.fedacs_limits import DISTANCE, Limit
@@ -65,7 +65,7 @@ class Quadratics(PaperResult):
         limits: system -> method -> limit.
         """
 
-    def _table(self, limits: Mapping[str, Mapping[str, Limit]]) -> Table:
+    def _table(self, limits: Mapping[str, Mapping[str, Limit]]) -> ReportTable:
         rows = [
             {
                 "block": panel,
@@ -84,7 +84,7 @@ class Quadratics(PaperResult):
             Column("predicted", "predicted", _short, None, True),
         ]
         caption = f"Over the last {self.tail} rounds. Predicted: the bias, computed from the surrogate weights Omega."
-        return Table(self.stem, caption, columns, rows)
+        return ReportTable(self.stem, caption, columns, rows)
 
 
 @EXPERIMENTS.register("fedacs/fig4", paper="FedACS [3] fig. 4")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from raylfl.errors import BadConfig
 from raylfl.report.derived import Stat, group_to_target, last_k
-from raylfl.report.tables import Column, Table
+from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import cost_text
 from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
 from raylfl.reproduce.choice import plain
@@ -179,15 +179,15 @@ class Efficiency(PaperResult):
         text = f"c-a-FedAvg varies more than FedAvg over the last {LAST} rounds and the seeds"
         return [never, Claim(text, spread["c-a-FedAvg"] > spread["FedAvg"], told)]
 
-    def _accuracies(self, ends: Mapping[str, Mapping[str, Stat]]) -> Table:
+    def _accuracies(self, ends: Mapping[str, Mapping[str, Stat]]) -> ReportTable:
         columns = [Column("method", "method")]
         for heading in ends:
             columns.append(Column(heading, heading, accuracy_text, "max", True))
         rows = [{"method": name, **{heading: own[name] for heading, own in ends.items()}} for name in METHODS]
         caption = f"Test accuracy in %: mean ± std over seeds and the last {LAST} rounds (App. I.3.4)."
-        return Table(f"{self.stem}_accuracy", caption, columns, rows)
+        return ReportTable(f"{self.stem}_accuracy", caption, columns, rows)
 
-    def _table(self, ours: Mapping[str, Mapping[str, Sequence[Stat]]], axis: int, until: str) -> Table:
+    def _table(self, ours: Mapping[str, Mapping[str, Sequence[Stat]]], axis: int, until: str) -> ReportTable:
         word = ("Rounds", "Computation")[axis]
         columns = [Column("method", "method")]
         for task in self._columns(ours):
@@ -207,7 +207,7 @@ class Efficiency(PaperResult):
                 row[f"{task.heading} published"] = numbers[name][axis]
                 row[f"{task.heading} published ratio"] = numbers[name][axis] / numbers["FedACS"][axis]
             rows.append(row)
-        return Table(f"{self.stem}_{AXES[axis]}", f"{word} until {until}; mean ± std over seeds.", columns, rows)
+        return ReportTable(f"{self.stem}_{AXES[axis]}", f"{word} until {until}; mean ± std over seeds.", columns, rows)
 
 
 UNITS = "our computation time is counted in local steps, the paper's in seconds of its machine: compare the ratios"

@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from raylfl.report.derived import Stat, to_target
 from raylfl.report.runs import RunRecord
-from raylfl.report.tables import Column, Table
+from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import cost_text, count_text
 from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
 from raylfl.reproduce.choice import plain
@@ -212,7 +212,7 @@ TUNED = (
 )
 
 
-def table(places: Sequence[TableCell]) -> Table:
+def table(places: Sequence[TableCell]) -> ReportTable:
     """The table with one row per cell: our rounds, the paper's, FedLab's, and ours at every learning rate tried."""
     rows = [
         {
@@ -242,7 +242,7 @@ def table(places: Sequence[TableCell]) -> Table:
         "Rounds until the best test accuracy so far crosses the target, interpolated between rounds; mean ± std over "
         "seeds. C = 0 is one client. –: not within twice the paper's rounds."
     )
-    return Table("table1", caption, columns, rows)
+    return ReportTable("table1", caption, columns, rows)
 
 
 def claims(places: Sequence[TableCell]) -> list[Claim]:

@@ -11,7 +11,7 @@ from raylfl.core.arrays import Floats
 from raylfl.report.derived import Stat, best
 from raylfl.report.runs import Group
 from raylfl.report.statistics import Interval, paired_test
-from raylfl.report.tables import Column, Table
+from raylfl.report.tables import Column, ReportTable
 from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
 from raylfl.reproduce.run_cache import RunCache
 from raylfl.reproduce.setting import Setting, setting
@@ -166,7 +166,7 @@ class Table1(PaperResult):
         return Findings([self._table(ours, theirs)], claims, figures)
 
     @staticmethod
-    def _table(ours: Mapping[str, Mapping[str, Stat]], theirs: Mapping[str, Mapping[str, Stat]]) -> Table:
+    def _table(ours: Mapping[str, Mapping[str, Stat]], theirs: Mapping[str, Mapping[str, Stat]]) -> ReportTable:
         rows = [
             {"method": name}
             | {f"{label} ours": ours[name][label] for label in SYSTEMS}
@@ -177,7 +177,7 @@ class Table1(PaperResult):
         for label in SYSTEMS:
             columns.append(Column(f"{label} ours", f"{label}: ours", accuracy_text, "max", True))
             columns.append(Column(f"{label} published", "published", accuracy_text, "max", True))
-        return Table("table1", "Best test accuracy in %, mean ± std over seeds, best tuning.", columns, rows)
+        return ReportTable("table1", "Best test accuracy in %, mean ± std over seeds, best tuning.", columns, rows)
 
     @staticmethod
     def claims(ours: Mapping[str, Mapping[str, Stat]]) -> list[Claim]:

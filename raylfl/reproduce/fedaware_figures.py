@@ -12,7 +12,7 @@ from raylfl.report.derived import Stat, best, last_k
 from raylfl.report.runs import Group
 from raylfl.report.statistics import Level, difference
 from raylfl.report.style import Line
-from raylfl.report.tables import Column, Table
+from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import axis_name, number, stat_text
 from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
 from raylfl.reproduce.choice import plain
@@ -60,7 +60,7 @@ class Curves(PaperResult):
         figure = draw.curves(plots, _styles(self.looks))
         return Findings([self._table(lines, cache)], self.claims(lines, cache), {self.stem: figure})
 
-    def _table(self, lines: Mapping[str, Group], cache: RunCache) -> Table:
+    def _table(self, lines: Mapping[str, Group], cache: RunCache) -> ReportTable:
         last = cache.pick(20, 50)
         rows = [
             {"line": name, "best": best(group, ACCURACY)}
@@ -72,7 +72,7 @@ class Curves(PaperResult):
             Column(metric, f"{metric}, last {last}", partial(stat_text, metric=metric), None, True)
             for metric in self.metrics
         ]
-        return Table(self.stem, "Mean ± std over seeds and the last rounds.", columns, rows)
+        return ReportTable(self.stem, "Mean ± std over seeds and the last rounds.", columns, rows)
 
     def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:
         return []

@@ -10,7 +10,7 @@ import numpy as np
 from raylfl.core.arrays import Floats
 from raylfl.report.derived import to_target
 from raylfl.report.runs import Group
-from raylfl.report.tables import Column, Table
+from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import number
 from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, PaperResult
 from raylfl.reproduce.run_cache import RunCache
@@ -132,7 +132,7 @@ class Fig4(PaperResult):
         return Claim(f"FOCUS reaches a relative distance of {EXACT:g} with the fewest floats", holds, "; ".join(told))
 
 
-def _table(panels: Panels) -> Table:
+def _table(panels: Panels) -> ReportTable:
     rows = [
         {"block": f"{panel} participation", "method": name, "end": level(group)}
         | {f"{axis}{goal:g}": _cost(lines, name, goal, axis) for goal in GOALS for axis in ("rounds", "floats")}
@@ -145,7 +145,7 @@ def _table(panels: Panels) -> Table:
         for goal in GOALS
         for axis in ("rounds", "floats")
     ]
-    return Table("fig4", "Relative distance |x - x*|/|x*|; floats are the sum of both directions.", columns, rows)
+    return ReportTable("fig4", "Relative distance |x - x*|/|x*|; floats are the sum of both directions.", columns, rows)
 
 
 def _distance(group: Group) -> Floats:

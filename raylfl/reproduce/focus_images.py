@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from raylfl.report.derived import Stat, group_to_target, last_k
 from raylfl.report.runs import Group
-from raylfl.report.tables import Column, Table
+from raylfl.report.tables import Column, ReportTable
 from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
 from raylfl.reproduce.choice import plain
 from raylfl.reproduce.coverage import by_cell, gaps
@@ -91,7 +91,7 @@ class Fig9(Images):
         figures = {"fig9": draw.curves(plots, draw.styles(LOOKS))}
         return Findings([self._table(ends, last)], [c for c in claims if c is not None], figures, NOTES)
 
-    def _table(self, ends: Mapping[str, Mapping[str, Stat]], last: int) -> Table:
+    def _table(self, ends: Mapping[str, Mapping[str, Stat]], last: int) -> ReportTable:
         """The table of final accuracies beside the accuracies in the authors' logs.
 
         ends: participation -> method -> our final accuracy.
@@ -111,7 +111,7 @@ class Fig9(Images):
                 Column(panel, f"{panel}: ours", accuracy_text, "max", True),
                 Column(f"{panel} logs", "authors' logs", accuracy_text, "max", True),
             ]
-        return Table("fig9", f"Test accuracy in % over the last {last} rounds.", columns, rows)
+        return ReportTable("fig9", f"Test accuracy in % over the last {last} rounds.", columns, rows)
 
 
 @EXPERIMENTS.register("focus/fig9-start", paper="FOCUS [1] fig. 9")
@@ -158,7 +158,7 @@ class Fig9Start(Images):
         ]
         caption = f"Test accuracy in %, mean ± std over the measurements of rounds {rounds - last + 1} to {rounds}."
         figures = {"fig9_start": overlay(found, theirs, LOOKS)}
-        return Findings([Table("fig9_start", caption, columns, rows)], claims, figures, NOTES)
+        return Findings([ReportTable("fig9_start", caption, columns, rows)], claims, figures, NOTES)
 
     @staticmethod
     def _names() -> dict[str, list[str]]:
@@ -234,7 +234,7 @@ class Fig9Rates(Images):
             "FOCUS is the most accurate, each method at its best learning rate",
             {name: ends[name, lr] for name, lr in whole.items()},
         )
-        table = Table("fig9_rates", f"Test accuracy in % over the last {last} rounds.", columns, rows)
+        table = ReportTable("fig9_rates", f"Test accuracy in % over the last {last} rounds.", columns, rows)
         return Findings(
             [table], [claim] if claim else [], {"fig9_rates": draw.curves(plots, draw.styles(LOOKS))}, NOTES[1:]
         )

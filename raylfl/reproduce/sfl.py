@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from raylfl.report.derived import Stat, last_k, score
-from raylfl.report.tables import Column, Table
+from raylfl.report.tables import Column, ReportTable
 from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
 from raylfl.reproduce.ledger import Row
 from raylfl.reproduce.run_cache import RunCache
@@ -152,7 +152,7 @@ class Accuracies(PaperResult):
 
     def _table(
         self, ours: Mapping[Cell, Stat], theirs: Mapping[Cell, Stat], rates: Mapping[Cell, float], last: int
-    ) -> Table:
+    ) -> ReportTable:
         rows = []
         for cell in dict.fromkeys(_other(cell, "PFL") for cell in ours):
             row: dict[str, Any] = {"block": cell.task, "row": cell.row}
@@ -169,7 +169,7 @@ class Accuracies(PaperResult):
                 Column(f"{method} published", "published", accuracy_text, None, True),
             ]
         caption = f"Test accuracy in %, mean ± std over seeds and the last {last} rounds; {SYMBOLS}."
-        return Table(self.stem, caption, columns, rows)
+        return ReportTable(self.stem, caption, columns, rows)
 
 
 def _other(cell: Cell, method: str) -> Cell:

@@ -14,7 +14,7 @@ import numpy as np
 
 from raylfl.report.derived import Stat
 from raylfl.report.statistics import Level, bootstrap_mean, equivalent, level, paired_test
-from raylfl.report.tables import Column, Table
+from raylfl.report.tables import Column, ReportTable
 from raylfl.reproduce.base import Claim, Findings
 from raylfl.reproduce.ledger import Row, read
 from raylfl.reproduce.setting import Setting
@@ -72,7 +72,7 @@ def verdict(row: Row, ref: Reference | None) -> str:
     return "within" if abs(difference) <= std else "above" if difference > 0 else "below"
 
 
-def cells_table(name: str, rows: Sequence[Row], refs: Mapping[str, Reference]) -> Table:
+def cells_table(name: str, rows: Sequence[Row], refs: Mapping[str, Reference]) -> ReportTable:
     """A table with one row per cell and learning rate, for the runs on the seed SEARCH_SEED.
 
     The columns are our accuracy, the accuracy in the authors' log, their difference, and the verdicts. refs: excerpts
@@ -108,7 +108,7 @@ def cells_table(name: str, rows: Sequence[Row], refs: Mapping[str, Reference]) -
         "same": "same ± 0.5",
     }
     columns = [Column(name, head, str, None, name not in ("cell", "method")) for name, head in heads.items()]
-    return Table(name, CAPTION, columns, lines)
+    return ReportTable(name, CAPTION, columns, lines)
 
 
 CAPTION = (
@@ -327,7 +327,7 @@ def best_findings(name: str, folder: Path, published: Mapping[Cell, Stat], last:
         f"{PUBLISHED_SEEDS} seeds of ours."
     )
     claims = [_within(task, "the mean is within the published ± std", words) for task, words in verdicts.items()]
-    return Findings([Table(name, caption, columns, lines)], claims, {name: overlay(best, refs, outside)})
+    return Findings([ReportTable(name, caption, columns, lines)], claims, {name: overlay(best, refs, outside)})
 
 
 def _same(means: Sequence[float], theirs: Stat) -> str:

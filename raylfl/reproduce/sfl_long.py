@@ -12,7 +12,7 @@ import numpy as np
 
 from raylfl.report.derived import Stat, last_k, score
 from raylfl.report.runs import Group
-from raylfl.report.tables import Column, Table
+from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import stat_text
 from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
 from raylfl.reproduce.run_cache import RunCache
@@ -114,13 +114,15 @@ class Table8(PaperResult):
         return Findings([self._table(rows)], claims, {"fig9": draw.curves(plots, looks)})
 
     @staticmethod
-    def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    def _table(rows: Sequence[Mapping[str, Any]]) -> ReportTable:
         columns = [Column("row", ""), Column("clip", "max norm")]
         for key, heading in (("", "ours"), ("their ", "published")):
             columns.append(Column(f"{key}lr", f"{heading}: lr", lambda v: f"{v:g}", None, True))
             columns.append(Column(f"{key}short", "short run", accuracy, None, True))
             columns.append(Column(f"{key}long", "long run", accuracy, None, True))
-        return Table("table8", "Test accuracy in % over the last rounds of one seed.", columns, [dict(r) for r in rows])
+        return ReportTable(
+            "table8", "Test accuracy in % over the last rounds of one seed.", columns, [dict(r) for r in rows]
+        )
 
 
 @EXPERIMENTS.register("sfl/table9", paper="SFL [2] table 9, fig. 10")
@@ -156,7 +158,7 @@ class Table9(PaperResult):
             for cell in theirs
         ]
         columns = [Column("method", "method"), Column("ours", "ours"), Column("published", "published")]
-        table = Table("table9", "Candidates (long-run test accuracy in %), the best first.", columns, rows)
+        table = ReportTable("table9", "Candidates (long-run test accuracy in %), the best first.", columns, rows)
         same = [_best(ours[cell]) == _best(theirs[cell]) for cell in theirs]
         claim = Claim("the best learning rates are the paper's", all(same), f"in {sum(same)} of {len(same)}")
         lines = {

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from raylfl.core.arrays import Ints
-from raylfl.report.tables import Column, Table
+from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import number
 from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, PaperResult
 from raylfl.reproduce.partitions import MNIST, counts_of
@@ -72,7 +72,7 @@ class ExDir(PaperResult):
         ]
 
     @staticmethod
-    def _table(counts: Mapping[tuple[int, float], Ints]) -> Table:
+    def _table(counts: Mapping[tuple[int, float], Ints]) -> ReportTable:
         rows = [
             {
                 "partition": f"ExDir({c}, {alpha:g})",
@@ -91,7 +91,7 @@ class ExDir(PaperResult):
             Column("uneven", "unevenness", lambda v: number(v, 3), None, True),
         ]
         caption = "Unevenness: std / mean of a class's sample numbers at the clients that own it, mean over classes."
-        return Table("exdir", caption, columns, rows)
+        return ReportTable("exdir", caption, columns, rows)
 
 
 def unevenness(counts: Ints) -> float:

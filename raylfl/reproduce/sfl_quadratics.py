@@ -13,7 +13,7 @@ import numpy as np
 
 from raylfl.report.derived import Stat, last_k, to_target
 from raylfl.report.runs import Group
-from raylfl.report.tables import Column, Table
+from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import number
 from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, PaperResult
 from raylfl.reproduce.run_cache import RunCache
@@ -203,7 +203,7 @@ class Simulations(PaperResult):
         told = f"{len(off)} runs, at most {max(off):.1g} apart, relative to max(ζ, 1)"
         return Claim(text, max(off) < 1e-9, told)
 
-    def _table(self, found: Mapping[str, PairRuns]) -> Table:
+    def _table(self, found: Mapping[str, PairRuns]) -> ReportTable:
         rows = [
             {
                 "block": label,
@@ -223,7 +223,7 @@ class Simulations(PaperResult):
             Column("predicted", "PFL's limit", lambda v: number(v, 3), None, True),
             Column("rounds", "rounds to 0.1", cost_or_dash, "min", True),
         ]
-        return Table(
+        return ReportTable(
             self.stem,
             "|x|, the distance to x* = 0, as mean ± std over rounds and seeds. PFL's limit: |x| after infinitely many "
             "rounds.",

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from raylfl.report.derived import Stat, last_k
-from raylfl.report.tables import Column, Table
+from raylfl.report.tables import Column, ReportTable
 from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
 from raylfl.reproduce.ledger import Row
 from raylfl.reproduce.run_cache import RunCache
@@ -126,7 +126,7 @@ class Rates(PaperResult):
             ),
         ]
 
-    def table(self, ours: Mapping[Cell, Sweep], theirs: Mapping[Cell, Sweep], last: int) -> Table:
+    def table(self, ours: Mapping[Cell, Sweep], theirs: Mapping[Cell, Sweep], last: int) -> ReportTable:
         """The table with one row per cell and one column per learning rate, with our and the published numbers.
 
         ours, theirs: cell -> learning rate -> accuracy; last: the number of last rounds averaged.
@@ -140,7 +140,7 @@ class Rates(PaperResult):
         columns = [Column("method", "method")]
         columns += [Column(f"{lr:g}", f"lr {lr:g}", _both, None, True) for lr in rates]
         caption = f"Test accuracy in %, ours | published: mean over the last {last} rounds of one seed."
-        return Table(self.stem, caption, columns, rows)
+        return ReportTable(self.stem, caption, columns, rows)
 
 
 def _apart(cell: Cell, one: float, other: float) -> int:
@@ -292,7 +292,7 @@ class Fig3(PaperResult):
         return Findings([self._table(panels, last)], claims, {"fig3": figure}, [f"clipping {CLIP}"])
 
     @staticmethod
-    def _table(panels: Mapping[str, Mapping[str, tuple[Sweep, Sweep]]], last: int) -> Table:
+    def _table(panels: Mapping[str, Mapping[str, tuple[Sweep, Sweep]]], last: int) -> ReportTable:
         rows = [
             {"block": heading, "method": method} | {f"K={k:g}": stat for k, stat in ours.items()}
             for heading, lines in panels.items()
@@ -302,4 +302,4 @@ class Fig3(PaperResult):
         columns = [Column("method", "method")]
         columns += [Column(key, key, accuracy_text, None, True) for key in names]
         caption = f"Test accuracy in % over the last {last} rounds of one seed, best learning rate of each K."
-        return Table("fig3", caption, columns, rows)
+        return ReportTable("fig3", caption, columns, rows)

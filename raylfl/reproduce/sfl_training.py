@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from raylfl.report.derived import last_k
 from raylfl.report.runs import Group
-from raylfl.report.tables import Column, Table
+from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import metric_name, stat_text
 from raylfl.reproduce.base import EXPERIMENTS, SCALES, Findings, PaperResult
 from raylfl.reproduce.run_cache import RunCache
@@ -64,7 +64,7 @@ class TrainingCurves(PaperResult):
         }
         return Findings([self._table(groups, rates, last)], [], figures)
 
-    def _table(self, groups: Mapping[Cell, Group], rates: Mapping[Cell, float], last: int) -> Table:
+    def _table(self, groups: Mapping[Cell, Group], rates: Mapping[Cell, float], last: int) -> ReportTable:
         rows: list[dict[str, Any]] = [
             {"block": cell.task, "row": f"{cell.row}, {cell.method}", "lr": rates[cell]}
             | {metric: last_k(group, metric, last) for metric in METRICS}
@@ -72,7 +72,7 @@ class TrainingCurves(PaperResult):
         ]
         columns = [Column("row", ""), Column("lr", "lr", lambda v: f"{v:g}", None, True)]
         columns += [Column(m, metric_name(m), partial(stat_text, metric=m), None, True) for m in METRICS]
-        return Table(self.stem, f"Mean ± std over seeds and the last {last} rounds.", columns, rows)
+        return ReportTable(self.stem, f"Mean ± std over seeds and the last {last} rounds.", columns, rows)
 
 
 @EXPERIMENTS.register("sfl/fig12", paper="SFL [2] fig. 12")

@@ -15,7 +15,7 @@ from raylfl.report.render import latex, to_csv, to_html, to_latex, to_markdown, 
 from raylfl.report.runs import group_runs, load_run
 from raylfl.report.tables import (
     Column,
-    Table,
+    ReportTable,
     best_settings,
     common,
     differences,
@@ -103,7 +103,7 @@ def test_csv_keeps_the_numbers_unrounded(table):
 
 
 def test_html_escapes_and_marks_the_best():
-    data = Table("t", "", [Column("a", "<a>"), Column("b", "b", better="min")], [])
+    data = ReportTable("t", "", [Column("a", "<a>"), Column("b", "b", better="min")], [])
     data.rows.extend([{"a": "x & <y>", "b": 2}, {"a": "z", "b": 1}])
     text = to_html(data)
     HTMLParser().feed(text)
@@ -128,7 +128,7 @@ def test_rows_compete_within_their_block_and_only_if_all_seeds_reach_the_target(
         {"block": "two", "c": Stat(9, 0, 2, 2)},
         {"block": "two", "c": Stat.over([math.inf])},
     ]
-    table = Table("t", "", [column], rows)
+    table = ReportTable("t", "", [column], rows)
     blocks = table.blocks()
     assert table.best_in(blocks["one"], column) == 5
     assert table.best_in(blocks["two"], column) == 9
