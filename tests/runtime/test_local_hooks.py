@@ -15,10 +15,11 @@ from raylfl.config.load import load_config
 from raylfl.core.flat import FlatModule
 from raylfl.errors import BadConfig
 from raylfl.runtime.workers.attributes import Attributes
+from raylfl.runtime.workers.batch_index import uses_index
 from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.optimizer import ModuleOptimizer
 from raylfl.runtime.workers.task import Task
-from raylfl.runtime.workers.training import Training, uses_index
+from raylfl.runtime.workers.training import Training
 from raylfl.runtime.workers.worker import Worker
 from tests.runtime import lightning_modules
 from tests.runtime.lightning_modules import Hooked, Scheduled

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +17,7 @@ from raylfl.core.local_optimizer import SGD, LocalOptimizer
 from raylfl.core.oracle import Batch
 from raylfl.core.step_log import StepLog
 from raylfl.errors import BadConfig
+from raylfl.runtime.workers.batch_index import uses_index
 from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.gradient_hooks import GradientHooks
 from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides_hook, takes_only_a_batch
@@ -217,15 +217,3 @@ class LocalObserver(Observer):
         outputs = dict(returned) if isinstance(returned, Mapping) else {}
         detached = {k: v.detach() if isinstance(v, Tensor) else v for k, v in outputs.items()}
         return {**detached, "loss": losses[0].detach()}
-
-
-def uses_index(module: Any) -> bool:
-    """Whether `training_step` uses its batch_idx; True if its Python code is not available."""
-    code = getattr(getattr(type(module), "training_step", None), "__code__", None)
-    if code is None:
-        return True
-    if code.co_argcount < 3:
-        return False
-    name = code.co_varnames[2]
-    read = (i.argval for i in dis.get_instructions(code) if i.opname.startswith("LOAD"))
-    return any(name == value or (isinstance(value, tuple) and name in value) for value in read)
