@@ -104,6 +104,32 @@ def test_replays_of_a_cohort_have_the_bits_of_vmap(kind, monkeypatch):
     assert ("dropout_mask" in found.program.listing) == (kind is not Normed)
 
 
+class Products(users.Net):
+    """An embedding, a convolution and batched products, whose gradients vmap computes in shapes such as [C * n, ...]."""
+
+    shape = (3, 8)
+
+    def build(self):
+        self.inner, self.weights = nn.Conv1d(3, 3, 3, padding=1), nn.Parameter(torch.randn(3, 8, 5))
+        self.places, self.out = nn.Embedding(3, 5), nn.Linear(15, users.CLASSES)
+
+    def forward(self, x):
+        heads = torch.einsum("bhi,hio->bho", self.inner(x).relu(), self.weights)
+        return self.out((heads + self.places(torch.arange(3))).flatten(1))
+
+
+def test_gradients_that_vmap_computes_in_other_shapes_are_replayed():
+    module, _, (ours, theirs), x = oracles(Products, torch.float32, 3, "auto", "autograd")
+    for _ in range(9):
+        batches = drawn(module, torch.float32, [6, 6, 6])
+        (losses, g), (expected, gradients) = (o.gradients(x, batches, lambda c: 0) for o in (ours, theirs))
+        assert torch.equal(losses, expected)
+        assert torch.equal(g, gradients)
+        x = x - 0.05 * g
+    assert ours.steps.refusal is None
+    assert all(kind.program is not None for kind in ours.steps.kinds.values())
+
+
 def test_clients_of_unequal_batches_begin_with_the_buffers_of_the_module():
     module, flat, (given, written), x = oracles(Normed, torch.float64, 3, "auto", "auto")
     module.train()

@@ -53,8 +53,12 @@ class Plan:
         return {self.loss, *self.logged, *(k for k in self.gradients if k is not None)}
 
 
-def reduced(recording: Recording) -> Plan:
-    """The plan of a recording: its calls without aliases, constant calls and dead calls."""
+def reduced(recording: Recording, cohort: bool = False) -> Plan:
+    """The plan of a recording: its calls without aliases, constant calls and dead calls.
+
+    cohort: whether the gradients are those of C clients [C, *shape], which go into columns of a matrix [C, d]. Such
+    columns have no view of another shape than [C, ...].
+    """
     geometry, calls = recording.geometry, recording.calls
     written = {geometry[k].base for call in calls for k in call.written()}
     constants = {k: t.detach() for k, t in recording.inputs.items()} | recording.constants
@@ -81,7 +85,7 @@ def reduced(recording: Recording) -> Plan:
                 continue
         kept.append(call)
         seen |= {geometry[k]: k for k in call.results() if geometry[k] not in seen}
-    named = [None if k is None else _whole(same.get(k, k), geometry) for k in recording.gradients]
+    named = [None if k is None else _whole(same.get(k, k), geometry, cohort) for k in recording.gradients]
     loss = same.get(recording.loss, recording.loss)
     plan = Plan(kept, geometry, recording.leaves, constants, loss, named, [same.get(k, k) for k in logged])
     return replace(plan, calls=_alive(kept, plan.wanted, geometry, recording.buffers))
@@ -115,10 +119,14 @@ def _known(call: Call, constants: dict[int, Tensor], fixed: set[int], like: Call
     return _now(call, constants.__getitem__) if plain and given and fixed.issuperset(given) else None
 
 
-def _whole(k: int, geometry: dict[int, Geometry]) -> int:
-    """The value that first used the memory of value k, if both have the same entries in the same order; else k."""
+def _whole(k: int, geometry: dict[int, Geometry], cohort: bool) -> int:
+    """The value that first used the memory of value k, if both have the same entries in the same order; else k.
+
+    cohort: as in `reduced`; the first dimensions, that of the clients, must then be equal too.
+    """
     ours, base = geometry[k], geometry[geometry[k].base]
     same = ours.contiguous and base.contiguous and math.prod(ours.shape) == math.prod(base.shape)
+    same = same and (not cohort or ours.shape[:1] == base.shape[:1])
     return ours.base if same and (ours.offset, ours.dtype) == (base.offset, base.dtype) else k
 
 

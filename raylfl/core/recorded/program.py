@@ -42,7 +42,7 @@ class Program:
         memory, on a CPU; None: each step allocates all values.
         """
         self.recording, self.sizes, self.direct, self.arena = recording, sizes, direct, arena
-        plan = reduced(recording)
+        plan = reduced(recording, cohort=direct is not None)
         if direct:
             chosen = [k for i, k in enumerate(plan.gradients) if i in direct]
             calls, geometry = straightened(plan.calls, plan.geometry, chosen, plan.wanted)
