@@ -125,6 +125,19 @@ def test_parameters_and_buffers_may_change_their_values():
     assert first_difference(before, state_of(module)) is None
 
 
+def test_parameters_and_buffers_may_be_listed_in_attributes_too():
+    """As torch's recurrent layers list them: local.optimizer=module changes them in place."""
+    module = Stateful()
+    module.listed = [module.layer.weight, module.mean]
+    before = state_of(module)
+    with torch.no_grad():
+        module.layer.weight.add_(1.0)
+        module.mean.add_(1.0)
+    assert first_difference(before, state_of(module)) is None
+    module.listed[0] = torch.ones(2, 2)
+    assert first_difference(before, state_of(module)) == "listed[0]"
+
+
 def test_containers_with_equal_parts_are_equal():
     module = Stateful()
     before = state_of(module)

@@ -50,6 +50,7 @@ def state_of(module: nn.Module) -> State:
     the parts of containers and plain objects. Training mode, which is part of a batch's kind, is left out.
     """
     found = _Parts()
+    found.own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     for path, part in module.named_modules():
         prefix = f"{path}." if path else ""
         found.classes[type(part)] = None
@@ -105,6 +106,7 @@ class _Parts:
         self.seen: dict[int, Any] = {}  # kept alive, so that no other object gets the same id
         self.classes: dict[type, None] = {}  # of the module's parts and of the users' objects in them
         self.functions: dict[int, FunctionType] = {}  # functions in attributes, such as hooks
+        self.own: set[int] = set()  # ids of the module's parameters and buffers, whose values may change
 
     def add_outside(self, given: Sequence[Variable]) -> None:
         """Adds variables outside the module; the objects of other packages count by their identity."""
@@ -131,6 +133,8 @@ class _Parts:
             self.state[path] = (kind.__name__, repr(value))
         elif kind in _EXACT and not value:
             self.state[path] = (kind, 0)
+        elif id(value) in self.own:  # listed once more, as in the `_flat_weights` of a recurrent layer
+            self.state[path] = id(value)
         elif isinstance(value, Tensor):
             self.state[path] = (id(value), None if value.is_inference() else value._version, _memory(value))
             self.state.tensors.setdefault(id(value), (path, value))
