@@ -5,6 +5,7 @@ Only users' code is searched. The functions of Python, torch, raylfl and install
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -125,7 +126,7 @@ def _variables_of(function: FunctionType) -> Iterator[tuple[str, Callable[[], An
             yield f"{place}.{name}", partial(getattr, function, name)
     names = _names(function.__code__)
     around = function.__globals__
-    for name in sorted(names & around.keys()):
+    for name in sorted(_global_names(function.__code__) & around.keys()):
         value = around[name]
         if isinstance(value, ModuleType):
             if own(value.__name__):
@@ -159,6 +160,13 @@ def functions_of(member: Any) -> list[FunctionType]:
         if wrapped is not None and wrapped not in found:
             todo.append(wrapped)
     return found
+
+
+@cache
+def _global_names(code: CodeType) -> frozenset[str]:
+    """The names of globals in a function's code and in the functions inside it, without attributes of the same name."""
+    found = [i.argval for i in dis.get_instructions(code) if "GLOBAL" in i.opname or i.opname == "LOAD_NAME"]
+    return frozenset(found).union(*(_global_names(part) for part in code.co_consts if isinstance(part, CodeType)))
 
 
 @cache
