@@ -281,11 +281,18 @@ def record(
             reason = _overwritten(tape, names, buffers)
         if reason is not None:
             raise Refused(reason)
-        end = number_of(loss, tape), [None if g is None else number_of(g, tape) for g in rows]
-        set_now = [(part, part.training) for part, training in modes if part.training != training]
         recording = Recording(
-            *(tape.calls, tape.geometry, len(leaves), inputs, tape.constants, names),
-            *(*end, buffers, _logged(logged, tape), set_now),
+            calls=tape.calls,
+            geometry=tape.geometry,
+            leaves=len(leaves),
+            inputs=inputs,
+            constants=tape.constants,
+            names=names,
+            loss=number_of(loss, tape),
+            gradients=[None if g is None else number_of(g, tape) for g in rows],
+            buffers=buffers,
+            logged=_logged(logged, tape),
+            modes=[(part, part.training) for part, training in modes if part.training != training],
         )
         return loss, rows, recording, logged
     except Refused as refused:
