@@ -105,7 +105,7 @@ def test_replays_of_a_cohort_have_the_bits_of_vmap(kind, monkeypatch):
 
 
 class Products(users.Net):
-    """An embedding, a convolution and batched products, whose gradients vmap computes in shapes such as [C * n, ...]."""
+    """An embedding, a convolution and batched products; vmap computes gradients of shapes such as [C * n, ...]."""
 
     shape = (3, 8)
 

@@ -9,6 +9,8 @@ import re
 import pytest
 import torch
 
+from raylfl.core.recorded.tape import record
+from raylfl.core.step_log import StepLog
 from raylfl.errors import BadConfig
 from tests.core import refused_modules as refused
 from tests.core import user_modules as users
@@ -40,6 +42,10 @@ REFUSED = {
     refused.SharedCount: "changes `tests.core.refused_modules.NOTES[",
     refused.WritesBatch: "overwrites `batch[0]` in place",
     refused.WritesWeights: "overwrites `first.weight` in place",
+    refused.WritesTeacher: "overwrites `teacher.weight` in place (register it as a buffer)",
+    refused.Teachers: "uses a parameter (5x5) of a module in a plain list or dict (use nn.ModuleList or nn.ModuleDict)",
+    refused.Measures: "uses the metric object Accuracy (compute the value with torchmetrics.functional, ",
+    refused.LogsItem: "; log the tensor itself",
     refused.WritesLastBias: "overwrites `last.bias` in place",
     refused.ReplacesData: "replaces a tensor's `.data`, in line ",
     refused.Texts: "gets batches that hold more than tensors (str)",
@@ -54,6 +60,18 @@ def test_what_no_recording_can_stand_for_is_refused_and_taken_by_autograd(kind):
     assert replayed == 0
     line = re.search("in line ([0-9]+) of refused_modules.py", recorded.refusal)
     assert line is None or linecache.getline(refused.__file__, int(line[1])).endswith("# here\n")
+
+
+def test_a_logged_metric_object_is_named_with_the_remedy():
+    module, log = users.Dense(), StepLog()
+    batch, parameters = module.batch(4), list(module.parameters())
+
+    def step():
+        log.note("accuracy", refused.Accuracy(), {})
+        return module.training_step(batch, 0)
+
+    found = record(module, batch, step, lambda loss: torch.autograd.grad(loss, parameters), log)[2]
+    assert found.startswith("logs the metric object Accuracy (compute the value with torchmetrics.functional, ")
 
 
 def test_a_module_that_keeps_a_value_of_a_recorded_step_can_be_pickled():

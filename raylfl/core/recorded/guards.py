@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import linecache
 import pickle
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import PurePath
 from types import FrameType
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
+from raylfl.core.recorded.state import resettable
 from raylfl.errors import is_own
 
 LOOKS = {  # methods that give values or memory to Python without an operator
@@ -138,12 +140,27 @@ def line_of_step() -> str:
 
     "" if there is none, as in gradients of torch's operators.
     """
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and (frame.f_globals.get("__name__"), frame.f_code.co_name) != RECORD:
-        if is_own(frame.f_code.co_filename):
-            return f", in line {frame.f_lineno} of {PurePath(frame.f_code.co_filename).name}"
-        frame = frame.f_back
+    for frame in _frames():
+        file, line = frame.f_code.co_filename, frame.f_lineno
+        if is_own(file):
+            text = linecache.getline(file, line)
+            logs = "; log the tensor itself" if ".log" in text and ".item()" in text else ""
+            return f", in line {line} of {PurePath(file).name}{logs}"
     return ""
+
+
+def metric_in_use() -> str | None:
+    """The class of the metric object of which a method is running in the step; None if there is none."""
+    objects = (frame.f_locals.get("self") for frame in _frames())
+    return next((type(found).__name__ for found in objects if resettable(found)), None)
+
+
+def _frames() -> Iterator[FrameType]:
+    """The frames of the running step, from the innermost one outwards."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (frame.f_globals.get("__name__"), frame.f_code.co_name) != RECORD:
+        yield frame
+        frame = frame.f_back
 
 
 def host_randomness() -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ from raylfl.core.recorded.contents import copied, kind_of, leaves_of
 from raylfl.core.recorded.graphs import Captured
 from raylfl.core.recorded.guards import Refused
 from raylfl.core.recorded.memory import Arena
+from raylfl.core.recorded.outside import Outside
 from raylfl.core.recorded.program import Program
 from raylfl.core.recorded.state import State, first_difference, outside_of, shown, state_of
 from raylfl.core.recorded.tape import record
@@ -307,7 +308,10 @@ class RecordedSteps:
         """Refuses replays if two snapshots of the state differ."""
         changed = first_difference(before, now)
         if changed is not None:
-            self._refuse(f"may depend on {shown(changed)}, which is changed elsewhere")
+            how = "changed elsewhere"
+            if not isinstance(changed, Outside):  # attributes get their initial values before each client's work
+                how = "set by another method, or by the step itself at its first use (then set it in __init__)"
+            self._refuse(f"may depend on {shown(changed)}, which is {how}")
 
     def _refuse(self, reason: str) -> None:
         self.refusal = reason

@@ -19,11 +19,13 @@ from raylfl.core.recorded.guards import (
     forbidden,
     host_randomness,
     line_of_step,
+    metric_in_use,
 )
-from raylfl.core.recorded.state import first_difference, shown, state_of
+from raylfl.core.recorded.state import first_difference, resettable, shown, state_of
 from raylfl.core.step_log import LogCall, StepLog
 
 _aten = torch.ops.aten
+METRICS = "compute the value with torchmetrics.functional, or measure it in validation_step"  # in place of an object
 _MARK = "_raylfl_slot"  # the attribute of a tensor that holds its number in the current recording
 
 
@@ -165,10 +167,7 @@ class Tape(TorchDispatchMode):
                 number = self._take_held(tensor)
             if number is None:
                 if not constant:
-                    shape = "x".join(map(str, tensor.shape)) or "a number"
-                    raise Refused(
-                        f"uses a tensor ({shape}) that is no parameter, no buffer, no attribute and not of the batch"
-                    )
+                    raise Refused(_unknown(tensor))
                 number = self._number_anew(tensor, self._next)
                 self.constants[number] = tensor.clone()
             return Slot(number)
@@ -211,6 +210,16 @@ class Tape(TorchDispatchMode):
 def _number(tensor: Tensor, tape: Tape) -> int | None:
     mark = getattr(tensor, _MARK, None)
     return mark[1] if mark is not None and mark[0] is tape.key else None
+
+
+def _unknown(tensor: Tensor) -> str:
+    """The reason for a refusal of a step that uses this tensor, which no part of the module or batch holds."""
+    if (metric := metric_in_use()) is not None:
+        return f"uses the metric object {metric} ({METRICS})"
+    shape = "x".join(map(str, tensor.shape)) or "a number"
+    if isinstance(tensor, nn.Parameter):
+        return f"uses a parameter ({shape}) of a module in a plain list or dict (use nn.ModuleList or nn.ModuleDict)"
+    return f"uses a tensor ({shape}) that is no parameter, no buffer, no attribute and not of the batch"
 
 
 def number_of(tensor: Tensor, tape: Tape) -> int:
@@ -278,7 +287,7 @@ def record(
         for number, (name, tensor) in tape.found.items():
             names[number], inputs[number] = name, tensor
         if reason is None:
-            reason = _overwritten(tape, names, buffers)
+            reason = _overwritten(tape, names, inputs, buffers)
         if reason is not None:
             raise Refused(reason)
         recording = Recording(
@@ -307,6 +316,8 @@ def _logged(logged: Sequence[LogCall], tape: Tape) -> list[LogCall]:
     Raises Refused for a logged value that is neither a tensor nor a number.
     """
     for call in logged:
+        if resettable(call.value):
+            raise Refused(f"logs the metric object {type(call.value).__name__} ({METRICS})")
         if not isinstance(call.value, (Tensor, int, float)):
             raise Refused(f"logs a {type(call.value).__name__}")
     return [
@@ -326,19 +337,21 @@ def side_effect(module: nn.Module, before: Mapping[str, Any], drawn: Any) -> str
     return None if drawn == host_randomness() else "draws random numbers from Python or numpy"
 
 
-def _overwritten(tape: Tape, names: Mapping[int, str], buffers: set[Any]) -> str | None:
+def _overwritten(tape: Tape, names: Mapping[int, str], inputs: Mapping[int, Tensor], buffers: set[Any]) -> str | None:
     """The reason for a refusal if the step overwrites a constant, or an input that is not a buffer; else None.
 
-    names: names of the batch's tensors and the inputs, by number. buffers: the numbers of the inputs that a step may
-    overwrite.
+    names: names of the batch's tensors and the inputs, by number. inputs: the tensors of the latter. buffers: the
+    numbers of those that a step may overwrite.
     """
-    inputs = [(tape.geometry[k], name) for k, name in names.items() if k not in buffers]
+    fixed = [(tape.geometry[k], k) for k in names if k not in buffers]
     for call in tape.calls:
         for k in call.written():
             ours = tape.geometry[k]
-            hit = [(at.offset, name) for at, name in inputs if at.base == ours.base and at.offset <= ours.offset]
+            hit = [(at.offset, k) for at, k in fixed if at.base == ours.base and at.offset <= ours.offset]
             if hit:  # parameters share one memory: the last that begins there or before
-                return f"overwrites `{max(hit)[1]}` in place"
+                number = max(hit)[1]
+                untrained = number in inputs and not inputs[number].requires_grad
+                return f"overwrites `{names[number]}` in place" + " (register it as a buffer)" * untrained
             if ours.base in tape.constants:
                 return "overwrites a constant in place"
     return None
