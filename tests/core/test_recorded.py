@@ -41,6 +41,7 @@ KINDS = [
     users.Popped,
     users.FrozenEncoder,
     users.Centred,
+    users.Contrastive,
 ]
 
 

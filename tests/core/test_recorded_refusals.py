@@ -27,6 +27,7 @@ REFUSED = {
     refused.LearnedMask: "calls `masked_fill` with a trained number, whose gradient takes another course when "
     "recorded, in line ",
     refused.Masked: "shapes depend on values (`index`), in line ",
+    refused.WrittenMask: "shapes depend on values (`index`), in line ",
     refused.Packed: "shapes depend on values|reads a tensor's values",
     refused.PythonDraws: "draws random numbers from Python or numpy",
     refused.NumpyDraws: "draws random numbers from Python or numpy",

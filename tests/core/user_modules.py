@@ -267,6 +267,24 @@ class Dense(Net):
         return self.last(self.drop(torch.relu(self.first(x.flatten(1)))))
 
 
+class Contrastive(Net):
+    """SimCLR: similarities of two views, without those of a sample with itself, by masks that depend on shapes only."""
+
+    def build(self):
+        self.body = nn.Linear(48, 9)
+
+    def training_step(self, batch, batch_idx):
+        x, _ = batch
+        z = F.normalize(self.body(torch.cat([x, x + 0.1 * torch.randn_like(x)]).flatten(1)), dim=1)
+        n = len(z)
+        others = torch.ones(n, n, dtype=torch.bool).fill_diagonal_(False)
+        similar = (z @ z.T)[~torch.eye(n, dtype=torch.bool)].view(n, n - 1)
+        apart = (z @ z.T).masked_select(others).view(n, n - 1)
+        pairs = torch.arange(n).roll(n // 2)
+        pairs = pairs - (pairs > torch.arange(n)).long()
+        return F.cross_entropy(similar / 0.5, pairs) + 0.1 * apart.exp().mean()
+
+
 class Centred(Dense):
     """A step that assigns buffers instead of writing to them, as in DINO; the second keeps the first's old value."""
 

@@ -45,6 +45,9 @@ class Geometry(NamedTuple):
         return True
 
 
+READ_NONE = ("ones_like", "zeros_like", "full_like", "new_zeros", "new_ones", "new_full")  # read a tensor's shape only
+
+
 def full_name(op: Any) -> str:
     """The name of an operator with its overload, such as aten::mm or aten::sum.dim_IntList."""
     overload = op._schema.overload_name
@@ -99,6 +102,13 @@ class Call:
     def draws(self) -> bool:
         """Whether the call draws random numbers, or may: users' operators have no tags."""
         return torch.Tag.nondeterministic_seeded in self.op.tags or self.op.namespace not in ("aten", "prims", "raylfl")
+
+    @property
+    def factory(self) -> bool:
+        """Whether the call makes a new tensor with the same entries in every step: zeros, ones, a range."""
+        name = self.op._schema.name
+        plain = name.startswith("aten::") and not name.startswith("aten::empty") and not self.op._schema.is_mutable
+        return plain and not self.draws and (name.removeprefix("aten::") in READ_NONE or not self.slots())
 
 
 @dataclass

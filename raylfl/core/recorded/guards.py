@@ -6,7 +6,7 @@ import linecache
 import pickle
 import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import PurePath
 from types import FrameType
@@ -99,19 +99,23 @@ def _classes(tensor: torch.Tensor, num_classes: int = -1) -> tuple[torch.Tensor,
     return (tensor, num_classes) if num_classes > 0 and tensor.dtype == torch.int64 else None
 
 
-def forbidden(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def forbidden(
+    op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], fixed: Callable[[torch.Tensor], bool]
+) -> str | None:
     """The reason why a recording with this call would not be valid for tensors with other values; None if it is.
 
-    op, args, kwargs: the called operator and its arguments. The reason is the end of a sentence that begins with
-    `training_step`.
+    op, args, kwargs: the called operator and its arguments. fixed: whether a tensor has the same entries in every step.
+    The reason is the end of a sentence that begins with `training_step`.
     """
     tags, name = op.tags, op._schema.name.removeprefix("aten::")
-    if torch.Tag.data_dependent_output in tags:
+    read = args[1:] if name == "masked_select" else args
+    if torch.Tag.data_dependent_output in tags and not all(fixed(t) for t in read if isinstance(t, torch.Tensor)):
         shown = "`.item`, `int`, `float` or `if`" if name == "_local_scalar_dense" else f"`{name.lstrip('_')}`"
         return f"reads a tensor's values ({shown})"
     if torch.Tag.dynamic_output_shape in tags or name in VALUE_SHAPED:
-        indices = args[1] if name == "index" and len(args) > 1 else None
-        if indices is None or any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
+        if name == "index":
+            read = tuple(i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8))
+        if not all(fixed(t) for t in read if isinstance(t, torch.Tensor)):
             return f"makes tensors whose shapes depend on values (`{name}`)"
     if name == "prod" and args[0].is_floating_point():
         return "calls `prod`, whose gradient takes another course if a value is 0"

@@ -15,19 +15,6 @@ from torch import Tensor
 
 from raylfl.core.recorded.calls import Call, Geometry, Recording, Slot, mapped, slots_in
 
-FACTORIES = (
-    "ones_like",
-    "zeros_like",
-    "full_like",
-    "ones",
-    "zeros",
-    "full",
-    "scalar_tensor",
-    "arange",
-    "new_zeros",
-    "new_ones",
-)
-
 
 @dataclass
 class Plan:
@@ -110,10 +97,10 @@ def _known(call: Call, constants: dict[int, Tensor], fixed: set[int], like: Call
     It can if it is a view of a constant, a new tensor of zeros, ones or the like, or computed from constants whose
     entries never change (`fixed`). like: makes an uninitialised tensor with the layout of a value, from its number.
     """
-    given, name = call.slots(), call.op._schema.name.removeprefix("aten::")
+    given = call.slots()
     if call.views and given and all(k in constants for k in given):
         return _now(call, constants.__getitem__)
-    if name in FACTORIES:
+    if call.factory:
         return _now(call, like)
     plain = call.op.namespace == "aten" and not call.draws and not call.op._schema.is_mutable
     return _now(call, constants.__getitem__) if plain and given and fixed.issuperset(given) else None

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from raylfl.core.recorded.calls import Call, Geometry, Recording, Slot, mapped
 from raylfl.core.recorded.contents import leaves_of
+from raylfl.core.recorded.draws import Draws
 from raylfl.core.recorded.guards import (
     AS_VIEWS,
     Refused,
@@ -24,7 +25,6 @@ from raylfl.core.recorded.guards import (
 from raylfl.core.recorded.state import first_difference, resettable, shown, state_of
 from raylfl.core.step_log import LogCall, StepLog
 
-_aten = torch.ops.aten
 METRICS = "compute the value with torchmetrics.functional, or measure it in validation_step"  # in place of an object
 _MARK = "_raylfl_slot"  # the attribute of a tensor that holds its number in the current recording
 
@@ -55,15 +55,15 @@ class Tape(TorchDispatchMode):
         self._marked: list[Tensor] = []  # inputs, whose marks are removed at the end
         self._memory: dict[int, int] = {}  # storage of an input -> number of the tensor that first used it
         self._start: dict[int, int] = {}  # number of a tensor of the batch -> its storage offset
-        self._draws: dict[Any, Call] = {}  # the first call that drew these random numbers (`_draw`)
-        self._drawn: dict[Any, Slot] = {}  # its numbers, copied for a later call that draws the same ones
+        self._fixed: set[int] = set()  # values that first used memory with the same entries in every step
+        self._draws = Draws(self)
         self._next = 0
 
     def take_in(self, tensor: Tensor) -> int:
         """Gives a new number to a tensor that exists before the step, and returns the number."""
         self._marked.append(tensor)
         base = self._memory.setdefault(_storage(tensor), self._next)
-        return self._number_anew(tensor, base)
+        return self.number_anew(tensor, base)
 
     def take_leaf(self, tensor: Tensor) -> int:
         """Gives a new number to a tensor of the batch, and returns the number.
@@ -81,11 +81,17 @@ class Tape(TorchDispatchMode):
             if hasattr(tensor, _MARK):
                 delattr(tensor, _MARK)
 
-    def _number_anew(self, tensor: Tensor, base: int) -> int:
+    def number_anew(self, tensor: Tensor, base: int | None = None) -> int:
+        """Gives a new number to a tensor, and returns the number.
+
+        base: the number of the value that first used its memory; None: the tensor itself. Raises Refused for a sparse,
+        complex or quantised tensor.
+        """
         if tensor.layout != torch.strided or tensor.dtype.is_complex or tensor.is_quantized:
             raise Refused(f"uses a sparse, complex or quantised tensor ({tensor.layout}, {tensor.dtype})")
         number, self._next = self._next, self._next + 1
         setattr(tensor, _MARK, (self.key, number))
+        base = number if base is None else base
         self.geometry[number] = Geometry.of(tensor, base, self._start.get(base, 0))
         return number
 
@@ -96,7 +102,7 @@ class Tape(TorchDispatchMode):
         if self.reason is not None:
             return func(*args, **kwargs)
         try:
-            reason = forbidden(func, args, kwargs)
+            reason = forbidden(func, args, kwargs, self._is_fixed)
             if reason is not None:
                 raise Refused(reason)
             known = self._known(func, args, kwargs)
@@ -110,7 +116,7 @@ class Tape(TorchDispatchMode):
             return func(*args, **kwargs)
         given = list(_tensors((args, kwargs)))
         draws = torch.Tag.nondeterministic_seeded in func.tags and all(t.device.type == "cpu" for t in given)
-        draw = self._draw(func, *known) if draws else None
+        draw = self._draws.key(func, *known) if draws else None
         result = func(*args, **kwargs)
         try:
             if func in AS_VIEWS:
@@ -118,41 +124,25 @@ class Tape(TorchDispatchMode):
             else:
                 out = mapped(result, Tensor, lambda t: self._out(t, given))
             call = Call(AS_VIEWS.get(func, func), tuple(known[0]), known[1], out)
-            self.calls.append(call if draw is None else self._once(draw, call, result))
+            self.calls.append(call if draw is None else self._draws.once(draw, call, result))
+            self._mark_fixed(call)
         except Refused as refused:
             self.reason = f"{refused}{line_of_step()}"
         return result
 
-    def _draw(self, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """A key that is equal for calls that draw the same random numbers; None if the numbers depend on a tensor.
+    def _is_fixed(self, tensor: Tensor) -> bool:
+        """Whether a tensor has the same entries in every step, because it is computed from plain numbers and shapes."""
+        number = _number(tensor, self)
+        return number is not None and self.geometry[number].base in self._fixed
 
-        It contains the state of the CPU's generator, which gradient checkpointing restores before it repeats a forward
-        pass. Draws on another device have no key.
-        """
-        call = Call(func, tuple(args), kwargs, None)
-        reads = not func._schema.name.endswith("_like") and not set(call.slots()) <= set(call.written())
-        if reads or torch.device(kwargs.get("device") or "cpu").type != "cpu":
-            return None
-        with torch._C.DisableTorchFunction():  # `Watch` would refuse the look at the state
-            state = torch.get_rng_state().numpy().tobytes()
-        filled = mapped([args, kwargs], Slot, lambda slot: self.geometry[slot.number]._replace(base=0, offset=0))
-        return func, repr(filled), state
-
-    def _once(self, draw: Any, call: Call, result: Tensor) -> Call:
-        """A call that draws random numbers; if an earlier one has drawn the same, a call that copies its numbers.
-
-        draw: the key of the call (`_draw`).
-        """
-        first = self._draws.setdefault(draw, call)
-        if first is call:
-            return call
-        if draw not in self._drawn:  # a copy, because dropout changes the numbers in place
-            self._drawn[draw] = Slot(self._number_anew(torch.empty_like(result), self._next))
-            at = next(k for k, earlier in enumerate(self.calls) if earlier is first)
-            self.calls.insert(at + 1, Call(_aten.clone.default, (first.result,), {}, self._drawn[draw]))
-        if call.written():
-            return Call(_aten.copy_.default, (call.result, self._drawn[draw]), {}, call.result)
-        return Call(_aten.clone.default, (self._drawn[draw],), {}, call.result)
+    def _mark_fixed(self, call: Call) -> None:
+        """Determines whether the results of a call have the same entries in every step."""
+        given = {self.geometry[k].base for k in call.slots()}
+        changed = {self.geometry[k].base for k in (*call.results(), *call.written())}
+        if call.factory or (given and given <= self._fixed and not call.draws):
+            self._fixed |= changed
+        elif not call.views:
+            self._fixed -= changed
 
     def _known(self, func: Any, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
         """The (args, kwargs) of a call with a `Slot` in place of each tensor.
@@ -168,8 +158,9 @@ class Tape(TorchDispatchMode):
             if number is None:
                 if not constant:
                     raise Refused(_unknown(tensor))
-                number = self._number_anew(tensor, self._next)
+                number = self.number_anew(tensor)
                 self.constants[number] = tensor.clone()
+                self._fixed.add(number)
             return Slot(number)
 
         return mapped(list(args), Tensor, slot), mapped(kwargs, Tensor, slot)
@@ -193,17 +184,17 @@ class Tape(TorchDispatchMode):
         number = _number(tensor, self)
         if number is None or any(tensor is held for held in self._marked):
             raise Refused("changes the shape of a batch, parameter or buffer in place")
-        return self._number_anew(tensor, self.geometry[number].base)
+        return self.number_anew(tensor, self.geometry[number].base)
 
     def _out(self, tensor: Tensor, given: Sequence[Tensor]) -> Slot:
         number = _number(tensor, self)
         if number is None:
             if tensor.layout != torch.strided:
-                return Slot(self._number_anew(tensor, self._next))  # raises Refused
+                return Slot(self.number_anew(tensor))  # raises Refused
             storage = _storage(tensor)
             numbers = [_number(t, self) for t in given if _storage(t) == storage]
             bases = [self.geometry[k].base for k in numbers if k is not None]
-            number = self._number_anew(tensor, bases[0] if bases else self._next)
+            number = self.number_anew(tensor, bases[0] if bases else None)
         return Slot(number)
 
 

@@ -1,0 +1,55 @@
+"""Random numbers that a step draws twice: gradient checkpointing restores the generator and repeats a forward pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from raylfl.core.recorded.calls import Call, Slot, mapped
+
+if TYPE_CHECKING:
+    from raylfl.core.recorded.tape import Tape
+
+_aten = torch.ops.aten
+
+
+class Draws:
+    """The calls of a recording that draw random numbers on the CPU; a repeated draw becomes a copy of the first one."""
+
+    def __init__(self, tape: Tape):
+        self.tape = tape
+        self._first: dict[Any, Call] = {}  # the first call that drew these numbers, by its key
+        self._copies: dict[Any, Slot] = {}  # its numbers, copied for a later call that draws the same ones
+
+    def key(self, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """A key that is equal for calls that draw the same random numbers; None if the numbers depend on a tensor.
+
+        It contains the state of the CPU's generator, which gradient checkpointing restores before it repeats a forward
+        pass. Draws on another device have no key.
+        """
+        call = Call(func, tuple(args), kwargs, None)
+        reads = not func._schema.name.endswith("_like") and not set(call.slots()) <= set(call.written())
+        if reads or torch.device(kwargs.get("device") or "cpu").type != "cpu":
+            return None
+        with torch._C.DisableTorchFunction():  # `Watch` would refuse the look at the state
+            state = torch.get_rng_state().numpy().tobytes()
+        filled = mapped([args, kwargs], Slot, lambda slot: self.tape.geometry[slot.number]._replace(base=0, offset=0))
+        return func, repr(filled), state
+
+    def once(self, draw: Any, call: Call, result: Tensor) -> Call:
+        """A call that draws random numbers; if an earlier one has drawn the same, a call that copies its numbers.
+
+        draw: the key of the call (`key`).
+        """
+        first = self._first.setdefault(draw, call)
+        if first is call:
+            return call
+        if draw not in self._copies:  # a copy, because dropout changes the numbers in place
+            self._copies[draw] = Slot(self.tape.number_anew(torch.empty_like(result)))
+            at = next(k for k, earlier in enumerate(self.tape.calls) if earlier is first)
+            self.tape.calls.insert(at + 1, Call(_aten.clone.default, (first.result,), {}, self._copies[draw]))
+        if call.written():
+            return Call(_aten.copy_.default, (call.result, self._copies[draw]), {}, call.result)
+        return Call(_aten.clone.default, (self._copies[draw],), {}, call.result)
