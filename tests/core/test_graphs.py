@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import raylfl
+from raylfl.core.recorded import graphs
 from raylfl.core.recorded.graphs import WARM_UP, Captured, capture_on_cuda
 from raylfl.core.recorded.steps import RecordedSteps
 from tests.core import user_modules as users
@@ -49,7 +50,7 @@ def test_graphs_have_the_bits_of_autograd(monkeypatch, kind):
 
 def test_a_capture_follows_steps_on_a_stream_of_its_own(monkeypatch):
     """Stand-ins for CUDA's streams and graphs record the stream of each call of the step."""
-    places, waits, made = ["current"], [], []
+    places, waits, made, given = ["current"], [], [], []
 
     class Stream:
         def __init__(self, name="aside"):
@@ -72,11 +73,24 @@ def test_a_capture_follows_steps_on_a_stream_of_its_own(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: Stream("current"))
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: within(stream.name))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay="replay"))
-    monkeypatch.setattr(torch.cuda, "graph", lambda graph: within("graph"))
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "shared")
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, **options: given.append(options) or within("graph"))
+    graphs._pool.cache_clear()
     replay, (result,) = capture_on_cuda(step)
     assert made == ["aside"] * WARM_UP + ["graph"]
     assert waits == [("aside", "current", 0), ("current", "aside", WARM_UP)]
     assert (replay, result.item()) == ("replay", WARM_UP + 1)
+    assert given == [{"pool": "shared", "capture_error_mode": "thread_local"}]
+    graphs._pool.cache_clear()
+
+
+@pytest.mark.parametrize("leaf", [torch.randn(4, 9)[:, 1:7], torch.randn(6, 4).T, torch.randn(1, 6).expand(4, 6)])
+def test_a_graph_reads_copies_with_the_strides_of_the_batch(leaf):
+    program = SimpleNamespace(draws=False, logs=False, modes=[])
+    (copy,) = Captured(program, [leaf], torch.empty(3), lambda function: (None, ()))._leaves
+    assert torch.equal(copy, leaf)
+    assert copy.data_ptr() != leaf.data_ptr()
+    assert copy.stride() == leaf.stride() or 0 in leaf.stride()
 
 
 def test_a_step_that_cannot_be_captured_is_replayed_call_by_call(monkeypatch):

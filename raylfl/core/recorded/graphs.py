@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +12,7 @@ from torch import Tensor
 from raylfl.core.recorded.program import Program
 from raylfl.core.step_log import LogCall
 
-MOST = 16  # largest number of graphs, each with its own memory; other kinds of batches are replayed call by call
+MOST = 16  # largest number of graphs; other kinds of batches are replayed call by call
 WARM_UP = 3  # steps before the capture, in which libraries allocate their permanent memory
 
 Results = tuple[Tensor, ...]
@@ -29,9 +31,23 @@ def capture_on_cuda(function: Callable[[], Results]) -> tuple[Callable[[], None]
             function()
     torch.cuda.current_stream().wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # thread_local: CUDA calls of other threads, such as a loader's, do not end the capture
+    with torch.cuda.graph(graph, pool=_pool(), capture_error_mode="thread_local"):
         results = function()
     return graph.replay, results
+
+
+@cache
+def _pool() -> Any:
+    """The memory of all graphs of this process; `Captured` copies a graph's results before another one is replayed."""
+    return torch.cuda.graph_pool_handle()
+
+
+def _copy(leaf: Tensor) -> Tensor:
+    """A copy with the same strides, also for a slice of a larger tensor, of which `clone` makes a contiguous one."""
+    if any(size > 1 and stride == 0 for size, stride in zip(leaf.shape, leaf.stride(), strict=True)):
+        return leaf.clone()  # entries share memory, and cannot be written one by one
+    return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device).copy_(leaf)
 
 
 class Captured:
@@ -44,7 +60,7 @@ class Captured:
         which change the module's buffers and the random generators.
         """
         self.program, self.draws, self.logs, self.modes = program, program.draws, program.logs, program.modes
-        self._leaves, self._row = [leaf.clone() for leaf in leaves], torch.empty_like(row)
+        self._leaves, self._row = [_copy(leaf) for leaf in leaves], torch.empty_like(row)
         self._replay, self._results = capture(lambda: program(self._leaves, self._row))
 
     def __call__(self, leaves: Sequence[Tensor], row: Tensor) -> Results:
