@@ -36,8 +36,6 @@ from raylfl.runtime.workers.backend import LocalBackend
 
 LIMIT = 570  # seconds, after which the remaining parts are left out
 FAR = 2e-2  # tolerance, relative to the largest parameter: the order of sums differs, and rounds amplify that
-GIB = 2**30
-ROOM = 1.5  # GiB of memory in `halving`, too little for its cohort
 RESNET18 = Workload("ResNet-18", "50 clients, 10 a round", "resnet18", (3, 32, 32), 5_000, 50, 10, 5, 20)
 SPEED = {**{name: WORKLOADS[name] for name in ("W1", "W2", "W3")}, "ResNet-18": RESNET18}
 ROUNDS = 12
@@ -97,36 +95,48 @@ def halving(device: Device) -> Row:
     model = {"name": "mlp", "init_args": {"hidden": [sizes["hidden"]]}}
     config = {**DIGITS, "rounds": 1, "num_clients": sizes["clients"], "model": model, "algorithm": {"name": "fedavg"}}
     config |= {"participation": {"name": "full"}, "partition": {"name": "iid"}, "base": ["data/digits"]}
-    small, (whole, most) = (_rounds(device, config, calls, squeezed=calls > 4) for calls in (4, sizes["clients"]))
-    far = float((whole - small[0]).abs().max() / small[0].abs().max())
+    (small, _, least), (_, _, full) = (_rounds(device, config, calls) for calls in (4, sizes["clients"]))
+    room = (least + full) // 2  # enough for small calls, too little for the whole cohort
+    whole, most, _ = _rounds(device, config, sizes["clients"], room)
+    far = float((whole - small).abs().max() / small.abs().max())
     good, case = far < FAR and most < sizes["clients"], f"{sizes['clients']} clients in a call"
     return _row("out of memory", case, good, f"{most:.0f} fit")
 
 
-def _rounds(device: Device, config: dict[str, Any], calls: int, squeezed: bool) -> tuple[torch.Tensor, float]:
-    """(parameters after the run, largest number of clients in a call that fits); squeezed: in too little memory."""
+def _rounds(
+    device: Device, config: dict[str, Any], calls: int, room: int | None = None
+) -> tuple[torch.Tensor, float, int]:
+    """(parameters after the run, largest number of clients in a call that fits, peak of the GPU's memory in bytes).
+
+    calls: the number of clients in a call. room: the bytes of memory that the run may use; None: all.
+    """
+    cuda = device.device.type == "cuda"
     runtime = {"backend": "local", "vectorize": "always", "micro_cohort": calls, **device.runtime}
     with device.within():
         experiment = assemble(load_config({**config, "runtime": runtime, "eval": {"every": 0}}))
         backend = LocalBackend(experiment.setup)
-        with _little_memory(device, backend) if squeezed else nullcontext():
+        if cuda:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        with nullcontext() if room is None else _little_memory(device, backend, room):
             federation = Federation.of(experiment, backend)
             for _ in federation.rounds(config["rounds"]):
                 pass
         backend.close()
-        return federation.state.server["x"].cpu(), backend.worker.most_clients
+        peak = torch.cuda.max_memory_reserved() if cuda else 0
+        return federation.state.server["x"].cpu(), backend.worker.most_clients, peak
 
 
 class _little_memory:
-    """A context in which the GPU has only `ROOM` of memory; without a GPU, calls of more than four clients raise."""
+    """A context in which the GPU has only `room` bytes; without a GPU, calls of more than four clients raise."""
 
-    def __init__(self, device: Device, backend: LocalBackend):
-        self.cuda, self.oracle = device.device.type == "cuda", backend.worker.oracle
+    def __init__(self, device: Device, backend: LocalBackend, room: int):
+        self.room, self.cuda, self.oracle = room, device.device.type == "cuda", backend.worker.oracle
 
     def __enter__(self) -> None:
         if self.cuda:
             total = torch.cuda.get_device_properties(0).total_memory
-            torch.cuda.set_per_process_memory_fraction(ROOM * GIB / total)
+            torch.cuda.set_per_process_memory_fraction(self.room / total)
             return
         plain = self.oracle.gradients
 
