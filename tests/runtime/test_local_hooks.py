@@ -15,7 +15,7 @@ from raylfl.config.load import load_config
 from raylfl.core.flat import FlatModule
 from raylfl.errors import BadConfig
 from raylfl.runtime.workers.attributes import Attributes
-from raylfl.runtime.workers.batch_index import uses_index
+from raylfl.runtime.workers.batch_index import mentions_index
 from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.optimizer import ModuleOptimizer
 from raylfl.runtime.workers.task import Task
@@ -197,8 +197,8 @@ class Compiled(Net):
         (Compiled, True),
     ],
 )
-def test_a_step_that_uses_batch_idx_is_distinguished_from_one_that_does_not(kind, uses):
-    assert uses_index(kind()) == uses
+def test_a_step_that_mentions_batch_idx_is_distinguished_from_one_that_does_not(kind, uses):
+    assert mentions_index(kind()) == uses
 
 
 class LogsAtFirst(Net):

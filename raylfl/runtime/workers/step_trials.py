@@ -80,6 +80,10 @@ class StepTrials:
         """
         if self.training.shipped:
             return self.training.reason
+        runtime = self.setup.runtime
+        if runtime.step != "autograd" and runtime.compile is None:
+            with self._trial(), self.loop.autocast():
+                self.training.try_without_index(self.train.batch(self.setup.trial[:1]))
         with self._trial(), self.loop.autocast():
             logged = self.training.logged_in(self.train.batch(self.setup.trial[:1]))
         return self.training.reason or logged

@@ -17,7 +17,7 @@ from raylfl.core.local_optimizer import SGD, LocalOptimizer
 from raylfl.core.oracle import Batch
 from raylfl.core.step_log import StepLog
 from raylfl.errors import BadConfig
-from raylfl.runtime.workers.batch_index import uses_index
+from raylfl.runtime.workers.batch_index import IndexUsed, Unused, mentions_index
 from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.gradient_hooks import GradientHooks
 from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides_hook, takes_only_a_batch
@@ -98,7 +98,7 @@ class Training:
         self._objects = False  # whether training_step logs metric objects
         self.step: int | None = None  # number of the current local step
         self.returned: Any = None  # the last result of training_step, for on_train_batch_end
-        self._uses_index = uses_index(module)
+        self._uses_index = mentions_index(module)
         if self.hooks or self._uses_index or takes_only_a_batch(module, "training_step"):
             module.training_step = self._adapted(module.training_step)
 
@@ -106,11 +106,34 @@ class Training:
         alone = takes_only_a_batch(self.flat.module, "training_step")
 
         def training_step(batch: Any, batch_idx: int = 0) -> Any:
-            index = batch_idx if self.step is None else self.step
-            self.returned = own(batch) if alone else own(batch, index)
+            if alone:
+                self.returned = own(batch)
+            elif self._uses_index:
+                self.returned = own(batch, batch_idx if self.step is None else self.step)
+            else:
+                self.returned = self._without_index(own, batch)
             return self.returned
 
         return training_step
+
+    def _without_index(self, own: Callable[..., Any], batch: Any) -> Any:
+        try:
+            return own(batch, Unused())
+        except IndexUsed:
+            raise BadConfig(
+                f"{type(self.flat.module).__name__}.training_step uses batch_idx in this step, but not in its first "
+                "one, so that it got none (set runtime.step=autograd)"
+            ) from None
+
+    def try_without_index(self, batch: Batch) -> None:
+        """Determines by a trial step on this batch whether a step that mentions batch_idx uses it."""
+        if not self._uses_index or self.hooks:
+            return
+        self._uses_index = False
+        try:
+            self.flat.module.training_step(batch.content)  # type: ignore[operator]
+        except Exception:
+            self._uses_index = True
 
     @contextmanager
     def observed(
