@@ -13,5 +13,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     new = "ExchangePattern" if name == "Topology" else name
     found = getattr(pattern, new)
-    warnings.warn(f"raylfl.core.topology.{name} is now raylfl.core.pattern.{new}", DeprecationWarning, stacklevel=2)
+    warnings.warn(f"raylfl.core.topology.{name} is now raylfl.core.pattern.{new}", FutureWarning, stacklevel=2)
     return found

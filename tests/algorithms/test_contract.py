@@ -194,15 +194,15 @@ def test_hooks_under_their_old_names_are_called_and_warned_of():
 
 
 def test_an_exchange_pattern_under_its_old_names_is_used_and_warned_of():
-    with pytest.warns(DeprecationWarning, match=r"topology\.Ring is now raylfl\.core\.pattern\.Ring") as caught:
+    with pytest.warns(FutureWarning, match=r"topology\.Ring is now raylfl\.core\.pattern\.Ring") as caught:
         from raylfl.core.topology import Ring
     assert caught[0].filename == __file__
-    with pytest.warns(DeprecationWarning, match=r"Old\.topology is now called pattern"):
+    with pytest.warns(FutureWarning, match=r"Old\.topology is now called pattern"):
 
         class Old(FedAvg):
             topology = Ring()
 
     assert Old.pattern is Old.topology
-    with pytest.warns(DeprecationWarning, match="now raylfl.core.pattern.ExchangePattern"):
+    with pytest.warns(FutureWarning, match="now raylfl.core.pattern.ExchangePattern"):
         from raylfl.core.topology import Topology
     assert issubclass(Ring, Topology)

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from raylfl.core.recorded.calls import Call, Slot, mapped
-
-if TYPE_CHECKING:
-    from raylfl.core.recorded.tape import Tape
+from raylfl.core.recorded.calls import Call, Geometry, Slot, mapped
 
 _aten = torch.ops.aten
 
 
 class Draws:
-    """The calls of a recording that draw random numbers on the CPU; a repeated draw becomes a copy of the first one."""
+    """The calls of a recording that draw random numbers on the CPU; a repeated draw becomes a copy of the first one.
 
-    def __init__(self, tape: Tape):
-        self.tape = tape
+    calls, geometry: of the recording, as in `Recording`. number: gives a new value a number.
+    """
+
+    def __init__(self, calls: list[Call], geometry: Mapping[int, Geometry], number: Callable[[Tensor], int]):
+        self.calls, self.geometry, self.number = calls, geometry, number
         self._first: dict[Any, Call] = {}  # the first call that drew these numbers, by its key
         self._copies: dict[Any, Slot] = {}  # its numbers, copied for a later call that draws the same ones
 
@@ -35,7 +36,7 @@ class Draws:
             return None
         with torch._C.DisableTorchFunction():  # `Watch` would refuse the look at the state
             state = torch.get_rng_state().numpy().tobytes()
-        filled = mapped([args, kwargs], Slot, lambda slot: self.tape.geometry[slot.number]._replace(base=0, offset=0))
+        filled = mapped([args, kwargs], Slot, lambda slot: self.geometry[slot.number]._replace(base=0, offset=0))
         return func, repr(filled), state
 
     def once(self, draw: Any, call: Call, result: Tensor) -> Call:
@@ -47,9 +48,9 @@ class Draws:
         if first is call:
             return call
         if draw not in self._copies:  # a copy, because dropout changes the numbers in place
-            self._copies[draw] = Slot(self.tape.number_anew(torch.empty_like(result)))
-            at = next(k for k, earlier in enumerate(self.tape.calls) if earlier is first)
-            self.tape.calls.insert(at + 1, Call(_aten.clone.default, (first.result,), {}, self._copies[draw]))
+            self._copies[draw] = Slot(self.number(torch.empty_like(result)))
+            at = next(k for k, earlier in enumerate(self.calls) if earlier is first)
+            self.calls.insert(at + 1, Call(_aten.clone.default, (first.result,), {}, self._copies[draw]))
         if call.written():
             return Call(_aten.copy_.default, (call.result, self._copies[draw]), {}, call.result)
         return Call(_aten.clone.default, (self._copies[draw],), {}, call.result)

@@ -56,7 +56,7 @@ class Tape(TorchDispatchMode):
         self._memory: dict[int, int] = {}  # storage of an input -> number of the tensor that first used it
         self._start: dict[int, int] = {}  # number of a tensor of the batch -> its storage offset
         self._fixed: set[int] = set()  # values that first used memory with the same entries in every step
-        self._draws = Draws(self)
+        self._draws = Draws(self.calls, self.geometry, self.number_anew)
         self._next = 0
 
     def take_in(self, tensor: Tensor) -> int:
