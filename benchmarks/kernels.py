@@ -25,9 +25,9 @@ PAGE = """# Where the time of a round goes: kernels and the rest
 
 Written by `python -m benchmarks.kernels`.
 
-- **Machine.** One core, torch {torch}, {processor}. One thread reaches {gigaflops:.0f} GFLOP/s in the product of two
-  float32 matrices of {square} x {square}, and {gigabytes:.0f} GB/s in copies within its caches. Both are measured with
-  the steps.
+- **Machine.** One core, torch {torch}, {processor}. One thread reaches {products:.0f} GFLOP/s in the product of two
+  float32 matrices of {square} x {square} (MKL), {convolutions:.0f} GFLOP/s in convolutions with 64 channels (oneDNN),
+  and {gigabytes:.0f} GB/s in copies within its caches. All three are measured with the steps.
 - **Workloads.** Users' modules (`benchmarks/users.py`) in one process, one client at a time. Each local step replays
   the recorded operator calls. The defaults are faster in three workloads and not shown: samples innermost in W1,
   whole cohorts in W3 and W4 (half of W4's time).
@@ -41,7 +41,7 @@ Written by `python -m benchmarks.kernels`.
 - **replay**: the share of Python between these calls.
 - **rest**: the share of all other work: batches, seeds, checks, uploads, the server.
 - **x peak**: the time within the calls, divided by their time at peak. A call's time at peak is the time of its
-  operations at the machine's GFLOP/s, or of its bytes at the machine's GB/s, whichever is longer.
+  operations at the larger of the two GFLOP/s, or of its bytes at the machine's GB/s, whichever is longer.
 
 Summary: {lesson}
 
@@ -56,7 +56,9 @@ Summary: {lesson}
   generators with the same bits (numpy's, Python's) are no faster than torch's.
 - **Batch normalisation in a cohort.** vmap passes a transposed gradient to the backward pass, for which torch has only
   a slow kernel. The fast kernel gives other last bits, and the sums of the slow kernel take as long in other calls.
-- **Matrix products.** They are near the peak in W2 and W5. Batched products of a cohort are as fast as single ones.
+- **Matrix products.** Large ones reach {share:.0%} of the peak here: torch uses MKL for them, oneDNN for convolutions.
+  The same product as a convolution of size 1 has other last bits. Batched products of a cohort are as fast as single
+  ones.
 
 ## The most expensive calls
 
@@ -141,7 +143,9 @@ def main() -> None:
     text = PAGE.format(
         torch=torch.__version__.partition("+")[0],
         processor=torch.backends.cpu.get_cpu_capability(),
-        gigaflops=peak.operations / 1e9,
+        products=peak.products / 1e9,
+        convolutions=peak.convolutions / 1e9,
+        share=peak.products / peak.operations,
         gigabytes=peak.bytes / 1e9,
         square=SQUARE,
         table=as_table(rows),

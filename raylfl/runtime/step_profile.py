@@ -19,25 +19,38 @@ from raylfl.runtime.workers.worker import Worker
 
 TIMES = 40  # steps measured; the shortest time of each call counts
 SQUARE, STREAM = 768, 2**15  # sizes of the matrix product and of the copy that measure the machine's peak
+SAMPLES, CHANNELS = 32, 64  # sizes of the convolution
 
 
 @dataclass(frozen=True)
 class Peak:
     """The peak rates of one thread on this machine.
 
-    operations: multiplications and additions per second in a large matrix product; bytes: bytes read and written per
-    second by a copy within the caches.
+    products, convolutions: multiplications and additions per second in a large matrix product and in a large
+    convolution, for which torch uses different libraries. bytes: bytes read and written per second by a copy within the
+    caches.
     """
 
-    operations: float
+    products: float
+    convolutions: float
     bytes: float
+
+    @property
+    def operations(self) -> float:
+        """Multiplications and additions per second, by the faster library."""
+        return max(self.products, self.convolutions)
 
     @staticmethod
     def measured() -> Peak:
         square, product = torch.randn(SQUARE, SQUARE), torch.empty(SQUARE, SQUARE)
+        images, filters = (
+            torch.randn(shape).to(memory_format=torch.channels_last)
+            for shape in ((SAMPLES, CHANNELS, 16, 16), (CHANNELS, CHANNELS, 3, 3))
+        )
         numbers, copy = torch.randn(STREAM), torch.empty(STREAM)
         return Peak(
             2 * SQUARE**3 / _shortest(lambda: torch.mm(square, square, out=product)),
+            2 * images.numel() * CHANNELS * 9 / _shortest(lambda: torch.conv2d(images, filters, padding=1)),
             2 * numbers.nbytes / _shortest(lambda: copy.copy_(numbers)),
         )
 

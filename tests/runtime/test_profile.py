@@ -107,12 +107,17 @@ def test_operations_of_products_and_convolutions_are_counted_as_textbooks_do():
 def test_the_peak_is_a_product_and_a_copy_by_their_shortest_time(monkeypatch):
     monkeypatch.setattr(step_profile, "_shortest", lambda function: function() is None or 0.5)
     peak = Peak.measured()
-    assert peak == Peak(2 * step_profile.SQUARE**3 / 0.5, 2 * 4 * step_profile.STREAM / 0.5)
+    assert peak == Peak(
+        2 * step_profile.SQUARE**3 / 0.5,
+        2 * 9 * 16 * 16 * step_profile.SAMPLES * step_profile.CHANNELS**2 / 0.5,
+        2 * 4 * step_profile.STREAM / 0.5,
+    )
+    assert Peak(2.0, 3.0, 1.0).operations == 3.0
 
 
 def test_a_call_at_the_peak_takes_its_operations_or_its_bytes_and_a_step_their_sum(monkeypatch):
     """At 1000 operations and 100 bytes a second: a product in float64, a sum, and a view, which is free."""
-    aten, peak = torch.ops.aten, Peak(1000.0, 100.0)
+    aten, peak = torch.ops.aten, Peak(500.0, 1000.0, 100.0)
     shapes = [(3, 4), (4, 5), (3, 5), (3, 5), (5, 3)]
     geometry = {k: Geometry(k, shape, (1, 1), 0, torch.float64) for k, shape in enumerate(shapes)}
     calls = [
@@ -122,7 +127,7 @@ def test_a_call_at_the_peak_takes_its_operations_or_its_bytes_and_a_step_their_s
     ]
     seconds = [8 * (12 + 20 + 15) / 100, 8 * 3 * 15 / 100, 0.0]
     assert [at_peak(call, geometry, peak) for call in calls] == pytest.approx(seconds)
-    assert at_peak(calls[0], geometry, Peak(1.0, 100.0)) == 2 * 3 * 4 * 5
+    assert at_peak(calls[0], geometry, Peak(1.0, 1.0, 100.0)) == 2 * 3 * 4 * 5
 
     class Made:
         plan = SimpleNamespace(geometry=geometry)
