@@ -148,7 +148,7 @@ class Algorithm(Options, ABC):
 
     @property
     def full_gradient(self) -> bool:
-        """Whether the method reads carry["full_gradient"] [C, d] or carry["full_loss"] [C, 1].
+        """Whether the method reads `full_gradient` [C, d] or `full_loss` [C, 1] in the carry.
 
         They are each client's gradient and loss over all its samples, at its starting point.
         """
