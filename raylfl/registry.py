@@ -184,7 +184,10 @@ class Registry(Generic[T]):
 
     @cached_property
     def defaults(self) -> dict[str, dict[str, Any]]:
-        """Name -> {option: default} of every shipped component, from source text; no component is imported."""
+        """Name -> {option: default} of every shipped component, for defaults that are plain values.
+
+        Read from source text: no component is imported.
+        """
         return {declared.name: declared.defaults() for declared in source.registered(self.package)}
 
     def find(self, options: Mapping[str, Any], place: str) -> type[T]:

@@ -53,9 +53,15 @@ class FedAWARE(Algorithm):
     gamma: float = 1.0  # server lr
     # null: 1e-6 in float32, 1e-12 in float64
     tol: Annotated[float, Gt(0), Doc("the relative duality gap to stop at")] | None = None
-    warmup: Literal["active", "fedavg", "all"] = "active"  # the rule until every client was received once
+    warmup: Annotated[
+        Literal["active", "fedavg", "all"],
+        Doc(
+            "active: min-norm steps from round 0 on; fedavg: FedAvg's until every client was received once; all: every "
+            "client is sampled in round 0"
+        ),
+    ] = "active"
     aggregate: Rule = "mean"  # the aggregation rule of warmup=fedavg
-    normalize: bool = False  # true: the authors' public code, not Alg. 1
+    normalize: bool = False  # true: momenta divided by their norms, as in the authors' public code, not Alg. 1
 
     keeps_memory: ClassVar[bool] = True
 

@@ -177,9 +177,10 @@ def _target(path: str | None, place: str) -> Any:
 
 
 def typed_groups(merged: Mapping[str, Any]) -> dict[str, Any]:
-    """The top-level keys and the fixed groups as typed objects. Raises BadConfig that lists every mistake.
+    """The top-level keys (as `top`) and each fixed group as typed objects, by name. Raises BadConfig with all mistakes.
 
-    The options of components are checked as well, from source text: neither torch nor Ray is imported.
+    The options of shipped components are checked as well, from source text: neither torch nor Ray is imported. Those
+    of components given by `class_path`, and of plug-ins, are checked when they are built.
     """
     top_keys = keys_of(TopConfig)
     problems = [

@@ -48,7 +48,7 @@ class Work:
     steps: the number of local steps K_i of each client. a_norm: |a_i|_1, the norm of the client's accumulation vector
     (`raylfl.core.local_rule.a_vector`). relative_weight: N w_i, the client's importance weight times the number of
     clients of the run (exactly 1 for uniform weights). lr: the local learning rate eta. seed, round, clients: the run's
-    seed, the round r and the clients' numbers [C] (None: 0 to C - 1), which determine `uniform`.
+    seed, the round r and the clients' numbers [C] (None: 0 to C - 1); `uniform` depends on these three.
     """
 
     steps: Floats

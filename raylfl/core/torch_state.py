@@ -33,9 +33,10 @@ def torch_defaults() -> Iterator[None]:
 
 @contextmanager
 def checks_without_symbols() -> Iterator[None]:
-    """A context in which torch's internal checks do not import sympy, which takes 0.4 s, for symbolic shapes.
+    """A context in which an internal check of torch that passes returns at once; others are torch's own.
 
-    A cross-entropy under vmap runs such a check.
+    Torch would import sympy for it (0.4 s), which only symbolic shapes need. A cross-entropy under vmap has such a
+    check.
     """
     import torch
 

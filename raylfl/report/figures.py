@@ -106,7 +106,8 @@ def leading(part: Facet, look: Look) -> list[str]:
 def convergence(part: Facet, look: Look, most: int | None = None) -> Block:
     """The figure of the leading metrics (see `leading`) against rounds, one panel per metric.
 
-    part: the settings of one scenario. most: the largest number of metrics; None: all.
+    part: the settings of one scenario; if they are too many for a figure, the best are drawn, and the note says so.
+    most: the largest number of metrics; None: all.
     """
     part, note = part.best(look.metric, look.last)
     return _block("convergence", part, look, leading(part, look)[:most], note)

@@ -230,7 +230,9 @@ def simulate(
     population: Population,
     rule: LocalRule | None = None,
 ) -> Iterator[tuple[ServerState, dict[int, State]]]:
-    """Yield (server state, client states) after each of the recorded rounds, as copies.
+    """Runs the algorithm over recorded rounds; after each, yields (server state, client number -> client state).
+
+    Clients without a state so far are absent. Later rounds do not change what was yielded.
 
     gradient: (client, x [d], round, local step) -> gradient [d]; local step -1 means the full-batch gradient. x0:
     the initial model [d]. rule: options of the local solver; None: plain SGD.
@@ -238,7 +240,7 @@ def simulate(
     run = Simulation(algorithm, gradient, x0, population, rule)
     for r in rounds:
         server = run.run_round(r)
-        yield copy.deepcopy(server), dict(run.clients)
+        yield copy.deepcopy((server, dict(run.clients)))
 
 
 def recorded_round(

@@ -29,10 +29,10 @@ LINEAR = 1e-7  # relative deviation up to which gradients count as linear in x
 
 
 class Objectives:
-    """The clients' objectives f_i(x) + weight_decay |x|^2 / 2, each over the client's whole shard, in evaluation mode.
+    """The clients' objectives f_i(x) + decay |x|^2 / 2, each over the client's whole shard, in evaluation mode.
 
     start: the initial model x0 [d]. weights, sizes: importance weights and numbers of samples of the clients [N].
-    decay: the weight decay.
+    decay: `local.weight_decay`.
     """
 
     def __init__(self, experiment: Experiment):
@@ -62,7 +62,7 @@ class Objectives:
         return np.stack([self.of(i, x)[1] for i in (range(self.count) if clients is None else clients)])
 
     def quadratic(self) -> QuadraticProblem | None:
-        """The objectives as a quadratic problem; None if d > LARGEST_DENSE or a gradient is not linear in x.
+        """The objectives as a quadratic problem; None if d > LARGEST_DENSE or a gradient is not affine in x.
 
         Linearity is tested for the first and the last client only.
         """
@@ -75,7 +75,7 @@ class Objectives:
         return QuadraticProblem(symmetric, -np.stack(offsets), np.array(values), self.weights)
 
     def softmax(self) -> SoftmaxProblem | None:
-        """The objectives as a softmax regression; None if they are another function.
+        """The objectives as a softmax regression; None if they are not, or data are not pairs (inputs, class labels).
 
         The test compares values and gradients with those of softmax regression at two random points, for the first and
         the last client only.

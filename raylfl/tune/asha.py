@@ -27,10 +27,11 @@ Scores = Iterable[tuple[int, float]]  # (rounds done, score so far), in order
 class SettingAsha(FIFOScheduler):
     """ASHA over settings: a setting continues past a rung if its mean over seeds is in the best 1 / reduction so far.
 
-    A rung is a number of rounds at which settings are compared. grace: the first rung. rounds: the length of a run.
-    seeds: the number of seeds of each setting. slots: the limit on running trials. Only settings of one kind
-    (`comparable`: the same algorithm in the same scenario) are compared: no setting is stopped because its partition is
-    harder.
+    A rung is a number of rounds at which settings are compared: grace * reduction^k, below `rounds`. A seed that
+    reaches a rung is paused until the other seeds of its setting reach it. Larger scores are better. grace: the first
+    rung. rounds: the length of a run. seeds: the number of seeds of each setting. slots: the limit on running trials.
+    Only settings of one kind (`comparable`: the same algorithm in the same scenario) are compared: no setting is
+    stopped because its partition is harder.
     """
 
     def __init__(self, grace: int, reduction: float, rounds: int, seeds: int, slots: TrialSlots):
@@ -73,7 +74,7 @@ class SettingAsha(FIFOScheduler):
         self._parked.pop(trial.trial_id, None)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """The next trial to run: a paused trial whose setting continues past its rung, else a new trial, else None.
+        """The next trial: with a free slot, a paused one whose setting continues; else a new one; else None.
 
         Also stops the paused trials of settings that do not continue.
         """
@@ -90,7 +91,7 @@ class SettingAsha(FIFOScheduler):
         return next((trial for trial in tune_controller.get_trials() if trial.status == "PENDING"), None)
 
     def waiting(self) -> bool:
-        """Whether a paused trial can continue, because its setting continues; it has precedence over new trials."""
+        """Whether the setting of a paused trial continues past its rung; new trials then wait for that trial."""
         return any(self.passed.get((setting, rung)) for _, setting, rung in self._parked.values())
 
     # -- rungs -------------------------------------------------------------------------------------------------

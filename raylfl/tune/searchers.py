@@ -69,20 +69,20 @@ class OptunaSearcher(PlannedSearcher):
         for setting, values in known.items():
             self.settings.remember(setting, values)
         self.next_setting = max(known, default=-1) + 1
-        self.left = max(sweep.options.samples - len(known), 0)
+        self.to_propose = max(sweep.options.samples - len(known), 0)
         for setting in known:
             self._learn(setting)
 
     @property
     def complete(self) -> bool:
-        return not self.left and not self.waiting
+        return not self.to_propose and not self.waiting
 
     def next(self, trial_id: str) -> Trial:
         if not self.waiting:
             values = self.settings.propose(self.next_setting)
             self.waiting = self.sweep.trials(0, self.next_setting, values)
             self.journal.plan(*self.waiting)
-            self.next_setting, self.left = self.next_setting + 1, self.left - 1
+            self.next_setting, self.to_propose = self.next_setting + 1, self.to_propose - 1
         self._ids[trial_id] = super().next(trial_id)
         return self._ids[trial_id]
 

@@ -42,9 +42,10 @@ def count_workers(runtime: RuntimeConfig, clients: int, nodes: Sequence[Resource
 
 
 def nodes_of_workers(runtime: RuntimeConfig, setup: WorkerSetup, nodes: Sequence[Resources]) -> tuple[str | None, ...]:
-    """For each worker, the custom resource that names the nodes on which it must run, or None for any node.
+    """For each worker, the custom Ray resource that marks the nodes with its clients' samples; None: any node.
 
-    nodes: the resources of each node. Raises BadConfig if a named node is missing, or if the resources do not suffice.
+    nodes: the resources of each node. Raises BadConfig if no node has such a resource, if the nodes lack CPUs or GPUs
+    for the workers, or if there are fewer workers than distinct resources.
     """
     names = sorted(set(setup.nodes or ()))
     missing = [name for name in names if not any(name in node for node in nodes)]
@@ -64,7 +65,7 @@ def nodes_of_workers(runtime: RuntimeConfig, setup: WorkerSetup, nodes: Sequence
 
 
 def assignment_of(setup: WorkerSetup, workers: int) -> Assignment | None:
-    """The assignment of pinned clients to workers, which have their samples; None if clients are not pinned.
+    """Which of the workers has the samples of which client; None unless clients are pinned.
 
     workers: the number of workers.
     """

@@ -43,7 +43,7 @@ class ModelMeasures:
         self.sources, self.full, self.loop, self.flat = sources, full, full.loop, full.loop.flat
 
     def load(self, broadcast: State) -> None:
-        """Loads the parameters of a broadcast into the module, and the buffers if it has any."""
+        """Loads the parameters of a broadcast into the module, and the buffers if the broadcast has any."""
         self.flat.load(broadcast["x"].to(self.flat.params.device))
         if BUFFERS in broadcast:
             self.flat.write_buffers(broadcast[BUFFERS].to(self.flat.params.device))
