@@ -76,6 +76,10 @@ class PaperResult(ABC):
         Raises BadConfig for a wrong config or choice, and DataMissing if data are missing, before a run starts.
         """
 
+    from_rows: ClassVar[bool] = False
+    """Whether the ledger's rows have all that `run` reads, which is the main metric at few rounds; then findings are
+    published from the rows of all runs, also of those that are elsewhere."""
+
     def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
         """The keys and values that identify a run's cell in the ledger, the file of published runs.
 

@@ -122,6 +122,7 @@ class Fig9Start(Images):
     """
 
     rounds: ClassVar = 1000
+    from_rows = True
     margin: ClassVar = 0.05  # of the accuracy; in the logs most methods differ by more
     lines: ClassVar = LINES | {SEQUENCE: {"algorithm.name": "sfl"}}
 

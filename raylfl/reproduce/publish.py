@@ -21,6 +21,7 @@ from raylfl.reproduce.choice import plain
 from raylfl.reproduce.command import place, write
 from raylfl.reproduce.gallery import write_pages
 from raylfl.reproduce.ledger import Row, add, check_complete, read, replaced, row
+from raylfl.reproduce.ledger_rows import LedgerRows
 from raylfl.reproduce.own_setting import NO_CELL, decisive, differences, resolved
 from raylfl.reproduce.run_cache import Job, RunCache, is_done
 from raylfl.runtime.records.summary import versions
@@ -66,6 +67,8 @@ def publish(
         changed = add(folder, rows)
         if findings is None:
             findings = experiment.from_ledger(folder)
+        elif experiment.from_rows:
+            findings = experiment.run(LedgerRows(experiment, read(folder)))
         notes = (
             [f"the images are those of {Path(images).name}, in place of the experiment's own data set"]
             if images

@@ -72,6 +72,12 @@ class Job:
             refresh(self.path, self.url)
 
 
+def folder_name(setting: Setting, seed: int, digest: str) -> str:
+    """The name of a run's folder; digest: of its config."""
+    words = re.sub(r"[^A-Za-z0-9.]+", "-", setting.label).strip("-").lower()
+    return f"{words}-s{seed}-{digest}"
+
+
 class RunCache:
     """Finds the existing runs of one experiment and makes the missing ones.
 
@@ -144,8 +150,7 @@ class RunCache:
     def _job(self, setting: Setting, seed: int) -> Job:
         config = self.config_of(setting, seed)
         digest = config_digest(config)
-        words = re.sub(r"[^A-Za-z0-9.]+", "-", setting.label).strip("-").lower()
-        path, older = self.runs / f"{words}-s{seed}-{digest}", None
+        path, older = self.runs / folder_name(setting, seed, digest), None
         url = url_of(self.runs)
         if url is None and not path.exists():
             older = next((run for run in self.runs.glob(f"{path.name[:-8]}*") if digest in _current_digests(run)), None)

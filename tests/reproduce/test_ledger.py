@@ -18,8 +18,10 @@ from raylfl.report.render import to_markdown
 from raylfl.report.runs import RunRecord, load_run
 from raylfl.reproduce import ledger, sfl_ledger, sfl_logs
 from raylfl.reproduce.base import EXPERIMENTS, find
+from raylfl.reproduce.choice import plain
 from raylfl.reproduce.gallery import experiments, gallery, pages
 from raylfl.reproduce.ledger import Row
+from raylfl.reproduce.ledger_rows import LedgerRows
 from raylfl.reproduce.publish import FinishedRuns, _finished_runs, _images, publish
 from raylfl.reproduce.run_cache import DIVERGED, ORIGIN, RunCache
 from raylfl.reproduce.setting import setting
@@ -246,6 +248,19 @@ def test_the_committed_tables_and_verdicts_are_those_of_the_ledger(folder, tmp_p
     write(again, findings, findings.notes)
     for path in (path for path in folder.iterdir() if path.suffix != ".png"):
         assert (again / path.name).read_text() == path.read_text(), path.name
+
+
+def test_an_experiment_of_few_points_a_run_finds_in_the_rows_what_it_finds_in_the_runs(monkeypatch):
+    monkeypatch.setattr("raylfl.reproduce.focus_images.logs", dict)
+    rows = ledger.read(ROOT / "results/focus/fig9-start")
+    (table,) = find("focus/fig9-start").run(LedgerRows(find("focus/fig9-start"), rows)).tables
+    assert len(table.rows) == len(rows) == 8
+    for row in rows:
+        late = [value for r, value in row.curve if r >= 800]
+        panel, name = row.cell["participation"], row.cell["method"]
+        (line,) = [line for line in table.rows if (plain(line["panel"]), plain(line["method"])) == (panel, name)]
+        assert line["ours"].mean == pytest.approx(np.mean(late), abs=1e-12)
+        assert line["ours"].std == pytest.approx(np.std(late, ddof=1), abs=1e-12)
 
 
 def test_tables_and_verdicts_are_published_from_the_ledger_s_rows_without_the_runs(tmp_path, monkeypatch):
