@@ -114,7 +114,7 @@ def _commit(origin: Mapping[str, Any]) -> str | None:
 def _seconds(run: RunRecord) -> float | None:
     """The duration of a run; None if it is not recorded.
 
-    The summary has the seconds of the last process only, so that those of a resumed run are the sum over its rounds.
+    The summary has the seconds of the last process only; a resumed run takes the sum over its rounds.
     """
     rounds = run.column("time/round")
     spent = [float(np.nansum(rounds))] if np.isfinite(rounds).any() else []

@@ -1,7 +1,7 @@
 """Whether a run has the setting of its cell: the config that the experiment gives it, without options of the user.
 
-The cell of a run is found from a few keys of its config or from the name of its folder. All other keys must be those of
-the experiment, or its numbers would replace those of the cell in the ledger.
+The cell of a run is found from a few keys of its config or from the name of its folder. All other keys must have the
+values of the experiment; otherwise its numbers would replace the cell's numbers in the ledger.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ class Plan:
 def reduced(recording: Recording, cohort: bool = False) -> Plan:
     """The plan of a recording: its calls without aliases, constant calls and dead calls.
 
-    cohort: whether the gradients are those of C clients [C, *shape], which go into columns of a matrix [C, d]. Such
-    columns have no view of another shape than [C, ...].
+    cohort: whether each gradient has a row per client [C, *shape]. It is then copied into columns of a matrix [C, d],
+    which can be viewed in shapes [C, ...] only.
     """
     geometry, calls = recording.geometry, recording.calls
     written = {geometry[k].base for call in calls for k in call.written()}

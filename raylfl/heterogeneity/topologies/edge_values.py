@@ -34,7 +34,7 @@ class PerEdge:
 
     @staticmethod
     def parse(spec: object, key: str, interval: Interval) -> PerEdge:
-        """Parses `spec`; raises BadValue for another form than those of the module, or values outside `interval`.
+        """Parses `spec`; raises BadValue for a form that the module does not list, and for values outside `interval`.
 
         key: the option's name, for messages and as a key of the random draws. interval: the accepted values.
         """
