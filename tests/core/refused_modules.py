@@ -71,6 +71,11 @@ class LearnedMask(Dense):
         return super().forward(x.masked_fill(x > 0.2, self.token))  # here
 
 
+class LearnedMaskByName(LearnedMask):
+    def forward(self, x):
+        return Dense.forward(self, x.masked_fill(x > 0.2, value=self.token))  # here
+
+
 class Masked(Dense):
     def training_step(self, batch, batch_idx):
         x, y = batch

@@ -26,6 +26,7 @@ REFUSED = {
     refused.Products: "calls `prod`, whose gradient takes another course if a value is 0, in line ",
     refused.LearnedMask: "calls `masked_fill` with a trained number, whose gradient takes another course when "
     "recorded, in line ",
+    refused.LearnedMaskByName: "calls `masked_fill` with a trained number, ",
     refused.Masked: "shapes depend on values (`index`), in line ",
     refused.WrittenMask: "shapes depend on values (`index`), in line ",
     refused.Packed: "shapes depend on values|reads a tensor's values",

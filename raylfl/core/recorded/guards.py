@@ -74,7 +74,9 @@ class Watch(TorchFunctionMode):
                 self._refuse(f"replaces a tensor's `.{name}`")
         elif name == "tensor_split" and any(isinstance(part, torch.Tensor) for part in args[1:]):
             self._refuse("splits a tensor at positions that depend on values (`tensor_split`)")
-        elif name in ("masked_fill", "masked_fill_") and any(_is_trained(part) for part in args[2:]):
+        elif name in ("masked_fill", "masked_fill_") and any(
+            _is_trained(part) for part in (*args[2:], (kwargs or {}).get("value"))
+        ):
             self._refuse("calls `masked_fill` with a trained number, whose gradient takes another course when recorded")
         elif name in LOOKS:
             self._refuse(f"takes a tensor's values or memory out of torch (`.{name}`)")
