@@ -37,7 +37,17 @@ class LedgerRows(RunCache):
         row = None if cell is None else self.rows.get((tuple(cell.items()), seed))
         if row is None:
             return None
-        values = np.full(row.rounds, np.nan)
+        rounds = _rounds(row)
+        values = np.full(rounds, np.nan)
         for r, value in row.curve:
             values[int(r)] = value
-        return RunRecord(Path(name), dict(config), np.arange(row.rounds), {row.metric: values}, {})
+        if row.diverged:
+            values[-1] = np.inf
+        return RunRecord(Path(name), {**config, "rounds": row.rounds}, np.arange(rounds), {row.metric: values}, {})
+
+
+def _rounds(row: Row) -> int:
+    """The number of rounds of the run; of an older diverged row, one more than the last point of its curve has."""
+    if not row.diverged:
+        return row.rounds
+    return max(1, row.diverged_at if row.diverged_at is not None else 2 + int(row.curve[-1][0] if row.curve else -1))

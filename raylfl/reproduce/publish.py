@@ -3,7 +3,7 @@
 The ledger of an experiment is `results/EXPERIMENT/runs.jsonl`; tables, verdicts, figures and pages are computed from
 it. Only runs of `raylfl reproduce` are published: at scale `paper`, or of an experiment without scales. An experiment
 whose cells can be selected by `--only` may be published in part; all others must be complete. An experiment that
-implements `from_ledger` can also be published without its runs, from the rows that the ledger has.
+implements `from_ledger`, or has `from_rows`, can also be published without its runs, from the rows that the ledger has.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from raylfl.runtime.records.summary import versions
 RESULTS, DOCS = Path("results"), Path("docs")
 DPI = 100  # resolution of pictures in the repository
 MOST = 5  # runs with other settings that are named
+IMAGES = "data.init_args.path="  # in a command, before the path of images
 OTHERWISE = "its seed, its runtime options or the name of its folder are not those of the experiment's runs"
 
 
@@ -51,8 +52,8 @@ def publish(
             name, experiment = target, find(target)
             runs = finished(name, experiment)
         folder = results / name
-        images = None if experiment.stands_alone else _images(runs)
-        cache = None if experiment.stands_alone else _finished_runs(name, experiment, images)
+        alone = experiment.stands_alone or (experiment.from_rows and not runs)
+        cache = None if alone else _finished_runs(name, experiment, _images(runs))
         findings = experiment.run(cache) if cache else None
         cells, strange = _own_cells(name, experiment, runs, cache)
         if strange and not cells:
@@ -60,21 +61,16 @@ def publish(
         for line in [*strange[:MOST], *([f"and {len(strange) - MOST} more runs"] if len(strange) > MOST else [])]:
             tell(f"left out  {line}")
         rows = [row(run, cell, _command(name, experiment, cell, run), experiment.measures(run)) for run, cell in cells]
-        if experiment.stands_alone and not rows and not read(folder):
+        if alone and not rows and not read(folder):
             raise BadConfig(f"{target}: no finished runs; `raylfl reproduce {name}` makes them")
         for line in [*_other_versions(rows), *replaced(folder, rows)]:
             tell(f"{name}  {line}")
         changed = add(folder, rows)
-        if findings is None:
-            findings = experiment.from_ledger(folder)
-        elif experiment.from_rows:
+        if experiment.from_rows:
             findings = experiment.run(LedgerRows(experiment, read(folder)))
-        notes = (
-            [f"the images are those of {Path(images).name}, in place of the experiment's own data set"]
-            if images
-            else []
-        )
-        write(folder, findings, [*findings.notes, *notes], DPI)
+        elif findings is None:
+            findings = experiment.from_ledger(folder)
+        write(folder, findings, [*findings.notes, *_image_notes(read(folder))], DPI)
         tell(f"{name}  {changed} rows new or changed, {len(rows)} runs checked")
     for page in write_pages(results, docs):
         tell(f"written  {page}")
@@ -124,7 +120,7 @@ def _runs(name: str, experiment: PaperResult) -> Path:
 def _finished_runs(name: str, experiment: PaperResult, images: str | None) -> FinishedRuns:
     """The finished runs of an experiment; images: from `_images`."""
     scale = "paper" if experiment.scales else "smoke"  # experiments without scales are always run in full
-    data = ["data=image_folder", f"data.init_args.path={images}"] if images else []
+    data = ["data=image_folder", f"{IMAGES}{images}"] if images else []
     cache = FinishedRuns(place(name, experiment, scale), scale, data, runs=_runs(name, experiment))
     cache.in_part = bool(experiment.choices)
     return cache
@@ -141,6 +137,13 @@ def _images(runs: Sequence[RunRecord]) -> str | None:
         told = ", ".join(sorted(path or "the experiment's own data set" for path in found))
         raise BadConfig(f"the runs have different data: {told}; keep those of one data set in the folder of runs")
     return found.pop() if found else None
+
+
+def _image_notes(rows: Sequence[Row]) -> list[str]:
+    """A note on each file of images that runs have in place of the experiment's own data set, from their commands."""
+    words = {word for row in rows for word in row.command.split()}
+    names = sorted(word.removeprefix(IMAGES) for word in words if word.startswith(IMAGES))
+    return [f"the images are those of {name}, in place of the experiment's own data set" for name in names]
 
 
 def _own_cells(
@@ -197,5 +200,5 @@ def _command(name: str, experiment: PaperResult, cell: dict[str, Any], run: RunR
     values = cell | {"seed": run.config["seed"]}
     words += [f"--only {key}={plain(values[key])}" for key in experiment.choices if key in values]
     if images := _images([run]):
-        words += ["data=image_folder", f"data.init_args.path={Path(images).name}"]
+        words += ["data=image_folder", f"{IMAGES}{Path(images).name}"]
     return " ".join(words)

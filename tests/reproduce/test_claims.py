@@ -7,7 +7,7 @@ import pytest
 
 from raylfl.data.quadratics import Quadratics
 from raylfl.report.derived import Stat, to_target
-from raylfl.reproduce import audit, fedacs, focus, sfl_quadratics
+from raylfl.reproduce import audit, audit_networks, fedacs, focus, sfl_quadratics
 from raylfl.reproduce.run_cache import RunCache
 from raylfl.reproduce.setting import setting
 
@@ -98,15 +98,15 @@ def test_fedacs_ends_at_the_optimum_and_fedavg_where_its_surrogate_weights_say(c
 
 def test_a_diverged_run_of_an_audit_counts_as_an_accuracy_of_0(monkeypatch):
     means = {"plain": 0.9, "worse": 0.75, "diverged": np.inf}
-    monkeypatch.setattr(audit, "accuracy", lambda mean: Stat(mean, 0.0, 1, 1))
+    monkeypatch.setattr(audit_networks, "accuracy", lambda mean: Stat(mean, 0.0, 1, 1))
 
     def costs_ten_points(line):
-        return audit._gap("", means, line, "plain", -1, -0.1)
+        return audit_networks._gap("", means, line, "plain", -1, -0.1)
 
     assert costs_ten_points("worse").holds
     assert costs_ten_points("diverged").holds
     assert costs_ten_points("diverged").evidence == "diverged: diverged; plain: 90.0 %"
-    assert audit._gap("", means, "plain", "diverged", -1, -0.1).holds is False
+    assert audit_networks._gap("", means, "plain", "diverged", -1, -0.1).holds is False
     assert costs_ten_points("missing") is None
 
 

@@ -53,6 +53,8 @@ WANTED = [
     "audit/scaffold",
     "audit/scaffold-digits",
     "audit/scaffold-network",
+    "audit/scaffold-classes",
+    "audit/scaffold-dirichlet",
     "audit/fednova-cifar",
     "audit/fednova-digits",
     "audit/fednova-network",
