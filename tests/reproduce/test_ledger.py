@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -337,6 +338,21 @@ def test_runs_on_other_images_are_looked_for_with_these_images(tmp_path, monkeyp
         data = _finished_runs("audit/fednova-cifar", experiment, images)._job(base, 0).config["data"]
         assert data["name"] == name
         assert data["init_args"].get("path") == images
+
+
+@pytest.mark.parametrize(
+    ("change", "last"),
+    [({}, 12), ({"diverged_at": None}, 11), ({"curve": []}, 12), ({"curve": [], "diverged_at": 0}, 0)],
+)
+def test_a_diverged_row_is_a_run_that_ends_in_an_infinite_value(change, last):
+    audit = find("audit/scaffold-network")
+    row = next(row for row in ledger.read(ROOT / "results/audit/scaffold-network") if row.cell["method"] == "scaffold")
+    ended = replace(row, diverged=True, diverged_at=13, curve=[[0, 0.2], [10, 0.3]])
+    cache = LedgerRows(audit, [replace(ended, **change)])
+    (line,) = audit.run(cache).tables[0].rows
+    assert line["accuracy"].mean == math.inf
+    (group,) = cache.groups([setting("SCAFFOLD", ["reproduce/audit_network"])])
+    assert group.runs[0].rounds[-1] == last
 
 
 def test_the_gallery_says_what_has_not_been_run():
