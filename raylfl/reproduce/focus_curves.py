@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from raylfl.report.runs import Group
 from raylfl.report.style import MUTED, rc
 from raylfl.reproduce.draw import label_beside_logs, styles
-from raylfl.reproduce.focus_logs import SEQUENCE, Log
+from raylfl.reproduce.focus_logs import SHARED, Log
 from raylfl.reproduce.texts import ACCURACY
 
 
@@ -19,7 +19,7 @@ def overlay(
 ) -> Figure:
     """A figure with a panel per participation: our accuracy in full lines, the authors' dashed.
 
-    The log of FedAvg, with which FedAvg in sequence is compared as well, is drawn once.
+    A log with which two lines are compared is drawn once.
 
     panels: participation -> method -> our runs; theirs: (participation, method) -> the authors' log, if known; looks:
     method -> the method whose colour it has.
@@ -32,7 +32,7 @@ def overlay(
                 values, colour = group.runs[0].column(ACCURACY), lines[name].hex
                 measured = np.flatnonzero(np.isfinite(values))
                 ax.plot(group.runs[0].rounds[measured] + 1, 100 * values[measured], color=colour, lw=1.2, label=name)
-                if name == SEQUENCE and "FedAvg" in groups:
+                if SHARED.get(name) in groups:
                     continue
                 last = 1 + group.runs[0].rounds[-1]
                 log = {rounds: value for rounds, value in theirs.get((panel, name), {}).items() if rounds <= last}

@@ -13,7 +13,7 @@ from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperRes
 from raylfl.reproduce.choice import plain
 from raylfl.reproduce.coverage import by_cell, gaps
 from raylfl.reproduce.focus import METHODS
-from raylfl.reproduce.focus_logs import DIVISOR, SEQUENCE, logs
+from raylfl.reproduce.focus_logs import DIVISOR, DROPOUT, SEQUENCE, SHARED, logs
 from raylfl.reproduce.ledger import Row
 from raylfl.reproduce.run_cache import RunCache
 from raylfl.reproduce.setting import Setting, setting
@@ -24,8 +24,10 @@ LINES: dict[str, dict[str, Any]] = {
 } | {DIVISOR: {"algorithm.name": "scaffold", "algorithm.divisor": 10}}
 LOOKS = {name: METHODS.get(name, "fedprox") for name in LINES} | {
     SEQUENCE: "sfl",
-    "FedAU": "fedacs",
-}  # FOCUS is blue, too
+    "FedAU": "fedacs",  # FOCUS is blue, too
+    "FOCUS, dropout": "fedaware",
+    "SCAFFOLD, divisor 10, dropout": "fedvarp",
+}
 # the rates of the public code: a client takes part with probability 0.2, whether or not it did in the round before
 PANELS: dict[str, dict[str, Any]] = {
     "Bernoulli": {},
@@ -118,13 +120,18 @@ class Fig9(Images):
 class Fig9Start(Images):
     """The first 1,000 of figure 9's 10,000 rounds, beside the authors' logs of the same rounds.
 
-    The log of FedAvg is also compared with a sequential FedAvg, in which the sampled clients train one after the other.
+    The log of FedAvg is also compared with a sequential FedAvg, in which the sampled clients train one after the other,
+    and two Bernoulli logs with runs whose network has dropout, which the paper does not mention.
     """
 
     rounds: ClassVar = 1000
     from_rows = True
     margin: ClassVar = 0.05  # of the accuracy; in the logs most methods differ by more
-    lines: ClassVar = LINES | {SEQUENCE: {"algorithm.name": "sfl"}}
+    lines: ClassVar = (
+        LINES
+        | {SEQUENCE: {"algorithm.name": "sfl"}}
+        | {line: LINES[name] | {"model.init_args.dropout": 0.25} for line, name in DROPOUT.items()}
+    )
 
     def run(self, cache: RunCache) -> Findings:
         from raylfl.reproduce.focus_curves import overlay
@@ -163,8 +170,9 @@ class Fig9Start(Images):
 
     @staticmethod
     def _names() -> dict[str, list[str]]:
-        """Participation -> the methods with a log; FedAvg's log is also that of SEQUENCE."""
-        return {panel: [*own, *([SEQUENCE] if "FedAvg" in own else [])] for panel, own in Fig9.published.items()}
+        """Participation -> the methods with a log, and variants of them."""
+        more: dict[str, Sequence[str]] = {"Bernoulli": list(DROPOUT), "Markov": [SEQUENCE]}
+        return {panel: [*own, *more[panel]] for panel, own in Fig9.published.items()}
 
     def whole(self) -> int:
         return sum(map(len, self._names().values()))
@@ -185,7 +193,7 @@ class Fig9Start(Images):
 
     def _close(self, panel: str, name: str, ours: Stat, log: Stat) -> Claim:
         """The claim that the accuracy of a method, `ours`, differs from its log by at most the margin."""
-        whose = "FedAvg's" if name == SEQUENCE else "its"
+        whose = f"{SHARED[name]}'s" if name in SHARED else "its"
         text = f"{panel}: {name} is within {100 * self.margin:g} points of {whose} log"
         told = f"{accuracy_text(ours)} %, log: {accuracy_text(log)} %"
         return Claim(text, abs(_level(ours) - log.mean) <= self.margin, told)

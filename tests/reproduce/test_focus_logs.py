@@ -11,7 +11,7 @@ from raylfl.errors import DataMissing
 from raylfl.reproduce.base import find
 from raylfl.reproduce.choice import choice
 from raylfl.reproduce.focus_images import Fig9
-from raylfl.reproduce.focus_logs import DIVISOR, SEQUENCE, logs
+from raylfl.reproduce.focus_logs import DIVISOR, DROPOUT, SEQUENCE, SHARED, logs
 from tests.reproduce.caches import DryCache
 
 ROUNDS, LAST = 1000, 200
@@ -51,19 +51,22 @@ def test_the_logs_are_read_by_finished_rounds_under_the_names_of_the_figure(leve
     level(30.0)
     read = logs()
     bernoulli = {("Bernoulli", "FOCUS"), ("Bernoulli", "FedAU"), ("Bernoulli", DIVISOR)}
-    assert set(read) == bernoulli | {("Markov", "FedAvg"), ("Markov", SEQUENCE)}
+    dropout = {("Bernoulli", line) for line in DROPOUT}
+    assert set(read) == bernoulli | dropout | {("Markov", "FedAvg"), ("Markov", SEQUENCE)}
     assert read["Bernoulli", DIVISOR][1000] == 0.3
     assert read["Bernoulli", DIVISOR][800] == EARLIER  # the window begins after 800 rounds
-    assert read["Markov", SEQUENCE] == read["Markov", "FedAvg"]
+    assert all(
+        read[panel, line] == read[panel, name] for line, name in SHARED.items() for panel, own in read if own == line
+    )
 
 
 @pytest.mark.parametrize(("percent", "holds"), [(40.0, False), (50.0, True), (60.0, False)])
 def test_each_method_is_compared_with_its_log_in_the_window(level, tmp_path, percent, holds):
     level(percent)  # the made-up curves have a mean of 50 % there
     claims, rows = found(tmp_path, "participation=bernoulli")
-    assert [row["method"] for row in rows] == list(Fig9.published["Bernoulli"])
+    assert [row["method"] for row in rows] == [*Fig9.published["Bernoulli"], *DROPOUT]
     assert {round(row["logs"].mean, 9) for row in rows} == {percent / 100}
-    assert [claim.holds for claim in claims] == [holds] * 3
+    assert [claim.holds for claim in claims] == [holds] * 5
     assert [claim.text.partition(" is within")[0] for claim in claims] == [
         f"Bernoulli: {row['method']}" for row in rows
     ]
