@@ -124,6 +124,36 @@ def test_probing_costs_a_broadcast_to_all_their_work_and_a_norm_each():
     assert costs["gradients"] == len(rounds) * STEPS @ SIZES
 
 
+def test_probing_takes_as_long_as_the_slowest_of_all_clients_that_train():
+    _, rounds = walk([*CLOCK, "participation.name=uniform", "participation.size=2", "algorithm.name=optimal_sampling"])
+    virtual, computation = 0.0, 0.0
+    node = link = 0
+    for _, metrics, row, _ in rounds:
+        chosen = np.isin(np.arange(N), row["cohort"])
+        floats = D + 1 + D * chosen  # x down, a norm up, and of the sampled clients their update
+        virtual += np.max(STEPS * SECONDS + floats / FLOATS_PER_SECOND)
+        computation += np.sum(STEPS * SECONDS)
+        node, link = node + floats.sum(), link + floats.max()
+        assert metrics["time/virtual"] == pytest.approx(virtual, rel=1e-12)
+        assert metrics["time/computation"] == pytest.approx(computation, rel=1e-12)
+    costs = last_costs(rounds)
+    assert (costs["busiest_node_floats"], costs["busiest_link_floats"]) == (node, link)
+    assert costs["busiest_node_floats"] == costs["uplink_floats"] + costs["downlink_floats"]
+
+
+def test_probing_waits_for_the_norms_and_the_uploads_of_the_slowest_link():
+    latency = [0.1, 0.2, 0.3, 0.4, 5.0]
+    network = ["system.seconds_per_step=0.5", f"topology.latency={latency}"]
+    _, rounds = walk(
+        [*network, "participation.name=uniform", "participation.size=2", "algorithm.name=optimal_sampling"]
+    )
+    virtual = 0.0
+    for _, metrics, row, _ in rounds:
+        messages = 2 + np.isin(np.arange(N), row["cohort"])
+        virtual += np.max(0.5 * STEPS + messages * np.array(latency))
+        assert metrics["time/virtual"] == pytest.approx(virtual, rel=1e-12)
+
+
 def test_centralised_training_sends_nothing_and_computes_on_everything():
     costs = last_costs(walk(["algorithm.name=centralized", "local.steps=3"])[1])
     sent = ("uplink_floats", "downlink_floats", "peer_floats", "busiest_node_floats", "busiest_link_floats")

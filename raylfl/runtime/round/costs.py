@@ -32,7 +32,8 @@ class CostModel:
         second: the second broadcast, sent to the received clients after the server step; None if there is none.
         """
         algorithm, r, reports = self.experiment.algorithm, result.round, result.reports.rows
-        sampled, steps, down, up = len(r.cohort), int(r.steps.sum()), floats_in(broadcast), result.up_floats
+        sampled, down, up = len(r.cohort), floats_in(broadcast), result.up_floats
+        clients, steps = r.cohort, r.steps  # of all clients that train
         gradients, exchanged = int(reports["gradients"].sum()), 0
         if self.cut is not None:  # the client's half of the model travels, and activations up, gradients down
             down = up = self.cut.client_width
@@ -43,58 +44,75 @@ class CostModel:
         if second is not None:
             downlink += floats_in(second) * len(r.received_view.cohort)
         if self.planner.samples_by_norm:  # all available clients receive x, train and send one norm
-            uplink, downlink = uplink + len(reports), downlink + (len(reports) - sampled) * down
-            steps = self._steps_of_available(result)
-        costs = Costs(uplink, downlink, peer, steps, gradients)
-        ends, floats, waiting = self._links(result, costs)
-        costs = replace(costs, busiest_node_floats=_of_node(ends, floats), busiest_link_floats=_of_link(ends, floats))
-        return RoundCosts(costs, ends, floats, *self._seconds(result, costs, ends, floats, waiting))
+            clients = np.sort(reports["client"])
+            steps, _ = self.planner.steps(r.index, clients)
+            uplink, downlink = uplink + len(clients), downlink + (len(clients) - sampled) * down
+        costs = Costs(uplink, downlink, peer, int(steps.sum()), gradients)
+        ends, floats, waiting = self._links(result, costs, clients)
+        of_node = np.bincount(ends.ravel() + 1, np.repeat(floats, 2), minlength=1)  # in and out; entry 0: the server
+        of_link = np.bincount(_distinct(ends)[1], floats, minlength=1)
+        costs = replace(costs, busiest_node_floats=int(of_node.max()), busiest_link_floats=int(of_link.max()))
+        return RoundCosts(costs, ends, floats, *self._seconds(result, costs, clients, steps, ends, floats, waiting))
 
     def _seconds(
-        self, result: RoundResult, costs: Costs, ends: Ints, floats: Floats, waiting: Ints
+        self,
+        result: RoundResult,
+        costs: Costs,
+        clients: Ints,
+        steps: Ints,
+        ends: Ints,
+        floats: Floats,
+        waiting: Ints,
     ) -> tuple[float, float]:
-        """The simulated duration of a round: (seconds, seconds of its computation alone); (0, 0) for an empty cohort.
+        """The simulated duration of a round: (seconds, seconds of its computation alone); (0, 0) without clients.
 
-        It follows from the speeds in the config group `system` and the links in `topology`. ends, floats, waiting: of
-        each message, from `_links`.
+        It follows from the speeds in the config group `system` and the links in `topology`. clients, steps: the clients
+        that train and their local steps, [C] each. ends, floats, waiting: of each message, from `_links`.
         """
         clock, r, run = self.experiment.config.system, result.round, self.experiment.world
-        if not len(r.cohort):
+        if not len(clients):
             return 0.0, 0.0
         sent = costs.uplink_floats + costs.downlink_floats + costs.peer_floats
-        up: Floats = np.full(len(r.cohort), sent / len(r.cohort))
-        down: Floats = np.zeros(len(r.cohort))
+        up: Floats = np.full(len(clients), sent / len(clients))
+        down: Floats = np.zeros(len(clients))
         if r.edges is not None:  # a graph: messages between nodes
             nodes = self._messages(r).T
             up, down = (np.bincount(node, minlength=len(up)).astype(np.float64) * result.up_floats for node in nodes)
-        waits = self._waits(r, ends, floats, waiting)
-        whole = clock.round_seconds(r.steps, up, down, r.cohort, self.experiment.algorithm.pattern, run, waits)
-        return whole, clock.computation_seconds(r.steps, r.cohort, run)
+        elif self.planner.samples_by_norm:  # the sampled clients send more than the others
+            up = np.bincount(waiting, floats, minlength=len(clients)).astype(np.float64)
+        waits = self._waits(r, len(clients), ends, floats, waiting)
+        whole = clock.round_seconds(steps, up, down, clients, self.experiment.algorithm.pattern, run, waits)
+        return whole, clock.computation_seconds(steps, clients, run)
 
-    def _links(self, result: RoundResult, costs: Costs) -> tuple[Ints, Floats, Ints]:
+    def _links(self, result: RoundResult, costs: Costs, clients: Ints) -> tuple[Ints, Floats, Ints]:
         """(ends [M, 2], floats [M], waiting clients [M]) of the M messages of a round.
 
-        ends: (sender, receiver) as client ids, -1 for the server. waiting clients: for each message, the position in
-        the cohort of the client that waits for it.
+        clients: the clients that train [C]. ends: (sender, receiver) as client ids, -1 for the server. waiting clients:
+        for each message, the position in `clients` of the client that waits for it.
         """
         r = result.round
         if r.edges is not None:
             sent = self._messages(r)
             return r.cohort[sent], np.full(len(sent), float(result.up_floats)), sent[:, 1]
-        hops = self.experiment.algorithm.pattern.hops(r.cohort)
+        hops = self.experiment.algorithm.pattern.hops(clients)
         away, back, chain = hops[:, 1] == -1, hops[:, 0] == -1, (hops[:, :2] >= 0).all(axis=1)
         floats = np.zeros(len(hops))
         for which, total in ((away, costs.uplink_floats), (back, costs.downlink_floats), (chain, costs.peer_floats)):
             floats[which] = total / max(int(which.sum()), 1)
+        if self.planner.samples_by_norm:  # each client sends its norm; then the sampled ones send their uploads
+            floats[away] = 1.0
+            uploads = hops[away & np.isin(hops[:, 0], r.cohort)]
+            hops = np.concatenate([hops, uploads])
+            floats = np.concatenate([floats, np.full(len(uploads), float(result.up_floats))])
         return hops[:, :2], floats, hops[:, 2]
 
-    def _waits(self, r: Round, ends: Ints, floats: Floats, waiting: Ints) -> Floats:
-        """The simulated seconds [C] for which each client of the cohort waits for messages.
+    def _waits(self, r: Round, count: int, ends: Ints, floats: Floats, waiting: Ints) -> Floats:
+        """The simulated seconds [C] for which each of the C = `count` clients that train waits for messages.
 
         With a server, the times of all messages for which a client waits are added. On a graph, a node waits for the
         slowest of its links. ends, floats, waiting: of each message, from `_links`.
         """
-        waits = np.zeros(len(r.cohort))
+        waits = np.zeros(count)
         if r.edges is None:
             np.add.at(waits, waiting, self.experiment.topology.seconds(ends, floats, self.experiment.world))
             return waits
@@ -111,26 +129,6 @@ class CostModel:
         assert r.edges is not None
         assert isinstance(algorithm, GraphAlgorithm)
         return r.edges.messages(r.cohort, algorithm.family)
-
-    def _steps_of_available(self, result: RoundResult) -> int:
-        clients = np.sort(result.reports.rows["client"])
-        return int(self.experiment.work.draw(result.round.index, clients, self.experiment.world)[0].sum())
-
-
-def _of_node(ends: Ints, floats: Floats) -> int:
-    """The largest number of floats that one client, or the server, sends and receives in total.
-
-    ends: (sender, receiver) of each message [M, 2]; floats: of each message [M].
-    """
-    return int(np.bincount(ends.ravel() + 1, np.repeat(floats, 2), 1).max())
-
-
-def _of_link(ends: Ints, floats: Floats) -> int:
-    """The largest number of floats on one link, in both directions.
-
-    ends: (sender, receiver) of each message [M, 2]; floats: of each message [M].
-    """
-    return int(np.bincount(_distinct(ends)[1], floats, 1).max())
 
 
 def _distinct(ends: Ints) -> tuple[Ints, Ints]:

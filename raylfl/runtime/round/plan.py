@@ -59,7 +59,7 @@ class Planner:
             index=r,
             population=world.population,
             failure=self._failure(r, self.everyone),
-            a_norm=self._norms(self._steps(r, self.everyone)[0], self.lr(r)),
+            a_norm=self._norms(self.steps(r, self.everyone)[0], self.lr(r)),
             available=np.ones(world.count, dtype=bool) if available is None else available,
             lr=self.lr(r),
             size=participation.cohort_size(world) if isinstance(participation, Sampler) else world.count,
@@ -88,7 +88,7 @@ class Planner:
         if marginals is None:
             return None
         if isinstance(experiment.participation, Independent):
-            # redraws of empty cohorts scale all coefficients by one factor
+            # p_i: redraws under `on_empty: resample` only scale all coefficients by one factor
             marginals = experiment.participation.probabilities(c.index, experiment.world)
         return experiment.algorithm.expected_coefficients(c, marginals, law)
 
@@ -184,7 +184,7 @@ class Planner:
         if not self.replayed:
             order = algorithm.pattern.order(len(cohort), keyed(world.seed, "ring", r))
             cohort, draws = cohort[order], draws[order]
-        steps, batch_sizes = self._steps(r, cohort)
+        steps, batch_sizes = self.steps(r, cohort)
         if self.replayed:
             row = self.replayed.row(r)
             steps = np.asarray(row["steps"], dtype=np.int64)
@@ -215,10 +215,11 @@ class Planner:
     def row(self, r: Round) -> Row:
         """The row of participation.jsonl for round r.
 
-        It includes the sampling probabilities p [N] if the method samples clients itself, and the probabilities q [N]
-        that an upload of each client is lost if these change over time.
+        It includes the sampling probabilities p [N] if the method samples clients itself. It includes the failure
+        probabilities q [N] of uploads if they can change over time, or if the row of a replayed trace has them.
         """
-        q = self._failure(r.index, self.everyone) if self._failure_varies(r.index) else None
+        varies = self.experiment.link.varies or bool(self.replayed and "q" in self.replayed.row(r.index))
+        q = self._failure(r.index, self.everyone) if varies else None
         return make_row(r.index, r.cohort, r.draws, r.received, r.steps, r.probabilities, q)
 
     def graph_line(self, r: Round) -> str | None:
@@ -241,7 +242,8 @@ class Planner:
         marginals = participation.marginals(self.experiment.world, r)
         return None if marginals is None else marginals / marginals.sum()
 
-    def _steps(self, r: int, clients: Ints) -> tuple[Ints, Ints]:
+    def steps(self, r: int, clients: Ints) -> tuple[Ints, Ints]:
+        """The numbers of local steps and the batch sizes of these C clients in round r, [C] each."""
         experiment = self.experiment
         steps, batch = experiment.work.draw(r, clients, experiment.world)
         common = local_steps_of(experiment.algorithm, keyed(experiment.world.seed, "steps", r))
@@ -252,10 +254,6 @@ class Planner:
     def _norms(self, steps: Ints, lr: float) -> Floats:
         return a_norm(steps, self.experiment.rule, lr, self.experiment.algorithm.proximal)
 
-    def _failure_varies(self, r: int) -> bool:
-        """Whether the failure probabilities can change from round to round, or row r of a replayed trace has them."""
-        return self.experiment.link.varies or bool(self.replayed and "q" in self.replayed.row(r))
-
     def _failure(self, r: int, clients: Ints) -> Floats:
         row = self.replayed.row(r) if self.replayed else {}
         if "q" in row:
@@ -263,10 +261,9 @@ class Planner:
         return self.experiment.link.failure(r, clients, self.experiment.world)
 
 
-def dropped(r: Round, clients: set[int]) -> Round:
+def dropped(r: Round, clients: Ints) -> Round:
     """A copy of the round in which the uploads of these clients are not received."""
-    keep = np.array([int(c) not in clients for c in r.cohort], dtype=bool)
-    return replace(r, received=np.asarray(r.received, dtype=bool) & keep)
+    return replace(r, received=np.asarray(r.received, dtype=bool) & ~np.isin(r.cohort, clients))
 
 
 def check_sampling(experiment: Experiment) -> None:
