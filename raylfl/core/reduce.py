@@ -41,7 +41,7 @@ def tree_sum(rows: Tensor) -> Tensor:
 
 
 def weighted_sum(rows: Tensor, coefficients: npt.ArrayLike) -> Tensor:
-    """The sum of c_i rows[i] for rows [C, d] and coefficients c [C] -> [d], added in the order of `tree_sum`.
+    """The sum of c_i rows[i] for rows [C, ...] and coefficients c [C] -> [...], added in the order of `tree_sum`.
 
     It is computed in blocks of columns, whose products fit in the caches (3 times as fast at C = 10, d = 10^6). Raises
     ValueError for C = 0.
@@ -52,13 +52,14 @@ def weighted_sum(rows: Tensor, coefficients: npt.ArrayLike) -> Tensor:
     if isinstance(rows, ChunkedMatrix):
         c = column(coefficients, rows.pieces[0])
         return elementwise(lambda block: (halved(block * c),), rows)[0]
-    c = column(coefficients, rows)
-    if rows.shape[-1] <= BLOCK or rows.ndim != 2:
-        return halved(rows * c)
+    c, shape = column(coefficients, rows), rows.shape[1:]
+    rows = rows[:, None].flatten(1)
+    if rows.shape[1] <= BLOCK:
+        return halved(rows * c).reshape(shape)
     total = rows.new_empty(rows.shape[1])
     for start in range(0, len(total), BLOCK):
         total[start : start + BLOCK] = halved(rows[:, start : start + BLOCK] * c)
-    return total
+    return total.reshape(shape)
 
 
 def finite_rows(rows: Tensor) -> Tensor:

@@ -36,6 +36,14 @@ def test_a_sum_of_many_columns_has_the_bits_of_its_pieces():
     assert torch.equal(whole, torch.cat([weighted_sum(piece, c) for piece in rows.split(1000, dim=1)]))
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (4,), (3, 4), (2, 3, BLOCK)])
+def test_a_sum_has_the_shape_of_its_rows(shape):
+    rows, c = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64), [1.0, 10.0, -2.0]
+    kept = rows.clone()
+    torch.testing.assert_close(weighted_sum(rows, c), rows[0] + 10 * rows[1] - 2 * rows[2], rtol=1e-12, atol=1e-12)
+    assert torch.equal(rows, kept)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_rows_with_one_bad_entry_are_found_among_any_others(bad):
     rows = torch.full((4, 3, 5), 3e38)  # finite, though their sum is not
