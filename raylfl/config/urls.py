@@ -21,7 +21,7 @@ def join(url: str, *names: str) -> str:
 
 def staging(url: str) -> Path:
     """The local folder to which runs at this URL are written, inside `RAYLFL_STAGING` (default ~/.cache/raylfl)."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "raylfl"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "raylfl"
     protocol, _, rest = url.partition("://")
     parts = [part for part in rest.split("/") if part]
     return Path(os.environ.get("RAYLFL_STAGING", cache)).expanduser().resolve().joinpath(protocol, *parts)

@@ -18,6 +18,7 @@ of `ranges` are always drawn once per run.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -65,7 +66,8 @@ class Interval:
     def __contains__(self, number: object) -> bool:
         if isinstance(number, bool) or not isinstance(number, (int, float, np.integer, np.floating)):
             return False
-        if not math.isfinite(number) or (self.integer and (number != int(number) or number > MOST)):
+        finite = abs(number) <= sys.float_info.max if isinstance(number, int) else math.isfinite(number)
+        if not finite or (self.integer and (number != int(number) or number > MOST)):
             return False
         above = number > self.low if self.open_low else number >= self.low
         return bool(above and (number < self.high if self.open_high else number <= self.high))

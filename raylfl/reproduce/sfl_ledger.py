@@ -146,14 +146,12 @@ def cell_claims(rows: Sequence[Row], refs: Mapping[str, Reference]) -> list[Clai
     A cell with its learning rate counts if it has a log and a run on the seed SEARCH_SEED. The network as printed in
     the paper differs from that of the authors' code and is a task of its own.
     """
-    judged = {row.key: (row, verdict(row, refs[key(row.cell)])) for row in rows if key(row.cell) in refs}
-    claims = []
-    for task in dict.fromkeys(row.cell["task"] for row, _ in judged.values()):
-        own = {
-            _name(row): word for row, word in judged.values() if row.cell["task"] == task and row.seed == SEARCH_SEED
-        }
-        claims.append(_within(task, "the mean over the last 400 rounds is within the spread of the authors' log", own))
-    return claims
+    words: dict[str, dict[str, str]] = {}
+    for row in rows:
+        if row.seed == SEARCH_SEED and (ref := refs.get(key(row.cell))):
+            words.setdefault(row.cell["task"], {})[_name(row)] = verdict(row, ref)
+    claim = "the mean over the last 400 rounds is within the spread of the authors' log"
+    return [_within(task, claim, own) for task, own in words.items()]
 
 
 def _within(task: str, claim: str, words: Mapping[str, str]) -> Claim:
@@ -188,7 +186,7 @@ def differences(rows: Sequence[Row], refs: Mapping[str, Reference]) -> str:
 
 
 def looseness(rows: Sequence[Row]) -> str:
-    """What `within` does not show, and how our rounds' standard deviation compares with that of our seeds' means."""
+    """A sentence on the limits of the verdict `within`, with the spread of our rounds compared to that of our seeds."""
     own: dict[str, list[list[float]]] = {}
     for row in rows:
         own.setdefault(key(row.cell), []).append(row.window(LONG))

@@ -6,7 +6,6 @@ quadratics and estimates otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +15,7 @@ from raylfl.core.arrays import Floats, Ints
 from raylfl.core.keyed import keyed
 from raylfl.core.oracle import private_randomness
 from raylfl.core.population import Population
+from raylfl.errors import BadValue
 from raylfl.parts import BUFFERS, Experiment
 from raylfl.runtime.workers.worker import Worker
 from raylfl.theory import softmax
@@ -37,13 +37,17 @@ class Objectives:
 
     def __init__(self, experiment: Experiment):
         setup = experiment.setup
+        if setup.merged:
+            name = experiment.config.resolved["algorithm"]["name"]
+            need = "a method of several clients: this one trains one client on all data, and no theorem is about it"
+            raise BadValue("algorithm.name", got=name, need=need)
         self.count = setup.population.count
         self.weights, self.sizes = setup.population.weights, setup.population.sizes
         self.decay = experiment.rule.weight_decay
         self.seed = setup.seed
         uniform = Population.of(setup.population.sizes)
         self._worker = Worker(replace(setup, dtype="float64", population=uniform))
-        self.start: Floats = self._worker.x0.double().numpy()
+        self.start: Floats = self._worker.initial.x.double().numpy()
 
     @property
     def dim(self) -> int:
@@ -52,14 +56,14 @@ class Objectives:
 
     def of(self, client: int, x: Floats) -> tuple[float, Floats]:
         """(value, gradient [d]) of a client's objective at x."""
-        broadcast = {"x": torch.from_numpy(np.array(x)), BUFFERS: self._worker.buffers0}
+        broadcast = {"x": torch.from_numpy(np.array(x)), BUFFERS: self._worker.initial.buffers}
         [(value, gradient)] = self._worker.measures.objective(broadcast, [[client]])
         n = self.count  # the worker applies the weight 1/N
         return n * value + self.decay / 2 * float(x @ x), n * gradient.double().numpy() + self.decay * x
 
-    def gradients(self, x: Floats, clients: Sequence[int] | None = None) -> Floats:
-        """The gradients [C, d] of the objectives of these clients at x; of all clients if `clients` is None."""
-        return np.stack([self.of(i, x)[1] for i in (range(self.count) if clients is None else clients)])
+    def gradients(self, x: Floats) -> Floats:
+        """The gradients [N, d] of all clients' objectives at x."""
+        return np.stack([self.of(i, x)[1] for i in range(self.count)])
 
     def quadratic(self) -> QuadraticProblem | None:
         """The objectives as a quadratic problem; None if d > LARGEST_DENSE or a gradient is not affine in x.
@@ -112,8 +116,8 @@ class Objectives:
         The test is that grad f(u + v) - grad f(u) - grad f(v) + grad f(0) is 0 up to rounding.
         """
         u, v = keyed(self.seed, "theory/linear", client).standard_normal((2, self.dim))
-        g = {k: self.of(client, x)[1] for k, x in enumerate((u + v, u, v, np.zeros(self.dim)))}
-        scale = max(float(np.linalg.norm(row)) for row in g.values())
+        g = [self.of(client, x)[1] for x in (u + v, u, v, np.zeros(self.dim))]
+        scale = max(float(np.linalg.norm(row)) for row in g)
         return float(np.linalg.norm(g[0] - g[1] - g[2] + g[3])) <= LINEAR * scale
 
     def smoothness(self, client: int, x: Floats) -> float:

@@ -16,6 +16,8 @@ in Ray Tune. A condition `when` lists config keys, in the space or not, and the 
 from __future__ import annotations
 
 import json
+import re
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +34,7 @@ Values = dict[str, Any]  # dotted config key -> value
 Draw = Callable[[str, "Domain"], Any]
 LISTS = ("grid", "choice")
 RANGES = ("uniform", "loguniform", "randint")
+EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")  # a number that yaml may read as a string
 
 
 @dataclass(frozen=True)
@@ -90,19 +93,15 @@ class Domain:
 
 
 def _number(value: Any) -> Any:
-    """A value from a yaml file; strings such as `1e-3`, which yaml does not read as numbers, are converted."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            pass
-    return value
+    """A value from a yaml file; numbers such as `1e-3`, which yaml reads as strings, are converted."""
+    return float(value) if isinstance(value, str) and EXPONENT.fullmatch(value) else value
 
 
 def _check_range(place: str, kind: str, args: list[Any]) -> None:
     numbers = all(isinstance(a, (int, float)) and not isinstance(a, bool) for a in args)
-    if len(args) != 2 or not numbers or not args[0] < args[1]:
-        raise BadValue(place, got=args, need="[low, high] with low < high")
+    most = 2**63 - 1 if kind == "randint" else sys.float_info.max
+    if len(args) != 2 or not numbers or not -most <= args[0] < args[1] <= most:
+        raise BadValue(place, got=args, need="[low, high], finite numbers with low < high")
     if kind == "loguniform" and args[0] <= 0:
         raise BadValue(place, got=args, need="[low, high] with 0 < low")
     if kind == "randint" and any(a != int(a) for a in args):

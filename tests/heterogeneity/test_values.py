@@ -283,7 +283,7 @@ def test_open_upper_ends_are_those_of_the_clients_within_any_part():
 )
 def test_an_interval_holds_its_limits_unless_they_are_open_and_nothing_that_is_no_number(interval, inside, outside):
     assert all(number in interval for number in inside)
-    never = [math.nan, math.inf, -math.inf, True, False, "1", None, [1]]
+    never = [math.nan, math.inf, -math.inf, 10**400, True, False, "1", None, [1]]
     assert not any(number in interval for number in (*outside, *never))
     assert np.float32(1.0) in Interval("", 0.0)
     assert np.int64(1) in Interval("", 0.0)

@@ -150,6 +150,7 @@ def test_a_cell_is_judged_by_the_spread_of_the_authors_log_and_by_a_margin(level
     assert (line["verdict"], line["same"]) == (word, same)
     (claim,) = sfl_ledger.cell_claims([row], refs)
     assert claim.holds == (word == "within")
+    assert sfl_ledger.cell_claims([replace(row, seed=row.seed + 1)], refs) == []  # the logs have one seed
 
 
 def test_the_differences_of_all_cells_with_the_authors_networks_are_told():

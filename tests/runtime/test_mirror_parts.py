@@ -50,6 +50,13 @@ FILES = (
 )
 
 
+def test_an_empty_cache_folder_counts_as_none(monkeypatch, tmp_path):
+    monkeypatch.delenv("RAYLFL_STAGING", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert staging("s3://bucket/runs") == tmp_path / ".cache/raylfl/s3/bucket/runs"
+
+
 def test_a_manifest_is_copied_after_its_files_and_deleted_before_them(mirrored, monkeypatch):
     """The summary marks a finished run: it is copied last and deleted first."""
     copied, deleted = [], []
@@ -158,7 +165,7 @@ def test_a_fetch_that_fails_leaves_no_folder(url, machine, monkeypatch):
     first.close()
     machine("b")
 
-    def fails(*arguments):
+    def fails(*arguments, whole):
         raise StorageError("no answer")
 
     monkeypatch.setattr(mirror, "fetch", fails)

@@ -14,6 +14,7 @@ import torch
 import raylfl
 from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.errors import BadConfig
+from raylfl.runtime.records import summary
 from raylfl.runtime.records.summary import cpu_model, environment, git_commit, raylfl_commit, step_line, summarise
 from tests.runtime.tiny import TINY
 
@@ -78,6 +79,9 @@ def test_the_commit_is_that_of_the_folder_with_a_note_of_changes(tmp_path, monke
     assert git_commit() == git("rev-parse", "HEAD")
     Path("file").write_text("two")
     assert git_commit() == git("rev-parse", "HEAD") + "+changes"
+    git("commit", "-am", "second")
+    monkeypatch.setattr(summary, "_git", lambda *words: None if "status" in words else git(*words[1:]))
+    assert git_commit() == git("rev-parse", "HEAD") + "+changes"  # git cannot say whether there are changes
 
 
 def test_the_commit_of_raylfl_does_not_depend_on_the_working_directory(tmp_path, monkeypatch):

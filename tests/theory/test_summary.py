@@ -10,6 +10,7 @@ import pytest
 from raylfl.api import checked
 from raylfl.cli import main
 from raylfl.config.load import load_config
+from raylfl.errors import BadConfig
 from raylfl.theory.objectives import Objectives
 from raylfl.theory.summary import theory_of
 
@@ -23,6 +24,11 @@ RIDGE = [
 
 def experiment(config, *overrides):
     return checked(load_config(config, list(overrides)))
+
+
+def test_a_single_client_that_owns_all_data_has_no_theory():
+    with pytest.raises(BadConfig, match=r"algorithm\.name=centralized, but must be a method of several clients"):
+        theory_of(experiment("ridge", *RIDGE, "algorithm.name=centralized"))
 
 
 def test_a_quadratic_problem_is_found_through_its_training_step():
@@ -50,7 +56,7 @@ def test_variance_of_a_mini_batch_is_that_of_its_samples():
     a, y = (array.reshape(3, 7, -1) for array in e.setup.train.arrays)
     rows = 7 * 2 * a * (a @ x - y[..., 0])[..., None]  # gradient of each sample
     variances = np.square(rows - rows.mean(axis=1, keepdims=True)).sum(axis=2).mean(axis=1)
-    assert theory_of(e).value("sigma") == pytest.approx(np.sqrt(variances.max() / 2), rel=1e-9)
+    assert theory_of(e).constants.value("sigma") == pytest.approx(np.sqrt(variances.max() / 2), rel=1e-9)
 
 
 @pytest.mark.parametrize(("clients", "how"), [(32, "at x*"), (33, "at x*, 32 clients")])
@@ -65,7 +71,7 @@ def test_sigma_is_labelled_with_the_clients_on_which_it_was_measured(clients, ho
 def test_focus_on_its_own_figure_runs_outside_its_theorem():
     """The paper's fig. 4 has eta = 2e-4; 3 mu/(27 N L^2) is 4.8e-10."""
     theory = theory_of(experiment("ridge"))
-    assert theory.value("L") == pytest.approx(535.5, abs=0.1)
+    assert theory.constants.value("L") == pytest.approx(535.5, abs=0.1)
     assert {s.theorem for s in theory.steps} == {"[1] Thm 1"}
     assert not any(s.admits(theory.eta) for s in theory.steps)
     assert not theory.promises
@@ -116,7 +122,7 @@ def test_the_strongly_convex_bound_of_sfl_is_used_only_where_its_theorem_holds()
     )
     bounds = [next(p for p in theory.promises if p.what.startswith("F(xbar)")) for theory in (tiny, large)]
     assert bounds[0].what.endswith("(convex)")
-    assert bounds[0].value > tiny.value("A")
+    assert bounds[0].value > tiny.constants.value("A")
     assert bounds[1].what.endswith("(strongly convex)")
     line = bounds[1].lines[0].of(np.array([1.0, 4000.0]))
     assert np.isnan(line[0])
@@ -154,7 +160,7 @@ def test_networks_get_estimates():
     assert {c.symbol for c in theory.constants} >= {"L", "L_i min", "zeta", "D_m", "G", "D(x)", "sigma"}
     assert not theory.promises
     assert all("estimate" in c.how for c in theory.constants)
-    assert theory.value("D(x)") >= 1
+    assert theory.constants.value("D(x)") >= 1
 
 
 def test_command(capsys):

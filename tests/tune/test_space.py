@@ -134,6 +134,11 @@ def test_loguniform_is_uniform_in_the_exponent_and_keeps_four_digits():
         ({"uniform": ["a", "b"]}, "low < high"),
         ({"loguniform": [0, 1]}, "0 < low"),
         ({"randint": [1, 2.5]}, "whole numbers"),
+        ({"randint": [1, float("inf")]}, "finite numbers"),
+        ({"randint": [1, 2**63]}, "finite numbers"),
+        ({"uniform": [0, float("inf")]}, "finite numbers"),
+        ({"uniform": [float("nan"), 1]}, "finite numbers"),
+        ({"uniform": [0, 10**400]}, "finite numbers"),
         ({"grid": [1], "when": "focus"}, "config keys and the values"),
     ],
 )
@@ -141,6 +146,13 @@ def test_what_a_domain_cannot_be_is_said_with_its_place(content, words):
     with pytest.raises(BadConfig) as caught:
         Space.parse({"local.lr": content})
     assert words in str(caught.value)
+
+
+def test_only_strings_with_an_exponent_are_numbers():
+    """Yaml reads 1e-3 as a string, while a folder called 0012 is one."""
+    space = Space.parse({"a": {"grid": ["1e-3", "-2.E5", "0012", "nan", "1"]}, "b": {"uniform": ["1e-3", 1]}})
+    assert space.keys["a"][0].args == [0.001, -2e5, "0012", "nan", "1"]
+    assert space.keys["b"][0].args == [0.001, 1]
 
 
 def test_all_mistakes_of_a_space_are_reported_together():

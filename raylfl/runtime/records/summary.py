@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 from collections import Counter
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -88,12 +89,11 @@ def environment() -> dict[str, Any]:
 @cache
 def cpu_model() -> str:
     """The name of the processor, or its architecture if the system does not provide the name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def git_commit(folder: Path | None = None) -> str | None:
@@ -102,8 +102,8 @@ def git_commit(folder: Path | None = None) -> str | None:
     folder: None stands for the working directory.
     """
     try:
-        head = _git(folder, "rev-parse", "HEAD")
-        return head and head + ("+changes" if _git(folder, "status", "--porcelain", "-uno") else "")
+        head, changes = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain", "-uno")
+        return head if changes == "" else head and f"{head}+changes"  # also if git cannot say whether there are any
     except (OSError, subprocess.TimeoutExpired):
         return None
 
