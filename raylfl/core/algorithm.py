@@ -68,14 +68,14 @@ class Work:
         return column(1.0 / (np.maximum(self.steps, 1.0) * self.lr), like)
 
     def uniform(self, like: Tensor, lane: int = 0) -> Tensor:
-        """Random multiples of 2^-24 in [0, 1), in the shape, dtype and device of `like`, rows [C, ...].
+        """Uniform random numbers in [0, 1), multiples of 2^-24, in the shape [C, ...], dtype and device of `like`.
 
         A row is a function of (seed, round, client, lane): it depends neither on the other clients nor on workers, and
         is the same after a resume. lane: the number (0, 1, ...) of an independent draw in the same round.
         """
         clients = np.arange(len(self.steps)) if self.clients is None else self.clients
         words = keyed_words(self.seed, "algorithm", self.round, clients[:, None], lane, np.arange(like[0].numel()))
-        return torch.from_numpy((words >> np.uint64(40)) * 2.0**-24).to(like).view(like.shape)
+        return torch.from_numpy((words >> 40) * 2.0**-24).to(like).view(like.shape)
 
 
 RENAMED = {  # name of a method or trait before version 0.1 -> its new name; old names are accepted for one release

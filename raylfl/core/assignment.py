@@ -15,10 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from raylfl.core.arrays import Bools, Ints
-from raylfl.core.keyed import splitmix64
+from raylfl.core.keyed import GAMMA, splitmix64
 
 SLACK = 0.05  # the fraction by which a worker of many small clients may exceed the mean load
-STEP = np.uint64(0x9E3779B97F4A7C15)  # the distance between the hash inputs of consecutive clients
 NOWHERE = np.iinfo(np.uint64).max  # the score of a client that has not been assigned yet
 
 
@@ -37,7 +36,7 @@ def assigned(sizes: Ints, workers: int) -> Ints:
         return np.arange(count)
     load = np.maximum(sizes, 1).astype(np.float64)
     mean = load.sum() / workers
-    keys = splitmix64((np.arange(count, dtype=np.uint64) + np.uint64(1)) * STEP)
+    keys = splitmix64(np.arange(1, count + 1, dtype=np.uint64) * GAMMA)
     worker, score = np.zeros(count, dtype=np.int64), np.full(count, NOWHERE)
     moving = np.arange(count)
     while len(moving):

@@ -1,4 +1,4 @@
-"""Batch orders, the samples that each client uses in each local step, and the mini-batches of a micro-cohort.
+"""Batch orders (which samples a client uses in which local step) and the mini-batches of a micro-cohort.
 
 A micro-cohort is a group of the round's clients whose local work is one task.
 """
@@ -17,7 +17,6 @@ from raylfl.core.oracle import Batch
 from raylfl.core.samples import BatchSource, EvenBatches
 
 AHEAD = 8 * 2**20  # bytes of samples gathered in advance for the next steps of a single client
-HALF, LOW = np.uint64(32), np.uint64(0xFFFFFFFF)  # to split a random 64-bit word in two halves
 
 
 class BatchOrders(ABC):
@@ -81,7 +80,7 @@ class AlikeOrders(BatchOrders):
             place = np.arange(self.count)
             keys = sort_keys(keyed_words(*self.key, self.clients[:, None], epoch, place), place)
             keys.sort(axis=1)
-            self._epoch, self._order = epoch, np.take_along_axis(self.table, (keys & LOW).view(np.int64), axis=1)
+            self._epoch, self._order = epoch, np.take_along_axis(self.table, (keys & 0xFFFFFFFF).view(np.int64), axis=1)
         return self._order[rows, batch * self.size : (batch + 1) * self.size]
 
 
@@ -130,16 +129,16 @@ def sort_keys(words: np.ndarray, places: Ints) -> np.ndarray:
     A key is a uint64 number: 32 random bits, followed by the entry's place. words: one random uint64 number per entry.
     places: the place 0, 1, ... of each entry in its sequence.
     """
-    return (words & ~LOW) | places.astype(np.uint64)
+    return words >> 32 << 32 | places.astype(np.uint64)
 
 
 def below(count: Ints | int, words: np.ndarray) -> Ints:
     """Random integers in 0..count-1, one from each random uint64 word; the relative bias is at most count / 2^32."""
-    return ((words >> HALF) * np.asarray(count, dtype=np.uint64) >> HALF).astype(np.int64)
+    return ((words >> 32) * np.asarray(count, dtype=np.uint64) >> 32).astype(np.int64)
 
 
 def runs(lengths: Ints) -> tuple[Ints, Ints]:
-    """(number of its segment, place in the segment) of every entry, for consecutive segments of these lengths.
+    """(segment number, place in the segment) of every entry of consecutive segments with these lengths.
 
     >>> [a.tolist() for a in runs(np.array([2, 3]))]
     [[0, 0, 1, 1, 1], [0, 1, 0, 1, 2]]

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 from raylfl.core.threads import one_thread
 
 LARGE = 32 * 2**20  # bytes of the smallest matrix whose rows stay in several tensors
-NARROWEST = 8192  # least number of columns in a block; narrower slices of many pieces take longer than their sum
+NARROWEST = 8192  # least number of columns in a block; slicing many pieces more finely takes longer than adding them
 FACTORIES = (torch.ops.aten.new_empty.default, torch.ops.aten.new_zeros.default)  # operators that read no entry
 
 

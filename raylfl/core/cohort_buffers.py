@@ -27,12 +27,10 @@ class CohortBuffers:
 
         The buffers have the order of `FlatModule.read_buffers`. Entries of integer buffers are rounded.
         """
-        pieces = rows.split([b.numel() for b in self.like], dim=1)
-        shaped = [p.reshape(len(rows), *b.shape) for p, b in zip(pieces, self.like, strict=True)]
-        self.held = [
-            (p if b.is_floating_point() else p.round()).to(b.dtype).clone(memory_format=torch.contiguous_format)
-            for p, b in zip(shaped, self.like, strict=True)
-        ]
+        self.held = []
+        for piece, b in zip(rows.split([b.numel() for b in self.like], dim=1), self.like, strict=True):
+            values = (piece if b.is_floating_point() else piece.round()).reshape(len(rows), *b.shape)
+            self.held.append(values.to(b.dtype).clone(memory_format=torch.contiguous_format))
 
     def read(self) -> Tensor:
         """The buffers as rows [C, b] in the parameters' dtype; integers become floats."""

@@ -1,4 +1,4 @@
-"""The law of a round's draws s_i, the number of times that client i is drawn, and expectations that follow from it.
+"""Laws of a round's draws s_i (how often client i is drawn), and probabilities that follow from them.
 
 The expected draws E[s_i] alone do not determine the expected coefficients of an aggregation rule: N draws of N clients
 with replacement have E[s_i] = 1 for equal probabilities, as full participation has, but their cohort is random.

@@ -51,8 +51,11 @@ class FlatModule:
         for part in module.modules():
             if isinstance(part, (nn.Embedding, nn.EmbeddingBag)):
                 part.sparse = False  # gradients are rows of a dense matrix
-        self._owners = dict(owners_of_buffers(module))
         self.buffers = list(module.buffers())
+        self._places: list[tuple[str, dict[str, Tensor | None], str, Tensor]] = []  # name, dict, key in it, buffer
+        for name, buffer in module.named_buffers():
+            path, _, key = name.rpartition(".")
+            self._places.append((name, module.get_submodule(path)._buffers, key, buffer))
 
     @property
     def width(self) -> int:
@@ -99,8 +102,8 @@ class FlatModule:
         """
         assigned = [
             (owner, key, first, new)
-            for (name, owner), first in zip(self._owners.items(), self.buffers, strict=True)
-            if (new := owner[key := name.rpartition(".")[2]]) is not first and new is not None and _may_hold(first, new)
+            for _, owner, key, first in self._places
+            if (new := owner[key]) is not first and new is not None and _may_hold(first, new)
         ]
         copy_together([(first, new) for *_, first, new in assigned])
         for owner, key, first, _ in assigned:
@@ -117,8 +120,8 @@ class FlatModule:
 
         Raises BadConfig for a buffer that was replaced by None or by a tensor of another shape.
         """
-        for (name, owner), first in zip(self._owners.items(), self.buffers, strict=True):
-            buffer = owner[name.rpartition(".")[2]]
+        for name, owner, key, first in self._places:
+            buffer = owner[key]
             if buffer is None or buffer.shape != first.shape:
                 found = "None" if buffer is None else f"a buffer of shape {list(buffer.shape)}"
                 raise BadConfig(
@@ -133,15 +136,15 @@ class FlatModule:
         A tensor that a step has assigned to a buffer is replaced by the module's original tensor.
         """
         at = 0
-        for (name, owner), buffer in zip(self._owners.items(), self.buffers, strict=True):
-            owner[name.rpartition(".")[2]] = buffer
+        for _, owner, key, buffer in self._places:
+            owner[key] = buffer
             piece = vector[at : at + buffer.numel()].reshape(buffer.shape)
             buffer.copy_(piece if buffer.is_floating_point() else piece.round())
             at += buffer.numel()
 
 
 def copy_together(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Copies the second tensor of each pair into the first, also if it shares memory with the first one of another."""
+    """Copies the second tensor of each pair into the first; tensors of different pairs may share memory."""
     values = [new.detach().clone() for _, new in pairs]
     for (held, _), value in zip(pairs, values, strict=True):
         held.copy_(value)
@@ -151,9 +154,3 @@ def _may_hold(first: Tensor, new: Tensor) -> bool:
     """Whether a copy into the buffer `first` keeps all of the tensor `new`."""
     same = (first.shape, first.dtype, first.device) == (new.shape, new.dtype, new.device)
     return same and not new.requires_grad
-
-
-def owners_of_buffers(module: nn.Module) -> Iterator[tuple[str, dict[str, Tensor | None]]]:
-    """Yields, for each buffer, its name and the submodule's dict that stores it, in the order of `module.buffers()`."""
-    for name, _ in module.named_buffers():
-        yield name, module.get_submodule(name.rpartition(".")[0])._buffers

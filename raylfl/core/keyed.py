@@ -14,13 +14,10 @@ import hashlib
 
 import numpy as np
 
-_M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)  # Philox4x32 multipliers
+GAMMA = 0x9E3779B97F4A7C15  # SplitMix64's increment: the distance between consecutive states
+_M0, _M1 = 0xD2511F53, 0xCD9E8D57  # Philox4x32 multipliers
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85  # Philox4x32 Weyl constants
-_LOW = np.uint64(0xFFFFFFFF)
-_SHIFT = np.uint64(32)
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's increment
-_MIX = [(np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB))]
-_LAST = np.uint64(31)
+_LOW = 0xFFFFFFFF
 
 
 def key_bytes(seed: int, purpose: str, *ids: int) -> bytes:
@@ -56,9 +53,9 @@ def keyed_uniform(seed: int, purpose: str, r: int, clients: np.ndarray, lane: in
     """
     key = np.frombuffer(key_bytes(seed, purpose, r), dtype=np.uint32)
     ids = np.asarray(clients, dtype=np.uint64)
-    zero = np.zeros_like(ids)
-    words = philox4x32([ids & _LOW, ids >> _SHIFT, zero + np.uint64(lane), zero], int(key[0]), int(key[1]))
-    bits = (words[0] >> np.uint64(6)) << np.uint64(26) | (words[1] >> np.uint64(6))  # 52 bits, so that + 0.5 is exact
+    counter = [ids & _LOW, ids >> 32, np.full_like(ids, lane), np.zeros_like(ids)]
+    words = philox4x32(counter, int(key[0]), int(key[1]))
+    bits = words[0] >> 6 << 26 | words[1] >> 6  # 52 bits, so that + 0.5 is exact
     return (bits.astype(np.float64) + 0.5) * 2.0**-52
 
 
@@ -71,18 +68,17 @@ def philox4x32(counter: list[np.ndarray], key0: int, key1: int) -> list[np.ndarr
     c0, c1, c2, c3 = counter
     for _ in range(10):
         left, right = _M0 * c0, _M1 * c2
-        c0, c1 = (right >> _SHIFT) ^ c1 ^ np.uint64(key0), right & _LOW
-        c2, c3 = (left >> _SHIFT) ^ c3 ^ np.uint64(key1), left & _LOW
-        key0, key1 = (key0 + _W0) & 0xFFFFFFFF, (key1 + _W1) & 0xFFFFFFFF
+        c0, c1 = (right >> 32) ^ c1 ^ key0, right & _LOW
+        c2, c3 = (left >> 32) ^ c3 ^ key1, left & _LOW
+        key0, key1 = (key0 + _W0) & _LOW, (key1 + _W1) & _LOW
     return [c0, c1, c2, c3]
 
 
 def splitmix64(state: np.ndarray) -> np.ndarray:
     """The output function of SplitMix64 on an array of uint64 states, a bijection (Steele et al., OOPSLA 2014)."""
-    z = state
-    for shift, factor in _MIX:
-        z = (z ^ (z >> shift)) * factor
-    result: np.ndarray = z ^ (z >> _LAST)
+    z = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB
+    result: np.ndarray = z ^ (z >> 31)
     return result
 
 
@@ -97,4 +93,4 @@ def keyed_words(
     """
     start = np.frombuffer(key_bytes(seed, purpose, r), dtype=np.uint64)[:1]
     ids = (clients + 1 + (np.asarray(lanes) << 32)).astype(np.uint64)
-    return splitmix64(splitmix64(start + ids * _GAMMA) + (places + 1).astype(np.uint64) * _GAMMA)
+    return splitmix64(splitmix64(start + ids * GAMMA) + (places + 1).astype(np.uint64) * GAMMA)

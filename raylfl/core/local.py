@@ -88,6 +88,7 @@ def run_local(
     all clients; None: zeros. observer: callbacks around the steps. measure_drift: whether to compute
     `LocalResult.drift`.
     """
+    optimizer, observer = optimizer or SGD(rule.momentum), observer or Observer()
     steps = work.steps.astype(np.int64)
     count, width = len(steps), oracle.width
     order = np.argsort(-steps, kind="stable")  # active clients are a prefix
@@ -109,7 +110,6 @@ def run_local(
         carry["full_loss"] = loss[:, None].to(x)
     started = start_of(algorithm, broadcast, client_state, work, count)
     carry |= {name: sorted_rows(rows.expand(count, *rows.shape[1:])) for name, rows in started.items()}
-    optimizer = optimizer or SGD(rule.momentum)
     inner = x.new_zeros(count, optimizer.width(width))
     if moments is not None:
         inner.copy_(sorted_rows(moments.expand(inner.shape)))
@@ -120,20 +120,18 @@ def run_local(
     losses: list[Tensor] = []
     samples: list[list[int]] = []
     drift = torch.zeros(count, dtype=torch.float64) if measure_drift else None
-    if observer is not None and actives:
+    if actives:
         observer.begin()
     for t, active in enumerate(actives):
         rows = ids[:active]
         at, batch = x[:active], batches(t, rows)
         if drift is not None:
             drift[:active] += torch.linalg.vector_norm(at - start[:active], dim=1, dtype=torch.float64).cpu() ** 2
-        if observer is not None:
-            observer.before_step(t, batch)
+        observer.before_step(t, batch)
         loss, g = oracle.gradients(at, batch, lambda c, t=t, rows=rows: seeds(t, rows[c]))  # type: ignore[misc]
         losses.append(loss)
         samples.append(sizes_of(batch))
-        if observer is not None:
-            observer.after_gradient(g)
+        observer.after_gradient(g)
         if rule.clip_norm is not None:
             g *= (rule.clip_norm / (torch.linalg.vector_norm(g, dim=1, keepdim=True) + 1e-6)).clamp(max=1.0)
         if rule.weight_decay:
@@ -143,10 +141,9 @@ def run_local(
         else:
             v, moved = direction_of(algorithm, at, g, {name: rows[:active] for name, rows in carry.items()})
             carry = {name: torch.cat([moved[name], rows[active:]]) for name, rows in carry.items()}
-        optimizer.step(at, v, inner[:active], work.lr * rule.step_factor(t))
-        if observer is not None:
-            observer.after_step(t, rows, loss)
-    if observer is not None and actives:
+        optimizer.step(at, v, inner[:active], work.lr * rule.lr_schedule.over_steps(t))
+        observer.after_step(t, rows, loss)
+    if actives:
         observer.end()
     optimizer.end(inner)
 

@@ -76,9 +76,6 @@ class LocalRule(Options):
         | None
     ) = None
 
-    def step_factor(self, t: int) -> float:
-        return self.lr_schedule.over_steps(t)
-
 
 def a_vector(steps: int, rule: LocalRule, lr: float, proximal: float = 0.0) -> Floats:
     """The accumulation vector a_i [K], the weights of the K gradients G_i [d, K] in the update U_i = eta G_i a_i.
@@ -94,7 +91,7 @@ def a_vector(steps: int, rule: LocalRule, lr: float, proximal: float = 0.0) -> F
     a = np.empty(steps)
     on_x, on_buffer = 1.0, 0.0  # d(-x_K) / d(-x_{t+1}) and d(-x_K) / d buffer_t / eta, from the last step back
     for t in range(steps - 1, -1, -1):
-        on_buffer = rule.momentum * on_buffer + rule.step_factor(t) * on_x
+        on_buffer = rule.momentum * on_buffer + rule.lr_schedule.over_steps(t) * on_x
         a[t] = on_buffer
         on_x -= lr * proximal * on_buffer
     return a
@@ -109,7 +106,7 @@ def a_norm(steps: Sequence[int] | np.ndarray, rule: LocalRule, lr: float, proxim
     [1.0, 4.25]
     """
     counts = np.asarray(steps, dtype=np.int64)
-    if rule.momentum == 0 and proximal == 0 and rule.step_factor(1) == 1.0:
+    if rule.momentum == 0 and proximal == 0 and rule.lr_schedule.over_steps(1) == 1.0:
         return counts.astype(np.float64)
-    norms = {int(k): float(np.abs(a_vector(int(k), rule, lr, proximal)).sum()) for k in np.unique(counts)}
-    return np.array([norms[int(k)] for k in counts], dtype=np.float64)
+    distinct, at = np.unique(counts, return_inverse=True)
+    return np.array([np.abs(a_vector(k, rule, lr, proximal)).sum() for k in distinct.tolist()])[at]

@@ -93,8 +93,8 @@ class Mixing:
         kept = np.flatnonzero(row[self.targets] >= 0)
         kept = kept[np.lexsort((self.sources[kept], row[self.targets[kept]]))]
         first = np.searchsorted(row[self.targets[kept]], np.arange(len(targets) + 1))
-        at = np.searchsorted(needs, targets), np.searchsorted(needs, self.sources[kept])
-        return MixingRows(self.own[targets], at[0], first, at[1], self.weights[kept], self.dense)
+        here, sources = np.searchsorted(needs, targets), np.searchsorted(needs, self.sources[kept])
+        return MixingRows(self.own[targets], here, first, sources, self.weights[kept], self.dense)
 
     def lazy(self) -> Mixing:
         """The matrix (I + W) / 2."""
@@ -261,11 +261,6 @@ def matrices(edges: Edges, nodes: Ints, family: Family) -> Sequence[Mixing]:
 
     Repeated calls return the same objects while they are in the cache of `edges`.
     """
-    found: Sequence[Mixing] = edges.once("matrices", nodes, family, lambda: _matrices(edges, nodes, family))
+    makers = {"doubly": [edges.doubly], "column": [edges.column], "pair": [edges.row, edges.column]}[family]
+    found: Sequence[Mixing] = edges.once("matrices", nodes, family, lambda: tuple(make(nodes) for make in makers))
     return found
-
-
-def _matrices(edges: Edges, nodes: Ints, family: Family) -> Sequence[Mixing]:
-    if family == "pair":
-        return edges.row(nodes), edges.column(nodes)
-    return (edges.column(nodes),) if family == "column" else (edges.doubly(nodes),)

@@ -10,10 +10,10 @@ rows among workers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from raylfl.core.threads import on_all_cores
 
 CACHED = 2**18  # numbers in a block of columns, all rows together; they fit in the caches
 NARROWEST = 1024  # least number of columns in a block
-SHORTEST = 4  # least mean number of rows in a slice; an index of single rows copies them, but takes one call
+SHORTEST = 4  # least mean number of rows in a slice; otherwise one indexed addition, which copies the rows, is faster
 SPAN = 2**20  # columns of a thread's piece
 
 
@@ -149,14 +149,14 @@ def joined(parts: Sequence[Sequence[SubtreeSums]], count: int) -> list[SubtreeSu
     parts: for each worker, its subtree sums of each weighted sum. count: the number of rows of the whole tree. Returns
     the new subtree sums of each weighted sum.
     """
-    return [_joined([part[t] for part in parts], count) for t in range(len(parts[0]) if parts else 0)]
+    return [_joined(sums, count) for sums in zip(*parts, strict=True)]
 
 
 def _joined(parts: Sequence[SubtreeSums], count: int) -> SubtreeSums:
     found = {node: row for sums in parts for node, row in sums.items()}
     if len(found) < 2:
         return found
-    return _subtree_sums([(row[None], None) for row in found.values()], list(found), count, on_all_cores)
+    return _subtree_sums([(row[None], None) for row in found.values()], list(found), count, all_cores=True)
 
 
 def columns_of(part: Sequence[SubtreeSums], k: int, pieces: int) -> list[SubtreeSums]:
@@ -187,16 +187,12 @@ def _whole(sums: SubtreeSums, count: int) -> Tensor | None:
 
 
 def _subtree_sums(
-    pieces: Sequence[tuple[Tensor, Tensor | None]],
-    nodes: Sequence[Node],
-    count: int,
-    carry_out: Callable[[Callable[[slice], None], list[slice]], Any] = lambda work, spans: [*map(work, spans)],
+    pieces: Sequence[tuple[Tensor, Tensor | None]], nodes: Sequence[Node], count: int, all_cores: bool = False
 ) -> SubtreeSums:
     """The sums of the largest complete subtrees to which these nodes add up, in a tree of `count` rows.
 
     pieces: pairs (rows [n, d], factors [n, 1] by which they are multiplied first, or None); together, the rows are the
-    values of `nodes` in order. carry_out: calls a function on each of several spans of columns, in sequence or in
-    parallel.
+    values of `nodes` in order. all_cores: whether spans of columns are added in parallel.
     """
     additions, roots = _additions(nodes, count)
     first = pieces[0][0]
@@ -219,7 +215,12 @@ def _subtree_sums(
                 terms[left] += terms[right]
             out[:, block] = terms[kept]
 
-    carry_out(add, [slice(start, min(start + SPAN, width)) for start in range(0, width, SPAN)])
+    spans = [slice(start, min(start + SPAN, width)) for start in range(0, width, SPAN)]
+    if all_cores:
+        on_all_cores(add, spans)
+    else:
+        for span in spans:
+            add(span)
     return {node: out[k] for k, (node, _) in enumerate(roots)}
 
 

@@ -84,15 +84,16 @@ class Round:
     @property
     def received_view(self) -> Round:
         """This round restricted to the clients whose uploads were received, in the same order."""
-        return self._only(np.asarray((self.unfiltered or self).received, dtype=bool))
+        return self._only(received=True)
 
     @property
     def lost(self) -> Round:
         """This round restricted to the sampled clients whose uploads were lost, in the same order."""
-        return self._only(~np.asarray((self.unfiltered or self).received, dtype=bool))
+        return self._only(received=False)
 
-    def _only(self, keep: Bools) -> Round:
+    def _only(self, received: bool) -> Round:
         whole = self.unfiltered or self
+        keep = whole.received == received
         if keep.all():
             return replace(whole, unfiltered=whole)
         rows = ("cohort", "draws", "received", "steps", "batch_sizes", "a_norm", "failure", "inclusion")

@@ -108,7 +108,8 @@ class BatchSource:
         self.samples, self.device, self.dtype, self.channels_last = samples, device, dtype, channels_last
         self.tensors: tuple[Tensor, ...] | None = None
         if samples.arrays is not None:
-            self.tensors = tuple(self._resident(as_tensor(a)) for a in samples.arrays)
+            # a GPU holds the whole data set; on a CPU it stays in shared memory
+            self.tensors = tuple(self._cast(as_tensor(a)).to(device) for a in samples.arrays)
 
     def measuring(self, channels_last: bool) -> BatchSource:
         """A source of the same samples for evaluations, without augmentation; it shares their memory."""
@@ -117,10 +118,8 @@ class BatchSource:
         twin.samples = replace(self.samples, transform=self.samples.measured_through)
         return twin
 
-    def _resident(self, tensor: Tensor) -> Tensor:
-        if tensor.is_floating_point() and tensor.dtype != self.dtype:
-            tensor = tensor.to(self.dtype)
-        return tensor.to(self.device)  # a GPU holds the whole data set; on a CPU it stays in shared memory
+    def _cast(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
     def batch(self, indices: Ints) -> IndexedBatch:
         """The batch of the samples with these indices, which are gathered when its content is first read."""
@@ -156,9 +155,7 @@ class BatchSource:
         if isinstance(content, (tuple, list)) and content and isinstance(content[0], Tensor):
             inputs = content[0]
             if self.samples.transform is not None:
-                inputs = self.samples.transform(inputs)
-                if inputs.is_floating_point():
-                    inputs = inputs.to(self.dtype)
+                inputs = self._cast(self.samples.transform(inputs))
             if self.channels_last and inputs.ndim == 4:
                 inputs = in_channels_last(inputs)
             named = hasattr(content, "_fields")
@@ -169,7 +166,7 @@ class BatchSource:
         """The samples of these indices from a data set without arrays, collated."""
         from torch.utils.data import default_collate
 
-        self.samples.places(indices)
+        self.samples.places(indices)  # raises LookupError for samples that are not owned
         if self.samples.by_index:
             return tuple(as_tensor(a) for a in self.samples.items.rows(indices))
         samples = [self.samples.items[int(i)] for i in indices]
@@ -183,7 +180,7 @@ class BatchSource:
 
     def _moved(self, content: Any) -> Any:
         if isinstance(content, Tensor):
-            return to_device(content.to(self.dtype) if content.is_floating_point() else content, self.device)
+            return to_device(self._cast(content), self.device)
         if isinstance(content, dict):
             return {k: self._moved(v) for k, v in content.items()}
         if isinstance(content, tuple) and hasattr(content, "_fields"):
@@ -268,9 +265,7 @@ class ClientShards:
 
     @staticmethod
     def of(clients: Sequence[Ints]) -> ClientShards:
-        sizes = [len(c) for c in clients]
-        flat = np.concatenate(clients) if clients else np.empty(0, dtype=np.int64)
-        return ClientShards(flat.astype(np.int64), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+        return ClientShards(np.concatenate(clients).astype(np.int64), np.cumsum([0, *map(len, clients)]))
 
     def __getitem__(self, client: int) -> Ints:
         return self.indices[self.offsets[client] : self.offsets[client + 1]]

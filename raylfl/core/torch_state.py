@@ -33,10 +33,10 @@ def torch_defaults() -> Iterator[None]:
 
 @contextmanager
 def checks_without_symbols() -> Iterator[None]:
-    """A context in which an internal check of torch that passes returns at once; others are torch's own.
+    """A context in which torch's internal checks return at once if they pass, so that torch does not import sympy.
 
-    Torch would import sympy for it (0.4 s), which only symbolic shapes need. A cross-entropy under vmap has such a
-    check.
+    The import takes 0.4 s, and only symbolic shapes need it. A check that fails is torch's own. A cross-entropy under
+    vmap makes such a check.
     """
     import torch
 

@@ -41,7 +41,6 @@ MOST_FILLED = 2  # largest ratio of all samples to real samples in filled-up bat
 TOGETHER = "clients of a call together"
 DENSE = GradientMode("cohort", f"{TOGETHER}: dense layers as batched matrix products")
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-RECURRENT = (nn.RNNBase,)
 
 
 def refusal(flat: FlatModule, device: torch.device, setting: str) -> str | None:
@@ -54,7 +53,7 @@ def refusal(flat: FlatModule, device: torch.device, setting: str) -> str | None:
     if flat.buffers and device.type != "cpu":
         return "its buffers change in place"
     modules = list(flat.module.modules())
-    if any(isinstance(m, RECURRENT) for m in modules):
+    if any(isinstance(m, nn.RNNBase) for m in modules):
         return "recurrent layers have no vmap rule"
     if setting == "always" or device.type != "cpu":
         return None
@@ -193,7 +192,9 @@ class VectorizedOracle(Oracle):
         self.buffers.fill(len(batches))
         if len(set(sizes)) == 1:
             return self._together(x, batches, partial(seeds, 0), slice(len(batches)))
-        if (content := self._filled_up(batches, sizes)) is not None and (dense := self._dense(content, sizes)):
+        possible = self.innermost is not None and self.innermost.possible
+        content = filled_up(batches, sizes) if possible else None
+        if content is not None and (dense := self._dense(content, sizes)):
             return self._through(dense, x, content)
         all_losses, all_rows = x.new_empty(len(batches)), torch.empty_like(x)
         logged: dict[str, Tensor] = {}
@@ -281,9 +282,6 @@ class VectorizedOracle(Oracle):
         found = [self.innermost.of((x[:size], y[:size]), private_randomness) for size in {len(y), *sizes}]
         first = found[0]
         return first if first and all(step and step.text == first.text for step in found) else None
-
-    def _filled_up(self, batches: Sequence[Batch], sizes: Sequence[int]) -> tuple[Tensor, ...] | None:
-        return filled_up(batches, sizes) if self.innermost is not None and self.innermost.possible else None
 
     def _through(self, step: Innermost, x: Tensor, content: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         g = torch.empty_like(x)

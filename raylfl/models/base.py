@@ -37,6 +37,10 @@ class ShippedModel(Arguments, LightningModule):
         """Plain SGD with the option `lr`; used if `local.optimizer` is `module`."""
         return torch.optim.SGD(self.parameters(), lr=self.hparams["lr"])
 
+    def test_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
+        """Logs the same metrics as `validation_step`."""
+        self.validation_step(batch, batch_idx)
+
 
 def fitted_args(cls: type, init_args: Mapping[str, Any], data: object) -> dict[str, Any]:
     """The init_args of a model, completed with attributes of the data set such as `in_shape`.
@@ -118,10 +122,6 @@ class Classifier(ShippedModel):
         self.log("loss", F.cross_entropy(logits, y), batch_size=len(y))
         self.log("accuracy", hits.mean(), batch_size=len(y))
 
-    def test_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """Logs the same metrics as `validation_step`."""
-        self.validation_step(batch, batch_idx)
-
 
 class Problem(ShippedModel, ABC):
     """An objective of one vector x [d], float64, as a loss for each batch of samples.
@@ -147,7 +147,3 @@ class Problem(ShippedModel, ABC):
     def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         """Logs the objective on the batch as `loss`."""
         self.log("loss", self.objective(batch), batch_size=len(batch[0]))
-
-    def test_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """Logs the same metric as `validation_step`."""
-        self.validation_step(batch, batch_idx)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Annotated
@@ -65,10 +66,7 @@ class Stack:
 
     def flatten(self) -> Stack:
         """Appends a layer that flattens all dimensions except the batch dimension."""
-        size = 1
-        for extent in self.shape:
-            size *= extent
-        return self.add("flatten", nn.Flatten(), (size,), numbered=False)
+        return self.add("flatten", nn.Flatten(), (math.prod(self.shape),), numbered=False)
 
     def linear(self, outputs: int) -> Stack:
         """Appends a fully connected layer with bias."""

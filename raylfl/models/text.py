@@ -113,7 +113,3 @@ class TextLM(ShippedModel):
         self.log("loss", loss, batch_size=len(y))
         self.log("accuracy", (logits.argmax(-1) == y).to(logits.dtype).mean(), batch_size=len(y))
         self.log("perplexity", self.perplexity)
-
-    def test_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """Logs the same metrics as `validation_step`."""
-        self.validation_step(batch, batch_idx)

@@ -42,23 +42,15 @@ def install() -> None:
 
 
 def _of_package(name: str, whole: Whole) -> Any:
-    """An attribute of torchmetrics: a class of `NEEDED` from its own module, any other from the whole package.
-
-    whole: executes the package and returns its attribute of a name.
-    """
+    """An attribute of torchmetrics: a class of `NEEDED` from its own module, any other from the whole package."""
     if name in NEEDED:
-        try:
+        with suppress(ImportError, AttributeError):  # a version with another layout
             return getattr(import_module(NEEDED[name]), name)
-        except (ImportError, AttributeError):  # a version with another layout
-            pass
     return whole(name)
 
 
 def _of_plots(name: str, whole: Whole) -> Any:
-    """An attribute of torchmetrics' plotting module; its functions execute the module when they are called.
-
-    whole: executes the module and returns its attribute of a name.
-    """
+    """An attribute of torchmetrics' plotting module; its functions execute the module when they are called."""
     if name.endswith("_TYPE"):  # used only in annotations
         return Any
     if name.startswith("plot_"):
@@ -190,8 +182,7 @@ class _WithoutCompiler(Loader):
 class _OnAccess(Loader):
     """A loader that leaves a module empty at first; each access to an attribute then calls `part`.
 
-    part(name, whole) returns the attribute of this name. whole(name) executes the module and returns its attribute;
-    `part` calls it only if the whole module is needed.
+    part(name, whole) returns the attribute of this name; it calls whole(name) only if the whole module is needed.
     """
 
     def __init__(self, loader: Loader, part: Callable[[str, Whole], Any]):

@@ -64,16 +64,14 @@ def declare() -> bool:
     import torch
 
     sys.meta_path[:] = [f for f in sys.meta_path if not _waits(f)]  # else imports below would call `declare`
-    if not enabled(SWITCH) or hasattr(torch.ops.torchvision, "nms") or not _installed() or operators_load():
+    if not enabled(SWITCH) or hasattr(torch.ops.torchvision, "nms"):
+        return False
+    if importlib.util.find_spec("torchvision") is None or operators_load():
         return False
     _library = torch.library.Library("torchvision", "FRAGMENT")
     for name in OPERATORS:
         _library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     return True
-
-
-def _installed() -> bool:
-    return importlib.util.find_spec("torchvision") is not None
 
 
 def operators_load() -> bool:

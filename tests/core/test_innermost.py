@@ -173,7 +173,7 @@ def test_a_worker_measures_the_same_in_any_layout():
     layouts = ("batch_last", "contiguous", "channels_last")
     workers = [worker(["model.name=lenet5", f"runtime.layout={layout}"]) for layout in layouts]
     chunks = [Chunk("train", np.arange(70)), Chunk("train", np.arange(33)), Chunk("test", np.arange(7))]
-    ours, *others = ([list(m.results().values()) for m in w.evaluate({"x": w.x0}, chunks)] for w in workers)
+    ours, *others = ([list(m.results().values()) for m in w.evaluate({"x": w.initial.x}, chunks)] for w in workers)
     for theirs in others:
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 

@@ -36,19 +36,18 @@ def _pointwise(own: Translation, call: Call) -> Function:
     It also raises Unfit if an argument is a number, which may change between steps. The only exception is the 0 of
     `threshold_backward`.
     """
-    numbers = [a for a in call.args if not isinstance(a, Slot)]
-    if full_name(call.op) not in POINTWISE or numbers != [0] * (full_name(call.op) == "aten::threshold_backward"):
-        raise Unfit(full_name(call.op))
-    shapes = {own.geometry[k].shape for k in (*call.slots(), *call.results())}
-    given = [own.argument(a) if isinstance(a, Slot) else a for a in call.args]
-    slots, out, op = [isinstance(a, Slot) for a in call.args], own.made(call.result), call.op._op
-    if len(shapes) > 1:
+    name, numbers = full_name(call.op), [a for a in call.args if not isinstance(a, Slot)]
+    if name not in POINTWISE or numbers != ([0] if name == "aten::threshold_backward" else []):
+        raise Unfit(name)
+    given = [own.argument(a) for a in call.args if isinstance(a, Slot)]
+    out, op = own.made(call.result), call.op._op
+    if len({own.geometry[k].shape for k in (*given, out)}) > 1:
         raise Unfit("arguments of different shapes")
-    if full_name(call.op) == "aten::relu" and own.only_here(given[0]):
+    if name == "aten::relu" and own.only_here(given[0]):
         op = torch.relu_
 
     def function(v: Values, _: Any) -> None:
-        v[out] = op(*(v[a] if slot else a for a, slot in zip(given, slots, strict=True)))
+        v[out] = op(*(v[a.number] if isinstance(a, Slot) else a for a in call.args))
 
     return function
 
@@ -82,12 +81,8 @@ def _turned(own: Translation, call: Call) -> Any:
 
 
 def _linear(own: Translation, call: Call) -> Any:
-    b, x, w, out = (
-        own.weight(call.args[0]),
-        own.argument(call.args[1]),
-        own.weight(call.args[2], True),
-        own.made(call.result),
-    )
+    b, x, w = own.weight(call.args[0]), own.argument(call.args[1]), own.weight(call.args[2], turned=True)
+    out = own.made(call.result)
     product = torch.baddbmm if own.cohort else torch.addmm
 
     def function(v: Values, _: Any) -> None:
@@ -97,24 +92,20 @@ def _linear(own: Translation, call: Call) -> Any:
 
 
 def _product(own: Translation, call: Call) -> Any:
-    """The rule for matrix products in the backward pass of a linear layer, for the gradient of its weight or input."""
-    product, left, cohort = (torch.bmm if own.cohort else torch.mm), call.args[0], own.cohort
+    """The rule for the two matrix products in the backward pass of a linear layer: gradients of weight and input."""
+    left = call.args[0]
     if own.kinds.get(left.number) == "turned":
         g, x, i = left.number, own.argument(call.args[1]), own.gradient(call.result)
-
-        def weights(v: Values, out: Sequence[Tensor]) -> None:
-            if cohort:
-                out[i].copy_(torch.bmm(v[g], v[x].transpose(1, 2)))
-            else:
-                torch.mm(v[g], v[x].t(), out=out[i])
-
-        return weights
+        if own.cohort:
+            return lambda v, out: out[i].copy_(torch.bmm(v[g], v[x].transpose(1, 2)))
+        return lambda v, out: torch.mm(v[g], v[x].t(), out=out[i])
     g, w, result = own.argument(left), own.weight(call.args[1]), own.made(call.result)
+    product = torch.bmm if own.cohort else torch.mm
 
-    def inputs(v: Values, _: Any) -> None:
+    def function(v: Values, _: Any) -> None:
         v[result] = product(v[w].transpose(-2, -1), v[g])
 
-    return inputs
+    return function
 
 
 def _sum(own: Translation, call: Call) -> Any:
@@ -185,6 +176,7 @@ def _pool_backward(own: Translation, call: Call) -> Any:
 
 
 def _pool(own: Translation, options: list[Any]) -> Pool:
+    """The pool with these options: size, and up to four of stride, padding, dilation and ceil_mode."""
     size, stride, padding, dilation, ceil = options + [[], [0, 0], [1, 1], False][len(options) - 1 :]
     if own.cohort or [list(padding), list(dilation), ceil] != [[0, 0], [1, 1], False]:
         raise Unfit("a pool with padding, dilation or for a cohort")

@@ -24,10 +24,9 @@ FEW = 8  # largest number of input channels with which a convolution is faster i
 class _Call:
     """An operator call translated to tensors whose last dimension is the samples of a batch.
 
-    text: a description. function: carries out the call. gone: the numbers of values that no later call needs.
+    function: carries out the call. gone: the numbers of values that no later call needs.
     """
 
-    text: str
     function: Function
     gone: list[int]
 
@@ -54,11 +53,11 @@ class Innermost:
             function = rule_of(call)(found, call)
             if found.scores < 0:
                 self._forward = at + 1
-            self.calls.append(_Call(_text(found, call), function, found.gone(at)))
+            self.calls.append(_Call(function, found.gone(at)))
         if found.kinds.get(self.loss) != "loss" or len(found.written) < len(parameters):
             raise Unfit("another loss, or gradients that are computed in another way")
         self.scores, self.convolutions = found.scores, found.convolutions
-        self.text = "\n".join(call.text for call in self.calls)
+        self.text = "\n".join(_text(found, call) for call in found.calls)
 
     @property
     def pays(self) -> bool:
@@ -101,12 +100,13 @@ class Innermost:
         return x.shape[1:] == self.shape and len(x) > 0
 
     def _whole(self, x: Tensor, y: Tensor, weights: Sequence[Tensor], out: Sequence[Tensor]) -> Tensor:
+        """Loss and gradients as in `gradients`, of a batch in one piece."""
         return self._taken("step", partial(self._called, x, y, weights, out), (x, y, *weights), out)
 
     def _taken(
         self, name: str, function: Callable[[], Tensor], given: Sequence[Tensor], out: Sequence[Tensor]
     ) -> Tensor:
-        """The result of `function`; from its second call with inputs of this layout on, in fixed memory.
+        """The result of `function`; from the second time with inputs of this layout on, by `listed` calls of operators.
 
         name: identifies the function. given: the tensors that it reads, the inputs first. out: those that it writes.
         """

@@ -76,9 +76,10 @@ class InnermostSteps:
         """A context in which the module's network is evaluated by translated calls.
 
         The network is a submodule nn.Sequential of plain layers, some of them convolutions, whose mean cross-entropy is
-        the module's training step. Its own forward pass is used if gradients are enabled, for inputs of another shape
-        or dtype, in a module without such a network, and where the result would differ: with other weights or layers
-        (a copy of the network, `functional_call`), and under hooks, autocast, `vmap` and dispatch modes.
+        the module's training step. The network's own forward pass is used in a module without such a network, if
+        gradients are enabled, for inputs of another shape or dtype, and where the result would differ: with other
+        weights or layers (a copy of the network, `functional_call`), and under hooks, autocast, `vmap` and dispatch
+        modes.
         """
         step, network = self.first, self.network
         if step is None or network is None or not step.convolutions:
@@ -103,6 +104,7 @@ class InnermostSteps:
             del network.forward
 
     def _network(self, content: Sequence[Tensor], step: Innermost) -> nn.Sequential | None:
+        """The part of the module whose mean cross-entropy has the same calls as this step; None if there is none."""
         for part in self.module.modules():
             if type(part) is nn.Sequential and all(type(layer) in PLAIN for layer in part):
                 found = self._find(content, partial(_cross_entropy, part))

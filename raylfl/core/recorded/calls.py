@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from raylfl.core.step_log import LogCall
+
+T = TypeVar("T")
 
 
 class Slot(NamedTuple):
@@ -65,11 +67,11 @@ class Call:
 
     def slots(self) -> list[int]:
         """The numbers of the values in the arguments."""
-        return [s.number for s in slots_in((self.args, self.kwargs))]
+        return numbers_in((self.args, self.kwargs))
 
     def results(self) -> list[int]:
         """The numbers of the values in the result."""
-        return [s.number for s in slots_in(self.result)]
+        return numbers_in(self.result)
 
     def written(self) -> list[int]:
         """The numbers of the values in the arguments that the call overwrites."""
@@ -78,9 +80,9 @@ class Call:
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
             if argument.name in self.kwargs:
-                found += [s.number for s in slots_in(self.kwargs[argument.name])]
+                found += numbers_in(self.kwargs[argument.name])
             elif not argument.kwarg_only and position < len(self.args):
-                found += [s.number for s in slots_in(self.args[position])]
+                found += numbers_in(self.args[position])
         return found
 
     @property
@@ -90,7 +92,7 @@ class Call:
 
     def reads(self) -> list[int]:
         """The numbers of the values in the arguments, without those of `outs`."""
-        return [s.number for s in slots_in((self.args, {k: v for k, v in self.kwargs.items() if k not in self.outs}))]
+        return numbers_in((self.args, {k: v for k, v in self.kwargs.items() if k not in self.outs}))
 
     @property
     def views(self) -> bool:
@@ -137,13 +139,16 @@ class Recording:
     modes: list[tuple[nn.Module, bool]] = field(default_factory=list)
 
     def same_list(self, other: Recording) -> bool:
-        """Whether two recordings have the same calls, layouts and constants, on the same parameters and buffers."""
+        """Whether two recordings have the same calls, layouts and constants, on the same parameters and buffers.
+
+        Calls are compared by their text: nan is then equal to nan, and 1 is not equal to True.
+        """
         return (
             (self.loss, self.gradients, self.leaves) == (other.loss, other.gradients, other.leaves)
             and repr(self.logged) == repr(other.logged)
             and self.modes == other.modes
             and len(self.calls) == len(other.calls)
-            and all(map(_same_call, self.calls, other.calls))
+            and all(a.op is b.op and repr(a) == repr(b) for a, b in zip(self.calls, other.calls, strict=True))
             and self.geometry == other.geometry
             and self.inputs.keys() == other.inputs.keys()
             and all(t is other.inputs[k] for k, t in self.inputs.items() if k >= self.leaves)
@@ -152,23 +157,18 @@ class Recording:
         )
 
 
-def _same_call(ours: Call, theirs: Call) -> bool:
-    if ours.op is not theirs.op:
-        return False
-    parts = (ours.args, ours.kwargs, ours.result), (theirs.args, theirs.kwargs, theirs.result)
-    return repr(parts[0]) == repr(parts[1])  # by repr: nan is nan, and 1 is not True
-
-
-def slots_in(value: Any) -> Iterator[Slot]:
-    """All slots in nested lists, tuples and dicts."""
-    if isinstance(value, Slot):
+def parts_of(value: Any, kind: type[T]) -> Iterator[T]:
+    """All parts of type `kind` in nested lists, tuples and dicts."""
+    if isinstance(value, kind):
         yield value
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from slots_in(part)
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from slots_in(part)
+    elif isinstance(value, (list, tuple, dict)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from parts_of(part, kind)
+
+
+def numbers_in(value: Any) -> list[int]:
+    """The numbers of all slots in nested lists, tuples and dicts."""
+    return [slot.number for slot in parts_of(value, Slot)]
 
 
 def mapped(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:

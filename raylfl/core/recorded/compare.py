@@ -54,17 +54,16 @@ class Trial:
         before: the state before the step. taken: the step's loss, gradient and logged values by autograd.
         """
         try:
-            row, ours = self.replay(program, content, before)
+            ours = self.replay(program, content, before)
         except RuntimeError as error:
             return f"cannot be replayed ({str(error).splitlines()[0]})"
         after = self.state(content)
-        ours.insert(1, row)
         theirs = [*taken, *after.tensors, *after.generators]
         same = len(ours) == len(theirs) and all(map(same_bits, ours, theirs))
         return None if same else "does not have autograd's bits when it is replayed"
 
-    def replay(self, program: Program | Captured, content: Any, before: StepState) -> tuple[Tensor, list[Tensor]]:
-        """(gradient, [loss, logged values..., changed tensors..., generator states...]) of a replay.
+    def replay(self, program: Program | Captured, content: Any, before: StepState) -> list[Tensor]:
+        """[loss, gradient, logged values..., changed tensors..., generator states...] of a replay.
 
         before: the state in which the replay starts. The current state is restored afterwards.
         """
@@ -73,6 +72,6 @@ class Trial:
         try:
             loss, *logged = program(leaves_of(content), row)
             state = self.state(content)
-            return row, [loss, *logged, *state.tensors, *state.generators]
+            return [loss, row, *logged, *state.tensors, *state.generators]
         finally:
             self.restore(content, after)

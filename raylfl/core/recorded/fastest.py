@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -48,14 +49,12 @@ _PLACES = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
 
 def _makes(function: Any, call: Call, geometry: dict[int, Geometry]) -> bool:
     """Whether the function, called with the arguments of `call`, makes exactly this call; tried on meta tensors."""
-    tensors: dict[int, Tensor] = {}
 
+    @cache
     def stand_in(slot: Slot) -> Tensor:
-        if slot.number not in tensors:
-            tensors[slot.number] = empty(geometry[slot.number], torch.device("meta"))
-        return tensors[slot.number]
+        return empty(geometry[slot.number], torch.device("meta"))
 
-    args, kwargs, answer = (mapped(part, Slot, stand_in) for part in (list(call.args), call.kwargs, call.result))
+    args, kwargs, answer = mapped([call.args, call.kwargs, call.result], Slot, stand_in)
     probe = _Probe(answer)
     try:
         with torch._C._AutoDispatchBelowAutograd(), probe:

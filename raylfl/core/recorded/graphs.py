@@ -44,7 +44,7 @@ def _pool() -> Any:
 
 
 def _copy(leaf: Tensor) -> Tensor:
-    """A copy with the same strides, also for a slice of a larger tensor, of which `clone` makes a contiguous one."""
+    """A copy of a tensor with the same strides; `clone` would make a slice of a larger tensor contiguous."""
     if any(size > 1 and stride == 0 for size, stride in zip(leaf.shape, leaf.stride(), strict=True)):
         return leaf.clone()  # entries share memory, and cannot be written one by one
     return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device).copy_(leaf)
@@ -53,11 +53,11 @@ def _copy(leaf: Tensor) -> Tensor:
 class Captured:
     """A program captured as one CUDA graph; it is called with the same arguments as the program."""
 
-    def __init__(self, program: Program, leaves: Sequence[Tensor], row: Tensor, capture: Capture = capture_on_cuda):
+    def __init__(self, program: Program, leaves: Sequence[Tensor], row: Tensor, capture: Capture):
         """Captures the program with copies of these arguments at fixed addresses.
 
-        leaves: the tensors of a batch. row: a tensor of the gradient's shape. The capture carries out a few steps,
-        which change the module's buffers and the random generators.
+        leaves: the tensors of a batch. row: a tensor of the gradient's shape. capture: as `capture_on_cuda`. It carries
+        out a few steps, which change the module's buffers and the random generators.
         """
         self.program, self.draws, self.logs, self.modes = program, program.draws, program.logs, program.modes
         self._leaves, self._row = [_copy(leaf) for leaf in leaves], torch.empty_like(row)

@@ -67,44 +67,41 @@ class Watch(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        name = getattr(func, "__name__", "")
+        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
         if name == "__set__":
             name = getattr(getattr(func, "__self__", None), "__name__", "")
             if name in ASSIGNED:
                 self._refuse(f"replaces a tensor's `.{name}`")
         elif name == "tensor_split" and any(isinstance(part, torch.Tensor) for part in args[1:]):
             self._refuse("splits a tensor at positions that depend on values (`tensor_split`)")
-        elif name in ("masked_fill", "masked_fill_") and any(
-            _is_trained(part) for part in (*args[2:], (kwargs or {}).get("value"))
-        ):
+        elif name in ("masked_fill", "masked_fill_") and any(map(_is_trained, (*args[2:], kwargs.get("value")))):
             self._refuse("calls `masked_fill` with a trained number, whose gradient takes another course when recorded")
         elif name in LOOKS:
             self._refuse(f"takes a tensor's values or memory out of torch (`.{name}`)")
-        elif name == "one_hot" and (known := _classes(*args, **(kwargs or {}))) is not None:
-            labels, count = known
-            return torch.zeros(*labels.shape, count, dtype=labels.dtype, device=labels.device).scatter(
-                -1, labels[..., None], 1
-            )
-        return func(*args, **(kwargs or {}))
+        elif name == "one_hot" and (made := _one_hot(*args, **kwargs)) is not None:
+            return made
+        return func(*args, **kwargs)
 
 
 def _is_trained(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
-def _classes(tensor: torch.Tensor, num_classes: int = -1) -> tuple[torch.Tensor, int] | None:
-    """(labels, number of classes) of a call of `one_hot` whose result has a shape independent of the labels' values.
+def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor | None:
+    """The result of `one_hot`, computed without reading the labels, as torch's own function does to check them.
 
-    torch's own `one_hot` reads values, also of such labels, to check them. None for other calls: without `num_classes`
-    the largest label determines the shape.
+    None for labels that are not int64, and without `num_classes`: the largest label then determines the shape.
     """
-    return (tensor, num_classes) if num_classes > 0 and tensor.dtype == torch.int64 else None
+    if num_classes <= 0 or tensor.dtype != torch.int64:
+        return None
+    zeros = torch.zeros(*tensor.shape, num_classes, dtype=tensor.dtype, device=tensor.device)
+    return zeros.scatter(-1, tensor[..., None], 1)
 
 
 def forbidden(
     op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], fixed: Callable[[torch.Tensor], bool]
 ) -> str | None:
-    """The reason why a recording with this call would not be valid for tensors with other values; None if it is.
+    """The reason why a recording of this call would not be valid for tensors with other values; None if it is valid.
 
     op, args, kwargs: the called operator and its arguments. fixed: whether a tensor has the same entries in every step.
     The reason is the end of a sentence that begins with `training_step`.
@@ -156,7 +153,7 @@ def line_of_step() -> str:
 
 
 def metric_in_use() -> str | None:
-    """The class of the metric object of which a method is running in the step; None if there is none."""
+    """The class name of the torchmetrics object whose method the step is running; None if there is none."""
     objects = (frame.f_locals.get("self") for frame in _frames())
     return next((type(found).__name__ for found in objects if resettable(found)), None)
 

@@ -20,7 +20,7 @@ from raylfl.core.recorded.calls import Call, Geometry, Slot, full_name
 from raylfl.core.recorded.plan import Plan
 from raylfl.core.recorded.source import ALIGNMENT, WRITES_OUT
 
-LARGEST = 2**25  # bytes; a step with more memory is not limited by what its calls cost, and would hold it for good
+LARGEST = 2**25  # bytes; in larger steps the overhead of calls hardly counts, and this memory is never freed
 COPIES = ("aten::clone", "aten::_to_copy")
 EMPTY = ("aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided", "aten::new_empty_strided")
 ZEROS = ("aten::zeros", "aten::zeros_like", "aten::new_zeros")
@@ -88,42 +88,41 @@ def in_fixed_memory(plan: Plan, arena: Arena) -> Plan:
     geometry, last = plan.geometry, _last_uses(plan)
     outlive = {geometry[k].base for k in (plan.loss, *plan.logged)}
     rows, blocks = {k for k in plan.gradients if k is not None}, _Blocks()
-    calls, begins, constants = [], dict[int, int](), dict(plan.constants)
-    tensors: dict[int, Geometry] = {}
+    calls, fixed, begins = [], list[int](), dict[int, int]()
     for at, call in enumerate(plan.calls):
         results = _results(call)
         if call.views or full_name(call.op) == "aten::_unsafe_view":
             if results and all(geometry[k].base in begins for k in results):
-                tensors |= {k: geometry[k] for k in results}
+                fixed += results
                 continue
         elif results and all(geometry[k].base == k and k not in outlive for k in results):
             kept = full_name(call.op) in WRITES_OUT and not rows.isdisjoint(results)
             found = None if kept else _writing(call, results)
             if found is not None:
-                for k in results:
-                    begins[k] = blocks.take(_bytes(geometry[k]), at, last[k])
-                    tensors[k] = geometry[k]
+                begins |= {k: blocks.take(_bytes(geometry[k]), at, last[k]) for k in results}
+                fixed += results
                 calls += found
                 continue
         calls.append(call)
     if blocks.size > LARGEST:
         return plan
     arena.grow(blocks.size)
-    constants |= {k: arena.tensor(place, begins[place.base]) for k, place in tensors.items()}
-    return replace(plan, calls=calls, constants=constants)
+    tensors = {k: arena.tensor(geometry[k], begins[geometry[k].base]) for k in fixed}
+    return replace(plan, calls=calls, constants=plan.constants | tensors)
 
 
 def _last_uses(plan: Plan) -> dict[int, int]:
-    """Value that first used some memory -> number of the last call that uses this memory."""
+    """Number of the value that first used some memory -> number of the last call that uses this memory.
+
+    For the gradients, it is the number of calls: they are needed after the last one.
+    """
     last = {plan.geometry[k].base: at for at, call in enumerate(plan.calls) for k in (*call.slots(), *call.results())}
     return last | {plan.geometry[k].base: len(plan.calls) for k in plan.gradients if k is not None}
 
 
 def _results(call: Call) -> list[int]:
-    """The numbers of a call's results; empty for a call that has others than tensors, or overwrites an argument."""
-    parts = (
-        call.result if isinstance(call.result, (list, tuple)) and not isinstance(call.result, Slot) else [call.result]
-    )
+    """The numbers of a call's results; empty if a result is no tensor, or if the call overwrites an argument."""
+    parts = call.result if isinstance(call.result, list) else [call.result]
     plain = all(isinstance(part, Slot) for part in parts) and not call.op._schema.is_mutable
     return [part.number for part in parts] if plain and call.op.namespace == "aten" else []
 
@@ -136,8 +135,8 @@ def _bytes(geometry: Geometry) -> int:
 def _writing(call: Call, results: Sequence[int]) -> list[Call] | None:
     """The calls that write the results of `call` into given tensors; None if there is no such operator for a CPU.
 
-    Also None for the losses in RESIZING: to reduce them to a mean, the operators enlarge the given tensor first, which
-    overwrites the memory behind it.
+    Also None for the losses in RESIZING: their operators enlarge the given tensor before they reduce to a mean, and so
+    overwrite the memory behind it.
     """
     name = str(call.op._schema.name)
     if name in EMPTY:

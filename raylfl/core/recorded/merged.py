@@ -22,7 +22,10 @@ SMALLEST = 2**13  # entries of a dropout mask from which one function is faster 
 
 
 class Function:
-    """A function that replaces recorded operator calls, with the attributes of an operator that programs read."""
+    """A function that replaces recorded operator calls; it has the attributes of torch's operators that programs use.
+
+    draws: whether the function draws random numbers.
+    """
 
     namespace = "raylfl"
 
@@ -44,16 +47,11 @@ def merged(calls: Sequence[Call], geometry: Mapping[int, Geometry], wanted: Set[
     once = {k for k in used if used[k] == 1} - wanted
     at = 0
     while at < len(calls):
-        found = _mask(calls[at : at + 3], geometry) or _joined(calls[at:], once)
-        if found is not None:
-            out.append(found[0])
-            at += found[1]
-            continue
-        call = calls[at]
+        call, count = _mask(calls[at : at + 3], geometry) or _joined(calls[at:], once) or (calls[at], 1)
         if _named(call, "_safe_softmax") and len(call.args) == 2 and not call.kwargs:
             call = replace(call, op=SAFE_SOFTMAX)
         out.append(call)
-        at += 1
+        at += count
     return out
 
 
@@ -127,8 +125,11 @@ class Mask:
         self.scale = {dtype: float(torch.ones(8, dtype=dtype).div_(q)[0]) for dtype in (torch.float32, torch.float64)}
 
     def __call__(self, x: Tensor) -> Tensor:
-        if x.dtype not in self.scale or not same_draws(self.p, self.q, x.dtype):
-            return self.plainly(x)
+        exact = x.dtype in self.scale and same_draws(self.p, self.q, x.dtype)
+        return self.quickly(x) if exact else self.plainly(x)
+
+    def quickly(self, x: Tensor) -> Tensor:
+        """The mask from bits that are all drawn at once."""
         bits = torch.empty_like(x, dtype=torch.int64).random_().bitwise_and_(2**DIGITS - 1)
         return torch.lt(bits, self.limit, out=torch.empty_like(x)).mul_(self.scale[x.dtype])
 
@@ -139,16 +140,12 @@ class Mask:
 
 @cache
 def same_draws(p: float, q: float, dtype: torch.dtype) -> bool:
-    """Whether this build of torch computes Bernoulli numbers from random bits as `Mask(p, q)` does in this dtype."""
+    """Whether `Mask(p, q).quickly` has the bits of torch's three calls in this dtype, with this build of torch."""
     mask, x, before = Mask(p, q), torch.empty(100, dtype=dtype), torch.get_rng_state()
-    bits = torch.empty(100, dtype=torch.int64)
     try:
         theirs, after = mask.plainly(x), torch.rand(2)
         torch.set_rng_state(before)
-        bits.random_().bitwise_and_(2**DIGITS - 1)
-        return torch.equal((bits < mask.limit).to(dtype).mul_(mask.scale[dtype]), theirs) and torch.equal(
-            torch.rand(2), after
-        )
+        return torch.equal(mask.quickly(x), theirs) and torch.equal(torch.rand(2), after)
     finally:
         torch.set_rng_state(before)
 

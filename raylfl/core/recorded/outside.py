@@ -15,7 +15,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 FIRST = frozenset({"training_step", "forward"})  # the methods with which a step begins
-UNUSED = frozenset({"__init__", "__new__", "__init_subclass__", "__class_getitem__"})
+UNUSED = frozenset({"__init__", "__new__", "__init_subclass__", "__class_getitem__"})  # special methods no step calls
 
 
 class Outside(str):
@@ -64,10 +64,13 @@ class _Search:
         self.seen: dict[int, Any] = {}  # kept alive, so that no other object gets the same id
 
     def new(self, thing: Any) -> bool:
-        return id(thing) not in self.seen and self.seen.setdefault(id(thing), thing) is thing
+        """Whether the search sees this class or function for the first time; from now on it has seen it."""
+        known = id(thing) in self.seen
+        self.seen[id(thing)] = thing
+        return not known
 
     def add_class(self, cls: type) -> None:
-        """Adds the members of a class and its bases; the special methods count as used."""
+        """Adds the members of a class and its bases whose names are used; special methods count as used."""
         for base in cls.__mro__:
             if not own(base.__module__) or not self.new(base):
                 continue
@@ -78,7 +81,7 @@ class _Search:
                     self.add_member(base, name, member)
 
     def use(self, name: str) -> None:
-        """Adds all members of this name."""
+        """Marks a name as used: adds all members of this name, of the classes seen so far."""
         if name not in self.names:
             self.names.add(name)
             for cls, member in self.members[name]:
@@ -104,13 +107,12 @@ class _Search:
             self.add_class(type(now))
 
     def add(self, function: FunctionType) -> None:
-        """Adds a function: the variables and names that its code contains."""
+        """Adds a function: the variables that it reads, and the names that its code contains."""
         if not self.new(function):
             return
         if own(function.__globals__.get("__name__")):
-            place = f"{function.__module__}.{function.__qualname__}"
             for path, value in _variables_of(function):
-                self.keep(path if path else place, value)
+                self.keep(path, value)
         for name in _names(function.__code__):
             self.use(name)
 

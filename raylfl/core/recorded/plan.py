@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from raylfl.core.recorded.calls import Call, Geometry, Recording, Slot, mapped, slots_in
+from raylfl.core.recorded.calls import Call, Geometry, Recording, Slot, mapped, numbers_in
 
 
 @dataclass
@@ -54,7 +54,7 @@ def reduced(recording: Recording, cohort: bool = False) -> Plan:
     same: dict[int, int] = {}
     seen = {geometry[k]: k for k in [*range(recording.leaves), *constants]}
     kept: list[Call] = []
-    logged = [s.number for s in slots_in([call.value for call in recording.logged])]
+    logged = numbers_in([call.value for call in recording.logged])
     wanted = {recording.loss, *logged, *(k for k in recording.gradients if k is not None)}
     for call in calls:
         call = _renamed(call, same)
@@ -84,10 +84,8 @@ def empty(geometry: Geometry, device: torch.device) -> Tensor:
 
 
 def _renamed(call: Call, same: dict[int, int]) -> Call:
-    def rename(slot: Slot) -> Slot:
-        return Slot(same.get(slot.number, slot.number))
-
-    args, kwargs, result = (mapped(part, Slot, rename) for part in (list(call.args), call.kwargs, call.result))
+    parts = [call.args, call.kwargs, call.result]
+    args, kwargs, result = mapped(parts, Slot, lambda slot: Slot(same.get(slot.number, slot.number)))
     return replace(call, args=tuple(args), kwargs=kwargs, result=result)
 
 
@@ -118,7 +116,7 @@ def _whole(k: int, geometry: dict[int, Geometry], cohort: bool) -> int:
 
 
 def _now(call: Call, value: Callable[[int], Tensor]) -> Tensor:
-    args, kwargs = (mapped(part, Slot, lambda s: value(s.number)) for part in (list(call.args), call.kwargs))
+    args, kwargs = mapped([call.args, call.kwargs], Slot, lambda slot: value(slot.number))
     with torch.no_grad():
         result = call.op(*args, **kwargs)
     assert isinstance(result, Tensor)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence, Set
+from itertools import chain
 
 import torch
 
@@ -22,14 +24,10 @@ def straightened(
     values that the step returns.
     """
     makers = {k: at for at, call in enumerate(calls) for k in call.results()}
-    used: dict[int, int] = {}
-    for call in calls:
-        for k in call.slots():
-            used[k] = used.get(k, 0) + 1
-    out: dict[int, list[Call]] = {at: [call] for at, call in enumerate(calls)}
-    places = dict(geometry)
+    used = Counter(k for call in calls for k in call.slots())
+    out, places = [[call] for call in calls], dict(geometry)
     for k in filter(None, gradients):
-        if k not in makers or used.get(k) or gradients.count(k) > 1:
+        if k not in makers or used[k] or gradients.count(k) > 1:
             continue
         turned = calls[at := makers[k]]
         if turned.op is not _aten.transpose.int or sorted(turned.args[1:]) != [1, 2]:
@@ -43,7 +41,7 @@ def straightened(
         out[at] = []
         shape = geometry[k].shape
         places[k] = Geometry(k, shape, (shape[1] * shape[2], shape[2], 1), 0, geometry[k].dtype)
-    return [call for part in out.values() for call in part], places
+    return list(chain.from_iterable(out)), places
 
 
 def _transposed(k: int, geometry: dict[int, Geometry]) -> Call:

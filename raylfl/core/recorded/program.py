@@ -52,7 +52,8 @@ class Program:
             plan = replace(plan, calls=merged(calls, geometry, plan.wanted), geometry=geometry)
             plan = plan if arena is None else in_fixed_memory(plan, arena)
         self.plan, self.calls, self.draws = plan, plan.calls, any(call.draws for call in plan.calls)
-        self.listing, self._function = _made(*Source(plan, sizes, direct).written())
+        self.listing, namespace = Source(plan, sizes, direct).written()
+        self._function = _compiled(self.listing, namespace)
         self.logs, self.modes = bool(recording.logged), recording.modes
 
     def __call__(self, leaves: Sequence[Tensor], row: Tensor) -> tuple[Tensor, ...]:
@@ -78,7 +79,7 @@ class Program:
         stamps: list[float] = []
         listing, namespace = Source(self.plan, self.sizes, self.direct).written(stamped=True)
         namespace["stamp"] = lambda: stamps.append(time.perf_counter())
-        _, function = _made(listing, namespace)
+        function = _compiled(listing, namespace)
         found: list[list[float]] = []
         for _ in range(times):
             stamps.clear()
@@ -104,9 +105,8 @@ class Program:
             named = [f"{name}={shown(a)}" for name, a in call.kwargs.items() if name not in call.outs]
             given = [*map(shown, call.args), *named]
             results = ", ".join(f"%{k}" for k in call.results())
-            name = str(call.op._schema.name) if call.outs else full_name(call.op)
-            rows.append({"result": results, "operator": name.removeprefix("aten::")})
-            rows[-1] |= {"of": ", ".join(given), "shape": ", ".join(shapes)}
+            name = (str(call.op._schema.name) if call.outs else full_name(call.op)).removeprefix("aten::")
+            rows.append({"result": results, "operator": name, "of": ", ".join(given), "shape": ", ".join(shapes)})
         return rows
 
 
@@ -115,10 +115,9 @@ def listed(
 ) -> Callable[..., tuple[Tensor, ...]] | None:
     """Carries out `function` on a CPU and returns its operator calls, compiled, with their values in fixed memory.
 
-    The compiled calls are `step(None, *given, *written)`, for tensors of the same layouts, and return the result of
-    `function` as a tuple of one tensor. None is returned for a function that cannot be recorded, or if the compiled
-    calls have other bits. given: the tensors that the function reads. written: the tensors that it overwrites. arena:
-    the memory of the values.
+    The returned function `step` is called as `step(None, *given, *written)`, with tensors of the same layouts, and
+    returns (the result of `function`,). Returns None if `function` cannot be recorded, or if `step` has other bits.
+    given: the tensors that `function` reads. written: the tensors that it overwrites. arena: the memory of the values.
     """
     tape, inputs = Tape(), (*given, *written)
     try:
@@ -142,7 +141,7 @@ def listed(
         return None
     finally:
         tape.forget()
-    _, step = _made(*Source(in_fixed_memory(reduced(recording), arena), (), None).written())
+    step = _compiled(*Source(in_fixed_memory(reduced(recording), arena), (), None).written())
     expected = [tensor.clone() for tensor in (result, *written)]
     try:
         with torch._C._AutoDispatchBelowAutograd():
@@ -152,7 +151,8 @@ def listed(
     return step if all(map(same_bits, expected, (ours, *written))) else None
 
 
-def _made(listing: str, namespace: dict[str, Any]) -> tuple[str, Callable[..., tuple[Tensor, ...]]]:
-    """(source text, its function `step`), compiled with `namespace` as the global names of the text."""
+def _compiled(listing: str, namespace: dict[str, Any]) -> Callable[..., tuple[Tensor, ...]]:
+    """The function `step` of a source text, with `namespace` as the text's global names."""
     exec(compile(listing, "<recorded step>", "exec"), namespace)  # generated here, from no outside text
-    return listing, namespace["step"]
+    step: Callable[..., tuple[Tensor, ...]] = namespace["step"]
+    return step

@@ -6,8 +6,9 @@ Each value is freed after its last use.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence, Set
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from raylfl.core.recorded.calls import Call, Slot, full_name
 from raylfl.core.recorded.fastest import fastest
 from raylfl.core.recorded.plan import Plan
 
-WRITES_OUT = ("aten::mm", "aten::sum.dim_IntList", "aten::bmm")  # operators that can write into the gradient's row
+# functions that can write a gradient into its row (`out`), by operator
+WRITES_OUT = {"aten::mm": torch.mm, "aten::sum.dim_IntList": torch.sum, "aten::bmm": torch.bmm}
 ALIGNMENT = 64  # bytes, the alignment of torch's allocations; BLAS rounds differently for other alignments
 
 
@@ -37,14 +39,15 @@ class Source:
         stamped: whether the function calls `stamp()` before the first operator call and after each one.
         """
         plan, stamp = self.plan, ["    stamp()"] * stamped
-        last = self._last_uses()
+        last = {k: at for at, call in enumerate(plan.calls) for k in (*call.slots(), *call.results())}
+        kept = plan.wanted | plan.constants.keys()
         lines = [f"def step(row, {', '.join(f't{k}' for k in range(plan.leaves))}):"]
         copied, direct = self._pieces(lines)
         lines += stamp
         for at, call in enumerate(plan.calls):
             lines.append(f"    {self._line(call, direct)}")
             lines += stamp
-            gone = sorted(k for k in {*call.slots(), *call.results()} if last.get(k) == at and k not in plan.constants)
+            gone = sorted(k for k in {*call.slots(), *call.results()} if last[k] == at and k not in kept)
             if gone:
                 lines.append(f"    del {', '.join(f't{k}' for k in gone)}")
         if copied:
@@ -53,29 +56,18 @@ class Source:
         lines.append(f"    return {', '.join(map(self._value, [plan.loss, *plan.logged]))},")
         return "\n".join(lines) + "\n", self.namespace
 
-    def _last_uses(self) -> dict[int, int]:
-        """Value -> position of the last call that uses it, without loss, logged values and gradients."""
-        last: dict[int, int] = {}
-        for at, call in enumerate(self.plan.calls):
-            last.update(dict.fromkeys((*call.slots(), *call.results()), at))
-        for k in self.plan.wanted:
-            last.pop(k, None)
-        return last
-
     def _pieces(self, lines: list[str]) -> tuple[dict[int, int], dict[int, str]]:
-        """Adds to `lines` the code that splits the gradient's row into pieces, one per parameter.
+        """Adds to `lines` the code that splits the gradient's row into pieces g0, g1, ..., one per parameter.
 
         Returns two dicts. The first maps the position of a parameter to the value that is copied into its piece at the
         end. The second maps a value that is computed directly into a piece to the name of the piece.
         """
         plan, geometry = self.plan, self.plan.geometry
         makers = {call.result.number: call for call in plan.calls if isinstance(call.result, Slot)}
-        used: dict[int, int] = defaultdict(int)
-        for k in plan.gradients:
-            used[-1 if k is None else geometry[k].base] += 1
+        used = Counter(geometry[k].base for k in plan.gradients if k is not None)
         written = {geometry[k].base for call in plan.calls for k in call.written()}
         copied, direct = {}, {}
-        begin = [sum(self.sizes[:i]) for i in range(len(self.sizes))]
+        begin = [0, *accumulate(self.sizes)]
         if self.sizes:
             names = ", ".join(f"g{i}" for i in range(len(self.sizes)))
             lines.append(f"    {names}, = row.split_with_sizes({tuple(self.sizes)}, -1)")
@@ -96,20 +88,21 @@ class Source:
         return copied, direct
 
     def _line(self, call: Call, direct: dict[int, str]) -> str:
+        """The line of a call; its result goes to the piece of the gradient's row that `direct` gives, if any."""
         given = [self._text(a) for a in call.args] + [f"{name}={self._text(a)}" for name, a in call.kwargs.items()]
-        single = call.result.number if isinstance(call.result, Slot) else None
-        if single is not None and single in direct:
-            given.append(f"out={direct[single]}")
-            function = self._bound(_with_out(call), call.op._schema.name.split("::")[-1])
-            return f"t{single} = {function}({', '.join(given)})"
-        function = self._bound(fastest(call, self.plan.geometry), call.op._schema.name.split("::")[-1])
-        text = f"{function}({', '.join(given)})"
-        if call.written() and set(call.results()) <= set(call.slots()):
-            return text  # in place: the result is an argument
+        piece = direct.get(call.result.number) if isinstance(call.result, Slot) else None
+        if piece is None:
+            function = fastest(call, self.plan.geometry)
+        else:
+            function = WRITES_OUT[full_name(call.op)]
+            given.append(f"out={piece}")
+        text = f"{self._bound(function, call.op._schema.name.split('::')[-1])}({', '.join(given)})"
         target = _target(call.result)
-        return f"{target} = {text}" if target else text
+        in_place = call.written() and set(call.results()) <= set(call.slots())  # the result is an argument
+        return f"{target} = {text}" if target and not in_place else text
 
     def _value(self, k: int) -> str:
+        """The name of value k in the source; a constant is added to the global names."""
         if k in self.plan.constants:
             self.namespace[f"t{k}"] = self.plan.constants[k]
         return f"t{k}"
@@ -145,7 +138,3 @@ def _target(result: Any) -> str:
         parts = [_target(part) or "_" for part in result]
         return f"({', '.join(parts)},)" if parts else ""
     return ""
-
-
-def _with_out(call: Call) -> Any:
-    return {"aten::mm": torch.mm, "aten::sum.dim_IntList": torch.sum, "aten::bmm": torch.bmm}[full_name(call.op)]

@@ -99,7 +99,7 @@ _HOLDERS = (Mapping, SimpleNamespace, Namespace, partial)  # further objects out
 
 
 class _Parts:
-    """The state of attributes by path; `add` enters an attribute with its parts, each object once."""
+    """A snapshot in the making: `add` enters a value under its path, with its parts; each object's parts once."""
 
     def __init__(self) -> None:
         self.state = State()
@@ -109,7 +109,7 @@ class _Parts:
         self.own: set[int] = set()  # ids of the module's parameters and buffers, whose values may change
 
     def add_outside(self, given: Sequence[Variable]) -> None:
-        """Adds variables outside the module; the objects of other packages count by their identity."""
+        """Adds variables outside the module; of objects of installed packages only the identity."""
         for path, read in given:
             value = read()
             kept = isinstance(
@@ -121,7 +121,7 @@ class _Parts:
                 self.state[path] = id(value)
 
     def _call(self, path: str, value: Any, depth: int) -> None:
-        """Adds the functions in a value that can be called, and the users' object of a method."""
+        """Adds the functions that a callable value contains, and the object of a method if its class is a user's."""
         self.functions.update({id(found): found for found in functions_of(value)})
         holder = getattr(value, "__self__", None)
         if isinstance(value, MethodType) and depth and own(type(holder).__module__):
@@ -200,12 +200,10 @@ def _entries(value: Any) -> list[tuple[str, Any]]:
 
 def first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
     """The first path at which two snapshots by `state_of` differ; None if they are equal."""
-    for path in [*before, *(p for p in after if p not in before)]:
-        if path not in before or path not in after or before[path] != after[path]:
-            return path
-    return None
+    missing = object()
+    return next((p for p in {**before, **after} if before.get(p, missing) != after.get(p, missing)), None)
 
 
 def shown(path: str) -> str:
-    """A path of a snapshot as an object of a sentence."""
+    """A path of a snapshot as a noun phrase for messages."""
     return f"`{path}`" if isinstance(path, Outside) else f"the module's attribute `{path}`"

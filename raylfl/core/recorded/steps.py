@@ -21,7 +21,7 @@ from raylfl.core.recorded.outside import Outside
 from raylfl.core.recorded.program import Program
 from raylfl.core.recorded.state import State, first_difference, outside_of, shown, state_of
 from raylfl.core.recorded.tape import record
-from raylfl.core.step_log import LogCall, StepLog
+from raylfl.core.step_log import StepLog
 from raylfl.errors import BadConfig
 
 SEEN = 1  # steps of a kind by autograd before the first recording: many kinds occur only once
@@ -47,7 +47,9 @@ class RecordedSteps:
 
     A kind of batch is given by shapes, dtypes, memory order and the modes of the module's parts. The first steps of a
     kind use autograd, and the next two are recorded. A replay of the first recording is compared with autograd on the
-    batch of the second one. Later steps are replayed; a step whose number is a power of two is compared again.
+    batch of the second one, and once more on the next batch. Later steps are replayed; a step whose number is a power
+    of two is compared again.
+
     refusal: why steps of this module are not replayed; all its steps then use autograd, with the same results.
     """
 
@@ -122,7 +124,9 @@ class RecordedSteps:
     def program(self, content: Any) -> Program | Captured | None:
         """The program with which to replay the step for a batch with this content; None: `take` must compute it."""
         if self._doubted:
-            self._look_again()
+            self._doubted = False
+            if self._state is not None and self.refusal is None:
+                self._compare(self._state.without_metrics(), state_of(self.module).without_metrics())
         if self.refusal is not None:
             return None
         kind = self._kind(content)
@@ -156,25 +160,26 @@ class RecordedSteps:
         """
         kind = None if self.refusal is not None else self._kind(content)
         if kind is None:
-            return self._plainly(content)
+            return self._by_autograd(content)
         kind.used += 1
         self._doubted = True  # a step that is not recorded may change the state
         if kind.used <= self.seen:
-            return self._plainly(content)
+            return self._by_autograd(content)
         kept, before = copied(content), self.trial.state(content)  # the step may take parts out of a dict
         if kind.program is not None:
             with self.log.calls() as logged:
-                loss, row = self._of(self.loss(content), kept)
+                loss, row = self._by_autograd(content)
         else:
-            changing, step = self.changing(content), partial(self.loss, content)
+            changing, step, clients = self.changing(content), partial(self.loss, content), self.clients(content)
             loss, rows, found, logged = record(self.module, leaves_of(kept), step, self.gradient, self.log, changing)
-            loss, row = loss.detach(), self._row(rows, self.clients(kept))
+            loss, row = loss.detach(), self._row(rows, clients)
             if isinstance(found, str):
                 self._refuse(found)
             else:
-                self._accept(kind, found, self.clients(kept))
+                self._accept(kind, found, clients)
         if kind.program is not None:
-            self._check(kind, kept, before, [loss, row, *_tensors(logged)])
+            tensors = [call.value for call in logged if isinstance(call.value, Tensor)]
+            self._check(kind, kept, before, [loss, row, *tensors])
         return loss, row
 
     def _accept(self, kind: _Kind, found: Recording, clients: tuple[int, ...]) -> None:
@@ -187,7 +192,10 @@ class RecordedSteps:
         if kind.recording is None:
             kind.recording = found
         elif kind.recording.same_list(found):
-            kind.program = Program(kind.recording, self.sizes, self._large_gradients(clients), self.arena)
+            direct = None
+            if clients:  # small gradients are copied: that is cheap, and equal bits in one comparison could be chance
+                direct = {i for i, size in enumerate(self.sizes) if clients[0] * size >= DECISIVE}
+            kind.program = Program(kind.recording, self.sizes, direct, self.arena)
         else:
             self._refuse("does not take the same course in every step")
 
@@ -197,16 +205,19 @@ class RecordedSteps:
         before: the state before the step. taken: its loss, gradient and logged values by autograd. Raises BadConfig if
         the program was used before, on a CPU.
         """
-        assert kind.program is not None
-        differs = self.trial.difference(kind.program, content, before, taken)
-        if differs is not None and isinstance(kind.program, Program) and kind.program.direct:
-            kind.program = self._only_equal(kind.program, content, before, taken[1])
-            differs = self.trial.difference(kind.program, content, before, taken)
-        if differs is not None and isinstance(kind.program, Program) and kind.program.arena is not None:
-            kind.program = Program(kind.program.recording, self.sizes, kind.program.direct)
-            differs = self.trial.difference(kind.program, content, before, taken)
-        if differs is None and isinstance(kind.program, Program) and self.captures is not None:
-            kind.program = self._captured(kind.program, content, before, taken)
+        program = kind.program
+        assert program is not None
+        differs = self.trial.difference(program, content, before, taken)
+        if isinstance(program, Program):
+            if differs is not None and program.direct:
+                program = self._only_equal(program, content, before, taken[1])
+                differs = self.trial.difference(program, content, before, taken)
+            if differs is not None and program.arena is not None:
+                program = Program(program.recording, self.sizes, program.direct)
+                differs = self.trial.difference(program, content, before, taken)
+            if differs is None and self.captures is not None:
+                program = self._captured(program, content, before, taken)
+            kind.program = program
         if differs is not None:
             self._refuse(differs)
             if kind.used > self.seen + RECORDED and self.device.type == "cpu":
@@ -215,25 +226,15 @@ class RecordedSteps:
                     f"{differs}. Replayed steps may be wrong (set runtime.step=autograd)"
                 )
 
-    def _large_gradients(self, clients: tuple[int, ...]) -> set[int] | None:
-        """The positions of the large gradients of a cohort, which its first program computes directly into their rows.
-
-        clients: (C,), or () for a single client, for which the result is None. Small gradients are copied into their
-        rows: the copy is cheap, and equal bits in a single comparison could be chance.
-        """
-        if not clients:
-            return None
-        return {i for i, size in enumerate(self.sizes) if clients[0] * size >= DECISIVE}
-
     def _only_equal(self, program: Program, content: Any, before: StepState, expected: Tensor) -> Program:
         """A new program that computes a gradient directly into its row only if this gives autograd's bits.
 
-        program: computes the gradients `program.direct` directly into their rows. before: the state before a step, from
-        `_changing`. expected: the step's gradients by autograd.
+        program: computes the gradients `program.direct` directly into their rows. before: the state before a step.
+        expected: the step's gradients by autograd.
         """
         assert program.direct is not None
         try:
-            row, _ = self.trial.replay(program, content, before)
+            row = self.trial.replay(program, content, before)[1]
         except RuntimeError:
             return Program(program.recording, self.sizes, set(), program.arena)
         pieces = zip(row.split(self.sizes, -1), expected.split(self.sizes, -1), strict=True)
@@ -245,8 +246,8 @@ class RecordedSteps:
     ) -> Program | Captured:
         """The program as a CUDA graph if the graph has autograd's bits; else the program, and the reason in `no_graph`.
 
-        content: the batch. before: the state before a step. taken: the step's loss, gradient and
-        logged values by autograd.
+        before: the state before a step on the batch `content`. taken: the step's loss, gradient and logged values by
+        autograd.
         """
         assert self.captures is not None
         after = self.trial.state(content)
@@ -266,23 +267,17 @@ class RecordedSteps:
             return program
         return captured
 
-    def _plainly(self, content: Any) -> tuple[Tensor, Tensor]:
-        return self._of(self.loss(content), content)
-
-    def _of(self, loss: Tensor, content: Any) -> tuple[Tensor, Tensor]:
-        return loss.detach(), self._row(self.gradient(loss), self.clients(content))
+    def _by_autograd(self, content: Any) -> tuple[Tensor, Tensor]:
+        clients, loss = self.clients(content), self.loss(content)
+        return loss.detach(), self._row(self.gradient(loss), clients)
 
     def _row(self, rows: Sequence[Tensor | None], clients: tuple[int, ...]) -> Tensor:
-        pieces = zip(rows, self.sizes, strict=True)
-        return torch.cat(
-            [
-                torch.zeros(*clients, size, device=self.device, dtype=self.dtype)
-                if g is None
-                else g.reshape(*clients, -1)
-                for g, size in pieces
-            ],
-            dim=-1,
-        )
+        """The gradient [d] or [C, d] from one gradient per parameter (`rows`), with zeros in place of None."""
+        pieces = [
+            torch.zeros(*clients, size, device=self.device, dtype=self.dtype) if g is None else g.reshape(*clients, -1)
+            for g, size in zip(rows, self.sizes, strict=True)
+        ]
+        return torch.cat(pieces, dim=-1)
 
     def _kind(self, content: Any) -> _Kind | None:
         try:
@@ -298,11 +293,6 @@ class RecordedSteps:
         elif len(self.kinds) == MOST:
             self.kinds.move_to_end(key)
         return kind
-
-    def _look_again(self) -> None:
-        self._doubted = False
-        if self._state is not None and self.refusal is None:
-            self._compare(self._state.without_metrics(), state_of(self.module).without_metrics())
 
     def _compare(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         """Refuses replays if two snapshots of the state differ."""
@@ -324,7 +314,3 @@ def _compiled_part(module: nn.Module) -> str | None:
         if part._compiled_call_impl is not None or type(part).__module__.startswith("torch._dynamo"):
             return f"calls `{name}`, which torch.compile has compiled"
     return None
-
-
-def _tensors(logged: Sequence[LogCall]) -> list[Tensor]:
-    return [call.value for call in logged if isinstance(call.value, Tensor)]

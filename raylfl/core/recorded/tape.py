@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from raylfl.core.recorded.calls import Call, Geometry, Recording, Slot, mapped
+from raylfl.core.recorded.calls import Call, Geometry, Recording, Slot, mapped, parts_of
 from raylfl.core.recorded.contents import leaves_of
 from raylfl.core.recorded.draws import Draws
 from raylfl.core.recorded.guards import (
@@ -51,7 +51,7 @@ class Tape(TorchDispatchMode):
         self.geometry: dict[int, Geometry] = {}
         self.constants: dict[int, Tensor] = {}
         self.reason: str | None = None
-        self.key = object()  # in the marks: a tensor that the module keeps can be pickled, and does not keep the tape
+        self.key = object()  # identifies this tape in marks; unlike the tape itself, it can be pickled with a tensor
         self._marked: list[Tensor] = []  # inputs, whose marks are removed at the end
         self._memory: dict[int, int] = {}  # storage of an input -> number of the tensor that first used it
         self._start: dict[int, int] = {}  # number of a tensor of the batch -> its storage offset
@@ -106,15 +106,13 @@ class Tape(TorchDispatchMode):
             if reason is not None:
                 raise Refused(reason)
             known = self._known(func, args, kwargs)
-            if (
-                func._schema.name.startswith("aten::as_strided")
-                and self.geometry[known[0][0].number].base in self._start
-            ):
+            strided = func._schema.name.startswith("aten::as_strided")
+            if strided and self.geometry[known[0][0].number].base in self._start:
                 raise Refused("makes views of a batch with strides of its own (`as_strided`)")
         except Refused as refused:
             self.reason = f"{refused}{line_of_step()}"
             return func(*args, **kwargs)
-        given = list(_tensors((args, kwargs)))
+        given = list(parts_of((args, kwargs), Tensor))
         draws = torch.Tag.nondeterministic_seeded in func.tags and all(t.device.type == "cpu" for t in given)
         draw = self._draws.key(func, *known) if draws else None
         result = func(*args, **kwargs)
@@ -144,8 +142,8 @@ class Tape(TorchDispatchMode):
         elif not call.views:
             self._fixed -= changed
 
-    def _known(self, func: Any, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
-        """The (args, kwargs) of a call with a `Slot` in place of each tensor.
+    def _known(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """[args, kwargs] of a call with a `Slot` in place of each tensor.
 
         Raises Refused for a tensor that is not a parameter, a buffer, of the batch, or a result of an earlier call.
         """
@@ -163,7 +161,7 @@ class Tape(TorchDispatchMode):
                 self._fixed.add(number)
             return Slot(number)
 
-        return mapped(list(args), Tensor, slot), mapped(kwargs, Tensor, slot)
+        return mapped([args, kwargs], Tensor, slot)
 
     def _take_held(self, tensor: Tensor) -> int:
         """Gives a new number to one of the tensors `held`, and returns the number.
@@ -226,16 +224,6 @@ def _storage(tensor: Tensor) -> int:
         return int(tensor.untyped_storage()._cdata)
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _tensors(part)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
-
-
 def record(
     module: nn.Module,
     leaves: Sequence[Tensor],
@@ -274,11 +262,10 @@ def record(
             reason = tape.reason or watch.reason
             with tape if reason is None else nullcontext():  # the gradient of `prod` has other bits under a tape
                 rows = gradients(loss)
-        reason = tape.reason or watch.reason or side_effect(module, before, drawn)
         for number, (name, tensor) in tape.found.items():
             names[number], inputs[number] = name, tensor
-        if reason is None:
-            reason = _overwritten(tape, names, inputs, buffers)
+        reason = tape.reason or watch.reason or side_effect(module, before, drawn)
+        reason = reason or _overwritten(tape, names, inputs, buffers)
         if reason is not None:
             raise Refused(reason)
         recording = Recording(
@@ -331,8 +318,8 @@ def side_effect(module: nn.Module, before: Mapping[str, Any], drawn: Any) -> str
 def _overwritten(tape: Tape, names: Mapping[int, str], inputs: Mapping[int, Tensor], buffers: set[Any]) -> str | None:
     """The reason for a refusal if the step overwrites a constant, or an input that is not a buffer; else None.
 
-    names: names of the batch's tensors and the inputs, by number. inputs: the tensors of the latter. buffers: the
-    numbers of those that a step may overwrite.
+    names: the names of the batch's tensors and of the inputs, by number. inputs: the inputs, by number. buffers: the
+    numbers of the tensors that a step may overwrite.
     """
     fixed = [(tape.geometry[k], k) for k in names if k not in buffers]
     for call in tape.calls:
