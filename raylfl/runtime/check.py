@@ -43,15 +43,14 @@ def check(experiment: Experiment) -> None:
     setup = experiment.setup
     if not len(setup.shards.indices):
         raise BadConfig("no client owns any training sample: nothing to train on")
-    model = experiment.config.resolved["model"]
+    model, config = experiment.config.resolved["model"], experiment.config.eval
     label = model["name"] or model["class_path"]
     with _threads_kept(), private_randomness(keyed_int(setup.seed, "check")):
         few, seconds = _on_two_samples(setup), _time_limit(setup)
         worker = _try(f"model {label} cannot be made ready", lambda: Worker(few), seconds)
         experiment.logged["train"] = _try_training(worker, label)
-        experiment.logged.update(_try_evaluations(worker, experiment.config.eval, label))
-    experiment.warnings.extend(f"model {label}: {line}" for line in _module_warnings(worker, experiment.config.eval))
-    config = experiment.config.eval
+        experiment.logged.update(_try_evaluations(worker, config, label))
+    experiment.warnings.extend(f"model {label}: {line}" for line in _module_warnings(worker, config))
     if setup.pinned and "train" in worker.whole and (config.participants or config.random_clients):
         raise BadConfig(
             f"model {label} has hooks for whole evaluations, but pinned clients are evaluated apart: set "
@@ -148,7 +147,7 @@ def _local_step(worker: Worker, batch: Batch) -> list[str]:
     Returns the names that the module logs.
     """
     worker.attributes.restore()
-    x, optimizer = worker.oracle.workspace(1).copy_(worker.x0), worker.local_optimizer()
+    x, optimizer = worker.oracle.workspace(1).copy_(worker.initial.x), worker.local_optimizer()
     state = x.new_zeros(1, optimizer.width(worker.flat.width))
     with worker.training.observed(optimizer, clients=1, steps=1, steps_per_epoch=1) as observer:
         observer.begin()
@@ -158,8 +157,7 @@ def _local_step(worker: Worker, batch: Batch) -> list[str]:
         optimizer.step(x, g, state, worker.setup.rule.lr)
         observer.after_step(0, [0], losses)
         observer.end()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # as in an evaluation
+        with warnings.catch_warnings(action="ignore"):  # as in an evaluation
             return list(observer.log.results())
 
 
@@ -179,9 +177,8 @@ def _try_evaluations(worker: Worker, config: EvalConfig, label: str) -> dict[str
 
 
 def _evaluated(worker: Worker, chunk: Chunk) -> dict[str, float]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # metrics may warn that two samples are too few
-        return Logged.joined(worker.evaluate({"x": worker.x0}, [chunk])).results()
+    with warnings.catch_warnings(action="ignore"):  # metrics may warn that two samples are too few
+        return Logged.joined(worker.evaluate({"x": worker.initial.x}, [chunk])).results()
 
 
 def _try(text: str, make: Callable[[], T], seconds: float | None = None) -> T:

@@ -82,6 +82,7 @@ class Candidate:
         self._stamps.append((phase, time.perf_counter()))
 
     def round(self, counts: bool = True) -> None:
+        """Carries out the next round, and stores its durations if `counts`."""
         self._stamps = []
         next(self.rounds)
         self._stamps.append(("end", time.perf_counter()))
@@ -121,12 +122,11 @@ def profile(
         for candidate in candidates.values():
             for _ in range(len(range(turn, rounds, TURNS))):
                 candidate.round()
-    timings = [candidate.timing(form == rule) for form, candidate in candidates.items()]
-    order = sorted(range(len(timings)), key=lambda k: timings[k].median)
-    ordered = [list(candidates.values())[k] for k in order]
-    replays = ((timings[k], step_profile(c.backend.worker)) for k, c in zip(order, ordered, strict=True))
+    timed = [(candidate.timing(form == rule), candidate) for form, candidate in candidates.items()]
+    timed.sort(key=lambda pair: pair[0].median)
+    replays = ((timing, step_profile(candidate.backend.worker)) for timing, candidate in timed)
     replayed = next(((timing, found) for timing, found in replays if found is not None), None)
-    return [timings[k] for k in order], kernels(ordered[0]), replayed
+    return [timing for timing, _ in timed], kernels(timed[0][1]), replayed
 
 
 def kernels(candidate: Candidate) -> list[dict[str, Any]]:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 
 from raylfl.config.changes import fingerprint_of_config
@@ -35,7 +34,8 @@ from raylfl.runtime.round.state import Metrics
 from raylfl.runtime.workers.backend import Backend
 
 EDGES = "edges.csv"
-MOST_SAMPLES, MOST_CLIENTS = 2_000_000, 10_000  # partition.json is omitted above; config.yaml determines it
+MOST_SAMPLES = 2_000_000  # with more samples, partition.json is left out: config.yaml determines the partition
+MOST_CLIENTS = 10_000  # with more clients, partition_counts.json is left out
 
 
 class Interrupted(RaylflError):
@@ -79,11 +79,11 @@ class Session:
 
     def end(self, reason: str | None) -> None:
         """Ends the run after the newest round that `rows` has yielded, as early stopping does; no effect if None."""
-        if reason is not None and self.early.reason is None:
+        if self.early.reason is None:
             self.early.reason = reason
 
     def save(self) -> None:
-        """Saves the state after the newest complete round as a checkpoint, with all rows of the nodes of a graph."""
+        """Saves the state after the newest complete round as a checkpoint, with the state of all nodes of a graph."""
         self.checkpoints.save(self.federation.collected(), self.backend)
 
     def rows(self, resume: bool) -> Iterator[Metrics]:
@@ -250,7 +250,7 @@ class Session:
 
 def fingerprint(params: torch.Tensor) -> str:
     """The sha256 of the bytes of the parameters, which is equal for runs with the same bits."""
-    return hashlib.sha256(np.ascontiguousarray(params.numpy()).tobytes()).hexdigest()
+    return hashlib.sha256(params.numpy().tobytes()).hexdigest()
 
 
 def write_records(experiment: Experiment, run_dir: RunDirectory) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import timeit
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -83,31 +84,28 @@ def step_profile(worker: Worker, peak: Peak | None = None) -> StepProfile | None
     peak: the machine's peak rates, measured if None.
     """
     steps, indices = worker.loop.steps, worker.setup.shards.indices
-    for kind in sorted(steps.kinds.values(), key=lambda kind: -kind.used):
+    for key, kind in sorted(steps.kinds.items(), key=lambda item: -item[1].used):
         if kind.program is None:
             continue
         program = kind.program.program if isinstance(kind.program, Captured) else kind.program
         shape = program.recording.geometry[0].shape
         content = worker.train.batch(indices[: shape[0] if shape else 1]).content
-        if any(kind_of(content) == key[0] and held is kind for key, held in steps.kinds.items()):
+        if kind_of(content) == key[0]:  # the program was recorded for such batches
             return _profiled(worker, program, content, peak or Peak.measured())
     return None
 
 
 def _profiled(worker: Worker, program: Program, content: Any, peak: Peak) -> StepProfile:
-    leaves, row, buffers = (
-        leaves_of(content),
-        worker.flat.params.new_empty(worker.flat.width),
-        worker.flat.read_buffers(),
-    )
+    leaves, row = leaves_of(content), worker.flat.params.new_empty(worker.flat.width)
+    buffers = worker.flat.read_buffers()
     with private_randomness(0):
         whole = _shortest(lambda: program(leaves, row))
         seconds = program.seconds(leaves, row, TIMES)
     worker.flat.write_buffers(buffers)
-    rows: list[dict[str, Any]] = []
-    for line, call, taken in zip(program.table(), program.calls, seconds, strict=True):
-        least = at_peak(call, program.plan.geometry, peak)
-        rows.append({**line, "us": taken * 1e6, "us at peak": least * 1e6})
+    rows = [
+        {**line, "us": taken * 1e6, "us at peak": at_peak(call, program.plan.geometry, peak) * 1e6}
+        for line, call, taken in zip(program.table(), program.calls, seconds, strict=True)
+    ]
     return StepProfile(rows, whole)
 
 
@@ -134,16 +132,12 @@ def operations(name: str, given: Sequence[Geometry], made: Sequence[Geometry]) -
         return 2 * math.prod(made[0].shape) * given[-1].shape[-2]
     if name == "convolution":
         return 2 * math.prod(made[0].shape) * math.prod(given[1].shape[1:])
-    if name == "convolution_backward":  # the gradients of input and weight need as many each
+    if name == "convolution_backward":  # as many operations for the gradient of the input as for that of the weight
         wanted = len([g for g in made if len(g.shape) > 1])
         return 2 * wanted * math.prod(given[0].shape) * math.prod(given[2].shape[1:])
     return 0.0
 
 
 def _shortest(function: Callable[[], Any]) -> float:
-    best = math.inf
-    for _ in range(TIMES):
-        started = time.thread_time()
-        function()
-        best = min(best, time.thread_time() - started)
-    return best
+    """The shortest CPU time of a call, in seconds, among TIMES calls."""
+    return min(timeit.repeat(function, timer=time.thread_time, repeat=TIMES, number=1))

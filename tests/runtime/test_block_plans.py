@@ -78,7 +78,7 @@ def test_in_one_process_the_messages_of_all_blocks_are_mixed_at_once():
     plan, (mixing, *_) = planned("star", [8, 0, 2, 3], shared_memory=True)
     x = X[[8, 0, 2, 3]]
     order = np.concatenate(list(plan.nodes.values()))
-    assert torch.equal(plan.exchange.parts[0](x[order]), mixing(x)[order])
+    assert torch.equal(plan.exchange[0](x[order]), mixing(x)[order])
     assert [plan.out[b][ALL].tolist() for b in plan.blocks] == [[0, 1], [0], [0]]
 
 

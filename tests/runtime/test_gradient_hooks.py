@@ -53,8 +53,8 @@ def test_gradients_are_clipped_as_in_a_plain_loop(runs, how, optimizer):
     worker = worker_of(runs, *overrides, f"model.init_args.how={how}")
     for client in (3, 0):
         task = Task(0, (client,), (STEPS,), (SIZE,), (float(STEPS),), LR)
-        reports, uploads, _ = worker.run(task, {"x": worker.x0}, [None])
-        module = module_at(worker.x0.clone())
+        reports, uploads, _ = worker.run(task, {"x": worker.initial.x}, [None])
+        module = module_at(worker.initial.x.clone())
         x, y = worker.train.batch(worker.setup.shards[client]).content
         steps, parameters, clipped = make(module.parameters()), list(module.parameters()), []
         for _ in range(STEPS):
@@ -63,7 +63,7 @@ def test_gradients_are_clipped_as_in_a_plain_loop(runs, how, optimizer):
             CLIPS[how](parameters)
             clipped.append(float(nn.utils.get_total_norm([p.grad for p in parameters])))
             steps.step()
-        assert torch.equal(uploads["update"][0], worker.x0 - nn.utils.parameters_to_vector(parameters).detach())
+        assert torch.equal(uploads["update"][0], worker.initial.x - nn.utils.parameters_to_vector(parameters).detach())
         assert reports.logged["clipped"].tolist() == [max(clipped)]
         assert reports.logged["norm"] > max(clipped)  # the hook before sees unclipped gradients
 
@@ -86,7 +86,7 @@ def test_the_hook_receives_the_modules_optimizer_or_its_parameters_alone(runs, l
     task = Task(0, (0,), (1,), (SIZE,), (1.0,), LR)
     for overrides, options in ((["local.optimizer=module"], {"lr", "momentum"}), ([], set())):
         worker = worker_of(runs, *overrides, *local)
-        worker.run(task, {"x": worker.x0}, [None])
+        worker.run(task, {"x": worker.initial.x}, [None])
         module = worker.flat.module
         assert isinstance(module, Clipping)
         assert module.given == expected

@@ -108,7 +108,7 @@ def test_attributes_that_a_client_changes_do_not_reach_other_clients(runs):
     """Client 1 alone on a fresh worker, and after client 0 and an evaluation on another one."""
     setup = checked(load_config(LOCAL, [*runs, model("Counting")])).setup
     busy, fresh = Worker(setup), Worker(setup)
-    broadcast = {"x": busy.x0}
+    broadcast = {"x": busy.initial.x}
     tasks = [Task(0, (c,), (3,), (4,), (3.0,), 0.05) for c in (0, 1)]
     busy.run(tasks[0], broadcast, [None])
     _, after_another, _ = busy.run(tasks[1], broadcast, [None])

@@ -155,7 +155,7 @@ def test_clients_are_drawn_by_weighted_norms_of_their_own_updates():
     e, plans = planner("algorithm=optimal_sampling", "link=perfect")
     everyone = plans.plan(0, {})
     assert everyone.received.all()
-    failed = dropped(everyone, {4, 7})
+    failed = dropped(everyone, np.array([4, 7]))
     updates = torch.randn(N, 3, generator=torch.Generator().manual_seed(0))
     rows = updates[torch.from_numpy(failed.received_view.cohort)]
     result = RoundResult(round=failed, reports=None, uploads={"update": rows}, client_states=[], up_floats=3)

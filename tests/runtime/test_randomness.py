@@ -184,7 +184,7 @@ def losses(seed=0, r=0, clients=(0,), steps=1, vectorize="never"):
     worker = LocalBackend(assemble(load_config(config, overrides)).setup).worker
     count = len(clients)
     task = Task(r, tuple(clients), (steps,) * count, (30,) * count, (1.0,) * count, 1e-12)
-    x = torch.linspace(-1, 1, len(worker.x0))
+    x = torch.linspace(-1, 1, len(worker.initial.x))
     return worker.run(task, {"x": x}, [None] * count)[0].rows["loss"]
 
 
@@ -218,7 +218,7 @@ def test_an_evaluation_that_draws_random_numbers_does_not_depend_on_what_was_mea
     """It depends neither on the worker nor on its earlier pieces; each piece has its own random numbers."""
     setup = assemble(load_config(rude(seeds=False), [])).setup
     one, other = (LocalBackend(setup).worker for _ in range(2))
-    broadcast = {"x": one.x0, BUFFERS: one.buffers0}
+    broadcast = {"x": one.initial.x, BUFFERS: one.initial.buffers}
     pieces = [Chunk("test", np.arange(k, k + 5)) for k in (0, 5, 0)]
     first, second, again = (logged.results() for logged in one.evaluate(broadcast, pieces))
     assert first == again

@@ -2,5 +2,5 @@
 
 from raylfl.startup import collector
 
-if collector.in_an_actor():  # Ray imports the actor's class, and with it torch, before any of its code runs
+if collector.in_an_actor():  # Ray imports the actor's class, and torch with it, before the actor's code runs
     collector.rarely()

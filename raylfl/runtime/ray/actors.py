@@ -72,7 +72,7 @@ class RunArguments(NamedTuple):
     returns_states: bool
     known: Sequence[int]
     separate_sums: bool
-    held: str | None = None
+    held: str | None
 
     def pickled(self) -> bytes:
         return pickle.dumps(tuple(self), pickle.HIGHEST_PROTOCOL)
@@ -89,7 +89,7 @@ class WorkerActor:
     """
 
     def __init__(self) -> None:
-        self._workers: dict[int | None, Worker] = {}  # by assigned worker: this actor, and a lost one
+        self._workers: dict[int | None, Worker] = {}  # assigned worker -> `Worker`: its own, and one for a lost actor
         self._reference: Any = None
         self._stores: dict[tuple[str, int], StateStore] = {}  # by folder and assigned worker
         self.fault = kill_point()

@@ -33,8 +33,8 @@ from raylfl.runtime.workers.full_gradients import weighted
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.task import Chunk, Task, TaskResult
 
-COPIES = 2**20  # bytes of all calls' copies of a broadcast from which one shared object is faster
-HEAP = 2**30  # bytes of all clients' states from which they go to the object store, which can spill to disk
+COPIES = 2**20  # bytes of a broadcast, times workers, above which one shared object is faster than a copy per call
+HEAP = 2**30  # bytes of all clients' states above which they are moved to the object store, which can spill to disk
 
 
 class RayBackend(Backend):
@@ -209,11 +209,10 @@ class RayBackend(Backend):
         return self._traffic.take()
 
     def describe(self) -> dict[str, Any]:
-        placement = "shared" if self._stored.assignment is None else "pinned"
         return {
             "backend": "ray",
             "workers": self.workers,
-            "placement": placement,
+            "placement": "shared" if self._stored.assignment is None else "pinned",
             "client_states": "server" if self._held is None else "workers",
             "cluster": ray.cluster_resources(),
         }
@@ -236,9 +235,8 @@ def items_of_calls(assigned: Sequence[int | None], workers: int) -> list[list[in
     >>> items_of_calls([None, None, 4, None, 4, 1], 2)
     [[0, 3], [1], [2, 4], [5]]
     """
-    free = [k for k, worker in enumerate(assigned) if worker is None]
-    by_worker: dict[int, list[int]] = {}
+    by_worker: dict[int | None, list[int]] = {None: []}
     for k, worker in enumerate(assigned):
-        if worker is not None:
-            by_worker.setdefault(worker, []).append(k)
+        by_worker.setdefault(worker, []).append(k)
+    free = by_worker.pop(None)
     return [*(free[w::workers] for w in range(min(workers, len(free)))), *by_worker.values()]

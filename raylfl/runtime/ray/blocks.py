@@ -24,14 +24,8 @@ class BlocksInFlight:
 
         Local work whose worker was lost in every attempt gets failed reports; other calls then raise RaylflError.
         """
-        out = self.channel.pool.results(self.sent)
-        for _ in range(self.channel.attempts):
-            lost = [k for k, answer in enumerate(out) if isinstance(answer, WorkerLost)]
-            if not lost:
-                break
-            again = self.channel.pool.results(self._send([self.calls[k] for k in lost]))
-            for k, answer in zip(lost, again, strict=True):
-                out[k] = answer
+        pool, attempts = self.channel.pool, self.channel.attempts
+        out = pool.repeated(self.sent, attempts, lambda lost: self._send([self.calls[k] for k in lost]))
         found = [self._answer(call, answer) for call, answer in zip(self.calls, out, strict=True)]
         self.channel.traffic.count(received=sum(weight(answer[0]) for answer in found))
         return found

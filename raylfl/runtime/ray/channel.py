@@ -68,7 +68,7 @@ class Channel:
         return [HeldState(client, task.round + 1) for client in task.clients] if self.keeps and self.held else []
 
     def returned_states(self, states: Sequence[Any]) -> list[Any]:
-        """References to new client states, which are moved to Ray's object store if `spills`."""
+        """References to new client states; if `spills`, the states are moved from this process to the object store."""
         if not self.spills:
             return list(states)
         self.traffic.count_arguments(states, self.traffic.here)

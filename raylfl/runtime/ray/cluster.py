@@ -52,7 +52,7 @@ class Cluster:
         self.notes: list[str] = []  # lines for the user about how Ray was started
         self._connection: Connection | None = None
         self._group: ActorGroup | None = None
-        self._answered = 0.0
+        self._answered = 0.0  # the time of the newest answer of a given cluster; 0 before the first check
         self.silent = False  # whether a given cluster was abandoned, because its head does not answer
 
     def ready(self) -> None:

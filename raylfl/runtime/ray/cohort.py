@@ -92,6 +92,7 @@ class CohortInFlight:
         self.sent, busy = list[CallInFlight](), set[int]()
         for share in shares:
             assigned, free = self._assigned(share), [w for w in here if w not in busy]
+            # whether no worker can be called for the share; if it is the first share of a wave, `place` waits for one
             away = not free if assigned is None else bool(self.wave) and not pool.hosts(assigned)
             worker = -1 if away else pool.place(assigned, free[0] if free else -1)
             if away or worker in busy:
@@ -165,15 +166,14 @@ def in_tree_order(tasks: Sequence[Task]) -> list[int] | None:
 
     Uploads that are neighbours in this order are added up first. None if workers do not add up uploads.
     """
-    plan = tasks[0].sums if tasks else None
-    if plan is None:
+    if (plan := tasks[0].sums) is None:
         return None
     place = dict(zip(plan.clients.tolist(), depth_first(len(plan.clients)).tolist(), strict=True))
     last = len(place)  # tasks without a received upload come last
     return sorted(range(len(tasks)), key=lambda k: min(place.get(c, last) for c in tasks[k].clients))
 
 
-def shares(loads: Sequence[int], workers: int, order: Sequence[int] | None = None) -> list[Share]:
+def shares(loads: Sequence[int], workers: int, order: Sequence[int] | None) -> list[Share]:
     """Divides the tasks into at most one share per worker; a share has the numbers of the tasks of one call, ascending.
 
     loads: the load of each task. order: from `in_tree_order`. Shares are ranges of `order` if no load of a share then
@@ -183,7 +183,7 @@ def shares(loads: Sequence[int], workers: int, order: Sequence[int] | None = Non
     if order is None:
         return even
     work = [max(load, 1) for load in loads]
-    limit = 1.05 * max((sum(work[k] for k in share) for share in even), default=0)
+    limit = 1.05 * max(sum(work[k] for k in share) for share in even)
     runs, total = list[Share](), 0.0
     for k in order:
         if not runs or total + work[k] > limit:

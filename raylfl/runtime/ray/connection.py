@@ -18,7 +18,7 @@ from raylfl.errors import BadConfig
 DIRECT = "RAY_max_direct_call_object_size"  # bytes up to which Ray sends values within calls and results
 GCS_WAIT = "RAY_gcs_server_port_wait_time_s"
 OWN_CLUSTER = {  # Ray's settings on a cluster started for a run, unless the environment sets them
-    DIRECT: "1000000",  # Ray's default: 100 KiB; calls are faster than the object store and do not load the raylet
+    DIRECT: "1000000",  # Ray's default: 100 KiB; values are sent faster within calls than through the object store
     "RAY_worker_niceness": "0",  # Ray's default: 15, with almost no CPU time beside two busy processes
     "RAY_worker_register_timeout_seconds": "600",  # Ray's default: 60, too short for a start on a busy machine
     GCS_WAIT: "120",  # Ray's default: 20, too short for its head process on a busy machine
@@ -30,9 +30,8 @@ HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS_FRAME
 SHARED_MEMORY = Path("/dev/shm")  # Ray's object store on Linux
 LEAST_STORE = 80 * 2**20  # bytes; Ray refuses less than 75 MiB
 SOCKET_BYTES = 103 if sys.platform == "darwin" else 107  # the longest path of a Unix socket
-SESSION_BYTES = len(
-    "/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store.1"
-)  # bytes that Ray appends to the path of its folder
+# bytes that Ray appends to the path of its folder
+SESSION_BYTES = len("/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store.1")
 OTHER_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "~")  # for Ray's files if TMPDIR is not usable
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
 

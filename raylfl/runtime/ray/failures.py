@@ -50,9 +50,8 @@ def is_restarting(error: Exception) -> bool:
 
 def reason_of_start(error: Exception) -> str:
     """The reason why an actor could not start: a missing package, or the last line of Ray's message."""
-    lines = lines_of(error)
     missing = re.search(r"No module named '([\w.]+)'", str(error))
-    return missing_package(missing[1], "the cluster's Python") if missing else lines[-1]
+    return missing_package(missing[1], "the cluster's Python") if missing else lines_of(error)[-1]
 
 
 def error_of_start(error: RayTaskError) -> Exception:

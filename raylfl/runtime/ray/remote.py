@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Generator, Iterator
@@ -43,12 +44,12 @@ class RemoteRun:
     def __init__(self, cluster: Cluster, experiment: Experiment, run_dir: RunDirectory, resume: bool, paced: bool):
         self.cluster, self.experiment, self.run_dir, self.resume = cluster, experiment, run_dir, resume
         self.paced = paced
-        self._end: tuple[int, str] | None = None  # the round after which the caller ends the run, and the reason
+        self._end: tuple[float, str | None] = (math.inf, None)  # the round after which the caller ends the run; why
         self._stored: StoredExperiment | None = None  # the experiment in Ray's object store
         self._group: ActorGroup | None = None
         self._stop_requested = False
         self._seen, self._restarts = -1, 0  # the newest round; restarts since that round
-        self._unsaid: list[str] = []
+        self._unsaid: list[str] = []  # lines for the user, which are yielded with the next round
         self._news: Any = None  # a reference to lines requested from the server
 
     def rows(self) -> Rows:
@@ -95,8 +96,8 @@ class RemoteRun:
                     if reason is not None:
                         self._end = metrics["round"], reason
                 if self.paced:
-                    ended = self._end is not None and metrics["round"] >= self._end[0]
-                    group.server.proceed.remote(self._end[1] if self._end is not None and ended else None)
+                    last, why = self._end
+                    group.server.proceed.remote(why if metrics["round"] >= last else None)
             reusable = not self._stop_requested
         except Exception:
             self.cluster.await_answer()  # raises an error if Ray itself caused this one

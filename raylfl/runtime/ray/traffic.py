@@ -34,9 +34,9 @@ class TrafficCounter:
     sent: int = 0
     received: int = 0
     between_nodes: int = 0
-    _coming: set[tuple[bytes, str | None]] = field(default_factory=set)  # (object, node): copies that Ray may not list
-    _came: set[tuple[bytes, str | None]] = field(default_factory=set)  # copies before the last `take`
-    _made: dict[bytes, str | None] = field(default_factory=dict)  # nodes of the newest results that Ray does not list
+    _coming: set[tuple[bytes, str | None]] = field(default_factory=set)  # (object, node): counted since the last `take`
+    _came: set[tuple[bytes, str | None]] = field(default_factory=set)  # counted between the last two calls of `take`
+    _made: dict[bytes, str | None] = field(default_factory=dict)  # result -> node, for results that Ray does not list
 
     def count(self, sent: int = 0, received: int = 0) -> None:
         """Adds bytes sent to workers and received from them."""

@@ -185,21 +185,31 @@ class WorkerPool:
         self.traffic.count_results(value, sent.references[1:], self.nodes[sent.worker])
         return [value, *sent.references[1:]] if sent.call.returns > 1 else value
 
+    def repeated(
+        self, sent: Sequence[CallInFlight], attempts: int, send: Callable[[list[int]], list[CallInFlight]]
+    ) -> list[Any]:
+        """Waits for the results, as `results`; repeats lost calls, each at most `attempts` times.
+
+        send: submits the calls with these numbers again.
+        """
+        out = self.results(sent)
+        for _ in range(attempts):
+            lost = [k for k, value in enumerate(out) if isinstance(value, WorkerLost)]
+            if not lost:
+                break
+            for k, value in zip(lost, self.results(send(lost)), strict=True):
+                out[k] = value
+        return out
+
     def with_retries(self, sent: Sequence[CallInFlight], attempts: int) -> list[Any]:
         """Waits for the results of calls in flight; repeats lost calls on any worker that can carry them out.
 
         Raises RaylflError if a call is lost `attempts + 1` times.
         """
-        out = self.results(sent)
-        for _ in range(attempts):
-            again = [k for k, value in enumerate(out) if isinstance(value, WorkerLost)]
-            if not again:
-                return out
-            for k, value in zip(again, self.results(self.send([sent[k].call for k in again])), strict=True):
-                out[k] = value
-        lost = next((value for value in out if isinstance(value, WorkerLost)), None)
-        if lost is not None:
-            raise RaylflError(f"workers were lost {attempts + 1} times in a row: {lost.reason}")
+        out = self.repeated(sent, attempts, lambda lost: self.send([sent[k].call for k in lost]))
+        for value in out:
+            if isinstance(value, WorkerLost):
+                raise RaylflError(f"workers were lost {attempts + 1} times in a row: {value.reason}")
         return out
 
     def call(self, method: str, *arguments: Any, attempts: int) -> Any:
@@ -211,14 +221,15 @@ class WorkerPool:
     def available(self, among: Callable[[], Sequence[int]] | None = None) -> list[int]:
         """The workers that can be called now; if all of them are starting, waits for the first.
 
-        among: returns the workers to choose from, by default all.
+        among: returns the workers to choose from, by default all. It is called after each look at starting workers.
 
         Ray restarts lost workers by itself, slowly on a busy machine. The wait has no limit as long as the cluster has
         resources for a worker, and is reported to the user every half minute. Raises RaylflError if the cluster lacks
         the resources for NO_ROOM_SECONDS.
         """
+        among = among or partial(range, len(self))
         began = noticed = room_seen = time.monotonic()
-        while not (here := self._of(among)):
+        while not (here := sorted(set(self.ready()).intersection(among()))):
             now = time.monotonic()
             if self.has_room():
                 room_seen = now
@@ -226,8 +237,7 @@ class WorkerPool:
                 raise RaylflError(f"the cluster had no room for a worker for {NO_ROOM_SECONDS} s: nodes were lost")
             if now - noticed > NOTICE_SECONDS:
                 noticed = now
-                count = len(self if among is None else among())
-                self.notify(f"waiting for a worker for {now - began:.0f} s: {count} are being started")
+                self.notify(f"waiting for a worker for {now - began:.0f} s: {len(among())} are being started")
             self._wait_for_ping()
         return here
 
@@ -237,11 +247,6 @@ class WorkerPool:
             ray.wait(pings, num_returns=1, timeout=1)
         else:
             time.sleep(min(1.0, max(0.0, min(self._ping_at.values()) - time.monotonic())))
-
-    def _of(self, among: Callable[[], Sequence[int]] | None) -> list[int]:
-        here = self.ready()
-        allowed = here if among is None else among()
-        return [w for w in here if w in allowed]
 
     def ready(self) -> list[int]:
         """The workers that can be called now."""

@@ -39,7 +39,7 @@ from raylfl.runtime.records.summary import versions
 from raylfl.runtime.round.state import FederationState
 from raylfl.runtime.workers.backend import Backend
 
-FOLD_AFTER = 20  # if client states are spread over more older checkpoints, all states are written again
+FOLD_AFTER = 20  # if needed client states are in at least as many checkpoints, all states are written again
 SAME_BITS = ("raylfl", "torch", "numpy")  # packages whose version may change the bits
 
 
@@ -55,7 +55,7 @@ class Checkpoints:
         self.keep, self.resolved = experiment.config.checkpoint.keep, experiment.config.resolved
         self.objects = experiment.config.objects
         self.setup, self.graph = experiment.setup, experiment.algorithm.pattern.peers
-        self.identity = {
+        self.identity: dict[str, Any] = {
             "config_sha256": fingerprint_of_config(self.resolved),
             "partition_sha256": sha256_of_shards(experiment.setup.shards),
             "device": "gpu" if experiment.setup.runtime.gpus_per_worker > 0 else "cpu",
@@ -192,18 +192,15 @@ class Checkpoints:
         """
         manifest = read_manifest(folder)
         for file, expected in manifest["sha256"].items():
-            if file.startswith(prefix):
-                self._match(folder / file, expected)
+            if not file.startswith(prefix):
+                continue
+            try:
+                found = sha256_of(folder / file)
+            except OSError as error:
+                raise Damaged(f"{folder.name}/{file} cannot be read: {error.strerror}") from error
+            if found != expected:
+                raise Damaged(f"{folder.name}/{file} does not match its checksum")
         return manifest
-
-    def _match(self, path: Path, expected: str) -> None:
-        """Checks that a file has the expected sha256; raises Damaged otherwise."""
-        try:
-            found = sha256_of(path)
-        except OSError as error:
-            raise Damaged(f"{path.parent.name}/{path.name} cannot be read: {error.strerror}") from error
-        if found != expected:
-            raise Damaged(f"{path.parent.name}/{path.name} does not match its checksum")
 
     def _check_records(self, manifest: Manifest) -> None:
         """Checks that each record file still begins with its content at this checkpoint; raises Damaged otherwise.
@@ -237,9 +234,8 @@ class Checkpoints:
                 f"the clients' samples differ from those in {folder.name}: have files of the data changed, or the "
                 "version of a library? Put them back, or start a new run"
             )
-        before: Any = manifest
-        after: Any = self.identity
-        then, now = ({"device": m["device"], **m["versions"]} for m in (before, after))
+        then = {"device": manifest["device"], **manifest["versions"]}
+        now = {"device": self.identity["device"], **self.identity["versions"]}
         for what in ("device", *SAME_BITS):
             if then.get(what) != now[what]:
                 self.warn(

@@ -71,14 +71,14 @@ def keep(run_dir: RunDirectory, objects: Mapping[str, Any]) -> str | None:
         return None
     kept, left_out = dict[str, bytes](), dict[str, str | None]()
     for path, value in objects.items():
-        content, reason = _pickled(value)
-        left_out[path] = reason
+        content, left_out[path] = _pickled(value)
         if content is not None:
             kept[path] = content
-    data = pickle.dumps(kept) if kept else None
-    if data is not None:
+    sha256 = None
+    if kept:
+        data = pickle.dumps(kept)
         run_dir.write(FILE, data)
-    sha256 = None if data is None else hashlib.sha256(data).hexdigest()
+        sha256 = hashlib.sha256(data).hexdigest()
     run_dir.write(INDEX, json.dumps({"sha256": sha256, "left_out": left_out}, indent=2) + "\n")
     return _how_to_resume(run_dir.path, left_out)
 

@@ -93,5 +93,4 @@ def jsonable(value: Any) -> Any:
 
 def metrics_line(metrics: dict[str, Any]) -> str:
     """A row of metrics.jsonl as text; non-finite metrics are left out."""
-    plain = {k: jsonable(v) for k, v in metrics.items()}
-    return json.dumps({k: v for k, v in plain.items() if v is not None}) + "\n"
+    return json.dumps({k: v for k, v in jsonable(metrics).items() if v is not None}) + "\n"

@@ -15,7 +15,7 @@ from raylfl.config.components import check_arguments, construct
 from raylfl.config.groups.top import ComponentConfig
 from raylfl.config.load import Config
 from raylfl.errors import BadValue, Say
-from raylfl.extras import LOGGER_MODULES, require
+from raylfl.extras import require
 from raylfl.registries import LOGGERS
 from raylfl.runtime.records.lines import numbers_of
 from raylfl.runtime.records.run_dir import RunDirectory
@@ -40,8 +40,8 @@ def check_loggers(chosen: Sequence[ComponentConfig]) -> None:
     Raises BadConfig for a missing library, class or method, and for arguments that do not fit.
     """
     for logger in chosen:
-        if logger.name in LOGGER_MODULES:
-            require(LOGGER_MODULES[logger.name], what=f"{KEY}={logger.name}")
+        if logger.name in ("tensorboard", "wandb"):  # the libraries have the loggers' names
+            require(logger.name, what=f"{KEY}={logger.name}")
         if _shipped(logger):
             if logger.init_args:
                 raise BadValue(f"{KEY}.init_args", got=logger.init_args, need=f"left out: {logger.name} takes none")
@@ -63,8 +63,7 @@ class Loggers:
             label = str(logger.name or logger.class_path)
             name = f"{label} ({k + 1})" if label in self._open else label
             try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
+                with warnings.catch_warnings(action="ignore"):
                     self._open[name] = opened(logger, config, run_dir, say)
             except Exception as error:
                 self.say(f"logger {name} could not be opened and is left out ({type(error).__name__}: {error})")

@@ -72,9 +72,10 @@ def encode(manifest: Manifest) -> str:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Reads the manifest in a checkpoint's folder.
+    """Reads and checks the manifest in a checkpoint's folder.
 
-    Raises Damaged, or BadConfig if the manifest has the format number of an older or newer release.
+    Raises Damaged, which names the first wrong key, or BadConfig if the manifest has the format number of an older or
+    newer release.
     """
     name = f"{folder.name}/manifest.json"
     try:
@@ -87,26 +88,18 @@ def read_manifest(folder: Path) -> Manifest:
         raise Damaged(f"{name} does not match its checksum")
     if isinstance(content.get("version"), int):
         refuse_other(content["version"], folder)
-    return checked(content, folder)
-
-
-def checked(content: Any, folder: Path) -> Manifest:
-    """Checks the content of manifest.json in this folder; returns it as a manifest.
-
-    Raises Damaged, which names the first wrong key.
-    """
     try:
         manifest = ADAPTER.validate_python(content)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise Damaged(f"{folder.name}/manifest.json: {key}: {first['msg']}") from None
+        raise Damaged(f"{name}: {key}: {first['msg']}") from None
     if folder_of(manifest["round"]) != folder.name:
-        raise Damaged(f"{folder.name}/manifest.json: it is of round {manifest['round']}")
+        raise Damaged(f"{name}: it is of round {manifest['round']}")
     if "server.pt" not in manifest["sha256"]:
-        raise Damaged(f"{folder.name}/manifest.json: it names no server.pt")
+        raise Damaged(f"{name}: it names no server.pt")
     if set(manifest.get("records_sha256", manifest["records"])) != set(manifest["records"]):
-        raise Damaged(f"{folder.name}/manifest.json: records and records_sha256 name other files")
+        raise Damaged(f"{name}: records and records_sha256 name other files")
     return manifest
 
 

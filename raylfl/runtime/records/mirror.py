@@ -30,7 +30,7 @@ from raylfl.config.urls import is_url, join, staging
 from raylfl.errors import BadConfig, Say
 from raylfl.runtime.records.files import atomic_write, discard
 from raylfl.runtime.records.record_file import Displaced
-from raylfl.runtime.records.storage import Storage, StorageError, anything, fetch, readable
+from raylfl.runtime.records.storage import Storage, StorageError, fetch
 
 OWNER, STATE = ".owner.json", ".mirror.json"
 BEAT_SECONDS = 15.0  # time between two renewals of .owner.json
@@ -83,9 +83,9 @@ class Mirror:
         self.token, self.after = str(content["token"]), content["after"]
         self.copied: Copied = content["copied"]
         self.fault: StorageError | None = None  # the failure of the newest copy
-        self._newest = 0.0
-        self._over = threading.Event()
-        self._pulse: threading.Thread | None = None
+        self._newest = 0.0  # time of the newest commit
+        self._over = threading.Event()  # ends `_pulse`
+        self._pulse: threading.Thread | None = None  # renews the ownership
 
     def __reduce__(self) -> tuple[type[Mirror], tuple[Path]]:
         return Mirror, (self.folder,)  # without its thread: Ray Tune saves its callbacks, which refer to the sweep
@@ -201,17 +201,13 @@ class Mirror:
             self._remove(sorted(gone, key=_turn, reverse=True))
         finally:
             if changed or gone:
-                self._note()
+                with suppress(OSError):  # a full disk, or a folder that was moved: files are copied twice
+                    _mark(self.folder, self.url, self.token, self.after, self.copied)
 
     def _remove(self, names: list[str]) -> None:
         self.storage.remove(names)
         for name in names:
             self.copied.pop(name, None)
-
-    def _note(self) -> None:
-        state = {"url": self.url, "token": self.token, "after": self.after, "copied": self.copied}
-        with suppress(OSError):  # a full disk, or a folder that was moved: files are copied twice
-            atomic_write(self.folder / STATE, json.dumps(state))
 
 
 def _files(top: Path) -> list[tuple[str, Path]]:
@@ -291,7 +287,7 @@ def take(url: str) -> Path:
     if owner is not None:
         _refuse_alive(storage, owner)
     with _renewed(folder) as incoming:
-        fetch(storage, incoming, readable if storage.read("sweep.yaml") is not None else anything)
+        fetch(storage, incoming, whole=storage.read("sweep.yaml") is None)
         copied: Copied = {name: _stamp(path) for name, path in _files(incoming)}
         _mark(incoming, url, secrets.token_hex(8), None if owner is None else owner.token, copied)
     return folder
@@ -361,7 +357,7 @@ def refresh(folder: Path, url: str) -> None:
     if owner is None or (mirror is not None and mirror.token == owner.token):
         return
     with _renewed(folder) as incoming:
-        fetch(storage, incoming, readable)
+        fetch(storage, incoming, whole=False)
 
 
 def mirror_of(folder: Path) -> Mirror | None:

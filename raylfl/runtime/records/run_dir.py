@@ -186,7 +186,7 @@ class RunDirectory:
         Before that, `path` is set to the new path of a moved directory, and a deleted record file is restored, so that
         the state can still be written.
         """
-        if self._place is not None and not self._is_here(self._place):
+        if self._place is not None and not _is_at(self.path, self._place):
             before, self.path = self.path, _path_of(self._place) or self.path
             for name, file in self._files.items():
                 file.path = self.path / name
@@ -198,12 +198,6 @@ class RunDirectory:
             raise Displaced(f"{before} was moved while the run wrote to it: raylfl resume {self.path}")
         for file in self._files.values():
             file.check()
-
-    def _is_here(self, place: int) -> bool:
-        try:
-            return os.path.samestat(os.stat(self.path), os.fstat(place))
-        except OSError:
-            return False
 
     def require_copied(self) -> None:
         """Checks that the last copy to the run's URL succeeded; raises RaylflError otherwise."""
@@ -235,10 +229,11 @@ class RunDirectory:
         """Syncs the record files to disk; returns record file -> its size and checksum, for a checkpoint."""
         for file in self._files.values():
             file.sync()
-        return {name: self._prefix(name) for name in RECORDS if name != OF_GRAPHS or self._holds(name)}
-
-    def _prefix(self, name: str) -> Prefix:
-        return self._record(name).prefix if self._holds(name) else Prefix()
+        return {
+            name: self._record(name).prefix if self._holds(name) else Prefix()
+            for name in RECORDS
+            if name != OF_GRAPHS or self._holds(name)
+        }
 
     def _holds(self, name: str) -> bool:
         return name in self._files or (self.path / name).exists()
@@ -353,10 +348,15 @@ def remedy(error: OSError) -> str:
     return "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "make it writable"
 
 
+def _is_at(path: Path, place: int) -> bool:
+    """Whether this is the path of an open directory, given by its file descriptor."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(place))
+    except OSError:
+        return False
+
+
 def _path_of(place: int) -> Path | None:
     """The current path of an open directory, given by its file descriptor; None if it was deleted or is unknown."""
-    try:
-        path = Path(os.readlink(f"/proc/self/fd/{place}"))
-        return path if os.path.samestat(os.stat(path), os.fstat(place)) else None
-    except OSError:
-        return None
+    path = Path(f"/proc/self/fd/{place}").resolve()
+    return path if _is_at(path, place) else None

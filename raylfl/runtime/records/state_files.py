@@ -97,7 +97,9 @@ def load_server(path: Path, fresh: FederationState, rounds: int) -> FederationSt
             raise ValueError("its clock holds no numbers")
         server, costs = unpack_server(blob["server"]), Costs(**counted)
         average = _average(blob.get("average"), fresh.average)  # missing in older checkpoints
-        links = _links(blob["links"]) if "links" in blob else None  # missing there, too
+        links = None
+        if "links" in blob:  # missing there, too
+            links = Links.of_columns({name: values.numpy() for name, values in blob["links"].items()})
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
         raise Damaged(f"{_shown(path)} does not fit this run: {_reason(error)}") from error
     return FederationState(
@@ -107,14 +109,6 @@ def load_server(path: Path, fresh: FederationState, rounds: int) -> FederationSt
 
 def _tensors(links: Links) -> dict[str, Tensor]:
     return {name: torch.from_numpy(values) for name, values in links.columns().items()}
-
-
-def _links(saved: dict[str, Tensor]) -> Links:
-    """The floats sent along each link, as saved by `_tensors`.
-
-    Raises ValueError, TypeError or AttributeError for other content.
-    """
-    return Links.of_columns({name: values.numpy() for name, values in saved.items()})
 
 
 def _average(saved: dict[str, Any] | None, fresh: Average | None) -> Average | None:

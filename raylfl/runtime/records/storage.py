@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -13,7 +15,7 @@ from raylfl.errors import RaylflError
 
 SECONDS = 60.0  # longest wait for the storage to answer
 BYTES_PER_SECOND = 1e5  # slowest accepted transfer; sets the time limit of large files
-WHOLE_OBJECTS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "memory"}  # atomic replacement
+WHOLE_OBJECTS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "memory"}  # protocols of atomic writes
 READABLE = (".yaml", ".json", ".jsonl", ".txt", ".csv")  # files that reports read
 BULKY = {"checkpoints", "report", "wandb"}  # folders that reports do not read
 T = TypeVar("T")
@@ -89,7 +91,7 @@ class Storage:
     def _replace(self, name: str, write: Callable[[Any, str], Any], size: int) -> None:
         def replaced(fs: Any, root: str) -> None:
             path = f"{root}/{name}"
-            if self._protocols(fs) & WHOLE_OBJECTS:
+            if _replaces_atomically(fs):
                 write(fs, path)
                 return
             self._make_folder(fs, path)
@@ -99,39 +101,31 @@ class Storage:
 
         self._call("written", replaced, size)
 
-    def get(self, name: str, target: Path) -> bool:
-        """Copies a file from the storage to a local path; returns False if the file does not exist."""
+    def get(self, name: str, target: Path) -> None:
+        """Copies a file from the storage to a local path; deletes the local file if the file does not exist."""
 
-        def copied(fs: Any, root: str) -> bool:
+        def copied(fs: Any, root: str) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
                 fs.get_file(f"{root}/{name}", str(target))
             except FileNotFoundError:
                 target.unlink(missing_ok=True)
-                return False
-            return True
 
-        return self._call("read", copied, 1 << 30)
+        self._call("read", copied, 1 << 30)
 
     def remove(self, names: Iterable[str]) -> None:
         """Deletes files, in this order; missing files are no error."""
 
         def removed(fs: Any, root: str) -> None:
             for name in names:
-                try:
+                with suppress(FileNotFoundError):
                     fs.rm_file(f"{root}/{name}")
-                except FileNotFoundError:
-                    continue
 
         self._call("written", removed)
 
-    @staticmethod
-    def _protocols(fs: Any) -> set[str]:
-        return {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
-
     def _make_folder(self, fs: Any, path: str) -> None:
         """Creates a file's folder, except on object storage, where this could create a mistyped bucket."""
-        if not self._protocols(fs) & WHOLE_OBJECTS:
+        if not _replaces_atomically(fs):
             fs.makedirs(path.rpartition("/")[0], exist_ok=True)
 
     def _call(self, what: str, work: Callable[[Any, str], T], size: int = 0) -> T:
@@ -147,25 +141,25 @@ class Storage:
             raise StorageError(f"{self.url} cannot be {what} ({reason}): {remedy(self.url, error)}") from error
 
 
+def _replaces_atomically(fs: Any) -> bool:
+    """Whether this file system of fsspec is an object storage, in which a file is replaced atomically."""
+    return not WHOLE_OBJECTS.isdisjoint([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol)
+
+
 def within(seconds: float, call: Callable[[], T]) -> T:
     """The result of `call()`, which runs in a thread. Raises TimeoutError after `seconds` and abandons the thread."""
-    done: list[T] = []
-    failed: list[BaseException] = []
+    result: Future[T] = Future()
 
     def work() -> None:
         try:
-            done.append(call())
+            result.set_result(call())
         except BaseException as error:
-            failed.append(error)
+            result.set_exception(error)
 
-    thread = threading.Thread(target=work, daemon=True, name="raylfl storage")
-    thread.start()
-    thread.join(seconds)
-    if failed:
-        raise failed[0]
-    if not done:
+    threading.Thread(target=work, daemon=True, name="raylfl storage").start()
+    if not wait([result], seconds).done:
         raise TimeoutError(f"no answer in {seconds:.0f} s")
-    return done[0]
+    return result.result()
 
 
 def remedy(url: str, error: Exception) -> str:
@@ -191,24 +185,21 @@ def package_of(url: str) -> str:
     return module if module and module != "fsspec" else f"what this message names ({entry.get('err', 'see fsspec')})"
 
 
-def anything(name: PurePosixPath) -> bool:
-    return True
-
-
 def readable(name: PurePosixPath) -> bool:
     """Whether reports read a file of this name."""
     return name.suffix in READABLE and not BULKY & set(name.parts[:-1])
 
 
-def fetch(storage: Storage, target: Path, wanted: Callable[[PurePosixPath], bool] = anything) -> None:
+def fetch(storage: Storage, target: Path, whole: bool) -> None:
     """Copies files from a storage into a folder, except hidden files.
 
-    Checkpoints without a manifest are not copied, because their own copy to the URL was interrupted. wanted:
-    whether to copy the file with this relative name.
+    Checkpoints without a manifest are not copied, because their own copy to the URL was interrupted. whole: whether to
+    copy all files, or only those that reports read.
     """
     paths = [PurePosixPath(name) for name in storage.names()]
-    whole = {path.parent for path in paths if path.name == "manifest.json"}
+    complete = {path.parent for path in paths if path.name == "manifest.json"}
     for path in paths:
-        cut_off = path.parent.parent.name == "checkpoints" and path.parent not in whole
-        if not cut_off and not any(part.startswith(".") for part in path.parts) and wanted(path):
+        cut_off = path.parent.parent.name == "checkpoints" and path.parent not in complete
+        hidden = any(part.startswith(".") for part in path.parts)
+        if not cut_off and not hidden and (whole or readable(path)):
             storage.get(path.as_posix(), target / path)

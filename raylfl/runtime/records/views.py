@@ -11,7 +11,7 @@ from pathlib import Path
 
 from raylfl.config.urls import is_url, join
 from raylfl.runtime.records.mirror import WATCH_SECONDS, Owner
-from raylfl.runtime.records.storage import Storage, anything, fetch, readable
+from raylfl.runtime.records.storage import Storage, fetch
 
 _views: dict[Path, str] = {}
 
@@ -29,7 +29,7 @@ def here(place: str | os.PathLike[str], whole: bool = False) -> Path:
     atexit.register(shutil.rmtree, view.parent, ignore_errors=True)
     _views[view] = url
     view.mkdir()
-    fetch(Storage(url), view, anything if whole else readable)
+    fetch(Storage(url), view, whole)
     return view
 
 

@@ -37,7 +37,7 @@ from raylfl.runtime.round.plan import dropped
 from raylfl.runtime.round.state import FederationState, RoundResult
 from raylfl.runtime.workers.backend import BlockCall, Executor, Handle
 from raylfl.runtime.workers.nodes import Measure, MixJob, PublishJob, Spread, WorkJob
-from raylfl.runtime.workers.task import ClientReports, Task
+from raylfl.runtime.workers.task import ClientReports, Task, joined_rows
 
 BLOCKS = "blocks"  # in the server state: the handles of the blocks
 
@@ -132,23 +132,22 @@ class GraphDispatch(Dispatch):
         return Deferred(after_mixing)
 
     def step(self, server: ServerState, result: RoundResult) -> tuple[ServerState, Info]:
-        """Mixes the nodes' rows, unless that preceded the local work; nodes whose local work failed keep theirs."""
+        """Mixes the nodes' rows, unless that preceded the local work. Nodes whose local work failed keep their rows."""
         assert isinstance(result, NodeResult)
-        handles, algorithm, r = list(server[BLOCKS]), self.algorithm, result.round.received_view
+        handles, settled, r = list(server[BLOCKS]), self.algorithm.exchanges_first, result.round.received_view
         whole = result.plan
         plan, local, pieces = whole, {b: np.arange(len(n)) for b, n in whole.nodes.items()}, result.pieces
-        if len(r.cohort) < sum(map(len, whole.nodes.values())):  # some nodes failed: matrices and messages change
+        if len(r.cohort) < len(whole.cohort):  # some nodes failed: matrices and messages change
             plan = self._planned(r)
             local = {b: np.flatnonzero(np.isin(whole.rows[b], plan.rows[b])) for b in plan.blocks}
-            pieces = {} if algorithm.exchanges_first else self._published(plan, handles, result.local, local)
-        settled = algorithm.exchanges_first
+            pieces = {} if settled else self._published(plan, handles, result.local, local)
         for b, (measure, handle) in self._mix(plan, handles, result.local, local, pieces, settled).items():
             handles[b] = handle
             self._measures[b] = handle, measure
-        after, measures = {**server, BLOCKS: handles}, self._measured(handles)
-        info = self._info(plan.mixings[0], len(r.cohort), measures) if len(r.cohort) else {}
+        after, measures, info = {**server, BLOCKS: handles}, self._measured(handles), Info()
         if len(r.cohort):
             after["x"] = tree_sum(torch.stack([m.x.total for m in measures])) / len(self._block)
+            info = self._info(plan.mixings[0], len(r.cohort), measures)
         result.metrics.update(self._worst(measures))
         return after, info
 
@@ -183,7 +182,7 @@ class GraphDispatch(Dispatch):
             reports = ClientReports.joined([result[0].reports for result in results])
             self.ways.update(reports.ways)
             events = self._failures(r, reports, last_loss)
-            got = dropped(r, set(reports.bad["client"].tolist())) if events else r
+            got = dropped(r, reports.bad["client"]) if events else r
             unseen = _ordered(plan, [result[0].unseen for result in results])
             along_edge = max((result[0].floats for result in results), default=0)
             pieces: Pieces = {}
@@ -265,7 +264,7 @@ class GraphDispatch(Dispatch):
         """The measures of every block; a block is measured again only if its rows have changed."""
         unknown = [b for b, h in enumerate(handles) if b not in self._measures or self._measures[b][0] is not h]
         none = np.zeros(0, dtype=np.int64)
-        job = MixJob(none, none, (), self.optimum)
+        job = MixJob(none, none, (), self.optimum)  # gives no node new rows: only measures
         results = self.backend.run_blocks([BlockCall(b, "mix", job, (handles[b], handles[b]), 2) for b in unknown])
         for b, (measure, _) in zip(unknown, results.result(), strict=True):
             self._measures[b] = handles[b], measure
@@ -313,6 +312,10 @@ def spread(counts: Sequence[int], parts: Sequence[Spread]) -> float:
 
 
 def _pieces(b: int, plan: ExchangePlan, handles: Sequence[Handle], sizes: Sequence[int]) -> Pieces:
+    """The messages from block b to each other block; empty if all its local work failed (then `sizes` is empty).
+
+    handles, sizes: of each distinct set of messages, in the order of `plan.distinct(b)`.
+    """
     made = dict(zip(plan.distinct(b), map(Piece, handles, sizes), strict=bool(sizes)))
     return {(b, c): made[key] for c, places in plan.out[b].items() if (key := places.tobytes()) in made}
 
@@ -322,10 +325,8 @@ def _ordered(plan: ExchangePlan, parts: Sequence[State]) -> State:
 
     parts: the rows of each block; {} stands for rows of zeros.
     """
-    some: State = next((part for part in parts if part), {})
-    order = torch.from_numpy(np.argsort(np.concatenate(list(plan.nodes.values())))) if some else None
-    sized = list(zip(parts, map(len, plan.nodes.values()), strict=True))
-    return {
-        name: torch.cat([part[name] if part else like.new_zeros(n, *like.shape[1:]) for part, n in sized])[order]
-        for name, like in some.items()
-    }
+    rows = joined_rows(list(zip(parts, map(len, plan.nodes.values()), strict=True)))
+    if not rows:
+        return {}
+    order = torch.from_numpy(np.argsort(np.concatenate(list(plan.nodes.values()))))
+    return {name: values[order] for name, values in rows.items()}

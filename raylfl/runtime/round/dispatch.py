@@ -1,4 +1,4 @@
-"""The part of a round that a backend carries out: local work and the step after it, here for methods with a server."""
+"""The local work of a round and the step after it: the interface (`Dispatch`), and the methods with a server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, order_o
 
 
 class Dispatch(ABC):
-    """The interface of the part of a round that depends on where models are: at a server, or at the nodes of a graph.
+    """The interface to local work and the step after it, which differ for models at a server and at nodes of a graph.
 
     ways: the number of gradients that local work has computed in each form of the local step (`GradientMode`). rows:
     the reason why the server must receive each upload separately, as a row; None if there is none.
@@ -119,9 +119,8 @@ class ServerDispatch(Dispatch):
 
     def send(self, r: Round, broadcast: State, state: FederationState) -> Deferred[RoundResult]:
         """As in `Dispatch`. If an upload is dropped after workers have added it up, the work is repeated with rows."""
-        plan = (
-            None if self.rows or rows_reason(self.algorithm) else sum_plan(self.algorithm, broadcast, state.server, r)
-        )
+        need_rows = self.rows or rows_reason(self.algorithm)
+        plan = None if need_rows else sum_plan(self.algorithm, broadcast, state.server, r)
         tasks = self._tasks(r, plan, len(state.server["x"]))
         client_states = [[state.clients.get(c) for c in task.clients] for task in tasks]
         received, last_loss = [bool(b) for b in r.received], state.last_finite_loss
@@ -173,16 +172,13 @@ class ServerDispatch(Dispatch):
         cohort = r.cohort
         reports = ClientReports.joined([result.reports for result in results]).in_order(cohort)
         events = self._failures(r, reports, last_loss)
-        r = dropped(r, set(reports.bad["client"].tolist())) if events else r
+        r = dropped(r, reports.bad["client"]) if events else r
         received = set(r.received_view.cohort.tolist())
-        kept = [[k for k, client in enumerate(result.task.clients) if client in received] for result in results]
-        clients = [result.task.clients[k] for result, keep in zip(results, kept, strict=True) for k in keep]
-        order = order_of(clients, cohort)
-        states = [
-            one.client_states[k] for one, keep in zip(results, kept, strict=True) for k in keep if one.client_states
-        ]
+        kept = [(result, [k for k, c in enumerate(result.task.clients) if c in received]) for result in results]
+        order = order_of([result.task.clients[k] for result, keep in kept for k in keep], cohort)
+        states = [result.client_states[k] for result, keep in kept for k in keep if result.client_states]
         rows: dict[str, list[Tensor]] = {}
-        for result, keep in zip(results, kept, strict=True):
+        for result, keep in kept:
             for name, values in result.uploads.items():
                 mine = [values] if len(keep) == len(values) else [values[k : k + 1] for k in keep] or [values[:0]]
                 rows.setdefault(name, []).extend(mine)

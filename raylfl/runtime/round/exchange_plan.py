@@ -10,7 +10,7 @@ from raylfl.core.arrays import Ints
 from raylfl.core.mixing import Mixing
 from raylfl.core.mixing_rows import MixingRows
 from raylfl.core.population import Round
-from raylfl.runtime.workers.nodes import ExchangeJob, PublishJob
+from raylfl.runtime.workers.nodes import PublishJob
 
 ALL = -1  # the receiver of messages that are mixed for all blocks at once
 
@@ -35,11 +35,10 @@ class ExchangePlan:
         self.needs: dict[int, Ints] = {}
         self.into: dict[int, dict[int, Ints]] = {b: {} for b in self.blocks}  # receiver -> sender -> places in `needs`
         self.out: dict[int, dict[int, Ints]] = {b: {} for b in self.blocks}  # sender -> receiver -> places in `nodes`
-        self.exchange: ExchangeJob | None = None
+        self.exchange: tuple[MixingRows, ...] | None = None  # of all blocks at once; None: each block mixes alone
         if shared_memory and self.blocks:
             order = np.concatenate(list(self.nodes.values()))
-            parts = tuple(m.rows_of(order, np.arange(len(order))).over(order) for m in mixings)
-            self.exchange = ExchangeJob(parts)
+            self.exchange = tuple(m.rows_of(order, np.arange(len(order))).over(order) for m in mixings)
             self.out = {b: {ALL: np.arange(len(nodes))} for b, nodes in self.nodes.items()}
         else:
             self._choose(block)

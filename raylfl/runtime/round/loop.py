@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -72,36 +72,30 @@ class Measures(Protocol):
     ) -> Deferred[Metrics]: ...
 
 
+@dataclass(kw_only=True, eq=False)
 class Federation:
     """A federated run, carried out round by round; `state` is its state after the newest committed round.
 
     keeps_client_state: whether clients keep a state from one round to the next. averages_buffers: whether the server
     averages the module's buffers (such as running statistics of batch normalisation) and broadcasts the means. fault:
-    called at the start of each phase of a round, for tests.
+    called with (phase, round) at the start of each phase of a round, for tests. committed: false from the server step
+    of a round until the caller has recorded the round.
     """
 
-    def __init__(
-        self,
-        *,
-        algorithm: Algorithm,
-        backend: Executor,
-        planner: Plans,
-        dispatch: Dispatch,
-        costs: Counts,
-        measurements: Measures,
-        state: FederationState,
-        keeps_client_state: bool,
-        averages_buffers: bool = False,
-        fault: Fault | None = None,
-    ):
-        self.algorithm, self.backend, self.planner, self.dispatch = algorithm, backend, planner, dispatch
-        self.costs, self.measurements, self.state = costs, measurements, state
-        self.keeps_client_state, self.averages_buffers = keeps_client_state, averages_buffers
-        self.fault: Fault = fault or (lambda phase, r: None)
-        self.committed = True  # False from the server step of a round until the caller has recorded the round
+    algorithm: Algorithm
+    backend: Executor
+    planner: Plans
+    dispatch: Dispatch
+    costs: Counts
+    measurements: Measures
+    state: FederationState
+    keeps_client_state: bool
+    averages_buffers: bool = False
+    fault: Fault = lambda phase, r: None
+    committed: bool = field(default=True, init=False)
 
     @staticmethod
-    def of(experiment: Experiment, backend: Backend, fault: Fault | None = None) -> Federation:
+    def of(experiment: Experiment, backend: Backend, fault: Fault = lambda phase, r: None) -> Federation:
         """The federation of an experiment, before its first round.
 
         Raises BadConfig if the method samples clients itself and the config gives no number of draws.

@@ -82,10 +82,8 @@ class Measurements:
         r, config = result.round, self.experiment.config.eval
         received = r.received_view
         metrics: Metrics = {"round": r.index}
-        losses = result.reports.losses(received.cohort)
-        if np.isfinite(losses).any():
-            metrics["train/loss"] = float(losses[np.isfinite(losses)].mean())
-        for name, values in result.reports.logs(received.cohort).items():
+        reports = result.reports
+        for name, values in {"loss": reports.losses(received.cohort), **reports.logs(received.cohort)}.items():
             if np.isfinite(values).any():
                 metrics[f"train/{name}"] = float(values[np.isfinite(values)].mean())
         metrics |= updates.result()
@@ -317,22 +315,18 @@ def summary(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
     measured: name of an evaluation -> metric -> value. Evaluations on single clients (named `client i`) give only the
     metrics of `fairness`, and these only if all of them measure an accuracy.
     """
-    out: dict[str, float] = {}
-    per_client = []
-    for name, found in measured.items():
-        if name.startswith("client "):
-            per_client.append(found)
-        else:
-            out |= {f"{name}/{metric}": value for metric, value in found.items()}
-    if per_client and all("accuracy" in m for m in per_client):
-        out |= fairness(np.array([m["accuracy"] for m in per_client]))
+    single = [found for name, found in measured.items() if name.startswith("client ")]
+    others = {name: found for name, found in measured.items() if not name.startswith("client ")}
+    out = {f"{name}/{metric}": value for name, found in others.items() for metric, value in found.items()}
+    if single and all("accuracy" in found for found in single):
+        out |= fairness(np.array([found["accuracy"] for found in single]))
     return out
 
 
 def of_single_clients(measured: Mapping[str, dict[str, float]]) -> dict[str, dict[str, float]]:
     """The metrics of evaluations on single clients, as `clients/metric` -> client -> value.
 
-    measured: name of an evaluation -> metric -> value; evaluations on single clients are named `client i`.
+    measured: as in `summary`.
     """
     out: dict[str, dict[str, float]] = {}
     for name, found in measured.items():

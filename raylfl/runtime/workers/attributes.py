@@ -27,15 +27,15 @@ class Attributes:
     def __init__(self, module: nn.Module):
         self._metrics: list[Any] = [part for part in module.modules() if resettable(part)]
         inside = {id(part) for metric in self._metrics for part in metric.modules()}
-        self._parts = [
-            (vars(part), _plain(part), _containers(part)) for part in module.modules() if id(part) not in inside
-        ]
-        self._named = [
-            (f"{name}.{key}".lstrip("."), value)
-            for name, part in module.named_modules()
-            if id(part) not in inside
-            for key, value in vars(part).items()
-        ]
+        self._parts: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = []  # (live, plain, containers)
+        self._named: list[tuple[str, Any]] = []
+        for name, part in module.named_modules():
+            if id(part) not in inside:
+                own = {key: value for key, value in vars(part).items() if key not in TORCH}
+                containers = {key: copy.copy(value) for key, value in own.items() if type(value) in CONTAINERS}
+                plain = {key: value for key, value in own.items() if key not in containers}
+                self._parts.append((vars(part), plain, containers))
+                self._named += [(f"{name}.{key}".lstrip("."), value) for key, value in own.items()]
         frozen = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
         tensors = [(name, value) for name, value in self._named if isinstance(value, Tensor)]
         self._versions = {name: (value, value._version) for name, value in frozen + tensors}
@@ -52,10 +52,9 @@ class Attributes:
             now.update(plain)
             for name, value in containers.items():
                 now[name] = copy.copy(value)
-            if len(now) > len(plain) + len(containers) + len(
-                TORCH
-            ):  # all snapshot names exist: more means new attributes
-                for name in [n for n in now if n not in plain and n not in containers and n not in TORCH]:
+            # all names of the snapshot exist now: more names are new attributes
+            if len(now) > len(plain) + len(containers) + len(TORCH):
+                for name in now.keys() - plain.keys() - containers.keys() - TORCH:
                     del now[name]
         for metric in self._metrics:
             metric.reset()
@@ -67,11 +66,3 @@ class Attributes:
         other tensors.
         """
         return [name for name, (tensor, version) in self._versions.items() if tensor._version != version]
-
-
-def _plain(part: nn.Module) -> dict[str, Any]:
-    return {k: v for k, v in vars(part).items() if k not in TORCH and type(v) not in CONTAINERS}
-
-
-def _containers(part: nn.Module) -> dict[str, Any]:
-    return {k: copy.copy(v) for k, v in vars(part).items() if k not in TORCH and type(v) in CONTAINERS}

@@ -49,11 +49,8 @@ class BlockCall:
     def failed(self, reason: str) -> list[Any]:
         """The result of a call for local work whose worker was lost in every attempt: failed reports, empty states."""
         clients = [client for task in self.job.tasks for client in task.clients]
-        return [
-            WorkReport(ClientReports.failed(clients, reason), {}, 0, ()),
-            {},
-            *({} for _ in range(self.returns - 2)),
-        ]
+        report = WorkReport(ClientReports.failed(clients, reason), {}, 0, ())
+        return [report, *({} for _ in range(self.returns - 1))]
 
 
 class Executor(ABC):
@@ -211,14 +208,16 @@ class InProcess(Executor):
         def results() -> list[TaskResult]:
             done: list[TaskResult] = []
             last: TaskResult | None = None  # the last received result
-            start = broadcast
+            start, uploads = broadcast, State()
             with private_randomness():
                 for task, states, arrives in zip(tasks, client_states, received, strict=True):
                     result = self.attempt(task, start, states)
                     done.append(replace(result, uploads={}))
                     if arrives and not len(result.reports.bad):
-                        last, start = replace(done[-1], uploads=result.uploads), first_row(result.uploads)
-            return [last if last is not None and result.task is last.task else result for result in done]
+                        last, uploads, start = done[-1], result.uploads, first_row(result.uploads)
+            if last is not None:
+                last.uploads = uploads
+            return done
 
         return Deferred(results)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from raylfl.core.oracle import Batch, loss_of
 from raylfl.runtime.workers.hooks import BATCH, WHOLE, overrides_hook, takes_only_a_batch
-from raylfl.runtime.workers.logged import EvaluationLog, Logged, as_number, metrics_of
+from raylfl.runtime.workers.logged import EvaluationLog, Logged, metrics_of
 
 LOG = (  # further positional arguments of LightningModule.log and log_dict, in order
     "prog_bar",
@@ -81,8 +81,9 @@ class Evaluator:
         return any(self._hook(kind, part) for part in WHOLE)
 
     def _hook(self, kind: str, part: str) -> Callable[..., Any] | None:
-        name = f"on_{self.stage(kind)}_{part}"
-        return getattr(self.module, name) if self.stage(kind) and overrides_hook(self.module, name) else None
+        stage = self.stage(kind)
+        name = f"on_{stage}_{part}"
+        return getattr(self.module, name) if stage and overrides_hook(self.module, name) else None
 
     @torch.no_grad()
     def measure(self, kind: str, batches: Iterable[Batch], first: int = 0) -> Logged:
@@ -121,6 +122,6 @@ class Evaluator:
             if stage and not (isinstance(returned, Tensor) and returned.numel() == 1):
                 with self.recorder.into(None):
                     returned = self.module.training_step(batch.content, index)
-            log.log("loss", as_number("loss", loss_of(returned, self.module)))
+            log.log("loss", loss_of(returned, self.module))
         if after:
             after(output, batch.content, index)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,19 +16,19 @@ from raylfl.core.samples import BatchSource, ClientShards
 from raylfl.runtime.workers.evaluate import Recorder
 
 
+@dataclass(frozen=True)
 class FullGradients:
-    """Computes losses and gradients of clients over their whole shards, with the module in evaluation mode."""
+    """Computes losses and gradients of clients over their whole shards, with the module in evaluation mode.
 
-    def __init__(
-        self, loop: LoopOracle, source: BatchSource, shards: ClientShards, recorder: Recorder, batch_size: int
-    ):
-        """Full gradients that `loop` computes with `batch_size` samples at a time.
+    loop: computes gradients of `batch_size` samples at a time; source: the training data as evaluations read them;
+    shards: the sample indices of each client; recorder: drops the values that the module logs.
+    """
 
-        source: the training data as evaluations read them; shards: the sample indices of each client; recorder: drops
-        the values that the module logs.
-        """
-        self.loop, self.source, self.shards = loop, source, shards
-        self.recorder, self.batch_size = recorder, batch_size
+    loop: LoopOracle
+    source: BatchSource
+    shards: ClientShards
+    recorder: Recorder
+    batch_size: int
 
     def of(self, x: Tensor, clients: Sequence[int], weights: Floats) -> tuple[float, Tensor]:
         """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over these clients i, at the parameters x [d].

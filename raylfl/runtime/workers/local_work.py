@@ -71,9 +71,10 @@ def merged_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSour
         orders = BatchOrders.of(seed, task.round, task.clients, [shards.indices], [batch_size], setup.sampling)
         return TaskWork(oracle, lambda t, rows: [train.batch(orders.indices(t, [0])[0])], work)
     share = np.repeat(weights / np.maximum(shards.sizes, 1), shards.sizes)
+    share /= share.sum()
 
     def batches(t: int, rows: Sequence[int]) -> list[Batch]:
         rng = keyed(seed, "batches", task.round, *task.clients, t)
-        return [train.batch(rng.choice(shards.indices, size=batch_size, p=share / share.sum()))]
+        return [train.batch(rng.choice(shards.indices, size=batch_size, p=share))]
 
     return TaskWork(oracle, batches, work)

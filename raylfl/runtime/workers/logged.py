@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,6 @@ from torch import Tensor, nn
 
 from raylfl.errors import BadConfig
 
-PREFIXES = ("test/", "test_", "val/", "val_", "valid/", "valid_", "validation/", "validation_", "train/", "train_")
 REDUCTIONS: dict[str, Callable[[Sequence[float], Sequence[float]], float]] = {  # functions of values and weights
     "mean": lambda values, weights: sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights),
     "sum": lambda values, weights: math.fsum(values),
@@ -28,10 +28,7 @@ REDUCTIONS: dict[str, Callable[[Sequence[float], Sequence[float]], float]] = {  
 
 def canonical(name: str) -> str:
     """The name of a metric without the prefix of its stage, where `acc` becomes `accuracy`: `val_acc` -> `accuracy`."""
-    for prefix in PREFIXES:
-        if name.startswith(prefix):
-            name = name[len(prefix) :]
-            break
+    name = re.sub(r"^(test|val|valid|validation|train)[/_]", "", name)
     return "accuracy" if name == "acc" else name
 
 

@@ -70,16 +70,14 @@ def freeze_others(module: torch.nn.Module, patterns: Sequence[str]) -> None:
     Raises BadValue for a pattern that matches none of the parameters that the module trains.
     """
     names = [name for name, p in module.named_parameters() if p.requires_grad]
-    matches = {
-        pattern: {name for name in names if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")}
-        for pattern in patterns
-    }
-    for pattern, matched in matches.items():
+    trained = set[str]()
+    for pattern in patterns:
+        matched = {name for name in names if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")}
         if not matched:
             near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.0)
             need = f"names or patterns of what {type(module).__name__} trains"
             raise BadValue("trainable", got=pattern, need=need, hint=f"the nearest are {', '.join(near)}").at("model")
-    trained = set[str]().union(*matches.values())
+        trained |= matched
     for name, p in module.named_parameters():
         p.requires_grad_(p.requires_grad and name in trained)
 

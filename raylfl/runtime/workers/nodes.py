@@ -27,7 +27,7 @@ from raylfl.core.mixing_rows import MixingRows
 from raylfl.core.reduce import tree_sum
 from raylfl.core.threads import one_thread
 from raylfl.parts import UNSEEN
-from raylfl.runtime.workers.task import ClientReports, Rows, Task, TaskResult
+from raylfl.runtime.workers.task import ClientReports, Rows, Task, TaskResult, joined_rows
 
 Run = Callable[[Task, State, Sequence[State]], TaskResult]  # (task, broadcast, client states)
 
@@ -71,16 +71,6 @@ class MixJob:
     local: Ints | None
     parts: tuple[MixingRows, ...] | None
     optimum: Tensor | None
-
-
-@dataclass(frozen=True)
-class ExchangeJob:
-    """The mixing of all blocks' messages.
-
-    parts: the mixing matrices of the round, with a column for each node's messages.
-    """
-
-    parts: tuple[MixingRows, ...]
 
 
 class Spread(NamedTuple):
@@ -141,7 +131,7 @@ def work(context: OperationContext, job: WorkJob, broadcast: State, block: State
         mine = job.sending.rows[at : at + len(task.clients)]
         at += len(mine)
         outcomes.append(context.run(task, broadcast, Rows({name: _taken(rows, mine) for name, rows in block.items()})))
-    uploads = _joined([(outcome.uploads, len(outcome.task.clients)) for outcome in outcomes])
+    uploads = joined_rows([(outcome.uploads, len(outcome.task.clients)) for outcome in outcomes])
     unseen = {name: uploads.pop(name) for name in UNSEEN if name in uploads}
     reports = ClientReports.joined([outcome.reports for outcome in outcomes])
     if not uploads:
@@ -179,17 +169,16 @@ def mix(context: OperationContext, job: MixJob, block: State, local: State, *pie
     return measure(context.algorithm, block, job.optimum), block
 
 
-def exchange(context: OperationContext, job: ExchangeJob, *pieces: State) -> tuple[Any, ...]:
+def exchange(context: OperationContext, parts: Sequence[MixingRows], *pieces: State) -> tuple[Any, ...]:
     """Mixes the messages of all blocks; returns (None, *the mixed messages of each block).
 
-    pieces: the messages of each block.
+    parts: the mixing matrices of the round, with a column for each node's messages; pieces: the messages of each block.
     """
     sizes, mixed = [len(next(iter(piece.values()))) for piece in pieces], list[State]({} for _ in pieces)
     with one_thread():
         for name in pieces[0]:
-            rows = context.algorithm.matrix(name, job.parts).mixed(
-                [piece[name] for piece in pieces], sizes, all_cores=True
-            )
+            matrix = context.algorithm.matrix(name, parts)
+            rows = matrix.mixed([piece[name] for piece in pieces], sizes, all_cores=True)
             for block, own in zip(mixed, rows, strict=True):
                 block[name] = own
     return None, *mixed
@@ -237,7 +226,8 @@ def _rows(at: Ints, local: Ints | None, block: State, worked: State) -> tuple[St
     work; if None, there is no such result, and both states are equal.
     """
     before = {name: _taken(rows, at) for name, rows in block.items()}
-    return {**before, **({} if local is None else {k: _taken(v, local) for k, v in worked.items()})}, before
+    after = {} if local is None else {name: _taken(rows, local) for name, rows in worked.items()}
+    return before | after, before
 
 
 def _taken(rows: Tensor, at: Ints) -> Tensor:
@@ -246,17 +236,3 @@ def _taken(rows: Tensor, at: Ints) -> Tensor:
 
 def _all(at: Ints, count: int) -> bool:
     return len(at) == count and bool((at == np.arange(count)).all())
-
-
-def _joined(parts: Sequence[tuple[State, int]]) -> State:
-    """The joined rows of several tasks, with zeros for a failed task; empty if all tasks failed.
-
-    parts: (uploads, number of clients) of each task.
-    """
-    if len(parts) == 1:
-        return dict(parts[0][0])
-    some: State = next((uploads for uploads, _ in parts if uploads), {})
-    return {
-        name: torch.cat([u[name] if u else like.new_zeros(n, *like.shape[1:]) for u, n in parts])
-        for name, like in some.items()
-    }

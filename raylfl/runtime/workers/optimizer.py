@@ -62,7 +62,7 @@ class ModuleOptimizer(LocalOptimizer):
         self.done = 0
 
     def width(self, parameters: int) -> int:
-        return width_of(self.moments)
+        return 0 if self.moments is None else 1 + sum(math.prod(moment.shape) for moment in self.moments)
 
     def begin(self, state: Tensor) -> None:
         if self.moments is None or (done := round(float(state[0, 0]))) == 0:
@@ -97,11 +97,6 @@ class ModuleOptimizer(LocalOptimizer):
             raise _refusal(self.flat, self.optimizer, "keeps other moments after some steps than after one")
         values = [torch.as_tensor(value).reshape(-1).to(state) for _, value in found]
         state[0] = torch.cat([state.new_tensor([float(self.done)]), *values])
-
-
-def width_of(moments: list[Moment] | None) -> int:
-    """The number of entries in a client's row of optimizer state; 0 if the state is not kept (moments is None)."""
-    return 0 if moments is None else 1 + sum(math.prod(moment.shape) for moment in moments)
 
 
 def moments_of(flat: FlatModule) -> list[Moment]:

@@ -60,7 +60,7 @@ class StateStore:
         for name, rows in sorted(fresh.items()):
             values = rows.cpu().numpy()
             self.fields[name] = values.shape, values.dtype, self.bytes
-            self.bytes += _padded(values.nbytes)
+            self.bytes += math.ceil(values.nbytes / ALIGNED) * ALIGNED
         self.slot = ALIGNED + self.bytes
         self.clients = max(1, BLOCK_BYTES // (2 * self.slot))  # clients in one file
 
@@ -137,10 +137,6 @@ def _version(file: BufferedRandom, at: int) -> int:
     """The version in the slot at this offset; moves the position of `file` to the slot's state."""
     file.seek(at)
     return int.from_bytes(file.read(ALIGNED)[:8], "little")
-
-
-def _padded(size: int) -> int:
-    return math.ceil(size / ALIGNED) * ALIGNED
 
 
 def _shown(forms: dict[str, tuple[tuple[int, ...], np.dtype]]) -> str:

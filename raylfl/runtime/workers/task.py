@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, overload
 
 import numpy as np
+import torch
 
 from raylfl.core.algorithm import State
 from raylfl.core.arrays import Floats, Ints
@@ -243,6 +244,20 @@ def add_up(results: Sequence[TaskResult]) -> None:
     done[0].partial = PartialSums(sums, widths(done[0].uploads))
     for result in done:
         result.uploads = {name: rows for name, rows in result.uploads.items() if not plan.replaces(name)}
+
+
+def joined_rows(parts: Sequence[tuple[State, int]]) -> State:
+    """The uploads of several tasks as one tensor per name, with zeros for a failed task; empty if all tasks failed.
+
+    parts: for each task, its uploads (empty if it failed) and its number of clients.
+    """
+    if len(parts) == 1:
+        return dict(parts[0][0])
+    some: State = next((uploads for uploads, _ in parts if uploads), {})
+    return {
+        name: torch.cat([u[name] if u else like.new_zeros(n, *like.shape[1:]) for u, n in parts])
+        for name, like in some.items()
+    }
 
 
 def widths(uploads: State) -> dict[str, int]:

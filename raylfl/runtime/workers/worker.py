@@ -35,7 +35,7 @@ from raylfl.runtime.workers.measures import ModelMeasures
 from raylfl.runtime.workers.module import devices, layout_for, make_module
 from raylfl.runtime.workers.optimizer import ModuleOptimizer, moments_of
 from raylfl.runtime.workers.step_trials import StepTrials, innermost_step
-from raylfl.runtime.workers.task import LOCAL_DRIFT, Chunk, ClientReports, Rows, Task
+from raylfl.runtime.workers.task import LOCAL_DRIFT, Chunk, ClientReports, Rows, Task, joined_rows
 from raylfl.runtime.workers.training import Training
 
 
@@ -90,22 +90,12 @@ class Worker:
         self._broadcast: tuple[State, State] = {}, {}  # the newest broadcast, on the host and on the device
         self.oracle: LoopOracle | VectorizedOracle = self.loop if self.one_by_one else trials.vectorized(by_hand)
 
-    @property
-    def x0(self) -> Tensor:
-        """The initial parameters [d], on the CPU."""
-        return self.initial.x
-
-    @property
-    def buffers0(self) -> Tensor:
-        """The initial buffers [b], on the CPU."""
-        return self.initial.buffers
-
     def _initial(self) -> Initial:
-        setup, flat = self.setup, self.flat
+        """The initial parameters, buffers and optimizer state, on the CPU; also sets `moments`."""
+        flat, lasting = self.flat, self.setup.optimizer_state != "fresh"
         x, buffers = flat.params.to("cpu", copy=True), flat.read_buffers().cpu()
-        self.moments = moments_of(flat) if setup.optimizer_state != "fresh" and setup.optimizer == "module" else None
+        self.moments = moments_of(flat) if lasting and self.setup.optimizer == "module" else None
         self.attributes.restore()
-        lasting = setup.optimizer_state != "fresh"
         return Initial(x, buffers, x.new_zeros(self.local_optimizer().width(flat.width) if lasting else 0))
 
     def _source(self, samples: SampleSet, channels_last: bool) -> BatchSource:
@@ -156,14 +146,7 @@ class Worker:
             reports.append(theirs)
             ups.append((uploads, len(half.clients)))
             new += states or [{} for _ in half.clients]
-        some: State = next((uploads for uploads, _ in ups if uploads), {})
-        rows = {
-            name: torch.cat(
-                [uploads[name] if uploads else like.new_zeros(count, *like.shape[1:]) for uploads, count in ups]
-            )
-            for name, like in some.items()
-        }
-        return ClientReports.joined(reports), rows, new if any(new) else []
+        return ClientReports.joined(reports), joined_rows(ups), new if any(new) else []
 
     def _out_of_memory(self) -> str:
         """Explains an out-of-memory error, with the peak of GPU memory; also empties torch's cache of GPU memory."""
@@ -210,12 +193,11 @@ class Worker:
             loss=result.losses,
             last_loss=result.last_losses,
             gradients=result.gradients,
+            square=0.0 if squares is None else squares,
             finite=self._finite_rows(result, squares),
         )
         reports.logged = logged if result.drift is None else logged | {LOCAL_DRIFT: result.drift}
         reports.ways = sum((oracle.ways for oracle in oracles), Counter[GradientMode]())
-        if squares is not None:
-            reports.rows["square"] = squares
         own_rows = {k: v.cpu() for k, v in result.client_state.items()}
         new_own = [{k: v[c : c + 1] for k, v in own_rows.items()} for c in range(len(task.clients))] if own_rows else []
         return reports, uploads, new_own
