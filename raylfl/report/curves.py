@@ -23,6 +23,7 @@ ENDED = "×: a seed diverges, and the mean ends"
 MAX_POINTS = 800  # points of a line; more are invisible but enlarge every figure
 STEPS = (1, 2, 2.5, 5, 10)  # possible distances between ticks
 FAR = 4  # ratio of the longest to the shortest curve above which the axis of costs is logarithmic
+# last words of the names of metrics with a log scale
 LOG = ("loss", "distance", "distance_abs", "grad_norm", "gap", "drift", "local_drift", "consensus", "step")
 
 
@@ -133,7 +134,7 @@ def draw(
 
 
 def wants_log(metric: str, curves: Sequence[Curve]) -> bool:
-    """Whether the metric is one of LOG, some of its values are positive, and none is negative."""
+    """Whether the metric is drawn on a log scale: LOG has its last word, some value is positive and none negative."""
     if metric.rpartition("/")[2] not in LOG:
         return False
     values = np.concatenate([item.mean for item in curves])

@@ -27,24 +27,25 @@ MAIN_METRICS = ("test/accuracy", "global/distance", "test/loss", "train/loss", "
 
 @dataclass(frozen=True)
 class Axis:
-    """An x axis of curves: the sum of the cumulative metrics `columns`, or rounds if there are none."""
+    """An x axis of curves: the sum of the cumulative metrics `columns`, or rounds if there are none.
 
-    key: str
+    label: the label of the axis. head: the name of the cost in the heading of a table.
+    """
+
     label: str
-    columns: tuple[str, ...]
+    head: str
+    columns: tuple[str, ...] = ()
 
 
 PEER = "cost/peer_floats"
 AXES = {
-    axis.key: axis
-    for axis in (
-        Axis("rounds", "communication rounds", ()),
-        Axis("floats", "floats sent", ("cost/uplink_floats", "cost/downlink_floats", PEER)),
-        Axis("steps", "local steps", ("cost/local_steps",)),
-        Axis("virtual", "virtual time (s)", ("time/virtual",)),
-        Axis("link", "floats on each round's busiest link", ("cost/busiest_link_floats",)),
-        Axis("computation", "computation time (virtual s)", ("time/computation",)),  # FedACS's: all clients' sum
-    )
+    "rounds": Axis("communication rounds", "rounds"),
+    "floats": Axis("floats sent", "floats", ("cost/uplink_floats", "cost/downlink_floats", PEER)),
+    "steps": Axis("local steps", "local steps", ("cost/local_steps",)),
+    "virtual": Axis("virtual time (s)", "virtual s", ("time/virtual",)),
+    "link": Axis("floats on each round's busiest link", "busiest link's floats", ("cost/busiest_link_floats",)),
+    # FedACS's measure: the sum over all clients
+    "computation": Axis("computation time (virtual s)", "computation s", ("time/computation",)),
 }
 
 
@@ -112,14 +113,16 @@ def counted_axes(runs: Sequence[RunRecord]) -> list[str]:
     Computation time is left out if it equals the local steps in all runs. The busiest link is left out if no client
     sends to another client, because it is then a client's link with the server.
     """
-    counted = [axis for axis in AXES if any(cost(run, axis) is not None for run in runs)]
-    if not any(np.nanmax(run.column(PEER), initial=0.0) > 0 for run in runs):
-        counted = [axis for axis in counted if axis != "link"]
+    redundant = set() if between_clients(runs) else {"link"}
     pairs = [(cost(run, "computation"), cost(run, "steps")) for run in runs]
-    known = [(time, steps) for time, steps in pairs if time is not None]
-    if all(steps is not None and np.array_equal(time, steps) for time, steps in known):
-        counted = [axis for axis in counted if axis != "computation"]
-    return counted
+    if all(time is None or (steps is not None and np.array_equal(time, steps)) for time, steps in pairs):
+        redundant.add("computation")
+    return [axis for axis in AXES if axis not in redundant and any(cost(run, axis) is not None for run in runs)]
+
+
+def between_clients(runs: Sequence[RunRecord]) -> bool:
+    """Whether a client has sent floats to another client in one of the runs."""
+    return any(np.nanmax(run.column(PEER), initial=0.0) > 0 for run in runs)
 
 
 def to_target(run: RunRecord, metric: str, target: float, axis: str = "rounds", between: bool = False) -> float | None:
@@ -174,7 +177,7 @@ def last_k(group: Group, metric: str, last: int) -> Stat:
 
 def final(group: Group, metric: str) -> Stat:
     """Mean and std over seeds of each seed's newest measured value."""
-    return Stat.over(np.concatenate([tail(run, metric, 1)[-1:] for run in group.runs]), of=len(group.runs))
+    return Stat.over(np.concatenate([tail(run, metric, 1) for run in group.runs]), of=len(group.runs))
 
 
 def best(group: Group, metric: str) -> Stat:
@@ -214,10 +217,14 @@ def final_rounds(rounds: int) -> int:
     return min(max(rounds // 10, 1), 100)
 
 
+def longest(groups: Sequence[Group]) -> int:
+    """The number of rounds of the longest run; 0 if no run has finished a round."""
+    return max((int(run.rounds[-1]) + 1 for group in groups for run in group.runs if len(run.rounds)), default=0)
+
+
 def default_last(groups: Sequence[Group]) -> int:
     """The default number of final rounds over which `last_k` averages, from the longest run."""
-    lengths = [int(run.rounds[-1]) + 1 for group in groups for run in group.runs if len(run.rounds)]
-    return final_rounds(max(lengths, default=1))
+    return final_rounds(longest(groups))
 
 
 def default_target(groups: Sequence[Group], metric: str) -> float | None:
@@ -226,8 +233,7 @@ def default_target(groups: Sequence[Group], metric: str) -> float | None:
     Accuracies are rounded down to a multiple of 0.05. Positive losses and distances are rounded up: to one digit from
     0.1, and to a power of ten if they are smaller. None if no setting has a finite value.
     """
-    bests = [best(group, metric).mean for group in groups]
-    bests = [value for value in bests if math.isfinite(value)]
+    bests = [value for group in groups if math.isfinite(value := best(group, metric).mean)]
     if not bests:
         return None
     middle = float(np.median(bests))

@@ -27,7 +27,7 @@ class Facet:
     @staticmethod
     def of(label: str, groups: Sequence[Group]) -> Facet:
         """The facet of these settings with the given label; the settings get names that distinguish them."""
-        names = labels([group.setting for group in groups]) if groups else []
+        names = labels([group.setting for group in groups])
         return Facet(label, list(groups), dict(zip(groups, names, strict=True)))
 
     def best(self, metric: str, last: int) -> tuple[Facet, str]:

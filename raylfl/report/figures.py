@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from raylfl.report.curves import Curve, curve, default_window, draw
-from raylfl.report.derived import AXES, Stat, by_method, counted_axes, profile, tuned_keys
+from raylfl.report.derived import AXES, by_method, counted_axes, profile, tuned_keys
 from raylfl.report.facets import Facet, scenario_keys, split
 from raylfl.report.labels import display
 from raylfl.report.maps import draw_heat_map, draw_profile
@@ -84,13 +85,6 @@ class Look:
         ]
 
 
-def losses(groups: Sequence[Group], metric: str) -> list[str]:
-    """The measured losses shown beside the main metric `metric`: test loss (or else global loss) and training loss."""
-    measured = measured_in(groups)
-    held_out = [name for name in ("test/loss", "global/loss") if name in measured][:1]
-    return [name for name in (*held_out, "train/loss") if name in measured and name != metric]
-
-
 def measured_in(groups: Sequence[Group]) -> list[str]:
     """The metrics that at least one run has measured, in order of appearance."""
     runs = [run for group in groups for run in group.runs]
@@ -98,9 +92,14 @@ def measured_in(groups: Sequence[Group]) -> list[str]:
 
 
 def leading(part: Facet, look: Look) -> list[str]:
-    """The metrics shown first for the settings of a facet: main metric, losses, metrics that a theorem bounds."""
-    first = [look.metric, *losses(part.groups, look.metric)]
-    return list(dict.fromkeys([*first, *(n for n in measured_in(part.groups) if look.promised(part, n))]))
+    """The metrics shown first for the settings of a facet: main metric, losses, metrics that a theorem bounds.
+
+    The losses are the test loss (or else the global loss) and the training loss, as far as they were measured.
+    """
+    measured = measured_in(part.groups)
+    held_out = [name for name in ("test/loss", "global/loss") if name in measured][:1]
+    losses = [name for name in (*held_out, "train/loss") if name in measured]
+    return list(dict.fromkeys([look.metric, *losses, *(n for n in measured if look.promised(part, n))]))
 
 
 def convergence(part: Facet, look: Look, most: int | None = None) -> Block:
@@ -222,18 +221,10 @@ def _profile(groups: Sequence[Group], look: Look, key: str, caption: str, best: 
         points = {method: own for method, own in points.items() if len(own) > 1}
         drawn |= set(points)
         if points:
-            panels.append(_profile_panel(points, look, key, part.label, best))
+            draw_it = partial(draw_profile, profiles=points, lines=look.methods, metric=look.metric, key=key, best=best)
+            panels.append(Panel(f"{metric_name(look.metric)} over {key}", draw_it, heading=part.label))
     legend = [(display(method), look.methods[method]) for method in by_method(groups) if method in drawn]
     return Block(f"profile_{key}", key, caption, panels, legend) if panels else None
-
-
-def _profile_panel(
-    points: Mapping[str, Sequence[tuple[float, Stat]]], look: Look, key: str, heading: str, best: bool
-) -> Panel:
-    def draw_it(ax: Axes) -> None:
-        draw_profile(ax, points, look.methods, look.metric, key, best=best)
-
-    return Panel(f"{metric_name(look.metric)} over {key}", draw_it, heading=heading)
 
 
 def single(panel: Panel) -> Figure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,19 +84,13 @@ def _read(row: Mapping[str, Any], run: RunRecord) -> LastGraph:
     edges, nodes = np.array(row["edges"], dtype=np.int64).reshape(-1, 2), np.array(row["nodes"], dtype=np.int64)
     carried: Ints = entries[:, 1::-1].astype(np.int64)
     idle = edges[~np.isin(_codes(edges, count), _codes(carried, count))]
-    net = Net(
-        count, np.concatenate([carried, idle]), np.append(entries[:, 2], np.zeros(len(idle))), bool(row["directed"])
-    )
+    weights = np.append(entries[:, 2], np.zeros(len(idle)))
+    net = Net(count, np.concatenate([carried, idle]), weights, bool(row["directed"]))
     named = np.concatenate([net.pairs.ravel(), nodes])
     if ((named < 0) | (named >= count)).any():
         raise ValueError("nodes that do not exist")
-    return LastGraph(
-        net,
-        str(topology.get("name", "auto")),
-        topology.get("rows"),
-        int(row["round"]),
-        np.isin(np.arange(count), nodes),
-    )
+    name, working = str(topology.get("name", "auto")), np.isin(np.arange(count), nodes)
+    return LastGraph(net, name, topology.get("rows"), int(row["round"]), working)
 
 
 def _codes(pairs: Ints, count: int) -> Ints:
@@ -108,9 +102,7 @@ def node_values(run: RunRecord, count: int) -> dict[str, Floats]:
 
     The entry WORKED is the number of rounds in which each node worked. count: the number of nodes.
     """
-    found = {}
-    for name, values in run.nodes.items():
-        found[name] = np.array([values.get(node, np.nan) for node in range(count)])
+    found = {name: np.array([own.get(node, np.nan) for node in range(count)]) for name, own in run.nodes.items()}
     worked = np.zeros(count)
     for row in run.participation:
         worked[np.array(row["cohort"], dtype=np.int64)[np.array(row["received"], dtype=bool)]] += 1
@@ -140,23 +132,23 @@ def _table(name: str, caption: str, run: RunRecord, graph: LastGraph, values: Ma
     net = graph.net
     links = np.unique(net.pairs if net.directed else np.sort(net.pairs, axis=1), axis=0)
     degrees = {"sends to": links[:, 0], "receives from": links[:, 1]} if net.directed else {"degree": links.ravel()}
-    columns = [Column("node", "node", numeric=True)]
-    cells: dict[str, Sequence[Any]] = {"node": range(net.count)}
+    columns: list[Column] = []
+    cells: dict[str, list[Any]] = {}
+
+    def add(key: str, of_nodes: Ints | Floats, head: str, show: Callable[[Any], str] = str) -> None:
+        columns.append(Column(key, head, show, numeric=True))
+        cells[key] = of_nodes.tolist()
+
+    add("node", np.arange(net.count), "node")
     if run.partition_counts is not None and len(run.partition_counts[1]) == net.count:
-        columns.append(Column("samples", "samples", numeric=True))
-        cells["samples"] = run.partition_counts[1].sum(axis=1).tolist()
+        add("samples", run.partition_counts[1].sum(axis=1), "samples")
     for head, ends in degrees.items():
-        columns.append(Column(head, head, numeric=True))
-        cells[head] = np.bincount(ends, minlength=net.count).tolist()
+        add(head, np.bincount(ends, minlength=net.count), head)
     for key, each in values.items():
         if key == WORKED:
-            columns.append(Column(key, key, numeric=True))
-            cells[key] = each.astype(int).tolist()
+            add(key, each.astype(int), key)
         else:
-            columns.append(
-                Column(key, axis_name(OF_NODES + key), _percent if is_percent(key) else number, numeric=True)
-            )
-            cells[key] = each.tolist()
+            add(key, each, axis_name(OF_NODES + key), _percent if is_percent(key) else number)
     rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
     return ReportTable(name, caption, columns, rows)
 

@@ -53,7 +53,6 @@ DISPLAY = {
     "sgp": "SGP",
     "push_diging": "Push-DIGing",
     "push_pull": "push-pull",
-    "centralized": "centralized",
     "local_only": "local only",
 }
 
@@ -128,7 +127,16 @@ def tell_apart(flats: Sequence[Mapping[str, Any]], keys: Sequence[str], known: I
     keys. known: all keys of all configs; short names are unambiguous among them.
     """
     names = short_keys(keys, known)
-    return [_label(flat, flats, keys, names) for flat in flats]
+    texts = []
+    for flat in flats:
+        parts, rivals = [], [other for other in flats if other is not flat]
+        for key in keys:
+            same = [other for other in rivals if canonical(other.get(key)) == canonical(flat.get(key))]
+            if len(same) < len(rivals):
+                parts.append(say(key, flat.get(key), names[key]))
+                rivals = same
+        texts.append(", ".join(parts))
+    return texts
 
 
 def distinct(texts: Sequence[str]) -> list[str]:
@@ -142,22 +150,6 @@ def distinct(texts: Sequence[str]) -> list[str]:
         seen[text] += 1
         numbered.append(text if seen[text] == 1 else f"{text} ({seen[text]})")
     return numbered
-
-
-def _label(
-    flat: Mapping[str, Any],
-    flats: Sequence[Mapping[str, Any]],
-    keys: Sequence[str],
-    names: Mapping[str, str],
-) -> str:
-    rivals = [other for other in flats if other is not flat]
-    parts = []
-    for key in keys:
-        same = [other for other in rivals if canonical(other.get(key)) == canonical(flat.get(key))]
-        if len(same) < len(rivals):
-            parts.append(say(key, flat.get(key), names[key]))
-            rivals = same
-    return ", ".join(parts)
 
 
 def say(key: str, value: Any, name: str) -> str:
@@ -178,17 +170,14 @@ def short_keys(keys: Iterable[str], known: Iterable[str]) -> dict[str, str]:
 
     `partition.name` and `model.class_path` become `partition` and `model`. known: all keys of the configs.
     """
-    endings: dict[str, int] = {}
-    for key in known:
-        for ending in _endings(key):
-            endings[ending] = endings.get(ending, 0) + 1
+    endings = Counter(ending for key in known for ending in _endings(key))
     short = {}
     for key in keys:
         group, _, last = key.rpartition(".")
         if last in {"name", "class_path"} and group:
             short[key] = group
         else:
-            short[key] = next((e for e in _endings(key) if endings.get(e, 0) <= 1), key)
+            short[key] = next((e for e in _endings(key) if endings[e] <= 1), key)
     return short
 
 
@@ -204,8 +193,7 @@ def show_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        text = f"{value:g}"
-        return text.replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
+        return f"{value:g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
     if isinstance(value, list | tuple):
         items = [show_value(item) for item in value]
         if len(items) > 4:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from raylfl.report.derived import PEER, cost
+from raylfl.report.derived import between_clients, cost
 from raylfl.report.runs import Group, RunRecord
 from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import number
@@ -17,8 +15,7 @@ NODE = "cost/busiest_node_floats"
 
 def link_table(groups: Sequence[Group]) -> ReportTable | None:
     """The table of traffic, one row per setting (its first seed); None if no client sends to another client."""
-    runs = [(group.label, group.runs[0]) for group in groups]
-    if not any(np.nanmax(run.column(PEER), initial=0.0) > 0 for _, run in runs):
+    if not between_clients([group.runs[0] for group in groups]):
         return None
     columns = [
         Column("setting", "setting"),
@@ -32,7 +29,7 @@ def link_table(groups: Sequence[Group]) -> ReportTable | None:
         "Traffic of each setting, from its first seed. Busiest node: of each round; busiest link: of the whole run, "
         "both directions together (edges.csv has all links)."
     )
-    return ReportTable("links", caption, columns, [{"setting": label, **_row(run)} for label, run in runs])
+    return ReportTable("links", caption, columns, [{"setting": g.label, **_row(g.runs[0])} for g in groups])
 
 
 def _row(run: RunRecord) -> dict[str, Any]:

@@ -51,15 +51,8 @@ def draw_heat_map(ax: Axes, parts: Sequence[Facet], metric: str, last: int) -> N
         text = "div." if math.isinf(value) else f"{value:.1f}" if is_percent(metric) else number(value, 2)
         ink = MUTED if math.isnan(level) else "#ffffff" if level < 0.55 else "#111111"
         top = level == np.nanmax(shade[row]) and np.isfinite(shade[row]).sum() > 1
-        ax.text(
-            column + 0.5,
-            row + 0.5,
-            text,
-            ha="center",
-            va="center",
-            color=ink,
-            fontweight="bold" if top else "normal",
-        )
+        weight = "bold" if top else "normal"
+        ax.text(column + 0.5, row + 0.5, text, ha="center", va="center", color=ink, fontweight=weight)
     ax.set_xticks(np.arange(len(methods)) + 0.5, [display(name) for name in methods])
     ax.set_yticks(np.arange(len(scenarios)) + 0.5, scenarios)
     ax.tick_params(length=0)
@@ -122,13 +115,9 @@ def draw_profile(
     ticks = sorted({value for points in profiles.values() for value, _ in points})
     if ticks[0] > 0 and ticks[-1] / ticks[0] >= 5:
         ax.set_xscale("log")
-    ax.xaxis.set_major_locator(FixedLocator(_sparse(ticks)))
+    ax.xaxis.set_major_locator(FixedLocator(ticks[:: math.ceil(len(ticks) / MAX_TICKS)]))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: show_value(float(value))))
     if log:
         ax.set_yscale("log")
         log_axis(ax.yaxis, *ax.get_ylim())
-
-
-def _sparse(ticks: Sequence[float]) -> list[float]:
-    return list(ticks[:: math.ceil(len(ticks) / MAX_TICKS)])

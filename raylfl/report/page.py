@@ -10,7 +10,7 @@ from typing import Any
 
 from raylfl.errors import BadValue, did_you_mean
 from raylfl.report import figures, tables
-from raylfl.report.derived import by_method, default_last, default_target, main_metric
+from raylfl.report.derived import by_method, default_last, default_target, longest, main_metric
 from raylfl.report.facets import Facet, facets
 from raylfl.report.figures import Block, Look
 from raylfl.report.graph_pictures import graph_pictures
@@ -193,14 +193,13 @@ def _setup(sheet: Sheet, runs: Sequence[RunRecord], groups: Sequence[Group]) -> 
 
 def _facts(groups: Sequence[Group], look: Look) -> list[tuple[str, str]]:
     """The facts under the page's title, as (name, value): numbers of runs, seeds and rounds, main metric, target."""
-    runs = [run for group in groups for run in group.runs]
     seeds = sorted({len(group.runs) for group in groups})
     methods = len(by_method(groups))
     entries = [
-        ("runs", str(len(runs))),
+        ("runs", str(sum(len(group.runs) for group in groups))),
         ("settings", f"{len(groups)} ({methods} method{'s' * (methods > 1)})"),
-        ("seeds", f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"),
-        ("rounds", str(max((int(run.rounds[-1]) + 1 for run in runs if len(run.rounds)), default=0))),
+        ("seeds", str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"),
+        ("rounds", str(longest(groups))),
         ("main metric", metric_name(look.metric)),
     ]
     if look.target is not None:

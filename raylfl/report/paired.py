@@ -43,8 +43,6 @@ def paired(parts: Sequence[Facet], metric: str, last: int) -> ReportTable | None
 
 
 def _of_scenario(part: Facet, metric: str, last: int) -> list[dict[str, Any]]:
-    if not part.groups:
-        return []
     best, rows = best_setting(part.groups, metric, last), []
     if not np.isfinite(score(best, metric, last)):
         return []

@@ -117,13 +117,13 @@ def figure(counts: Ints, classes: Sequence[Any] | None = None, title: str = "") 
     return drawn
 
 
-def grid(panels: Mapping[str, Ints], across: int = 3) -> Figure:
-    """A figure of several partitions as heat-maps on one scale, as in SFL, Fig. 7.
+def grid(panels: Mapping[str, Ints]) -> Figure:
+    """A figure of several partitions as heat-maps on one scale, up to three in a row, as in SFL, Fig. 7.
 
-    panels: title -> samples [clients, classes]. across: the largest number of panels in a row.
+    panels: title -> samples [clients, classes].
     """
-    across = min(across, len(panels))
-    down = -(-len(panels) // across)
+    across = min(3, len(panels))
+    down = math.ceil(len(panels) / across)
     largest = max(int(counts.max()) for counts in panels.values())
     with rc():
         drawn = Drawing(figsize=(0.4 + 2.5 * across, 0.3 + 2.35 * down), dpi=200, layout="constrained")

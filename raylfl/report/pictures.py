@@ -96,9 +96,9 @@ def _distinct(
 
 
 def left_out(k: int, total: int) -> str:
-    """A remark for the caption of figure k = 1, 2, ...: that only the first MAX_PICTURES of `total` figures are drawn.
+    """A note for the caption of figure k = 1, 2, ... of `total`: ` (the first 6 of 9 are drawn)`.
 
-    It is "" for all figures but the last one drawn, and if all are drawn.
+    Only the last figure drawn has the note, and only if figures are left out. Otherwise the result is "".
     """
     return f" (the first {k} of {total} are drawn)" if k == MAX_PICTURES < total else ""
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raylfl.core.arrays import Floats
 from raylfl.errors import RaylflError
 from raylfl.report.curves import Curve
 from raylfl.report.labels import labels
@@ -42,19 +41,12 @@ class Promises:
         if axis != "rounds" or not own or end < 0:
             return []
         rounds = np.unique(np.linspace(1, end + 1, POINTS).round())
-        return [
-            (
-                f"{theorem}: {line.what}",
-                _curve(rounds, line),
-                Line(style.color, (style.dash + k) % len(DASHES), thin=True),
-            )
-            for k, (theorem, line) in enumerate(own, 1)
-        ]
-
-
-def _curve(rounds: Floats, line: Promised) -> Curve:
-    values = np.broadcast_to(np.asarray(line.of(rounds), dtype=np.float64), rounds.shape).copy()
-    return Curve(rounds, values, values, values)
+        found = []
+        for k, (theorem, line) in enumerate(own, 1):
+            values = np.broadcast_to(np.asarray(line.of(rounds), dtype=np.float64), rounds.shape)
+            look = Line(style.color, (style.dash + k) % len(DASHES), thin=True)
+            found.append((f"{theorem}: {line.what}", Curve(rounds, values, values, values), look))
+        return found
 
 
 def promises_of(groups: Sequence[Group], measured: Sequence[str]) -> Promises:

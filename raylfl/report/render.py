@@ -125,15 +125,10 @@ def _inert(cell: Any) -> Any:
 
 @cache
 def template() -> jinja2.Template:
-    """The jinja2 template of a report's page, page.html.j2; its macro `table` renders a <table>. Loaded once."""
+    """The jinja2 template of a report's page, page.html.j2, which is loaded once; its macro `table` renders a table."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return environment.get_template("page.html.j2")
-
-
-def to_html(table: ReportTable) -> str:
-    """A table as an HTML <table> with best values in <b>, without its caption."""
-    return str(vars(template().make_module())["table"](table))
 
 
 def to_rich(table: ReportTable) -> RichTable:

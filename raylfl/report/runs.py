@@ -27,18 +27,12 @@ from raylfl.core.arrays import Floats, Ints
 from raylfl.diagnostics.metric_names import OF_NODES
 from raylfl.errors import BadConfig, BadValue
 from raylfl.report.labels import canonical, flatten, is_scenario, labels, method_of, order_key, varying
-from raylfl.runtime.records.lines import lines, read_rows
+from raylfl.runtime.records.lines import lines, numbers_of, read_rows
 from raylfl.runtime.records.views import here
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same results, about ten times faster
 DEEPEST, LARGEST = 50, 100_000  # largest depth and number of values of a config or summary; real ones have far less
-UNREADABLE = (
-    OSError,
-    ValueError,
-    RecursionError,
-    yaml.YAMLError,
-    BadConfig,
-)  # ValueError: also wrong bytes and broken JSON
+UNREADABLE = (OSError, ValueError, RecursionError, yaml.YAMLError, BadConfig)  # ValueError: wrong bytes, broken JSON
 log = logging.getLogger(__name__)
 
 
@@ -156,8 +150,7 @@ def load_run(path: str | os.PathLike[str]) -> RunRecord:
     """The run in a directory. Raises BadValue if it is no run directory or its `config.yaml` cannot be read."""
     folder = Path(path)
     if not is_run(folder):
-        need = "a run's directory (config.yaml and metrics.jsonl)"
-        raise BadValue("path", got=folder, need=need)
+        raise BadValue("path", got=folder, need="a run's directory (config.yaml and metrics.jsonl)")
     try:
         config = _config(folder / "config.yaml")
     except UNREADABLE as error:
@@ -327,7 +320,7 @@ def _columns(rows: Sequence[dict[str, Any]]) -> tuple[Ints, dict[str, Floats]]:
     """
     by_round = {row["round"]: row for row in rows}
     ordered = [by_round[r] for r in sorted(by_round)]
-    names = dict.fromkeys(key for row in ordered for key, value in row.items() if _is_number(value))
+    names = dict.fromkeys(name for row in ordered for name in numbers_of(row))
     names.pop("round", None)
     metrics = {name: np.array([_number(row.get(name)) for row in ordered]) for name in names}
     return np.array([row["round"] for row in ordered], dtype=np.int64), metrics
@@ -350,12 +343,8 @@ def _of_nodes(rows: Sequence[dict[str, Any]]) -> dict[str, dict[int, float]]:
     return {}
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
-
-
 def _number(value: Any) -> float:
-    if not _is_number(value):
+    if not isinstance(value, int | float):
         return math.nan
     try:
         return float(value) if math.isfinite(value) else math.inf

@@ -218,7 +218,6 @@ def _block_means(row: Floats, rng: np.random.Generator) -> Floats:
 def _values(values: npt.ArrayLike) -> Floats:
     data = np.asarray(values, dtype=np.float64).ravel()
     if not len(data) or not np.isfinite(data).all():
-        raise BadValue(
-            "values", got=f"{len(data)} values", need="at least one, all finite (a diverged run has no mean)"
-        )
+        need = "at least one, all finite (a diverged run has no mean)"
+        raise BadValue("values", got=f"{len(data)} values", need=need)
     return data

@@ -170,6 +170,6 @@ def method_styles(methods: Sequence[str]) -> dict[str, Line]:
 
 
 def _nth(index: int) -> Line:
-    """The style of this rank; a colour that comes again has another dash and another marker."""
+    """Style number `index` of a report. A colour that is used again has another dash and another marker."""
     again = index // len(PALETTE)
     return Line(index % len(PALETTE), again % len(DASHES), (index + 3 * again) % len(MARKERS))

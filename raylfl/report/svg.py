@@ -43,9 +43,9 @@ def inline_svg(figure: Figure, prefix: str, title: str) -> str:
     svg = re.sub(r"url\(#", f"url(#{prefix}-", svg)
     for color, name in _THEMED.items():
         svg = re.sub(color, f"var({name})", svg, flags=re.IGNORECASE)
-    head = f'<svg role="img" aria-label="{escape(title, quote=True)}"'
-    svg = re.sub(r'<svg\b([^>]*?)\swidth="[^"]*"', r"<svg\1", svg, count=1)
-    svg = re.sub(r'<svg\b([^>]*?)\sheight="[^"]*"', r"<svg\1", svg, count=1)
+    head = f'<svg role="img" aria-label="{escape(title)}"'
+    for size in ("width", "height"):
+        svg = re.sub(rf'<svg\b([^>]*?)\s{size}="[^"]*"', r"<svg\1", svg, count=1)
     return svg.replace("<svg", head, 1).strip()
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.report.derived import (
+    AXES,
     Stat,
     best,
     best_setting,
@@ -29,14 +30,6 @@ from raylfl.report.runs import Group, RunRecord
 from raylfl.report.wording import axis_name, cost_text, last_text, metric_name, number, stat_text, target_text
 
 ENVIRONMENT = ("versions", "git_commit", "host", "runtime", "command")  # keys of summary.json
-COST_HEADS = {
-    "rounds": "rounds",
-    "floats": "floats",
-    "steps": "local steps",
-    "virtual": "virtual s",
-    "link": "busiest link's floats",
-    "computation": "computation s",
-}
 
 
 @dataclass(frozen=True)
@@ -54,6 +47,9 @@ class Column:
     numeric: bool = False
 
 
+KEY_VALUE = [Column("key", "key"), Column("value", "value")]
+
+
 @dataclass(frozen=True)
 class ReportTable:
     """A table: its file name without ending, its caption, its columns, and one dict (column key -> value) per row.
@@ -65,7 +61,7 @@ class ReportTable:
     name: str
     caption: str
     columns: list[Column]
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[dict[str, Any]]
 
     def blocks(self) -> dict[str, list[dict[str, Any]]]:
         """The rows of each block by its heading; rows without an entry `block` have the heading ""."""
@@ -126,7 +122,7 @@ def summary(
         Column("best", "best", value, better, numeric=True),
     ]
     costs = [] if target is None else counted_axes([run for group in groups for run in group.runs])
-    columns += [Column(axis, f"{COST_HEADS[axis]} to target", cost_text, "min", numeric=True) for axis in costs]
+    columns += [Column(axis, f"{AXES[axis].head} to target", cost_text, "min", numeric=True) for axis in costs]
     rows = []
     for part in parts:
         for group in part.groups:
@@ -134,9 +130,7 @@ def summary(
                 "block": part.label,
                 "setting": part.names[group],
                 "seeds": seeds_text(group),
-            }
-            row["length"] = max((len(run.rounds) for run in group.runs), default=0)
-            row |= {
+                "length": max(len(run.rounds) for run in group.runs),
                 "last": last_k(group, metric, last),
                 "final": final(group, metric),
                 "best": best(group, metric),
@@ -179,9 +173,8 @@ def best_settings(parts: Sequence[Facet], metric: str, last: int) -> ReportTable
     columns = [Column("method", "method"), Column("tried", "tried", numeric=True)]
     columns += [Column(key, f"best {names[key]}", numeric=True) for key in keys]
     better = "max" if higher_is_better(metric) else "min"
-    columns.append(
-        Column("last", f"{axis_name(metric)}, last {last}", lambda stat: stat_text(stat, metric), better, True)
-    )
+    head = f"{axis_name(metric)}, last {last}"
+    columns.append(Column("last", head, lambda stat: stat_text(stat, metric), better, numeric=True))
     caption = f"Best tuning of each method by its mean over seeds and {last_text(last)}."
     return ReportTable("best_settings", caption, columns, rows)
 
@@ -205,9 +198,7 @@ def common(groups: Sequence[Group]) -> ReportTable:
     differ = set(varying([group.setting for group in groups]))
     shared = {key: value for key, value in groups[0].setting.items() if key not in differ}
     rows = [{"key": key, "value": show_value(value)} for key, value in shared.items()]
-    return ReportTable(
-        "config", "Keys that all settings share.", [Column("key", "key"), Column("value", "value")], rows
-    )
+    return ReportTable("config", "Keys that all settings share.", KEY_VALUE, rows)
 
 
 def environment(runs: Sequence[RunRecord]) -> ReportTable | None:
@@ -226,8 +217,7 @@ def environment(runs: Sequence[RunRecord]) -> ReportTable | None:
         texts = list(seen.values())
         more = f" … ({len(texts)} values)" if len(texts) > 3 else ""
         rows.append({"key": key, "value": "; ".join(texts[:3]) + more})
-    caption = "Versions and machines of the finished runs."
-    return ReportTable("environment", caption, [Column("key", "key"), Column("value", "value")], rows)
+    return ReportTable("environment", "Versions and machines of the finished runs.", KEY_VALUE, rows)
 
 
 def run_list(groups: Sequence[Group]) -> ReportTable:

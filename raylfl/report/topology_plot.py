@@ -92,7 +92,8 @@ def topology_figure(matrix: Floats, name: str, directed: bool, title: str, said:
         line = ", ".join(f"{key} {f'{v:.3g}' if isinstance(v, float) else v}" for key, v in said.items())
         ax.text(0, 1.015, line, transform=ax.transAxes, color=MUTED, fontsize="small", va="bottom")
         net = Net.of(matrix, directed)
-        _draw_edges(ax, net, at := places(net, name), around=name != "torus" or net.count <= APART)
+        at = places(net, name)
+        _draw_edges(ax, net, at, around=name != "torus" or net.count <= APART)
         _draw_nodes(ax, at)
         _framed(ax)
     return figure

@@ -100,8 +100,7 @@ def publish(paths: Sequence[Path], target: str) -> str:
     url = base_url()
     if not logged_in():  # otherwise wandb would prompt for a login
         raise RaylflError(f"not logged in at {url}: `wandb login`, or set WANDB_API_KEY")
-    reason = unreachable(url)
-    if reason:
+    if reason := unreachable(url):
         raise RaylflError(f"{url} does not answer ({reason}): the report is not saved")
     try:
         report.save()

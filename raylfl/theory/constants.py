@@ -13,7 +13,6 @@ import numpy as np
 
 from raylfl.core.arrays import Floats
 from raylfl.core.keyed import keyed
-from raylfl.diagnostics.surrogate import surrogate_weights
 from raylfl.theory import fedaware
 from raylfl.theory.facts import Facts
 from raylfl.theory.objectives import SAMPLES, Objectives
@@ -63,38 +62,26 @@ def constants_of(objectives: Objectives, facts: Facts, problem: QuadraticProblem
     objectives: the clients' objectives f_i. facts: the quantities of the run. problem: the f_i as quadratics, None if
     they are not quadratic.
     """
-    known = objectives.softmax() if problem is None else None
-    found = Constants(_all(objectives, facts, problem, known))
-    found.start, found.clients = objectives.start, {}
+    clients: dict[str, Floats] = {}
     if problem is not None:
+        found = Constants(exact_constants(problem, objectives, facts))
         radius = float(np.linalg.norm(objectives.start - problem.optimum))
-        found.clients = {"L_i": problem.smoothness, "mu_i": problem.convexity, "D_i": problem.deviation(radius)}
-    elif known is not None:
-        found.clients = {"L_i": known.smoothness, "D_i": known.deviation()}
+        clients = {"L_i": problem.smoothness, "mu_i": problem.convexity, "D_i": problem.deviation(radius)}
+    elif (regression := objectives.softmax()) is not None:
+        found = Constants(of_softmax(regression, objectives, facts))
+        clients = {"L_i": regression.smoothness, "D_i": regression.deviation()}
+    else:
+        found = Constants(estimates(objectives, facts))
+    found.start, found.clients = objectives.start, clients
     return found
 
 
-def _all(
-    objectives: Objectives, facts: Facts, problem: QuadraticProblem | None, known: SoftmaxProblem | None
-) -> Iterator[Constant]:
-    if problem is not None:
-        yield from exact_constants(problem, objectives, facts)
-        return
-    if known is None:
-        yield from estimates(objectives, facts)
-        return
-    yield from of_softmax(known, objectives.start, facts)
-    gradients = objectives.gradients(objectives.start)
-    yield Constant("D(x)", fedaware.diversity(gradients, known.weights), "gradient diversity ([4] eq. 3)", "at x0")
-
-
-def of_softmax(problem: SoftmaxProblem, start: Floats, facts: Facts) -> Iterator[Constant]:
+def of_softmax(problem: SoftmaxProblem, objectives: Objectives, facts: Facts) -> Iterator[Constant]:
     """The constants of softmax regression: bounds for all parameters x, and exact values if the minimiser is known.
 
     With a weight decay, G is a bound for |x - x*| <= |x0 - x*| only, and left out if the minimiser x* is unknown.
-    start: the initial model x0 [d].
     """
-    smoothness, decay, weights = problem.smoothness, problem.decay, problem.weights
+    smoothness, decay, weights, start = problem.smoothness, problem.decay, problem.weights, objectives.start
     yield Constant("L", float(smoothness.max()), "smoothness, largest of all f_i", EVERYWHERE)
     yield Constant("L_i min", float(smoothness.min()), "smoothness, smallest of all f_i", EVERYWHERE)
     yield Constant("mu", decay, "strong convexity of all f_i: local.weight_decay", EVERYWHERE)
@@ -118,17 +105,18 @@ def of_softmax(problem: SoftmaxProblem, start: Floats, facts: Facts) -> Iterator
     elif x is not None:
         reach = float(np.linalg.norm(x)) + float(np.linalg.norm(start - x))
         yield Constant("G", float(problem.slopes.max()) + decay * reach, "|grad f_i| ([3] Assumption 7)", BALL)
-    sizes = np.array([len(rows) for rows, _ in problem.shards])
+    sizes = objectives.sizes
     noise = np.where(facts.batch_sizes < sizes, problem.noise / np.maximum(facts.batch_sizes, 1), 0.0)
     yield Constant("sigma", float(np.sqrt(noise.max())), "standard deviation of a mini-batch", EVERYWHERE)
-    if facts.coefficients is not None and facts.coefficients.any():
-        shares = facts.coefficients / facts.coefficients.sum()
+    if facts.surrogate is not None:
+        shares, omega = facts.surrogate
         bias = float(np.abs(shares - weights) @ problem.slopes)
         yield Constant("delta_q", bias, "bias of participation ([1] eq. 37)", EVERYWHERE)
-        omega = surrogate_weights(facts.coefficients, facts.system.a_norm)
         what = "of the surrogate objective ([3] Assumption 3)"
         yield Constant("beta~", 1.0, f"dissimilarity {what}, factor of |grad F~|", EVERYWHERE)
         yield Constant("kappa", problem.dissimilarity(omega), f"dissimilarity {what}", EVERYWHERE)
+    diversity = fedaware.diversity(objectives.gradients(start), weights)
+    yield Constant("D(x)", diversity, "gradient diversity ([4] eq. 3)", "at x0")
 
 
 def _measured(where: str, count: int) -> str:
@@ -141,10 +129,9 @@ def _measured(where: str, count: int) -> str:
 
 def _noise(objectives: Objectives, facts: Facts, x: Floats, clients: list[int]) -> float:
     """The largest standard deviation, over the given clients, of a mini-batch gradient at x; 0 for full batches."""
-    sizes = objectives.sizes
-    variances = [
-        objectives.sample_variance(i, x) / facts.batch_sizes[i] for i in clients if facts.batch_sizes[i] < sizes[i]
-    ]
+    sizes, batches = objectives.sizes, facts.batch_sizes
+    noisy = [i for i in clients if batches[i] < sizes[i]]
+    variances = [objectives.sample_variance(i, x) / batches[i] for i in noisy]
     return float(np.sqrt(max(variances, default=0.0)))
 
 
@@ -172,10 +159,9 @@ def exact_constants(problem: QuadraticProblem, objectives: Objectives, facts: Fa
     yield Constant("G", problem.gradient_bound(radius), "|grad f_i| ([3] Assumption 7)", BALL)
     noise = _noise(objectives, facts, x, list(range(problem.count))[:MOST_CLIENTS])
     yield Constant("sigma", noise, "standard deviation of a mini-batch", _measured("at x*", problem.count))
-    if facts.coefficients is not None and facts.coefficients.any():
-        shares = facts.coefficients / facts.coefficients.sum()
+    if facts.surrogate is not None:
+        shares, omega = facts.surrogate
         yield Constant("delta_q", problem.sampling_bias(shares, radius), "bias of participation ([1] eq. 37)", BALL)
-        omega = surrogate_weights(facts.coefficients, facts.system.a_norm)
         beta, kappa = problem.weighted(omega).dissimilarity()
         what = "of the surrogate objective ([3] Assumption 3)"
         yield Constant("beta~", float(np.sqrt(beta**2 + 1)), f"dissimilarity {what}, factor of |grad F~|", EXACT)
@@ -197,21 +183,17 @@ def estimates(objectives: Objectives, facts: Facts) -> Iterator[Constant]:
     yield Constant("L", max(smooth), "smoothness, largest of the f_i", how)
     yield Constant("L_i min", min(smooth), "smoothness, smallest of the f_i", how)
     yield Constant("|grad F|", float(np.linalg.norm(mean)), "gradient of F", ESTIMATE)
-    yield Constant(
-        "zeta", spread, "dispersion of the grad f_i ([2] Assumption 3a with beta = 0, sigma_g of [4])", ESTIMATE
-    )
-    yield Constant(
-        "D_m", float(np.linalg.norm(gradients - mean, axis=1).max()), "|grad f_i - grad F|, sigma_G of [1]", ESTIMATE
-    )
+    what = "dispersion of the grad f_i ([2] Assumption 3a with beta = 0, sigma_g of [4])"
+    yield Constant("zeta", spread, what, ESTIMATE)
+    deviation = float(np.linalg.norm(gradients - mean, axis=1).max())
+    yield Constant("D_m", deviation, "|grad f_i - grad F|, sigma_G of [1]", ESTIMATE)
     yield Constant("G", float(np.linalg.norm(gradients, axis=1).max()), "|grad f_i|", ESTIMATE)
-    yield Constant(
-        "D(x)", fedaware.diversity(gradients, objectives.weights), "gradient diversity ([4] eq. 3)", ESTIMATE
-    )
-    if facts.coefficients is not None and facts.coefficients.any():
-        shares = facts.coefficients / facts.coefficients.sum()
+    diversity = fedaware.diversity(gradients, objectives.weights)
+    yield Constant("D(x)", diversity, "gradient diversity ([4] eq. 3)", ESTIMATE)
+    if facts.surrogate is not None:
+        shares, omega = facts.surrogate
         bias = float(np.linalg.norm((shares - objectives.weights) @ gradients))
         yield Constant("delta_q", bias, "bias of participation ([1] eq. 37)", ESTIMATE)
-        omega = surrogate_weights(facts.coefficients, facts.system.a_norm)
         what = "of the surrogate objective ([3] Assumption 3"
         yield Constant("beta~", 1.0, f"dissimilarity {what} with beta = 1), factor of |grad F~|", ESTIMATE)
         kappa = float(np.sqrt(fedaware.global_variance(gradients, omega)))

@@ -54,13 +54,9 @@ def promises(
     |grad f_i| is at most the constant G. inside: (theorem, case) of each step-size bound that the run satisfies.
     """
     beta, theorem = momentum_factor(experiment, facts), "[4] Thm 4.1, corrected"
-    known = all(constants.exact(name) for name in ("A", "G", "sigma"))
-    if (
-        beta is None
-        or not known
-        or (theorem, "non-convex") not in inside
-        or not isinstance(experiment.algorithm, FedAWARE)
-    ):
+    if beta is None or not isinstance(experiment.algorithm, FedAWARE) or (theorem, "non-convex") not in inside:
+        return
+    if not all(constants.exact(name) for name in ("A", "G", "sigma")):
         return
     weights, steps = experiment.world.population.weights, facts.steps.astype(np.float64)
     L, sigma, G, gap = (constants.value(name) for name in ("L", "sigma", "G", "A"))

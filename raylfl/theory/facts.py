@@ -63,7 +63,16 @@ class Facts:
     coefficients: Floats | None
     cohort: int
     with_replacement: bool
-    over_rounds: Rounds | None = None
+    over_rounds: Rounds | None
+
+    @property
+    def surrogate(self) -> tuple[Floats, Floats] | None:
+        """(shares, surrogate weights Omega of [3]), [N] each, sum 1; None if `coefficients` are unknown or all 0.
+
+        The share of a client is its expected coefficient in the server step, divided by the sum over all clients.
+        """
+        c = self.coefficients
+        return None if c is None or not c.any() else (c / c.sum(), surrogate_weights(c, self.system.a_norm))
 
     @property
     def tau(self) -> int:

@@ -115,7 +115,8 @@ def local_error(eta_l: float, steps: Floats, weights: Floats, *, L: float, sigma
     stochastic gradient; G: bounds G_i on |grad f_i(x)| [N], or one for all clients.
     """
     drift = 10 * eta_l**4 * L**2 * steps**2 * (steps - 1) * (sigma**2 + 6 * steps * np.square(G))
-    return float(_shares(weights, steps) @ (drift + 2 * eta_l**2 * steps * sigma**2))
+    shares = harmonic(weights, steps) * weights / steps
+    return float(shares @ (drift + 2 * eta_l**2 * steps * sigma**2))
 
 
 def momentum_error(
@@ -140,11 +141,3 @@ def direction_bound(
     of the clients' momenta; gap: f(x_0) - min f; local: `local_error`; the other arguments as in `direction_step`.
     """
     return 8 * eta_l * harmonic(weights, steps) * gap / (eta * T) + 8 * local / (beta * T) + 8 * local
-
-
-def _shares(weights: Floats, steps: Floats) -> Floats:
-    """The weights v_i proportional to lambda_i / K_i, [N], sum 1.
-
-    weights: lambda [N]; steps: the numbers of local steps K_i [N].
-    """
-    return np.asarray(harmonic(weights, steps) * weights / steps)

@@ -13,7 +13,7 @@ import numpy as np
 
 from raylfl.algorithms.fedacs import FedACS
 from raylfl.algorithms.fedavg import FedAvg
-from raylfl.diagnostics.surrogate import chi2, surrogate_weights
+from raylfl.diagnostics.surrogate import chi2
 from raylfl.parts import Experiment
 from raylfl.theory import fedacs, focus
 from raylfl.theory.bounds import StepBound
@@ -47,33 +47,27 @@ def promises(
     step size and for a vanishing one, and the deviation from the consistency condition of [3]. problem: the f_i as
     quadratics, None if they are not. inside: (theorem, case) of each step-size bound that the run satisfies.
     """
-    if facts.coefficients is None or not facts.coefficients.any() or not experiment.algorithm.uploads_update:
+    if facts.surrogate is None or facts.coefficients is None or not experiment.algorithm.uploads_update:
         return
-    omega = surrogate_weights(facts.coefficients, facts.system.a_norm)
+    _, omega = facts.surrogate
     same = chi2(experiment.world.population.weights, omega) < 1e-9
-    if problem is not None:
-        own = problem.weighted(omega)
-        yield from _of_rounds(
-            experiment, facts, constants, own.value(constants.start) - own.value(own.optimum), same, inside
-        )
-    elif same and constants.exact("A"):
-        yield from _of_rounds(experiment, facts, constants, constants.value("A"), same, inside)
     if problem is None:
+        if same and constants.exact("A"):
+            yield from _of_rounds(experiment, facts, constants, constants.value("A"), same, inside)
         return
+    surrogate, optimum, scale = problem.weighted(omega), problem.optimum, size_of(problem.optimum)
+    gap = surrogate.value(constants.start) - surrogate.value(surrogate.optimum)
+    yield from _of_rounds(experiment, facts, constants, gap, same, inside)
     if type(experiment.algorithm) is FedAvg and ("[1] Thm 3", "strongly convex") in inside and facts.equal_steps:
-        yield from _of_focus(experiment.rule.lr, facts, constants, size_of(problem.optimum))
-    yield from _as_eta_vanishes(facts, constants, problem, problem.weighted(omega))
+        yield from _of_focus(experiment.rule.lr, facts, constants, scale)
+    yield from _as_eta_vanishes(constants, problem, surrogate)
     if problem.dim <= 128 and not experiment.rule.momentum:
-        optimum, scale = problem.optimum, size_of(problem.optimum)
         end = fedacs.limit(problem, facts.coefficients, facts.steps, experiment.rule.lr, experiment.algorithm.proximal)
         off = float(np.linalg.norm(end - optimum))
         lines = distances("limit at this eta", scale, lambda r: off)
         yield Promise("[3] eq. 39", "distance of the limit from x* at this eta, relative", off / scale, lines)
-    yield Promise(
-        "[3] Cor. 2.2",
-        "deviation from the consistency condition",
-        fedacs.consistency(facts.system.failure, facts.system.a_norm),
-    )
+    deviation = fedacs.consistency(facts.system.failure, facts.system.a_norm)
+    yield Promise("[3] Cor. 2.2", "deviation from the consistency condition", deviation)
 
 
 def _of_rounds(
@@ -88,15 +82,13 @@ def _of_rounds(
     system, eta = facts.over_rounds, experiment.rule.lr
     if theorem is None or system is None:
         return
-    L, kappa, sigma = (constants.value(name) for name in ("L", "kappa", "sigma"))
-    numbers = {"L": L, "gap": gap, "kappa": kappa, "sigma": sigma}
+    numbers = {"gap": gap} | {name: constants.value(name) for name in ("L", "kappa", "sigma")}
 
     def bound(R: float) -> float:
         return fedacs.consistent_bound(eta, system.shares[: int(R)], system.a_norm[: int(R)], **numbers)
 
     R = len(system.shares)
-    what = "bound on the mean"
-    line = Line("global/grad_norm", what, lambda r: np.sqrt([bound(k) for k in np.clip(r, 1, R)]))
+    line = Line("global/grad_norm", "bound on the mean", lambda r: np.sqrt([bound(k) for k in np.clip(r, 1, R)]))
     yield Promise(theorem, f"mean of |grad F~|^2 over {R} rounds, at most", bound(R), (line,) if same else ())
 
 
@@ -116,9 +108,7 @@ def _of_focus(eta: float, facts: Facts, constants: Constants, scale: float) -> I
     yield Promise("[1] Lemma 2", "consensus error of the clients after their local work, at most", after, (error,))
 
 
-def _as_eta_vanishes(
-    facts: Facts, constants: Constants, problem: QuadraticProblem, surrogate: QuadraticProblem
-) -> Iterator[Promise]:
+def _as_eta_vanishes(constants: Constants, problem: QuadraticProblem, surrogate: QuadraticProblem) -> Iterator[Promise]:
     """FedACS's statements about the limit for a vanishing step size eta: Theorem 2, Corollary 2.1 and eq. 4.
 
     surrogate: the f_i under the surrogate weights.

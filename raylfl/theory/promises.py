@@ -95,9 +95,8 @@ def promises(
         yield from _of_focus(experiment, facts, constants, scale, inside)
     if (type(algorithm) is FedAvg or isinstance(algorithm, SFL)) and mu >= 0 and facts.even and facts.equal_steps:
         setting = setting_of(experiment, facts)
-        theorem = "[2] Thm 1" if setting.sequential else "[2] Thm 2"
-        if any(name == theorem for name, _ in inside) and constants.exact("D"):
-            yield from _of_sfl(setting, experiment.world.rounds, constants, theorem, scale)
+        if any(theorem == setting.theorem for theorem, _ in inside) and constants.exact("D"):
+            yield from _of_sfl(setting, experiment.world.rounds, constants, scale)
     yield from inconsistency.promises(experiment, facts, constants, problem, inside)
     yield from direction.promises(experiment, facts, constants, inside)
 
@@ -144,13 +143,13 @@ def sfl_bound(setting: sfl.Setting, R: int, constants: Constants, mu: float) -> 
     return sfl.strongly_convex_bound(setting, R, mu=mu, L=L, D=D, sigma=sigma, zeta_star=zeta_star)
 
 
-def _of_sfl(setting: sfl.Setting, R: int, constants: Constants, theorem: str, scale: float) -> Iterator[Promise]:
+def _of_sfl(setting: sfl.Setting, R: int, constants: Constants, scale: float) -> Iterator[Promise]:
     """The bound of [2] Theorems 1 and 2 on F(xbar) - F*, its terms, and the value of `eval.average` that measures xbar.
 
     xbar: the weighted mean of the iterates x_0 to x_R. If R is too small for the strongly convex bound, the bound for
     convex functions is given, with equal weights. scale: |x*|, the unit of relative distances.
     """
-    convexity = constants.value("mu")
+    theorem, convexity = setting.theorem, constants.value("mu")
     mu = convexity if convexity * setting.effective * R >= 1 else 0.0
     bound = sfl_bound(setting, R, constants, mu)
     assert bound is not None

@@ -82,14 +82,14 @@ class QuadraticProblem:
         """The heterogeneity sqrt(sum_i w_i |grad f_i(x*)|^2) at the minimiser x* of F (SFL, Assumption 3b)."""
         return float(np.sqrt(self.weights @ np.square(self.gradients(self.optimum)).sum(axis=1)))
 
-    def dissimilarity(self, beta2: float | None = None) -> tuple[float, float]:
+    def dissimilarity(self) -> tuple[float, float]:
         """Constants (beta, zeta) with sum_i w_i |grad f_i - grad F|^2 <= beta^2 |grad F|^2 + zeta^2.
 
         This is Assumption 3a of SFL, for all parameters x. Assumption 3 of FedACS then holds with sqrt(beta^2 + 1) for
         its beta, and kappa = zeta.
 
-        beta2: the value of beta^2; None: twice its least possible value. zeta is the least possible for this beta, inf
-        if there is none. Both are inf if the Hessian H of F is singular and the H_i differ.
+        beta^2 is twice its least possible value, and zeta is the least possible for this beta. Both are inf if the
+        Hessian H of F is singular and the H_i differ.
 
         With G_i = H_i - H, g_i = grad f_i(x*), A = sum_i w_i G_i^2, h = sum_i w_i G_i g_i and a positive definite P =
         beta^2 H^2 - A, the least zeta^2 is h^T P^-1 h + sum_i w_i |g_i|^2.
@@ -100,15 +100,12 @@ class QuadraticProblem:
         h = np.einsum("i,ijk,ik->j", self.weights, away, at_optimum)
         base = float(self.weights @ np.square(at_optimum).sum(axis=1))
         if np.abs(a).max() <= 1e-14 * max(1.0, float(np.abs(self.hessian).max()) ** 2):
-            return (0.0 if beta2 is None else float(np.sqrt(beta2))), float(np.sqrt(base))
+            return 0.0, float(np.sqrt(base))
         eigenvalues, vectors = np.linalg.eigh(self.hessian)
         if eigenvalues[0] <= 1e-12 * abs(eigenvalues[-1]):
             return float("inf"), float("inf")
         inverse = (vectors / eigenvalues) @ vectors.T
-        least = float(np.linalg.eigvalsh(inverse @ a @ inverse)[-1])
-        beta2 = 2 * least if beta2 is None else beta2
-        if beta2 <= least:
-            return float(np.sqrt(beta2)), float("inf")
+        beta2 = 2 * float(np.linalg.eigvalsh(inverse @ a @ inverse)[-1])
         p = beta2 * self.hessian @ self.hessian - a
         return float(np.sqrt(beta2)), float(np.sqrt(h @ np.linalg.solve(p, h) + base))
 

@@ -44,6 +44,11 @@ class Setting:
         """The factor (M-S)/(S(M-1)) of partial participation in the bounds; 0 if every client is sampled or M = 1."""
         return (self.M - self.S) / (self.S * (self.M - 1)) if self.M > 1 else 0.0
 
+    @property
+    def theorem(self) -> str:
+        """The theorem about the method: Theorem 1 for SFL, Theorem 2 for PFL."""
+        return "[2] Thm 1" if self.sequential else "[2] Thm 2"
+
 
 @dataclass(frozen=True)
 class Bound:
@@ -64,10 +69,6 @@ class Bound:
         return self.optimisation + self.noise + self.partial + self.drift_noise + self.drift_heterogeneity
 
 
-def _theorem(setting: Setting) -> str:
-    return "[2] Thm 1" if setting.sequential else "[2] Thm 2"
-
-
 def convex_step(setting: Setting, L: float, case: str = "convex") -> StepBound:
     """The bound on the local step size eta for convex problems (SFL, Theorems 1 and 2).
 
@@ -75,7 +76,7 @@ def convex_step(setting: Setting, L: float, case: str = "convex") -> StepBound:
     case: the name of the case in the result.
     """
     steps = setting.K * (setting.S if setting.sequential else 1)
-    return StepBound(_theorem(setting), case, over(1, 6 * L * steps), "1/(6LSK)" if setting.sequential else "1/(6LK)")
+    return StepBound(setting.theorem, case, over(1, 6 * L * steps), "1/(6LSK)" if setting.sequential else "1/(6LK)")
 
 
 def nonconvex_step(setting: Setting, L: float, beta: float) -> StepBound:
@@ -86,7 +87,7 @@ def nonconvex_step(setting: Setting, L: float, beta: float) -> StepBound:
     """
     steps = setting.K * (setting.S if setting.sequential else 1)
     text = "1/(6LSK(beta+1))" if setting.sequential else "1/(6LK(beta+1))"
-    return StepBound(_theorem(setting), "non-convex", over(1, 6 * L * steps * (beta + 1)), text)
+    return StepBound(setting.theorem, "non-convex", over(1, 6 * L * steps * (beta + 1)), text)
 
 
 def _convex_errors(setting: Setting, L: float, sigma: float, zeta_star: float) -> tuple[float, float, float, float]:
@@ -146,20 +147,6 @@ def average_weights(setting: Setting, R: int, mu: float) -> Floats:
     return w / float(w.sum())
 
 
-def rounds_to(
-    setting: Setting, target: float, *, L: float, mu: float, D: float, sigma: float, zeta_star: float
-) -> float:
-    """The number of rounds until `strongly_convex_bound` is below `target`, as a real number.
-
-    It is inf if the error terms, which do not depend on the number of rounds, are not below `target`. The other
-    arguments are as in `strongly_convex_bound`.
-    """
-    errors = sum(_convex_errors(setting, L, sigma, zeta_star))
-    if errors >= target:
-        return float("inf")
-    return max(0.0, 2 / (mu * setting.effective) * float(np.log(4.5 * mu * D**2 / (target - errors))))
-
-
 def tuned_rate(
     method: str, R: int, *, M: int, S: int, K: int, L: float, mu: float, D: float, sigma: float, zeta_star: float
 ) -> float:
@@ -172,10 +159,10 @@ def tuned_rate(
     optimisation = mu * D**2 * exp(-mu * R / L)
     noise = sigma**2 / (mu * S * K * R)
     partial = zeta_star**2 / (mu * R) * (M - S) / (S * (M - 1)) if M > 1 else 0.0
-    share = {"sfl": S, "pfl": 1}
     if method == "minibatch":
         return noise + partial + optimisation
-    drift = L * sigma**2 / (mu**2 * share[method] * K * R**2) + L * zeta_star**2 / (mu**2 * share[method] * R**2)
+    share = {"sfl": S, "pfl": 1}[method]
+    drift = L * sigma**2 / (mu**2 * share * K * R**2) + L * zeta_star**2 / (mu**2 * share * R**2)
     return noise + partial + drift + optimisation
 
 

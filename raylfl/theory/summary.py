@@ -27,10 +27,6 @@ class Theory:
     promises: list[Promise]
     notes: list[str]
 
-    def value(self, symbol: str) -> float:
-        """The value of the constant with this symbol; nan if unknown."""
-        return self.constants.value(symbol)
-
     def as_dict(self) -> dict[str, Any]:
         """All fields as plain values, for JSON."""
         return {

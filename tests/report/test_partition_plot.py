@@ -112,8 +112,8 @@ def test_class_names_label_the_rows():
 
 def test_panels_of_a_grid_share_one_scale():
     panels = {"a": random_counts(10, 10), "b": 3 * random_counts(10, 10, 1), "c": random_counts(8, 10, 2)}
-    drawn = grid(panels, across=2)
-    assert [ax.get_title(loc="left") for ax in drawn.axes] == ["a", "b", "c"]
+    drawn = grid({**panels, "d": random_counts(9, 10, 3)})
+    assert [ax.get_title(loc="left") for ax in drawn.axes] == ["a", "b", "c", "d"]
     assert {ax.images[0].norm.vmax for ax in drawn.axes} == {max(c.max() for c in panels.values())}
 
 

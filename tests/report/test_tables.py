@@ -11,7 +11,7 @@ from rich.console import Console
 
 from raylfl.report.derived import Stat
 from raylfl.report.facets import facets
-from raylfl.report.render import latex, to_csv, to_html, to_latex, to_markdown, to_rich
+from raylfl.report.render import latex, template, to_csv, to_latex, to_markdown, to_rich
 from raylfl.report.runs import group_runs, load_run
 from raylfl.report.tables import (
     Column,
@@ -100,6 +100,10 @@ def test_csv_keeps_the_numbers_unrounded(table):
     assert float(focus["last_mean"]) == pytest.approx(0.85, abs=1e-15)
     assert (fedavg["rounds_count"], fedavg["rounds_of"]) == ("2", "2")
     assert fedavg["setting"] == "FedAvg"
+
+
+def to_html(table: ReportTable) -> str:
+    return str(vars(template().make_module())["table"](table))
 
 
 def test_html_escapes_and_marks_the_best():

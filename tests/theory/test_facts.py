@@ -60,7 +60,7 @@ def test_focus_takes_the_probability_of_draws_with_replacement_as_q_min():
         "ridge", [*RIDGE, "algorithm.name=focus", UNIFORM, "local.steps=3000", "local.lr={theory: focus}"]
     )
     e = assembled(config)
-    L = theory_of(e).value("L")
+    L = theory_of(e).constants.value("L")
     assert e.rule.lr == pytest.approx(ONCE_OR_MORE**1.5 / (8 * L * 2999), rel=1e-9)
 
 

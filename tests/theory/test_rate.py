@@ -60,7 +60,7 @@ def test_the_rate_of_fedacs_takes_the_clients_own_steps_and_losses(algorithm, th
         return
     e = checked(load_config("ridge", overrides))
     assert e.config.local.lr_from.startswith(f"{theorem}, non-convex")
-    beta = theory_of(e).value("beta~")
+    beta = theory_of(e).constants.value("beta~")
     assert beta > 1
     assert beta**2 * fedacs.descent_error(e.rule.lr * smoothness(e) * 9) == pytest.approx(0.25)
 

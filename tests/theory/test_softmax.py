@@ -107,8 +107,8 @@ def test_a_run_of_logistic_regression_gets_them(tmp_path):
     x = e.setup.train.arrays[0].reshape(3, 8, -1)
     rows = np.concatenate([x, np.ones((3, 8, 1))], axis=2)
     expected = max(np.linalg.norm(r, 2) ** 2 / 8 / 2 + 0.1 for r in rows)
-    assert theory.value("L") == pytest.approx(expected, rel=1e-9)
-    assert theory.value("mu") == 0.1
+    assert theory.constants.value("L") == pytest.approx(expected, rel=1e-9)
+    assert theory.constants.value("mu") == 0.1
     assert {c.symbol: c.how for c in theory.constants}["L"] == "bound, for all x"
     assert {c.symbol: c.how for c in theory.constants}["zeta"] == "bound, for all x"
     assert [(s.theorem, s.case) for s in theory.steps] == [("[2] Thm 1", "strongly convex")]

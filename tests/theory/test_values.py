@@ -94,14 +94,6 @@ def test_sfl_of_one_client_is_pfl_of_one_client():
     assert one[0] == one[1]
 
 
-def test_rounds_to_a_target_are_those_of_the_bound():
-    setting = sfl.Setting(True, 10, 10, 4, 0.001)
-    constants = {"L": 2.0, "mu": 0.1, "D": 3.0, "sigma": 0.0, "zeta_star": 0.1}
-    rounds = sfl.rounds_to(setting, 0.01, **constants)
-    assert sfl.strongly_convex_bound(setting, rounds, **constants).total == pytest.approx(0.01)
-    assert sfl.rounds_to(setting, 1e-9, **constants) == math.inf
-
-
 def test_table_1_ranks_the_methods():
     """SFL gains the factor 1/M of the drift terms over PFL; both lose to a large mini-batch."""
     numbers = {"M": 10, "S": 10, "K": 5, "L": 1.0, "mu": 0.1, "D": 1.0, "sigma": 1.0, "zeta_star": 1.0}
@@ -165,7 +157,6 @@ def test_constants_of_a_problem_in_one_dimension():
     assert problem.zeta_star == pytest.approx(1.0)
     # spread (x + 1)^2 against (2x)^2: beta^2 = 2 * 1/4, zeta^2 = max (x+1)^2 - 2x^2 = 2
     assert problem.dissimilarity() == pytest.approx((math.sqrt(0.5), math.sqrt(2.0)))
-    assert problem.dissimilarity(0.25) == (0.5, math.inf)
     assert problem.deviation(2.0).tolist() == [3, 3]
     assert problem.gradient_bound(2.0) == pytest.approx(7)
     assert problem.sampling_bias(np.array([1.0, 0.0]), 2.0) == pytest.approx(0.5 * 2 * 2 + 1)
