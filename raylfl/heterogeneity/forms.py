@@ -10,10 +10,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 
-from raylfl.core.arrays import Bools, Floats, Ints
+from raylfl.core.arrays import Floats, Ints
 from raylfl.core.keyed import keyed, keyed_uniform
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.world import RunContext
@@ -41,15 +42,6 @@ class Query:
     def uniform(self) -> Floats:
         """One draw of U(0, 1) for each of the C clients [C], a function of (seed, purpose, key, client)."""
         return keyed_uniform(self.world.seed, self.purpose, self.key, self.clients)
-
-    def part(self, mask: Bools, place: Ints, size: int) -> Query:
-        """A query for the clients in `mask` only, as members of another part, of `size` clients.
-
-        mask: bool [C], for the C clients of this query. place: their places in the other part [C]; entries outside the
-        mask are not used.
-        """
-        top = None if self.top is None else self.top[mask]
-        return replace(self, clients=self.clients[mask], place=place[mask], size=size, top=top)
 
 
 class ValueSpec(ABC):
@@ -182,7 +174,11 @@ class Parts(ValueSpec):
         for form, low, high in zip(self.forms, edges[:-1], edges[1:], strict=True):
             mask = (place >= low) & (place < high)
             if mask.any():
-                values[mask] = form.at(query.part(mask, place - low, int(high - low)))
+                top = None if query.top is None else query.top[mask]
+                part = replace(
+                    query, clients=query.clients[mask], place=place[mask] - low, size=int(high - low), top=top
+                )
+                values[mask] = form.at(part)
         return values
 
 
@@ -200,10 +196,7 @@ class Phases(ValueSpec):
 
     until: tuple[float, ...]  # the ends of all phases but the last, as fractions of the run's rounds
     forms: tuple[ValueSpec, ...]
-
-    @property
-    def varies(self) -> bool:
-        return True
+    varies: ClassVar[bool] = True
 
     def fit(self, size: int) -> None:
         for form in self.forms:

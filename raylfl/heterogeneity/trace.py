@@ -13,11 +13,12 @@ content: reading and writing a file gives the same bytes.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.json_text import parse
@@ -30,12 +31,12 @@ _OVER_CLIENTS = ("p", "q")
 
 def make_row(
     round_: int,
-    cohort: Sequence[Any] | np.ndarray,
-    draws: Sequence[Any] | np.ndarray,
-    received: Sequence[Any] | np.ndarray,
-    steps: Sequence[Any] | np.ndarray,
-    p: Sequence[Any] | np.ndarray | None = None,
-    q: Sequence[Any] | np.ndarray | None = None,
+    cohort: ArrayLike,
+    draws: ArrayLike,
+    received: ArrayLike,
+    steps: ArrayLike,
+    p: ArrayLike | None = None,
+    q: ArrayLike | None = None,
 ) -> Row:
     """A row of `participation.jsonl`, as plain Python numbers.
 
@@ -57,7 +58,7 @@ def make_row(
     return row
 
 
-def _plain(values: Sequence[Any] | np.ndarray, kind: type[np.generic]) -> list[Any]:
+def _plain(values: ArrayLike, kind: type[np.generic]) -> list[Any]:
     plain: list[Any] = np.asarray(values).astype(kind).tolist()
     return plain
 
@@ -82,17 +83,15 @@ def read_trace(path: Path) -> list[Row]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise BadValue("path", got=path, need=f"a readable participation.jsonl: {error}") from None
-    rows: list[Row] = []
-    seen: set[int] = set()
+    rows: dict[int, Row] = {}
     for number, line in enumerate(lines, start=1):
         problem, row = _decode(line)
-        if problem is None and row["round"] in seen:
+        if problem is None and row["round"] in rows:
             problem = f"a second row of round {row['round']}"
         if problem is not None:
             raise BadValue("path", got=f"{path}, line {number}: {problem}", need="rows of a participation.jsonl")
-        seen.add(row["round"])
-        rows.append(row)
-    return rows
+        rows[row["round"]] = row
+    return list(rows.values())
 
 
 def row_problem(row: Row) -> str | None:

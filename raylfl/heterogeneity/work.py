@@ -64,13 +64,12 @@ class LocalWork(Options):
     @property
     def varies(self) -> bool:
         """Whether the local steps or batch sizes of a client can change from round to round."""
-        return any(value is not None and value.varies for value in (self._amount, self._batch))
+        return any(value.varies for value in filter(None, (self._amount, self._batch)))
 
     def check(self, world: RunContext) -> None:
         """Checks the options against the number of clients N; raises BadValue."""
-        for value in (self._amount, self._batch):
-            if value is not None:
-                value.check(world.count)
+        for value in filter(None, (self._amount, self._batch)):
+            value.check(world.count)
 
     def draw(self, r: int, clients: Ints, world: RunContext) -> tuple[Ints, Ints]:
         """Local steps K_i and batch sizes B_i of C clients (ids [C]) in round r, int64 [C] each."""

@@ -57,7 +57,8 @@ class SettingAsha(FIFOScheduler):
             if ended or on:
                 continue
             if on is None:
-                self._park(trial, own["setting"], rung)
+                self._parked[trial.trial_id] = trial, own["setting"], rung
+                self.slots.taken.discard(trial.trial_id)
                 return TrialScheduler.PAUSE
             return TrialScheduler.STOP
         return TrialScheduler.CONTINUE
@@ -98,10 +99,6 @@ class SettingAsha(FIFOScheduler):
 
     def _reached(self, done: int) -> list[int]:
         return [rung for rung in self.rungs if rung <= done]
-
-    def _park(self, trial: Any, setting: int, rung: int) -> None:
-        self._parked[trial.trial_id] = trial, setting, rung
-        self.slots.taken.discard(trial.trial_id)
 
     def _decide(self, own: Mapping[str, Any], rung: int) -> bool | None:
         """Whether the setting of a trial continues past the rung; None while not all of its seeds have reached it.

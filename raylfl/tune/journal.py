@@ -82,8 +82,7 @@ class Journal:
         data = self.path.read_bytes()
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
-            with open(self.path, "r+b") as file:
-                file.truncate(whole)
+            os.truncate(self.path, whole)
 
     def plan(self, *trials: Trial) -> None:
         """Adds trials to the journal and its file; trials with a known id are skipped."""

@@ -33,9 +33,9 @@ KNOWN = [f"{group}/{name}" for group, names in NAMES.items() for name in names]
 
 
 def names_of(experiment: Experiment) -> dict[str, tuple[str, ...] | None]:
-    """The metrics that runs of the experiment can measure: group -> names, None if not known.
+    """The metrics that runs of the experiment can measure: group -> names, or None if the names are not known.
 
-    Those that the module logs are known from its trial steps in the check before a run (`Experiment.logged`).
+    The names that the module logs come from the trial steps in the check before a run (`Experiment.logged`).
     """
     logged = experiment.logged
     evaluated = {"test": "test", "val": "val", "participants": "clients", "random": "clients"}
@@ -56,7 +56,6 @@ def require_measured(metric: str, experiment: Experiment) -> None:
     if known is not None and name not in known:
         raise unknown(metric, [f"{key}/{each}" for key in names for each in names[key] or NAMES.get(key, ())])
     config = experiment.config.eval
-    distance = group == "global" and name.startswith("distance")
     needs: dict[str, tuple[object, str]] = {
         "test": (experiment.setup.test is not None and config.every, "a test set, and eval.every > 0"),
         "val": (experiment.setup.val is not None and config.every, "a validation set, and eval.every > 0"),
@@ -78,7 +77,7 @@ def require_measured(metric: str, experiment: Experiment) -> None:
         needs[group] = (config.diversity and config.every, "eval.diversity=true, and eval.every > 0")
     if metric in ("train/local_drift", "update/drift", "update/consensus", "update/step"):
         needs[group] = (config.drift, "eval.drift=true")
-    if distance:
+    if group == "global" and name.startswith("distance"):
         needs["global"] = (experiment.optimum is not None, "data with a known optimum")
     met, need = needs.get(group, (True, ""))
     if not met:

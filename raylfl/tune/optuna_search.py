@@ -38,8 +38,7 @@ class OptunaSettings:
 
     def propose(self, setting: int) -> Values:
         """The values of new setting number `setting`, as Optuna proposes them."""
-        trial = self.study.ask()
-        self._proposed[setting] = trial
+        trial = self._proposed[setting] = self.study.ask()
         return self.space.point(lambda key, domain: suggest(trial, self.name(key, domain), domain), self.base)
 
     def learn(self, setting: int, score: float | None) -> None:
@@ -63,9 +62,7 @@ class OptunaSettings:
 
         self.space.point(note, self.base)
         self.study.enqueue_trial(named)
-        trial = self.study.ask()
-        self.space.point(lambda key, domain: suggest(trial, self.name(key, domain), domain), self.base)
-        self._proposed[setting] = trial
+        self.propose(setting)  # proposes the values in the queue
 
     def name(self, key: str, domain: Domain) -> str:
         """The name in Optuna of the parameter for a config key and one of its domains.

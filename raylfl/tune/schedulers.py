@@ -117,7 +117,7 @@ def within(config: dict[str, Any], space: Space) -> dict[str, Any]:
 
 
 Scheduler = Fifo | Asha | Pbt
-SCHEDULERS: dict[str, type[Fifo] | type[Asha] | type[Pbt]] = {"fifo": Fifo, "asha": Asha, "pbt": Pbt}
+SCHEDULERS: dict[str, type[Scheduler]] = {"fifo": Fifo, "asha": Asha, "pbt": Pbt}
 
 
 def parse_scheduler(content: Any) -> Scheduler:

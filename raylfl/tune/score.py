@@ -41,10 +41,6 @@ class Score(Options):
         if (self.mode == "target") != (self.target is not None):
             raise BadValue("target", got=self.target, need="given if and only if mode is target")
 
-    @property
-    def more_is_better(self) -> bool:
-        return self.mode != "target" and higher_is_better(self.metric)
-
     def window(self, rounds: int) -> int:
         """The number of last rounds over which mode `last` averages, in a run of `rounds` rounds."""
         return self.last or final_rounds(rounds)
@@ -68,7 +64,7 @@ class Score(Options):
         """A score as a number of which larger is better: negated if necessary; `WORST` for None."""
         if score is None:
             return WORST
-        return score if self.more_is_better else -score
+        return score if self.mode != "target" and higher_is_better(self.metric) else -score
 
 
 class RunningScore:

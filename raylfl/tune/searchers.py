@@ -98,7 +98,7 @@ class OptunaSearcher(PlannedSearcher):
     def _learn(self, setting: int, ended: Trial | None = None) -> None:
         journal, score = self.journal, self.sweep.score
         seeds = [trial for trial in journal.of_stage(0) if trial.setting == setting]
-        if not all(journal.is_over(t) or t == ended or t.id in journal.ends for t in seeds):
+        if not all(trial == ended or trial.id in journal.ends for trial in seeds):
             return
         runs = [(readable(self.folder / trial.id), trial.rounds) for trial in seeds]
         scores = [score.ranked(score.of(run)) for run, rounds in runs if run is not None and run.complete(rounds)]

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 
 class TrialSlots:
-    """The running trials (`taken`: their Ray Tune ids) and their largest number (`limit`; None: as many as fit).
+    """A limit on the number of running trials; unlike in Ray Tune's own limit, paused trials do not count.
 
-    Paused trials are not in `taken`. Ray Tune's own limit counts them: once as many trials as the limit are paused, no
-    other trial could start.
+    With Ray Tune's limit, no trial could start once as many trials as the limit are paused. limit: None for as many
+    trials as fit. taken: the Ray Tune ids of the running trials.
     """
 
     def __init__(self, limit: int | None = None):

@@ -15,8 +15,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from raylfl.config.components import keys_of, typed, unknown_key
 from raylfl.config.find import conf_roots, find_config
 from raylfl.config.groups.top import TopConfig
@@ -65,7 +63,7 @@ class Sweep:
 
     def seeds(self, stage: int) -> list[int]:
         own = self.stages[stage].seeds or self.options.seeds
-        return list(own) if own else [int(self.base.get("seed", 0))]
+        return list(own) if own else [self.draws_from]
 
     @property
     def draws_from(self) -> int:
@@ -93,7 +91,7 @@ class Sweep:
         own = self.overrides(trial.values, trial.seed, trial.rounds)
         return load_config(self.base, [*own, *(f"{key}={json.dumps(value)}" for key, value in place.items())])
 
-    def trials(self, stage: int, setting: int, values: Values, parents: Mapping[int, str] | None = None) -> list[Trial]:
+    def trials(self, stage: int, setting: int, values: Values, parents: Mapping[int, str] = {}) -> list[Trial]:
         """The trials of one setting in a stage, one per seed.
 
         setting: the setting's number. parents: seed -> id of the trial of the earlier stage that the trial continues.
@@ -103,15 +101,7 @@ class Sweep:
         rounds = self.stages[stage].rounds
         tail = f"-r{rounds}" if len(self.stages) > 1 else ""
         return [
-            Trial(
-                f"{setting:03d}-{algorithm}-s{seed}{tail}",
-                stage,
-                setting,
-                seed,
-                rounds,
-                values,
-                (parents or {}).get(seed),
-            )
+            Trial(f"{setting:03d}-{algorithm}-s{seed}{tail}", stage, setting, seed, rounds, values, parents.get(seed))
             for seed in self.seeds(stage)
         ]
 
@@ -269,7 +259,3 @@ def check_settings(sweep: Sweep, points: Sequence[Values]) -> Config:
 def show(values: Values) -> str:
     """The values of a setting as text: `local.lr=0.1, algorithm.name=focus`."""
     return ", ".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in values.items())
-
-
-def dump(content: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(dict(content), sort_keys=False)

@@ -68,13 +68,13 @@ class StageRun:
 
     def carry_out(self) -> None:
         """Runs all open trials until each has ended or failed. Raises KeyboardInterrupt if it is interrupted."""
-        for trial in self.journal.of_stage(self.index):
+        trials = self.journal.of_stage(self.index)
+        for trial in trials:
             self._fetch(trial)
-        left = [trial for trial in self.journal.of_stage(self.index) if not self._is_over(trial)]
+        left = [trial for trial in trials if not self._is_over(trial)]
         if not left and not self.searching:
             return
-        done = len(self.journal.of_stage(self.index)) - len(left)
-        log = TrialLog(self.journal, self.end, self.say, self.rounds, self.total, done)
+        log = TrialLog(self.journal, self.end, self.say, self.rounds, self.total, len(trials) - len(left))
         searcher = self._searcher(left)
         # Ray Tune leaves its own handlers behind: a later Ctrl-C would have no effect
         with quiet(), handlers_kept(signal.SIGINT, signal.SIGUSR1):
@@ -95,7 +95,7 @@ class StageRun:
 
     def _tuner(self, left: Sequence[Trial], log: Callback, searcher: PlannedSearcher | None) -> tune.Tuner:
         sweep, slots = self.sweep, searcher.slots if searcher is not None else TrialSlots()
-        space: dict[str, Any] = {"trial": tune.grid_search([as_config(trial)["trial"] for trial in left])}
+        trials = [as_config(trial)["trial"] for trial in left]
         seeds = len(sweep.seeds(self.index))
         scheduler = sweep.scheduler.build(sweep.space, self.rounds, sweep.draws_from, seeds, slots)
         if isinstance(sweep.scheduler, Asha):
@@ -103,7 +103,7 @@ class StageRun:
         resources = tune.PlacementGroupFactory(self.bundles)
         return tune.Tuner(
             tune.with_resources(waiting_trainable(tune.with_parameters(called_by_tune, job=self.job)), resources),
-            param_space=None if searcher is not None else space,
+            param_space=None if searcher is not None else {"trial": tune.grid_search(trials)},
             tune_config=tune.TuneConfig(
                 num_samples=self.total if searcher is not None else 1,  # an upper limit; `searcher` ends the search
                 search_alg=searcher,
@@ -143,17 +143,14 @@ class StageRun:
         If the end of a complete run is missing in the journal, it is added. A finished trial with a damaged directory
         is reported to the user and is run again.
         """
-        complete = self.is_complete(trial)
+        run = readable(self.folder / trial.id)
+        complete = run is not None and run.complete(trial.rounds)
         if complete and trial.id not in self.journal.ends:
             self.journal.end(trial.id, FINISHED)
         if self.journal.state(trial) == FINISHED and not complete:
             self.say(f"{trial.id}  had finished, but its directory is damaged: run again from what can be read")
             return False
         return self.journal.is_over(trial)
-
-    def is_complete(self, trial: Trial) -> bool:
-        run = readable(self.folder / trial.id)
-        return run is not None and run.complete(trial.rounds)
 
     def _earlier(self) -> Iterator[tuple[dict[str, Any], list[tuple[int, float]], str]]:
         """Yields (fields, scores, state) of each trial that has run, as arguments of `SettingAsha.replay`.
@@ -177,7 +174,8 @@ class StageRun:
         """
         said = last or {}
         self._fetch(trial)
-        if "state" not in said and self.is_complete(trial):
+        run = readable(self.folder / trial.id)
+        if "state" not in said and run is not None and run.complete(trial.rounds):
             state, reason = FINISHED, ""
         elif error:
             state, reason = FAILED, error
@@ -186,14 +184,10 @@ class StageRun:
         self.journal.end(trial.id, state, reason)
         if self.mirror is not None:
             self.mirror.commit(self.say)
-        score = self.score(trial) if state in (FINISHED, STOPPED) else None
+        score = self.sweep.score.of(run) if run is not None and state in (FINISHED, STOPPED) else None
         value = f"  {self.sweep.score.metric} {score:.4g}" if score is not None else ""
         rounds = f" after round {last[TIME]}" if state == STOPPED and last else ""
         return f"{trial.id}  {state}{rounds}{value}{'  ' + reason.splitlines()[0] if reason else ''}"
-
-    def score(self, trial: Trial) -> float | None:
-        run = readable(self.folder / trial.id)
-        return self.sweep.score.of(run) if run is not None else None
 
 
 @contextmanager

@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from raylfl.config.formats import FORMAT, KEY, refuse_other
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.config.layers import content_of, merge_layer, override, tree
@@ -28,13 +30,13 @@ from raylfl.runtime.ray.resources import nodes_of_cluster
 from raylfl.runtime.records.lines import lines
 from raylfl.runtime.records.mirror import Mirror, at_hand, begin, clear, mirror_of
 from raylfl.runtime.stopping import sigterm_interrupts
-from raylfl.tune.journal import FAILED, Journal
+from raylfl.tune.journal import FAILED, FINISHED, Journal
 from raylfl.tune.measured import require_measured
 from raylfl.tune.nodes import check_nodes
 from raylfl.tune.optuna_search import require_optuna
 from raylfl.tune.resources import Bundle, bundles, capacity, choose_workers
 from raylfl.tune.schema import LATER
-from raylfl.tune.spec import Sweep, check_settings, dump, load_sweep, make_sweep
+from raylfl.tune.spec import Sweep, check_settings, load_sweep, make_sweep
 from raylfl.tune.table import SettingRow, setting_rows, survivors, trial_rows, write_tables
 
 if TYPE_CHECKING:
@@ -148,7 +150,7 @@ def new_folder(spec: Sweep) -> Path:
             folder.mkdir(parents=True)
             if logging.url is not None and not begin(folder, join(logging.url, folder.name), shlex.join(sys.argv)):
                 continue
-            (folder / "sweep.yaml").write_text(dump({KEY: FORMAT, **spec.content}))
+            (folder / "sweep.yaml").write_text(yaml.safe_dump({KEY: FORMAT, **spec.content}, sort_keys=False))
             return folder
         except FileExistsError:
             continue
@@ -252,7 +254,7 @@ def plan(spec: Sweep, index: int, folder: Path, journal: Journal) -> None:
             f"no setting finished its {spec.stages[index - 1].rounds} rounds: see {folder / 'trials.csv'}"
         )
     for group in kept:
-        parents = {row.trial.seed: row.trial.id for row in group.rows if row.state == "finished"}
+        parents = {row.trial.seed: row.trial.id for row in group.rows if row.state == FINISHED}
         journal.plan(*spec.trials(index, group.setting, group.values, parents))
 
 

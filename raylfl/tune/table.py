@@ -74,8 +74,8 @@ def trial_rows(sweep: Sweep, folder: Path, journal: Journal) -> list[TrialRow]:
         end, path = journal.ends.get(trial.id), folder / trial.id
         run = readable(path)
         state, reason = (end.state, end.reason) if end else ("open", "")
-        if (run is None and is_run(path)) or (run and run.faults):
-            reason = "; ".join([*([reason] if reason else []), *(run.faults if run else ["config.yaml is damaged"])])
+        faults = run.faults if run else ["config.yaml is damaged"] if is_run(path) else []
+        reason = "; ".join(filter(None, [reason, *faults]))
         score = sweep.score.of(run) if run and state != "diverged" else None
         seconds = float(np.nansum(run.column("time/round"))) if run else 0.0
         values = {key: look_up(key, {}, run.config) for key in trial.values} if run else trial.values
@@ -128,7 +128,7 @@ def write_tables(sweep: Sweep, folder: Path, journal: Journal) -> list[SettingRo
     """Writes trials.csv and settings.csv; returns the settings of the last stage with trials, the best first."""
     rows = trial_rows(sweep, folder, journal)
     named = f"{sweep.options.mode}:{sweep.score.metric}"
-    values = [(key, _value_of(key)) for key in sweep.space.keys]
+    values: Columns = [(key, lambda row, *rank, key=key: row.values.get(key, "")) for key in sweep.space.keys]
     of_trials: Columns = [
         ("trial", lambda row: row.trial.id),
         ("stage", lambda row: row.trial.stage),
@@ -157,11 +157,6 @@ def write_tables(sweep: Sweep, folder: Path, journal: Journal) -> list[SettingRo
     ranks = [(group, rank) for groups in stages for rank, group in enumerate(groups, 1)]
     _write(folder / "settings.csv", of_settings, ranks)
     return next((groups for groups in reversed(stages) if groups), [])
-
-
-def _value_of(key: str) -> Callable[..., Any]:
-    """A function that returns the value of a key in a row of either table."""
-    return lambda row, *rank: row.values.get(key, "")
 
 
 def _write(path: Path, columns: Columns, rows: Sequence[tuple[Any, ...]]) -> None:

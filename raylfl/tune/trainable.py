@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from raylfl.api import run
+from raylfl.config.layers import merge_layer
 from raylfl.config.load import Config, Source, compose, load_config
 from raylfl.config.objects import Objects, object_layer
 from raylfl.control import Callback
+from raylfl.runtime.records.lines import numbers_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,8 +30,7 @@ class _Report(Callback):
     def on_round_end(self, round: int, metrics: dict[str, Any], params: Tensor) -> None:
         from ray import tune
 
-        numbers = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
-        tune.report({**numbers, "run_dir": self.run_dir})
+        tune.report({**numbers_of(metrics), "run_dir": self.run_dir})
 
 
 def trainable(
@@ -43,12 +44,8 @@ def trainable(
     """
     base = compose(source, overrides, object_layer(objects))
     checked = load_config(source, overrides, object_layer(objects))
-    base["logging"] = {
-        **(base.get("logging") or {}),
-        "dir": checked.logging.url or str(checked.logging.folder),
-        "report": False,
-    }
-    base["runtime"] = {**(base.get("runtime") or {}), "backend": "local"}
+    folder = checked.logging.url or str(checked.logging.folder)
+    merge_layer(base, {"logging": {"dir": folder, "report": False}, "runtime": {"backend": "local"}})
 
     def trial(values: dict[str, Any]) -> None:
         from ray import tune

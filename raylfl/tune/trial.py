@@ -12,7 +12,7 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -185,7 +185,8 @@ def _rounds(
                 continue
             last = {TIME: done, SCORE: score, sweep.score.metric: metrics.get(sweep.score.metric)}
             if done < trial.rounds and (fresh or not every):  # PBT needs reports of increasing rounds
-                with snapshot(run_dir.path, due=bool(every) and done % every == 0) as copy:
+                due = every and done % every == 0
+                with snapshot(run_dir.path) if due else nullcontext() as copy:
                     report(last, copy)
     if last is None:
         raise BadConfig(f"metric={sweep.score.metric} was never measured in {run_dir.path.name}")
@@ -251,19 +252,14 @@ def retry_while_locked(call: Callable[[], T]) -> T:
             time.sleep(0.5)
 
 
-@contextmanager
-def opened(folder: Path, command: str | None) -> Iterator[RunDirectory]:
-    """A context manager that opens the run directory `folder`, which is created if missing, and closes it at the end.
+def opened(folder: Path, command: str | None) -> closing[RunDirectory]:
+    """Opens the run directory `folder`, created if missing; returns a context manager that closes it at the end.
 
     Waits until the process of an earlier attempt has ended. command: the command line that the directory records; None:
     that of this process.
     """
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-    run_dir = retry_while_locked(lambda: RunDirectory(folder).open(command))
-    try:
-        yield run_dir
-    finally:
-        run_dir.close()
+    return closing(retry_while_locked(lambda: RunDirectory(folder).open(command)))
 
 
 # -- copies of a run's state -------------------------------------------------------------------------------------
@@ -324,14 +320,11 @@ def take_over(folder: Path, taken: Path, resolved: dict[str, Any], values: str) 
 
 
 @contextmanager
-def snapshot(folder: Path, due: bool) -> Iterator[Path | None]:
-    """A context manager that gives the path of a temporary copy of a run's state; None if `due` is false.
+def snapshot(folder: Path) -> Iterator[Path]:
+    """A context manager that gives the path of a temporary copy of a run's state, for a checkpoint of Ray Tune.
 
-    folder: the run directory. Ray Tune stores the copy as a checkpoint.
+    folder: the run directory.
     """
-    if not due:
-        yield None
-        return
     copy = folder.with_name(f".{folder.name}.snapshot")
     shutil.rmtree(copy, ignore_errors=True)
     copy_state(folder, copy)

@@ -1,7 +1,7 @@
-"""The end of a sweep whose Ray is lost: the command that continues it, before Ray ends this process without one.
+"""A thread that ends a sweep if Ray is lost, with the command that resumes the sweep.
 
-Ray Tune's calls have no time limit, and a minute after the loss of its head Ray ends the process with a message of its
-own. A thread therefore checks Ray, and ends the process itself.
+Ray Tune's calls have no time limit. A minute after the loss of its head, Ray ends the process with its own message,
+which lacks this command.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ def watched(cluster: Cluster, resume: str, record: Callable[[], object]) -> Iter
 
 
 def _end(cluster: Cluster, record: Callable[[], object]) -> None:
-    """Ends this process, and the processes of a Ray that it has started: its trials would continue for a while."""
+    """Ends this process, after `record` and after the processes of Ray if this process has started Ray.
+
+    Otherwise the trials would continue for a while.
+    """
     with suppress(Exception):
         record()
     if cluster.lost() is not None:

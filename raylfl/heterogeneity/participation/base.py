@@ -247,14 +247,10 @@ class Sampler(Participation):
     def eligible(self, r: int, world: RunContext, attempt: int = 0) -> Bools | None:
         return None if self._process is None else self._process.available(r, world, attempt)
 
-    def _choose(self, ids: int | Ints, size: int, r: int, world: RunContext, attempt: int) -> Draw:
-        """A uniform draw of `size` client ids without replacement, or of all ids if there are fewer.
-
-        ids: the ids to choose from, as an array; or a number n for 0..n-1.
-        """
-        count = ids if isinstance(ids, int) else len(ids)
+    def _choose(self, ids: Ints, r: int, world: RunContext, attempt: int) -> Draw:
+        """A uniform draw of M of these client ids without replacement, or of all of them if there are fewer."""
         rng = keyed(world.seed, "participation", r, attempt)
-        return Draw.once(rng.choice(ids, size=min(size, count), replace=False))
+        return Draw.once(rng.choice(ids, size=min(self.cohort_size(world), len(ids)), replace=False))
 
 
 def _is_availability(entry: Entry[Participation]) -> bool:

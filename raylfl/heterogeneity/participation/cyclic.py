@@ -56,7 +56,7 @@ class Cyclic(Sampler):
         ids, available = self.group(r, world), self.eligible(r, world, attempt)
         if available is not None:
             ids = ids[available[ids]]
-        return self._choose(ids, self.cohort_size(world), r, world, attempt)
+        return self._choose(ids, r, world, attempt)
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
         """None: the expected draws change from round to round with the random order of the groups."""

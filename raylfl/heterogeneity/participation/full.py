@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,15 +18,13 @@ from raylfl.heterogeneity.world import RunContext
 class Full(Availability):
     """Full participation: every client takes part in every round."""
 
+    law: ClassVar[Law | None] = "independent"
+
     def check(self, world: RunContext) -> None:
         """Checks nothing: full participation has no options."""
 
     def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
         return np.ones(world.count, dtype=bool)
-
-    @property
-    def law(self) -> Law | None:
-        return "independent"
 
     def marginals(self, world: RunContext, r: int) -> Floats:
         return np.ones(world.count)

@@ -12,7 +12,7 @@ stays the same (p_on <= 1 - p_off) or flips (p_on > 1 - p_off).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -42,6 +42,7 @@ class Markov(Availability):
     p_on: ValuePerClient = None
     p_off: ValuePerClient = None
     matrix: list[list[float]] | None = None
+    law: ClassVar[Law | None] = "independent"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,7 +61,7 @@ class Markov(Availability):
             return self.p_on, self.p_off
         if self.p_on is not None or self.p_off is not None:
             raise BadValue("matrix", got=self.matrix, need="left out where p_on and p_off are given")
-        rows = np.array(self.matrix, dtype=np.float64) if _is_two_by_two(self.matrix) else None
+        rows = np.array(self.matrix) if [len(row) for row in self.matrix] == [2, 2] else None
         if rows is None or (rows < 0).any() or (abs(rows.sum(axis=1) - 1) > 1e-9).any():
             need = "[[stay off, off -> on], [on -> off, stay on]], each row >= 0 with sum 1"
             raise BadValue("matrix", got=self.matrix, need=need)
@@ -83,15 +84,15 @@ class Markov(Availability):
             return u < _stationary(p_on, p_off)
         return u < np.where(self._state(r - 1, world, p_on, p_off), 1 - p_off, p_on)
 
-    @property
-    def law(self) -> Law | None:
-        return "independent"
-
     def marginals(self, world: RunContext, r: int) -> Floats | None:
         """The stationary P(on) of all N clients [N]; None with `resample`: a redraw depends on the previous round."""
         return _stationary(*self._chains(world)) if self.on_empty == "skip" else None
 
     def _chains(self, world: RunContext) -> tuple[Floats, Floats]:
+        """The transition probabilities p_on and p_off of all N clients, [N] each.
+
+        Raises BadValue if lists do not fit N, or if both are 0 for a client.
+        """
         everyone = np.arange(world.count)
         p_on, p_off = self._p_on.at(0, everyone, world), self._p_off.at(0, everyone, world)
         stuck = np.flatnonzero((p_on == 0) & (p_off == 0))
@@ -129,8 +130,3 @@ class Markov(Availability):
 
 def _stationary(p_on: Floats, p_off: Floats) -> Floats:
     return p_on / (p_on + p_off)
-
-
-def _is_two_by_two(matrix: Any) -> bool:
-    numbers = [entry for row in matrix for entry in row]
-    return [len(row) for row in matrix] == [2, 2] and all(isinstance(x, (int, float)) for x in numbers)

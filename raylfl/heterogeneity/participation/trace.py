@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -32,6 +33,7 @@ class Trace(Participation):
     """
 
     path: str = ""
+    law: ClassVar[Law | None] = "with_replacement"  # rows have p only for draws with replacement
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,10 +67,6 @@ class Trace(Participation):
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         row = self.row(r)
         return Draw(np.array(row["cohort"], dtype=np.int64), np.array(row["draws"], dtype=np.int64))
-
-    @property
-    def law(self) -> Law | None:
-        return "with_replacement"  # rows have p only for draws with replacement
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
         """Expected draws M p_i of all N clients [N]; None if the row of round r has no p.

@@ -24,12 +24,12 @@ class Uniform(Sampler):
     replace: bool = False
 
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
-        size, available = self.cohort_size(world), self.eligible(r, world, attempt)
+        available = self.eligible(r, world, attempt)
         if self.replace:
             p = np.full(world.count, 1 / world.count)
-            return sample_with_replacement(p, size, r, world, available, attempt)
-        ids = world.count if available is None else np.flatnonzero(available)
-        return self._choose(ids, size, r, world, attempt)
+            return sample_with_replacement(p, self.cohort_size(world), r, world, available, attempt)
+        ids = np.arange(world.count) if available is None else np.flatnonzero(available)
+        return self._choose(ids, r, world, attempt)
 
     @property
     def law(self) -> Law | None:

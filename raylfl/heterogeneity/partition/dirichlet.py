@@ -12,13 +12,7 @@ import numpy as np
 
 from raylfl.core.arrays import Ints
 from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
-from raylfl.heterogeneity.partition.deal import (
-    check_min_size,
-    deal,
-    dirichlet_counts,
-    level,
-    redraw,
-)
+from raylfl.heterogeneity.partition.deal import check_min_size, deal, dirichlet_counts, level, redraw
 from raylfl.options import Ge, Gt
 
 

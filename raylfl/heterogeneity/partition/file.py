@@ -61,10 +61,9 @@ def load(path: str | os.PathLike[str]) -> list[Ints]:
     """
     try:
         content = parse(Path(path).expanduser().read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise BadValue("path", got=path, need=FORM, hint=problem.strerror or "unreadable") from None
-    except ValueError as problem:  # not JSON, not UTF-8, or a duplicate client
-        raise BadValue("path", got=path, need=FORM, hint=str(problem)) from None
+    except (OSError, ValueError) as problem:  # ValueError: not JSON, not UTF-8, or a duplicate client
+        hint = getattr(problem, "strerror", None) or str(problem)
+        raise BadValue("path", got=path, need=FORM, hint=hint) from None
     if not isinstance(content, dict) or not content or set(content) != {str(i) for i in range(len(content))}:
         raise BadValue("path", got=path, need=FORM, hint="its keys are not the numbers 0..N-1")
     return [_indices(content[str(i)], i, path) for i in range(len(content))]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, ClassVar
 
+import networkx as nx
 import numpy as np
 
 from raylfl.core.arrays import Bools, Ints
@@ -16,9 +18,6 @@ from raylfl.heterogeneity.topologies.base import TOPOLOGIES, Graph
 from raylfl.heterogeneity.topologies.links_file import reading, words
 from raylfl.heterogeneity.world import RunContext
 from raylfl.options import Doc
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 
 @TOPOLOGIES.register("file")
@@ -40,8 +39,6 @@ class File(Graph):
         return self.one_way
 
     def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
-        import networkx as nx
-
         beyond = [edge for edge in self._listed if max(edge) >= world.count]
         if beyond:
             got = f"{self.path} with edge {beyond[0][0]} {beyond[0][1]}"
@@ -65,6 +62,7 @@ class Recorded(Graph):
     """The graph of each round of another run, and the messages that arrived, from that run's topology.jsonl."""
 
     path: Annotated[str, Doc("a topology.jsonl; with its participation.jsonl as `participation: trace`")] = ""
+    changes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,10 +73,6 @@ class Recorded(Graph):
     @property
     def directed(self) -> bool:
         return any(row["directed"] for row in self._rows.values())
-
-    @property
-    def changes(self) -> bool:
-        return True
 
     def check(self, world: RunContext) -> None:
         self.check_links(world)
@@ -91,17 +85,13 @@ class Recorded(Graph):
             raise BadValue("path", got=f"{self.path} with client {beyond}", need=need)
 
     def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
-        import networkx as nx
-
         found = nx.empty_graph(world.count, create_using=nx.DiGraph)
         found.add_edges_from(self._rows[r]["edges"])
         return found
 
     def lost(self, r: int, pairs: Ints, world: RunContext, link: Link) -> Bools:
         """The mask of messages lost in the record, bool [E], for E edges `pairs` [E, 2]; `link` is not used."""
-        arrived = {
-            edge for edge, arrives in zip(self._rows[r]["edges"], self._rows[r]["arrives"], strict=True) if arrives
-        }
+        arrived = set(compress(self._rows[r]["edges"], self._rows[r]["arrives"]))
         return np.array([tuple(pair) not in arrived for pair in pairs.tolist()], dtype=bool)
 
 

@@ -72,11 +72,11 @@ class EdgeLinks:
         The indices are rows of `self.ends`, one for each found pair. ends: the pairs [M, 2], the two clients in either
         order; -1: a server, never in the file. count: the number of clients of the run.
         """
+        if not len(self.ends):
+            return np.zeros(len(ends), dtype=bool), np.zeros(0, dtype=np.int64)
         own, wanted = _codes(self.ends, count), _codes(ends, count)
         order = np.argsort(own)
-        at = np.searchsorted(own, wanted, sorter=order).clip(max=max(len(own) - 1, 0))
-        if not len(own):
-            return np.zeros(len(ends), dtype=bool), at[:0]
+        at = np.searchsorted(own, wanted, sorter=order).clip(max=len(own) - 1)
         known: Bools = own[order[at]] == wanted
         return known, order[at[known]]
 
@@ -104,7 +104,7 @@ def _codes(ends: Ints, count: int) -> Ints:
 
     ends: the two client ids of each pair [M, 2], -1 for a server. count: the number of clients.
     """
-    low, high = np.minimum(ends[:, 0], ends[:, 1]), np.maximum(ends[:, 0], ends[:, 1])
+    low, high = np.sort(ends, axis=1).T
     return np.where(low < 0, -1, low * count + high)
 
 

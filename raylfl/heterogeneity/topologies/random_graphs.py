@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
+
+import networkx as nx
 
 from raylfl.core.keyed import keyed_int
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.topologies.base import TOPOLOGIES, Graph
 from raylfl.heterogeneity.world import RunContext
 from raylfl.options import Doc, Ge, Gt, Le
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 ATTEMPTS = 100  # largest number of draws until a graph is connected
 
@@ -29,8 +28,6 @@ class RandomGraph(Graph):
         return self.dynamic
 
     def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
-        import networkx as nx
-
         for attempt in range(ATTEMPTS):
             drawn = self.drawn(world.count, keyed_int(world.seed, "topology", r if self.dynamic else 0, attempt))
             if self.dynamic or nx.is_connected(drawn):
@@ -50,8 +47,6 @@ class ErdosRenyi(RandomGraph):
     p: Annotated[float, Gt(0), Le(1), Doc("the probability of an edge")] = 0.3
 
     def drawn(self, count: int, seed: int) -> nx.Graph[int]:
-        import networkx as nx
-
         return nx.gnp_random_graph(count, self.p, seed=seed)
 
 
@@ -63,8 +58,6 @@ class RandomRegular(RandomGraph):
     degree: Annotated[int, Ge(1), Doc("the neighbours of each node; N times degree is even")] = 4
 
     def drawn(self, count: int, seed: int) -> nx.Graph[int]:
-        import networkx as nx
-
         if self.degree >= count or self.degree * count % 2:
             need = f"below {count}, the number of clients, and even if that is odd"
             raise BadValue("degree", got=self.degree, need=need)
@@ -80,8 +73,6 @@ class SmallWorld(RandomGraph):
     p: Annotated[float, Ge(0), Le(1), Doc("the probability that an edge is rewired")] = 0.2
 
     def drawn(self, count: int, seed: int) -> nx.Graph[int]:
-        import networkx as nx
-
         if self.degree > count:
             raise BadValue("degree", got=self.degree, need=f"at most {count}, the number of clients")
         return nx.watts_strogatz_graph(count, self.degree, self.p, seed=seed)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import ClassVar
+
+import networkx as nx
 
 from raylfl.heterogeneity.topologies.base import TOPOLOGIES, Graph
 from raylfl.heterogeneity.topologies.static import circulant
 from raylfl.heterogeneity.world import RunContext
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 
 @TOPOLOGIES.register("one_peer_exponential", paper="Ying et al. 2021")
@@ -22,13 +22,8 @@ class OnePeerExponential(Graph):
     product 11^T/N, with 1 the vector of ones. After these rounds all nodes have the exact average.
     """
 
-    @property
-    def directed(self) -> bool:
-        return True
-
-    @property
-    def changes(self) -> bool:
-        return True
+    directed: ClassVar[bool] = True
+    changes: ClassVar[bool] = True
 
     def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
         exponents = max(1, (world.count - 1).bit_length())
@@ -46,21 +41,15 @@ class HyperCuboid(Graph):
     these rounds all nodes have the exact average.
     """
 
-    @property
-    def changes(self) -> bool:
-        return True
+    changes: ClassVar[bool] = True
 
     def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
-        import networkx as nx
-
         factors = prime_factors(world.count)
         found = nx.empty_graph(world.count)
         if not factors:
             return found
         k = r % len(factors)
-        stride = 1
-        for p in factors[:k]:
-            stride *= p
+        stride = math.prod(factors[:k])
         for node in range(world.count):
             digit = node // stride % factors[k]
             found.add_edges_from((node, node + (other - digit) * stride) for other in range(digit + 1, factors[k]))

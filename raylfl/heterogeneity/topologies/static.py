@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
+
+import networkx as nx
 
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.topologies.base import TOPOLOGIES, Graph
 from raylfl.heterogeneity.world import RunContext
 from raylfl.options import Doc, Ge
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 
 @TOPOLOGIES.register("complete")
@@ -21,8 +20,6 @@ class Complete(Graph):
     """Every node exchanges with every other node."""
 
     def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
-        import networkx as nx
-
         return nx.complete_graph(world.count)
 
 
@@ -32,8 +29,6 @@ class Star(Graph):
     """Node 0 exchanges with every other node; it is a client, not a server."""
 
     def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
-        import networkx as nx
-
         return nx.star_graph(world.count - 1)
 
 
@@ -43,8 +38,6 @@ class Ring(Graph):
     """Node i exchanges with nodes i - 1 and i + 1, modulo the number of nodes."""
 
     def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
-        import networkx as nx
-
         return nx.cycle_graph(world.count)
 
 
@@ -53,14 +46,10 @@ class Ring(Graph):
 class DirectedRing(Graph):
     """Node i sends to node i + 1, modulo the number of nodes."""
 
-    @property
-    def directed(self) -> bool:
-        return True
+    directed: ClassVar[bool] = True
 
     def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
-        import networkx as nx
-
-        return nx.cycle_graph(world.count, create_using=nx.DiGraph)
+        return circulant(world.count, [1])
 
 
 @TOPOLOGIES.register("grid")
@@ -72,8 +61,6 @@ class Grid(Graph):
     periodic: ClassVar[bool] = False
 
     def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
-        import networkx as nx
-
         rows = self.rows or max(k for k in range(1, world.count + 1) if k * k <= world.count and world.count % k == 0)
         if world.count % rows:
             raise BadValue("rows", got=rows, need=f"a divisor of {world.count}, the number of clients")
@@ -94,9 +81,7 @@ class Torus(Grid):
 class Exponential(Graph):
     """Node i sends to i + 1, i + 2, i + 4, ... modulo N: about log2(N) edges per node, spectral gap about 2/log2(N)."""
 
-    @property
-    def directed(self) -> bool:
-        return True
+    directed: ClassVar[bool] = True
 
     def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
         return circulant(world.count, [2**k for k in range((world.count - 1).bit_length())])
@@ -108,8 +93,6 @@ class Hypercube(Graph):
     """Nodes and edges of a cube of log2(N) dimensions; the number of nodes N is a power of two."""
 
     def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
-        import networkx as nx
-
         dimensions = (world.count - 1).bit_length()
         if 2**dimensions != world.count:
             hint = "exponential takes any number"
@@ -122,8 +105,6 @@ def circulant(count: int, steps: Sequence[int]) -> nx.DiGraph[int]:
 
     Unlike networkx's `circulant_graph`, it has no edges to i - k.
     """
-    import networkx as nx
-
     found = nx.empty_graph(count, create_using=nx.DiGraph)
     found.add_edges_from((i, (i + k) % count) for i in range(count) for k in steps)
     return found

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import networkx as nx
 import numpy as np
 
 from raylfl.core.arrays import Floats, Ints
@@ -12,9 +11,6 @@ from raylfl.heterogeneity.links.base import Link
 from raylfl.heterogeneity.participation.base import Participation
 from raylfl.heterogeneity.topologies.base import Graph
 from raylfl.heterogeneity.world import RunContext
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 ROUNDS = 50  # largest number of rounds whose mixing matrices are multiplied for the mixing rate
 EXACT = 1e-12  # a norm below this is zero up to rounding
@@ -27,9 +23,9 @@ def numbers(graph: Graph, world: RunContext, family: Family) -> dict[str, int | 
     work and all messages arrive. family: the kind of mixing matrix that the method needs; for `pair`, the gap of its
     row-stochastic matrix R.
     """
-    import networkx as nx
-
-    drawn, pairs = whole(graph, world), graph.pairs(0, world)
+    pairs = graph.pairs(0, world)
+    drawn = nx.empty_graph(world.count, create_using=nx.DiGraph)
+    drawn.add_edges_from(pairs.tolist())
     degrees = np.bincount(pairs[:, 0], minlength=world.count)
     connected = nx.is_strongly_connected(drawn)
     return {
@@ -39,15 +35,6 @@ def numbers(graph: Graph, world: RunContext, family: Family) -> dict[str, int | 
         "diameter": nx.diameter(drawn) if connected else "not connected",
         "gap": _first(graph, world, family).gap,
     }
-
-
-def whole(graph: Graph, world: RunContext) -> nx.DiGraph[int]:
-    """The graph of round 0 as a directed graph, with an undirected edge as two directed ones."""
-    import networkx as nx
-
-    drawn = nx.empty_graph(world.count, create_using=nx.DiGraph)
-    drawn.add_edges_from(graph.pairs(0, world).tolist())
-    return drawn
 
 
 def _first(graph: Graph, world: RunContext, family: Family) -> Mixing:
