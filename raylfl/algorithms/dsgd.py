@@ -24,7 +24,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.graph import GraphAlgorithm, weighted
+from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.core.algorithm import State
 
 
@@ -39,9 +39,6 @@ class DSGD(GraphAlgorithm):
 
     def init_nodes(self, x: Tensor, count: int) -> State:
         return {"x": x.repeat(count, 1)}
-
-    def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
-        return weighted(g, carry), carry
 
     @property
     def exchanges_first(self) -> bool:

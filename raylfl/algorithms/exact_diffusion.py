@@ -21,7 +21,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.graph import GraphAlgorithm, weighted
+from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.core.algorithm import State
 from raylfl.core.mixing_rows import MixingRows
 
@@ -36,9 +36,6 @@ class ExactDiffusion(GraphAlgorithm):
 
     def init_nodes(self, x: Tensor, count: int) -> State:
         return {"x": x.repeat(count, 1), "psi": x.repeat(count, 1)}
-
-    def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
-        return weighted(g, carry), carry
 
     def messages(self, rows: State, before: State) -> State:
         return {"x": rows["x"] + before["x"] - before["psi"]}

@@ -20,7 +20,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.graph import GraphAlgorithm, weighted
+from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.core.algorithm import State
 
 
@@ -34,9 +34,6 @@ class Extra(GraphAlgorithm):
 
     def init_nodes(self, x: Tensor, count: int) -> State:
         return {"x": x.repeat(count, 1), "s": x.new_zeros(count, x.numel())}
-
-    def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
-        return weighted(g, carry), carry
 
     def messages(self, rows: State, before: State) -> State:
         return {"x": before["x"]}

@@ -57,7 +57,7 @@ class FedVARP(Algorithm):
             if len(r.lost.cohort):
                 step = step + weighted_sum(memory.view(r.lost.cohort), r.lost.draws / r.total_draws)
         else:
-            (change,) = elementwise(_change, updates, memory.view(r.cohort))
+            (change,) = elementwise(lambda new, old: (tree_sum(new - old),), updates, memory.view(r.cohort))
             step = change / len(r.cohort) + server["mean"]
             new["mean"] = server["mean"] + change / r.population.count
         memory.write(r.cohort, updates)
@@ -65,7 +65,3 @@ class FedVARP(Algorithm):
 
     def step_length(self, c: SystemInfo) -> float:
         return memory_lr(c) if self.calibrate else c.lr
-
-
-def _change(updates: Tensor, memory: Tensor) -> tuple[Tensor]:
-    return (tree_sum(updates - memory),)

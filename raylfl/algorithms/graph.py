@@ -111,6 +111,9 @@ class GraphAlgorithm(Algorithm):
             carry["scale"] = column(work.relative_weight, client_state["x"])
         return carry
 
+    def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
+        return weighted(g, carry), carry
+
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         return {"x": x}, {}
 

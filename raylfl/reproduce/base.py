@@ -77,8 +77,8 @@ class PaperResult(ABC):
         """
 
     from_rows: ClassVar[bool] = False
-    """Whether the ledger's rows have all that `run` reads, which is the main metric at few rounds; then findings are
-    published from the rows of all runs, also of those that are elsewhere."""
+    """Whether `run` reads only what the ledger's rows have: the main metric, measured at few rounds. The published
+    findings are then computed from all rows of the ledger; the runs may be on other machines."""
 
     def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
         """The keys and values that identify a run's cell in the ledger, the file of published runs.
@@ -90,16 +90,13 @@ class PaperResult(ABC):
     def cell_setting(self, cell: Mapping[str, Any], scale: str) -> Setting | None:
         """The setting of a cell of the ledger, with which a published run must agree; None if there is no such cell.
 
-        cell: from `cell`. scale: `smoke` or `paper`. It belongs to `from_ledger`: without that, runs are compared with
-        the settings that `run` asks for.
+        cell: from `cell`. scale: `smoke` or `paper`. Only experiments with `from_ledger` need it; runs of the others
+        are compared with the settings that `run` asks for.
         """
         raise NotImplementedError
 
     def measures(self, run: RunRecord) -> dict[str, float | None]:
-        """Numbers that a run's row in the ledger (the file of published runs) has besides its curve.
-
-        They are computed from all rounds; the row has only some points of the curve, which do not determine them.
-        """
+        """Further numbers of a run's row in the ledger, which the points of its curve do not determine."""
         return {}
 
     def whole(self) -> int | None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.table import Table as RichTable
@@ -19,12 +19,14 @@ from raylfl.config.groups.records import LoggingConfig
 from raylfl.config.urls import url_of
 from raylfl.console import console, say, shown
 from raylfl.report.render import to_csv, to_markdown, to_rich
-from raylfl.report.tables import ReportTable
 from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, PaperResult, find
 from raylfl.reproduce.choice import choice
 from raylfl.runtime.records.mirror import copy_files
 
-VERDICTS = {True: "yes", False: "NO", None: "?"}
+if TYPE_CHECKING:
+    from raylfl.reproduce.run_cache import Estimated
+
+VERDICTS = {True: "[green]yes[/]", False: "[bold red]NO[/]", None: "[yellow]?[/]"}  # rich markup
 WIDTH = 160  # characters per line without a terminal, wide enough for every table
 SMOKE_NOTE = (
     "smoke: the paper's code and config on the bundled digits, fewer rounds, clients and seeds; its levels are not "
@@ -46,18 +48,19 @@ def reproduce(
     `key=value,value`, the cells to run. processes: the number of runs at the same time; None: one per CPU. estimate:
     only estimate how long the runs take. Raises BadConfig for an unknown name before anything is run.
     """
-    from raylfl.reproduce.run_cache import RunCache
+    from raylfl.reproduce.run_cache import Estimated, RunCache
 
     experiments = {name: find(name) for name in names}
     choices = {name: choice(only, experiment.choices, name) for name, experiment in experiments.items()}
     for name, experiment in experiments.items():
         entry, folder = EXPERIMENTS.get(name), place(name, experiment, scale)
         say(f"{name}  {entry.paper}: {entry.summary}")
-        runs = place(experiment.shares, experiment, scale) if experiment.shares else None
+        runs = place(experiment.shares or name, experiment, scale)
+        options = (folder, scale, overrides, processes, choices[name], runs)
         if estimate:
-            _estimate(experiment, folder, scale, overrides, processes, choices[name], runs)
+            _estimate(experiment, Estimated(*options))
             continue
-        findings = experiment.run(RunCache(folder, scale, overrides, processes, choices[name], runs))
+        findings = experiment.run(RunCache(*options))
         notes = [*findings.notes, *([SMOKE_NOTE] if experiment.scales and scale == "smoke" else [])]
         show(findings, notes)
         for path in write(folder, findings, notes):
@@ -76,11 +79,10 @@ def place(name: str, experiment: PaperResult, scale: str) -> Path:
     return folder / scale if experiment.scales else folder
 
 
-def _estimate(experiment: PaperResult, *options: Any) -> None:
+def _estimate(experiment: PaperResult, cache: Estimated) -> None:
     from raylfl.reproduce.estimate import estimate
-    from raylfl.reproduce.run_cache import Enough, Estimated
+    from raylfl.reproduce.run_cache import Enough
 
-    cache = Estimated(*options)
     with suppress(Enough):
         experiment.run(cache)
     if not cache.waiting:
@@ -107,11 +109,9 @@ def _verdicts(claims: Sequence[Claim]) -> RichTable:
     table.add_column("holds", justify="center")
     table.add_column("claim")
     table.add_column("result", style="dim")
-    colours = {True: "green", False: "bold red", None: "yellow"}
     for claim in claims:
-        verdict = f"[{colours[claim.holds]}]{VERDICTS[claim.holds]}[/]"
         remark = f" ({claim.remark})" if claim.remark else ""
-        table.add_row(verdict, escape(claim.text), escape(claim.evidence + remark))
+        table.add_row(VERDICTS[claim.holds], escape(claim.text), escape(claim.evidence + remark))
     return table
 
 
@@ -122,7 +122,8 @@ def write(folder: Path, findings: Findings, notes: Sequence[str], dpi: int = 200
     """
     folder.mkdir(parents=True, exist_ok=True)
     for table in findings.tables:
-        _write_table(folder, table)
+        (folder / f"{table.name}.md").write_text(f"{table.caption}\n\n{to_markdown(table)}", encoding="utf-8")
+        (folder / f"{table.name}.csv").write_text(to_csv(table), encoding="utf-8")
     content = {"claims": [vars(claim) for claim in findings.claims], "notes": list(notes)}
     verdicts = folder / "verdicts.json"
     verdicts.write_text(json.dumps(content, indent=2, ensure_ascii=False, default=bool) + "\n", encoding="utf-8")
@@ -131,11 +132,6 @@ def write(folder: Path, findings: Findings, notes: Sequence[str], dpi: int = 200
         figure.savefig(folder / f"{stem}.png", dpi=dpi)
         paths.append(folder / f"{stem}.png")
     return [*paths, verdicts]
-
-
-def _write_table(folder: Path, table: ReportTable) -> None:
-    (folder / f"{table.name}.md").write_text(f"{table.caption}\n\n{to_markdown(table)}", encoding="utf-8")
-    (folder / f"{table.name}.csv").write_text(to_csv(table), encoding="utf-8")
 
 
 def list_experiments() -> None:

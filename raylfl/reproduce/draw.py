@@ -110,7 +110,7 @@ def sweeps(
         def panel(ax: Axes) -> None:
             for name, pair in lines.items():
                 for sweep, options in zip(pair, ({}, HOLLOW), strict=True):
-                    points = [(x, factor * stat.mean) for x, stat in sorted(sweep.items()) if _known(stat)]
+                    points = [(x, factor * stat.mean) for x, stat in sorted(sweep.items()) if np.isfinite(stat.mean)]
                     if points:
                         ax.plot(*zip(*points, strict=True), **{**looks[name].options(), **options})
             ax.set(xlabel=label, ylabel=axis_name(metric), xscale="log")
@@ -140,7 +140,7 @@ def beside(panels: Mapping[str, Mapping[str, Mapping[str, tuple[Stat, Stat]]]], 
                 for rank, (name, pair) in enumerate(methods.items()):
                     for side, stat in enumerate(pair):
                         x = place + 0.8 * ((2 * rank + side + 0.5) / (2 * len(methods)) - 0.5)
-                        if _known(stat):
+                        if np.isfinite(stat.mean):
                             _point(ax, x, stat, looks[name], hollow=bool(side))
             ax.set_xticks(range(len(cells)), [cell.replace(", ", "\n") for cell in cells])
             ax.grid(axis="x", visible=False)
@@ -186,12 +186,8 @@ def _with_published(
         handles = legend_handles(entries)
         for handle, (name, _) in zip(handles, entries, strict=True):
             if not known[name][0]:
-                handle.set(**{key: value for key, value in HOLLOW.items() if key != "dashes"}, linestyle=(0, (3, 2)))
+                handle.set(**HOLLOW)
         handles += kinds if any(all(both) for both in known.values()) else []
         columns = max(int(figure.get_figwidth() / 1.15), 1)
         figure.legend(handles=handles, loc="outside upper left", ncols=min(columns, len(handles)))
     return figure
-
-
-def _known(stat: Stat) -> bool:
-    return bool(np.isfinite(stat.mean))

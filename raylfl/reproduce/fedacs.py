@@ -12,6 +12,7 @@ from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import number
 from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, PaperResult
 from raylfl.reproduce.fedacs_limits import DISTANCE, Limit
+from raylfl.reproduce.fedacs_tables import LOOKS, METHODS
 from raylfl.reproduce.run_cache import RunCache
 from raylfl.reproduce.setting import setting
 
@@ -48,7 +49,8 @@ class Quadratics(PaperResult):
         limits = {
             panel: {name: Limit(g.runs[0], self.tail) for name, g in lines.items()} for panel, lines in panels.items()
         }
-        start = float(np.linalg.norm(next(iter(next(iter(limits.values())).values())).optimum))  # x_0 = 0
+        optimum = next(iter(limits.values()))["FedACS"].optimum  # the same in all runs
+        start = float(np.linalg.norm(optimum))  # x_0 = 0
         window, shown = self.rounds // 50, (0.02, 1.0)
         plots = [
             draw.Plot(panel, lines, DISTANCE, start=start, limits=shown, window=window)
@@ -122,13 +124,7 @@ class Fig4(Quadratics):
     def claims(self, limits: Mapping[str, Mapping[str, Limit]]) -> list[Claim]:
         left, middle, right = limits.values()
         near = {name: limit.distance for name, limit in left.items()}
-        claims = [
-            Claim(
-                "left: every method ends near the optimum (within 0.1)",
-                max(near.values()) < 0.1,
-                _said(near),
-            )
-        ]
+        claims = [Claim("left: every method ends near the optimum (within 0.1)", max(near.values()) < 0.1, _said(near))]
         for place, lines in (("middle", middle), ("right", right)):
             others = min(limit.distance for name, limit in lines.items() if name != "FedACS")
             own = lines["FedACS"].distance
@@ -148,21 +144,9 @@ class Fig7(Quadratics):
 
     panels: ClassVar = {"static": ["preset/fedacs_static"], "dynamic": ["preset/fedacs_dynamic"]}
     methods: ClassVar = {
-        "FedAvg": {"algorithm.name": "fedavg", "algorithm.aggregate": "anonymous"},
-        "c-a-FedAvg": {"algorithm.name": "cafedavg"},
-        "FedVARP": {"algorithm.name": "fedvarp", "algorithm.lost": "reuse"},
-        "FedNova": {"algorithm.name": "fednova", "algorithm.normalise": "sent"},
-        "FedAU": {"algorithm.name": "fedau"},
-        "FedACS": {"algorithm.name": "fedacs"},
+        name: METHODS[name] for name in ("FedAvg", "c-a-FedAvg", "FedVARP", "FedNova", "FedAU", "FedACS")
     }
-    looks: ClassVar = {
-        "FedAvg": "fedavg",
-        "c-a-FedAvg": "cafedavg",
-        "FedVARP": "fedvarp",
-        "FedNova": "fednova",
-        "FedAU": "fedau",
-        "FedACS": "fedacs",
-    }
+    looks: ClassVar = {name: LOOKS[name] for name in methods}
     # M = 6 draws with replacement from p = w, as assumed in app. I.2
     options: ClassVar = {
         "data.init_args.num_clients": 20,

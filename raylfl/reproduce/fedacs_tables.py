@@ -15,9 +15,12 @@ from raylfl.reproduce.base import EXPERIMENTS, SCALES, Claim, Findings, PaperRes
 from raylfl.reproduce.choice import plain
 from raylfl.reproduce.run_cache import RunCache
 from raylfl.reproduce.setting import Setting, setting
-from raylfl.reproduce.texts import ACCURACY, accuracy_text, cost_or_dash, ratio_text
+from raylfl.reproduce.texts import ACCURACY, accuracy_text, cost_or_dash, mean_cost, ratio_text
 
-AXES = ("rounds", "computation")
+AXES = {  # axis of the costs to the target -> what FedACS does, in the claims
+    "rounds": "reaches the target in the fewest rounds (OS apart)",
+    "computation": "computes least to reach the target (OS apart), in local steps",
+}
 # all methods with equal effective steps (App. I.2), in the forms of its eqs. (111)-(116)
 METHODS: dict[str, dict[str, Any]] = {
     "FedACS": {"algorithm.name": "fedacs"},
@@ -30,37 +33,40 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 LOOKS = {name: str(options["algorithm.name"]) for name, options in METHODS.items()}
 SEEDS = (0, 1, 2)  # the paper says "multiple runs"
+SMOKE_TARGET = 0.7  # at scale `smoke`, on the digits
 LAST = 5  # rounds whose mean is a method's accuracy (App. I.3.4)
 NEVER = math.inf  # a dash in the tables, as for FedAU everywhere
-Published = Mapping[str, tuple[float, float]]  # method -> rounds, seconds
+Costs = Mapping[str, Mapping[str, Mapping[str, Stat]]]  # task -> method -> axis -> our cost to the target
 
 
 @dataclass(frozen=True)
 class Task:
     """A column of a table: data, network, target accuracy, and the published costs to reach the target.
 
-    configs, options: the config files and dotted keys of data and network. gains: the lowest and the highest published
-    lead of FedACS in accuracy, in percentage points. smoke: the target at scale `smoke`, on the digits.
+    configs, options: the config files and dotted keys of data and network. published: method -> axis -> cost. gains:
+    the lowest and the highest published lead of FedACS in accuracy, in percentage points.
     """
 
     heading: str
     configs: Sequence[str]
     target: float
-    published: Published
+    published: Mapping[str, Mapping[str, float]]
     options: Mapping[str, Any] = field(default_factory=dict)
-    gains: tuple[float, float] = (math.nan, math.nan)
-    smoke: float = 0.7
+    gains: tuple[float, float] = field(kw_only=True)
 
 
-def _costs(text: str) -> dict[str, tuple[float, float]]:
-    """Method -> published (rounds, seconds) to the target, from a text such as `68 3548.6, 93 5470.4, ...`.
+def _costs(text: str) -> dict[str, dict[str, float]]:
+    """Method -> published rounds and seconds to the target, from a text such as `68 3548.6, 93 5470.4, ...`.
 
     The order is FedACS, FedAvg, c-a-FedAvg, FedVARP, FedNova, OS. `- -` means that the target was never reached, as by
     FedAU, which is not in the text.
     """
-    pairs = [[NEVER if x == "-" else float(x) for x in pair.split()] for pair in text.split(",")]
     names = [name for name in METHODS if name != "FedAU"]
-    return {name: (a, b) for name, (a, b) in zip(names, pairs, strict=True)} | {"FedAU": (NEVER, NEVER)}
+    pairs = dict(zip(names, text.split(","), strict=True)) | {"FedAU": "- -"}
+    return {
+        name: {axis: NEVER if x == "-" else float(x) for axis, x in zip(AXES, pair.split(), strict=True)}
+        for name, pair in pairs.items()
+    }
 
 
 class Efficiency(PaperResult):
@@ -88,18 +94,17 @@ class Efficiency(PaperResult):
         tasks = [task for task in tasks if task.heading in found]
         if not tasks:
             raise BadConfig("no column has runs of all methods yet; `raylfl reproduce` makes the missing ones")
+        targets = {task.heading: cache.pick(SMOKE_TARGET, task.target) for task in tasks}
         ours = {
-            task.heading: {
-                name: tuple(
-                    group_to_target(group, ACCURACY, cache.pick(task.smoke, task.target), axis) for axis in AXES
-                )
-                for name, group in found[task.heading].items()
+            heading: {
+                name: {axis: group_to_target(group, ACCURACY, target, axis) for axis in AXES}
+                for name, group in found[heading].items()
             }
-            for task in tasks
+            for heading, target in targets.items()
         }
         plots = [draw.Plot(heading, lines, ACCURACY, band="std", window=5) for heading, lines in found.items()]
-        targets = ", ".join(f"{task.heading} {100 * cache.pick(task.smoke, task.target):g} %" for task in tasks)
-        tables = [self._table(ours, axis, targets) for axis in range(len(AXES))]
+        told = ", ".join(f"{heading} {100 * target:g} %" for heading, target in targets.items())
+        tables = [self._table(ours, axis, told) for axis in AXES]
         ends = {
             heading: {name: last_k(group, ACCURACY, LAST) for name, group in groups.items()}
             for heading, groups in found.items()
@@ -120,30 +125,26 @@ class Efficiency(PaperResult):
 
     def setting(self, cache: RunCache, task: Task) -> Setting:
         """The setting of FedAvg on this task, at the cache's scale; other methods change its options."""
-        if cache.scale == "paper":
-            return setting("", ["reproduce/fedacs_table1", self.system, *task.configs, "reproduce/paper"], task.options)
-        smoke = {"num_clients": 20, "rounds": 80, "local.batch_size": 32, "local.lr": 0.05, "partition.min_size": 2}
-        smoke = {k: v for k, v in smoke.items() if k != "partition.min_size" or "partition.classes" not in task.options}
-        bases = ["reproduce/fedacs_table1", self.system, *task.configs, "reproduce/smoke"]
-        return setting("", bases, dict(task.options) | smoke)
+        options = dict(task.options)
+        if cache.scale == "smoke":
+            options |= {"num_clients": 20, "rounds": 80, "local.batch_size": 32, "local.lr": 0.05}
+            if "partition.classes" not in options:
+                options["partition.min_size"] = 2
+        return setting("", ["reproduce/fedacs_table1", self.system, *task.configs, f"reproduce/{cache.scale}"], options)
 
-    def claims(self, ours: Mapping[str, Mapping[str, Sequence[Stat]]]) -> list[Claim]:
+    @staticmethod
+    def claims(ours: Costs) -> list[Claim]:
         """The claims of Sec. 6: among all methods but OS, FedACS needs the fewest rounds and the least computation.
 
-        ours: task -> method -> (rounds, computation) to the target. OS: optimal sampling.
+        ours: the costs to the target. OS: optimal sampling.
         """
         claims = []
-        for task in self._columns(ours):
-            spent = {name: _reached(stats[0]) for name, stats in ours[task.heading].items()}
-            rivals = [value for name, value in spent.items() if name not in ("FedACS", "OS")]
-            told = ", ".join(f"{name} {cost_or_dash(v)}" for name, v in sorted(spent.items(), key=lambda item: item[1]))
-            text = f"{task.heading}: FedACS reaches the target in the fewest rounds (OS apart)"
-            claims.append(Claim(text, spent["FedACS"] < min(rivals), told))
-            work = {name: _reached(stats[1]) for name, stats in ours[task.heading].items()}
-            rivals = [value for name, value in work.items() if name not in ("FedACS", "OS")]
-            told = ", ".join(f"{name} {cost_or_dash(v)}" for name, v in sorted(work.items(), key=lambda item: item[1]))
-            text = f"{task.heading}: FedACS computes least to reach the target (OS apart), in local steps"
-            claims.append(Claim(text, work["FedACS"] < min(rivals), told))
+        for heading, methods in ours.items():
+            for axis, does in AXES.items():
+                spent = {name: mean_cost(costs[axis]) for name, costs in methods.items()}
+                rivals = [value for name, value in spent.items() if name not in ("FedACS", "OS")]
+                told = ", ".join(f"{name} {cost_or_dash(v)}" for name, v in sorted(spent.items(), key=lambda i: i[1]))
+                claims.append(Claim(f"{heading}: FedACS {does}", spent["FedACS"] < min(rivals), told))
         return claims
 
     def gains(self, ends: Mapping[str, Mapping[str, Stat]]) -> list[Claim]:
@@ -156,21 +157,18 @@ class Efficiency(PaperResult):
             own = ends[task.heading]
             gains = [100 * (own["FedACS"].mean - stat.mean) for name, stat in own.items() if name != "FedACS"]
             told = f"{min(gains):.1f} to {max(gains):.1f} points above the others"
-            if math.isfinite(task.gains[0]):
-                told += f"; published {task.gains[0]:g} to {task.gains[1]:g}"
+            told += f"; published {task.gains[0]:g} to {task.gains[1]:g}"
             text = f"{task.heading}: FedACS has the highest accuracy over the last {LAST} rounds"
             claims.append(Claim(text, min(gains) > 0, told))
         return claims
 
-    def rivals(
-        self, ours: Mapping[str, Mapping[str, Sequence[Stat]]], ends: Mapping[str, Mapping[str, Stat]]
-    ) -> list[Claim]:
+    @staticmethod
+    def rivals(ours: Costs, ends: Mapping[str, Mapping[str, Stat]]) -> list[Claim]:
         """The claims of Sec. 6 about other methods: FedAU never reaches the target, c-a-FedAvg varies more than FedAvg.
 
-        ours: task -> method -> (rounds, computation) to the target; ends: task -> method -> accuracy over the last
-        rounds.
+        ours: the costs to the target; ends: task -> method -> accuracy over the last rounds.
         """
-        reached = {task.heading: _reached(ours[task.heading]["FedAU"][0]) for task in self._columns(ours)}
+        reached = {heading: mean_cost(methods["FedAU"]["rounds"]) for heading, methods in ours.items()}
         told = ", ".join(f"{heading} {cost_or_dash(value)}" for heading, value in reached.items())
         never = Claim("FedAU reaches no target", not any(map(math.isfinite, reached.values())), told)
         spread = {name: sum(own[name].std for own in ends.values()) / len(ends) for name in METHODS}
@@ -180,15 +178,12 @@ class Efficiency(PaperResult):
         return [never, Claim(text, spread["c-a-FedAvg"] > spread["FedAvg"], told)]
 
     def _accuracies(self, ends: Mapping[str, Mapping[str, Stat]]) -> ReportTable:
-        columns = [Column("method", "method")]
-        for heading in ends:
-            columns.append(Column(heading, heading, accuracy_text, "max", True))
+        columns = [Column("method", "method"), *(Column(head, head, accuracy_text, "max", True) for head in ends)]
         rows = [{"method": name, **{heading: own[name] for heading, own in ends.items()}} for name in METHODS]
         caption = f"Test accuracy in %: mean ± std over seeds and the last {LAST} rounds (App. I.3.4)."
         return ReportTable(f"{self.stem}_accuracy", caption, columns, rows)
 
-    def _table(self, ours: Mapping[str, Mapping[str, Sequence[Stat]]], axis: int, until: str) -> ReportTable:
-        word = ("Rounds", "Computation")[axis]
+    def _table(self, ours: Costs, axis: str, until: str) -> ReportTable:
         columns = [Column("method", "method")]
         for task in self._columns(ours):
             columns += [
@@ -201,21 +196,18 @@ class Efficiency(PaperResult):
         for name in METHODS:
             row: dict[str, Any] = {"method": name}
             for task in self._columns(ours):
-                stats, numbers = ours[task.heading], task.published
-                row[f"{task.heading} ours"] = stats[name][axis]
-                row[f"{task.heading} ratio"] = _reached(stats[name][axis]) / _reached(stats["FedACS"][axis])
-                row[f"{task.heading} published"] = numbers[name][axis]
-                row[f"{task.heading} published ratio"] = numbers[name][axis] / numbers["FedACS"][axis]
+                costs = {method: own[axis] for method, own in ours[task.heading].items()}
+                numbers = {method: own[axis] for method, own in task.published.items()}
+                row[f"{task.heading} ours"] = costs[name]
+                row[f"{task.heading} ratio"] = mean_cost(costs[name]) / mean_cost(costs["FedACS"])
+                row[f"{task.heading} published"] = numbers[name]
+                row[f"{task.heading} published ratio"] = numbers[name] / numbers["FedACS"]
             rows.append(row)
-        return ReportTable(f"{self.stem}_{AXES[axis]}", f"{word} until {until}; mean ± std over seeds.", columns, rows)
+        caption = f"{axis.capitalize()} until {until}; mean ± std over seeds."
+        return ReportTable(f"{self.stem}_{axis}", caption, columns, rows)
 
 
 UNITS = "our computation time is counted in local steps, the paper's in seconds of its machine: compare the ratios"
-
-
-def _reached(stat: Stat) -> float:
-    """The mean cost of reaching the target accuracy over seeds; inf unless every seed reached it."""
-    return stat.mean if stat.count == stat.of else NEVER
 
 
 MNIST = ["data/mnist", "model/cnn_fedacs_mnist", "partition/classes"]

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,27 +30,27 @@ from raylfl.reproduce.run_cache import RunCache
 from raylfl.reproduce.setting import Setting, setting
 from raylfl.reproduce.texts import ACCURACY, cost_or_dash, ratio_text
 
+KEYS = ("pixels", "partition", "fraction", "lr")  # of a cell
 ROUNDS = "rounds to target"
 PARTITIONS = {"IID": "iid", "non-IID": "shards"}
-FRACTIONS = (0.0, 0.1, 0.2, 0.5, 1.0)  # C; 0: one client
+FRACTIONS = (0.0, 0.1, 0.2, 0.5, 1.0)  # C, the fraction of clients in a round; 0: one client
 PIXELS: dict[str, dict[str, Any]] = {  # the paper does not say how it scales them
     "standardised": {},
     "0..1": {"data.init_args.mean": [0.0], "data.init_args.std": [1.0]},
 }
 RATES = (0.0215, 0.0464, 0.1, 0.215, 0.464, 1.0)  # 10^(k/3), the coarser of the paper's grids
-PAPER = {"IID": (316, 87, 77, 75, 70), "non-IID": (3275, 664, 619, 443, 380)}
-FEDLAB = {"IID": (77, 43, 37, 36, 35), "non-IID": (1056, 439, 427, 474, 507)}  # with E = 5
+# partition -> C -> published rounds to the target
+PAPER = {
+    "IID": dict(zip(FRACTIONS, (316, 87, 77, 75, 70), strict=True)),
+    "non-IID": dict(zip(FRACTIONS, (3275, 664, 619, 443, 380), strict=True)),
+}
+FEDLAB = {  # with E = 5
+    "IID": dict(zip(FRACTIONS, (77, 43, 37, 36, 35), strict=True)),
+    "non-IID": dict(zip(FRACTIONS, (1056, 439, 427, 474, 507), strict=True)),
+}
 LINES = {"standardised": "focus", "pixels 0..1": "sfl", "paper": "fedavg", "FedLab": "scaffold"}
 SEEDS = (0, 1, 2)  # the paper does not say how many; the learning rate is chosen on the first
 NEAR = 1.5  # factor between our rounds and the paper's that counts as agreement
-
-
-def published(numbers: Mapping[str, Sequence[int]], partition: str, fraction: float) -> int:
-    """The published number of rounds of a cell of table 1.
-
-    numbers: partition -> rounds for each of FRACTIONS. fraction: C, the fraction of clients in a round.
-    """
-    return numbers[partition][FRACTIONS.index(fraction)]
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class TableCell:
     @property
     def ratio(self) -> float:
         """Our rounds to the target divided by the paper's; nan if no run reached the target."""
-        return self.ours.mean / published(PAPER, self.partition, self.fraction)
+        return self.ours.mean / PAPER[self.partition][self.fraction]
 
 
 @EXPERIMENTS.register("fedavg/table1", paper="FedAvg (McMahan et al. 2017) table 1")
@@ -113,23 +114,17 @@ class Table1(PaperResult):
     2NN: an MLP with two hidden layers of 200.
     """
 
-    scales, choices = SCALES, ("pixels", "partition", "fraction", "lr", "seed")
+    scales, choices = SCALES, (*KEYS, "seed")
 
     def run(self, cache: RunCache) -> Findings:
         pixels, rates = cache.pick((("standardised",), RATES[2:4]), (tuple(PIXELS), RATES))
-        every: list[dict[str, Any]] = [
-            {"pixels": scaling, "partition": partition, "fraction": fraction, "lr": lr}
-            for scaling in pixels
-            for partition in PARTITIONS
-            for fraction in FRACTIONS
-            for lr in rates
-        ]
-        keys = [key for key in every if cache.only.keeps(**key)]
-        groups = cache.groups([setting_of(**key, scale=cache.scale) for key in keys], cache.pick(SEEDS[:1], SEEDS))
+        every = product(pixels, PARTITIONS, FRACTIONS, rates)
+        cells = [cell for cell in every if cache.only.keeps(**dict(zip(KEYS, cell, strict=True)))]
+        groups = cache.groups([setting_of(*cell, cache.scale) for cell in cells], cache.pick(SEEDS[:1], SEEDS))
         runs: dict[tuple[str, str, float], list[Tried]] = {}
-        for key, group in zip(keys, groups, strict=True):
-            own = [Tried(key["lr"], run.config["seed"], self.measures(run)[ROUNDS]) for run in group.runs]
-            runs.setdefault((key["pixels"], key["partition"], key["fraction"]), []).extend(own)
+        for (*place, lr), group in zip(cells, groups, strict=True):
+            own = [Tried(lr, run.config["seed"], self.measures(run)[ROUNDS]) for run in group.runs]
+            runs.setdefault(tuple(place), []).extend(own)
         return findings([TableCell(*place, own) for place, own in runs.items()])
 
     def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
@@ -156,13 +151,10 @@ class Table1(PaperResult):
         return len(PIXELS) * len(PARTITIONS) * len(FRACTIONS) * len(RATES) * len(SEEDS)
 
     def missing(self, rows: Sequence[Row]) -> list[str]:
-        keys = ("pixels", "partition", "fraction")
-        made, rates = by_cell(rows, *keys), by_cell(rows, *keys, "lr")
+        made, rates = by_cell(rows, *KEYS[:3]), by_cell(rows, *KEYS)
         wanted = {
             f"{partition}, C={fraction:g}, pixels {pixels}": (plain(pixels), plain(partition), plain(fraction))
-            for pixels in PIXELS
-            for partition in PARTITIONS
-            for fraction in FRACTIONS
+            for pixels, partition, fraction in product(PIXELS, PARTITIONS, FRACTIONS)
         }
         have = [name for name, place in wanted.items() if place in made]
         tried = [sum(own[:3] == place for own in rates) for place in made]
@@ -192,7 +184,7 @@ def setting_of(pixels: str, partition: str, fraction: float, lr: float, scale: s
         "partition.name": PARTITIONS[partition],
         "participation.size": max(1, round(fraction * clients)),
         "local.lr": lr,
-        "rounds": 100 if smoke else 2 * published(PAPER, partition, fraction),
+        "rounds": 100 if smoke else 2 * PAPER[partition][fraction],
         **({"stop.target": 0.85} if smoke else {}),
         **PIXELS[pixels],
     }
@@ -220,9 +212,9 @@ def table(places: Sequence[TableCell]) -> ReportTable:
             "fraction": f"{place.fraction:g}",
             "lr": f"{place.lr:g}" + ("" if len(place.search) > 1 else ", the only one tried"),
             "ours": place.ours,
-            "paper": published(PAPER, place.partition, place.fraction),
+            "paper": PAPER[place.partition][place.fraction],
             "ratio": place.ratio,
-            "fedlab": published(FEDLAB, place.partition, place.fraction),
+            "fedlab": FEDLAB[place.partition][place.fraction],
             "seeds": place.ours.of,
             "tried": ", ".join(f"{lr:g}: {cost_or_dash(rounds)}" for lr, rounds in place.search.items()),
         }
@@ -266,7 +258,7 @@ def claims(places: Sequence[TableCell]) -> list[Claim]:
             if gain is not None:
                 gains[partition] = gain
                 text = f"{own[0].heading}: with ten clients per round fewer rounds are needed than with one"
-                told = f"{gain:.1f} times fewer; published: {theirs[0] / theirs[1]:.1f} times"
+                told = f"{gain:.1f} times fewer; published: {theirs[0.0] / theirs[0.1]:.1f} times"
                 tuned = all(place.inside for place in own if place.fraction in FRACTIONS[:2])
                 out.append(Claim(text, gain > 1.0 if tuned else None, told, "" if tuned else UNTUNED))
         if len(gains) == len(PAPER):
@@ -306,7 +298,7 @@ def figure(places: Sequence[TableCell]) -> Figure:
             for pixels in PIXELS
         ]
         paper, fedlab = (
-            {float(x): Stat(rounds, math.nan, 1, 1) for x, rounds in enumerate(numbers[partition])}
+            {float(x): Stat(rounds, math.nan, 1, 1) for x, rounds in enumerate(numbers[partition].values())}
             for numbers in (PAPER, FEDLAB)
         )
         panels[partition] = dict(zip(LINES, (*((line, {}) for line in ours), ({}, paper), ({}, fedlab)), strict=True))

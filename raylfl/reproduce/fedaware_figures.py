@@ -30,7 +30,6 @@ from raylfl.reproduce.fedaware import (
     tuned,
 )
 from raylfl.reproduce.run_cache import RunCache
-from raylfl.reproduce.setting import Setting
 from raylfl.reproduce.texts import ACCURACY, accuracy_text
 
 DIVERSITY = "update/diversity"
@@ -39,17 +38,21 @@ DIVERSITY = "update/diversity"
 class Curves(PaperResult):
     """A figure with one panel per metric and the same lines in every panel.
 
-    stem: its file name. looks: name of a line -> the method whose style it has.
+    stem: its file name. looks: name of a line -> the method whose style it has; empty: each line has its own style.
     """
 
     scales = SCALES
     stem: ClassVar[str]
     metrics: ClassVar[Sequence[str]]
-    looks: ClassVar[Mapping[str, str]]
+    looks: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
     def measured(self, cache: RunCache) -> dict[str, Group]:
-        """Name of a line of the figure -> its runs, in the order of `looks`."""
+        """Name of a line of the figure -> its runs, in the order of the legend."""
+
+    @abstractmethod
+    def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:
+        """The claims about the figure, judged by its lines: name -> runs."""
 
     def run(self, cache: RunCache) -> Findings:
         from raylfl.reproduce import draw
@@ -57,7 +60,7 @@ class Curves(PaperResult):
         lines = self.measured(cache)
         window = cache.pick(5, 10)
         plots = [draw.Plot(_heading(metric), lines, metric, band="std", window=window) for metric in self.metrics]
-        figure = draw.curves(plots, _styles(self.looks))
+        figure = draw.curves(plots, _styles(self.looks or {name: name for name in lines}))
         return Findings([self._table(lines, cache)], self.claims(lines, cache), {self.stem: figure})
 
     def _table(self, lines: Mapping[str, Group], cache: RunCache) -> ReportTable:
@@ -73,9 +76,6 @@ class Curves(PaperResult):
             for metric in self.metrics
         ]
         return ReportTable(self.stem, "Mean ± std over seeds and the last rounds.", columns, rows)
-
-    def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:
-        return []
 
 
 def _heading(metric: str) -> str:
@@ -93,15 +93,22 @@ def _styles(looks: Mapping[str, str]) -> dict[str, Line]:
     return {name: own.get(name, Line(form.color, form.dash + 1, form.marker + 1)) for name in looks}
 
 
-class Lines(Curves):
-    """A figure in which each line is one setting, without tuning."""
+class Alphas(Curves):
+    """A figure of one method with a line per value of a parameter alpha.
 
-    @abstractmethod
-    def settings(self, cache: RunCache) -> list[Setting]:
-        """The settings of the lines, in the order of `looks`."""
+    key: the config key of alpha; alphas: its values; system: a key of `fedaware.SYSTEMS`; options: dotted keys that all
+    lines share.
+    """
+
+    key: ClassVar[str]
+    alphas: ClassVar[Sequence[float]]
+    system: ClassVar[str]
+    options: ClassVar[Mapping[str, Any]]
 
     def measured(self, cache: RunCache) -> dict[str, Group]:
-        return dict(zip(self.looks, cache.groups(self.settings(cache), cache.pick((0,), SEEDS)), strict=True))
+        base = scenario(cache, "", self.system, options=self.options)
+        settings = [base.with_(f"alpha {alpha}", {self.key: alpha}) for alpha in self.alphas]
+        return {group.label: group for group in cache.groups(settings, cache.pick((0,), SEEDS))}
 
 
 def diverse(lines: Mapping[str, Group], form: str, last: int) -> Claim:
@@ -125,19 +132,15 @@ def most_diverse(values: Mapping[str, Stat], form: str, seeds: int) -> Claim:
 
 
 @EXPERIMENTS.register("fedaware/fig3", paper="FedAWARE [4] figs. 2-3")
-class Fig3(Lines):
+class Fig3(Alphas):
     """FedAvg at four Dirichlet alphas: accuracy, gradient diversity, gradient norm of F.
 
     F: the global objective; alpha: the parameter of the partition, small for a strong label skew.
     """
 
     stem, metrics = "fig3", (ACCURACY, DIVERSITY, "global/grad_norm")
-    alphas: ClassVar = (0.1, 0.3, 0.5, 0.7)
-    looks: ClassVar = {f"alpha {alpha}": f"alpha {alpha}" for alpha in alphas}
-
-    def settings(self, cache: RunCache) -> list[Setting]:
-        base = scenario(cache, "", "hybrid", options={"eval.global": True})
-        return [base.with_(f"alpha {alpha}", {"partition.alpha": alpha}) for alpha in self.alphas]
+    key, alphas, system = "partition.alpha", (0.1, 0.3, 0.5, 0.7), "hybrid"
+    options: ClassVar = {"eval.global": True}
 
     def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:
         """The claims of Sec. 3: less heterogeneity gives higher accuracy and gradient diversity and a lower |grad F|.
@@ -284,19 +287,15 @@ class Fig6(Curves):
 
 
 @EXPERIMENTS.register("fedaware/fig7", paper="FedAWARE [4] fig. 7")
-class Fig7(Lines):
+class Fig7(Alphas):
     """Sensitivity of FedAWARE to its momentum alpha, hybrid+ system.
 
     In this system clients have label skew and local steps that differ and change in every round.
     """
 
     stem, metrics = "fig7", (ACCURACY, DIVERSITY)
-    alphas: ClassVar = (0.1, 0.3, 0.5, 0.7, 0.9)
-    looks: ClassVar = {f"alpha {alpha}": f"alpha {alpha}" for alpha in alphas}
-
-    def settings(self, cache: RunCache) -> list[Setting]:
-        base = scenario(cache, "", "hybrid+", options={"algorithm.name": "fedaware"})
-        return [base.with_(f"alpha {alpha}", {"algorithm.alpha": alpha}) for alpha in self.alphas]
+    key, alphas, system = "algorithm.alpha", (0.1, 0.3, 0.5, 0.7, 0.9), "hybrid+"
+    options: ClassVar = {"algorithm.name": "fedaware"}
 
     def claims(self, lines: Mapping[str, Group], cache: RunCache) -> list[Claim]:
         tops = {name: best(group, ACCURACY).mean for name, group in lines.items()}

@@ -17,7 +17,7 @@ from raylfl.reproduce.focus_logs import DIVISOR, DROPOUT, SEQUENCE, SHARED, logs
 from raylfl.reproduce.ledger import Row
 from raylfl.reproduce.run_cache import RunCache
 from raylfl.reproduce.setting import Setting, setting
-from raylfl.reproduce.texts import ACCURACY, accuracy_text, cost_or_dash, published
+from raylfl.reproduce.texts import ACCURACY, accuracy_text, cost_or_dash, mean_cost, published
 
 LINES: dict[str, dict[str, Any]] = {
     name: {"algorithm.name": METHODS[name]} for name in ("FOCUS", "FedAvg", "FedAU", "MIFA", "SCAFFOLD")
@@ -259,8 +259,7 @@ def fastest(panel: str, lines: Lines, last: int) -> Claim | None:
         return None
     rivals = [last_k(group, ACCURACY, last).mean for name, group in lines.items() if name != "FOCUS"]
     target = 0.9 * max(rivals)
-    rounds = {name: group_to_target(group, ACCURACY, target) for name, group in lines.items()}
-    reached = {name: stat.mean if stat.count == stat.of else math.inf for name, stat in rounds.items()}
+    reached = {name: mean_cost(group_to_target(group, ACCURACY, target)) for name, group in lines.items()}
     told = ", ".join(f"{name} {cost_or_dash(value)}" for name, value in sorted(reached.items(), key=lambda i: i[1]))
     holds = reached["FOCUS"] < min(value for name, value in reached.items() if name != "FOCUS")
     return Claim(f"{panel}: FOCUS is the fastest, in rounds to {100 * target:.1f} %", holds, told)

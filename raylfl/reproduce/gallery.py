@@ -67,10 +67,7 @@ def experiments(results: Path) -> list[PublishedExperiment]:
 def pages(results: Path, docs: Path) -> dict[Path, str]:
     """Path -> text of `results.md` and of each experiment's page, from the ledgers below `results`."""
     known = experiments(results)
-    out = {docs / "results.md": gallery(known)}
-    for entry in known:
-        out[docs / "results" / entry.page] = page(entry)
-    return out
+    return {docs / "results.md": gallery(known)} | {docs / "results" / entry.page: page(entry) for entry in known}
 
 
 def write_pages(results: Path, docs: Path) -> list[Path]:

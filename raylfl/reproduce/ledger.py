@@ -57,7 +57,7 @@ class Row:
     versions: dict[str, str]
     commit: str | None
     params_sha256: str | None
-    command: str = field(default="")
+    command: str = ""
     measures: dict[str, float | None] = field(default_factory=dict)
     diverged_at: int | None = None
 
@@ -152,7 +152,7 @@ def check_complete(run: RunRecord) -> None:
 
 
 def _changed(run: RunRecord) -> list[str]:
-    """A line if the config is not the one with which the run was made, as far as digests tell; else nothing."""
+    """A list of one line if a digest shows that the config is not that of the run, else an empty list."""
     named = named_digest(run)
     if named and named not in (found := digests(run.config)):
         lacks = sorted(set(flatten(filled(run.config))) - set(flatten(run.config)))
@@ -205,9 +205,9 @@ def by_key(rows: Iterable[Row]) -> dict[tuple[str, int], Row]:
 
 
 def replaced(folder: Path, rows: Iterable[Row]) -> list[str]:
-    """One line on each row of another run than the row of the same cell and seed, which it replaces, naming both.
+    """One line for each row that replaces the row of another run of the same cell and seed; it names both runs.
 
-    folder: of the ledger. rows: in the order in which they replace each other.
+    folder: of the ledger. rows: the new rows, in the order in which they are added.
     """
     known, out = by_key(read(folder)), []
     for row in rows:

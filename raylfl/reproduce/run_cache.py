@@ -66,6 +66,10 @@ class Job:
     def done(self) -> bool:
         return is_done(self.path)
 
+    @property
+    def diverged(self) -> bool:
+        return (self.path / DIVERGED).is_file()
+
     def fetch(self) -> None:
         """Copy the records of the run from its URL, if any, to its folder, as another machine may have made it."""
         if self.url is not None:
@@ -174,7 +178,8 @@ class RunCache:
             now = time.monotonic()
             if count == len(waiting) or now - last >= LINE_SECONDS:
                 last = now
-                say(f"         {count}/{len(waiting)} done after {now - started:.0f} s: {_outcome(job)}")
+                told = f"{job.label} diverged" if job.diverged else job.label
+                say(f"         {count}/{len(waiting)} done after {now - started:.0f} s: {told}")
 
     def _finished(self, jobs: Sequence[Job]) -> Iterator[Job]:
         """Carry out the jobs and yield each when it ends."""
@@ -345,7 +350,7 @@ def _as_override(value: Any) -> str:
 
 def _record(job: Job) -> RunRecord:
     record = load_run(job.path)
-    if (job.path / DIVERGED).is_file():
+    if job.diverged:
         if not len(record.rounds):
             record.rounds = np.zeros(1, dtype=np.int64)
             record.metrics = {name: np.zeros(1) for name in MEASURES}
@@ -353,7 +358,3 @@ def _record(job: Job) -> RunRecord:
             if name in record.metrics:
                 record.metrics[name][-1] = np.inf
     return record
-
-
-def _outcome(job: Job) -> str:
-    return f"{job.label} diverged" if (job.path / DIVERGED).is_file() else job.label

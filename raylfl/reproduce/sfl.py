@@ -6,6 +6,7 @@ PFL is the paper's name for parallel federated learning, that is FedAvg.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -76,7 +77,7 @@ class Accuracies(PaperResult):
         stages, grid = cache.pick([(100, 20)], self.stages), cache.pick(SMOKE_GRID, GRID)
         grids = {
             cell: [lr for lr in grid[cell.method] if cache.only.keeps(lr=lr)]
-            for cell in cells(tasks, (1, 2), steps)
+            for cell in cells(tasks, steps)
             if cell.chosen(cache.only)
         }
         rates = best_rates(cache, {cell: rates for cell, rates in grids.items() if rates}, stages)
@@ -133,7 +134,7 @@ class Accuracies(PaperResult):
         better method is the paper's. ours, theirs: cell -> our and the paper's accuracy, ours for cells with the whole
         grid of learning rates.
         """
-        pairs = [(cell, sfl) for cell in ours if cell.method == "PFL" and (sfl := _other(cell, "SFL")) in ours]
+        pairs = [(cell, sfl) for cell in ours if cell.method == "PFL" and (sfl := _sfl(cell)) in ours]
         if not pairs:
             return []
         lead = {pfl: _points(ours[sfl]) - _points(ours[pfl]) for pfl, sfl in pairs}
@@ -153,14 +154,11 @@ class Accuracies(PaperResult):
     def _table(
         self, ours: Mapping[Cell, Stat], theirs: Mapping[Cell, Stat], rates: Mapping[Cell, float], last: int
     ) -> ReportTable:
-        rows = []
-        for cell in dict.fromkeys(_other(cell, "PFL") for cell in ours):
-            row: dict[str, Any] = {"block": cell.task, "row": cell.row}
-            for own in (own for method in METHODS if (own := _other(cell, method)) in ours):
-                method = own.method
-                row |= {f"{method} lr": rates[own], f"{method} ours": ours[own]}
-                row[f"{method} published"] = theirs[own]
-            rows.append(row)
+        rows: dict[tuple[str, str], dict[str, Any]] = {}
+        for cell, stat in ours.items():
+            row = rows.setdefault((cell.task, cell.row), {"block": cell.task, "row": cell.row})
+            row |= {f"{cell.method} lr": rates[cell], f"{cell.method} ours": stat}
+            row[f"{cell.method} published"] = theirs[cell]
         columns = [Column("row", "classes, steps")]
         for method in METHODS:
             columns += [
@@ -169,11 +167,11 @@ class Accuracies(PaperResult):
                 Column(f"{method} published", "published", accuracy_text, None, True),
             ]
         caption = f"Test accuracy in %, mean ± std over seeds and the last {last} rounds; {SYMBOLS}."
-        return ReportTable(self.stem, caption, columns, rows)
+        return ReportTable(self.stem, caption, columns, list(rows.values()))
 
 
-def _other(cell: Cell, method: str) -> Cell:
-    return Cell(cell.task, cell.classes, cell.steps, method, CLIP[method])
+def _sfl(cell: Cell) -> Cell:
+    return replace(cell, method="SFL", clip=CLIP["SFL"])
 
 
 def _points(stat: Stat) -> float:

@@ -6,7 +6,7 @@ A short run has 1000 rounds, a long run 4000. PFL is the paper's name for parall
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,9 +20,11 @@ from raylfl.reproduce.sfl_cells import CLIP, CLOSE, GRID, METHODS, SMOKE_GRID, V
 from raylfl.reproduce.sfl_numbers import TABLE8, TABLE9
 from raylfl.reproduce.texts import ACCURACY, published
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 SHORT, LONG = (1000, 40), (4000, 100)  # rounds, averaged last rounds
 SMOKE = (60, 20), (120, 20)
-Norms = Mapping[int | None, float]  # max norm -> accuracy
 
 
 def searched(cache: RunCache, cells: Iterable[Cell]) -> dict[Cell, dict[float, Group]]:
@@ -41,7 +43,7 @@ def clipping_claims(accuracies: Mapping[Cell, float]) -> list[Claim]:
     for cell, value in accuracies.items():
         norms.setdefault((cell.classes, cell.steps, cell.method), {})[cell.clip] = 100 * value
     gain = {m: _mean(own[20] - own[None] for (_, _, method), own in norms.items() if method == m) for m in METHODS}
-    behind = {place: max(own.values()) - own[_tightest(own)] for place, own in norms.items()}
+    behind = {place: max(own.values()) - own[min(filter(None, own))] for place, own in norms.items()}
     told = ", ".join(f"{method} {points:+.1f} points" for method, points in gain.items())
     claims = [Claim("a max norm of 20 helps PFL more than SFL (G.2, 1)", gain["PFL"] > gain["SFL"], told)]
     most = max(k for _, k, _ in behind)
@@ -66,10 +68,6 @@ def _mean(values: Any) -> float:
     return float(np.mean(known)) if known else float("nan")
 
 
-def _tightest(own: Norms) -> int:
-    return min(norm for norm in own if norm is not None)
-
-
 @EXPERIMENTS.register("sfl/table8", paper="SFL [2] table 8, fig. 9")
 class Table8(PaperResult):
     """Gradient clipping in the long run: VGG-9 on CIFAR-10, four max norms at the best short-run learning rate.
@@ -80,8 +78,6 @@ class Table8(PaperResult):
     scales, shares = SCALES, "sfl/images"
 
     def run(self, cache: RunCache) -> Findings:
-        from raylfl.reproduce import draw
-
         theirs = {
             Cell(VGG, c, k, method, clips[side]): numbers[side].split()
             for (c, k), rows in TABLE8.items()
@@ -108,10 +104,8 @@ class Table8(PaperResult):
         lines: dict[str, dict[str, Group]] = {}
         for cell, group in runs.items():
             lines.setdefault(f"{cell.method}, {cell.row}", {})[_norm(cell)] = group
-        plots = [draw.Plot(name, own, ACCURACY, window=cache.pick(1, 16)) for name, own in lines.items()]
-        looks = draw.styles({name: name for own in lines.values() for name in own})
         claims = clipping_claims({cell: stat.mean for cell, stat in ends.items()})
-        return Findings([self._table(rows)], claims, {"fig9": draw.curves(plots, looks)})
+        return Findings([self._table(rows)], claims, {"fig9": _figure(cache, lines)})
 
     @staticmethod
     def _table(rows: Sequence[Mapping[str, Any]]) -> ReportTable:
@@ -135,8 +129,6 @@ class Table9(PaperResult):
     scales, shares = SCALES, "sfl/images"
 
     def run(self, cache: RunCache) -> Findings:
-        from raylfl.reproduce import draw
-
         theirs = {
             Cell(VGG, c, k, method, CLIP[method]): candidates(both[side])
             for (c, k), both in TABLE9.items()
@@ -165,9 +157,15 @@ class Table9(PaperResult):
             f"{cell.method}, {cell.row}": {f"lr {lr:g}": group for lr, group in own.items()}
             for cell, own in runs.items()
         }
-        plots = [draw.Plot(name, own, ACCURACY, window=cache.pick(1, 16)) for name, own in lines.items()]
-        looks = draw.styles({name: name for own in lines.values() for name in own})
-        return Findings([table], [claim], {"fig10": draw.curves(plots, looks)})
+        return Findings([table], [claim], {"fig10": _figure(cache, lines)})
+
+
+def _figure(cache: RunCache, lines: Mapping[str, Mapping[str, Group]]) -> Figure:
+    """A figure of accuracy curves; lines: heading of a panel -> name of a curve -> its runs."""
+    from raylfl.reproduce import draw
+
+    plots = [draw.Plot(name, own, ACCURACY, window=cache.pick(1, 16)) for name, own in lines.items()]
+    return draw.curves(plots, draw.styles({name: name for own in lines.values() for name in own}))
 
 
 def candidates(text: str) -> dict[float, float]:

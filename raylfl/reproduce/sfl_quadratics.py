@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from raylfl.report.derived import Stat, last_k, to_target
+from raylfl.report.derived import Stat, group_to_target, last_k
 from raylfl.report.runs import Group
 from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import number
@@ -19,7 +19,7 @@ from raylfl.reproduce.base import EXPERIMENTS, Claim, Findings, PaperResult
 from raylfl.reproduce.run_cache import RunCache
 from raylfl.reproduce.setting import setting
 from raylfl.reproduce.sfl_cells import METHODS
-from raylfl.reproduce.texts import cost_or_dash
+from raylfl.reproduce.texts import cost_or_dash, mean_cost
 
 if TYPE_CHECKING:
     from raylfl.reproduce import draw
@@ -69,8 +69,7 @@ class PairRuns:
 
         name: the method, at its best learning rate.
         """
-        spent = [to_target(run, DISTANCE, goal) for run in self.best[name].runs]
-        return float("inf") if None in spent else float(np.mean([s for s in spent if s is not None]))
+        return mean_cost(group_to_target(self.best[name], DISTANCE, goal))
 
     def rate(self, name: str) -> float:
         return float(self.best[name].setting["local.lr"])
@@ -111,8 +110,7 @@ def _rank(group: Group) -> tuple[float, float]:
 
     All distances below EXACT are equal.
     """
-    spent = to_target(group.runs[0], DISTANCE, EXACT)
-    return max(last_k(group, DISTANCE, LAST).mean, EXACT), float("inf") if spent is None else spent
+    return max(last_k(group, DISTANCE, LAST).mean, EXACT), mean_cost(group_to_target(group, DISTANCE, EXACT))
 
 
 def local_weights(clients: Pairs, lr: float, steps: int) -> np.ndarray:

@@ -81,31 +81,23 @@ class Rates(PaperResult):
             cell: {lr: last_k(group, ACCURACY, last) for lr, group in own.items()}
             for cell, own in runs_of(cache, rates, rounds).items()
         }
-        figure = draw.sweeps(self.panels(ours, theirs), draw.styles(METHODS), ACCURACY, "learning rate")
+        panels: dict[str, dict[str, tuple[Sweep, Sweep]]] = {}
+        for cell, sweep in ours.items():
+            panels.setdefault(self.heading(cell), {})[cell.method] = (sweep, theirs[cell])
+        figure = draw.sweeps(panels, draw.styles(METHODS), ACCURACY, "learning rate")
         whole = {cell: sweep for cell, sweep in ours.items() if len(sweep) == len(GRID[cell.method])}
         claims = self.claims(whole, theirs) if whole else []
         return Findings([self.table(ours, theirs, last)], claims, {self.stem: figure})
 
-    def panels(
-        self, ours: Mapping[Cell, Sweep], theirs: Mapping[Cell, Sweep]
-    ) -> dict[str, dict[str, tuple[Sweep, Sweep]]]:
-        """The content of the figure's panels: heading -> method -> (ours, published).
-
-        ours, theirs: cell -> learning rate -> accuracy.
-        """
-        out: dict[str, dict[str, tuple[Sweep, Sweep]]] = {}
-        for cell in ours:
-            out.setdefault(self.heading(cell), {})[cell.method] = (ours[cell], theirs[cell])
-        return out
-
     def heading(self, cell: Cell) -> str:
+        """The heading of the cell's panel, which has both methods."""
         return f"{cell.task}, {cell.row}"
 
     def claims(self, ours: Mapping[Cell, Sweep], theirs: Mapping[Cell, Sweep]) -> list[Claim]:
         """The claims of Sec. 4.2 about the best learning rates of SFL and PFL (parallel: FedAvg).
 
-        SFL's is not above PFL's, if a cell has both methods. Each is the paper's, or a neighbour of the paper's on the
-        grid. ours: cell -> learning rate -> accuracy, for cells with the whole grid. theirs: the same, of all cells.
+        In cells with both methods SFL's best rate is not above PFL's. Each best rate is the paper's, or next to it on
+        the grid. ours, theirs: cell -> learning rate -> accuracy; ours only for cells with the whole grid.
         """
         both: dict[str, dict[str, float]] = {self.heading(cell): {} for cell in ours}
         for cell, sweep in ours.items():
@@ -238,10 +230,9 @@ class Table7(Rates):
         }
 
     def heading(self, cell: Cell) -> str:
-        # the methods have different norms, which table 7 pairs: 20 with 100, 10 with 50, 5 with 20
-        tight = {None: "no clipping", 20: "loose", 100: "loose", 10: "medium", 50: "medium", 5: "tight"}
-        word = "tight" if cell.method == "SFL" and cell.clip == 20 else tight[cell.clip]
-        return f"{cell.row}, {word}"
+        norms = {"PFL": (None, 20, 10, 5), "SFL": (None, 100, 50, 20)}[cell.method]  # as paired in table 7
+        words = ("no clipping", "loose", "medium", "tight")
+        return f"{cell.row}, {words[norms.index(cell.clip)]}"
 
     def claims(self, ours: Mapping[Cell, Sweep], theirs: Mapping[Cell, Sweep]) -> list[Claim]:
         """The claims of `Rates`, and the observations of App. G.2 on gradient clipping.
@@ -274,7 +265,7 @@ class Fig3(PaperResult):
         rounds, last = cache.pick((100, 20), (ROUNDS, LAST))
         steps = cache.pick((1, 5, 10), self.steps)
         grid = cache.pick(SMOKE_GRID, GRID)
-        rates = {cell: grid[cell.method] for cell in cells([VGG], (1, 2), steps)}
+        rates = {cell: grid[cell.method] for cell in cells([VGG], steps)}
         panels: dict[str, dict[str, tuple[dict[float, Stat], dict[float, Stat]]]] = {}
         for cell, own in runs_of(cache, rates, rounds).items():
             sweep = {lr: last_k(group, ACCURACY, last) for lr, group in own.items()}

@@ -27,7 +27,7 @@ EXTRA = {"eval.participants": True, "eval.random_clients": 10}
 class TrainingCurves(PaperResult):
     """Losses and accuracies on the clients' data and on the test set, PFL and SFL at their best learning rates.
 
-    PFL: parallel federated learning, that is FedAvg. stem: file name of the figures; tasks: names of data and model.
+    stem: file name of the figures; tasks: names of data and model; `training`, `training-R` and PFL: see the module.
     stages: (rounds, number of last rounds averaged) of each search; the final runs have the last one. share: the
     fraction of all measured points in a moving average.
     """
@@ -44,7 +44,7 @@ class TrainingCurves(PaperResult):
         tasks, steps = cache.pick(self.tasks[:1], self.tasks), cache.pick((5,), (5, 20, 50))
         grid = cache.pick({"PFL": (0.1,), "SFL": (0.03,)}, GRID)
         stages = cache.pick([(60, 20)], self.stages)
-        rates = best_rates(cache, {cell: grid[cell.method] for cell in cells(tasks, (1, 2), steps)}, stages)
+        rates = best_rates(cache, {cell: grid[cell.method] for cell in cells(tasks, steps)}, stages)
         rounds, last = stages[-1]
         settings = [
             (own := cell.setting(lr, rounds, cache.scale)).with_(f"{own.label}, clients", EXTRA)
@@ -77,10 +77,7 @@ class TrainingCurves(PaperResult):
 
 @EXPERIMENTS.register("sfl/fig12", paper="SFL [2] fig. 12")
 class Fig12(TrainingCurves):
-    """Training, training-R and test curves on MNIST.
-
-    Training: on the data of participating clients; training-R: on the data of random clients.
-    """
+    """Training, training-R and test curves on MNIST."""
 
     stem, tasks = "fig12", ("MNIST, logistic", "MNIST, MLP", "MNIST, LeNet-5")
     stages, share = Table11.stages, 0.08
@@ -88,29 +85,20 @@ class Fig12(TrainingCurves):
 
 @EXPERIMENTS.register("sfl/fig13", paper="SFL [2] fig. 13")
 class Fig13(TrainingCurves):
-    """Training, training-R and test curves on FashionMNIST.
-
-    Training: on the data of participating clients; training-R: on the data of random clients.
-    """
+    """Training, training-R and test curves on FashionMNIST."""
 
     stem, tasks, stages, share = "fig13", ("FMNIST, LeNet-5", "FMNIST, CNN"), Table11.stages, 0.08
 
 
 @EXPERIMENTS.register("sfl/fig14", paper="SFL [2] fig. 14")
 class Fig14(TrainingCurves):
-    """Training, training-R and test curves on CIFAR-10.
-
-    Training: on the data of participating clients; training-R: on the data of random clients.
-    """
+    """Training, training-R and test curves on CIFAR-10."""
 
     stem, tasks, stages, share = "fig14", ("CIFAR-10, VGG-9", "CIFAR-10, ResNet-18"), Table3.stages, 0.04
 
 
 @EXPERIMENTS.register("sfl/fig15", paper="SFL [2] fig. 15")
 class Fig15(TrainingCurves):
-    """Training, training-R and test curves on CINIC-10.
-
-    Training: on the data of participating clients; training-R: on the data of random clients.
-    """
+    """Training, training-R and test curves on CINIC-10."""
 
     stem, tasks, stages, share = "fig15", ("CINIC-10, VGG-9", "CINIC-10, ResNet-18"), Table3.stages, 0.04

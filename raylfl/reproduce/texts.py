@@ -29,6 +29,11 @@ def ratio_text(value: float) -> str:
     return f"{value:.2f}" if math.isfinite(value) else "–"
 
 
+def mean_cost(costs: Stat) -> float:
+    """The mean over seeds of the cost of reaching a goal; inf unless every seed reached it."""
+    return costs.mean if costs.count == costs.of else math.inf
+
+
 def cost_or_dash(value: float) -> str:
     """The text for the cost of reaching a goal, such as rounds; `–` if the goal was never reached (infinite cost)."""
     return count_text(value) if math.isfinite(value) else "–"
