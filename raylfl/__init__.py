@@ -20,24 +20,14 @@ if TYPE_CHECKING:
     from raylfl.streaming import Stream, stream
     from raylfl.tune.trainable import trainable
 
-PLACES = {  # public name -> its module, imported on first use
-    "BadConfig": "errors",
-    "BadValue": "errors",
-    "Callback": "control",
-    "Progress": "api",
-    "RaylflError": "errors",
-    "Result": "api",
-    "Run": "frames",
-    "StopRun": "control",
-    "Stream": "streaming",
-    "compare": "comparison",
-    "evaluate": "frames",
-    "load": "frames",
-    "resume": "api",
-    "run": "api",
-    "runs": "frames",
-    "stream": "streaming",
-    "trainable": "tune.trainable",
+PLACES = {  # module -> its public names; it is imported when one of them is first used
+    "api": ("Progress", "Result", "resume", "run"),
+    "comparison": ("compare",),
+    "control": ("Callback", "StopRun"),
+    "errors": ("BadConfig", "BadValue", "RaylflError"),
+    "frames": ("Run", "evaluate", "load", "runs"),
+    "streaming": ("Stream", "stream"),
+    "tune.trainable": ("trainable",),
 }
 __all__ = [
     "BadConfig",
@@ -64,8 +54,9 @@ torchvision_cpu.install()
 
 def __getattr__(name: str) -> Any:
     """A public name, loaded on first use: importing raylfl loads neither torch nor Ray. Raises AttributeError."""
-    if name in PLACES:
-        return getattr(importlib.import_module(f"raylfl.{PLACES[name]}"), name)
+    for module, names in PLACES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"raylfl.{module}"), name)
     if name == "__version__":
         from importlib.metadata import PackageNotFoundError, version
 

@@ -38,8 +38,8 @@ class Progress:
     """The progress of a run after a round.
 
     metrics: the row of metrics.jsonl of this round. messages: texts for the user since the previous round. params: all
-    parameters after the round, as one vector [d]. They are None in a run with neither callbacks nor a stream, and for
-    rounds before a resume, whose rows a resumed run yields first. resumed: whether the run was resumed.
+    parameters after the round, as one vector [d]; None in a run with neither callbacks nor a stream, and for rounds
+    before a resume, whose rows a resumed run yields first. resumed: whether the run was resumed.
     """
 
     experiment: Experiment
@@ -200,8 +200,8 @@ def _objects_again(folder: Path, trust: bool, objects: Objects) -> ObjectLayer:
     paths = {group: str((said.get(group) or {}).get("class_path")) for group in GROUPS}
     again = object_layer(objects, {group: path for group, path in paths.items() if path in kept.left_out})
     known = {**(kept.load(folder) if trust else {}), **again.objects}
-    missing = {path: group for group, path in paths.items() if path in set(kept.left_out) - set(known)}
-    missing = {path: group for path, group in missing.items() if not known_here(path, group)}
+    unknown = set(kept.left_out) - set(known)
+    missing = {path: group for group, path in paths.items() if path in unknown and not known_here(path, group)}
     if missing:
         arguments = ", ".join(f"{group}=..." for group in missing.values())
         trusted = any(kept.left_out[path] is None for path in missing) and not trust
@@ -298,12 +298,11 @@ def _with_resume_hint(run_dir: RunDirectory) -> Iterator[None]:
 def rounds_of(experiment: Experiment, run_dir: RunDirectory, again: bool, paced: bool) -> Rounds:
     """Yields the progress of a run after each round; between rounds, torch's global state is as the caller set it.
 
-    Sending a reason to the generator ends the run early. again: whether the run is resumed. paced: whether each
-    progress has the parameters, and the next round starts only when it is requested. If BadConfig is raised before the
-    first round of a new run (the cluster lacks resources, or a node the data), the run directory is deleted.
+    Sending a reason to the generator ends the run early. If BadConfig is raised before the first round of a new run,
+    for example because the cluster lacks resources, the run directory is deleted. again: whether the run is resumed.
+    paced: whether each progress has the parameters, and the next round starts only when it is requested.
     """
     local, reason = experiment.config.runtime.backend == "local", None
-    rows: Any
     if local:
         from raylfl.runtime import inprocess
 

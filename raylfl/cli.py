@@ -100,30 +100,32 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"raylfl {raylfl.__version__}")
     subparsers: Any = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(name: str, call: Callable[[argparse.Namespace], int | None], text: str) -> Any:
+    def command(name: str, call: Callable[[argparse.Namespace], int | None], text: str, config: bool = False) -> Any:
         sub = subparsers.add_parser(name, parents=[shared], help=text, description=text)
         sub.set_defaults(call=call)
+        if config:
+            sub.takes_config = True
+            sub.add_argument("config", metavar="CONFIG", help="a path, or the name of a file under conf/")
+            overrides(sub, "dotted keys: algorithm.gamma=0.5")
         return sub
 
-    def with_config(sub: Any) -> Any:
-        sub.takes_config = True
-        sub.add_argument("config", metavar="CONFIG", help="a path, or the name of a file under conf/")
-        sub.add_argument(
-            "overrides", nargs="*", default=[], metavar="key=value", help="dotted keys: algorithm.gamma=0.5"
-        )
-        return sub
+    def overrides(sub: Any, text: str, metavar: str = "key=value") -> None:
+        sub.add_argument("overrides", nargs="*", default=[], metavar=metavar, help=text)
 
-    sub = with_config(command("run", commands.run, "carry out one federated run"))
+    def out(sub: Any, text: str | None, default: str | None = ".") -> None:
+        sub.add_argument("-o", "--out", metavar="DIR", default=default, help=text)
+
+    sub = command("run", commands.run, "carry out one federated run", config=True)
     sub.add_argument("--print-config", action="store_true", help="print the resolved config and stop")
-    sub = with_config(command("compare", commands.compare, "run several algorithms on one config, then write a report"))
+    sub = command("compare", commands.compare, "run several algorithms on one config, then write a report", config=True)
     sub.add_argument(
         "-a", "--algorithms", required=True, metavar="A,B,...", help="names of algorithms, compared on one config"
     )
     sub.add_argument("--seeds", metavar="S,T,...", help="run each algorithm with each of these seeds")
-    sub.add_argument("-o", "--out", metavar="DIR", help="where the report goes (default: beside the runs)")
+    out(sub, "where the report goes (default: beside the runs)", default=None)
     sub = command("resume", commands.resume, "continue a run from its newest intact checkpoint")
     sub.add_argument("run_dir", metavar="RUN_DIR", help="a run's directory, or its URL")
-    sub.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="rounds may be raised")
+    overrides(sub, "rounds may be raised")
     sub.add_argument(
         "--trust",
         action="store_true",
@@ -133,13 +135,13 @@ def _parser() -> argparse.ArgumentParser:
         "sweep", commands.sweep, "search over config keys with Ray Tune; writes a table of trials and a report"
     )
     sub.add_argument("sweep", nargs="?", metavar="SWEEP", help="a path, or the name of a file under conf/sweep/")
-    sub.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="keys of the sweep or of its config")
+    overrides(sub, "keys of the sweep or of its config")
     sub.add_argument("--resume", metavar="DIR", help="continue the sweep in this directory, or at this URL")
     sub = command(
         "report", commands.report, "write curves, tables and a page about runs; seeds of one setting are pooled"
     )
     sub.add_argument("paths", nargs="+", metavar="RUN_OR_SWEEP_DIR", help="directories or URLs")
-    sub.add_argument("-o", "--out", metavar="DIR", default="report")
+    out(sub, None, default="report")
     sub.add_argument("--metric", help="the main metric, such as test/f1 (default: accuracy, distance or loss)")
     sub.add_argument("--target", type=float, help="value of the main metric for `rounds to target`")
     sub.add_argument("--last", type=int, help="the number k of rounds in means over the last k rounds")
@@ -150,9 +152,7 @@ def _parser() -> argparse.ArgumentParser:
         commands.reproduce,
         "reproduce a paper's figure or table; prints our numbers beside the published ones",
     )
-    sub.add_argument(
-        "overrides", nargs="*", default=[], metavar="NAME", help="focus/fig4, ...; key=value applies to every run"
-    )
+    overrides(sub, "focus/fig4, ...; key=value applies to every run", metavar="NAME")
     sub.add_argument("--list", action="store_true", help="list all names (also without NAME)")
     sub.add_argument(
         "--scale", choices=("smoke", "paper"), default="smoke", help="scale of image classification (default: smoke)"
@@ -177,33 +177,19 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--to", metavar="NAME", help="the experiment of a run directory")
     sub.add_argument("--results", default="results", metavar="DIR", help="the ledger (default: results)")
     sub.add_argument("--docs", default="docs", metavar="DIR", help="the pages (default: docs)")
-    sub = with_config(command("partition", commands.partition, "show a partition without training"))
-    sub.add_argument(
-        "-o",
-        "--out",
-        metavar="DIR",
-        default=".",
-        help="the folder for partition.json and partition.png (default: here)",
-    )
-    sub = with_config(command("trace", commands.trace, "draw the participation of a config without training"))
-    sub.add_argument(
-        "-o", "--out", metavar="DIR", default=".", help="the folder for participation.jsonl and .png (default: here)"
-    )
-    sub = with_config(command("topology", commands.topology, "print the properties of a graph, and draw it"))
-    sub.add_argument("-o", "--out", metavar="DIR", default=".", help="the folder for topology.png (default: here)")
-    sub = with_config(
-        command("profile", commands.profile, "time the phases of a round and the forms of the gradient oracle")
-    )
+    sub = command("partition", commands.partition, "show a partition without training", config=True)
+    out(sub, "the folder for partition.json and partition.png (default: here)")
+    sub = command("trace", commands.trace, "draw the participation of a config without training", config=True)
+    out(sub, "the folder for participation.jsonl and .png (default: here)")
+    sub = command("topology", commands.topology, "print the properties of a graph, and draw it", config=True)
+    out(sub, "the folder for topology.png (default: here)")
+    about = "time the phases of a round and the forms of the gradient oracle"
+    sub = command("profile", commands.profile, about, config=True)
     sub.add_argument(
         "--rounds", type=_positive, default=9, metavar="N", help="rounds measured for each form (default: 9)"
     )
-    sub = with_config(
-        command(
-            "theory",
-            commands.theory,
-            "print the constants of a problem and what the papers' theorems state about a run",
-        )
-    )
+    about = "print the constants of a problem and what the papers' theorems state about a run"
+    sub = command("theory", commands.theory, about, config=True)
     sub.add_argument("--json", action="store_true", help="print plain values instead of tables")
     sub = command("list", commands.list_all, "list components, plug-ins and your own classes, one line each")
     what = f"{', '.join(commands.KINDS)}; or a module or class of your own (mine, mine.FedCM), with its options"
@@ -211,7 +197,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("new", commands.new, "write a new component: its file, its yaml and a test that passes")
     sub.add_argument("kind", metavar="KIND", help="algorithm, partition, participation, link, model or data")
     sub.add_argument("name", metavar="NAME", help="name of the class: FedCM makes fedcm.py, fedcm.yaml, test_fedcm.py")
-    sub.add_argument("-o", "--out", metavar="DIR", default=".", help="where the files go (default: here)")
+    out(sub, "where the files go (default: here)")
     command("doctor", commands.doctor, "check the installation; exit code 1 if `raylfl run digits` lacks anything")
     sub = command("completion", _completion, "print a script that completes commands, configs and keys, for ~/.bashrc")
     sub.add_argument("shell", metavar="SHELL", help='bash or zsh: eval "$(raylfl completion bash)"')

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from raylfl.config.find import FOLDERS
-from raylfl.errors import BadConfig, Say
+from raylfl.errors import BadConfig
 from raylfl.extras import EXTRAS, MissingExtra, require
 
 REGISTERED = ("algorithms", "partitions", "participation", "links", "topologies", "models", "data", "loggers")
@@ -59,12 +59,17 @@ def _finished(result: Any) -> None:
     from raylfl.runtime.records.summary import step_line
 
     _say_stop(result)
-    if result.config.logging.report and _can_draw(say):
-        from raylfl.report.page import write_report
+    if result.config.logging.report:
+        try:
+            require(*REPORT, what="the report (logging.report)")
+        except MissingExtra as error:
+            say(str(error))
+        else:
+            from raylfl.report.page import write_report
 
-        with working("drawing the report"):
-            page = write_report([result.run_dir], result.run_dir / "report", theory=result.config.logging.theory)
-        say(f"report   {shown(page)}")
+            with working("drawing the report"):
+                page = write_report([result.run_dir], result.run_dir / "report", theory=result.config.logging.theory)
+            say(f"report   {shown(page)}")
     if "local_steps" in result.summary:
         say(f"steps    {step_line(result.summary['local_steps'])}")
     say(f"run      {shown(result.run_dir)}")
@@ -78,16 +83,6 @@ def _say_stop(result: Any) -> None:
 
     if result.stopped_early is not None:
         say(f"stopped  {shown(result.run_dir)} after {len(result.metrics)} rounds: {result.stopped_early}")
-
-
-def _can_draw(say: Say) -> bool:
-    """Whether the libraries of reports are installed; if not, prints with `say` how to install them."""
-    try:
-        require(*REPORT, what="the report (logging.report)")
-    except MissingExtra as error:
-        say(str(error))
-        return False
-    return True
 
 
 def compare(args: argparse.Namespace) -> int | None:
@@ -240,12 +235,13 @@ def topology(args: argparse.Namespace) -> None:
 
     experiment = assemble(config)
     graph, world = experiment.topology, experiment.world
+    name = config.resolved["topology"]["name"]
     family: Family = getattr(experiment.algorithm, "family", "doubly")
     if not experiment.algorithm.pattern.peers:
         say(f"algorithm {config.resolved['algorithm']['name']} does not run on a graph: the weights of dsgd are shown")
     said = numbers(graph, world, family)
     rate = mixing_rate(graph, world, family, experiment.participation, experiment.link)
-    rows_table([{"topology": config.resolved["topology"]["name"], **said, "mixing": rate}])
+    rows_table([{"topology": name, **said, "mixing": rate}])
     say(
         "gap: 1 minus the factor per round by which differences between nodes shrink, with all nodes of round 0 at work"
     )
@@ -255,7 +251,6 @@ def topology(args: argparse.Namespace) -> None:
         return
     path = Path(args.out) / "topology.png"
     path.parent.mkdir(parents=True, exist_ok=True)
-    name = config.resolved["topology"]["name"]
     matrix = weights(graph, world, family)
     topology_figure(matrix, name, graph.directed, f"{name}, {world.count} nodes", said).savefig(path)
     say(f"written  {path}")
@@ -300,7 +295,7 @@ def list_all(args: argparse.Namespace) -> None:
         if what in KINDS:
             list_kind(what, with_title=len(args.what) != 1)
         else:
-            list_own(what, KINDS)
+            list_own(what)
 
 
 def new(args: argparse.Namespace) -> None:

@@ -61,9 +61,9 @@ def _name_runs(configs: Sequence[Config], seeds: bool) -> None:
     a run of the new id exists already.
     """
     runs = [(config.resolved["algorithm"]["name"], config.top.seed) for config in configs]
-    if len(set(runs)) < len(runs):
-        twice = next(run for k, run in enumerate(runs) if run in runs[:k])
-        raise BadConfig(f"algorithm {twice[0]} with seed {twice[1]} is there twice: each can be compared only once")
+    for k, (name, seed) in enumerate(runs):
+        if (name, seed) in runs[:k]:
+            raise BadConfig(f"algorithm {name} with seed {seed} is there twice: each can be compared only once")
     for config, (name, seed) in zip(configs, runs, strict=True):
         if config.logging.id is not None:
             own = f"{config.logging.id}-{name}" + f"-s{seed}" * seeds

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import fields
 from string import Template
 
 from raylfl.config.components import keys_of
-from raylfl.config.find import config_names
+from raylfl.config.find import FOLDERS, config_names
 from raylfl.config.groups.top import TopConfig
 from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
 from raylfl.core.local_rule import Schedule
@@ -56,10 +56,12 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
     """
     group = next(action for action in parser._actions if isinstance(action.choices, dict))
     commands: dict[str, argparse.ArgumentParser] = dict(group.choices or {})
+    values = {f"{group}|{group}.name": registry.names() for group, registry in REGISTRIES.items()}
+    values["base"] = config_names()  # shell pattern of config keys -> their possible values
     text = SCRIPT.substitute(
         shell=shell,
         commands=_quoted([*commands, "--version", "--help"]),
-        values="\n".join(f"            {key}) words={_quoted(words)};;" for key, words in _values()),
+        values="\n".join(f"            {key}) words={_quoted(words)};;" for key, words in values.items()),
         cases="\n".join(_case(name, sub) for name, sub in commands.items()),
     )
     return text if shell == "bash" else f"autoload -U +X bashcompinit && bashcompinit\n{text}"
@@ -78,15 +80,14 @@ def _case(name: str, parser: argparse.ArgumentParser) -> str:
     elif name == "sweep":
         first, later = _quoted([folder.removeprefix("sweep/") for folder in config_names("sweep")]), _quoted(_keys())
     elif name == "list":
-        first = later = _quoted([*KINDS, "configs", "presets", "sweeps"])
+        first = later = _quoted([*KINDS, *FOLDERS])
     elif name == "new":
         first = _quoted(["algorithm", "partition", "participation", "link", "model", "data"])
     elif name == "completion":
         first = _quoted(SHELLS)
-    reply = 'COMPREPLY=($(compgen -W "{words}" -- "$current"))'
     return (
         f"        {name})\n            if ((COMP_CWORD == 2)); then words={first}; else words={later}; fi\n"
-        f'            words="$words "{options}\n            {reply.format(words="$words")};;'
+        f'            words="$words "{options}\n            COMPREPLY=($(compgen -W "$words" -- "$current"));;'
     )
 
 
@@ -103,13 +104,6 @@ def _keys() -> list[str]:
         {f"{group}.{option}" for group in NAMED_GROUPS for e in REGISTRIES[group] for option in e.options() or ()}
     )
     return [f"{key}=" for key in dict.fromkeys(keys)]
-
-
-def _values() -> Iterator[tuple[str, list[str]]]:
-    """Pairs (shell pattern of config keys, possible values of these keys)."""
-    for group, registry in REGISTRIES.items():
-        yield f"{group}|{group}.name", registry.names()
-    yield "base", config_names()
 
 
 def _quoted(words: Iterable[str]) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PLAIN_SECONDS = 2.0  # time between progress lines without a terminal
 UNFOLDED = 10_000  # width without a terminal: one line per table row, for grep and awk
-SHOWN = (
+SHOWN = (  # metric, its label and its format
     ("train/loss", "loss", "{:.4f}"),
     ("test/accuracy", "accuracy", "{:.2%}"),
     ("global/distance", "distance", "{:.2e}"),
@@ -110,10 +110,10 @@ class Watcher:
             self._begin(progress, total)
         for message in progress.messages:
             self.console.print(message, soft_wrap=not self.console.is_terminal)
-        metrics = progress.metrics or {}
+        metrics = progress.metrics
         self._latest |= metrics  # evaluations are not in every row
         done, line = metrics["round"] + 1, status_line(self._latest)
-        seconds = f"{metrics.get('time/round', 0.0):.3f} s/round"
+        seconds = f"{metrics['time/round']:.3f} s/round"
         if isinstance(self._live, Progress):
             self._live.update(self._task, completed=done, status=line, seconds=seconds)
         else:

@@ -20,7 +20,8 @@ from raylfl.registries import REGISTRIES
 Collate = Callable[[list[Any]], Any]
 
 LIGHTNING = ("lightning.", "pytorch_lightning.")  # two packages with the same classes
-# LightningDataModule's hooks that a run does not call; calling the ones about batches would change the training data
+# LightningDataModule's hooks that a run does not call. Overriding a hook in REFUSED is an error: without it, batches
+# would be other data than the class intends. Overriding a hook in IGNORED gives a warning.
 REFUSED = {
     "on_before_batch_transfer": "use train_transform or collate_fn",
     "transfer_batch_to_device": "use collate_fn; a batch object may have a method `to`",
@@ -109,6 +110,7 @@ def load_data(config: Config) -> LoadedData:
 
 
 def _measured_on(data: Any, kind: str, transform: Any, warnings: list[str]) -> SampleSet | None:
+    """The test or validation set (`kind`), None if it is not defined or empty; the other arguments: see `_offered`."""
     dataset, collate = _offered(data, kind, warnings)
     return SampleSet.of(dataset, transform, None, collate) if dataset is not None and len(dataset) else None
 
@@ -172,6 +174,7 @@ def _draws_its_own_way(loader: Any) -> bool:
 
 
 def _attribute(data: Any, name: str) -> Any:
+    """The attribute of a data object, or the result of the method of this name; None if there is neither."""
     value = getattr(data, name, None)
     is_data = hasattr(value, "__getitem__") or hasattr(value, "__array__")
     return value() if callable(value) and not is_data else value

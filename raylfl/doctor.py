@@ -166,9 +166,7 @@ def _folders() -> Iterator[Finding]:
         ("runs", runs, "set RAYLFL_RUNS, or logging.dir, to a folder that can be written"),
         ("temporary", Path(tempfile.gettempdir()), "set TMPDIR"),
     ):
-        place = folder
-        while not place.exists():
-            place = place.parent
+        place = next(place for place in (folder, *folder.parents) if place.exists())
         try:
             with tempfile.TemporaryFile(dir=place):
                 yield Finding("ok", subject, f"{folder} can be written")
@@ -179,7 +177,7 @@ def _folders() -> Iterator[Finding]:
 def _plug_ins() -> Iterator[Finding]:
     for kind, registry in KINDS.items():
         for name in plugins(kind):
-            entry = next(entry for entry in registry if entry.name == name)
+            entry = registry.get(name)
             try:
                 if entry.origin:
                     _ = entry.cls

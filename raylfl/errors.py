@@ -6,6 +6,7 @@ import difflib
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,7 @@ class BadValue(BadConfig):
         return BadValue(key, got=self.got, need=self.need, hint=self.hint)
 
     def __reduce__(self) -> tuple[Any, ...]:  # pickle passes no keyword-only arguments
-        return _rebuild_bad_value, (self.key, self.got, self.need, self.hint)
-
-
-def _rebuild_bad_value(key: str, got: object, need: str, hint: str) -> BadValue:
-    return BadValue(key, got=got, need=need, hint=hint)
+        return partial(BadValue, got=self.got, need=self.need, hint=self.hint), (self.key,)
 
 
 def did_you_mean(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from raylfl.heterogeneity.partition.base import Samples, Split
 from raylfl.heterogeneity.world import RunContext
 from raylfl.parts import Experiment, Optimum, WorkerSetup
 
-T = TypeVar("T")
 DEFAULT_CLIENTS = 10  # N if neither the config nor the partition gives it
 
 
@@ -94,11 +93,10 @@ def assemble(config: Config) -> Experiment:
     unpinnable = "a single client trains on all data" if merged else None
     if config.algorithm.pattern.peers:
         unpinnable = "the nodes of a graph work in blocks, and each block has a worker of its own"
-    nodes = source.client_nodes
-    if nodes is not None and config.resolved["partition"]["name"] != "natural":
+    nodes, partition = source.client_nodes, config.resolved["partition"]["name"]
+    if nodes is not None and partition != "natural":
         raise BadConfig(
-            f"partition.name={config.resolved['partition']['name']}, but must be natural: the data name the nodes of "
-            "their own clients"
+            f"partition.name={partition}, but must be natural: the data name the nodes of their own clients"
         )
     trained = Population.of(np.array([len(c) for c in owners])) if merged else population
     world = RunContext(config.top.seed, trained, config.top.rounds)
@@ -110,7 +108,8 @@ def assemble(config: Config) -> Experiment:
         ("topology", config.topology),
         ("system", config.system),
     ):
-        _placed(place, partial(part.check, world))
+        with _placed(place):
+            part.check(world)
     warnings = [*source.warnings, *check_algorithm(config, world, merged), *check_topology(config, world)]
     setup = WorkerSetup(
         seed=config.top.seed,
@@ -135,13 +134,11 @@ def assemble(config: Config) -> Experiment:
         pinned=is_pinned(config.runtime, source.train.by_index, nodes is not None, unpinnable),
         nodes=nodes,
     )
-    natural = config.resolved["partition"]["name"] == "natural"
-    optimum = known_optimum(source.data, population.weights, natural)
     return Experiment(
         config=config,
         labels=source.labels,
         split=split,
-        optimum=optimum,
+        optimum=known_optimum(source.data, population.weights, partition == "natural"),
         world=world,
         algorithm=config.algorithm,
         participation=participation,
@@ -154,9 +151,11 @@ def assemble(config: Config) -> Experiment:
     )
 
 
-def _placed(place: str, make: Callable[[], T]) -> T:
+@contextmanager
+def _placed(place: str) -> Iterator[None]:
+    """A context that adds this place in the config to the key of a BadValue, unless it is the top-level num_clients."""
     try:
-        return make()
+        yield
     except BadValue as error:
         if error.key == "num_clients":
             raise
@@ -166,13 +165,10 @@ def _placed(place: str, make: Callable[[], T]) -> T:
 def make_split(config: Config, source: LoadedData) -> Split:
     """The partition of the training samples over clients. Raises BadConfig if it is impossible."""
     samples, partition = samples_of(source), config.partition
-
-    def split() -> Split:
+    with _placed("partition"):
         count = config.top.num_clients or partition.fixed_clients(samples) or DEFAULT_CLIENTS
-        divided: Split = partition.split(samples, count, config.top.seed)
-        return divided
-
-    return _placed("partition", split)
+        split: Split = partition.split(samples, count, config.top.seed)
+    return split
 
 
 def samples_of(source: LoadedData) -> Samples:

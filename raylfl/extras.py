@@ -36,7 +36,6 @@ REQUIRED = [
     "cloudpickle",
     "fsspec",
 ]
-LOGGER_MODULES = {"tensorboard": "tensorboard", "wandb": "wandb"}  # logger -> module
 
 
 class MissingExtra(BadConfig):

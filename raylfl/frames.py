@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     import torch
 
 
-def _frame(rows: Sequence[dict[str, Any]], columns: Sequence[str] | None, what: str) -> pd.DataFrame:
+def _frame(rows: Sequence[Any], columns: Sequence[str] | None, what: str) -> pd.DataFrame:
     """A DataFrame of these rows. Raises MissingExtra if pandas is not installed.
 
-    columns: the columns, in order; None: the keys of the rows. what: the feature that needs pandas, for the message.
+    columns: the names of the columns, if rows are tuples; None: rows are dicts. what: the feature that needs pandas.
     """
     require("pandas", what=what, instead="read the files themselves")
     import pandas as pd
@@ -72,8 +72,7 @@ class Run:
         for row in self.rows:
             for metric, values in row.get("per_client", {}).items():
                 out += [(row["round"], int(client), metric, value) for client, value in values.items()]
-        columns = ("round", "client", "metric", "value")
-        return _frame([dict(zip(columns, entry, strict=True)) for entry in out], columns, "Run.clients")
+        return _frame(out, ("round", "client", "metric", "value"), "Run.clients")
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -205,13 +204,9 @@ def runs(path: str | Path = "runs") -> pd.DataFrame:
                 "finished": run.finished,
                 "rounds_done": len(run.rounds),
                 "stopped_early": run.summary.get("stopped_early"),
-                **{key: value if _plain(value) else json.dumps(value) for key, value in flatten(run.config).items()},
+                **{k: json.dumps(v) if isinstance(v, (list, dict)) else v for k, v in flatten(run.config).items()},
                 **{f"final/{name}": value for name, value in run.summary.get("final", newest).items()},
                 **{f"best/{name}": value for name, value in run.summary.get("best", {}).items()},
             }
         )
     return _frame(rows, None, "raylfl.runs")
-
-
-def _plain(value: Any) -> bool:
-    return value is None or isinstance(value, (str, int, float, bool))

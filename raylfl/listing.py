@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from rich.markup import escape
@@ -27,10 +27,7 @@ def list_kind(kind: str, with_title: bool) -> None:
 
     For a kind of configs, such as `presets`, the table has only names and summaries.
     """
-    table = Table(title=kind if with_title else None, title_justify="left", box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    table.add_column(style="dim")
+    table = _table(kind if with_title else None)
     if kind in FOLDERS:
         for name in config_names(FOLDERS[kind]):
             table.add_row(name, escape(summary_of(find_config(name))), "")
@@ -44,19 +41,16 @@ def list_kind(kind: str, with_title: bool) -> None:
     print_table(table)
 
 
-def list_own(path: str, kinds: Sequence[str]) -> None:
+def list_own(path: str) -> None:
     """Prints class path, summary, kind, file and options of your own components.
 
-    path: a module, for all components that it defines, or one class (`mine.FedCM`). kinds: the other valid arguments of
-    `raylfl list`, for the error message. Raises BadConfig if no component is found.
+    path: a module, for all components that it defines, or one class (`mine.FedCM`). Raises BadConfig if no component is
+    found.
     """
-    found = list(_components(path, kinds))
+    found = list(_components(path))
     if not found:
         raise BadConfig(f"list {path}: no component found; docs/plugins.md says which classes are components")
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    table.add_column(style="dim")
+    table = _table()
     for kind, cls in found:
         about = source.first_line(cls.__doc__) if "__doc__" in vars(cls) else ""
         table.add_row(f"{cls.__module__}.{cls.__qualname__}", escape(about), f"{kind}: {inspect.getfile(cls)}")
@@ -65,13 +59,21 @@ def list_own(path: str, kinds: Sequence[str]) -> None:
     print_table(table)
 
 
+def _table(title: str | None = None) -> Table:
+    table = Table(title=title, title_justify="left", box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    table.add_column(style="dim")
+    return table
+
+
 def kind_of(cls: Any) -> str | None:
     """The kind of component that a class defines, such as `models`; None if it is not a component."""
-    for kind, registry in KINDS.items():
-        if registry.base is not None and isinstance(cls, type) and issubclass(cls, registry.base()):
-            return None if inspect.isabstract(cls) else kind
     if not isinstance(cls, type):
         return None
+    for kind, registry in KINDS.items():
+        if registry.base is not None and issubclass(cls, registry.base()):
+            return None if inspect.isabstract(cls) else kind
     if hasattr(cls, "training_step"):
         return "models"
     if hasattr(cls, "log_metrics") or (hasattr(cls, "log") and hasattr(cls, "close")):
@@ -81,7 +83,7 @@ def kind_of(cls: Any) -> str | None:
     return "data" if mentioned & DATA_ATTRIBUTES else None
 
 
-def _components(path: str, kinds: Sequence[str]) -> Iterator[tuple[str, type]]:
+def _components(path: str) -> Iterator[tuple[str, type]]:
     """Pairs (kind, class) of the components at a path: one class, or all that a module defines. Raises BadConfig."""
     if _is_module(path):
         try:
@@ -92,7 +94,8 @@ def _components(path: str, kinds: Sequence[str]) -> Iterator[tuple[str, type]]:
     elif "." in path:
         classes = [import_class(path, "list")]
     else:
-        raise BadConfig(f"list: invalid choice: {path!r} (choose from {', '.join(kinds)}, or name a module or class)")
+        known = ", ".join([*KINDS, *FOLDERS])
+        raise BadConfig(f"list: invalid choice: {path!r} (choose from {known}, or name a module or class)")
     for cls in classes:
         if (kind := kind_of(cls)) is not None:
             yield kind, cls

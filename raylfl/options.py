@@ -69,7 +69,7 @@ def arguments_of(cls: Any) -> dict[str, Any]:
     return _arguments(cls)
 
 
-@cache
+@cache  # a function of its own, because mypy takes a class with unhashable instances for unhashable
 def _arguments(cls: Any) -> dict[str, Any]:
     hints = get_type_hints(cls.__init__, include_extras=True)
     return {name: hints.get(name, Any) for name in list(signature(cls.__init__).parameters)[1:]}
@@ -103,7 +103,7 @@ def inherited(hint: Any, before: Any) -> Any:
 
     before: the type that the parent class declares.
     """
-    if any(get_origin(part) is Annotated for part in (hint, *_parts(hint))):
+    if any(get_origin(part) is Annotated for part in _parts(hint)):
         return hint
     limits = next((get_args(part)[1:] for part in _parts(before) if get_origin(part) is Annotated), ())
     if not limits:
@@ -163,7 +163,7 @@ def words(hint: Any, bare: bool = False, docs: bool = True) -> str:
 
 def doc_of(hint: Any) -> str:
     """The text of the `Doc` in a declared type; "" if it has none."""
-    extras = [extra for part in (hint, *_parts(hint)) for extra in getattr(part, "__metadata__", ())]
+    extras = [extra for part in _parts(hint) for extra in getattr(part, "__metadata__", ())]
     return next((extra.documentation for extra in extras if isinstance(extra, Doc)), "")
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,9 @@ def plugins(kind: str) -> dict[str, list[Plugin]]:
 def _found(kind: str, path: tuple[str, ...]) -> dict[str, list[Plugin]]:
     found: dict[str, list[Plugin]] = {}
     for entry in entry_points(group=f"raylfl.{kind}"):
-        plugin = Plugin(entry.name, entry.value.replace(":", "."), _origin(entry))
+        origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "an unknown package"
+        plugin = Plugin(entry.name, entry.value.replace(":", "."), origin)
         same = found.setdefault(entry.name, [])
         if plugin not in same:  # a distribution may be found in two folders of sys.path
             same.append(plugin)
     return found
-
-
-def _origin(entry: EntryPoint) -> str:
-    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "an unknown package"

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, is_dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Generic, TypeVar
 
 from raylfl import source
@@ -42,7 +42,7 @@ class Entry(Generic[T]):
     summary: str
     paper: str
     load: Callable[[], type[T]]
-    options: Callable[[], dict[str, Any] | None]  # like `source.options`
+    options: Callable[[], dict[str, Any] | None]
     origin: str = ""
 
     @property
@@ -109,16 +109,9 @@ class Registry(Generic[T]):
         for declared in source.registered(self.package):
             if declared.name in found:
                 raise ValueError(f"two {self.kind} are called {declared.name}")
-            load = self._loader(declared)
+            load = partial(_imported, declared)
             found[declared.name] = Entry(declared.name, declared.summary, declared.paper, load, declared.options)
         return found
-
-    def _loader(self, declared: source.Declared) -> Callable[[], type[T]]:
-        def load() -> type[T]:
-            cls: type[T] = getattr(importlib.import_module(declared.module), declared.node.name)
-            return cls
-
-        return load
 
     @property
     def _own(self) -> dict[str, Entry[T]]:
@@ -174,9 +167,8 @@ class Registry(Generic[T]):
 
     def get(self, name: str, key: str = "name") -> Entry[T]:
         """The entry of this name. Raises BadValue for `key`, with the nearest known name, if the name is unknown."""
-        entries = (
-            own if name in (own := self._own) else self._all
-        )  # installed packages are searched only for names that are not raylfl's own
+        own = self._own
+        entries = own if name in own else self._all  # installed packages are searched for other names only
         if name not in entries:
             hint = did_you_mean(name, entries, f"`raylfl list {self.kind}` explains them")
             raise BadValue(key, got=name, need=f"one of {', '.join(self.names())}", hint=hint)
@@ -222,9 +214,9 @@ class Registry(Generic[T]):
         return Choice(label, cls, str(path))
 
     def _derived(self, cls: Any, key: str, value: str) -> type[T]:
-        """The class, if it is a dataclass derived from `base`, without abstract methods, or if `base` is None.
+        """The class itself, if it is a dataclass derived from `base`, without abstract methods; else raises BadValue.
 
-        Raises BadValue otherwise; key, value: the setting that selects the class.
+        Any class is returned if `base` is None. key, value: the setting that selects the class.
         """
         if self.base is None:
             return cls  # type: ignore[no-any-return]
@@ -282,6 +274,10 @@ def import_class(path: str, place: str) -> Any:
         hint = did_you_mean(name, dir(module))
         raise refusal(f"{module_name} has no {name}" + (f"; {hint}" if hint else ""))
     return getattr(module, name)
+
+
+def _imported(declared: source.Declared) -> Any:
+    return getattr(importlib.import_module(declared.module), declared.node.name)
 
 
 def _module_of(cls: type) -> str:

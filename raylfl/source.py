@@ -16,9 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from raylfl import options as vocabulary
+from raylfl import options
 
-KNOWN = {**vars(typing), **vars(vocabulary)}  # names that an option's type may use
+KNOWN = {**vars(typing), **vars(options)}  # names that an option's type may use
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,21 @@ class Declared:
         return first_line(ast.get_docstring(self.node))
 
     def options(self) -> dict[str, Any] | None:
-        """Option -> declared type; None if the class accepts any option."""
-        return options(self.module, self.node)
+        """Option -> declared type; None if the class accepts any option.
+
+        Options are the arguments of `__init__`, or the fields of a dataclass, including inherited fields.
+        """
+        line = list(_ancestry(self.module, self.node))
+        for place, owner in line:
+            for part in owner.body:
+                if isinstance(part, ast.FunctionDef) and part.name == "__init__":
+                    own = [*part.args.args[1:], *part.args.kwonlyargs]
+                    return None if part.args.kwarg else {a.arg: _type(a.annotation, place) for a in own}
+        found: dict[str, Any] = {}
+        for place, part in _fields(line):
+            name = ast.unparse(part.target)
+            found[name] = options.inherited(_type(part.annotation, place), found.get(name))
+        return found
 
     def defaults(self) -> dict[str, Any]:
         """Option -> default, for the options of a dataclass whose default is written as a plain value."""
@@ -70,25 +83,6 @@ def registered(package: str) -> Iterator[Declared]:
                     yield Declared(ast.literal_eval(call.args[0]), given.get("paper", ""), module, node)
 
 
-def options(module: str, node: ast.ClassDef) -> dict[str, Any] | None:
-    """Option -> declared type, for a class in source text; None if the class accepts any option.
-
-    Options are the arguments of `__init__`, or the fields of a dataclass, including inherited fields. node: the class
-    definition in the syntax tree of this module.
-    """
-    line = list(_ancestry(module, node))
-    for place, owner in line:
-        for part in owner.body:
-            if isinstance(part, ast.FunctionDef) and part.name == "__init__":
-                own = [*part.args.args[1:], *part.args.kwonlyargs]
-                return None if part.args.kwarg else {a.arg: _type(a.annotation, place) for a in own}
-    found: dict[str, Any] = {}
-    for place, part in _fields(line):
-        name = ast.unparse(part.target)
-        found[name] = vocabulary.inherited(_type(part.annotation, place), found.get(name))
-    return found
-
-
 def _fields(line: Iterable[tuple[str, ast.ClassDef]]) -> Iterator[tuple[str, ast.AnnAssign]]:
     """Pairs (module, declaration) of every field of a dataclass, fields of base classes first.
 
@@ -104,24 +98,21 @@ def _fields(line: Iterable[tuple[str, ast.ClassDef]]) -> Iterator[tuple[str, ast
 def options_of_class(cls: type) -> dict[str, Any] | None:
     """Option -> declared type, for an imported class; None if the class accepts any option."""
     if is_dataclass(cls):
-        hints = vocabulary.hints_of(cls)
+        hints = options.hints_of(cls)
         return {field.name: hints[field.name] for field in fields(cls) if field.init}
     if any(p.kind is p.VAR_KEYWORD for p in inspect.signature(cls).parameters.values()):
         return None
-    return vocabulary.arguments_of(cls)
+    return options.arguments_of(cls)
 
 
 def _ancestry(module: str, node: ast.ClassDef) -> Iterator[tuple[str, ast.ClassDef]]:
     """Pairs (module, class definition): the class itself, then its base classes defined in raylfl."""
     yield module, node
+    imports = [part for part in _syntax(module).body if isinstance(part, ast.ImportFrom)]
     for base in map(ast.unparse, node.bases):
-        own = [(module, base)] if any(c.name == base for c in _classes(module)) else []
-        imports = [part for part in _syntax(module).body if isinstance(part, ast.ImportFrom)]
-        found = [
-            (str(i.module), alias.name) for i in imports for alias in i.names if base in (alias.asname, alias.name)
-        ]
-        for place, name in own or [(place, name) for place, name in found if place.startswith("raylfl.")]:
-            for parent in _classes(place):
+        names = [(str(i.module), a.name) for i in imports for a in i.names if base in (a.asname, a.name)]
+        for place, name in [(module, base), *names]:
+            for parent in _classes(place) if place.startswith("raylfl.") else ():
                 if parent.name == name:
                     yield from _ancestry(place, parent)
 
@@ -164,7 +155,6 @@ def _alias(name: str, module: str) -> ast.expr | None:
     for part in _syntax(module).body:
         if isinstance(part, ast.Assign) and [ast.unparse(target) for target in part.targets] == [name]:
             return part.value
-        names = [alias.name for alias in part.names] if isinstance(part, ast.ImportFrom) else []
-        if isinstance(part, ast.ImportFrom) and name in names and (part.module or "").startswith("raylfl."):
-            return _alias(name, str(part.module))
+        if isinstance(part, ast.ImportFrom) and any(alias.name == name for alias in part.names):
+            return _alias(name, str(part.module)) if str(part.module).startswith("raylfl.") else None
     return None

@@ -38,7 +38,7 @@ def test_a_message_of_a_run_is_one_line_in_a_file(tmp_path, capsys):
         ),
         clients=2,
     )
-    Watcher()(Progress(parts, tmp_path, {"round": 0}, [message], None))
+    Watcher()(Progress(parts, tmp_path, {"round": 0, "time/round": 0.1}, [message], None))
     assert message.strip() in capsys.readouterr().out.splitlines()[1]
 
 

@@ -139,8 +139,7 @@ def check_arguments(cls: Callable[..., Any], init_args: Mapping[str, Any], place
     Raises BadConfig for unknown arguments and, if `complete`, for missing ones.
     """
     parameters = inspect.signature(cls).parameters
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    if not takes_any:
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         for key in init_args:
             if key not in parameters:
                 raise unknown_key(str(key), parameters, f"{place}.init_args")

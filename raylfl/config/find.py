@@ -55,7 +55,7 @@ def find_config(name: str | Path, beside: Path | None = None) -> Path:
     options = [Path(text)] if beside is None else [beside / text, Path(text)]
     options += [root / text for root in conf_roots()]
     for option in options:
-        for path in (option, option.with_name(option.name + ".yaml")) if option.name and "\0" not in text else ():
+        for path in (option, Path(f"{option}.yaml")):
             if path.is_file():
                 return path.resolve()
     names = config_names()

@@ -20,10 +20,9 @@ def refuse_other(number: Any, where: str | Path) -> None:
 
     where: the name of the file or checkpoint, for the message.
     """
-    if number == FORMAT and not isinstance(number, (bool, float)):
-        return
-    if not isinstance(number, int) or isinstance(number, bool):
+    if type(number) is not int:
         raise BadConfig(f"{where}: format={number}, but must be {FORMAT}, a whole number that raylfl writes itself")
-    writer = "a newer raylfl" if number > FORMAT else "an older raylfl"
-    remedy = f"this one reads {FORMAT}: use the version that wrote it"
-    raise BadConfig(f"{where} has format {number}, which {writer} writes; {remedy}")
+    if number != FORMAT:
+        writer = "a newer raylfl" if number > FORMAT else "an older raylfl"
+        remedy = f"this one reads {FORMAT}: use the version that wrote it"
+        raise BadConfig(f"{where} has format {number}, which {writer} writes; {remedy}")

@@ -45,12 +45,10 @@ def keys_schema(cls: type, **more: Schema) -> Schema:
 
 
 def _object(hints: Mapping[str, Any], description: str, **more: Schema) -> Schema:
-    properties = {key: _value(hint) for key, hint in hints.items()}
-    first = description.partition("\n")[0]
     return {
         "type": "object",
-        "description": first,
-        "properties": {**properties, **more},
+        "description": description.partition("\n")[0],
+        "properties": {**{key: _value(hint) for key, hint in hints.items()}, **more},
         "additionalProperties": False,
     }
 
@@ -58,8 +56,8 @@ def _object(hints: Mapping[str, Any], description: str, **more: Schema) -> Schem
 def _fixed(cls: type, group: str) -> Schema:
     if group in ("model", "data"):
         return _named(group, inner="init_args")
-    nested = {place[1]: place for place in NAMED if len(place) == 2 and place[0] == group}
     hints = hints_of(cls)
+    nested = [place[1] for place in NAMED if len(place) == 2 and place[0] == group]
     more = {key: {"anyOf": [{"type": "string"}, keys_schema(hints[key])]} for key in nested}
     if group == "local":
         lr = _value(hints["lr"])
@@ -86,4 +84,5 @@ def _named(group: str, inner: str | None = None) -> Schema:
 
 
 def _value(hint: Any) -> Schema:
-    return {**({"description": doc_of(hint)} if doc_of(hint) else {}), "anyOf": [json_schema(hint), REFERENCE]}
+    about = {"description": doc} if (doc := doc_of(hint)) else {}
+    return {**about, "anyOf": [json_schema(hint), REFERENCE]}

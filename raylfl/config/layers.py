@@ -157,6 +157,7 @@ def merge_layer(merged: dict[str, Any], layer: Mapping[str, Any]) -> None:
 
 
 def _laid(before: Any, after: Any, path: KeyPath) -> Any:
+    """The value at a key path after a layer with the value `after` is merged over `before`."""
     if path not in MERGED or not isinstance(after, Mapping):
         return after
     before = before if isinstance(before, Mapping) else {}
@@ -166,6 +167,7 @@ def _laid(before: Any, after: Any, path: KeyPath) -> Any:
 
 
 def _renamed(before: Mapping[str, Any], after: Mapping[str, Any], default: str | None) -> bool:
+    """Whether `after` has another name or class_path than `before`; default: the name if `before` has neither."""
     held = dict(before)
     if before.get("class_path") is None:
         held.setdefault("name", default)

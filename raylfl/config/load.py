@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +152,8 @@ def resolve(merged: Mapping[str, Any]) -> Config:
     chosen = {group: _chosen(group, merged) for group in NAMED_GROUPS}
     problems: list[str] = []
     for group in NAMED_GROUPS:
-        _attempt(parts, problems, group, partial(build, REGISTRIES[group], chosen[group], group))
+        with _collected(problems):
+            parts[group] = build(REGISTRIES[group], chosen[group], group)
     if problems:
         raise BadConfig(problems)
     resolved = options_of(parts["top"])
@@ -189,14 +190,13 @@ def typed_groups(merged: Mapping[str, Any]) -> dict[str, Any]:
         if key not in top_keys and key not in GROUPS
     ]
     parts: dict[str, Any] = {}
-    top = {key: value for key, value in merged.items() if key in top_keys}
-    _attempt(parts, problems, "top", partial(typed, TopConfig, top))
+    with _collected(problems):
+        parts["top"] = typed(TopConfig, {key: value for key, value in merged.items() if key in top_keys})
     for group, cls in FIXED_GROUPS.items():
         chosen = _chosen(group, merged)
-        if group == "local" and isinstance(chosen.get("lr"), Mapping):
-            _attempt(parts, problems, group, partial(LocalConfig.by_theory, chosen))
-        else:
-            _attempt(parts, problems, group, partial(typed, cls, chosen, group))
+        by_theory = group == "local" and isinstance(chosen.get("lr"), Mapping)
+        with _collected(problems):
+            parts[group] = LocalConfig.by_theory(chosen) if by_theory else typed(cls, chosen, group)
     for group in NAMED_GROUPS:
         chosen = _chosen(group, merged)
         options = {key: value for key, value in chosen.items() if key not in NAMING}
@@ -209,9 +209,11 @@ def typed_groups(merged: Mapping[str, Any]) -> dict[str, Any]:
     return parts
 
 
-def _attempt(parts: dict[str, Any], problems: list[str], key: str, make: Callable[[], Any]) -> None:
+@contextmanager
+def _collected(problems: list[str]) -> Iterator[None]:
+    """A context that adds the messages of a BadConfig to `problems`, in place of the error."""
     try:
-        parts[key] = make()
+        yield
     except BadConfig as error:
         problems += error.problems
 

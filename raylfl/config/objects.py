@@ -15,13 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, TypedDict
 
-from raylfl.config.components import options_of
+from raylfl.config.components import name_of, options_of
 from raylfl.config.schema import NAMED_GROUPS
 from raylfl.errors import BadConfig, BadValue
 from raylfl.registries import REGISTRIES
 from raylfl.registry import import_class
 
-GROUPS = ("model", "data", "partition", "participation", "availability", "link", "topology", "algorithm")
 Layer = dict[str, Any]
 
 
@@ -39,6 +38,9 @@ class Objects(TypedDict, total=False):
     link: Any
     topology: Any
     algorithm: Any
+
+
+GROUPS = tuple(Objects.__annotations__)
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,9 @@ def object_layer(objects: Mapping[str, Any], paths: Mapping[str, str] | None = N
         value = objects.get(group)
         if value is None:
             continue
-        said = (
-            value if isinstance(value, (str, Mapping)) else _said(group, value, out.objects, (paths or {}).get(group))
-        )
+        said = value
+        if not isinstance(value, (str, Mapping)):
+            said = _said(group, value, out.objects, (paths or {}).get(group))
         if group == "availability":
             if not isinstance(out.layer.get("participation", {}), dict):
                 raise BadConfig("availability: give participation as an object or a mapping beside it, not as a name")
@@ -90,7 +92,7 @@ def _said(group: str, value: Any, objects: dict[str, Any], path: str | None) -> 
         try:
             value = value()
         except Exception as error:
-            raise BadConfig(f"{group}: {_label(value)}() raised {type(error).__name__}: {error}") from error
+            raise BadConfig(f"{group}: {name_of(value)}() raised {type(error).__name__}: {error}") from error
     if isinstance(value, type):
         return _named(place, value, objects, path)
     base = REGISTRIES[place].base
@@ -172,7 +174,3 @@ def passing(parts: Mapping[str, Any]) -> dict[str, Any]:
         if target is not None and not importable(target):
             found[str(parts[group].class_path)] = target
     return found
-
-
-def _label(value: Any) -> str:
-    return getattr(value, "__name__", type(value).__name__)

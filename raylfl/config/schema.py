@@ -8,8 +8,8 @@ states its limits; `__post_init__` checks limits that involve several fields.
 from __future__ import annotations
 
 import textwrap
-from dataclasses import fields
 
+from raylfl.config.components import keys_of
 from raylfl.config.groups.local import LocalConfig
 from raylfl.config.groups.records import CheckpointConfig, EvalConfig, LoggingConfig, StopConfig
 from raylfl.config.groups.runtime import RuntimeConfig
@@ -32,11 +32,7 @@ NAMED_GROUPS = ("partition", "participation", "link", "topology", "algorithm")
 
 def keys_text() -> str:
     """All keys of a config as text for `--help`, one line per group."""
-    groups = {"": TopConfig, **FIXED_GROUPS}
-    rows = [
-        (group, ", ".join(f.metadata.get("key", f.name) for f in fields(cls) if f.init))
-        for group, cls in groups.items()
-    ]
+    rows = [(group, ", ".join(keys_of(cls))) for group, cls in {"": TopConfig, **FIXED_GROUPS}.items()]
     rows += [(group, "name (or class_path), and the options of that component") for group in NAMED_GROUPS]
     lines = [
         textwrap.fill(text, 110, initial_indent=f"  {group:15}", subsequent_indent=17 * " ") for group, text in rows

@@ -57,11 +57,10 @@ class CifarImages(ImageData):
             path = folder / file
             if not path.is_file():
                 problem = f"{path} is missing"
-            elif not check_integrity(path, md5):
+                break
+            if not check_integrity(path, md5):
                 problem = f"{path} is damaged (its MD5 is not {md5})"
-            else:
-                continue
-            break
+                break
         if download:
             problem = f"the download into {root} failed ({' '.join(str(error).split())}), and {problem}"
         expected = f"{', '.join(file for file, _ in files)} in {folder}"

@@ -45,13 +45,10 @@ def stratified_split(labels: Tensor) -> tuple[Tensor, Tensor]:
     labels: the class of each sample, int64 [n]. Of the n_c samples of class c, round(n_c / 5) are for testing, the
     same samples in every call.
     """
-    test = [
-        keyed(0, "data/split", int(c)).permutation(np.flatnonzero(labels.numpy() == c))
-        for c in labels.unique().tolist()
-    ]
-    chosen = np.concatenate([members[: round(0.2 * len(members))] for members in test])
     held_out = torch.zeros(len(labels), dtype=torch.bool)
-    held_out[torch.from_numpy(chosen)] = True
+    for c in labels.unique().tolist():
+        members = keyed(0, "data/split", int(c)).permutation(np.flatnonzero(labels.numpy() == c))
+        held_out[members[: round(0.2 * len(members))]] = True
     return torch.nonzero(~held_out).flatten(), torch.nonzero(held_out).flatten()
 
 

@@ -50,8 +50,7 @@ class Coefficients(DataSource):
         if not pairs:
             raise BadValue("pairs", got=pairs, need="[A, B] for each client, such as [[0.5, 1], [0.5, -1]]")
         self.num_clients, self.dim = len(pairs), dim
-        table = torch.tensor([[float(a), float(b)] for a, b in pairs], dtype=torch.float64)
-        self.a, self.b = table.T
+        self.a, self.b = torch.tensor(pairs, dtype=torch.float64).T
         columns = (column[:, None].expand(-1, dim) for column in (self.a, self.b))
         self.train_dataset = tensors(*columns, torch.zeros(self.num_clients, dtype=torch.float64))
         self.client_indices = blocks(self.num_clients, 1)

@@ -33,7 +33,7 @@ SCORES = {  # words in the names of metrics of which more is better
 
 
 def higher_is_better(metric: str) -> bool:
-    """Whether larger values of this metric are better: true if its name has a word of `SCORES`, except `...std`.
+    """Whether larger values of this metric are better: a word of its name is in `SCORES`, and the last is not `std`.
 
     >>> higher_is_better("test/f1"), higher_is_better("clients/accuracy_p10"), higher_is_better("test/loss")
     (True, True, False)

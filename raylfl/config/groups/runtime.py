@@ -121,8 +121,7 @@ class RuntimeConfig(Options):
         super().__post_init__()
         if self.gpus_per_worker < 0 or (self.gpus_per_worker > 1 and self.gpus_per_worker % 1):
             raise BadValue("gpus_per_worker", got=self.gpus_per_worker, need="0, a fraction of one GPU, or whole GPUs")
-        precisions = ("32-true", "64-true", "bf16-mixed", None)
-        if self.precision not in precisions:
+        if self.precision not in ("32-true", "64-true", "bf16-mixed", None):
             raise BadValue(
                 "precision",
                 got=self.precision,
