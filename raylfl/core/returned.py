@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from raylfl.core.summing import rows_reason
 from raylfl.errors import BadConfig
 
 if TYPE_CHECKING:
@@ -71,6 +72,10 @@ def finish_of(algorithm: Algorithm, x: Tensor, carry: State, client_state: State
     returned = algorithm.finish(x, carry, client_state, work)
     if not _is_pair(returned) or not all(_has_rows(state, len(x)) for state in returned):
         raise _bad(algorithm, "finish", returned, f"(uploads, client states), tensors with {len(x)} rows by name")
+    odd = {name: rows for name, rows in returned[0].items() if rows.ndim != 2}
+    if odd and not rows_reason(algorithm):
+        need = "uploads with vectors as rows, of which workers send the sums: use flatten(1)"
+        raise _bad(algorithm, "finish", f"the uploads {_text(odd)}", need)
     new, old = ({name: rows.shape for name, rows in state.items()} for state in (returned[1], client_state))
     if new != old and (new or not algorithm.pattern.peers):
         need = f"the states that init_clients creates, {_text(client_state)}"

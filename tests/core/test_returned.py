@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from raylfl.algorithms.fedavg import FedAvg
 from raylfl.core.pattern import Peers, Star
 from raylfl.core.returned import (
     broadcast_of,
@@ -98,6 +99,26 @@ def test_uploads_and_states_that_are_not_a_row_per_client_are_refused(value, say
     with pytest.raises(BadConfig) as told:
         finish_of(returning(value), X, {}, {"h": X}, None)
     assert says in str(told.value)
+
+
+def test_uploads_that_workers_add_up_are_vectors():
+    uploads = {"update": X, "moments": X[:, :, None], "count": X[:, 0]}
+
+    class Mine(FedAvg):
+        def finish(self, x, carry, client_state, work):
+            return uploads, {}
+
+    with pytest.raises(BadConfig) as told:
+        finish_of(Mine(), X, {}, {}, None)
+    assert "the uploads {moments: [3, 5, 1] float32, count: [3] float32}, but must return uploads with" in str(
+        told.value
+    )
+
+    class Rows(Mine):
+        def server_step(self, server, uploads, r):
+            return server, {}
+
+    assert finish_of(Rows(), X, {}, {}, None) == (uploads, {})
 
 
 @pytest.mark.parametrize(
