@@ -165,7 +165,8 @@ class Fig9Start(Images):
             Column("logs", "authors' logs", accuracy_text),
         ]
         caption = f"Test accuracy in %, mean ± std over the measurements of rounds {rounds - last + 1} to {rounds}."
-        figures = {"fig9_start": overlay(found, theirs, LOOKS)}
+        drawn = {name: LOOKS[name] for names in self._names().values() for name in names}
+        figures = {"fig9_start": overlay(found, theirs, drawn)}
         return Findings([ReportTable("fig9_start", caption, columns, rows)], claims, figures, NOTES)
 
     @staticmethod
