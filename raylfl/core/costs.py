@@ -23,9 +23,8 @@ class Costs:
 
     uplink_floats: floats sent from clients to the server. downlink_floats: from the server to clients. peer_floats:
     from clients to clients. local_steps: the sum of all numbers of local steps K_i. gradients: the number of sample
-    gradients. busiest_node_floats: the largest number of floats in and out of one node in a round; the server is a node
-    too. busiest_link_floats: the largest number of floats along one link in a round, both directions together. The last
-    two are summed over the rounds.
+    gradients. busiest_node_floats: the sum over the rounds of the largest number of floats in and out of one node in
+    that round; the server is a node too. busiest_link_floats: likewise for one link, both directions together.
     """
 
     uplink_floats: int = 0

@@ -191,7 +191,7 @@ def heat_map(parts: Sequence[Facet], look: Look) -> Block | None:
     panel = Panel(title, lambda ax: draw_heat_map(ax, parts, look.metric, look.last), size)
     caption = (
         f"Mean of {metric_name(look.metric)} over seeds and {last_text(look.last)}; each method at its best "
-        "tuning. Bold: the best method of a row; lighter is better."
+        "tuning. Bold: the best method of a row; lighter colours are better."
     )
     return Block("heatmap", "", caption, [panel])
 

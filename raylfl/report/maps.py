@@ -38,7 +38,7 @@ def heat_values(parts: Sequence[Facet], metric: str, last: int) -> tuple[list[st
 
 
 def draw_heat_map(ax: Axes, parts: Sequence[Facet], metric: str, last: int) -> None:
-    """Draws the heat-map of `heat_values` with its numbers, the best of each row in bold; lighter is better."""
+    """Draws the heat-map of `heat_values` with its numbers, the best of each row in bold; light colours are better."""
     scenarios, methods, values = heat_values(parts, metric, last)
     scaled = values * (100 if is_percent(metric) else 1)
     shade = _shades(values, metric)
@@ -65,7 +65,7 @@ def draw_heat_map(ax: Axes, parts: Sequence[Facet], metric: str, last: int) -> N
 def _shades(values: Floats, metric: str) -> Floats:
     """Shades from 0 (worst finite value) to 1 (best), in the shape of `values`; nan for non-finite values.
 
-    The scale is linear if larger values are better, and otherwise logarithmic if all values are positive.
+    The scale is logarithmic if smaller values are better and all finite values are positive; otherwise it is linear.
     """
     finite = np.where(np.isfinite(values), values, math.nan)
     if higher_is_better(metric):

@@ -113,7 +113,7 @@ class PaperResult(ABC):
         return type(self).from_ledger is not PaperResult.from_ledger
 
     def from_ledger(self, folder: Path) -> Findings:
-        """The findings from the published runs in the ledger of this folder."""
+        """The findings computed from the runs in the ledger (the file of published runs) of this folder."""
         raise NotImplementedError
 
 

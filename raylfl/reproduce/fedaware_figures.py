@@ -38,7 +38,8 @@ DIVERSITY = "update/diversity"
 class Curves(PaperResult):
     """A figure with one panel per metric and the same lines in every panel.
 
-    stem: its file name. looks: name of a line -> the method whose style it has; empty: each line has its own style.
+    stem: its file name. looks: name of a line -> the algorithm in whose style it is drawn; if empty, each line has its
+    own style.
     """
 
     scales = SCALES
@@ -215,7 +216,7 @@ class Fig5(Methods):
     stem, metrics = "fig5", (DIVERSITY,)
 
     def comparisons(self, lines: Mapping[str, Group], last: int) -> list[Claim]:
-        """The claims of `Methods`, and that FedAvgM and FedYogi are more accurate than FedAvg at a lower diversity."""
+        """The claims of `Methods`, and one more: FedAvgM and FedYogi beat FedAvg's accuracy at a lower diversity."""
         ends = {name: last_k(group, DIVERSITY, last).mean for name, group in lines.items()}
         tops = {name: best(group, ACCURACY).mean for name, group in lines.items()}
         low = all(ends[name] < ends["FedAvg"] for name in ("FedAvgM", "FedYogi"))
@@ -235,7 +236,7 @@ class Digits(Methods):
     options: ClassVar[Mapping[str, Any]] = {"data.init_args.mean": [0.0], "data.init_args.std": [1.0]}
 
     def comparisons(self, lines: Mapping[str, Group], last: int) -> list[Claim]:
-        """The claims of `Methods`, and that FedAWARE's training loss is comparable with FedYogi's."""
+        """The claims of `Methods`, and one more: FedAWARE's training loss is comparable with FedYogi's."""
         claims = super().comparisons(lines, last)
         for form in FORMS:
             own, other = (last_k(lines[name], "train/loss", last).mean for name in (form, "FedYogi"))

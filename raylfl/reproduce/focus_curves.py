@@ -19,7 +19,7 @@ def overlay(
 ) -> Figure:
     """A figure with a panel per participation: our accuracy in full lines, the authors' dashed.
 
-    A log with which two lines are compared is drawn once.
+    If a method and a variant of it are compared with the same log, this log is drawn once, in the method's colour.
 
     panels: participation -> method -> our runs; theirs: (participation, method) -> the authors' log, if known; looks:
     method -> the method whose colour it has.

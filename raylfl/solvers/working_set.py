@@ -148,7 +148,11 @@ def _near(matrix: Tensor, point: Tensor, rows: Ints, limits: Floats, lengths: Fl
 
 
 def _rough(matrix: Tensor, unit: Tensor) -> Floats:
-    """The products matrix @ unit [n]: sums of TERMS products in the dtype of the matrix, added up in float64."""
+    """The product matrix @ unit [n], in float64.
+
+    The sum of each entry is cut into blocks of TERMS terms. A block is added in the dtype of the matrix, and the blocks
+    are added in float64.
+    """
     unit = unit.to(matrix.dtype)
 
     def part(block: Tensor) -> Tensor:

@@ -60,8 +60,8 @@ def ends(folder: Path) -> dict[str, str]:
 class Journal:
     """The journal of a sweep directory: its trials, in the order in which they were planned, and their ends.
 
-    trials, ends: by trial id. damaged: the numbers of lines that cannot be read or do not match their checksum; the
-    sweep plans their trials again, which continue from their run directories.
+    trials, ends: by trial id. damaged: the numbers of the lines that cannot be read or do not match their checksum. The
+    sweep plans the trials of these lines again, and they continue from their run directories.
     """
 
     def __init__(self, folder: Path):

@@ -95,7 +95,7 @@ class _Search:
             self.keep(f"{cls.__module__}.{cls.__qualname__}.{name}", partial(getattr, cls, name, None))
 
     def keep(self, path: str, value: Callable[[], Any]) -> None:
-        """Adds a variable, and the functions or the class that are its value."""
+        """Adds a variable, and what its value leads to: its functions, or the value's class (a class itself)."""
         self.found.append(Variable(Outside(path), value))
         now = value()
         if isinstance(now, type):

@@ -71,8 +71,8 @@ class WorkerLost:
 class WorkerPool:
     """The worker actors of one run, which get the experiment by reference.
 
-    Each pinned client is assigned to a worker. While this worker is lost, another one that can read the same samples
-    replaces it.
+    A pinned client, whose samples only some workers can read, is assigned to one of these workers. While this worker is
+    lost, another one that can read the same samples replaces it.
     """
 
     def __init__(

@@ -63,8 +63,9 @@ class MixJob:
 
     rows: row numbers of the nodes that get new rows [n]. local: row numbers of these nodes in the result of the local
     work [n]; None if there is no such result. parts: for each mixing matrix of the round, its rows for these nodes; its
-    columns are ordered as the nodes' own rows, then the messages of each other block. parts is empty if the results of
-    the local work are the new rows, and None if the messages are mixed already. optimum: x* [d] if known.
+    columns are first the nodes' own rows, then the messages of the other blocks, block by block. Empty: nothing is
+    mixed, and the results of the local work are the new rows. None: `exchange` has mixed the messages of all blocks.
+    optimum: x* [d] if known.
     """
 
     rows: Ints
