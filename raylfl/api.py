@@ -37,9 +37,9 @@ Watch = Callable[["Progress"], None]
 class Progress:
     """The progress of a run after a round.
 
-    metrics: the row of metrics.jsonl of this round. messages: texts for the user since the previous round. params: all
-    parameters after the round, as one vector [d]; None in a run with neither callbacks nor a stream, and for rounds
-    before a resume, whose rows a resumed run yields first. resumed: whether the run was resumed.
+    metrics: the row of this round in metrics.jsonl. messages: texts for the user since the previous round. params: all
+    parameters after the round, as one vector [d]; None in a run with neither callbacks nor a stream. resumed: whether
+    the run was resumed. A resumed run first yields the rounds before its checkpoint again, with params None.
     """
 
     experiment: Experiment
@@ -281,7 +281,10 @@ Rounds = Generator[Progress, str | None, None]  # sending a reason to the genera
 
 @contextmanager
 def _with_resume_hint(run_dir: RunDirectory) -> Iterator[None]:
-    """A context that adds the command for resuming the run to errors that do not contain it, if the run is kept."""
+    """A context that adds a note with the `raylfl resume` command to errors, if the run directory still exists.
+
+    Interrupted and Displaced get no note: their messages say what to do.
+    """
     from raylfl.runtime.records.record_file import Displaced
     from raylfl.runtime.session import Interrupted
 
@@ -296,11 +299,12 @@ def _with_resume_hint(run_dir: RunDirectory) -> Iterator[None]:
 
 
 def rounds_of(experiment: Experiment, run_dir: RunDirectory, again: bool, paced: bool) -> Rounds:
-    """Yields the progress of a run after each round; between rounds, torch's global state is as the caller set it.
+    """Yields the progress of a run after each round; a reason (a text) sent to the generator ends the run early.
 
-    Sending a reason to the generator ends the run early. If BadConfig is raised before the first round of a new run,
-    for example because the cluster lacks resources, the run directory is deleted. again: whether the run is resumed.
-    paced: whether each progress has the parameters, and the next round starts only when it is requested.
+    again: whether the run is resumed. paced: whether the progress of a new round contains the parameters, and the next
+    round starts only when its progress is requested. Between rounds, torch has the caller's global settings. If
+    BadConfig is raised before the first round of a new run, for example because the cluster lacks resources, the run
+    directory is deleted.
     """
     local, reason = experiment.config.runtime.backend == "local", None
     if local:

@@ -1,7 +1,8 @@
 """`raylfl completion bash|zsh`: a script that completes commands, options, configs, keys and names of components.
 
-The script contains all words, names of plug-ins included: completion does not start Python. Files are completed as
-usual. bash splits `algorithm.name=foc` at the `=`; the key before the `=` determines the candidates after it.
+The script contains all words, also the names of plug-ins: completion does not start Python. Names of files are
+candidates too, except for the commands `list` and `new`. bash splits `algorithm.name=foc` at the `=`: the key
+`algorithm.name` determines the candidates for `foc`.
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ def working(text: str) -> Iterator[None]:
 def status_line(metrics: dict[str, Any]) -> str:
     """A line of a round's common metrics: `loss 0.3712  accuracy 91.20%  f1 0.8911`.
 
-    It also has the first two other `test/` metrics, which the LightningModule logs. metrics: a row of metrics.jsonl.
+    Of the `test/` metrics that the LightningModule logs, such as f1, the first two are added. metrics: a row of
+    metrics.jsonl.
     """
     usual = {"test/loss", *(name for name, _, _ in SHOWN)}
     own = [name for name in metrics if name.startswith("test/") and name not in usual][:2]
@@ -204,9 +205,9 @@ def profile_tables(
 ) -> None:
     """Prints the results of `raylfl.runtime.profile.profile`.
 
-    timings: one per form of the gradient oracle, fastest first. kernels: the operators of the fastest form, one dict
-    each. replayed: for the fastest form whose local steps are replays of recorded calls (`runtime.step`), its timing
-    and the calls of a step; None if there is no such form.
+    timings: one per form of the gradient oracle (a pair of `runtime.vectorize` and `runtime.layout`), fastest first.
+    kernels: the operators of the fastest form, one dict each. replayed: the timing and the step profile of the fastest
+    form that replays recorded local steps (`runtime.step`); None if no form does.
     """
     best, rule = timings[0], next(t for t in timings if t.rule)
     say("Forms of the gradient oracle, one process, median rounds:")
@@ -263,7 +264,7 @@ def theory_tables(theory: Theory) -> None:
 
 
 def _step_table(timing: Timing, step: StepProfile) -> None:
-    """Prints the calls of a recorded step with their times, and the calls' share of the time of a round."""
+    """Prints the operator calls of a recorded local step with the time of each, and their share of a round's time."""
     say(f"\nThe recorded step of {timing.setting}, call by call:")
     rows_table([{k: float(v) if k.startswith("us") else escape(v) for k, v in row.items()} for row in step.calls])
     listed, kernels = (timing.steps_per_round * seconds / timing.median for seconds in (step.seconds, step.kernels))

@@ -57,9 +57,10 @@ class LoadedData:
 
 
 def class_of(config: Config, group: str) -> Any:
-    """The class of the model or the data; or the factory function or instance passed from Python in place of a class.
+    """The class of the model or the data; if an object was passed from Python instead of a class, that object.
 
-    group: `model` or `data`. Raises BadConfig if the class cannot be imported.
+    The object is a factory function or an instance. group: `model` or `data`. Raises BadConfig if the class cannot be
+    imported.
     """
     component = getattr(config, group)
     if component.target is not None:
@@ -69,7 +70,7 @@ def class_of(config: Config, group: str) -> Any:
 
 
 def makes(given: Any) -> bool:
-    """Whether the object is a class or a factory function of the model or the data, rather than an instance."""
+    """Whether a call of the object creates the model or the data: true for a class or factory, not for an instance."""
     return isinstance(given, type) or is_factory(given)
 
 
@@ -110,7 +111,10 @@ def load_data(config: Config) -> LoadedData:
 
 
 def _measured_on(data: Any, kind: str, transform: Any, warnings: list[str]) -> SampleSet | None:
-    """The test or validation set (`kind`), None if it is not defined or empty; the other arguments: see `_offered`."""
+    """The test set (kind: test) or validation set (kind: val); None if the set is not defined or empty.
+
+    transform: applied to the inputs. data, warnings: as in `_offered`.
+    """
     dataset, collate = _offered(data, kind, warnings)
     return SampleSet.of(dataset, transform, None, collate) if dataset is not None and len(dataset) else None
 
@@ -118,9 +122,9 @@ def _measured_on(data: Any, kind: str, transform: Any, warnings: list[str]) -> S
 def _offered(data: Any, kind: str, warnings: list[str]) -> tuple[Any, Collate | None]:
     """Returns the data set and the collate function for `kind` (train, test or val), each None if it is not defined.
 
-    The data set is `<kind>_dataset`, or else that of the DataLoader which `<kind>_dataloader` returns. The collate
-    function is `collate_fn`, or else that of the DataLoader if the data set comes from it. warnings: extended in place
-    if the training loader has its own sampler, which is not used.
+    The data set is `<kind>_dataset`, or else the data set of the DataLoader that `<kind>_dataloader` returns. The
+    collate function is `collate_fn`; a data set from a DataLoader can also have the DataLoader's collate function.
+    warnings: extended in place if the training DataLoader has its own sampler, because this sampler is not used.
     """
     collate = getattr(data, "collate_fn", None)
     dataset = _attribute(data, f"{kind}_dataset")
@@ -154,7 +158,10 @@ def _own(data: Any, name: str) -> bool:
 
 
 def _uncalled(data: Any, hooks: Mapping[str, str]) -> list[str]:
-    """A message for each of these hooks (name -> note) that the data class overrides."""
+    """Messages for those of the hooks that the data class overrides, though a run does not call them.
+
+    hooks: name of the hook -> second half of its message.
+    """
     return [f"{name} is not called: {note}" for name, note in hooks.items() if _own(data, name)]
 
 
@@ -166,7 +173,7 @@ def _own_collate(loader: Any) -> Collate | None:
 
 
 def _draws_its_own_way(loader: Any) -> bool:
-    """Whether a DataLoader has another sampler or batch sampler than `shuffle=True` or `shuffle=False` gives it."""
+    """Whether a DataLoader has a custom sampler or batch sampler, not only the option `shuffle`."""
     from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
     usual = type(getattr(loader, "sampler", None)) in (RandomSampler, SequentialSampler)
@@ -197,7 +204,8 @@ def _labels(targets: Any, count: int, name: str) -> Ints:
 def labels_of(dataset: Any) -> Ints | None:
     """The labels of the samples, int64 [n]; None if there are no integer labels.
 
-    They come from `targets`, from the second tensor of a TensorDataset, or from the data set of a Subset.
+    The labels are the data set's `targets`, or the second tensor of a TensorDataset. For a Subset, they are selected
+    from the labels of the whole data set.
     """
     if hasattr(dataset, "indices") and hasattr(dataset, "dataset"):
         whole = labels_of(dataset.dataset)

@@ -125,7 +125,7 @@ def _ray() -> Iterator[Finding]:
 
 
 def _cluster(address: str) -> Finding:
-    """Joins the cluster in RAY_ADDRESS as a run does, because only then does it check token and versions."""
+    """Joins the cluster in RAY_ADDRESS as a run does, because token and versions are checked only on joining."""
     from raylfl.runtime.ray.connection import joined
     from raylfl.runtime.ray.resources import nodes_of_cluster
 

@@ -1,4 +1,7 @@
-"""Errors for the user, whose messages contain the key, its value and a remedy; and the type of other messages."""
+"""Errors for the user, whose messages contain the key, its value and a remedy.
+
+`Say` is the type of functions that print or note one line for the user.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ def did_you_mean(
 ) -> str:
     """`did you mean NAME?` with the most similar of the known names; `otherwise` if none is similar enough.
 
-    place: the text before the name, which is not compared. cutoff: the least similarity, from 0 to 1.
+    place: a prefix of NAME in the text, such as `local.`; `known` lacks it. cutoff: the least similarity, from 0 to 1.
     """
     near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=cutoff)
     return f"did you mean {place}{near[0]}?" if near else otherwise
@@ -76,7 +79,7 @@ class ClientFailed(RaylflError):
 
 
 def is_own(filename: str) -> bool:
-    """Whether a file of this name, as in a traceback, is the user's code, and not of Python, a library or raylfl."""
+    """Whether a file name from a traceback belongs to the user's code, not to Python, a library or raylfl."""
     return not filename.startswith(("<", *LIBRARIES))
 
 
@@ -91,8 +94,8 @@ def own_code(error: BaseException) -> str:
 def note_own_code(error: BaseException) -> None:
     """Adds a note with the line of the user's code that raised the error, if there is such a line and no note yet.
 
-    Unlike its traceback, the notes of an error are pickled with it. A RaylflError gets no note: its message is for the
-    user already.
+    Pickling an error keeps its notes, but not its traceback. A RaylflError gets no note: its message is written for
+    the user already.
     """
     if not isinstance(error, RaylflError) and not is_noted(error) and (place := own_code(error)):
         error.add_note(f"{NOTE}{place}")

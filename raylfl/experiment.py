@@ -30,10 +30,10 @@ DEFAULT_CLIENTS = 10  # N if neither the config nor the partition gives it
 
 
 def known_optimum(data: Any, weights: np.ndarray, natural: bool) -> Optimum | None:
-    """The optimum from `data.optimum(weights)`, or from `data.optimum()` if it takes no weights; None without one.
+    """The optimum from `data.optimum(weights)`, or from `data.optimum()` if it takes no weights; None if undefined.
 
     weights: importance weights of the clients [N]. natural: whether the data define the clients (`partition: natural`).
-    Otherwise an optimum that depends on the weights is not used, and None is returned.
+    If `natural` is false, an optimum that depends on the weights is not used, and None is returned.
     """
     optimum = getattr(data, "optimum", None)
     if optimum is None:
@@ -153,7 +153,7 @@ def assemble(config: Config) -> Experiment:
 
 @contextmanager
 def _placed(place: str) -> Iterator[None]:
-    """A context that adds this place in the config to the key of a BadValue, unless it is the top-level num_clients."""
+    """A context that puts `place.` before the key of a BadValue; the top-level key num_clients stays as it is."""
     try:
         yield
     except BadValue as error:
@@ -212,9 +212,9 @@ def check_algorithm(config: Config, world: RunContext, merged: bool) -> list[str
 
 
 def check_topology(config: Config, world: RunContext) -> list[str]:
-    """Warnings if the method does not use the graph, or minimises another objective on it.
+    """Warnings if the algorithm does not use the graph, or does not minimise F on this graph.
 
-    Raises BadConfig if the method cannot run on the graph.
+    Raises BadConfig if the algorithm cannot run on the graph.
     """
     algorithm, graph = config.algorithm, config.topology
     name, chosen = config.resolved["algorithm"]["name"], config.resolved["topology"]["name"]

@@ -79,7 +79,7 @@ def installed(module: str) -> bool:
 def missing_package(module: str, python: str) -> str:
     """The error message for a module that is not installed, with a remedy.
 
-    python: the Python that lacks the module, in words.
+    python: text for the message that says which Python lacks the module, such as "the cluster's Python".
     """
     if not ours(module):
         return (

@@ -58,9 +58,10 @@ class Run:
     def clients(self) -> pd.DataFrame:
         """A table with one row per round, client and metric; columns: round, client, metric, value.
 
-        Metrics of every sampled client are draws, received (1 or 0) and steps. `eval.per_client` adds its training loss
-        and the values that its module logged. In rounds with an evaluation, `eval.clients` adds the metrics on the
-        client's own data, and `eval.nodes` the metrics of every node's model.
+        Metrics of every sampled client: draws (how often it was drawn), received (1: the upload arrived, 0: lost) and
+        steps (local steps). `eval.per_client` adds the client's training loss and the values logged in its local steps.
+        In rounds with an evaluation, `eval.per_client` with `eval.clients` adds the metrics on the client's own data,
+        and `eval.nodes` the metrics of every node's model.
         """
         from raylfl.runtime.records.lines import read_rows
 

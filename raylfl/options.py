@@ -190,7 +190,8 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
 def _kinds(hint: Any) -> set[Any]:
     """The plain types (int, float, str, None) that a declared type allows.
 
-    Any other type, such as Any, a Literal or a list, counts as bool: pydantic then decides whether it accepts a bool.
+    Any other type, such as Any, a Literal or a list, gives bool: `fitting` then leaves it to pydantic whether a bool
+    fits the type.
     """
     origin = get_origin(hint)
     if origin is Annotated:

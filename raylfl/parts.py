@@ -86,7 +86,7 @@ class WorkerSetup:
         return (self.shards.indices if self.train.owned is None else self.train.owned)[:2]
 
     def fresh_state(self, initial: Initial) -> State:
-        """The state of a client before its first round, rows [1, ...] by name; may be empty."""
+        """The state of a client before its first round: name -> tensor [1, ...]; may be empty."""
         state = init_clients_of(self.algorithm, initial.x, 1)
         if self.local_buffers and len(initial.buffers):
             state = {**state, BUFFERS: initial.buffers[None]}
@@ -113,9 +113,9 @@ class Optimum:
 class Experiment:
     """All parts of a run, built and checked before anything is started.
 
-    logged: the names of the metrics that the module logged in the trial steps before the run, by the kind of step.
-    `train`: a local step. `test`: an evaluation on the test set. `val`: one on the validation set. `clients`: one on
-    clients' training data. A kind that was not tried is missing.
+    logged: kind of trial step before the run -> names of the metrics that the module logged in this step. The kind
+    `train` is a local step. The kinds `test`, `val` and `clients` are evaluations on the test set, the validation set
+    and clients' training data. A kind that was not tried is missing.
     """
 
     config: Config

@@ -86,7 +86,7 @@ class ContractItem(pytest.Item):
 
 
 class RunItem(ContractItem):
-    """A test that calls one contract check with config settings and a temporary folder, for whole runs."""
+    """A test that calls one contract check on whole runs, with the settings of the config and a temporary folder."""
 
     def runtest(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -71,7 +71,7 @@ class Choice(Generic[T]):
 
     @property
     def keys(self) -> dict[str, str]:
-        """The keys of the config group by which any process selects the same class."""
+        """The keys `name` and, if needed, `class_path`, with which a config selects this class in any process."""
         return {"name": self.name, **({} if self.class_path is None else {"class_path": self.class_path})}
 
 

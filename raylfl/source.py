@@ -1,7 +1,7 @@
 """The registrations in the source files of a package: names, summaries, papers and options.
 
-They are read from source text: configs can be checked and components listed without importing torch. A type that
-cannot be resolved without an import counts as Any here; it is checked when an instance of the class is created.
+Reading the source text lets configs be checked and components be listed without importing torch. An option whose type
+cannot be resolved without an import counts as Any here: its value is checked when an instance of the class is created.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ def registered(package: str) -> Iterator[Declared]:
 
 
 def _fields(line: Iterable[tuple[str, ast.ClassDef]]) -> Iterator[tuple[str, ast.AnnAssign]]:
-    """Pairs (module, declaration) of every field of a dataclass, fields of base classes first.
+    """Pairs (module, declaration) of every field of a dataclass; fields of base classes come first.
 
-    line: the pairs of `_ancestry`.
+    line: the class and its base classes, as the pairs of `_ancestry`.
     """
     for place, owner in reversed(list(line)):
         if any("dataclass" in ast.unparse(decorator) for decorator in owner.decorator_list):

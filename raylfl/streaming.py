@@ -53,7 +53,10 @@ class Stream:
             raise
 
     def stop(self, reason: str = "stopped by the caller") -> None:
-        """Ends the run after the newest round, as early stopping does, when the next item or `result` is requested."""
+        """Requests the end of the run after its newest round, with the same effect as early stopping.
+
+        The run ends when the next item or `result` is requested. reason: the text for `Result.stopped_early`.
+        """
         self._reason = reason
 
     @property
@@ -85,7 +88,7 @@ class Stream:
 
 
 class _Over(Exception):
-    """The error that marks the end of the rounds, because a Future cannot raise StopIteration."""
+    """The error that replaces StopIteration at the end of the rounds: a Future cannot raise StopIteration."""
 
 
 def _next_of(rounds: Rounds, reason: str | None) -> Progress:
@@ -96,7 +99,10 @@ def _next_of(rounds: Rounds, reason: str | None) -> Progress:
 
 
 def _left(thread: ThreadPoolExecutor, rounds: Rounds, run: ExitStack) -> None:
-    """Ends a run: closes the generator of its rounds in the run's thread, then the run's directory."""
+    """Ends a run: closes its generator of rounds in the run's thread, ends the thread, and closes the run directory.
+
+    run: the stack that holds the context of the run directory.
+    """
     thread.submit(rounds.close).result()
     thread.shutdown()
     run.close()

@@ -9,8 +9,8 @@
 
 U_i = x - x_i: the update of client i; gamma: the server's learning rate; R: the received clients; s_i: times that
 client i was drawn; M: all draws of the round; N: number of clients; w_i: importance weights, sum 1; p_i: sampling
-probabilities. Each rule also gives the expectation of its c_i. The weights of the surrogate objective, which the method
-really minimises, follow from it (`raylfl.diagnostics.surrogate`).
+probabilities. Each rule also gives the expectations E[c_i 1{i in R}]. From these expectations follow the weights of the
+surrogate objective, which the method really minimises (`raylfl.diagnostics.surrogate`).
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class AggregationRule(ABC):
 class Mean(AggregationRule):
     """The rule c_i = s_i / sum_{j in R} s_j, with s_i the times that client i was drawn and R the received clients.
 
-    Its expectation is known in four cases: R is fixed; clients are sampled independently; no upload of M draws with
-    replacement is lost (c_i = s_i / M); clients are `exchangeable`, with equal expected draws and failure
-    probabilities.
+    The expectation of c_i is known in four cases: R is certain before the round; clients are sampled independently;
+    no upload of M draws with replacement is lost (c_i = s_i / M); clients are `exchangeable`, that is, they have equal
+    expected draws and failure probabilities.
     """
 
     def coefficients(self, r: Round) -> Floats:
@@ -84,8 +84,9 @@ class Mean(AggregationRule):
 class Weighted(AggregationRule):
     """The rule c_i = w_i / sum_{j in R} w_j, with importance weights w_i and R the received clients.
 
-    Its expectation is known if R is fixed. For equal w_i it is also known in two other cases: clients are sampled
-    independently; clients are `exchangeable`, with equal expected draws and failure probabilities.
+    The expectation of c_i is known if R is certain before the round. For equal w_i it is also known in two other cases:
+    clients are sampled independently; clients are `exchangeable`, that is, they have equal expected draws and failure
+    probabilities.
     """
 
     def coefficients(self, r: Round) -> Floats:

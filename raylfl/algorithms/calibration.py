@@ -10,7 +10,7 @@ T = sum_i w_i (1-q_i) |a_i|_1 (eq. (111)). The local learning rates of the other
 eta_1: the local learning rate of FedAvg; w: importance weights; p: sampling probabilities; q_i: failure probability of
 client i's link in this round; |a_i|_1: its local work in this round, K_i for plain SGD. Both w and p are normalised
 over the available clients. Clients with q_i = 1 (never received) or |a_i|_1 = 0 (no local step) are left out of all
-sums; they would add 0 to T. The result of (112) is then divided by the sum of the other clients' w.
+sums, which does not change T. The result of (112) is then divided by the sum of w over the clients that remain.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNBIASED_RULES = ("anonymous", "anonymous_uniform", "anonymous_importance", "ful
 
 
 def check_reference(calibrate: bool, rule: str) -> None:
-    """Checks that a calibrated FedAvg (`calibrate` is true) has an unbiased aggregation rule.
+    """Checks that FedAvg's aggregation rule is unbiased if `calibrate` is true.
 
     Raises BadValue for a rule whose coefficients are normalised over the received clients.
     """

@@ -23,7 +23,7 @@ q_i = 1 or |a_i|_1 = 0 is excluded, because its expected contribution is 0 for e
 Both counts n include this round. An estimate is the plain mean of up to 1/rate observations and an exponential moving
 average of more; with rate = 0 it is always the plain mean. The mean of q_i begins with one fictitious received upload.
 Until client i is received, the sampling uses the mean a of the clients received so far in place of a_i, or 1 if there
-is none. It limits q_i to 0.95.
+is none. The sampling also limits q_i to 0.95.
 """
 
 from __future__ import annotations

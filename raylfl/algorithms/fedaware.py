@@ -20,8 +20,8 @@ warmup     active: the step above from the first round on. fedavg: x <- x - gamm
 normalize  true, as in the authors' public code: m_i / |m_i| replaces m_i in lambda and in the step, and alpha
            multiplies the new update: m_i <- (1 - alpha) m_i + alpha U_i.
 
-Inner products of momenta are float64 for any dtype of x. A round computes the products of the momenta that changed and
-of the momenta that enter the working set; it keeps all others (`raylfl.solvers.working_set`).
+Inner products of momenta are float64 for any dtype of x. A round only computes the inner products of momenta that
+changed or that enter the working set; all other inner products are kept (`raylfl.solvers.working_set`).
 """
 
 from __future__ import annotations

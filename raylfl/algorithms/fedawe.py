@@ -4,13 +4,13 @@ Xiang et al., NeurIPS 2024, Alg. 1. Symbols as in `raylfl.algorithms`.
 
 State    server x [d]; tau_i, the last round in which client i was received, int64 [N], -1 at first;
          client x_i [d], the initial model at first.
-Sent     nothing down at the start of a round; d floats up; d floats down (the new x) to the received clients at its
-         end. The paper uploads x_i'. Here the uploads are U_i and x_i; x_i is not counted as traffic, because the
-         server sent it in round tau_i.
+Sent     nothing down at the start of a round; d floats up; at the end of the round d floats down (the new x) to the
+         received clients. The paper uploads x_i'. Here the uploads are U_i and x_i; x_i is not counted as traffic,
+         because the server sent it in round tau_i.
 Assumes  nothing about participation, which may change over time; equal K_i and equal weights w_i: otherwise the method
          minimises a reweighted objective instead of F = sum_i w_i f_i.
 
-    client   x_i,0 = x_i;  x <- x - eta grad f_i(x), K_i times from x_i;  U_i = x_i - x_i,K
+    client   x_i,0 = x_i;  x_i,k+1 = x_i,k - eta grad f_i(x_i,k), k < K = K_i;  U_i = x_i - x_i,K
              x_i' = x_i - gamma (r - tau_i) U_i
     server   x <- (1/|R|) sum_R x_i'   ("implicit gossip" among the received clients)
     then     x_i <- x, tau_i <- r for i in R

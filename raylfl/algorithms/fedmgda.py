@@ -11,7 +11,7 @@ Assumes  nothing; converges to a Pareto-stationary point of (f_1, ..., f_N) rath
              lambda = argmin |sum_R lambda_i u_i|^2 over the simplex with |lambda - lambda0|_inf <= eps
              x <- x - gamma sum_R lambda_i u_i
 
-lambda0 is w normalised over R; eps limits the largest difference of an entry. Clients with U_i = 0 have
+lambda0 is w normalised over R; eps is the largest allowed |lambda_i - lambda0_i|. Clients with U_i = 0 have
 lambda_i = lambda0_i = 0.
 """
 

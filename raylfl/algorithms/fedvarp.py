@@ -6,9 +6,9 @@ Symbols as in `raylfl.algorithms`.
 State    server x [d], memory B [seen, d] with a row B_i for each client received so far (B_i = 0 for the
          others); with `lost: ignore` also mean [d]; clients none.
 Sent     d floats down (x), d floats up (U_i).
-Assumes  updates that change slowly, as B_i stands for U_i. ignore: uniform sampling, each received client counts once.
-         reuse: M draws with replacement with p = w, s_i of them of client i; B_i replaces only the lost uploads of
-         sampled clients S.
+Assumes  updates that change slowly, as B_i stands for U_i. `lost: ignore`: uniform sampling, each received client
+         counts once. `lost: reuse`: M draws with replacement with p = w, s_i of them of client i; B_i replaces U_i
+         if client i was sampled (i in S) and its upload is lost, and in no other case.
 
     client   x_i <- x_i - eta grad f_i(x_i), K_i times from x;  U_i = x - x_i
     server   ignore   x <- x - gamma ((1/|R|) sum_R (U_i - B_i) + (1/N) sum_j B_j)

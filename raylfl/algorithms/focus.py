@@ -5,8 +5,8 @@ Ying, Li & Yang, NeurIPS 2025, Alg. 1; in matrix form, eqs. (13)-(14). Symbols a
 State    server x and the tracked sum of gradients y [d], y = 0 at first; client g_prev_i [d], its last gradient, 0 at
          first.
 Sent     d floats down (x), d floats up (y_i); clients pull x and push y_i, never the reverse.
-Assumes  nothing about participation; exact for full-batch gradients (FOCUS), to the noise floor for
-         mini-batches (SG-FOCUS: the subtracted gradient is the stored one, never recomputed).
+Assumes  nothing about participation; exact for full-batch gradients (FOCUS), down to the noise floor for mini-batches
+         (SG-FOCUS). The subtracted g_prev_i is always the stored gradient, never recomputed on another batch.
 
     client   y_i = 0, x_i = x;  K times
              g = grad f_i(x_i);  y_i <- y_i + g - g_prev_i;  g_prev_i <- g;  x_i <- x_i - eta y_i

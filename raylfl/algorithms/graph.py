@@ -11,7 +11,7 @@ Sent     rows between neighbours (`cost/peer_floats`), nothing to or from a serv
 Assumes  mixing matrices whose rows or columns have the sums that the family prescribes. With importance weights w the
          gradient of client i is multiplied by N w_i.
 
-The nodes are divided into blocks. Under Ray a worker holds the rows of each block (`raylfl.runtime.round.blocks`).
+The nodes are divided into blocks. Under Ray the rows of a block are on one worker (`raylfl.runtime.round.blocks`).
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ class GraphAlgorithm(Algorithm):
     def combine(self, rows: State, before: State, mixed: State) -> State:
         """The new rows of the C working nodes, [C, ...] each, from their own rows and the mixed messages.
 
-        rows, before: as in `messages`; mixed: for each node the sum of the messages that arrive at it and its own,
-        weighted by the mixing matrix of the message.
+        rows, before: as in `messages`; mixed: for each node the weighted sum of its own message and of the messages
+        that arrive at this node. The weights are those of the message's mixing matrix.
         """
 
     def matrix(self, message: str, parts: Sequence[MixingRows]) -> MixingRows:
-        """The matrix that mixes the message of this name, one of `parts` or derived from it; default: the first.
+        """The matrix that mixes the message of this name: one of `parts`, or derived from one; default: the first.
 
-        parts: the matrices of the method's family, restricted to the rows of some nodes.
+        parts: the matrices of the method's family, restricted to the matrix rows of some nodes.
         """
         return parts[0]
 
@@ -121,7 +121,7 @@ class GraphAlgorithm(Algorithm):
         raise AssertionError("there is no server: raylfl.runtime.round.blocks mixes the rows on their workers")
 
     def sent_floats(self, uploads: State) -> int:
-        """The number of floats in a node's messages along one edge, from the nodes' rows after the local steps."""
+        """The number of floats that a node sends along one edge; uploads: the nodes' rows after the local steps."""
         one = {name: rows[:1] for name, rows in uploads.items()}
         before = self.init_nodes(one["x"][0], 1)
         return floats_in(self.messages({**before, **one}, before))

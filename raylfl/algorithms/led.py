@@ -1,6 +1,6 @@
 """LED: local exact diffusion, exact diffusion with local steps.
 
-Alghunaim, IEEE TAC 2024, Alg. 1, with W~ = (I + W)/2 (`lazy`), which is positive semidefinite as its analysis requires.
+Alghunaim, IEEE TAC 2024, Alg. 1, with W~ = (I + W)/2 (`lazy`): the paper's analysis needs a positive semidefinite W~.
 Symbols as in `raylfl.algorithms`.
 
 State    node x_i and its dual variable e_i [d] (the paper's y), e = 0 at first.
@@ -9,7 +9,7 @@ Assumes  mixing matrix W symmetric and doubly stochastic; the same K at every cl
 
     local    phi_i = x_i;  phi_i <- phi_i - eta grad f_i(phi_i) - beta e_i, K times;  beta = 1/K
     mixing   x <- W~ phi;  e <- e + phi - W~ phi
-    always   sum_i e_i = 0. K = 1 is `nids`; on the complete graph without `lazy` it is `scaffnew`.
+    always   sum_i e_i = 0. LED with K = 1 is `nids`; LED on the complete graph without `lazy` is `scaffnew`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Chen, Horvath & Richtarik, TMLR 2022; as compared in FedACS [3] eqs. (20), (25).
 
 State    server x [d]; with `norms: stale` also norms [N], float64: the norm |U_i| of the last received update of each
          client, 0 before the first; clients none.
-Sent     d floats down (x), d floats up (U_i) for each sampled client; fresh: x down to every available client and one
-         norm up from it, as all of them train.
+Sent     d floats down (x), d floats up (U_i) for each sampled client; with `norms: fresh` x down to every available
+         client and one norm up from every available client, as all of them train.
 Assumes  perfect links and equal K_i; otherwise the method minimises sum_i Omega_i f_i instead of F = sum_i w_i f_i,
          Omega_i ~ w_i (1-q_i) |a_i|_1 with failure probabilities q_i and |a_i|_1 = K_i for plain SGD.
 

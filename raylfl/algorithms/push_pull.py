@@ -1,4 +1,4 @@
-"""Push-pull (AB): models are pulled by row-stochastic, tracked gradients pushed by column-stochastic matrices.
+"""Push-pull (AB): a row-stochastic matrix pulls the models, a column-stochastic matrix pushes tracked gradients.
 
 Pu, Shi, Xu & Nedic, IEEE TAC 2021, Alg. 1; Xin & Khan, IEEE L-CSS 2018; matrices that change: Nedic, Nguyen & Nguyen,
 2023. FOCUS is the same method on a star whose matrices change with the clients that take part (`focus`).
@@ -6,8 +6,8 @@ Symbols as in `raylfl.algorithms`.
 
 State    node x_i, tracked gradient y_i, last gradient g_prev_i [d], y = g_prev = 0 at first.
 Sent     2d floats along each edge (x, y).
-Assumes  mixing matrices R row-stochastic, C column-stochastic, which may change; messages of some node reach all others
-         along the edges of R, and messages of all others reach this node along the edges of C.
+Assumes  mixing matrices R row-stochastic, C column-stochastic, which may change; one node, the root, reaches all other
+         nodes along the edges of R, and all other nodes reach the root along the edges of C.
 
     local    K_i times:  g = grad f_i(x_i);  y_i <- y_i + g - g_prev_i;  g_prev_i <- g;  x_i <- x_i - eta y_i
     mixing   x <- R x;  y <- C y

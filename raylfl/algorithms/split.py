@@ -16,9 +16,9 @@ Assumes  the same as `sfl` (ssl) or `fedavg` (splitfed); no connection of the mo
     server   forward from the cut, backward to the cut, SGD step on its half
     client   backward from the cut, SGD step on its half
 
-Two backward passes joined at the cut give the same gradient as one pass through the whole model. The updates are
-therefore equal to SFL's and FedAvg's, bit for bit, and are computed by these methods. A trial step gives the traffic at
-the cut (`raylfl.core.cut`).
+Two backward passes joined at the cut give the same gradient as one pass through the whole model. The updates of SSL and
+SplitFed are therefore bit for bit those of SFL and FedAvg, and the classes of SFL and FedAvg compute them. A trial step
+gives the traffic at the cut (`raylfl.core.cut`).
 """
 
 from __future__ import annotations

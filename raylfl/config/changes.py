@@ -52,7 +52,7 @@ def refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
 def differing(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """The dotted keys at which two nested configs have different values.
 
-    prefix: the dotted key of both configs in a larger one, with a final dot.
+    prefix: for two groups of a larger config, the dotted key of the group with a final dot; it begins every result.
     """
     for key in sorted({*before, *after}):
         old, new = before.get(key), after.get(key)
@@ -63,7 +63,7 @@ def differing(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str =
 
 
 def _refuse_moving_phases(config: Mapping[str, Any], rounds: int) -> None:
-    """Raises BadConfig if a value of the config has phases.
+    """Raises BadConfig if an option has `phases`: one value for each part of the run.
 
     Phases end at fractions of `rounds`. With a larger number of rounds, the rounds already done would have had other
     values. rounds: the number of rounds before the resumption.

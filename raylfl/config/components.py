@@ -84,9 +84,9 @@ def mistakes(
 ) -> list[str]:
     """Error messages for an unknown name, unknown keys and wrong types, found without importing the component's class.
 
-    choice: a mapping with `name` or `class_path`. place: the component's dotted key in the config. inner: the key below
-    it that contains the options, such as init_args; empty: no such key. Classes given by class_path and plug-ins give
-    no messages: they are checked when they are built.
+    choice: a mapping with `name` or `class_path`. place: the component's dotted key in the config. inner: the key that
+    contains the options, such as init_args; empty: the options are beside the name. A class given by class_path or a
+    plug-in gives no messages here: its options are checked when the component is built.
     """
     name = str(choice.get("name"))
     if choice.get("class_path") is not None or "." in name:

@@ -1,6 +1,6 @@
 """Completes a saved config with the defaults of options that are newer than the config.
 
-The defaults are read from source text, without importing a class; `changes.completed` imports the classes.
+The defaults are read from source text: no class is imported. `changes.completed` does the same by importing classes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The keys of a config that identify a run, for each of three purposes.
 
-resume   keys that a resumed run must keep because its bits depend on them; rounds may grow, evaluation may change
+resume   keys that determine the bits of the parameters: a resumed run must keep them; rounds and evaluation are free
 group    keys by which a report groups runs: runs of a group differ in seed, directory and machine only
-digest   keys that, with the seed, identify a cached run; they include rounds and evaluation, on which its rows depend
+digest   keys that, with the seed, identify a cached run; rounds and evaluation are included: they change metrics.jsonl
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ LEFT_OUT: dict[Purpose, tuple[str, ...]] = {
 def identity(resolved: Mapping[str, Any], of: Purpose) -> dict[str, Any]:
     """A copy of the resolved config with the keys that identify a run for this purpose.
 
-    A topology at its defaults is left out, as are its newer options if they are null: older runs without these keys
-    keep their identity. `runtime.placement` is left out unless it is `pinned`.
+    The group `topology` is left out if all its options have their defaults. Its options in `LATER` are left out if
+    they are null. Older runs, saved without these keys, thus keep their identity. `runtime.placement` is left out
+    unless it is `pinned`.
     """
     kept = _without(resolved, LEFT_OUT[of], "")
     topology = {key: v for key, v in kept.get("topology", {}).items() if key not in LATER or v is not None}

@@ -1,10 +1,10 @@
 """Layers of a config (files, their bases, `key=value` overrides): nested mappings; later layers take precedence.
 
 A key path is the sequence of keys that leads to a value. Mappings at the key paths in `MERGED` are merged key by key.
-At all others a value replaces the earlier value, even if both are mappings, such as {uniform: [1, 5]}. At the key paths
-in `NAMED` a plain string means {name: string}. A layer with another name or class_path replaces the whole mapping at
-such a path: no option of the earlier algorithm, partition or model remains. Within one layer the order of keys has no
-effect, except that the last of several equal keys counts.
+At any other key path a value replaces the earlier value, even if both are mappings, such as {uniform: [1, 5]}. At the
+key paths in `NAMED`, which select a component, a plain string means {name: string}. There, a layer with another name or
+class_path replaces the whole mapping: no option of the earlier algorithm, partition or model remains. Within one layer
+the order of keys has no effect, except that the last of several equal keys counts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ QUOTES, QUOTED = "quote arguments with blanks, brackets or braces", "'local.step
 def file_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
     """The layers of a config file: first the layers of its bases, then its own.
 
-    chain: the files whose `base` led to this file; BadConfig is raised if they contain it.
+    chain: the files whose `base` led to this file. Raises BadConfig if this file is one of them.
     """
     if path in chain:
         raise BadConfig(f"base: the files include each other: {' -> '.join(p.name for p in (*chain, path))}")

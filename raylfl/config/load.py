@@ -62,7 +62,7 @@ Source = str | Path | Mapping[str, Any] | DictConfig  # a path, a bare name, a d
 def load_config(source: Source, overrides: Sequence[str] = (), given: ObjectLayer | None = None) -> Config:
     """Loads and validates a config (a path, a bare name, a dict or a DictConfig) with `key=value` overrides.
 
-    given: objects passed from Python. They take precedence over the source, and overrides take precedence over them.
+    given: objects passed from Python. Objects take precedence over the source; overrides take precedence over objects.
     Raises BadConfig with all mistakes found, one line each.
     """
     (config,) = load_configs(source, [(overrides, given)])
@@ -171,17 +171,18 @@ def resolve(merged: Mapping[str, Any]) -> Config:
 def _target(path: str | None, place: str) -> Any:
     """The object of this class path if other processes cannot import the path; otherwise None.
 
-    They cannot import the made-up paths of objects passed from Python, nor paths in `__main__`, which is a different
-    module in each process.
+    Other processes cannot import two kinds of paths: made-up paths of objects passed from Python, and paths in
+    `__main__`, which is a different module in each process.
     """
     return import_class(path, place) if path is not None and (given_for(path) or path.startswith("__main__.")) else None
 
 
 def typed_groups(merged: Mapping[str, Any]) -> dict[str, Any]:
-    """The top-level keys (as `top`) and each fixed group as typed objects, by name. Raises BadConfig with all mistakes.
+    """Typed objects by name: `top` for the top-level keys, and one for each fixed group (`FIXED_GROUPS`).
 
-    The options of shipped components are checked as well, from source text: neither torch nor Ray is imported. Those
-    of components given by `class_path`, and of plug-ins, are checked when they are built.
+    The options of shipped components are checked as well, from source text: neither torch nor Ray is imported. Options
+    of plug-ins, and of components given by `class_path`, are checked when the component is built. Raises BadConfig
+    with all mistakes.
     """
     top_keys = keys_of(TopConfig)
     problems = [

@@ -57,8 +57,9 @@ class ObjectLayer:
 def object_layer(objects: Mapping[str, Any], paths: Mapping[str, str] | None = None) -> ObjectLayer:
     """Converts objects (config group -> object) to a config layer.
 
-    A string or a mapping is used as it is; None is ignored. paths: config group -> class path that its object had
-    before its run was resumed. Raises BadConfig for an unknown group or an object that no config entry can represent.
+    A string or a mapping is used as it is; None is ignored. paths: for a resumed run, config group -> class path of the
+    group's object in the saved config. Raises BadConfig for an unknown group or an object that no config entry can
+    represent.
     """
     out = ObjectLayer()
     for group in objects:
@@ -108,8 +109,8 @@ def _said(group: str, value: Any, objects: dict[str, Any], path: str | None) -> 
 def _named(group: str, value: Any, objects: dict[str, Any], path: str | None) -> Layer:
     """The config entry {name: ...} or {class_path: ...} of an object.
 
-    An object that is not importable is added to `objects` under its made-up class path. path: the class path to use
-    instead, from a resumed run.
+    An object that is not importable is added to `objects` under its class path: `path` if given, which comes from the
+    saved config of a resumed run, otherwise a made-up one (`path_of`).
     """
     name = REGISTRIES[group].name_of(value) if isinstance(value, type) else None
     if name is not None and value.__module__.partition(".")[0] == "raylfl":

@@ -9,11 +9,11 @@ from raylfl.errors import BadConfig
 def is_pinned(runtime: RuntimeConfig, by_index: bool, apart: bool, impossible: str | None) -> bool:
     """Whether each client is pinned to one worker. Raises BadConfig if pinning is required, but impossible.
 
-    `placement: auto` pins clients whose samples are read by index, if they can be pinned. Such clients are trained one
-    by one under any placement: a run has the same bits with and without pinning.
+    `placement: auto` pins clients whose samples are read by index, if pinning is possible. Clients whose samples are
+    read by index are trained one by one, pinned or not: `auto` does not change the bits of a run.
 
     by_index: whether samples are read by index from files. apart: whether the clients' samples are on certain nodes
-    only. impossible: the reason why the method cannot have pinned clients; None if it can.
+    only. impossible: the reason why the algorithm cannot have pinned clients; None if pinning is possible.
     """
     chosen = runtime.placement
     if chosen == "pinned":

@@ -28,7 +28,10 @@ def staging(url: str) -> Path:
 
 
 def url_of(folder: Path) -> str | None:
-    """The URL of a folder in the local staging folder of the URL `RAYLFL_RUNS`; None for any other folder."""
+    """The URL to which a local staging folder is copied; None for a folder that is not copied to a URL.
+
+    Only the URL in the environment variable RAYLFL_RUNS, and the places below it, are considered.
+    """
     runs = os.environ.get("RAYLFL_RUNS", "")
     if not is_url(runs) or not folder.is_relative_to(staging(runs)):
         return None
@@ -36,9 +39,9 @@ def url_of(folder: Path) -> str | None:
 
 
 def check_url(url: str) -> None:
-    """Checks a URL given as `dir`; raises BadValue if it is unusable.
+    """Checks a URL given as `logging.dir`; raises BadValue if the URL is unusable.
 
-    This is the case for a protocol unknown to fsspec, `dir::`, an empty path, a path with `.` or `..`, and a password.
+    Unusable are a protocol unknown to fsspec, fsspec's `dir::`, an empty path, a path with `.` or `..`, and a password.
     """
     from fsspec.registry import available_protocols  # imported late: most configs name a folder
 

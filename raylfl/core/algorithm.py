@@ -62,8 +62,8 @@ class Work:
     def per_step(self, like: Tensor) -> Tensor:
         """The factors 1 / (K_i eta) as a column [C, 1]; 1 / eta if K_i = 0.
 
-        The update of plain SGD times its factor is the mean of the client's gradients. like: a tensor with the dtype
-        and device of the column.
+        For plain SGD, a client's factor times the client's update is the mean of the client's gradients. like: a tensor
+        with the dtype and device of the column.
         """
         return column(1.0 / (np.maximum(self.steps, 1.0) * self.lr), like)
 
@@ -98,7 +98,7 @@ class Algorithm(Options, ABC):
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Accepts hooks under their old names (`RENAMED`), and warns of names that look like a misspelt method."""
+        """Accepts methods and traits under their old names (`RENAMED`), and warns of names that look misspelt."""
         super().__init_subclass__(**options)
         for old, new in RENAMED.items():
             if old in vars(cls):
@@ -150,7 +150,8 @@ class Algorithm(Options, ABC):
     def full_gradient(self) -> bool:
         """Whether the method reads `full_gradient` [C, d] or `full_loss` [C, 1] in the carry.
 
-        They are each client's gradient and loss over all its samples, at its starting point.
+        These two tensors hold the gradient and the loss of each client over all its samples, at the client's starting
+        point.
         """
         return False
 
@@ -192,18 +193,18 @@ class Algorithm(Options, ABC):
     def start(self, broadcast: State, client_state: State, work: Work) -> State:
         """The carry before the first local step: name -> rows [C, d].
 
-        Each local step receives the carry and returns the next one (`direction`). A tensor [1, d] stands for equal rows
-        of all clients. The local solver adds the starting points as carry["x_start"], which must not be overwritten,
-        because they may share memory with the broadcast.
+        Each local step receives the carry and returns the next one (`direction`). A tensor [1, d] stands for C equal
+        rows. The local solver adds the starting points as carry["x_start"]. Never overwrite this tensor: it may share
+        memory with the broadcast.
         """
         return {}
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
         """(direction v [C, d] of the local step x <- x - eta v, next carry).
 
-        x: the parameters [C, d], which must not be overwritten. g: the gradients [C, d] after clipping and weight
-        decay, which may be kept or overwritten. Of the carry, only tensors that `start` or an earlier local step has
-        created may be overwritten.
+        x: the parameters [C, d]; never overwrite them. g: the gradients [C, d] after clipping and weight decay;
+        `direction` may keep or overwrite them. A tensor of the carry may be overwritten only if `start` or an earlier
+        local step has created it.
         """
         return g, carry
 
@@ -228,12 +229,12 @@ class Algorithm(Options, ABC):
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
         """Takes the server step of a round; returns (new server state, metrics to log).
 
-        uploads: name -> rows of the received clients. r: the round restricted to the received clients
-        (`Round.received_view`), of which there is at least one. Row k of the uploads is from client r.cohort[k].
+        uploads: name -> rows of the received clients, of which there is at least one. r: the round restricted to the
+        received clients (`Round.received_view`). Row k of the uploads is from client r.cohort[k].
         """
 
     def empty_round(self, server: ServerState, r: Round) -> ServerState:
-        """The server state after a round without a received upload, in which only counters of rounds may change."""
+        """The server state after a round without a received upload; only its counters of rounds may have changed."""
         return server
 
     def update_clients(self, server: ServerState, uploads: State, client_state: State, r: Round) -> State | None:

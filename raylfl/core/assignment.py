@@ -2,9 +2,9 @@
 
 Clients are assigned by rendezvous hashing with bounded loads (Thaler & Ravishankar 1998; Mirrokni, Thorup &
 Zadimoghaddam 2018). Each client prefers the worker with the highest hash of (client, worker). Each worker accepts
-clients in the order of falling hashes until it has its share of the samples; the other clients are assigned to their
-next preference. If a worker is added, it therefore gets about its share of clients, and hardly any client moves between
-the old workers.
+clients in the order of falling hashes until it has its share of the samples; a client that is not accepted goes to its
+next preference. If a worker is added, the new worker therefore gets about its share of clients, and hardly any client
+moves between the old workers.
 """
 
 from __future__ import annotations
@@ -64,10 +64,11 @@ def _next_preference(keys: Ints, below: Ints, workers: int) -> tuple[Ints, Ints]
 def _rejected(worker: Ints, load: np.ndarray, mean: float) -> Bools:
     """A mask of the clients that their workers refuse.
 
-    worker, load: the worker and the samples of each client, sorted by worker and falling score. mean: the mean load of
-    all workers. A worker accepts clients in this order while the accepted ones give it less than the mean load. After
-    that, it refuses the first client with which its load would exceed 1.05 times the mean, and all clients after it. A
-    worker below the mean load refuses no client, and therefore each client finds a worker.
+    worker, load: the worker and the number of samples of each client, sorted by worker and falling score. mean: the
+    mean load of all workers. A worker goes through its clients in this order. It accepts every client while its load is
+    below the mean. From then on, it refuses the first client that would raise its load above 1.05 times the mean, and
+    all clients after this one. A worker whose load stays below the mean refuses no client, so each client finds a
+    worker.
     """
     start = np.flatnonzero(np.diff(worker, prepend=-1))
     lengths = np.diff(start, append=len(worker))

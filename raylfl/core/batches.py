@@ -110,7 +110,7 @@ class MixedOrders(BatchOrders):
         return [self._order[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True)]
 
     def _shuffle(self, rows: Ints, epochs: Ints) -> None:
-        """Permutes the samples of each of the clients `rows` into the order of its epoch in `epochs`."""
+        """Permutes the samples of each client in `rows` into the order of the client's epoch in `epochs`."""
         owner, place = runs(self.count[rows])
         keys = sort_keys(keyed_words(*self.key, self.clients[rows][owner], epochs[owner], place), place)
         mine = self.start[rows][owner] + place
@@ -184,7 +184,7 @@ class CohortBatches:
         return self._kept[k]
 
     def _ahead(self, t: int) -> Batch:
-        """The batch of local step t of the only client; the batches of the next steps are gathered with it."""
+        """The batch of local step t, for a micro-cohort of one client; also gathers the batches of the next steps."""
         if t not in self._ready:
             many = max(1, AHEAD // max(1, self.orders.sizes[0] * self.source.sample_bytes))
             steps = range(t, max(t + 1, min(t + many, self.steps[0])))

@@ -54,7 +54,7 @@ class Table:
     def view(self, clients: npt.ArrayLike) -> Tensor:
         """The rows of these clients [C, d]; zeros for a client never written.
 
-        They may share memory with the table: use them before its next write.
+        The result may share memory with the table: use it before the table's next write.
         """
         nothing = self._rows.new_zeros(1, 1).expand(1, self._rows.shape[1])
         at = [self._where.get(int(i)) for i in np.asarray(clients)]

@@ -1,7 +1,8 @@
-"""Laws of a round's draws s_i (how often client i is drawn), and probabilities that follow from them.
+"""Probability laws of a round's draws s_i (how often client i is drawn), and probabilities that follow from them.
 
-The expected draws E[s_i] alone do not determine the expected coefficients of an aggregation rule: N draws of N clients
-with replacement have E[s_i] = 1 for equal probabilities, as full participation has, but their cohort is random.
+The expected draws E[s_i] alone do not determine the expected coefficients of an aggregation rule. For example, N draws
+with replacement from N clients with equal probabilities have E[s_i] = 1. Full participation has E[s_i] = 1 too, but its
+cohort is not random.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ at_most_once: s_i is 0 or 1; M and the dependence between clients are unknown.
 def at_least_once(marginals: Floats, law: Law | None) -> Floats | None:
     """The probability that client i is drawn at least once in a round [N]; None if the law is unknown (None).
 
-    marginals: E[s_i], [N]. For M draws with replacement with probabilities p_i it is 1 - (1 - p_i)^M (FOCUS,
-    Assumption 1, Case 3). Otherwise it equals the expected number of draws.
+    marginals: E[s_i], [N]. The probability is 1 - (1 - p_i)^M for M draws with replacement with probabilities p_i
+    (FOCUS, Assumption 1, Case 3), and E[s_i] for the other laws.
 
     >>> at_least_once(np.array([1.0, 1.0]), "with_replacement").tolist()
     [0.75, 0.75]
@@ -47,7 +48,8 @@ def fixed_set(received: Floats, law: Law | None) -> bool:
 def exchangeable(marginals: Floats, failure: Floats, law: Law | None) -> bool:
     """Whether the joint law of draws and losses stays the same if clients are permuted.
 
-    It does if all clients have the same expected draws and failure probability, and the law is known and not
-    `at_most_once`. marginals: expected draws [N]. failure: the probability that the upload of client i is lost [N].
+    This holds if three conditions are met: all clients have the same expected draws, all have the same failure
+    probability, and the law is known and is not `at_most_once`. marginals: expected draws [N]. failure: the probability
+    that the upload of client i is lost [N].
     """
     return law not in (None, "at_most_once") and bool(np.ptp(marginals) == 0 and np.ptp(failure) == 0)

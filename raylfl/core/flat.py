@@ -95,10 +95,10 @@ class FlatModule:
         return [g.to_dense() if g is not None and g.is_sparse else g for g in found]
 
     def take_back_buffers(self) -> None:
-        """Copies the tensors that a step has assigned to buffers into the module's original ones, and assigns these.
+        """Makes the original tensors the module's buffers again, with the entries of tensors that a step has assigned.
 
-        A tensor of another shape, dtype or device, or with a gradient, stays assigned. To be called after the backward
-        pass, which may need the original entries.
+        An assigned tensor of another shape, dtype or device, or with a gradient, stays the buffer. Call this method
+        after the backward pass, because the backward pass may need the original entries.
         """
         assigned = [
             (owner, key, first, new)

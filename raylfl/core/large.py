@@ -17,8 +17,8 @@ IN_MEMORY = 2**30  # bytes of the largest matrix that is not a file
 def empty_matrix(rows: int, width: int, like: Tensor) -> Tensor:
     """An uninitialised matrix [rows, width] with the dtype and device of `like`.
 
-    A large matrix on the CPU is a file in the temporary folder (TMPDIR). The system reads and writes its pages as
-    needed, and removes it with the tensor. Raises RaylflError if the folder has too little space.
+    A large matrix on the CPU is a file in the temporary folder (TMPDIR). The system loads and saves parts of the file
+    as needed, and removes the file when the tensor is freed. Raises RaylflError if the folder has too little space.
     """
     size = rows * width * like.element_size()
     if size <= IN_MEMORY or like.device.type != "cpu":

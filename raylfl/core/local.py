@@ -49,7 +49,7 @@ class Observer:
     """Callbacks of the local solver around its local steps; this base class does nothing."""
 
     def begin(self) -> None:
-        """Called before the first local step, if there is one, when the parameters are the starting points."""
+        """Called at the starting points, before the first local step; not called if no client takes a step."""
 
     def before_step(self, t: int, batches: Sequence[Batch]) -> None:
         """Called before local step t, with the batches of the clients that take it."""
@@ -61,7 +61,7 @@ class Observer:
         """Called after local step t, with the numbers `rows` (0..C-1) and the losses of the clients that took it."""
 
     def end(self) -> None:
-        """Called after the last local step, if there was one, before the uploads are computed."""
+        """Called after the last local step, before the uploads are computed; not called if no client takes a step."""
 
 
 def run_local(
@@ -170,9 +170,9 @@ def _tally(
 ) -> tuple[Floats, Floats, Floats]:
     """(mean losses, last finite losses, numbers of sample gradients) of the clients, [C] each.
 
-    The mean loss is nan for a client without local steps, and the last finite loss for a client without finite losses.
+    The mean loss of a client without local steps is nan. The last finite loss of a client without finite losses is nan.
     steps: K_i, in falling order. losses, samples: for each local step, the losses and batch sizes of the clients that
-    took it, which are the first ones. first: the number of sample gradients of each client before the local steps.
+    took it; these are the first clients. first: the number of sample gradients of each client before the local steps.
     """
     total, last, seen = np.zeros(len(steps)), np.full(len(steps), np.nan), np.array(first, dtype=np.float64)
     values = torch.cat(list(losses)).double().cpu().numpy() if losses else total[:0]

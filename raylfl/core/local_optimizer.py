@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # a config names its optimizer before torch is imported
 
 
 class LocalOptimizer(ABC):
-    """The interface of local optimizers. The state of C clients is a matrix [C, m], which is changed in place."""
+    """The interface of local optimizers; it changes the clients' states [C, m], m floats each, in place."""
 
     @abstractmethod
     def width(self, parameters: int) -> int:

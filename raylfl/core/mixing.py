@@ -72,19 +72,16 @@ class Mixing:
         return len(self.sources) > DENSE * len(self.own)
 
     def needs(self, targets: Ints) -> Ints:
-        """The nodes from whose rows the new rows of the nodes `targets` are computed, ascending.
-
-        They include `targets`.
-        """
+        """The nodes whose old vectors determine the new vectors of `targets`, ascending; they include `targets`."""
         if self.dense:
             return np.arange(len(self.own))
         return np.union1d(targets, self.sources[np.isin(self.targets, targets)])
 
     def rows_of(self, targets: Ints, needs: Ints) -> MixingRows:
-        """The rows of W that give the new vectors of the nodes `targets` (distinct) from the vectors of `needs`.
+        """The rows of W that give the new vectors of the nodes `targets` (distinct) from the old vectors of `needs`.
 
-        needs: nodes in ascending order, at least `self.needs(targets)`. A node's new vector has the same bits for all
-        `targets` that include the node.
+        needs: nodes in ascending order, among them all of `self.needs(targets)`. A node's new vector has the same bits
+        for all `targets` that include the node.
         """
         from raylfl.core.mixing_rows import MixingRows  # imported late: configs are checked without torch
 
@@ -187,8 +184,8 @@ class Edges:
     def messages(self, nodes: Ints, family: Family) -> Ints:
         """The M messages that these nodes send, lost messages included, as positions (from, to) in `nodes` [M, 2].
 
-        They follow the edges. With `doubly` on a directed graph they go in both directions of each edge, unless all
-        nodes work and all messages arrive.
+        One message goes along each edge. With `doubly` on a directed graph, one message goes in each direction of every
+        edge, unless all nodes work and all messages arrive.
         """
         found: Ints = self.once("messages", nodes, family, lambda: self._messages(nodes, family))
         return found

@@ -1,4 +1,4 @@
-"""Products of rows of a mixing matrix with the nodes' vectors; the bits of one row do not depend on the others."""
+"""Products of rows of a mixing matrix with the nodes' vectors; a node's result has the same bits in any set of rows."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ class MixingRows:
     """T rows of a mixing matrix, which give the new vectors of T nodes (targets) from the vectors of S nodes.
 
     The vectors of the S nodes are the rows of a call's argument. The new vector of target t is own[t] times row
-    here[t], plus weights[e] times row sources[e] for all e with first[t] <= e < first[t + 1]. dense: whether it is
-    computed as a matrix-vector product with all S rows. place: the row number of each of the S nodes; None: 0, 1, ...
+    here[t], plus weights[e] times row sources[e] for all e with first[t] <= e < first[t + 1]. dense: whether the new
+    vectors are computed as matrix-vector products with all S rows. place: the row number of each of the S nodes; None:
+    0, 1, ...
     """
 
     own: Floats
@@ -70,9 +71,9 @@ class MixingRows:
 
     @cached_property
     def _entries(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The terms of the targets' sums: (row number of each term, its weight, first term of each target [T + 1]).
+        """The terms of the targets' sums: (row number per term, weight per term, first term of each target [T + 1]).
 
-        The first term of a target is its own row, unless its weight is 0.
+        The first term of a target is the target's own row, unless the own row has weight 0.
         """
         kept = np.insert(np.ones(len(self.sources), dtype=bool), self.first[:-1], self.own != 0)
         sources = np.insert(self.sources, self.first[:-1], self.here)[kept]

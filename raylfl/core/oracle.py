@@ -62,8 +62,8 @@ class Oracle(ABC):
     """The interface of gradient oracles: losses and gradients of C clients on one mini-batch each.
 
     Every call of `gradients` returns new tensors that the caller may keep and change. Losses remain tensors on the
-    parameters' device, because reading one would synchronise the GPU in every local step. ways: the number of gradients
-    computed in each `GradientMode`.
+    parameters' device, because reading a loss would synchronise the GPU in every local step. ways: for each
+    `GradientMode`, the number of gradients computed in this mode.
     """
 
     held: Tensor | None = None
@@ -80,7 +80,7 @@ class Oracle(ABC):
 
     @abstractmethod
     def workspace(self, count: int) -> Tensor:
-        """Memory [count, d] for the parameters of `count` clients during local steps: new memory, or `held`."""
+        """Memory [count, d] for the parameters of `count` clients in local steps: new, or the oracle's (`held`)."""
 
     @abstractmethod
     def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
@@ -123,8 +123,8 @@ class LoopOracle(Oracle):
     def through_training_step(self, reason: str, logs: bool) -> None:
         """Makes all later gradients keep the side effects of `training_step`.
 
-        They are computed by autograd, or by replays if logging is the only side effect (`logs`). reason: the side
-        effect, as the end of a sentence that begins with `training_step`.
+        Later gradients are computed by replays or autograd if logging is the only side effect (`logs`), otherwise by
+        autograd. reason: the side effect, as the end of a sentence that begins with `training_step`.
         """
         if not logs:
             self.steps.refusal = reason
@@ -205,7 +205,7 @@ class LoopOracle(Oracle):
             return loss_of((self._compiled or self.module.training_step)(content, 0), self.module)
 
     def gradient(self, loss: Tensor) -> list[Tensor | None]:
-        """The gradient of each parameter; the module's buffers are its original tensors afterwards."""
+        """The gradient of each parameter; also makes the original tensors the module's buffers again."""
         found = self.flat.gradients(loss)
         self.flat.take_back_buffers()
         return found

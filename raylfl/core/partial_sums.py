@@ -3,9 +3,9 @@
 `raylfl.core.reduce.tree_sum` adds R rows in a binary tree with nodes (level, k). Level 0 holds the rows. Node
 (l + 1, k) is the sum of the nodes (l, k) and (l, k + half), where `half` is half the number of nodes of level l,
 rounded up; if node (l, k + half) does not exist, node (l + 1, k) equals node (l, k). A worker reduces its rows to
-the sums of the largest subtrees of which it has all rows. The subtree sums of several workers are joined to sums of
-larger subtrees, and those of all workers to one, the sum of all rows. The result does not depend on the division of the
-rows among workers.
+the sums of the largest subtrees of which it has all rows. Subtree sums of several workers are added to sums of larger
+subtrees. With the subtree sums of all workers, the result is the sum of all rows. The result does not depend on the
+division of the rows among workers.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ def _count_of_subtrees(rows: tuple[int, ...], count: int) -> int:
 
 
 def _places(pairs: Sequence[tuple[int, int]]) -> Additions:
-    """Pairs of slots (left, right), ascending in `left`, as pairs of indices: slices (views) if few suffice.
+    """Index pairs for pairs of slots (left, right), ascending in `left`: slices (views), or tensors if slices are many.
 
     >>> _places([(0, 1), (2, 3), (4, 5), (6, 7), (8, 10)])
     [(slice(0, 7, 2), slice(1, 8, 2)), (slice(8, 9, 1), slice(10, 11, 1))]

@@ -66,8 +66,9 @@ def direction_of(algorithm: Algorithm, x: Tensor, g: Tensor, carry: State) -> tu
 def finish_of(algorithm: Algorithm, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
     """Returns algorithm.finish(x, carry, client_state, work), a pair (uploads, new client states), after a check.
 
-    Raises BadConfig unless each tensor of the pair has one row per client, and the new states have the names and
-    shapes of `client_state`; methods on graphs, whose states change after the exchange, may return none.
+    Raises BadConfig unless each tensor of the pair has one row per client, and the new states have the names and shapes
+    of `client_state`. Uploads of which workers send the sums must be matrices [C, d]. The new states may be empty for
+    decentralised algorithms, whose states change after the exchange.
     """
     returned = algorithm.finish(x, carry, client_state, work)
     if not _is_pair(returned) or not all(_has_rows(state, len(x)) for state in returned):

@@ -112,7 +112,7 @@ class BatchSource:
             self.tensors = tuple(self._cast(as_tensor(a)).to(device) for a in samples.arrays)
 
     def measuring(self, channels_last: bool) -> BatchSource:
-        """A source of the same samples for evaluations, without augmentation; it shares their memory."""
+        """A source of the same samples in the same memory, for evaluations, without augmentation."""
         twin = copy.copy(self)
         twin.channels_last = channels_last
         twin.samples = replace(self.samples, transform=self.samples.measured_through)
@@ -129,7 +129,8 @@ class BatchSource:
     def plain(self) -> bool:
         """Whether one call of `gather` can read the samples of several batches.
 
-        It can for samples in arrays without a transform, or with one that draws no random numbers (attribute `fixed`).
+        This is possible for samples in arrays if there is no transform, or if the transform draws no random numbers
+        (attribute `fixed`).
         """
         transform = self.samples.transform
         return self.tensors is not None and (transform is None or getattr(transform, "fixed", False))

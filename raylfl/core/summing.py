@@ -43,9 +43,9 @@ class Summing(Algorithm):
 
 
 def coefficients_of(method: Summing, server: ServerState, r: Round) -> dict[str, tuple[str, Floats]]:
-    """Name of a sum -> (name of its upload, coefficients [R] of the R received clients), for all sums of the method.
+    """Name of a sum -> (name of the upload, coefficients [R] of the R received clients), for all sums of the method.
 
-    server, r: the arguments of the server step.
+    server, r: the arguments that the server step will get.
     """
     terms = {
         name: term if isinstance(term, tuple) else (name, term)

@@ -40,7 +40,7 @@ def cores() -> int:
 
 @cache
 def _threads(process: int, count: int) -> ThreadPoolExecutor:
-    """The pool of `count` threads of the process with this id; a fork has its own, as it inherits no threads."""
+    """The pool of `count` threads of the process with this id; a forked process has no threads and gets a new pool."""
     return ThreadPoolExecutor(count, "raylfl", initializer=limit_threads, initargs=(1,))
 
 

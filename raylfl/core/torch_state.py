@@ -35,8 +35,8 @@ def torch_defaults() -> Iterator[None]:
 def checks_without_symbols() -> Iterator[None]:
     """A context in which torch's internal checks return at once if they pass, so that torch does not import sympy.
 
-    The import takes 0.4 s, and only symbolic shapes need it. A check that fails is torch's own. A cross-entropy under
-    vmap makes such a check.
+    The import takes 0.4 s, and only symbolic shapes need sympy. A check that does not pass is left to torch's own
+    function. A cross-entropy under vmap makes such a check.
     """
     import torch
 

@@ -4,9 +4,10 @@ One forward pass of `training_step` under vmap gives the losses of C clients at 
 gradient of the sum of these losses is client i's gradient, because no other client's loss depends on row i. On a GPU
 this is many times faster than C passes; on a CPU it is faster only for small models without convolutions.
 
-A module without buffers may define a method `cohort_losses(parameters, batch)`, which then computes the losses
-instead of vmap: batched matrix products have less overhead, and work where operators have no vmap rule. The results of
-the two methods differ in the last bits. The config and the model decide which one is used, never a timing.
+A module without buffers may define `cohort_losses(parameters, batch)`, which then computes the losses instead of vmap.
+Its batched matrix products have less overhead, and work where operators have no vmap rule. The losses of
+`cohort_losses` and of vmap differ in the last bits. The config and the model decide which of the two is used, never a
+timing.
 """
 
 from __future__ import annotations
@@ -67,9 +68,9 @@ def refusal(flat: FlatModule, device: torch.device, setting: str) -> str | None:
 def large_samples(flat: FlatModule, loss: Callable[[Any], Tensor], one: Any, two: Any) -> str | None:
     """The reason why a step with large samples runs one client at a time on a CPU; None if it may be vectorised.
 
-    A sample is large if the results of operators have more than LARGEST_SAMPLE entries for it on average, as in
-    attention over a sequence. one, two: the contents of batches of one sample and of two samples, with which the step
-    is recorded. loss: gives the loss of a content.
+    A sample is large if an operator call makes on average more than LARGEST_SAMPLE entries for it, as in attention over
+    a sequence. one, two: the contents of a batch of one sample and of a batch of two samples, with which the step is
+    recorded. loss: gives the loss of a content.
     """
     both = _made(flat, loss, two)
     if both is None or both[0] <= LARGEST_SAMPLE * both[1]:
@@ -123,10 +124,10 @@ class VectorizedOracle(Oracle):
         """An oracle of the module `flat.module`.
 
         autocast: makes the precision context of the forward passes. by_hand: whether to use batched matrix products
-        instead of vmap where possible. They come from the model's own `cohort_losses`, or from a translation of the
-        step's recorded calls. log: receives the values that `training_step` logs. step: `autograd`: recorded
-        steps are never replayed; auto: they are replayed on CPUs where possible; recorded: BadConfig is raised for a
-        step that is not.
+        instead of vmap where possible, by the model's own `cohort_losses` or by a translation of the step's recorded
+        calls. log: receives the values that `training_step` logs. step: `autograd` (recorded steps are never replayed),
+        `auto` (recorded steps are replayed on CPUs where possible) or `recorded` (raises BadConfig for a step that
+        cannot be replayed).
         """
         super().__init__()
         self.flat, self.autocast, self.log = flat, autocast, log or StepLog()
@@ -243,7 +244,7 @@ class VectorizedOracle(Oracle):
         )
 
     def losses(self, given: _Given) -> Tensor:
-        """The losses [C] of C clients with their autograd graph; `_gradients` then changes the buffers in place.
+        """The losses [C] of C clients with their autograd graph; the buffers change only in `_gradients`.
 
         given: (parameters [C, d], buffers [C, *shape], batches [C, B, ...]).
         """
@@ -292,8 +293,8 @@ class VectorizedOracle(Oracle):
 def places_of(tensors: Sequence[Tensor], module: nn.Module, kind: str = "_parameters") -> list[tuple[str, int]]:
     """(attribute path, number of its tensor) of every attribute of the module that is one of these tensors.
 
-    A submodule with two names is listed once: torch's functional_call replaces attributes by name, and would leave
-    temporary tensors in a submodule that it replaces twice. kind: `_parameters` or `_buffers`.
+    A submodule with two names is listed once: torch's functional_call would replace its attributes twice, and would
+    then leave temporary tensors in the submodule. kind: `_parameters` or `_buffers`.
     """
     number = {id(p): k for k, p in enumerate(tensors)}
     held = [(f"{path}.{name}", p) for path, part in module.named_modules() for name, p in getattr(part, kind).items()]

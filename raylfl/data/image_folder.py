@@ -106,7 +106,7 @@ def _kept(folder: Path) -> tuple[list[Half], list[str]] | None:
 def digest(source: Path, halves: Sequence[str], size: int | None, grey: bool) -> str:
     """A digest of 16 hex digits of the reading options and of the source files' names, sizes and modification times.
 
-    For a tar file, they are the path, size and time of the tar file itself.
+    For a tar file, the path, size and modification time of the tar file itself are used.
     """
     if source.is_dir():
         paths = sorted(path for half in halves for path in (source / half).rglob("*") if path.is_file())
@@ -152,9 +152,9 @@ def _read(
 
 
 def _labels(source: Path, halves: Sequence[str]) -> dict[str, dict[str, str]]:
-    """For each half, image name -> label, sorted by label and name.
+    """For each half, image name -> label (the name of the class folder), sorted by label and name.
 
-    Class folders without images, and classes without test images, are named in a line each. Raises DataMissing if a
+    Warnings in the log name class folders without images, and classes without test images. Raises DataMissing if a
     half has no images, or if the test set has a label that the training set has not.
     """
     found: dict[str, list[tuple[str, str]]] = {half: [] for half in halves}

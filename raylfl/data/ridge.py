@@ -19,9 +19,9 @@ from raylfl.options import Ge
 class Ridge(DataSource):
     """Ridge regression on linear measurements: f_i(x) = sum_k (a_ik.x - b_ik)^2 + lam |x|^2.
 
-    For the model `ridge`. A measurement is b = a.x_o + noise e with a row a = u z [d]; u ~ U(0.5, 1), z ~ N(0, I_d),
-    e ~ N(0, 1) for each sample, and x_o ~ N(0, I_d) is the same for all. Samples are (a [d], b), stored client by
-    client.
+    For the model `ridge`. Samples are (row a [d], measurement b), with a = u z and b = a.x_o + noise e. Each sample has
+    its own u ~ U(0.5, 1), z ~ N(0, I_d) and e ~ N(0, 1); all samples of all clients share one x_o ~ N(0, I_d). Samples
+    are stored client by client.
     noise: the standard deviation of the measurements' errors.
     lam: changes the optimum, not the samples; it is also the default of the model's `lam`.
     """

@@ -1,4 +1,4 @@
-"""Names of metrics: the prefix of nodes' metrics, and the direction of improvement, which follows from the name."""
+"""Metric names: the prefix of nodes' metrics, and whether larger values are better, as inferred from the name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ SCORES = {  # words in the names of metrics of which more is better
 
 
 def higher_is_better(metric: str) -> bool:
-    """Whether larger values of this metric are better: a word of its name is in `SCORES`, and the last is not `std`.
+    """Whether larger values of this metric are better, as inferred from its name.
+
+    True if a word of the name is in `SCORES` and the last word is not `std` (the spread of a score).
 
     >>> higher_is_better("test/f1"), higher_is_better("clients/accuracy_p10"), higher_is_better("test/loss")
     (True, True, False)

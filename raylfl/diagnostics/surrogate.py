@@ -2,11 +2,13 @@
 
 f_i is the objective of client i, and w_i its importance weight. FedACS [3], sec. 4 and App. B: the expected server step
 is along -sum_i Omega_i grad f_i with Omega_i proportional to E[c_i 1{i in R}] |a_i|_1, eqs. (5)-(7). c_i is the factor
-of client i's update in the server step, R the set of received clients, and |a_i|_1 the norm of the accumulation vector
-(`raylfl.core.local_rule.a_vector`). Thm. 2 bounds the remaining error by chi2(w||Omega) kappa^2, where kappa^2 bounds
-the heterogeneity of the gradients. As eta -> 0 the method tends to x_Omega = argmin sum_i Omega_i f_i; eq. (4) is the
-case f_i = |x - E_i|^2 / 2 with x_Omega = sum_i Omega_i E_i. At eta > 0, client drift in K local steps moves the limit
-by O(eta K).
+of client i's update in the server step, and R the set of received clients. |a_i|_1 is the norm of the accumulation
+vector (`raylfl.core.local_rule.a_vector`), for plain SGD the number of local steps.
+
+Thm. 2 bounds the limit of |grad F|^2 by chi2(w||Omega) kappa^2, where kappa^2 bounds the heterogeneity of the
+gradients. As the local step size eta -> 0, the limit of the method tends to x_Omega = argmin sum_i Omega_i f_i. Eq. (4)
+is the case f_i = |x - E_i|^2 / 2 with client i's minimiser E_i, where x_Omega = sum_i Omega_i E_i. At eta > 0, client
+drift in K local steps moves the limit by O(eta K).
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from raylfl.core.arrays import Floats
 def surrogate_weights(coefficients: Floats, a_norm: Floats) -> Floats:
     """Surrogate weights Omega_i, proportional to coefficients_i |a_i|_1 (FedACS, eq. (6)): [N], sum 1.
 
-    All weights are 0 if all products are 0. coefficients: the expected aggregation coefficients [N] from
-    `Algorithm.expected_coefficients`; a_norm: |a_i|_1, the norms of the accumulation vectors [N], which may be nan if
-    the coefficient is 0.
+    If all coefficients_i |a_i|_1 are 0, all weights are 0. coefficients: the expected aggregation coefficients [N] from
+    `Algorithm.expected_coefficients`. a_norm: |a_i|_1, the norms of the accumulation vectors [N]; a client with
+    coefficient 0 may have nan.
     """
     omega = np.where(coefficients > 0, coefficients * a_norm, 0.0)
     total = float(omega.sum())

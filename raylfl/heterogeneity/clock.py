@@ -4,9 +4,10 @@
     round           max of t_i over the cohort if clients work in parallel, sum if they work in sequence
     computation     sum over the cohort of K_i seconds_per_step_i   (FedACS, App. I.3.4)
 
-K_i is the number of local steps of client i, up_i and down_i are the floats that it sends and receives, and wait_i is
-the time in seconds for which it waits for messages, from the latency and bandwidth of the config group `topology`. A
-client whose upload is lost takes the same time. A round without sampled clients takes 0 seconds.
+K_i is the number of local steps of client i. up_i and down_i are the floats that client i sends and receives;
+`bandwidth` is the option of `Clock`. wait_i is the time in seconds for which client i waits for messages; it follows
+from the latency and bandwidth of the config group `topology`. A lost upload takes the same time as a received one. A
+round without sampled clients takes 0 seconds.
 """
 
 from __future__ import annotations

@@ -49,7 +49,10 @@ class ValueSpec(ABC):
 
     @property
     def varies(self) -> bool:
-        """Whether the values can change from round to round, even if random values are drawn once per run."""
+        """Whether the form itself gives values that change from round to round, as `phases` does.
+
+        Redraws of random values by the option `dynamic` do not count.
+        """
         return False
 
     @abstractmethod

@@ -5,10 +5,10 @@
     epochs E_i and a batch size given as a mapping, such as {uniform: [10, null]} (FedAWARE, "Hybrid+")
                   K_i = floor(E_i n_i/B_i) >= E_i
 
-S_i and E_i are client i's values of the options steps and epochs, and n_i is its number of samples. B_i is its value of
-the option batch_size, but at most n_i, and n_i for `full`. In Zeng et al. (FedAWARE), Sec. 5, E_i ~ U{2..5} and B_i ~
-U{10..n_i} are redrawn every round. A client without data (n_i = 0) has K_i = B_i = 0 with all options; if it is
-sampled, it uploads the result of zero steps.
+S_i and E_i are client i's values of the options steps and epochs, and n_i is its number of samples. B_i is the smaller
+of n_i and client i's value of the option batch_size; with batch_size `full`, B_i = n_i. In Zeng et al. (FedAWARE),
+Sec. 5, E_i ~ U{2..5} and B_i ~ U{10..n_i} are redrawn every round. A client without data (n_i = 0) has K_i = B_i = 0
+with all options; if it is sampled, it uploads the result of zero steps.
 """
 
 from __future__ import annotations

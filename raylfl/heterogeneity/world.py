@@ -12,8 +12,8 @@ class RunContext:
     """The properties of a run that participation, links, local work and topologies use.
 
     seed: the run's seed. population: the clients with their numbers of samples and weights. rounds: the number of
-    rounds of the whole run. A value that changes during the run (option `phases`) does so at fractions of this number,
-    and therefore later if the run is resumed with more rounds.
+    rounds of the whole run; values with `phases` change at fractions of this number. A run with such values therefore
+    cannot be resumed with more rounds.
     """
 
     seed: int

@@ -2,9 +2,9 @@
 
 A shipped model is an ordinary LightningModule: `training_step` returns the loss, `validation_step` and `test_step` log
 `loss` (and `accuracy`), `configure_optimizers` is SGD. `training_step` logs nothing, works out of place and has no
-branch that depends on values: torch.func can therefore run many clients in one call. An exception is batch
-normalisation, which updates its statistics in place. Initial weights come from torch's global generator: seed it before
-you build a model.
+branch that depends on values: torch.func can therefore run many clients in one call. Only models with batch
+normalisation break this rule, because it updates its statistics in place. Initial weights come from torch's global
+random generator, which must be seeded before a model is built.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ class Classifier(ShippedModel):
 
     @property
     def cohort_losses(self) -> Callable[[Mapping[str, Tensor], Sequence[Tensor]], Tensor] | None:
-        """A function (parameters [C, *shape] by name, batches [C, B, ...]) -> losses [C] of C clients; or None.
+        """The function (parameters [C, *shape] by name, batches [C, B, ...]) -> losses [C] of C clients, or None.
 
-        It computes the clients' `training_step` as batched matrix products. It is None in three cases: a layer is
-        neither linear, Flatten, ReLU nor Dropout; a parameter is frozen; the class overrides `training_step` or
-        `forward`.
+        The function computes the losses of `training_step` by batched matrix products. There is none (None) if a layer
+        is not of type Linear, Flatten, ReLU or Dropout, if a parameter is frozen, or if the class overrides
+        `training_step` or `forward`.
         """
         kinds = (nn.Flatten, nn.Linear, nn.ReLU, nn.Dropout)
         cls = type(self)
@@ -124,7 +124,7 @@ class Classifier(ShippedModel):
 
 
 class Problem(ShippedModel, ABC):
-    """An objective of one vector x [d], float64, as a loss for each batch of samples.
+    """An optimisation problem as a model: its only parameter is a vector x [d], float64, and its loss the objective.
 
     x0: the initial value of every entry of x.
     """

@@ -28,7 +28,7 @@ class MLP(Classifier):
 
     hidden: widths of the hidden layers. The default (64,) is 784-64-10 of SFL's table 11, 50,890 parameters on MNIST.
     FedAWARE's public code has (200, 200) for MNIST and FashionMNIST, 199,210 parameters.
-    dropout: it applies before each ReLU; 0.5 in SFL's public code, not mentioned in SFL's paper.
+    dropout: applied before each ReLU; 0.5 in SFL's public code, not mentioned in SFL's paper.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ class CnnFocus(Classifier):
     541,094 parameters on CIFAR-10. The convolutions have padding 1: 32x32 images become 64 feature maps of 4x4. The
     paper says only "a three-layer convolutional neural network".
 
-    dropout: before both linear layers; 0.25 in a widely copied tutorial network of this shape.
+    dropout: applied before both linear layers; 0.25 in a widely copied tutorial network of this shape.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ class Vgg9(Classifier):
     Channels and max-pools (M): 32,M,64,M,128,128,M,256,256,M,256,256,M, with padding 1, biases, a ReLU after each
     convolution and no normalisation; 2,308,810 parameters on CIFAR-10. Weights are initialised by torchvision's rule
     for VGG, since without normalisation torch's default makes activations nearly vanish after eight layers.
-    width: the channels of all convolutions are proportional to it (the public code's wvgg9k1 has width 8).
+    width: channels of the first convolution; the other widths scale with it (the public code's wvgg9k1 has width 8).
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class ResNet18(Classifier):
     have no bias.
     norm: none (SFL's tables), group (GroupNorm with `groups` groups) or batch (BatchNorm, which updates buffers: on a
     GPU the clients of such a model run one at a time).
-    groups: number of groups of norm=group; a divisor of the width.
-    width: the channels double from stage to stage.
+    groups: number of groups for norm=group; it must divide `width`.
+    width: channels of the first stage; each later stage has twice as many as the stage before it.
     """
 
     def __init__(
@@ -82,8 +82,8 @@ class ResNet18(Classifier):
 class BasicBlock(nn.Module):
     """A residual block: relu(N(conv(relu(N(conv(x))))) + shortcut(x)), where N is the normalisation layer.
 
-    Both convolutions are 3x3; the first has the stride. The shortcut is the identity if the shape does not change, or
-    else a 1x1 convolution with the stride, followed by N.
+    Both convolutions are 3x3. The first one has the stride and maps `before` channels to `after`. The shortcut is the
+    identity if the shape does not change, otherwise a 1x1 convolution with the stride, followed by N.
     """
 
     def __init__(self, before: int, after: int, stride: int, norm: Norm, groups: int):

@@ -18,8 +18,8 @@ Dim = Annotated[int, Ge(1), Doc("the length of x")]
 class Ridge(Problem):
     """Ridge regression without bias: f_i(x) = sum_k (a_ik.x - b_ik)^2 + lam |x|^2 over the client's K rows.
 
-    Batches are (a [B, d], b [B]). K times the mean over the batch estimates the sum: a full batch gives f_i itself, a
-    mini-batch an unbiased gradient.
+    A row is one sample (a_ik, b_ik); batches are (a [B, d], b [B]). The loss has K times the mean over the batch in
+    place of the sum: a full batch gives f_i itself, a mini-batch an unbiased gradient.
     rows_per_client: the number K of rows.
     lam: the regularisation; 0: linear regression.
     """

@@ -12,7 +12,7 @@ from torch import nn
 from raylfl.errors import BadValue
 from raylfl.options import Doc, Ge, Lt
 
-Dropout = Annotated[float, Ge(0), Lt(1), Doc("the probability p")]
+Dropout = Annotated[float, Ge(0), Lt(1), Doc("the probability of dropout")]
 
 
 class Stack:
@@ -75,7 +75,7 @@ class Stack:
     def add(self, kind: str, layer: nn.Module, shape: tuple[int, ...], numbered: bool = True) -> Stack:
         """Appends a layer under the name `kind`, followed by a running number if `numbered`.
 
-        shape: the shape of its output without the batch dimension.
+        shape: the shape of the layer's output without the batch dimension.
         """
         if min(shape) < 1:
             raise BadValue(

@@ -46,8 +46,8 @@ def curve(group: Group, metric: str, axis: str = "rounds", *, band: str = "minma
     """The curve of a setting's metric against a cost; None if no seed measured the metric and recorded the cost.
 
     axis: the cost, a key of `AXES`. A point is one round: its x and y are means over the seeds that measured the metric
-    in that round. The curve ends before the first round in which a seed diverges: the mean of the seeds that are left
-    would leap. Each seed's values are first smoothed by a trailing moving average over `window` measured values.
+    in that round. The curve ends before the first round in which a seed diverges, because the mean of the other seeds
+    would jump there. Each seed's values are first smoothed by a trailing moving average over `window` measured values.
     band: `minmax` (from the lowest to the highest seed) or `std` (mean -+ sample standard deviation).
     """
     seeds = [_series(run, metric, axis, window) for run in group.runs]
@@ -71,7 +71,10 @@ def curve(group: Group, metric: str, axis: str = "rounds", *, band: str = "minma
 
 
 def _series(run: RunRecord, metric: str, axis: str, window: int) -> tuple[Floats, Floats, Floats]:
-    """The curve of one seed as (rounds, costs, smoothed values), at rounds with a finite value; empty without costs."""
+    """The curve of one seed as (rounds, costs, smoothed values), restricted to rounds with a finite value and cost.
+
+    The three arrays are empty if the run did not record the cost.
+    """
     values, spent = run.column(metric), cost(run, axis)
     if spent is None:
         return np.empty(0), np.empty(0), np.empty(0)
@@ -80,7 +83,7 @@ def _series(run: RunRecord, metric: str, axis: str, window: int) -> tuple[Floats
 
 
 def _divergence(run: RunRecord, metric: str) -> int:
-    """The first round after the last finite value if the newest value is not finite; LAST_ROUND for other runs."""
+    """The round from which on all measured values are infinite (the run diverged); LAST_ROUND if there is none."""
     values = run.column(metric)
     finite, infinite = np.flatnonzero(np.isfinite(values)), np.flatnonzero(np.isinf(values))
     after = infinite[infinite > (finite[-1] if len(finite) else -1)]
@@ -110,9 +113,9 @@ def draw(
 ) -> None:
     """Draws the curves of one metric on `ax`, with bands, labels and scales.
 
-    axis: the cost on the x axis, a key of `AXES`. target: the metric's value of a horizontal line. promised: curves of
-    theorems' bounds. Losses, distances and gradient norms are drawn on a log scale if some of their values are positive
-    and none is negative. The log scale ends below a diverging curve's values to keep the other curves readable.
+    axis: the cost on the x axis, a key of `AXES`. target: the metric's target, drawn as a horizontal line. promised:
+    curves of theorems' bounds. Losses, distances and gradient norms are drawn on a log scale if some of their values
+    are positive and none is negative. If a curve diverges, the top of the log scale is cut off.
     """
     data = [item for item, _ in curves]
     log = wants_log(metric, data)
@@ -134,7 +137,10 @@ def draw(
 
 
 def wants_log(metric: str, curves: Sequence[Curve]) -> bool:
-    """Whether the metric is drawn on a log scale: LOG has its last word, some value is positive and none negative."""
+    """Whether the metric is drawn on a log scale.
+
+    True if the last part of its name is in LOG, some value of the curves is positive, and no value is negative.
+    """
     if metric.rpartition("/")[2] not in LOG:
         return False
     values = np.concatenate([item.mean for item in curves])
@@ -202,8 +208,9 @@ def _cap(ax: Axes, curves: Sequence[Curve]) -> None:
 def log_axis(axis: Axis, low: float, high: float) -> None:
     """Sets the ticks of a log axis from `low` to `high`.
 
-    On an axis of two decades or more, ticks are powers of ten. On a shorter axis they are 1, 2 and 5 times powers of
-    ten, or equal steps below 0.7 decades. Their labels have 3 digits, or more if neighbouring labels would be equal.
+    On an axis of two decades or more, ticks are powers of ten. On a shorter axis, ticks are 1, 2 and 5 times powers of
+    ten. Below 0.7 decades, ticks are equally spaced. The labels of the latter two have at least 3 digits, and more if
+    neighbouring labels would be equal.
     """
     decades = math.log10(high / low)
     axis.set_minor_formatter(NullFormatter())

@@ -27,9 +27,9 @@ MAIN_METRICS = ("test/accuracy", "global/distance", "test/loss", "train/loss", "
 
 @dataclass(frozen=True)
 class Axis:
-    """An x axis of curves: the sum of the cumulative metrics `columns`, or rounds if there are none.
+    """The cost on an x axis: the sum of the cumulative metrics `columns`, or the rounds if `columns` is empty.
 
-    label: the label of the axis. head: the name of the cost in the heading of a table.
+    label: the label of the axis. head: the name of the cost in table headings.
     """
 
     label: str
@@ -53,7 +53,8 @@ AXES = {
 class Stat:
     """The mean and the sample standard deviation of `count` values.
 
-    of: the number of values if none were missing, for example all seeds if only `count` of them reached a target.
+    of: the expected number of values. It exceeds `count` if values are missing, such as those of seeds that never
+    reached a target.
     """
 
     mean: float
@@ -65,7 +66,7 @@ class Stat:
     def over(values: Sequence[float] | Floats, of: int | None = None) -> Stat:
         """The statistic of the values; its mean is nan without values, and inf if a value is not finite.
 
-        of: the number of values if none were missing; None: the number of these values.
+        of: the expected number of values (see `Stat`); None: the number of these values.
 
         >>> Stat.over([1.0, 3.0])
         Stat(mean=2.0, std=1.4142135623730951, count=2, of=2)
@@ -81,9 +82,10 @@ class Stat:
 
 
 def main_metric(runs: Sequence[RunRecord]) -> str:
-    """The main metric of a report: the first of MAIN_METRICS, then of all other metrics, that all runs have measured.
+    """The main metric of a report: the first metric that all runs have measured.
 
-    If there is none, it is the first that some runs have measured; `train/loss` if no run has measured any.
+    MAIN_METRICS are tried before all other metrics. If no metric was measured by all runs, it is the first that some
+    run has measured; `train/loss` if no run has measured any.
     """
     started = [run for run in runs if len(run.rounds)]
     others = dict.fromkeys(name for run in started for name in run.metrics)
@@ -108,10 +110,10 @@ def cost(run: RunRecord, axis: str) -> Floats | None:
 
 
 def counted_axes(runs: Sequence[RunRecord]) -> list[str]:
-    """The keys of AXES whose cost at least one run has recorded, without redundant ones.
+    """The keys of AXES whose cost at least one run has recorded, without redundant costs.
 
-    Computation time is left out if it equals the local steps in all runs. The busiest link is left out if no client
-    sends to another client, because it is then a client's link with the server.
+    Computation time is redundant if it equals the local steps in all runs. The busiest link is redundant if clients
+    send only to the server.
     """
     redundant = set() if between_clients(runs) else {"link"}
     pairs = [(cost(run, "computation"), cost(run, "steps")) for run in runs]
@@ -129,8 +131,9 @@ def to_target(run: RunRecord, metric: str, target: float, axis: str = "rounds", 
     """The cost until the metric first reaches the target; None if it never does, or the cost was not recorded.
 
     The target is reached by a value >= target if larger values of the metric are better, else by a value <= target. The
-    cost is that of the first measurement that reaches the target. With `between`, it is interpolated linearly between
-    measurements, at the point where the curve of best values so far crosses the target (McMahan et al. 2017, Sec. 3).
+    cost is that of the first measurement that reaches the target. If `between`, the cost is instead interpolated
+    linearly between measurements, to the point where the curve of best values so far crosses the target (McMahan et al.
+    2017, Sec. 3).
     """
     values, spent = run.column(metric), cost(run, axis)
     better = higher_is_better(metric)
@@ -153,9 +156,9 @@ def group_to_target(group: Group, metric: str, target: float, axis: str = "round
 
 
 def recent(run: RunRecord, metric: str, last: int) -> npt.NDArray[np.intp]:
-    """The row indices of the last `last` rounds, restricted to rounds in which the metric was measured.
+    """The indices in `run.rounds` of the rounds, among the last `last` ones, in which the metric was measured.
 
-    Without such a round, it is the index of the newest measurement alone; empty if the metric was never measured.
+    If there are none, the index of the newest measurement alone; empty if the metric was never measured.
     """
     seen = np.flatnonzero(~np.isnan(run.column(metric)))
     chosen = seen[run.rounds[seen] > run.rounds[-1] - last] if len(seen) else seen
@@ -210,9 +213,9 @@ def moving_average(values: npt.ArrayLike, window: int) -> Floats:
 
 
 def final_rounds(rounds: int) -> int:
-    """The default number of final rounds for means over a run of this length: a tenth, from 1 to 100.
+    """The default number of final rounds for means over a run: a tenth of its rounds, at least 1 and at most 100.
 
-    In the SFL paper it is 100 of 4000 rounds.
+    The SFL paper uses the final 100 of 4000 rounds.
     """
     return min(max(rounds // 10, 1), 100)
 
@@ -230,8 +233,8 @@ def default_last(groups: Sequence[Group]) -> int:
 def default_target(groups: Sequence[Group], metric: str) -> float | None:
     """The default target of a metric: the median of all settings' best values, rounded to be easier to reach.
 
-    Accuracies are rounded down to a multiple of 0.05. Positive losses and distances are rounded up: to one digit from
-    0.1, and to a power of ten if they are smaller. None if no setting has a finite value.
+    Accuracies are rounded down to a multiple of 0.05. Positive losses and distances are rounded up: values from 0.1
+    to one significant digit, smaller values to a power of ten. None if no setting has a finite value.
     """
     bests = [value for group in groups if math.isfinite(value := best(group, metric).mean)]
     if not bests:

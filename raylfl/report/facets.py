@@ -31,10 +31,11 @@ class Facet:
         return Facet(label, list(groups), dict(zip(groups, names, strict=True)))
 
     def best(self, metric: str, last: int) -> tuple[Facet, str]:
-        """Returns the facet of the settings that one figure shows, and a sentence on their selection.
+        """Returns the facet of the settings that one figure shows, and a sentence that says how they were selected.
 
-        Up to MAX_LINES settings are all kept, with the sentence "". If there are more, each method keeps the setting
-        with the best mean over the last `last` rounds; a single method keeps its best MAX_LINES. Names stay the same.
+        Up to MAX_LINES settings are all kept, and the sentence is empty. If there are more, each method keeps the
+        setting with the best mean over the last `last` rounds; a single method keeps its best MAX_LINES settings. The
+        names of the settings stay the same.
         """
         total = len(self.groups)
         if total <= MAX_LINES:
@@ -62,7 +63,10 @@ def scenario_keys(groups: Sequence[Group]) -> list[str]:
 
 
 def facets(groups: Sequence[Group]) -> list[Facet]:
-    """The settings split by scenario; at most MAX_LINES settings of a single method are one facet instead."""
+    """The settings split by scenario, one facet each.
+
+    Settings of a single method are not split if there are at most MAX_LINES: they form one facet.
+    """
     if len(by_method(groups)) == 1 and len(groups) <= MAX_LINES:
         return [Facet.of("", groups)]
     return split(groups, scenario_keys(groups))

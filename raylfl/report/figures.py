@@ -72,7 +72,7 @@ class Look:
     def promised(self, part: Facet, metric: str, axis: str = "rounds") -> list[tuple[str, Curve, Line]]:
         """The theorems' bounds on a metric for each setting of a scenario: (legend text, curve, style).
 
-        axis: a key of `derived.AXES`; there are bounds against rounds only.
+        axis: a key of `derived.AXES`; the list is empty unless it is `rounds`.
         """
         if self.promises is None:
             return []
@@ -105,7 +105,7 @@ def leading(part: Facet, look: Look) -> list[str]:
 def convergence(part: Facet, look: Look, most: int | None = None) -> Block:
     """The figure of the leading metrics (see `leading`) against rounds, one panel per metric.
 
-    part: the settings of one scenario; if they are too many for a figure, the best are drawn, and the note says so.
+    part: the settings of one scenario; if they are too many for a figure, the best are drawn, and the caption says so.
     most: the largest number of metrics; None: all.
     """
     part, note = part.best(look.metric, look.last)

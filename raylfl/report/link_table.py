@@ -1,4 +1,4 @@
-"""The table of traffic, which compares star, chain and graph: floats, virtual seconds, busiest node, busiest link."""
+"""The table of traffic: floats sent, virtual seconds, busiest node and link, to compare star, chain and graph."""
 
 from __future__ import annotations
 

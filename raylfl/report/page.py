@@ -65,7 +65,7 @@ class Content:
         return tables.summary(parts, self.look.metric, last=self.look.last, target=self.look.target, name=name)
 
     def paired(self) -> ReportTable | None:
-        """The table of paired differences; None if no two settings of a scenario have two seeds in common."""
+        """The table of paired differences; None if there are no pairs to compare, see `raylfl.report.paired.paired`."""
         return paired(self.shown, self.look.metric, self.look.last)
 
 
@@ -159,7 +159,7 @@ def _summary(sheet: Sheet, content: Content) -> ReportTable:
 def _scenario(sheet: Sheet, part: Facet, parts: Sequence[Facet], look: Look) -> list[Part]:
     """The curves of one scenario (data, model, participation, ...) for the page, and its other measurements, folded.
 
-    part: the settings of this scenario. parts: all scenarios; of more than MAX_DETAILED, only the curves are shown.
+    part: the settings of this scenario. parts: all scenarios; if there are over MAX_DETAILED, only curves are shown.
     """
     suffix = f"_{slug(part.label)}" if part.label else ""
     shown = heading(part.label) + sheet.block(figures.convergence(part, look), suffix)

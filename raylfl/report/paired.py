@@ -1,4 +1,4 @@
-"""The table of paired differences: the best setting of each scenario beside every other one, seed by seed."""
+"""The table of paired differences: the best setting of each scenario minus each other setting, on common seeds."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ DIVERGED = "diverged"
 
 
 def paired(parts: Sequence[Facet], metric: str, last: int) -> ReportTable | None:
-    """The table of differences between the best setting of each scenario and the others, paired by seed.
+    """The table of differences between the best setting of each scenario and each other setting, paired by seed.
 
-    They are differences of the means over the last rounds. None if no such pair of settings has two seeds in common.
+    A difference is between means over the last `last` rounds. A scenario whose best setting diverged has no rows. None
+    if no pair of a best and another setting has two seeds in common.
     """
     rows = [row for part in parts for row in _of_scenario(part, metric, last)]
     if not rows:
@@ -66,10 +67,11 @@ def _of_scenario(part: Facet, metric: str, last: int) -> list[dict[str, Any]]:
 
 
 def _shared(a: Group, b: Group, metric: str, last: int) -> tuple[list[Floats], list[Floats]]:
-    """The values of a and b for each common seed, one array per seed, in the last rounds that both have measured.
+    """The values in the last rounds for each common seed: (one array per seed for a, one array per seed for b).
 
-    The last rounds of a run are those that `recent` selects. A seed without a common round is left out. If the run of b
-    diverged, each array has all last rounds of its own run.
+    The last rounds of a run are those that `recent` selects. Both arrays of a seed have the rounds that its two runs
+    share; a seed without such a round is left out. If the run of b diverged, each array has all last rounds of its own
+    run.
     """
     ours, theirs, others = list[Floats](), list[Floats](), {run.seed: run for run in b.runs}
     for run in a.runs:

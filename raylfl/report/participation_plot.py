@@ -129,8 +129,8 @@ def _frequency(ax: Axes, rows: Sequence[dict[str, Any]], count: int, nominal: Fl
     """Draws the empirical frequency of each of N = count clients, and a band around nominal frequencies.
 
     nominal: expected draws per round [N], by which clients are sorted; None: no band, clients in the order of ids. The
-    band is the nominal frequency +-2 standard deviations of a mean over independent rounds. Wider scatter means that
-    rounds depend on each other (markov), or that the draws are wrong.
+    band is the nominal frequency +-2 standard deviations of a mean over independent rounds. If clients scatter more
+    widely, rounds depend on each other (as in Markov participation), or the draws are wrong.
     """
     seen, place = frequencies(rows, count), np.arange(count)
     size = float(np.clip(600 / max(count, 1), 2, 14))
@@ -167,7 +167,7 @@ def _frequency(ax: Axes, rows: Sequence[dict[str, Any]], count: int, nominal: Fl
 def _most(rows: Sequence[dict[str, Any]]) -> float:
     """An upper limit for the draws of one client in a round.
 
-    It is 1 if no client was drawn twice in a round; otherwise it is the number of all draws in a round, on average.
+    It is 1 if no client was drawn twice in a round, otherwise the mean over rounds of the number of all draws.
     """
     repeated = any(max(row["draws"], default=1) > 1 for row in rows)
     return float(np.mean([sum(row["draws"]) for row in rows])) if repeated else 1.0

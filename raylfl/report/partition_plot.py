@@ -167,9 +167,9 @@ def _inches(ax: Axes) -> Floats:
 def _circles(ax: Axes, counts: Ints, diameters: Floats, centres: Floats, colors: Any, **options: Any) -> None:
     """Draws C circles around the centres [C, 2].
 
-    centres: (client, class) in data coordinates, unless `options` has another `offset_transform`. diameters: [C]; 1 is
-    0.94 of the shorter side of a client x class cell, but at most 0.36 inches. colors: the colours of the faces.
-    options: arguments of EllipseCollection.
+    centres: (client, class) in data coordinates, unless `options` has another `offset_transform`. diameters: [C], in
+    units of 0.94 of the shorter side of a client x class cell, or of 0.36 inches if that is less. colors: the colours
+    of the faces. options: arguments of EllipseCollection.
     """
     wide, tall = _inches(ax) / counts.shape
     side: Literal["x", "y"] = "x" if wide < tall else "y"

@@ -1,4 +1,4 @@
-"""Figures of partitions and participation in a report, one for each that differs from the others."""
+"""Figures of partitions and participation in a report, one for each distinct partition or participation."""
 
 from __future__ import annotations
 
@@ -72,12 +72,14 @@ def _draw_partition(ax: Axes, counts: Ints, classes: list[str]) -> None:
 def _distinct(
     groups: Sequence[Group], config_groups: Sequence[str], name: str, content: Callable[[RunRecord], Any]
 ) -> list[tuple[str, str, RunRecord]]:
-    """The runs to draw, one for each distinct content, as (file name, label, run); at most MAX_PICTURES.
+    """The runs to draw as (file name, label, run), one for each distinct `content`; at most MAX_PICTURES.
 
-    The runs of one scenario and one seed are compared. content: the partition or participation of a run in a hashable
-    form; None: it is not recorded. config_groups: the groups of config keys on which it depends. name: the beginning of
-    the file name. The label names the scenario, and also the method if methods differ in content in this scenario: some
-    methods sample clients themselves.
+    content: returns the partition or participation of a run in a hashable form; None if it is not recorded. It depends
+    on the keys of config_groups, such as `partition`; only scenarios that differ in these keys are told apart. Within a
+    scenario, the runs with the seed of its first run are compared. name: the beginning of the file name.
+
+    The label names the scenario. It also names the method if the runs of the scenario have different contents, because
+    some methods sample clients themselves.
     """
     keys = [key for key in scenario_keys(groups) if key.split(".")[0] in config_groups]
     found = []

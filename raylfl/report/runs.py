@@ -42,8 +42,8 @@ class RunRecord:
 
     rounds: the R recorded rounds, 0-based, ascending [R]. metrics: name -> values [R]; nan if a round did not measure
     the metric, inf if the value was not finite (the run diverged). summary: empty while the run is unfinished. faults:
-    descriptions of unreadable files and lines; files that are read later add to it. nodes: metric -> node -> its last
-    value, for methods without a server.
+    descriptions of unreadable files and lines; the list grows when further files of the run are read. nodes: metric ->
+    node -> its last value, for methods without a server.
     """
 
     path: Path
@@ -267,7 +267,7 @@ def _config(path: Path) -> dict[str, Any]:
 
 
 def _sound(value: Any) -> Any:
-    """Returns `value` unchanged. Raises ValueError if it is nested too deep, too large, or has an extreme number."""
+    """Returns `value` unchanged. Raises ValueError for too deep nesting, too many values, or a too long integer."""
     waiting, seen = [(value, 0)], 0
     while waiting:
         item, depth = waiting.pop()
@@ -295,7 +295,7 @@ def _is_round(row: dict[str, Any]) -> bool:
 
 
 def _is_participation(row: dict[str, Any], clients: float) -> bool:
-    """Whether a row of participation.jsonl lists existing clients, and as many draws and received flags.
+    """Whether a row of participation.jsonl is valid: existing clients, each with its draws and its received flag.
 
     clients: the number of clients; inf if it is unknown.
     """
@@ -327,9 +327,9 @@ def _columns(rows: Sequence[dict[str, Any]]) -> tuple[Ints, dict[str, Floats]]:
 
 
 def _of_nodes(rows: Sequence[dict[str, Any]]) -> dict[str, dict[int, float]]:
-    """The values at all nodes in the last row that has some: metric -> node -> value; empty if no row has any.
+    """The last measured values of the nodes: metric -> node -> value; empty if no row has values of nodes.
 
-    rows: rows of metrics.jsonl; the values are in their entry `per_client`.
+    rows: rows of metrics.jsonl. All values are from the last row whose entry `per_client` has values of nodes.
     """
     measured = (row["per_client"] for row in reversed(rows) if isinstance(row.get("per_client"), dict))
     for found in measured:

@@ -107,7 +107,7 @@ def heading(text: str) -> list[Part]:
 
 
 def folded(text: str, parts: Sequence[Part]) -> list[Part]:
-    """One element that hides these elements under a heading `text` until it is clicked; an empty list without them."""
+    """One element that hides `parts` under the heading `text` until a click; an empty list if there are no parts."""
     return [{"kind": "folded", "text": text, "parts": parts}] if parts else []
 
 

@@ -61,8 +61,9 @@ def level(values: npt.ArrayLike) -> Level:
 class Equivalence:
     """The result of two one-sided tests of |difference| < margin at level ALPHA (Schuirmann 1987).
 
-    difference: ours - theirs, with its confidence interval of level 1 - 2 ALPHA; the interval is within -margin..margin
-    if and only if `holds`. p: the larger of the two p values.
+    difference: ours - theirs, with its confidence interval of level 1 - 2 ALPHA. The interval is within -margin..margin
+    if and only if `holds`, unless a series has too few values: the interval is then one point, and p = 1. p: the larger
+    of the two p values.
     """
 
     difference: Interval
@@ -76,8 +77,8 @@ class Equivalence:
 def bootstrap_mean(runs: Sequence[npt.ArrayLike], seed: int = 0) -> Interval:
     """The mean of the runs' means, with its percentile bootstrap interval of level LEVEL.
 
-    runs: one series of values per seed. seed: of the resampling. Raises BadValue without runs, or for an empty or
-    non-finite series.
+    runs: one series of values per seed. seed: the random seed of the resampling. Raises BadValue without runs, or for
+    an empty or non-finite series.
     """
     rows = [_values(run) for run in runs]
     if not rows:
@@ -93,7 +94,7 @@ def bootstrap_mean(runs: Sequence[npt.ArrayLike], seed: int = 0) -> Interval:
 def difference(ours: Level, theirs: Level) -> Interval:
     """The difference of two means with Welch's t interval of level LEVEL.
 
-    Without two values each, its bounds are nan.
+    The bounds are nan if a series has fewer than two values, or if both series are constant.
     """
     error, dof = _welch(ours, theirs)
     half = error * float(stats.t.ppf((1 + LEVEL) / 2, dof))
@@ -102,9 +103,10 @@ def difference(ours: Level, theirs: Level) -> Interval:
 
 
 def equivalent(ours: Level, theirs: Level, margin: float) -> Equivalence:
-    """Tests by Welch's t whether two means differ by less than the margin, which is > 0 and in the values' units.
+    """Tests by Welch's t whether two means differ by less than the margin.
 
-    A published mean ± std is a `Level` whose count is its number of seeds.
+    margin: > 0, in the units of the values. A published mean ± std can be given as a `Level` whose count is the number
+    of seeds.
     """
     difference = ours.mean - theirs.mean
     error, dof = _welch(ours, theirs)
@@ -119,7 +121,7 @@ def equivalent(ours: Level, theirs: Level, margin: float) -> Equivalence:
 def _welch(ours: Level, theirs: Level) -> tuple[float, float]:
     """The standard error of the difference of two means and its degrees of freedom (Welch-Satterthwaite).
 
-    The error is nan if a mean is of at most one value, and 0 if both series are constant.
+    The error is nan if a series has at most one effective value (`Level.count`), and 0 if both series are constant.
     """
     parts = [side.std**2 / side.count if side.count > 1 else math.nan for side in (ours, theirs)]
     error = math.sqrt(sum(parts))
@@ -133,7 +135,7 @@ def seeds_needed(difference: float, std: float) -> int | None:
     """The smallest number of seeds with which a paired two-sided t test detects a mean difference with power POWER.
 
     std: the standard deviation of the difference over seeds. The power is computed from the noncentral t distribution.
-    None for a difference of 0, or one so small that about MOST_SEEDS seeds do not suffice.
+    None if the difference is 0, or if about MOST_SEEDS seeds do not suffice.
     """
     if difference == 0:
         return None
@@ -186,8 +188,8 @@ def _power(effect: float, seeds: int) -> float:
 def effective_count(values: npt.ArrayLike) -> float:
     """The effective number of independent values in a series of n: n / (1 + 2 sum_k (1 - k/n) rho_k), at most n.
 
-    rho_k: the autocorrelation at lag k = 1, 2, ...; the sum ends before the first that is not positive (Geyer 1992, in
-    its simplest form).
+    rho_k: the autocorrelation at lag k = 1, 2, ...; the sum ends before the first rho_k <= 0 (the simplest form of
+    Geyer 1992).
     """
     data = _values(values)
     n, centred = len(data), data - data.mean()

@@ -36,7 +36,7 @@ ENVIRONMENT = ("versions", "git_commit", "host", "runtime", "command")  # keys o
 class Column:
     """One column of a table: its key in the rows, its heading, and the conversion `show` of a cell's value to text.
 
-    better: `max` or `min` if the largest or smallest value is highlighted as best; None: none is. numeric: whether the
+    better: which value is highlighted as best, `max` or `min`; None: no value is highlighted. numeric: whether the
     cells are numbers, which are aligned to the right.
     """
 

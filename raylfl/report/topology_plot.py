@@ -33,8 +33,8 @@ FAR = 20  # ratio of the largest to the smallest value above which the colour sc
 class Net:
     """A graph of `count` nodes with E edges.
 
-    pairs: (from, to) [E, 2]; an undirected edge may occur in one direction or in both. weights: the entries of the
-    mixing matrix [E]; 0 for an edge without a message.
+    pairs: (from, to) [E, 2]; an undirected edge may occur in one direction or in both. weights: the mixing matrix's
+    entry for each edge [E]; 0 if no message used the edge.
     """
 
     count: int
@@ -65,7 +65,8 @@ class Shade:
     def scale(self) -> ScalarMappable:
         """The map from values to colours.
 
-        It is logarithmic for positive values whose largest is over FAR times the smallest, except in per cent.
+        It is logarithmic if all values are positive and the largest is over FAR times the smallest. In per cent, it is
+        always linear.
         """
         scaled = self.values * (100 if self.percent else 1)
         found = scaled[np.isfinite(scaled)]
@@ -82,7 +83,7 @@ class Shade:
 def topology_figure(matrix: Floats, name: str, directed: bool, title: str, said: Mapping[str, object]) -> Figure:
     """A figure of the graph of a mixing matrix of N nodes [N, N]; the width of an edge grows with its weight.
 
-    name: the topology's name, which determines the positions of nodes. said: numbers by name, written under the title.
+    name: the topology's name, which determines the positions of nodes. said: name -> number, written under the title.
     """
     with rc():
         figure = Drawing(figsize=(5.2, 5.6), layout="constrained")
@@ -129,8 +130,8 @@ def places(net: Net, name: str, rows: int | None = None) -> Floats:
     """The position of each of N nodes [N, 2]: on a circle with node 0 at the top, or computed from the edges.
 
     A star has node 0 in the middle of the circle. The nodes of other graphs with more than APART nodes fill a rectangle
-    row by row. Except in grid, torus and hypercube, every second row is reversed: successive nodes are neighbours.
-    name: the topology's name. rows: the number of rows of a grid, if it is set.
+    row by row. Every second row is reversed, so that successive nodes are neighbours, except in grid, torus and
+    hypercube. name: the topology's name. rows: the number of rows of a grid, if it is set.
     """
     import networkx as nx
 
@@ -201,8 +202,8 @@ def _draw_edges(ax: Axes, net: Net, at: Floats, around: bool = True) -> None:
 def _draw_nodes(ax: Axes, at: Floats, colors: Floats | None = None, working: Bools | None = None) -> None:
     """Draws N nodes at positions `at` [N, 2], with numbers if there are few.
 
-    colors: RGBA [N, 4]; None: blue. working: bool [N]; nodes that did not work are white with an edge in their colour.
-    If colors and working are None, all nodes are white with a blue edge.
+    colors: RGBA [N, 4]; None: blue. working: bool [N]; nodes that did not work are white with an outline in their
+    colour. If colors and working are None, all nodes are white with a blue outline.
     """
     count = len(at)
     size = 260 if count <= NAMED else 40 if count <= APART else 12

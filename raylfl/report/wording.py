@@ -122,7 +122,7 @@ def cost_text(stat: Stat) -> str:
 def count_text(value: float, like: float | None = None) -> str:
     """A count or time as text of about three digits with a suffix: 68.5, 3550, 12.3k, 1.23M, 4.56G.
 
-    like: another number that determines suffix and decimals, for a std beside its mean; None: `value` itself.
+    like: the number that determines suffix and decimals, such as the mean for its std; None: `value` itself.
     """
     like = value if like is None else like
     scale, suffix = next(((by, text) for least, by, text in _SUFFIXES if abs(like) >= least), (1.0, ""))

@@ -49,9 +49,9 @@ SEEDS = (0, 1, 2)
 
 
 def scaffold_lines(base: Setting, rate: float) -> list[Setting]:
-    """The settings of SCAFFOLD as published, with departures and at ten times the rate, and of FedAvg and FedProx.
+    """The settings of the audit: SCAFFOLD as published, with departures, at ten times the rate; FedAvg; FedProx.
 
-    rate: the local learning rate of all settings except the tenfold one.
+    rate: the local learning rate of all settings except the one at ten times the rate.
     """
     lines = {**DEPARTURES, LONG: {"local.lr": TENFOLD * rate}, **CONTROLS}
     return [base.with_(name, {"algorithm.name": "scaffold", "local.lr": rate, **own}) for name, own in lines.items()]
@@ -88,7 +88,8 @@ class ScaffoldAudit(PaperResult):
     def claims(at: Mapping[str, Mapping[int, float]], start: float) -> list[Claim]:
         """The claims about why public tables show 10.0 % accuracy for SCAFFOLD, judged after EARLY and LATE rounds.
 
-        at: name of a setting -> number of rounds -> relative distance to the optimum. start: that of the initial model.
+        at: name of a setting -> number of rounds -> relative distance to the optimum. start: the relative distance of
+        the initial model.
         """
 
         def told(*names: str, after: int = LATE) -> str:

@@ -44,7 +44,7 @@ class Network(PaperResult):
     A row of the table is one method or variant. Rows and seeds can be run and published one by one; a claim is judged
     if all its rows have runs. A subclass without scales always has the sizes of the scale `smoke`, and all seeds.
 
-    data: names of configs merged on top, for other data at scale `paper`. names: of the rows of the table.
+    data: names of configs merged on top, for other data at scale `paper`. names: the names of the table's rows.
     """
 
     data: ClassVar[Sequence[str]] = ()
@@ -156,10 +156,11 @@ class ScaffoldDigits(ScaffoldNetwork):
 class ScaffoldAllClients(Network):
     """The base of audits of SCAFFOLD in which all of ten clients take part in each round, with pixels in 0..1.
 
-    The start of the variates and their divisor then make no difference, and momentum is the only departure left. As in
-    the public tables, 50 rounds, and sizes as FedAvg's weights; their weight decay of 1e-5 is left out.
+    The start of the control variates and their divisor then make no difference: momentum is the only departure left.
+    As in the public tables, a run has 50 rounds, and FedAvg weights clients by data size. The weight decay of 1e-5 of
+    the public tables is left out.
 
-    partition: of the data, as `words` says.
+    partition: the options of the data partition; words: the same partition in words.
     """
 
     clients, rounds = 10, 50
@@ -206,8 +207,8 @@ class ScaffoldDirichlet(ScaffoldAllClients):
 class FedNovaNetwork(Network):
     """Test accuracy of FedNova, ten clients of unequal sizes p_i, with and without the factor N sum p_i^2 in its step.
 
-    N: number of clients; p_i: client i's share of the samples. FedNova's step has this factor if clients solve their
-    local problems within a round. LeNet-5 on MNIST.
+    N: number of clients; p_i: client i's share of the samples. If clients solve their local problems within a round,
+    FedNova's step is the mean update times this factor. LeNet-5 on MNIST.
 
     options: values of config keys that all rows share.
     """
@@ -245,8 +246,8 @@ class FedNovaNetwork(Network):
 class FedNovaCifar(FedNovaNetwork):
     """Test accuracy of FedNova on CIFAR-10, ten clients of sizes p_i, with and without the factor N sum p_i^2.
 
-    The setting in which a public table has 10.0 % for FedNova: momentum 0.9 and weight decay in the local steps. Ten
-    of the table's fifty rounds, because one takes a minute.
+    The setting in which a public table has 10.0 % for FedNova: momentum 0.9 and weight decay in the local steps. A run
+    has ten rounds instead of the fifty of this table, because a round takes a minute.
     """
 
     data = ("data/cifar10",)

@@ -100,11 +100,11 @@ class PaperResult(ABC):
         return {}
 
     def whole(self) -> int | None:
-        """The number of runs of the whole experiment at scale `paper`; None if it is published as a whole only."""
+        """The number of runs of the whole experiment at scale `paper`; None if it cannot be published in part."""
         return None
 
     def missing(self, rows: Sequence[Row]) -> list[str]:
-        """What the ledger's rows lack of the whole experiment, in phrases; empty if they lack nothing."""
+        """The parts of the whole experiment that are missing in the ledger's rows, as phrases; empty if none is."""
         return []
 
     @property

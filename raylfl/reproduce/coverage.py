@@ -1,4 +1,4 @@
-"""What the ledger has of an experiment, in words: cells and seeds without a run, from its settings and its rows."""
+"""The gaps in the ledger of an experiment, in words: cells and seeds without a published run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from raylfl.reproduce.ledger import Row
 
 
 def by_cell(rows: Iterable[Row], *keys: str) -> dict[tuple[str, ...], set[int]]:
-    """Values of these keys of a cell, as `plain` text -> the seeds of the runs with these values."""
+    """The seeds of the rows by cell: values of these keys, as `plain` text -> seeds of the runs with these values."""
     found: dict[tuple[str, ...], set[int]] = {}
     for row in rows:
         found.setdefault(tuple(plain(row.cell[key]) for key in keys), set()).add(row.seed)
@@ -31,5 +31,5 @@ def gaps(wanted: Mapping[str, tuple[str, ...]], seeds: Mapping[tuple[str, ...], 
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:
-    """The names, separated by semicolons; beyond `most` only their number."""
+    """The names, separated by semicolons; only the number of names if there are more than `most`."""
     return "; ".join(names) if len(names) <= most else f"{len(names)} cells"

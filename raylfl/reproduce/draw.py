@@ -173,7 +173,8 @@ def _with_published(
 ) -> Figure:
     """The panels under one legend, which also explains filled and hollow markers if a method has both.
 
-    looks: the style of each method. sides: method -> whether it has results of ours, and published ones; None: both.
+    looks: the style of each method. sides: method -> (whether it has results of ours, whether it has published ones);
+    None: all methods have both.
     """
     known = sides or dict.fromkeys(looks, (True, True))
     entries = [(name, line) for name, line in looks.items() if any(known[name])]

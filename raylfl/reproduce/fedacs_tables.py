@@ -43,8 +43,8 @@ Costs = Mapping[str, Mapping[str, Mapping[str, Stat]]]  # task -> method -> axis
 class Task:
     """A column of a table: data, network, target accuracy, and the published costs to reach the target.
 
-    configs, options: the config files and dotted keys of data and network. published: method -> axis -> cost. gains:
-    the lowest and the highest published lead of FedACS in accuracy, in percentage points.
+    configs, options: the config files and dotted keys of data and network. published: method -> key of AXES -> cost.
+    gains: the lowest and the highest published lead of FedACS in accuracy, in percentage points.
     """
 
     heading: str
@@ -58,8 +58,8 @@ class Task:
 def _costs(text: str) -> dict[str, dict[str, float]]:
     """Method -> published rounds and seconds to the target, from a text such as `68 3548.6, 93 5470.4, ...`.
 
-    The order is FedACS, FedAvg, c-a-FedAvg, FedVARP, FedNova, OS. `- -` means that the target was never reached, as by
-    FedAU, which is not in the text.
+    The order is FedACS, FedAvg, c-a-FedAvg, FedVARP, FedNova, OS. `- -` means that the target was never reached. FedAU,
+    which never reached a target, is not in the text but is added.
     """
     names = [name for name in METHODS if name != "FedAU"]
     pairs = dict(zip(names, text.split(","), strict=True)) | {"FedAU": "- -"}

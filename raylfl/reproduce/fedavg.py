@@ -55,7 +55,7 @@ NEAR = 1.5  # factor between our rounds and the paper's that counts as agreement
 
 @dataclass(frozen=True)
 class Tried:
-    """A run of a cell.
+    """A run of a cell of table 1 with one learning rate and seed.
 
     rounds: the number of rounds to the target accuracy; None if it was not reached.
     """
@@ -67,7 +67,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class TableCell:
-    """A cell of table 1 with its runs: pixel scaling, partition, fraction of clients."""
+    """A cell of table 1 (pixel scaling, partition, fraction of clients) and the runs of this cell."""
 
     pixels: str
     partition: str

@@ -70,7 +70,7 @@ def scenario(
 
 
 def against(form: str, names: Iterable[str]) -> list[str]:
-    """This form of FedAWARE, followed by all methods in `names` except FedAWARE's forms."""
+    """The name `form`, one of FORMS (FedAWARE's two forms), followed by the `names` that are not in FORMS."""
     return [form, *(name for name in names if name not in FORMS)]
 
 
@@ -92,7 +92,8 @@ def tuned(cache: RunCache, systems: Mapping[str, Setting], names: Sequence[str])
     """System -> method -> the runs of its best setting on all seeds.
 
     The best setting of `variants` has the highest accuracy on the search seed. systems: name -> base setting; names:
-    the methods. A method without the runs of all its settings is left out, which only a cache of published runs allows.
+    the methods. If runs of some settings are missing, which only happens in a cache of published runs, the method is
+    left out.
     """
     tries = {
         (label, name): {s.label: s for s in settings}
@@ -122,9 +123,9 @@ def steady(lines: Mapping[str, Group], form: str, last: int) -> Claim:
 
 
 def ahead_of_all(leads: Sequence[Interval]) -> bool | None:
-    """Whether a method is ahead of all rivals; leads: its lead over each, with its confidence interval.
+    """Whether a method is ahead of all rivals, by the confidence intervals of its lead over each rival, `leads`.
 
-    False if a rival is ahead of it; None (open) if neither is shown, or without leads.
+    True if all intervals are above 0; False if one interval is below 0; otherwise, or without leads, None (open).
     """
     if any(lead.high < 0 for lead in leads):
         return False
@@ -132,7 +133,7 @@ def ahead_of_all(leads: Sequence[Interval]) -> bool | None:
 
 
 def jitter(group: Group, last: int) -> Floats:
-    """The std of the changes of accuracy between evaluations in the last rounds, for each run [S]."""
+    """The std of the changes of accuracy between evaluations in the `last` rounds, for each of S runs [S]."""
     rows = [run.column(ACCURACY)[run.rounds > run.rounds[-1] - last] for run in group.runs]
     return np.array([np.diff(row[np.isfinite(row)]).std() for row in rows])
 

@@ -115,16 +115,16 @@ class Alphas(Curves):
 def diverse(lines: Mapping[str, Group], form: str, last: int) -> Claim:
     """The claim of Sec. 5 that FedAWARE has a higher final gradient diversity than the other methods.
 
-    It is judged by Welch's t intervals of the means, with the number of seeds as the number of values: the std is over
-    seeds and rounds, which makes the test cautious. lines: method -> runs; form: one of `FORMS`; last: the number of
-    last rounds that are averaged.
+    It is judged by Welch's t intervals of the means. The std is over seeds and rounds, but only the number of seeds
+    counts as the number of values, which makes the test cautious. lines: method -> runs; form: one of `FORMS`; last:
+    the number of last rounds that are averaged.
     """
     values = {name: last_k(lines[name], DIVERSITY, last) for name in against(form, lines)}
     return most_diverse(values, form, len(lines[form].runs))
 
 
 def most_diverse(values: Mapping[str, Stat], form: str, seeds: int) -> Claim:
-    """The claim of `diverse` from the gradient diversity of each method, mean and std over this many seeds."""
+    """The claim of `diverse`; values: method -> gradient diversity, with mean and std; seeds: the number of seeds."""
     order = sorted(values, key=lambda name: -values[name].mean)
     told = ", ".join(f"{name} {stat_text(values[name], DIVERSITY)}" for name in order)
     levels = {name: Level(stat.mean, stat.std, seeds) for name, stat in values.items()}
@@ -228,9 +228,9 @@ class Fig5(Methods):
 
 
 class Digits(Methods):
-    """The form of figures 8 and 9: methods on images of one channel, with pixels in 0..1 as in the paper's code.
+    """The common part of figures 8 and 9: images of one channel, with pixels in 0..1 as in the paper's code.
 
-    Besides accuracy and gradient diversity they show the training loss.
+    Besides accuracy and gradient diversity, both figures show the training loss.
     """
 
     options: ClassVar[Mapping[str, Any]] = {"data.init_args.mean": [0.0], "data.init_args.std": [1.0]}

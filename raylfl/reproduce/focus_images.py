@@ -120,8 +120,8 @@ class Fig9(Images):
 class Fig9Start(Images):
     """The first 1,000 of figure 9's 10,000 rounds, beside the authors' logs of the same rounds.
 
-    The log of FedAvg is also compared with a sequential FedAvg, in which the sampled clients train one after the other,
-    and two Bernoulli logs with runs whose network has dropout, which the paper does not mention.
+    The log of FedAvg is also compared with a sequential FedAvg, in which the sampled clients train one after the other.
+    Two Bernoulli logs are also compared with runs whose network has dropout; the paper does not mention dropout.
     """
 
     rounds: ClassVar = 1000

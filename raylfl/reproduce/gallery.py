@@ -179,7 +179,7 @@ def _runs(name: str, rows: Sequence[Row]) -> list[str]:
 
 
 def _repeating(name: str, first: Row) -> list[str]:
-    """How a run of the table is repeated, and how equal the repetition is. first: the first row of the table."""
+    """The lines of a page on repeating a run: what will be equal, and the command of `first`, the table's first row."""
     numbers = "accuracies up to about one test image" if first.metric.endswith("accuracy") else "numbers up to rounding"
     lines = [
         "sha256 is that of the final parameters (`params_sha256` in the run's summary.json), – if the run diverged. "

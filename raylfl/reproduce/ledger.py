@@ -37,11 +37,11 @@ class Row:
     """A published run.
 
     cell: the keys and values of its cell in the table. digest: the digest of its config. metric: the main metric.
-    rounds: its number of rounds, smaller than planned if it ended early; as planned if it diverged. last: number k of
-    last rounds -> mean of the metric over them; None if the run diverged. curve: at most POINTS pairs (round, value).
-    seconds: the duration, with all its resumptions. command: the command that repeats the run. measures: further
-    numbers, see `PaperResult.measures`. diverged_at: the round, counted from 0, in which the run diverged; None if it
-    did not, or if the row is older than this field.
+    rounds: the run's number of rounds, smaller than planned if the run ended early, as planned if it diverged. last:
+    number k of last rounds -> mean of the metric over them; None if the run diverged. curve: at most POINTS pairs
+    (round, value). seconds: the duration, with all its resumptions. command: the command that repeats the run.
+    measures: further numbers, see `PaperResult.measures`. diverged_at: the round, counted from 0, in which the run
+    diverged; None if it did not, or if the row is older than this field.
     """
 
     cell: dict[str, Any]
@@ -107,14 +107,15 @@ def row(
 
 
 def _commit(origin: Mapping[str, Any]) -> str | None:
-    """The commit of raylfl's checkout; for runs that do not have it, that of their working directory."""
+    """The commit of raylfl's checkout; if a run has not recorded it, the commit of the run's working directory."""
     return origin.get("raylfl_commit") or origin.get("git_commit")
 
 
 def _seconds(run: RunRecord) -> float | None:
     """The duration of a run; None if it is not recorded.
 
-    The summary has the seconds of the last process only; a resumed run takes the sum over its rounds.
+    The summary has the seconds of the last process only, which for a resumed run are less than the sum over the rounds.
+    The larger of the two is returned.
     """
     rounds = run.column("time/round")
     spent = [float(np.nansum(rounds))] if np.isfinite(rounds).any() else []
@@ -200,7 +201,7 @@ def read(folder: Path) -> list[Row]:
 
 
 def by_key(rows: Iterable[Row]) -> dict[tuple[str, int], Row]:
-    """`Row.key` -> row; the last one of each key."""
+    """`Row.key` -> row; if several rows have the same key, the last of them."""
     return {row.key: row for row in rows}
 
 
@@ -238,7 +239,7 @@ def add(folder: Path, rows: Iterable[Row]) -> int:
 
 
 def _entry(row: Row) -> dict[str, Any]:
-    """The row as written; `diverged_at` only if it is known, so that the other rows keep their bytes."""
+    """The row as it is written; without `diverged_at` if this is None, so that older rows keep their bytes."""
     entry = asdict(row)
     return entry if row.diverged_at is not None else {k: v for k, v in entry.items() if k != "diverged_at"}
 

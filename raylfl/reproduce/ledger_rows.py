@@ -47,7 +47,7 @@ class LedgerRows(RunCache):
 
 
 def _rounds(row: Row) -> int:
-    """The number of rounds of the run; of an older diverged row, one more than the last point of its curve has."""
+    """The number of rounds of the run; if it diverged and `diverged_at` is None, 1 more than up to the last point."""
     if not row.diverged:
         return row.rounds
     return max(1, row.diverged_at if row.diverged_at is not None else 2 + int(row.curve[-1][0] if row.curve else -1))

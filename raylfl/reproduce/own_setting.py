@@ -1,7 +1,7 @@
-"""Whether a run has the setting of its cell: the config that the experiment gives it, without options of the user.
+"""The check that a run has the setting of its cell, the config that the experiment prescribes for this cell.
 
-The cell of a run is found from a few keys of its config or from the name of its folder. All other keys must have the
-values of the experiment; otherwise its numbers would replace the cell's numbers in the ledger.
+The cell of a run is found from a few keys of its config or from the name of its folder. The user may have changed other
+keys. If their values are not those of the experiment, the run must not replace the cell's numbers in the ledger.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def resolved(run: RunRecord) -> dict[str, Any]:
 def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
     """The dotted keys of a resolved config in which a run must agree with the setting of its cell.
 
-    Without name, seed, logging, checkpoints and the place of the data, and of `runtime` only the precision.
+    Left out are name, seed, logging, checkpoints, the place of the data, and all of `runtime` except the precision.
     """
     keys = flatten(identity(without_inferred(config), of="digest"))
     return {
@@ -46,7 +46,7 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
 def differences(config: Mapping[str, Any], settings: Iterable[Mapping[str, Any]]) -> str:
     """The keys in which a run differs from the nearest of the experiment's settings, with both values, as text.
 
-    config: the run's, from `resolved`. settings: from `decisive`, of the settings that the run may have.
+    config: the run's config, from `resolved`. settings: the `decisive` keys of each setting that the run may have.
     """
     own = decisive(config)
     found = [_apart(own, other) for other in settings]

@@ -40,8 +40,8 @@ def publish(
 
     to: the experiment to which run directories belong. results, docs: the folders of the ledgers and of the pages.
     tell: called with lines of progress. Raises BadConfig for an incomplete run; nothing of its experiment is then
-    written. A run that has another setting than its cell is left out, with a line; BadConfig if it was given alone, or
-    if all are left out.
+    written. A run that has another setting than its cell is left out, and a line says so. Raises BadConfig if this
+    leaves no run.
     """
     for target in targets:
         path = Path(target)
@@ -77,7 +77,7 @@ def publish(
 
 
 def _other_versions(rows: Sequence[Row]) -> list[str]:
-    """A line for each other version of raylfl than this one that has made some of the rows."""
+    """One line for each version of raylfl that made some of the rows and is not the installed version."""
     made = Counter(row.versions.get("raylfl", "unknown") for row in rows)
     own = versions()["raylfl"]
     return [f"{count} runs are of raylfl {other}; this is {own}" for other, count in made.items() if other != own]
@@ -118,7 +118,7 @@ def _runs(name: str, experiment: PaperResult) -> Path:
 
 
 def _finished_runs(name: str, experiment: PaperResult, images: str | None) -> FinishedRuns:
-    """The finished runs of an experiment; images: from `_images`."""
+    """A cache of the finished runs of an experiment; images: from `_images`."""
     scale = "paper" if experiment.scales else "smoke"  # experiments without scales are always run in full
     data = ["data=image_folder", f"{IMAGES}{images}"] if images else []
     cache = FinishedRuns(place(name, experiment, scale), scale, data, runs=_runs(name, experiment))
@@ -149,10 +149,10 @@ def _image_notes(rows: Sequence[Row]) -> list[str]:
 def _own_cells(
     name: str, experiment: PaperResult, runs: Sequence[RunRecord], cache: FinishedRuns | None
 ) -> tuple[list[tuple[RunRecord, dict[str, Any]]], list[str]]:
-    """The runs that have the setting of their cell, with it; and one line on each run that has another setting.
+    """The pairs (run, its cell) of runs with the setting of their cell, and one line on each run with another setting.
 
-    cache: the one that has looked for all runs of the experiment; None for an experiment that stands alone. Runs that
-    belong to no cell are left out.
+    cache: the cache that has looked for all runs of the experiment; None for an experiment whose runs can be published
+    singly (`stands_alone`). Runs that belong to no cell are left out.
     """
     own, strange = [], []
     wanted = {path: decisive(job.config) for path, job in cache.wanted.items()} if cache else {}
@@ -177,7 +177,7 @@ def _own_cells(
 
 
 def _setting_of(name: str, experiment: PaperResult, cell: Mapping[str, Any], run: RunRecord) -> list[dict[str, Any]]:
-    """The decisive keys that a run of this cell has, on the run's seed and images; empty if there is no such cell."""
+    """A list of the `decisive` keys of the cell's setting with the run's seed and images; empty without such a cell."""
     cache = _finished_runs(name, experiment, _images([run]))
     setting = experiment.cell_setting(cell, cache.scale)
     return [decisive(cache.config_of(setting, run.config["seed"]))] if setting else []

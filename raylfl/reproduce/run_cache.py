@@ -1,12 +1,12 @@
 """The runs of an experiment: existing runs are reused, interrupted ones resumed, missing ones made, several at a time.
 
 A run's folder is named after its setting and a digest of its config. A second call therefore repeats nothing, and a
-changed setting is a new run. If the config has gained options since a run was made, the run counts as made with their
-defaults: a finished run keeps its name, and an interrupted one gets its new name.
+changed setting is a new run. If raylfl has gained options since a run was made, the run counts as made with their
+defaults. The folder of a finished run then keeps its name; that of an interrupted run gets the new digest.
 
 Runs with `runtime.backend: local` are distributed over processes, one per CPU. Runs on Ray are made one after the
-other, on one connection. On an existing cluster of several nodes all runs are distributed over the nodes, each with its
-workers.
+other, on one connection. On an existing cluster of several nodes all runs are distributed over the nodes, and each run
+has its own workers.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Job:
         return (self.path / DIVERGED).is_file()
 
     def fetch(self) -> None:
-        """Copy the records of the run from its URL, if any, to its folder, as another machine may have made it."""
+        """Copy the run's records from its URL, if any, to its folder: another machine may have made the run."""
         if self.url is not None:
             refresh(self.path, self.url)
 
@@ -115,8 +115,8 @@ class RunCache:
     def groups(self, settings: Sequence[Setting], seeds: Sequence[int] = (0,)) -> list[Group]:
         """One group per setting, in order, with one run per seed; equal settings share their runs.
 
-        The last values of a diverged run are inf. Raises BadConfig if there are no settings or seeds because a key of
-        `--only` matches none of its values.
+        The last values of a diverged run are inf. Raises BadConfig if no setting or seed is left and some key of
+        `--only` has patterns that match no value.
         """
         seeds = [seed for seed in seeds if self.only.keeps(seed=seed)]
         if not settings or not seeds:
@@ -232,7 +232,7 @@ def config_digest(config: Mapping[str, Any]) -> str:
 
 
 def digests(config: Mapping[str, Any]) -> tuple[str, str]:
-    """Two digests of a run's saved config: of the whole, and of it without model arguments inferred from the data."""
+    """Two digests of a run's saved config: with and without the model arguments that are inferred from the data."""
     return config_digest(config), config_digest(without_inferred(config))
 
 

@@ -42,8 +42,8 @@ def best_rates(
 ) -> dict[Cell, float]:
     """The best learning rate of each cell, by the mean accuracy over the last rounds on one seed (SFL, App. G.3).
 
-    grids: the learning rates tried for each cell. stages: (rounds, number of last rounds averaged) of each search.
-    After every stage except the last, all rates within CLOSE of the best remain.
+    grids: the learning rates tried for each cell. stages: (rounds, number of last rounds averaged) of each stage of the
+    search. After every stage except the last, all rates within CLOSE of the best remain.
     """
     left = {cell: list(rates) for cell, rates in grids.items()}
     for rounds, last in stages:
@@ -60,8 +60,8 @@ def best_rates(
 class Accuracies(PaperResult):
     """A table of PFL (parallel: FedAvg) and SFL at their best learning rates: means over seeds and last rounds.
 
-    numbers: task -> method -> published accuracies. stages: (rounds, number of last rounds averaged) of each search;
-    the final runs have the last one. stem: file name of the table.
+    numbers: task -> method -> published accuracies. stages: (rounds, number of last rounds averaged) of each stage of
+    the search; the final runs have those of the last stage. stem: file name of the table.
     """
 
     scales, choices, shares = SCALES, CHOICES, "sfl/images"

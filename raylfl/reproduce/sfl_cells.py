@@ -117,7 +117,7 @@ def with_variants(tasks: Iterable[str]) -> list[str]:
 
 
 def whole(table: Iterable[Cell]) -> int:
-    """The runs of all cells of a table: each cell at every learning rate, and at the best one on all seeds."""
+    """The number of runs of a table: each cell at every learning rate, and at the best one on all seeds."""
     return sum(len(GRID[cell.method]) + len(SEEDS) - 1 for cell in table)
 
 

@@ -25,8 +25,8 @@ def overlay(rows: Sequence[Row], refs: Mapping[str, Reference], outside: Mapping
     """A figure of at most PANELS cells: our curves solid, the authors' logs dashed, one colour per learning rate.
 
     rows: our runs in the ledger; refs: excerpts of the authors' logs by the `key` of a cell. outside: (task, classes,
-    steps, method) of cells that differ from the authors' -> how; they come first. The other panels are spread evenly
-    over the remaining cells.
+    steps, method) of a cell whose accuracies are outside the log's spread -> where. The cells in `outside` come first.
+    The other panels are spread evenly over the remaining cells.
     """
     places = {place: own for place, own in by_place(rows, "method").items() if any(key(r.cell) in refs for r in own)}
     first = [place for place in places if place in outside][:PANELS]
@@ -57,7 +57,7 @@ def overlay(rows: Sequence[Row], refs: Mapping[str, Reference], outside: Mapping
 
 
 def _panel(ax: Axes, rows: Sequence[Row], refs: Mapping[str, Reference], colours: Mapping[float, str]) -> None:
-    """One cell: its runs, and each log once, darker and above them."""
+    """Draws the panel of one cell: the runs, and above them each log once, in a darker colour."""
     logs = {row.cell["lr"]: (refs[key(row.cell)].curve, row.rounds) for row in rows if key(row.cell) in refs}
     for row in rows:
         ax.plot(*_points(row.curve), color=colours[row.cell["lr"]], linewidth=1.0, alpha=0.7)

@@ -168,9 +168,10 @@ def _within(task: str, claim: str, words: Mapping[str, str]) -> Claim:
 
 
 def differences(rows: Sequence[Row], refs: Mapping[str, Reference]) -> str:
-    """A sentence about ours - log in the cells with the authors' networks: median size, share below MARGIN, mean.
+    """A sentence about the differences ours - log: median absolute value, share below MARGIN, mean.
 
-    The differences are those of the means over the last 400 rounds, on the seed SEARCH_SEED; diverged runs have none.
+    A difference is that of the means over the last 400 rounds, for a cell with the network of the authors' code, on the
+    seed SEARCH_SEED. Diverged runs are left out.
     """
     own = [row for row in rows if row.seed == SEARCH_SEED and row.cell["task"] not in VARIANTS and not row.diverged]
     pairs = [(row, ref) for row in own if (ref := refs.get(key(row.cell)))]
@@ -186,7 +187,7 @@ def differences(rows: Sequence[Row], refs: Mapping[str, Reference]) -> str:
 
 
 def looseness(rows: Sequence[Row]) -> str:
-    """A sentence on the limits of the verdict `within`, with the spread of our rounds compared to that of our seeds."""
+    """A sentence on what the verdict `within` cannot say, with the ratio of our std over rounds to that over seeds."""
     own: dict[str, list[list[float]]] = {}
     for row in rows:
         own.setdefault(key(row.cell), []).append(row.window(LONG))
@@ -210,9 +211,9 @@ def looseness(rows: Sequence[Row]) -> str:
 def method_claims(rows: Sequence[Row]) -> list[Claim]:
     """One claim per task, C and K: SFL is more accurate than PFL (FedAvg), each at its best learning rate.
 
-    C: classes per client; K: local steps. The claim is judged by a paired t test over seeds, and open if its interval
-    contains 0, or with one seed: the rounds of one run say nothing about other seeds. Cells without a complete grid for
-    both methods have no claim.
+    C: classes per client; K: local steps. The claim is judged by a paired t test over seeds. It is open if the interval
+    contains 0. It is also open with one seed, as the rounds of one run say nothing about other seeds. Cells without a
+    complete grid for both methods have no claim.
     """
     claims = []
     for (task, classes, steps), own in by_place(rows).items():

@@ -214,7 +214,7 @@ class Fig2(Table10):
 class Table7(Rates):
     """Gradient clipping: VGG-9 on CIFAR-10 with four max norms at every learning rate.
 
-    The table pairs max norms of PFL (parallel: FedAvg) with larger ones of SFL.
+    A row of the table has a max norm of PFL (parallel: FedAvg) and a larger one of SFL, or no clipping for both.
     """
 
     stem = "table7"

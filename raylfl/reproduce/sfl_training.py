@@ -28,8 +28,8 @@ class TrainingCurves(PaperResult):
     """Losses and accuracies on the clients' data and on the test set, PFL and SFL at their best learning rates.
 
     stem: file name of the figures; tasks: names of data and model; `training`, `training-R` and PFL: see the module.
-    stages: (rounds, number of last rounds averaged) of each search; the final runs have the last one. share: the
-    fraction of all measured points in a moving average.
+    stages: (rounds, number of last rounds averaged) of each stage of the search; the final runs have those of the last
+    stage. share: the fraction of all measured points in a moving average.
     """
 
     scales = SCALES

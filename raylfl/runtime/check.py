@@ -35,7 +35,7 @@ def check(experiment: Experiment) -> None:
     """Checks an experiment by a training step and evaluations on two samples each, without Ray.
 
     Raises BadConfig if model, data, algorithm, participation or resources do not fit together. Adds warnings about the
-    model to `experiment.warnings`, and the names that it logs to `experiment.logged`.
+    model to `experiment.warnings`, and the names of the values that the model logs to `experiment.logged`.
     """
     check_sampling(experiment)
     if experiment.config.runtime.backend == "ray":
@@ -64,7 +64,11 @@ def check(experiment: Experiment) -> None:
 
 
 def _module_warnings(worker: Worker, config: EvalConfig) -> list[str]:
-    """Warnings, one line each, about parts of the module that a run does not call, record, vectorise or reset."""
+    """Warnings about the module's behaviour in a run, one line each.
+
+    They name hooks that are not called, tensors and random generators that are not reset between clients, and values
+    that are not recorded, and give the reason if clients are not vectorised.
+    """
     module, evaluator = worker.flat.module, worker.evaluator
     lines = [f"{name} is not called: {HOOKS[name].note}" for name in overridden(module, "ignored")]
     used = {evaluator.stage(kind) for kind in _evaluated_kinds(worker, config)}
@@ -132,7 +136,10 @@ def _few(samples: SampleSet, indices: np.ndarray) -> SampleSet:
 
 
 def _try_training(worker: Worker, label: str) -> list[str]:
-    """Tries a local step; returns the names that the module logs in it."""
+    """Tries a local step; returns the names of the values that the module logs in this step.
+
+    label: the model's name for error messages.
+    """
     indices = worker.setup.shards[0]
     batch = worker.train.batch(indices)
     _try("the data's first batch cannot be made", lambda: batch.content)
@@ -162,7 +169,10 @@ def _local_step(worker: Worker, batch: Batch) -> list[str]:
 
 
 def _try_evaluations(worker: Worker, config: EvalConfig, label: str) -> dict[str, list[str]]:
-    """Tries the evaluations of a run; returns the names that the module logs in each (`Experiment.logged`)."""
+    """Tries the evaluations of a run; returns test, val or clients -> names of the values that the module logs.
+
+    label: the model's name for error messages.
+    """
     logged = {}
     for kind in _evaluated_kinds(worker, config) or ["train"]:
         source = worker.sources[kind]

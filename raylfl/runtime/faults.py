@@ -1,9 +1,10 @@
 """Fault injection: kill points at which tests end a process, to check that no work is lost.
 
-RAYLFL_FAULT is the path of a file with lines `phase:round`. The first process that reaches one of these points removes
-its line and ends as by `kill -9`, so that each line kills one process. The phases in the process of the round loop are
-draw, train, collect, aggregate and commit (each point is before the phase), log and checkpoint (after the phase). The
-phases in workers on Ray are work (before the local work of a call) and worked (after it).
+The environment variable RAYLFL_FAULT has the path of a file with lines `phase:round`. The first process that reaches
+one of these points removes the point's line from the file and ends as by `kill -9`. Each line thus kills one process.
+In the process of the round loop, the points draw, train, collect, aggregate and commit are before the phase of this
+name, and the points log and checkpoint are after it. In workers on Ray, the point work is before the local work of a
+call, and the point worked is after it.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ VARIABLE = "RAYLFL_FAULT"
 
 
 def kill_point() -> Fault:
-    """The function to call at each kill point, with phase and round; it kills this process if the file lists the point.
+    """Returns the function to call at each kill point, with phase and round.
 
-    The file is the one in RAYLFL_FAULT. If the variable is not set when `kill_point` is called, the function does
-    nothing.
+    The returned function kills this process if the file in RAYLFL_FAULT lists the point. It does nothing if the
+    variable was not set when `kill_point` was called.
     """
     if VARIABLE not in os.environ:
         return lambda phase, r: None

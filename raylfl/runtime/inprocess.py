@@ -26,8 +26,8 @@ def rows(
     """Carries out a run; yields (metrics, messages, parameters) of each round.
 
     A reason (text) sent to the generator ends the run after the yielded round. resume: whether to start from the newest
-    checkpoint. messages: lines for the user. paced: new rounds come with their parameters [d]; otherwise, and for
-    rounds before a resume, these are None. fault: a function of (phase, round), called at each kill point of
+    checkpoint. messages: lines for the user. paced: whether parameters [d] are yielded; without `paced`, and for
+    rounds before a resume, parameters are None. fault: a function of (phase, round), called at each kill point of
     `raylfl.runtime.faults`; by default `kill_point()`. make: creates the backend.
     """
     backend = make(experiment.setup)

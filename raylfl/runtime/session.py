@@ -78,12 +78,15 @@ class Session:
         return params
 
     def end(self, reason: str | None) -> None:
-        """Ends the run after the newest round that `rows` has yielded, as early stopping does; no effect if None."""
+        """Ends the run after the newest round that `rows` has yielded, as early stopping does; None: no effect."""
         if self.early.reason is None:
             self.early.reason = reason
 
     def save(self) -> None:
-        """Saves the state after the newest complete round as a checkpoint, with the state of all nodes of a graph."""
+        """Saves the state after the newest complete round as a checkpoint.
+
+        On a graph, the checkpoint includes the states of all nodes, which are collected from the workers.
+        """
         self.checkpoints.save(self.federation.collected(), self.backend)
 
     def rows(self, resume: bool) -> Iterator[Metrics]:
@@ -133,8 +136,8 @@ class Session:
     def _next(self, rounds: Iterator[RoundRecord]) -> RoundRecord | None:
         """Carries out the next round and returns its records; None after the last round.
 
-        If a stop was requested, saves the state and raises Interrupted instead. If the round raises an error, the error
-        is raised again; the state is saved before, unless the round had already begun to change it.
+        If a stop was requested, saves the state and raises Interrupted instead. If the round raises an error, saves the
+        state unless the round had already begun to change it, and raises the error again.
         """
         state = self.federation.state
         if self._stop.is_set() and state.round < self.experiment.config.top.rounds:
@@ -166,7 +169,7 @@ class Session:
             raise
 
     def _save_after_an_error(self) -> None:
-        """Saves the state after an error; an error of this save is only reported, so that the first one is raised."""
+        """Saves the state after an error. If this save fails, too, its error is only reported, not raised."""
         try:
             self.save()
         except Exception as error:

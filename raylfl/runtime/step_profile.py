@@ -112,8 +112,8 @@ def _profiled(worker: Worker, program: Program, content: Any, peak: Peak) -> Ste
 def at_peak(call: Call, geometry: dict[int, Geometry], peak: Peak) -> float:
     """The seconds that an operator call takes at the machine's peak rates; 0 for views.
 
-    This is the larger one of two times: for its operations, and for the bytes of its arguments and results. geometry:
-    number of a value in the recording -> its shape and dtype.
+    The result is the larger of two times: the time for the call's operations, and the time for reading its arguments
+    and writing its results. geometry: number of a value in the recording -> the value's shape and dtype.
     """
     if call.views:
         return 0.0

@@ -37,7 +37,7 @@ def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
 def sigterm_interrupts() -> Iterator[None]:
     """A context in which SIGTERM (`ray job stop`, Slurm) acts as Ctrl-C: it calls the current handler of SIGINT.
 
-    Where SIGINT is ignored, as in background jobs, it raises KeyboardInterrupt.
+    If SIGINT is ignored, as in background jobs, SIGTERM raises KeyboardInterrupt.
     """
 
     def handle(number: int, frame: FrameType | None) -> None:

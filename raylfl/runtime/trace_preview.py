@@ -15,8 +15,8 @@ from raylfl.runtime.round.plan import Planner, check_sampling
 def draw_rows(experiment: Experiment) -> list[Row]:
     """The rows of participation.jsonl that a run of this experiment would write if no client failed.
 
-    Raises BadConfig for a method whose choice of clients depends on updates or on earlier rounds. Like a run, raises
-    BadConfig if the method samples clients itself and the config gives no number of draws.
+    Raises BadConfig for an algorithm whose choice of clients depends on updates or on earlier rounds. Also raises
+    BadConfig, as a run does, if the algorithm samples clients itself and the config gives no number of draws.
     """
     check_sampling(experiment)
     planner, untrained = Planner(experiment), cast(ServerState, _Untrained())

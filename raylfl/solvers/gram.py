@@ -1,6 +1,6 @@
 """Inner products of long vectors in float64, for vectors of any dtype.
 
-The min-norm problem needs them where vectors nearly cancel: float32 sums of d terms are too inaccurate there.
+The min-norm problem needs float64 where vectors nearly cancel: float32 sums of d terms are too inaccurate there.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     over the simplex (FedAWARE, eq. (8)), or its part with |lambda - centre|_inf <= radius (FedMGDA+).
 
 1. Block principal pivoting (Portugal, Judice & Vicente, Math. Comp. 1994): solve G lambda = c 1 on a support, with the
-   number c for which lambda has sum 1; exchange all indices that violate optimality at once; repeat. Usually a few
-   linear solves suffice.
+   number c for which lambda has sum 1; move all indices that violate optimality into or out of the support in one
+   exchange; repeat. Usually a few linear solves suffice.
 2. If step 1 does not apply or does not end (a hull that contains 0, dependent vectors, a centre, too many vectors):
    pairwise Frank-Wolfe (Lacoste-Julien & Jaggi, NeurIPS 2015) with exact line search. Weight is moved to the index with
    the smallest gradient from the index with the largest gain (Fan, Chen & Lin, JMLR 2005, WSS 2).
@@ -209,8 +209,8 @@ class _Problem:
         """The minimum by an active-set method from x, or the point after SOLVES / k^3 steps (at least 1, at most 1000).
 
         Nocedal & Wright, Numerical Optimization, Alg. 16.3, with bounds. k: the number of free weights at x. Each step
-        goes to the minimum over the free weights. A weight that reaches a bound is fixed there; at such a minimum, the
-        fixed weight with the most violated multiplier is freed.
+        goes to the minimum over the free weights. A weight that reaches a bound on the way is fixed there. If the step
+        reaches the minimum, the fixed weight with the most violated multiplier is freed.
         """
         x, free, scale = x.copy(), (x > self.low) & (x < self.high), np.where(self.norms > 0, self.norms, 1.0)
         for _ in range(int(np.clip(SOLVES // max(int(free.sum()), 1) ** 3, 1, 1000))):

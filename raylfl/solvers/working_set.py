@@ -61,7 +61,7 @@ class WorkingSet:
         return WorkingSet(self.rows[keep], self.gram[np.ix_(keep, keep)])
 
     def joined(self, matrix: Tensor, new: Ints) -> WorkingSet:
-        """This set and the rows `new` of the matrix. The products of rows that it already has are recomputed."""
+        """The union of this set and the rows `new`; all inner products of rows in `new` are computed anew."""
         rows = np.union1d(self.rows, new)
         old, fresh = np.searchsorted(rows, self.rows), np.searchsorted(rows, new)
         gram = np.zeros((len(rows), len(rows)))
@@ -133,12 +133,12 @@ def _combination(matrix: Tensor, rows: Ints, weights: Floats) -> Tensor:
 
 
 def _near(matrix: Tensor, point: Tensor, rows: Ints, limits: Floats, lengths: Floats) -> tuple[Bools, Floats]:
-    """Returns a mask of the rows m_j whose products m_j . v may be below their limits, and their products in float64.
+    """Returns a mask of the rows m_j whose m_j . v may be below its limit, and the float64 m_j . v of these rows.
 
     point: v. rows: the numbers j of the rows that are tested. limits: the limit of m_j . v for each of them. lengths:
-    |m_j|. A row is in the mask if its product in the dtype of the matrix is below its limit, or above it by no more
-    than the rounding error. The error of a sum of k products in any order is at most k eps / 2 |m_j| |v|. Here
-    k = TERMS, and the bound with eps instead of eps / 2 leaves a margin for the other operations.
+    |m_j|. A row is in the mask if m_j . v, computed in the dtype of the matrix, is below its limit, or above the limit
+    by no more than the rounding error. The error of a sum of k products in any order is at most k eps / 2 |m_j| |v|.
+    Here k = TERMS, and the bound with eps instead of eps / 2 leaves a margin for the other operations.
     """
     length = float(torch.linalg.vector_norm(point)) or 1.0
     rough = _rough(matrix, point / length)[rows]
@@ -148,10 +148,10 @@ def _near(matrix: Tensor, point: Tensor, rows: Ints, limits: Floats, lengths: Fl
 
 
 def _rough(matrix: Tensor, unit: Tensor) -> Floats:
-    """The product matrix @ unit [n], in float64.
+    """The matrix-vector product matrix @ unit [n], in part rounded to the dtype of the matrix; the result is float64.
 
-    The sum of each entry is cut into blocks of TERMS terms. A block is added in the dtype of the matrix, and the blocks
-    are added in float64.
+    The sum for each entry is cut into blocks of TERMS terms. The terms of a block are added in the dtype of the matrix,
+    the sums of the blocks in float64.
     """
     unit = unit.to(matrix.dtype)
 

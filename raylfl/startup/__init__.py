@@ -1,7 +1,7 @@
 """Settings that must be made before torch or Lightning is imported; an environment variable switches each off.
 
-Each setting works around a cost or a fault of a library. It is off if its environment variable is 0. For Ray's actors
-the variable must be set in the environment in which Ray starts.
+Each setting works around a cost or a fault of a library. A setting is off if its environment variable is 0. To switch
+it off in Ray's actors, set the variable in the environment in which Ray starts.
 
     lazy_imports      RAYLFL_LAZY_IMPORTS      imports Lightning without parts that it does not use
     collector         RAYLFL_RARE_COLLECTIONS  makes garbage collections rare during imports

@@ -50,7 +50,7 @@ def _of_package(name: str, whole: Whole) -> Any:
 
 
 def _of_plots(name: str, whole: Whole) -> Any:
-    """An attribute of torchmetrics' plotting module; its functions execute the module when they are called."""
+    """An attribute of torchmetrics' plotting module; a `plot_*` function executes the module only when called."""
     if name.endswith("_TYPE"):  # used only in annotations
         return Any
     if name.startswith("plot_"):
@@ -61,7 +61,7 @@ def _of_plots(name: str, whole: Whole) -> Any:
 class _MaybeCompiled(type):
     """The metaclass of a stand-in for torch._dynamo.OptimizedModule.
 
-    isinstance tests the real class if the compiler is imported; otherwise it is false for every object.
+    If the compiler is imported, isinstance with the stand-in tests the real class; otherwise isinstance is False.
     """
 
     def __instancecheck__(cls, instance: Any) -> bool:

@@ -138,11 +138,11 @@ def same(a: Any, b: Any) -> bool:
 
 
 class Watched:
-    """A wrapper of an algorithm that raises ContractBroken if a method changes an argument in place.
+    """A wrapper of an algorithm that raises ContractBroken if a Python method of it changes an argument in place.
 
-    Some changes are allowed: Tables in `server_step`, and in `direction` the gradients and the rows of the carry (the
-    values kept between local steps) that are neither broadcast nor client state. No row of the carry may share its
-    memory with x.
+    Two methods have exceptions. `server_step` may change Tables. `direction` may change the gradients, and rows of the
+    carry (the values kept between local steps) that are neither broadcast nor client state. No row of the carry may
+    share its memory with x.
     """
 
     def __init__(self, algorithm: Algorithm):
@@ -181,7 +181,7 @@ class Watched:
         return result
 
     def _fixed(self, name: str, arg: Any) -> Any:
-        """The content of an argument that the named method may not change."""
+        """The part of the argument `arg` that the Python method `name` may not change."""
         if name == "server_step" and isinstance(arg, dict):
             return {k: v for k, v in arg.items() if not isinstance(v, Table)}
         if name == "direction" and isinstance(arg, dict):

@@ -109,7 +109,7 @@ def an_empty_round_moves_no_vector(algorithm: Algorithm) -> None:
 
 
 def leaves_its_inputs_alone(algorithm: Algorithm) -> None:
-    """Check that no method changes an argument in place, with the exceptions listed in `Watched`."""
+    """Check that no Python method of the algorithm changes an argument in place, except as `Watched` allows."""
     after_all(cast(Algorithm, Watched(algorithm)))
 
 
@@ -184,8 +184,8 @@ def keeps_the_dtype(algorithm: Algorithm) -> None:
 def keeps_its_shapes(algorithm: Algorithm) -> None:
     """Check the shapes of uploads and client states.
 
-    Uploads must have one row per client, or a single row in a ring. Client states must keep the names and shapes of
-    `init_clients`. The names in `server_known` must be names of uploads.
+    Uploads must have one row per client; a single row if the model passes from client to client (a ring). Client states
+    must keep the names and shapes of `init_clients`. The names in `server_known` must be names of uploads.
     """
     run, r = after_all(algorithm), rounds_for(algorithm)[0]
     uploads, client_state = run.uploads(r)

@@ -1,8 +1,8 @@
 """Checks on whole runs of an algorithm: equal bits on any worker, after any kill, and from a saved config.
 
 Each check takes the algorithm's settings as on a command line (`["algorithm.class_path=mine.FedCM"]`) and an empty
-folder. Its runs are small and need no other process. They have six clients; a round samples at most three of the
-clients that are available, and some rounds are empty. Some uploads are lost, and the numbers of local steps K_i differ.
+folder. The runs of a check are small and need no other process. A run has six clients; a round samples at most three of
+the available clients, and some rounds are empty. Some uploads are lost, and the numbers of local steps K_i differ.
 """
 
 from __future__ import annotations

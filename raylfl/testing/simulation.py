@@ -92,7 +92,7 @@ class FunctionBackend(InProcess):
 
 
 class RecordedRounds:
-    """A planner whose next round is a recorded one, `next`."""
+    """A planner that plans the recorded round `next`, whatever the round number."""
 
     next: Round
 
@@ -189,7 +189,7 @@ class Simulation:
         self.federation.resume(replace(self.federation.state, server=server, clients=dict(clients)))
 
     def client_state(self, clients: Sequence[int]) -> State:
-        """The states of the given clients, by name, as rows [C, ...]; initial states before a first round."""
+        """The states of the given clients, by name, as rows [C, ...]; initial states for clients without a round."""
         fresh = self.algorithm.init_clients(self.x0, 1)
         states = [self.clients.get(int(i), fresh) for i in clients]
         return {name: torch.cat([s[name] for s in states]) for name in fresh}

@@ -52,7 +52,7 @@ class Constants(list[Constant]):
         return next((c.value for c in self if c.symbol == symbol), float("nan"))
 
     def exact(self, symbol: str) -> bool:
-        """Whether the constant is known and not an estimate at x0, according to its `how`."""
+        """Whether the constant is known and its `how` does not say that it is an estimate; a bound is no estimate."""
         return any(c.symbol == symbol and ESTIMATE not in c.how for c in self)
 
 
@@ -79,7 +79,8 @@ def constants_of(objectives: Objectives, facts: Facts, problem: QuadraticProblem
 def of_softmax(problem: SoftmaxProblem, objectives: Objectives, facts: Facts) -> Iterator[Constant]:
     """The constants of softmax regression: bounds for all parameters x, and exact values if the minimiser is known.
 
-    With a weight decay, G is a bound for |x - x*| <= |x0 - x*| only, and left out if the minimiser x* is unknown.
+    With a weight decay, the bound G on |grad f_i| holds for |x - x*| <= |x0 - x*| only. G is then left out if the
+    minimiser x* is unknown.
     """
     smoothness, decay, weights, start = problem.smoothness, problem.decay, problem.weights, objectives.start
     yield Constant("L", float(smoothness.max()), "smoothness, largest of all f_i", EVERYWHERE)
@@ -122,7 +123,7 @@ def of_softmax(problem: SoftmaxProblem, objectives: Objectives, facts: Facts) ->
 def _measured(where: str, count: int) -> str:
     """The text `how` of a constant that is measured on all `count` clients, or on MOST_CLIENTS if there are more.
 
-    where: the parameters x at which it is measured, in words.
+    where: the parameters x at which the constant is measured, as text, such as "at x*".
     """
     return where if count <= MOST_CLIENTS else f"{where}, {MOST_CLIENTS} clients"
 

@@ -115,8 +115,8 @@ def facts_of(experiment: Experiment) -> Facts:
 def _over_rounds(experiment: Experiment, planner: Planner, server: ServerState) -> Rounds | None:
     """The expected server weights and local work of every round, for FedAvg (and its subclasses) and FedACS.
 
-    None for other methods, for gamma other than 1, with calibration, for FedACS with an estimate other than "known", or
-    if one of the conditions of `Facts.over_rounds` fails.
+    None for other methods, and if a condition of `Facts.over_rounds` fails. None also for these options of the method:
+    a server learning rate `gamma` other than 1, `calibrate` (calibrated local step sizes), FedACS's `estimate: ema`.
     """
     algorithm, count = experiment.algorithm, experiment.world.rounds
     if not isinstance(algorithm, (FedAvg, FedACS)) or algorithm.gamma != 1 or algorithm.calibrate:

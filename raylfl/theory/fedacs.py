@@ -47,8 +47,8 @@ def surrogate_step(L: float, A: float, beta: float, theorem: str = "[3] Thm 1") 
     L: smoothness; A: the largest local work |a_i|_1 of a client; beta: the constant of Assumption 3 for the surrogate
     weights; theorem: the name in the result.
 
-    Theorem 1 requires a "sufficiently small" eta; its proof (App. F.2) requires c <= 1/4. The proof's step from eq. 73d
-    to 73e turns -1/2 into -beta^2/2, which is valid for beta = 1 only. With -1/2 kept, the factor beta^2 >= 1 remains.
+    Theorem 1 requires a "sufficiently small" eta; its proof (App. F.2) requires c <= 1/4. From eq. 73d to 73e the proof
+    replaces -1/2 by -beta^2/2, which is valid for beta = 1 only. If -1/2 is kept, the proof requires beta^2 c <= 1/4.
     """
     u = float(brentq(lambda u: beta**2 * float(descent_error(u)) - 0.25, 0.0, 0.5))
     return StepBound(theorem, "non-convex", over(u, L * A), "beta^2 c(eta L A) <= 1/4, c(u) = (1+2u)u^2/(1-2u^2)+u")
@@ -67,8 +67,8 @@ def surrogate_bound(
     draw and q_i of a lost upload. a_norm: |a_i|_1 [N], their largest is A. gap: F~(x_0) - min F~. kappa: of Assumption
     3 for the surrogate weights. sigma: standard deviation of a stochastic gradient.
 
-    The second term is taken from eq. 73e. Eq. 10 prints eta_eff tau_eff kappa^2 / beta^2 instead, which has another
-    unit, and runs with large L exceed it.
+    The second term is taken from eq. 73e. Eq. 10 prints eta_eff tau_eff kappa^2 / beta^2 instead. That term has another
+    unit, and runs with large L exceed the bound with it.
     """
     return consistent_bound(
         eta, np.tile(shares, (R, 1)), np.tile(a_norm, (R, 1)), L=L, gap=gap, kappa=kappa, sigma=sigma
@@ -86,7 +86,8 @@ def consistent_bound(
     shares, a_norm: s_i and |a_i|_1 of every round [R, N]. In every round the surrogate weights must equal the weights
     in F. The other arguments are as in `surrogate_bound`.
 
-    The paper averages eq. 107 over rounds, but this sum does not telescope if the m_r differ. Weighted by m_r it does.
+    The paper averages eq. 107 over rounds, but that sum does not telescope if the m_r differ. The sum weighted by m_r
+    does.
     """
     A, moved = a_norm.max(axis=1), (shares * a_norm).sum(axis=1)
     noise = 2 * eta * L * A**2 * sigma**2 * shares.sum(axis=1) / moved

@@ -35,8 +35,8 @@ def global_variance(gradients: Floats, weights: Floats) -> float:
 def diversity_bound(sigma_g: float, gradient: float) -> float:
     """The bound sqrt(1 + sigma_g^2 / |grad f|^2) on the gradient diversity D(x) (FedAWARE, Corollary 3.1).
 
-    sigma_g^2: a bound on the variance of the clients' gradients (`global_variance`); the variance at x itself gives an
-    equality. gradient: |grad f(x)|; the bound is inf if it is 0.
+    sigma_g^2: a bound on the variance of the clients' gradients (`global_variance`); with the variance at x itself, the
+    bound equals D(x). gradient: |grad f(x)|; if it is 0, the bound is inf.
     """
     return float(np.sqrt(1 + sigma_g**2 / gradient**2)) if gradient > 0 else float("inf")
 
@@ -78,7 +78,7 @@ def unbalanced_drift_bound(
     """The bound on the client drift for unequal numbers of local steps K_i (FedAWARE, Corollary 3.2, eq. 5).
 
     5 eta (sigma_l^2 + 6 K_min^2 sigma_g^2 + 6 K~ |grad f|^2) + 30 eta sum_i (K_i - K_min) zeta_i, with K_min = min_i
-    K_i and K~ = sum_i lambda_i K_i. The last term is the paper's Phi_Hetero, which has no weights lambda_i there
+    K_i and K~ = sum_i lambda_i K_i. The last term is the paper's Phi_Hetero; it has no weights lambda_i in the paper
     either.
 
     steps: K_i [N]; weights: lambda [N]; dissimilarity: zeta_i = |grad f_i - grad f|^2 [N]. Drift and other arguments:

@@ -11,7 +11,8 @@ Why not as printed: m_i approximates eta_l K_i grad f_i, but the lemma has grad 
 says that grad f -> 0, but FedAWARE ends at a Pareto-stationary point, with d = 0 and in general grad f != 0.
 
 What holds instead: <m_i, d> >= |d|^2 for every i by eq. 8, so that a step decreases each f_i. With h_i = eta_l K_i grad
-f_i(x), K_h = 1 / sum_i (lambda_i/K_i), v_i = K_h lambda_i/K_i, K~ = sum_i lambda_i K_i and E = sum_i v_i |m_i - h_i|^2:
+f_i(x), K_h = 1 / sum_i (lambda_i/K_i), v_i = K_h lambda_i/K_i, K~ = sum_i lambda_i K_i and the momentum error E =
+sum_i v_i |m_i - h_i|^2 (E_t: in round t; E[.] and E|.|^2 are expectations):
 
     f(x - eta d) <= f(x) - eta/(4 eta_l K_h) |d|^2 + eta/(2 eta_l K_h) E                for eta <= 1/(2 L eta_l K_h)
     E[E_t]       <= (1 - beta/2) E_{t-1} + 2/beta (eta eta_l L)^2 K_h K~ |d_{t-1}|^2 + beta R
@@ -33,10 +34,11 @@ from raylfl.theory.fedaware import ratio_divergence
 
 
 def momentum_error_as_printed(beta: float, L: float, drift: float) -> float:
-    """The bound beta^2 L^2 drift on sum_i lambda_i E|m_i - grad f_i(x)|^2 (FedAWARE, Lemma 4.1), which runs exceed.
+    """FedAWARE's Lemma 4.1 as printed: the bound beta^2 L^2 drift on sum_i lambda_i E|m_i - grad f_i(x)|^2.
 
-    m_i: client i's momentum; beta = (1 - alpha) p, with the weight alpha of the old momentum and the probability p that
-    a client takes part; L: smoothness; drift: sum_i lambda_i E|x_{i,K_i} - x|^2 of the models after the local steps.
+    Runs exceed this bound; the docstring of this module says why. m_i: client i's momentum; beta = (1 - alpha) p, with
+    the weight alpha of the old momentum and the probability p that a client takes part; L: smoothness; drift: sum_i
+    lambda_i E|x_{i,K_i} - x|^2 of the models after the local steps.
     """
     return beta**2 * L**2 * drift
 
@@ -71,11 +73,12 @@ def gradient_as_printed(
     G: float,
     hybrid: Floats,
 ) -> float:
-    """The bound of FedAWARE's Theorem 4.1 (eq. 9, with eps_opt of eq. 26) on min_t |grad f(x_t)|^2, which runs exceed.
+    """FedAWARE's Theorem 4.1 as printed: the bound on min_t |grad f(x_t)|^2 (eq. 9, with eps_opt of eq. 26).
 
-    Arrays have one entry per round t [T]. progress: `progress_as_printed`; chi2: sum_i (lambda~_i/lambda_i)^2;
-    diversity: the surrogate gradient diversity; drift: sum_i lambda_i |x_{i,K_i} - x|^2; decrease: f(x_t) - f(x_{t+1});
-    hybrid: sigma^2 + Phi_Hetero of Corollary 3.2.
+    Runs exceed this bound; the docstring of this module says why. Arrays have one entry per round t [T]. progress:
+    `progress_as_printed`; chi2: sum_i (lambda~_i/lambda_i)^2; diversity: the surrogate gradient diversity; drift: sum_i
+    lambda_i |x_{i,K_i} - x|^2; decrease: f(x_t) - f(x_{t+1}); hybrid: sigma^2 + Phi_Hetero of Corollary 3.2 (see
+    `raylfl.theory.fedaware.unbalanced_drift_bound`).
 
     eta: the server's learning rate; beta, L, G: as in `progress_as_printed`.
     """

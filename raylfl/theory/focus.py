@@ -33,7 +33,7 @@ def strongly_convex_step(L: float, mu: float, N: int, tau: int, q_min: float) ->
 
 
 def pl_step(L: float, beta: float, N: int, tau: int, q_min: float) -> StepBound:
-    """The bound on FOCUS's step size in Theorem 1 under the PL condition: printed limits and others of its proof.
+    """The bound on FOCUS's step size in Theorem 1 under the PL condition: the printed limits and more from the proof.
 
     The limits from the proof are in eqs. 113 and 118. Two of the printed limits, 3q/(32N) and q/(16L^2), do not
     have the unit of a step size; they are kept as printed. L: smoothness; beta: PL constant of F; N: clients; tau:

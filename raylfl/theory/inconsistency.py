@@ -43,8 +43,8 @@ def promises(
 ) -> Iterator[Promise]:
     """Statements of [1] and [3] about the mean squared gradient over the rounds and about the limit of the method.
 
-    The statements are the bounds of [3] Theorems 1 and 3, the bounds of [1] on FedAvg, the limit of [3] at the run's
-    step size and for a vanishing one, and the deviation from the consistency condition of [3]. problem: the f_i as
+    The statements are the bounds of [3] Theorems 1 and 3, the bounds of [1] on FedAvg, the limits of [3] at the run's
+    step size and as eta -> 0, and the deviation from the consistency condition of [3]. problem: the f_i as
     quadratics, None if they are not. inside: (theorem, case) of each step-size bound that the run satisfies.
     """
     if facts.surrogate is None or facts.coefficients is None or not experiment.algorithm.uploads_update:
@@ -93,7 +93,7 @@ def _of_rounds(
 
 
 def _of_focus(eta: float, facts: Facts, constants: Constants, scale: float) -> Iterator[Promise]:
-    """The FOCUS paper's bounds on FedAvg: Theorem 3 on its limit, with each term, and Lemma 2 on its consensus error.
+    """The FOCUS paper's bounds on FedAvg: on the limit (Theorem 3, total and terms) and the consensus error (Lemma 2).
 
     eta: local step size. scale: |x*|, the unit of relative distances.
     """
@@ -111,7 +111,7 @@ def _of_focus(eta: float, facts: Facts, constants: Constants, scale: float) -> I
 def _as_eta_vanishes(constants: Constants, problem: QuadraticProblem, surrogate: QuadraticProblem) -> Iterator[Promise]:
     """FedACS's statements about the limit for a vanishing step size eta: Theorem 2, Corollary 2.1 and eq. 4.
 
-    surrogate: the f_i under the surrogate weights.
+    problem: the f_i with the weights w. surrogate: the same f_i with the surrogate weights Omega.
     """
     weights, scale = problem.weights, size_of(problem.optimum)
     distance = _unless_rounding(chi2(weights, surrogate.weights))
@@ -128,5 +128,5 @@ def _as_eta_vanishes(constants: Constants, problem: QuadraticProblem, surrogate:
 
 
 def _unless_rounding(value: float) -> float:
-    """The value, or 0 below 1e-12, because a line at 1e-15 would stretch a logarithmic axis."""
+    """The value, or 0 if it is at most 1e-12: a line at a rounding error would stretch a logarithmic axis."""
     return value if value > 1e-12 else 0.0

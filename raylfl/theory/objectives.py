@@ -1,7 +1,7 @@
 """The objectives f_i of an experiment as functions of x in float64: values, gradients, curvature, gradient noise.
 
-Works for any module through its own training step. Curvature comes from differences of gradients, which are exact for
-quadratics and estimates otherwise.
+Values and gradients come from the training step of the experiment's torch module, so that any module can be used.
+Curvature comes from differences of gradients: exact for quadratics, otherwise estimates.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LINEAR = 1e-7  # relative deviation up to which gradients count as linear in x
 
 
 class Objectives:
-    """The clients' objectives f_i(x) + decay |x|^2 / 2, each over the client's whole shard, in evaluation mode.
+    """The clients' objectives f_i: the loss on the client's whole shard in evaluation mode, plus decay |x|^2 / 2.
 
     start: the initial model x0 [d]. weights, sizes: importance weights and numbers of samples of the clients [N].
     decay: `local.weight_decay`.
@@ -68,7 +68,7 @@ class Objectives:
     def quadratic(self) -> QuadraticProblem | None:
         """The objectives as a quadratic problem; None if d > LARGEST_DENSE or a gradient is not affine in x.
 
-        Linearity is tested for the first and the last client only.
+        Only the gradients of the first and the last client are tested.
         """
         if self.dim > LARGEST_DENSE or not all(self._is_linear(i) for i in {0, self.count - 1}):
             return None

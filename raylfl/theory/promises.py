@@ -144,10 +144,11 @@ def sfl_bound(setting: sfl.Setting, R: int, constants: Constants, mu: float) -> 
 
 
 def _of_sfl(setting: sfl.Setting, R: int, constants: Constants, scale: float) -> Iterator[Promise]:
-    """The bound of [2] Theorems 1 and 2 on F(xbar) - F*, its terms, and the value of `eval.average` that measures xbar.
+    """The bound of [2] Theorems 1 and 2 on F(xbar) - F*, its terms, and the value of the option `eval.average`.
 
-    xbar: the weighted mean of the iterates x_0 to x_R. If R is too small for the strongly convex bound, the bound for
-    convex functions is given, with equal weights. scale: |x*|, the unit of relative distances.
+    xbar: the weighted mean of the iterates x_0 to x_R, which a run with this value of `eval.average` measures. If
+    R is too small for the strongly convex bound, the bound for convex functions is given, with equal weights. scale:
+    |x*|, the unit of relative distances.
     """
     theorem, convexity = setting.theorem, constants.value("mu")
     mu = convexity if convexity * setting.effective * R >= 1 else 0.0

@@ -74,7 +74,7 @@ class QuadraticProblem:
 
     @property
     def global_convexity(self) -> float:
-        """The smallest eigenvalue of the Hessian of F: its strong convexity mu and its PL constant (beta in FOCUS)."""
+        """The smallest eigenvalue of the Hessian of F: the strong convexity mu and PL constant (FOCUS: beta) of F."""
         return float(np.linalg.eigvalsh(self.hessian)[0])
 
     @property
@@ -88,8 +88,8 @@ class QuadraticProblem:
         This is Assumption 3a of SFL, for all parameters x. Assumption 3 of FedACS then holds with sqrt(beta^2 + 1) for
         its beta, and kappa = zeta.
 
-        beta^2 is twice its least possible value, and zeta is the least possible for this beta. Both are inf if the
-        Hessian H of F is singular and the H_i differ.
+        beta^2 is twice the infimum of the values for which a zeta exists, and zeta is the least for this beta. Both are
+        inf if the Hessian H of F is singular and the H_i differ.
 
         With G_i = H_i - H, g_i = grad f_i(x*), A = sum_i w_i G_i^2, h = sum_i w_i G_i g_i and a positive definite P =
         beta^2 H^2 - A, the least zeta^2 is h^T P^-1 h + sum_i w_i |g_i|^2.

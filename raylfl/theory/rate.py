@@ -1,4 +1,4 @@
-"""Computes the local step size for `local.lr={theory: focus}`, the largest that the paper's theorem admits."""
+"""Computes the local step size for `local.lr={theory: PAPER}`, the largest that a theorem of the paper admits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def assembled(config: Config) -> Experiment:
 def theory_rate(experiment: Experiment, paper: str) -> tuple[float, str]:
     """Returns the largest step size that a theorem of the paper admits for this run, and the theorem with its case.
 
-    If several theorems or cases apply, the first bound of `step_bounds` counts, which has the strongest assumption.
+    If several bounds apply, the first one of `step_bounds` is used: the one with the strongest assumption.
     paper: `focus`, `sfl`, `fedacs` or `fedaware`. Raises BadConfig as `assembled` does.
     """
     from raylfl.theory.constants import constants_of

@@ -124,8 +124,8 @@ def convex_bound(setting: Setting, R: int, *, L: float, D: float, sigma: float, 
 def nonconvex_bound(setting: Setting, R: int, *, L: float, A: float, sigma: float, zeta: float) -> Bound:
     """The bound on min_r E|grad F(x_r)|^2 after R rounds without convexity (SFL, Theorems 1 and 2).
 
-    Eqs. (6), (54) for SFL; eqs. (58), (80) for PFL (parallel: FedAvg). With partial participation the paper proves it
-    by eqs. (48), (52), which have no term of partial participation. L: smoothness; A = F(x_0) - F*; sigma: standard
+    Eqs. (6), (54) for SFL; eqs. (58), (80) for PFL (parallel: FedAvg). The bound has no term of partial participation;
+    the paper's proof for S < M (eqs. (48), (52)) has none either. L: smoothness; A = F(x_0) - F*; sigma: standard
     deviation of a stochastic gradient; zeta: of Assumption 3a.
     """
     e, s, k = setting.effective, setting.S, setting.K
@@ -167,11 +167,11 @@ def tuned_rate(
 
 
 def cyclic_rate(method: str, R: int, *, M: int, K: int, L: float, mu: float, sigma: float, zeta: float) -> float:
-    """The rate of cyclic participation that the SFL paper derives in App. B, if all M clients take part.
+    """The rate under cyclic participation of all M clients (groups of clients take turns), as in the SFL paper, App. B.
 
     It follows from Cho et al. 2023, Theorem 2, without constants, logarithms and the optimisation term. method: `sfl`
-    for M groups of one client, `pfl` for one group of all clients. Unlike in `tuned_rate`, SFL's rate is never the
-    smaller one. The other symbols are as in `strongly_convex_bound` and `nonconvex_bound`.
+    for M groups of one client, `pfl` for one group of all clients. SFL's rate is never smaller than PFL's here, but
+    never larger in `tuned_rate`. The other symbols are as in `strongly_convex_bound` and `nonconvex_bound`.
     """
     both = L**2 * zeta**2 / (mu**3 * M**2 * R**2)
     if method == "pfl":
@@ -182,8 +182,8 @@ def cyclic_rate(method: str, R: int, *, M: int, K: int, L: float, mu: float, sig
 def random_reshuffling_rate(R: int, *, M: int, L: float, mu: float, D: float, zeta_star: float) -> float:
     """The rate of SGD with random reshuffling on E|x_R - x*|^2, without constants (Mishchenko et al. 2020, Cor. 1).
 
-    SFL with one local step and full gradients is this method. SFL's own bound lacks the factor M in the exponent (SFL,
-    sec. 3.2). M: clients, here the samples; D = |x_0 - x*|; zeta_star: heterogeneity at x*.
+    SFL with one local step and full gradients is this method, with clients as samples. The SFL paper's bound on SFL
+    lacks the factor M in the exponent (sec. 3.2). M: clients; D = |x_0 - x*|; zeta_star: heterogeneity at x*.
     """
     return L * zeta_star**2 / (mu**3 * M * R**2) + D**2 * exp(-mu * M * R / L)
 

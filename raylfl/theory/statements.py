@@ -14,8 +14,8 @@ from raylfl.core.arrays import Floats
 class Line:
     """A theorem's bound or limit as a curve over rounds, which a report draws beside the curve of a metric.
 
-    metric: the metric's name in metrics.jsonl. what: the label of the curve. of: a function from P numbers of finished
-    rounds [P] to the values of the curve [P], or to one value for all rounds.
+    metric: the metric's name in metrics.jsonl. what: the label of the curve. of: the function of the curve; it
+    maps P numbers of finished rounds [P] to values [P], or to one value for all rounds.
     """
 
     metric: str

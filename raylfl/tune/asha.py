@@ -75,9 +75,10 @@ class SettingAsha(FIFOScheduler):
         self._parked.pop(trial.trial_id, None)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """The next trial: with a free slot, a paused one whose setting continues; else a new one; else None.
+        """The trial that Ray Tune starts or continues next; None: none can be.
 
-        Also stops the paused trials of settings that do not continue.
+        It is a paused trial whose setting continues, if there is one and a slot is free; otherwise a new trial. Also
+        stops paused trials whose setting does not continue.
         """
         for trial, setting, rung in list(self._parked.values()):
             on = self.passed.get((setting, rung))
@@ -92,7 +93,7 @@ class SettingAsha(FIFOScheduler):
         return next((trial for trial in tune_controller.get_trials() if trial.status == "PENDING"), None)
 
     def waiting(self) -> bool:
-        """Whether the setting of a paused trial continues past its rung; new trials then wait for that trial."""
+        """Whether there is a paused trial whose setting continues past the rung; new trials then wait."""
         return any(self.passed.get((setting, rung)) for _, setting, rung in self._parked.values())
 
     # -- rungs -------------------------------------------------------------------------------------------------
@@ -113,8 +114,8 @@ class SettingAsha(FIFOScheduler):
     def _enter(self, own: Mapping[str, Any], rung: int, on: bool | None) -> None:
         """Decides whether a setting continues past the rung, and adds its mean score to the means at the rung.
 
-        own: the fields of a trial of the setting. on: the decision before the sweep was interrupted; None: it is made
-        now.
+        own: the fields of a trial of the setting. on: the decision, if it was made before the sweep was interrupted;
+        None: decide now.
         """
         place, kind = (own["setting"], rung), (comparable(own["values"]), rung)
         mean = float(np.mean(list(self._scores[place].values())))
@@ -129,8 +130,8 @@ class SettingAsha(FIFOScheduler):
         """Restores the decisions of an interrupted sweep.
 
         runs: for each trial, its fields, its pairs (rounds done, score), and its final state or "". A setting continued
-        past a rung if one of its seeds has more rounds, and was stopped at a rung if one of its seeds was stopped at
-        it. Other decisions are made when the seeds report again.
+        past a rung if one of its seeds has done more rounds than the rung. A setting was stopped at a rung if one of
+        its seeds was stopped there. Other decisions are made when the seeds report again.
         """
         known = [(own, list(scores), state) for own, scores, state in runs]
         for own, scores, state in known:

@@ -35,7 +35,8 @@ KNOWN = [f"{group}/{name}" for group, names in NAMES.items() for name in names]
 def names_of(experiment: Experiment) -> dict[str, tuple[str, ...] | None]:
     """The metrics that runs of the experiment can measure: group -> names, or None if the names are not known.
 
-    The names that the module logs come from the trial steps in the check before a run (`Experiment.logged`).
+    The names that the user's model logs are those in `Experiment.logged`: the check before a run records them while it
+    tries a training step and the evaluations.
     """
     logged = experiment.logged
     evaluated = {"test": "test", "val": "val", "participants": "clients", "random": "clients"}
@@ -45,10 +46,11 @@ def names_of(experiment: Experiment) -> dict[str, tuple[str, ...] | None]:
 
 
 def require_measured(metric: str, experiment: Experiment) -> None:
-    """Checks that runs of the experiment, which has been checked itself, measure the metric.
+    """Checks that runs of the experiment measure the metric.
 
-    Raises BadConfig that names the missing condition, such as a config key, and BadValue for an unknown metric. Every
-    metric `algo/...` is accepted, because an algorithm may log it in later rounds only.
+    experiment: already checked, so that `Experiment.logged` is known. Raises BadConfig that names the missing
+    condition, such as a config key, and BadValue for an unknown metric. Every metric `algo/...` is accepted, because an
+    algorithm may log it in later rounds only.
     """
     group, _, name = metric.partition("/")
     names = names_of(experiment)

@@ -1,6 +1,6 @@
 """A check of the cluster's nodes before the first trial of a sweep: each must be able to read the data.
 
-Trials run on any node. Otherwise a folder that some nodes lack would fail one trial after the other.
+Trials run on any node. Without this check, a data folder that some nodes lack would fail one trial after the other.
 """
 
 from __future__ import annotations

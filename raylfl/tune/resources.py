@@ -59,11 +59,12 @@ def _whole_shares(node: Bundle, share: float) -> Bundle:
 
 
 def choose_workers(runtime: RuntimeConfig, clients: int, concurrent: int | None, nodes: Sequence[Bundle]) -> int:
-    """The number of workers of a trial: `runtime.workers`, else the most with which `concurrent` trials fit, or 1.
+    """The number of workers of a trial: `runtime.workers`, or if that is null, a number that depends on `concurrent`.
 
-    clients: the number of clients; a trial has at most as many workers. concurrent: the number of trials at once; None:
-    as many as fit, with one worker each, which uses the machine best. Raises BadConfig, with the needed and the
-    available resources, if not even one trial fits.
+    concurrent: the number of trials at once; the result is the largest number of workers, at most `clients`, with which
+    so many trials fit, or 1 if there is none. With None the result is 1: as many trials as fit, with one worker each,
+    use the machine best. clients: the number of clients. Raises BadConfig, with the needed and the available resources,
+    if not even one trial fits.
     """
     wanted = runtime.workers or 1
     if runtime.workers is None and concurrent is not None and runtime.backend == "ray":

@@ -17,7 +17,10 @@ from raylfl.tune.trial import as_config
 
 
 class PlannedSearcher(Searcher):
-    """A searcher that gives planned trials to Ray Tune in their order, each when fewer than the limit are running."""
+    """A searcher that gives planned trials to Ray Tune in their order, each as soon as a slot is free.
+
+    slots: the limit on running trials.
+    """
 
     def __init__(self, trials: Sequence[Trial], slots: TrialSlots):
         super().__init__()

@@ -14,9 +14,10 @@ from raylfl.tune.score import SCORE, TIME
 class SeededPBT(PopulationBasedTraining):
     """Ray Tune's PBT with two changes.
 
-    First, a run ends at round `rounds`; Ray Tune would pause it and repeat its last rounds. A run that diverged (its
-    report has a `state`) may still be replaced by a copy of another run. Second, the run to copy and the mutations are
-    functions of (seed, run, round); Ray Tune would draw them from the global generators of Python and numpy.
+    First, a run that has reached round `rounds` ends; Ray Tune would pause the run and repeat its last rounds. The
+    exception is a run that diverged (its report has the key `state`): a copy of another run may still replace it.
+    Second, the run to copy and the mutations are functions of (seed, run, round); Ray Tune would draw them from the
+    global generators of Python and numpy.
     """
 
     def __init__(self, rounds: int, seed: int, **options: Any):

@@ -69,7 +69,9 @@ def terminal_table(sweep: Sweep, groups: Sequence[SettingRow]) -> Table:
 
 
 def value_texts(key: str, values: Sequence[Any]) -> list[str]:
-    """The values of a key of the space as short texts; of a whole config group, its name and the options that differ.
+    """The values of a key of the space as short texts, one for each value.
+
+    If the key is a whole config group, a text is the group's name with the options in which the values differ.
 
     >>> value_texts("partition", [{"name": "iid"}, {"name": "shards", "shards": 2}, {"name": "shards", "shards": 3}])
     ['iid', 'shards, shards=2', 'shards, shards=3']

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 
 class TrialSlots:
-    """A limit on the number of running trials; unlike in Ray Tune's own limit, paused trials do not count.
+    """A limit on the number of running trials, in which paused trials do not count.
 
-    With Ray Tune's limit, no trial could start once as many trials as the limit are paused. limit: None for as many
-    trials as fit. taken: the Ray Tune ids of the running trials.
+    In Ray Tune's own limit, paused trials count: once enough trials are paused, no trial could start. limit: the
+    largest number of running trials; None: as many as fit. taken: the Ray Tune ids of the running trials.
     """
 
     def __init__(self, limit: int | None = None):

@@ -58,7 +58,10 @@ class Sweep:
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The base config as plain values, with the first seed and first stage's rounds; conditions refer to it."""
+        """The base config as plain values, with the first seed and the first stage's rounds.
+
+        The conditions `when` are tested on this config.
+        """
         return compose(self.base, [f"seed={self.seeds(0)[0]}", f"rounds={self.stages[0].rounds}"])
 
     def seeds(self, stage: int) -> list[int]:
@@ -151,7 +154,10 @@ def find_sweep(source: str | Path) -> Path:
 
 
 def _override(part: dict[str, Any], item: str) -> None:
-    """Applies an override, such as `samples=4` or `space.local.lr={grid: [1]}`, to the sweep keys `part`, in place."""
+    """Applies an override, such as `samples=4` or `space.local.lr={grid: [1]}`, to `part` in place.
+
+    part: the keys of the sweep file that are not keys of a config.
+    """
     (key, *inner), value = override(item)
     if not inner:
         part[key] = value
@@ -237,8 +243,8 @@ def check_together(sweep: Sweep) -> None:
 def check_settings(sweep: Sweep, points: Sequence[Values]) -> Config:
     """Checks settings for unknown keys and bad values, and returns the config of the first one.
 
-    points: the settings; of more than CHECKED settings, at most that many are checked, evenly spaced. Raises BadConfig
-    with a list of all mistakes. A mistake that only some of the settings have is shown with one of them.
+    points: the settings; if there are more than CHECKED, an evenly spaced choice of at most CHECKED is checked. Raises
+    BadConfig with a list of all mistakes. A mistake that only some of the settings have is shown with one of them.
     """
     chosen = points[:: max(1, -(-len(points) // CHECKED))]
     problems: dict[str, list[Values]] = {}

@@ -106,10 +106,10 @@ def changed(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]
 
 
 def tried(spec: Sweep) -> Experiment:
-    """Checks the settings, and tries a training step and an evaluation of one; returns the experiment of that setting.
+    """Checks the settings of a sweep, and returns the experiment of the first setting.
 
-    Of many settings only some are checked, see `check_settings`. Raises BadConfig for mistakes, also if runs do not
-    measure the sweep's metric.
+    For the first setting, a training step and an evaluation are tried as well. Of many settings only some are checked,
+    see `check_settings`. Raises BadConfig for mistakes, and if runs do not measure the sweep's metric.
     """
     from raylfl.api import checked
 
@@ -124,7 +124,7 @@ def tried(spec: Sweep) -> Experiment:
 
 
 def refuse_data_on_nodes(experiment: Experiment) -> None:
-    """Raises BadConfig if the data of clients are on named nodes, where a sweep cannot place the workers of trials."""
+    """Raises BadConfig if clients' data are bound to certain nodes, because a sweep cannot place trials there."""
     config, nodes = experiment.config, experiment.setup.nodes
     if nodes is not None and config.runtime.backend == "ray":
         data = config.resolved["data"]
@@ -235,9 +235,9 @@ def counted(count: int, what: str) -> str:
 def plan(spec: Sweep, index: int, folder: Path, journal: Journal) -> None:
     """Writes the trials of stage `index` to the journal.
 
-    The first stage has all settings, a later stage the settings close to the best of the stage before. With Optuna, the
-    first stage of a new sweep has no trials yet, and trials that are missing in a resumed sweep's journal are added.
-    Raises RaylflError if no setting finished the previous stage.
+    The first stage has all settings, a later stage the settings close to the best of the stage before. With Optuna,
+    `OptunaSearcher` writes the trials of the first stage later. In a resumed sweep with Optuna, only missing trials of
+    settings in the journal are added here. Raises RaylflError if no setting finished the previous stage.
     """
     if index == 0:
         if spec.options.search == "random":

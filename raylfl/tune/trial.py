@@ -99,7 +99,7 @@ class Job:
 def called_by_tune(config: dict[str, Any], job: Job) -> None:
     """The function that Ray Tune calls: runs the trial in config["trial"].
 
-    It continues from Ray Tune's checkpoint if there is one, as with PBT.
+    The trial continues from Ray Tune's checkpoint if there is one, as with PBT.
     """
     process.set_up()
     process.work_in(job.here)
@@ -127,7 +127,7 @@ def called_by_tune(config: dict[str, Any], job: Job) -> None:
 def waiting_trainable(function: Callable[[dict[str, Any]], None]) -> Any:
     """Ray Tune's trainable class for a function, with a cleanup that waits until the function's thread has ended.
 
-    Without it Ray Tune would end the process while a stopped trial writes its checkpoint and closes its loggers.
+    Otherwise Ray Tune would end the process while a stopped trial writes its checkpoint and closes its loggers.
     """
     from ray.train._internal.session import get_session
     from ray.tune.trainable.function_trainable import wrap_function
@@ -144,11 +144,12 @@ def waiting_trainable(function: Callable[[dict[str, Any]], None]) -> Any:
 
 
 def run_trial(job: Job, trial: Trial, report: Report, taken: Path | None = None) -> None:
-    """Runs the remaining rounds of a trial and calls `report` after each round, once the metric has been measured.
+    """Runs the remaining rounds of a trial and calls `report` after each round.
 
-    The last round is reported after the run is complete. taken: a snapshot that replaces the run's own state before the
-    start; None: no replacement. If the run diverges or has invalid values, the last report has the key `state`, because
-    a repetition would fail as well. For other errors, which are raised, Ray Tune repeats the trial.
+    Rounds before the first value of the metric are not reported. The last round is reported after the run is complete.
+    taken: a snapshot that replaces the run's own state before the start; None: no replacement. If the run diverges or
+    its config is invalid, no error is raised, because a repetition would fail as well; the last report has the key
+    `state`. Other errors are raised, and Ray Tune repeats the trial.
     """
     sweep, folder = make_sweep(job.content), job.place(trial.id)
     try:
@@ -336,5 +337,5 @@ def snapshot(folder: Path) -> Iterator[Path]:
 
 
 def as_config(trial: Trial) -> dict[str, Any]:
-    """The Ray Tune config of a trial, {"trial": its fields}, with a copy of its values, which PBT changes."""
+    """The Ray Tune config of a trial, {"trial": its fields}; the values are a copy, because PBT changes them."""
     return {"trial": asdict(replace(trial, values=dict(trial.values)))}

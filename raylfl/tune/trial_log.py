@@ -23,8 +23,8 @@ class TrialLog(Callback):
     """A Ray Tune callback that records and prints the ends of trials, and prints running trials every PULSE_SECONDS.
 
     journal: has the trials. end: writes the end of a trial and returns a line about it (`StageRun.end`). say: called
-    with one line for the user. rounds: the length of the runs. total, done: the number of trials of the stage, and of
-    those that have ended before.
+    with one line for the user. rounds: the length of the runs. total: the number of trials of the stage. done: the
+    number of trials of the stage that have ended so far.
     """
 
     def __init__(self, journal: Journal, end: Callable[..., str], say: Say, rounds: int, total: int, done: int):
@@ -64,9 +64,9 @@ class TrialLog(Callback):
 
 
 def cause(trial: Any) -> str:
-    """The cause of a Ray Tune trial's failure, from the files that Ray Tune wrote: the last line of the error's text.
+    """The cause of a Ray Tune trial's failure: the last line of the error text that Ray Tune wrote to a file.
 
-    If the trial's process was lost, the reason in words.
+    If the trial's process was lost, a description of the loss instead.
     """
     if trial.pickled_error_file is not None and Path(trial.pickled_error_file).exists():
         with suppress(Exception):  # a user's exception that can be pickled, but not loaded

@@ -22,7 +22,9 @@ SECONDS = 1.0  # time between two checks
 
 @contextmanager
 def watched(cluster: Cluster, resume: str, record: Callable[[], object]) -> Iterator[None]:
-    """A context that ends this process with exit code 1 if Ray is lost, unless the caller had started Ray.
+    """A context manager that ends this process with exit code 1 if Ray is lost.
+
+    If the caller had started Ray before the sweep, nothing is watched.
 
     resume: the command that continues the sweep. record: called before the end, to write the sweep's tables.
     """
@@ -49,9 +51,9 @@ def watched(cluster: Cluster, resume: str, record: Callable[[], object]) -> Iter
 
 
 def _end(cluster: Cluster, record: Callable[[], object]) -> None:
-    """Ends this process, after `record` and after the processes of Ray if this process has started Ray.
+    """Calls `record`, and ends this process.
 
-    Otherwise the trials would continue for a while.
+    If this process has started Ray, Ray's processes are ended first; their trials would otherwise continue for a while.
     """
     with suppress(Exception):
         record()

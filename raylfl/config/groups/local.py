@@ -96,9 +96,9 @@ class LocalConfig(LocalRule, LocalWork):
 
     @property
     def inner(self) -> LocalOptimizer:
-        """The local optimizer that these options define: AdamW, or else SGD with momentum.
+        """The local optimizer that these options define: AdamW for `optimizer: adamw`, otherwise SGD with momentum.
 
-        It is not used if `optimizer` is `module`.
+        A run with `optimizer: module` does not use the result.
         """
         if self.optimizer == "adamw":
             return AdamW(self.b1, self.b2, self.eps, self.weight_decay)

@@ -160,16 +160,19 @@ class LoggingConfig(Options):
 
     @property
     def folder(self) -> Path:
-        """The absolute path of `dir`, or its staging folder if it is a URL; a run is written to folder/<name>/<id>."""
+        """The folder of the runs: the absolute path of `dir`, or the local staging folder if `dir` is a URL.
+
+        A run is written to folder/<name>/<id>.
+        """
         return staging(self.dir) if is_url(self.dir) else Path(self.dir).expanduser().resolve()
 
     @property
     def url(self) -> str | None:
-        """`dir` if it is a URL, to which a run is copied as url/<name>/<id>; None if it is a folder."""
+        """The value of `dir` if it is a URL, otherwise None. A run is copied to url/<name>/<id>."""
         return self.dir if is_url(self.dir) else None
 
     def check_shared(self) -> None:
-        """Raises BadValue if other processes than this one could not reach the runs."""
+        """Checks that other processes can reach `dir`; raises BadValue for a URL `memory://...`."""
         if self.dir.startswith("memory://"):
             hint = "memory:// is the memory of one process; runtime.backend=local, without a sweep, has one"
             raise BadValue(

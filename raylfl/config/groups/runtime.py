@@ -17,9 +17,9 @@ LAYOUTS: tuple[Layout, ...] = ("contiguous", "channels_last", "batch_last")
 class RuntimeConfig(Options):
     """`runtime`: processes, devices and failures of a run.
 
-    In a run without failures no key changes the result except for its rounding. The rounding depends on `threads`,
-    `precision`, `micro_cohort`, `vectorize`, `layout`, `compile` and the device. It also depends on `placement` if
-    clients that are not pinned are vectorised: pinned clients run one by one.
+    If nothing fails, these keys change only the rounding of the results. `threads`, `precision`, `micro_cohort`,
+    `vectorize`, `layout`, `compile` and the device can change the rounding. `placement` can change the rounding of
+    clients that would be vectorised, because pinned clients run one by one.
     """
 
     backend: Annotated[Literal["ray", "local"], Doc("local: the same code in the calling process")] = "ray"

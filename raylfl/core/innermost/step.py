@@ -40,8 +40,8 @@ class Innermost:
     def __init__(self, recording: Recording, parameters: Sequence[Tensor], cohort: bool, arena: Arena):
         """Translates a recording of a step; raises Unfit if it has no translation.
 
-        cohort: whether the translated step computes several clients at once. arena: the memory of the values of its
-        later calls, which it may share with other steps.
+        cohort: whether the translated step computes several clients at once. arena: the memory in which repeated calls
+        of the step keep their values; other steps may use the same arena.
         """
         found = Translation(recording, parameters, cohort)
         self.cohort, self.shape, self.loss = cohort, found.geometry[0].shape[1:], found.plan.loss
@@ -106,9 +106,10 @@ class Innermost:
     def _taken(
         self, name: str, function: Callable[[], Tensor], given: Sequence[Tensor], out: Sequence[Tensor]
     ) -> Tensor:
-        """The result of `function`; from the second time with inputs of this layout on, by `listed` calls of operators.
+        """The result of `function`, by compiled operator calls (`listed`) from its second call with this layout on.
 
-        name: identifies the function. given: the tensors that it reads, the inputs first. out: those that it writes.
+        name: identifies the function. given: the tensors that `function` reads; the layout is that of the first one,
+        the inputs. out: the tensors that `function` writes.
         """
         key = name, given[0].shape, given[0].stride()
         if key not in self._fixed:

@@ -76,10 +76,10 @@ class InnermostSteps:
         """A context in which the module's network is evaluated by translated calls.
 
         The network is a submodule nn.Sequential of plain layers, some of them convolutions, whose mean cross-entropy is
-        the module's training step. The network's own forward pass is used in a module without such a network, if
-        gradients are enabled, for inputs of another shape or dtype, and where the result would differ: with other
-        weights or layers (a copy of the network, `functional_call`), and under hooks, autocast, `vmap` and dispatch
-        modes.
+        the module's training step. The network's own forward pass is used instead if the module has no such network, if
+        gradients are enabled, if inputs have another shape or dtype, or if the result would differ. The result would
+        differ with other weights or layers (a copy of the network, `functional_call`), and under hooks, a changed
+        autocast, `vmap` and dispatch modes.
         """
         step, network = self.first, self.network
         if step is None or network is None or not step.convolutions:

@@ -64,7 +64,7 @@ class Translation:
         return maker is not None and full_name(maker.op) in LAYERS and self.users[k] == 1
 
     def aliased(self, k: int, call: Call) -> bool:
-        """Whether later calls use other values that share memory with value k, which this call overwrites."""
+        """Whether calls after `call` use another value in the memory of value k, which `call` overwrites."""
         later = self.calls[next(at for at, one in enumerate(self.calls) if one is call) + 1 :]
         others = {n for one in later for n in one.slots()} & self.kinds.keys() - {k}
         return any(self.geometry[n].base == self.geometry[k].base for n in others)
@@ -78,7 +78,7 @@ class Translation:
     def made(self, result: Any, kind: str = "rows") -> int:
         """Sets the kind of a call's result and returns the result's number.
 
-        Raises Unfit for several results, or for a result of kind `rows` without one row per sample.
+        Raises Unfit if the call has several results, or if a result of kind `rows` does not have one row per sample.
         """
         if not isinstance(result, Slot):
             raise Unfit("several results")
@@ -101,7 +101,8 @@ class Translation:
     def gradient(self, result: Any) -> int:
         """Marks this result of a call as a parameter's gradient, and returns the parameter's position.
 
-        Raises Unfit if it is no gradient, if another call uses it, or if the gradient is already marked.
+        Raises Unfit if the result is not the gradient of a parameter, if another call uses the result, or if this
+        gradient is already marked.
         """
         i = self.places.get(result.number) if isinstance(result, Slot) else None
         if i is None or self.users[result.number] or i in self.written:

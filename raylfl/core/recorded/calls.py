@@ -96,13 +96,13 @@ class Call:
 
     @property
     def views(self) -> bool:
-        """Whether the result is a view of an argument, which the call does not change."""
+        """Whether the result is a view of an argument, and the call leaves this argument unchanged."""
         infos = [r.alias_info for r in self.op._schema.returns]
         return bool(infos) and all(i is not None and not i.is_write for i in infos)
 
     @property
     def draws(self) -> bool:
-        """Whether the call draws random numbers, or may: users' operators have no tags."""
+        """Whether the call may draw random numbers; assumed for all operators that users define."""
         return torch.Tag.nondeterministic_seeded in self.op.tags or self.op.namespace not in ("aten", "prims", "raylfl")
 
     @property

@@ -24,8 +24,9 @@ class StepState(NamedTuple):
 class Trial:
     """Replays of a step that leave no trace.
 
-    changing: gives the tensors that a step on this content may overwrite (buffers, and tensors of the content). row:
-    gives new memory for the step's gradient, filled with nan. device: of the parameters.
+    A step's content is the content of its batch. changing: gives the tensors that a step on a content may overwrite
+    (buffers, and tensors of the content). row: gives new memory for the gradient of a step on a content, filled with
+    nan. device: the device of the parameters.
     """
 
     def __init__(self, changing: Callable[[Any], Sequence[Tensor]], row: Callable[[Any], Tensor], device: torch.device):

@@ -40,9 +40,9 @@ class Draws:
         return func, repr(filled), state
 
     def once(self, draw: Any, call: Call, result: Tensor) -> Call:
-        """A call that draws random numbers; if an earlier one has drawn the same, a call that copies its numbers.
+        """The call to record for `call`, which draws random numbers: `call` itself, or a copy of numbers drawn before.
 
-        draw: the key of the call (`key`).
+        A copy is returned if an earlier call has drawn the same numbers. draw: the key of the call (`key`).
         """
         first = self._first.setdefault(draw, call)
         if first is call:

@@ -56,8 +56,9 @@ class Captured:
     def __init__(self, program: Program, leaves: Sequence[Tensor], row: Tensor, capture: Capture):
         """Captures the program with copies of these arguments at fixed addresses.
 
-        leaves: the tensors of a batch. row: a tensor of the gradient's shape. capture: as `capture_on_cuda`. It carries
-        out a few steps, which change the module's buffers and the random generators.
+        leaves: the tensors of a batch. row: a tensor of the gradient's shape. capture: a function like
+        `capture_on_cuda`. The capture carries out a few steps, which change the module's buffers and the random
+        generators.
         """
         self.program, self.draws, self.logs, self.modes = program, program.draws, program.logs, program.modes
         self._leaves, self._row = [_copy(leaf) for leaf in leaves], torch.empty_like(row)

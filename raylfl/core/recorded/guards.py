@@ -33,10 +33,10 @@ class Refused(Exception):
 
 
 class Watch(TorchFunctionMode):
-    """A torch function mode that detects uses of a tensor without an operator call.
+    """A torch function mode that detects when a step bypasses operator calls.
 
-    Such uses read its values or memory in Python, or replace its `data` or `grad`. reason: describes the first
-    such use, as the end of a sentence that begins with `training_step`; None: there was none.
+    A step does so if it reads a tensor's values or memory in Python, or replaces a tensor's `data` or `grad`. reason:
+    describes the first such use, as the end of a sentence that begins with `training_step`; None: there was none.
     """
 
     reason: str | None = None
@@ -58,8 +58,9 @@ class Watch(TorchFunctionMode):
     def _without_modes(self, tensors: Any) -> bool:
         """Whether one of the tensors overrides torch functions; replaces `has_torch_function` during a step.
 
-        The original is also true because this mode is active. Attention in evaluation mode would then not use its fast
-        path, and `torch.autograd` would compute gradients with the mode suspended.
+        torch's own `has_torch_function` is also true while a function mode such as `Watch` is active. Attention in
+        evaluation mode would then not use its fast path, and `torch.autograd` would compute gradients with the mode
+        suspended.
         """
         with torch.overrides._pop_mode_temporarily() if torch._C._len_torch_function_stack() else nullcontext():
             return bool(self._answer(tensors))
@@ -88,9 +89,9 @@ def _is_trained(value: Any) -> bool:
 
 
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor | None:
-    """The result of `one_hot`, computed without reading the labels, as torch's own function does to check them.
+    """The result of torch's `one_hot`, but without its check of the labels, which reads their values.
 
-    None for labels that are not int64, and without `num_classes`: the largest label then determines the shape.
+    None if the labels are not int64, or if `num_classes` is not given: the largest label then determines the shape.
     """
     if num_classes <= 0 or tensor.dtype != torch.int64:
         return None

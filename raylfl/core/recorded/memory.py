@@ -80,10 +80,11 @@ class _Blocks:
 
 
 def in_fixed_memory(plan: Plan, arena: Arena) -> Plan:
-    """The plan with its values in this arena, where its calls can write there; for plans of calls on a CPU.
+    """The plan with its values in fixed places of this arena, wherever a call can write there; for CPUs only.
 
-    Loss and logged values, which outlive the step, are not in the arena, nor are products that `Source` may write
-    straight into the gradient's row. A plan that needs more than LARGEST bytes is returned as it is.
+    Loss and logged values are not in the arena, because they outlive the step. Matrix products that `Source` may write
+    straight into the gradient's row are not in the arena either. A plan that needs more than LARGEST bytes is returned
+    unchanged.
     """
     geometry, last = plan.geometry, _last_uses(plan)
     outlive = {geometry[k].base for k in (plan.loss, *plan.logged)}
@@ -112,9 +113,9 @@ def in_fixed_memory(plan: Plan, arena: Arena) -> Plan:
 
 
 def _last_uses(plan: Plan) -> dict[int, int]:
-    """Number of the value that first used some memory -> number of the last call that uses this memory.
+    """The number of the last call that uses each memory; the key is the number of the value that first used the memory.
 
-    For the gradients, it is the number of calls: they are needed after the last one.
+    The memory of a gradient gets the number of calls in the plan, because gradients are needed after the last call.
     """
     last = {plan.geometry[k].base: at for at, call in enumerate(plan.calls) for k in (*call.slots(), *call.results())}
     return last | {plan.geometry[k].base: len(plan.calls) for k in plan.gradients if k is not None}
@@ -156,9 +157,9 @@ def _writing(call: Call, results: Sequence[int]) -> list[Call] | None:
 
 @cache
 def _with_out(op: Any) -> Any:
-    """The overload of an operator that writes into given tensors and has a kernel of its own for CPUs; None if none.
+    """The overload of an operator that writes into given tensors; None if no such overload has its own CPU kernel.
 
-    Overloads without such a kernel compute a new tensor and copy it.
+    An overload without its own kernel computes a new tensor and copies it.
     """
     packet, given = op.overloadpacket, [(a.name, str(a.type)) for a in op._schema.arguments]
     for overload in (getattr(packet, name) for name in packet.overloads()):

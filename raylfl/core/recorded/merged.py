@@ -1,6 +1,6 @@
 """Replaces some recorded operator calls by faster functions with bit-identical results.
 
-They are the calls of dropout masks, of the safe softmax, and of gradients of attention.
+The replaced calls are those of dropout masks, of the safe softmax, and of gradients of attention.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def _dropout(p: float, q: float) -> Function:
 class Mask:
     """The function `torch.empty_like(x).bernoulli_(p).div_(q)` of x, with the same random numbers in less time.
 
-    torch computes Bernoulli numbers one after the other, from 64 random bits each. To draw all bits first and compare
-    them afterwards takes 0.7 of the time.
+    torch draws 64 random bits for a Bernoulli number and compares them with p before it draws the next ones. This class
+    draws the bits of all numbers first and compares them afterwards, in 0.7 of the time.
     """
 
     def __init__(self, p: float, q: float):

@@ -41,8 +41,8 @@ def own(name: str | None) -> bool:
 def variables(classes: Iterable[type], functions: Iterable[FunctionType]) -> list[Variable]:
     """The variables that `training_step` and `forward` of these classes read, directly or through other functions.
 
-    The search goes by names: a function is taken to call every method with a name that its code contains. functions:
-    further functions that the step may call, such as hooks.
+    The search goes by names: if the code of a function contains a name, the function is assumed to call every Python
+    method of this name. functions: further functions that the step may call, such as hooks.
     """
     search = _Search()
     for cls in classes:
@@ -70,7 +70,7 @@ class _Search:
         return not known
 
     def add_class(self, cls: type) -> None:
-        """Adds the members of a class and its bases whose names are used; special methods count as used."""
+        """Adds those members of a class and its bases whose names are marked as used, and all special methods."""
         for base in cls.__mro__:
             if not own(base.__module__) or not self.new(base):
                 continue
@@ -81,7 +81,7 @@ class _Search:
                     self.add_member(base, name, member)
 
     def use(self, name: str) -> None:
-        """Marks a name as used: adds all members of this name, of the classes seen so far."""
+        """Marks a name as used, and adds the members of this name of all classes seen so far."""
         if name not in self.names:
             self.names.add(name)
             for cls, member in self.members[name]:
@@ -95,7 +95,7 @@ class _Search:
             self.keep(f"{cls.__module__}.{cls.__qualname__}.{name}", partial(getattr, cls, name, None))
 
     def keep(self, path: str, value: Callable[[], Any]) -> None:
-        """Adds a variable, and what its value leads to: its functions, or the value's class (a class itself)."""
+        """Adds a variable, and searches its value: the value's functions, or its class if it has none."""
         self.found.append(Variable(Outside(path), value))
         now = value()
         if isinstance(now, type):
@@ -107,7 +107,7 @@ class _Search:
             self.add_class(type(now))
 
     def add(self, function: FunctionType) -> None:
-        """Adds a function: the variables that it reads, and the names that its code contains."""
+        """Adds a function: adds the variables that it reads, and marks the names in its code as used."""
         if not self.new(function):
             return
         if own(function.__globals__.get("__name__")):
@@ -146,7 +146,7 @@ def _content(cell: Any) -> Any:
 
 
 def functions_of(member: Any) -> list[FunctionType]:
-    """The Python functions in a function, method, property, partial object or a decorator's wrapper of these."""
+    """The Python functions in `member`: a function, method, property, partial object, or a wrapper of one of these."""
     found, todo = [], [member]
     while todo:
         thing = todo.pop()

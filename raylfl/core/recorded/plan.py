@@ -43,8 +43,8 @@ class Plan:
 def reduced(recording: Recording, cohort: bool = False) -> Plan:
     """The plan of a recording: its calls without aliases, constant calls and dead calls.
 
-    cohort: whether each gradient has a row per client [C, *shape]. It is then copied into columns of a matrix [C, d],
-    which can be viewed in shapes [C, ...] only.
+    cohort: whether each gradient has a row per client [C, *shape]. Each gradient is then copied into columns of a
+    matrix [C, d], and these columns can be viewed in shapes [C, ...] only.
     """
     geometry, calls = recording.geometry, recording.calls
     written = {geometry[k].base for call in calls for k in call.written()}
@@ -92,8 +92,9 @@ def _renamed(call: Call, same: dict[int, int]) -> Call:
 def _known(call: Call, constants: dict[int, Tensor], fixed: set[int], like: Callable[[int], Tensor]) -> Tensor | None:
     """The result of a call if it can be the same tensor in every step, else None.
 
-    It can if it is a view of a constant, a new tensor of zeros, ones or the like, or computed from constants whose
-    entries never change (`fixed`). like: makes an uninitialised tensor with the layout of a value, from its number.
+    It can be the same for a view of a constant, for a new tensor of zeros, ones or the like, and for a result computed
+    from constants whose entries never change (`fixed`). like: makes an uninitialised tensor with the layout of a value,
+    from the number of the value.
     """
     given = call.slots()
     if call.views and given and all(k in constants for k in given):
@@ -107,7 +108,7 @@ def _known(call: Call, constants: dict[int, Tensor], fixed: set[int], like: Call
 def _whole(k: int, geometry: dict[int, Geometry], cohort: bool) -> int:
     """The value that first used the memory of value k, if both have the same entries in the same order; else k.
 
-    cohort: as in `reduced`; the first dimensions, that of the clients, must then be equal too.
+    cohort: as in `reduced`; the two values must then also have the same number of clients C (first dimension).
     """
     ours, base = geometry[k], geometry[geometry[k].base]
     same = ours.contiguous and base.contiguous and math.prod(ours.shape) == math.prod(base.shape)

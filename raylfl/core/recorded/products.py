@@ -18,10 +18,10 @@ def straightened(
 ) -> tuple[list[Call], dict[int, Geometry]]:
     """(calls, geometry of their values) with (A B)^T replaced by B^T A^T in the calls that compute these gradients.
 
-    Under vmap, the gradient of a linear layer is a transposed product, and its copy to the other memory order costs
-    more than the product. BLAS libraries usually compute both products with the same bits, but do not guarantee it: the
-    caller must compare them. gradients: the numbers of the values that are these gradients. wanted: the numbers of all
-    values that the step returns.
+    Under vmap, the gradient of a linear layer is a transposed product A B. The copy of (A B)^T to the memory order of
+    the weight costs more than the product. BLAS libraries usually give (A B)^T and B^T A^T the same bits, but do not
+    guarantee it: the caller must compare the bits. gradients: the numbers of the values that are these gradients.
+    wanted: the numbers of all values that the step returns.
     """
     makers = {k: at for at, call in enumerate(calls) for k in call.results()}
     used = Counter(k for call in calls for k in call.slots())

@@ -35,11 +35,11 @@ class Program:
     ):
         """Compiles a recording.
 
-        sizes: the number of entries of each parameter, in the order of the gradients. direct: for a step of C
-        clients, the positions of the parameters whose gradients are computed directly into the rows [C, d] that a call
-        fills; the caller must compare their bits. None: a single client, for which gradients are computed directly into
-        the row [d] if their part of it is aligned in memory. arena: the memory of values whose calls can write to given
-        memory, on a CPU; None: each step allocates all values.
+        sizes: the number of entries of each parameter, in the order of the gradients. direct: None for a step of one
+        client; its gradients are computed directly into the row [d] wherever the parameter's part of the row is aligned
+        in memory. For a step of C clients, the positions of the parameters whose gradients are computed directly into
+        the rows [C, d] that a call fills; the caller must compare the bits of these gradients. arena: memory on a CPU
+        for the values of calls that can write to given memory; None: each step allocates all values.
         """
         self.recording, self.sizes, self.direct, self.arena = recording, sizes, direct, arena
         plan = reduced(recording, cohort=direct is not None)
@@ -113,11 +113,11 @@ class Program:
 def listed(
     function: Callable[[], Tensor], given: Sequence[Tensor], written: Sequence[Tensor], arena: Arena
 ) -> Callable[..., tuple[Tensor, ...]] | None:
-    """Carries out `function` on a CPU and returns its operator calls, compiled, with their values in fixed memory.
+    """Carries out `function` on a CPU; returns its operator calls compiled as one function, with fixed memory.
 
-    The returned function `step` is called as `step(None, *given, *written)`, with tensors of the same layouts, and
-    returns (the result of `function`,). Returns None if `function` cannot be recorded, or if `step` has other bits.
-    given: the tensors that `function` reads. written: the tensors that it overwrites. arena: the memory of the values.
+    The compiled function is called as `step(None, *given, *written)`, with tensors of the same layouts, and returns a
+    1-tuple of the result of `function`. None is returned if `function` cannot be recorded, or if the bits of `step`
+    differ. given: the tensors that `function` reads. written: the tensors that it overwrites. arena: the fixed memory.
     """
     tape, inputs = Tape(), (*given, *written)
     try:

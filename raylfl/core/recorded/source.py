@@ -88,7 +88,7 @@ class Source:
         return copied, direct
 
     def _line(self, call: Call, direct: dict[int, str]) -> str:
-        """The line of a call; its result goes to the piece of the gradient's row that `direct` gives, if any."""
+        """The source line of a call; its result is written to a piece of the gradient's row if `direct` has it."""
         given = [self._text(a) for a in call.args] + [f"{name}={self._text(a)}" for name, a in call.kwargs.items()]
         piece = direct.get(call.result.number) if isinstance(call.result, Slot) else None
         if piece is None:

@@ -22,9 +22,9 @@ ENTRIES = 10_000  # largest number of entries that are compared, of one containe
 
 
 class State(dict[str, Any]):
-    """A snapshot: value by path.
+    """A snapshot of the Python state of a module, as a dict from path (such as `layer.count`) to value.
 
-    outside: the variables outside the module. tensors: (path, tensor) by the tensor's id, of tensors in attributes and
+    outside: the variables outside the module. tensors: tensor id -> (path, tensor), for the tensors in attributes and
     in these variables. metrics: the prefixes of the paths of metric objects, which are reset before every local work.
     """
 
@@ -35,7 +35,7 @@ class State(dict[str, Any]):
         self.metrics: tuple[str, ...] = ()
 
     def without_metrics(self) -> State:
-        """The snapshot without the parts of metric objects."""
+        """The snapshot without the entries whose paths lie in metric objects."""
         kept = State()
         kept.update({path: value for path, value in self.items() if not path.startswith(self.metrics)})
         kept.tensors = {key: held for key, held in self.tensors.items() if not held[0].startswith(self.metrics)}
@@ -69,7 +69,7 @@ def state_of(module: nn.Module) -> State:
 
 
 def outside_of(state: State) -> State:
-    """A new snapshot of the variables outside the module that a snapshot contains."""
+    """A new snapshot that holds only the variables outside the module, the same ones as in `state`."""
     found = _Parts()
     found.add_outside(state.outside)
     return found.state
@@ -99,7 +99,7 @@ _HOLDERS = (Mapping, SimpleNamespace, Namespace, partial)  # further objects out
 
 
 class _Parts:
-    """A snapshot in the making: `add` enters a value under its path, with its parts; each object's parts once."""
+    """A snapshot in the making; `add` enters a value and its parts under their paths, each object's parts once."""
 
     def __init__(self) -> None:
         self.state = State()
@@ -109,7 +109,7 @@ class _Parts:
         self.own: set[int] = set()  # ids of the module's parameters and buffers, whose values may change
 
     def add_outside(self, given: Sequence[Variable]) -> None:
-        """Adds variables outside the module; of objects of installed packages only the identity."""
+        """Adds variables outside the module; an object of an installed package is entered by its identity only."""
         for path, read in given:
             value = read()
             kept = isinstance(
@@ -121,7 +121,7 @@ class _Parts:
                 self.state[path] = id(value)
 
     def _call(self, path: str, value: Any, depth: int) -> None:
-        """Adds the functions that a callable value contains, and the object of a method if its class is a user's."""
+        """Adds the functions in a callable value, and `__self__` of a bound method if its class is a user's."""
         self.functions.update({id(found): found for found in functions_of(value)})
         holder = getattr(value, "__self__", None)
         if isinstance(value, MethodType) and depth and own(type(holder).__module__):

@@ -101,7 +101,7 @@ class RecordedSteps:
         return reason if reason.startswith(("runtime.", "training_step")) else f"training_step {reason}"
 
     def must_be_possible(self) -> None:
-        """Raises BadConfig if steps are not replayed, for `runtime.step=recorded`."""
+        """Raises BadConfig if steps are not replayed; called under `runtime.step=recorded`."""
         if self.refusal is not None:
             name = type(self.module).__name__
             raise BadConfig(f"runtime.step=recorded, but {name}.training_step {self.refusal} (leave it at auto)")
@@ -111,10 +111,10 @@ class RecordedSteps:
         self._doubted = True
 
     def begin(self) -> None:
-        """Compares the state with that of the recordings, before the local work of a client.
+        """Checks before the local work of a client that the Python state is still that of the recordings.
 
-        The module's attributes must have their initial values. They are compared once after each recording, and the
-        variables outside the module each time.
+        The module's attributes are compared with their initial values once after each recording. The variables outside
+        the module are compared each time.
         """
         if self._state is not None and self.refusal is None:
             self._doubted |= self._new
@@ -227,9 +227,9 @@ class RecordedSteps:
                 )
 
     def _only_equal(self, program: Program, content: Any, before: StepState, expected: Tensor) -> Program:
-        """A new program that computes a gradient directly into its row only if this gives autograd's bits.
+        """A new program that computes only those gradients directly into their rows that then have autograd's bits.
 
-        program: computes the gradients `program.direct` directly into their rows. before: the state before a step.
+        program: computes all gradients in `program.direct` directly into their rows. before: the state before a step.
         expected: the step's gradients by autograd.
         """
         assert program.direct is not None

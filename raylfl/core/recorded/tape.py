@@ -145,7 +145,8 @@ class Tape(TorchDispatchMode):
     def _known(self, func: Any, args: Any, kwargs: Any) -> Any:
         """[args, kwargs] of a call with a `Slot` in place of each tensor.
 
-        Raises Refused for a tensor that is not a parameter, a buffer, of the batch, or a result of an earlier call.
+        Raises Refused for an unknown tensor: neither a parameter, nor a buffer, nor a tensor of the batch, nor a result
+        of an earlier call.
         """
         constant = func._schema.name == "aten::lift_fresh"  # a tensor made of numbers, `torch.tensor(0.5)`
 
@@ -164,7 +165,7 @@ class Tape(TorchDispatchMode):
         return mapped([args, kwargs], Tensor, slot)
 
     def _take_held(self, tensor: Tensor) -> int:
-        """Gives a new number to one of the tensors `held`, and returns the number.
+        """Gives a new number to a tensor in `held` (it exists before the step), and returns the number.
 
         Raises Refused for a tensor that shares memory with the batch.
         """

@@ -19,9 +19,10 @@ LINKS: Registry[Link] = Registry("links", "raylfl.heterogeneity.links", lambda: 
 
 @dataclass
 class Link(Options, ABC):
-    """The links over which clients send their uploads to the server.
+    """The links over which clients send their uploads, usually to the server.
 
-    In a ring they lead to the next client, in a method without a server to the neighbours in the graph.
+    In a ring, a client's upload goes to the next client. In a method without a server, it goes to the client's
+    neighbours in the graph.
     """
 
     @abstractmethod
@@ -34,9 +35,9 @@ class Link(Options, ABC):
 
     @property
     def varies(self) -> bool:
-        """Whether `failure` can change from round to round; default: whether the option `dynamic` is set, if any.
+        """Whether `failure` can change from round to round; participation.jsonl then records it in every round.
 
-        Every round's failure probabilities of such links are recorded in participation.jsonl.
+        Default: the value of the option `dynamic`; False for a link process without this option.
         """
         return bool(getattr(self, "dynamic", False))
 

@@ -127,10 +127,10 @@ class Participation(Options, ABC):
 
     @property
     def law(self) -> Law | None:
-        """The law of the draws of a round (`raylfl.core.draws.Law`); None: unknown.
+        """The probability law of the draws of a round, see `raylfl.core.draws.Law`; None: unknown.
 
-        The law of a sampler is the one that holds if all clients are available. If the law is unknown, the expected
-        coefficients of most aggregation rules are unknown as well, and their metrics are left out.
+        For a sampler, this is the law if all clients are available. If the law is unknown, most aggregation rules have
+        no known expected coefficients, and metrics that need these coefficients are left out.
         """
         return None
 
@@ -213,8 +213,9 @@ class Sampler(Participation):
         self._process = None if self.availability is None else _availability(self.availability)
 
     def cohort_size(self, world: RunContext) -> int:
-        """The number M of sampled clients; with replacement, or if the algorithm samples itself, the number of draws.
+        """The number M of sampled clients, from the options `size` or `fraction`.
 
+        If clients are drawn with replacement, or by the algorithm instead of this process, M is the number of draws.
         Raises BadValue if `size` is above the number of clients and sampling is without replacement.
         """
         if self.size is None:

@@ -34,9 +34,9 @@ class Markov(Availability):
     """Each client is a two-state chain (off, on) that starts in its stationary distribution.
 
     p_on: P(off -> on). p_off: P(on -> off). matrix: the transition matrix [[stay off, off -> on], [on -> off, stay on]]
-    of all clients, with rows of sum 1, instead of p_on and p_off. on_empty: `resample` redraws the step from round
-    r - 1 to an empty round r. Round r + 1 continues from the first draw of round r, because a round must not depend on
-    redraws of earlier rounds.
+    of all clients, with rows of sum 1, instead of p_on and p_off. on_empty: `resample` redraws an empty round r, given
+    the states in round r - 1. The states in round r + 1 follow from the first draw of round r, because a round must not
+    depend on redraws of earlier rounds.
     """
 
     p_on: ValuePerClient = None
@@ -103,9 +103,10 @@ class Markov(Availability):
         return p_on, p_off
 
     def _state(self, r: int, world: RunContext, p_on: Floats, p_off: Floats) -> Bools:
-        """Whether each of the N clients is on in round r, bool [N], computed by steps backwards from round r.
+        """Whether each of the N clients is on in round r, bool [N].
 
-        Each step determines a client's state with probability 1 - |1 - p_on - p_off|. p_on, p_off: [N].
+        Goes back from round r, one round a step, until every client's state is determined (see the module's docstring).
+        A step determines a client's state with probability 1 - |1 - p_on - p_off|. p_on, p_off: [N].
         """
         both, either = np.minimum(p_on, 1 - p_off), np.maximum(p_on, 1 - p_off)
         on, flipped = np.zeros(world.count, dtype=bool), np.zeros(world.count, dtype=bool)

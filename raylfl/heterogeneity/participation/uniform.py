@@ -17,8 +17,8 @@ from raylfl.heterogeneity.world import RunContext
 class Uniform(Sampler):
     """Uniform sampling of M = `size` clients, with or without replacement.
 
-    replace: whether the M draws are i.i.d., with replacement. A client drawn s_i times then trains once, and the method
-    determines whether its update counts s_i times.
+    replace: whether the M draws are i.i.d., with replacement. A client drawn s_i times then trains once. The federated
+    method determines whether the client's update counts s_i times.
     """
 
     replace: bool = False

@@ -4,7 +4,8 @@ There are n samples, N clients and K distinct labels. A partition computes the o
 -1 for a dropped sample. `Split` holds the same information by client: N ascending lists of sample indices.
 
 Impossible options raise BadValue. The error's key is an option of the partition ("alpha", "min_size"), or "name" if the
-data cannot be partitioned this way, or "num_clients", a top-level key to which callers add no prefix.
+data cannot be partitioned this way. Callers add the prefix "partition." to these keys. The key can also be the
+top-level config key "num_clients", which gets no prefix.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ class DirichletClient(Partition):
     balance: how sizes become equal. With `draw` (Hsu et al.), clients in random order draw their samples one by one
     without replacement. Once a class is used up, the proportions of the other classes are normalised again; the last
     clients therefore get the remaining samples, whatever their proportions. With `move`, as in the public code of
-    FOCUS, each class is divided over the clients in proportion to their shares of it, and then random samples move from
-    larger to smaller clients. The moved samples are of all classes, so that clients are less alike.
+    FOCUS, each class is divided over the clients in proportion to the clients' proportions of this class. Then random
+    samples move from larger to smaller clients. The moved samples are of all classes and make the clients more alike.
     """
 
     alpha: Annotated[float, Gt(0)] = 0.05  # total concentration; 0.05 as in FOCUS, Fig. 8, with 32 clients
@@ -49,10 +49,10 @@ class DirichletClient(Partition):
 
 
 def divided(log_mix: Floats, class_sizes: Ints) -> Ints:
-    """The number of samples of each class at each client, int64 [N, K], if classes are divided by class proportions.
+    """The number of samples of each class at each client, int64 [N, K], before samples move (`balance: move`).
 
-    Client i gets a part p_ic / sum_j p_jc of class c, with p_ic its proportion of this class. log_mix: logarithms of
-    the proportions, up to a constant in each row [N, K]. class_sizes: the number of samples of each class [K].
+    Client i gets the fraction p_ic / sum_j p_jc of class c, where p_ic is client i's proportion of class c. log_mix:
+    log p_ic, up to a constant in each row [N, K]. class_sizes: the number of samples of each class [K].
     """
     log_share = log_mix - np.logaddexp.reduce(log_mix, axis=1, keepdims=True)
     log_share -= np.logaddexp.reduce(log_share, axis=0, keepdims=True)

@@ -1,8 +1,8 @@
 """Partition files, reading and writing: JSON {client: [sample indices]} with clients "0".."N-1".
 
 The published partitions of SFL (Li & Lyu 2023, github.com/liyipeng00/convergence, folder `partition`) are such files,
-for example `cifar10_M[500]_exdir[2 10.0].txt`, with unsorted indices. `load` reads these files. SFL's published code
-reads files with the content `as_text`, if they are named like this example.
+for example `cifar10_M[500]_exdir[2 10.0].txt`, with unsorted indices. `load` reads these files. In turn, SFL's
+published code reads the files that `save` writes, if their names have the form of this example.
 """
 
 from __future__ import annotations

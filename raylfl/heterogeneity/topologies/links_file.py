@@ -67,10 +67,11 @@ class EdgeLinks:
                 )
 
     def of(self, ends: Ints, count: int) -> tuple[Bools, Ints]:
-        """Finds M pairs of clients in the file; returns a mask of the found pairs, bool [M], and their indices.
+        """Finds M pairs of clients among the edges of the file.
 
-        The indices are rows of `self.ends`, one for each found pair. ends: the pairs [M, 2], the two clients in either
-        order; -1: a server, never in the file. count: the number of clients of the run.
+        Returns a mask of the found pairs, bool [M], and for each found pair the index of its edge in `self.ends`. ends:
+        the pairs [M, 2], the two clients in either order; -1: a server, never in the file. count: the number of clients
+        of the run.
         """
         if not len(self.ends):
             return np.zeros(len(ends), dtype=bool), np.zeros(0, dtype=np.int64)

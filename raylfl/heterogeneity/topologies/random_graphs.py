@@ -19,7 +19,10 @@ ATTEMPTS = 100  # largest number of draws until a graph is connected
 
 @dataclass(kw_only=True)
 class RandomGraph(Graph):
-    """A random graph, redrawn until it is connected; if `dynamic`, one draw in each round, connected or not."""
+    """A random graph: one for the whole run, redrawn until it is connected.
+
+    If `dynamic`, a new graph in each round, from a single draw: it may be unconnected.
+    """
 
     dynamic: Annotated[bool, Doc("true: the graph is redrawn every round, and need not be connected")] = False
 

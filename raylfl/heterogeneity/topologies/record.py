@@ -4,10 +4,10 @@
      "nodes": [0, 1, 4], "W": {"own": [0.5, ...], "entries": [[1, 0, 0.33], ...]}}
 
 `edges`: the directed edges (from, to) between all nodes, an undirected edge twice. `arrives`: whether a message along
-each edge arrives. `nodes`: the nodes that worked in the round. The mixing matrices of the method (W doubly stochastic;
-C column-stochastic; or R row-stochastic and C) have the diagonal `own`, in the order of `nodes`, and `entries` [i, j,
-weight]: the weight of node j's vector in the new vector of node i. `topology: {name: recorded, path: ...}` replays the
-file for any method without a server.
+each edge arrives. `nodes`: the nodes that worked in the round. The other keys are the mixing matrices of the method: W
+(doubly stochastic), or C (column-stochastic), or both R (row-stochastic) and C. `own`: the diagonal of the matrix, in
+the order of `nodes`. `entries`: its other entries [i, j, weight], where weight is that of node j's vector in the new
+vector of node i. `topology: {name: recorded, path: ...}` replays the file for any method without a server.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from raylfl.heterogeneity.trace import Row
 
 
 def graph_row(round_: int, edges: Edges, nodes: Ints, matrices: Mapping[str, Mixing]) -> Row:
-    """The row of round `round_`, as plain numbers.
+    """The record of round `round_` for topology.jsonl, as plain numbers.
 
-    nodes: ids of the C nodes that worked [C]. matrices: mixing matrices by name; row and column k belong to nodes[k].
+    nodes: ids of the C nodes that worked [C]. matrices: mixing matrices by name; row k and column k of each matrix
+    belong to nodes[k].
     """
     return {
         "round": round_,

@@ -19,9 +19,9 @@ EXACT = 1e-12  # a norm below this is zero up to rounding
 def numbers(graph: Graph, world: RunContext, family: Family) -> dict[str, int | float | str]:
     """Size, degrees, diameter and spectral gap of the graph of round 0, by name.
 
-    The degree of a node is the number of nodes to which it sends. The gap is that of the mixing matrix if all nodes
-    work and all messages arrive. family: the kind of mixing matrix that the method needs; for `pair`, the gap of its
-    row-stochastic matrix R.
+    The degree of a node is the number of nodes to which it sends. The spectral gap is that of the mixing matrix
+    `weights`, for the case that all nodes work and all messages arrive. family: the kind of mixing matrix that the
+    method needs.
     """
     pairs = graph.pairs(0, world)
     drawn = nx.empty_graph(world.count, create_using=nx.DiGraph)
@@ -54,10 +54,10 @@ def weights(graph: Graph, world: RunContext, family: Family) -> Floats:
 def mixing_rate(graph: Graph, world: RunContext, family: Family, participation: Participation, link: Link) -> float:
     """The mixing rate: 1 minus the mean factor per round by which differences between nodes shrink.
 
-    It is 1 - |(I - 11^T/N) W_{T-1} ... W_0|^(1/T), in the spectral norm. W_r is the mixing matrix of round r [N, N]
-    with the nodes that work and the messages that arrive (for the family `pair`, the row-stochastic R), T the number of
-    rounds of the run, at most 50, I the identity, and 1 the vector of ones. For the family `column`, I - 11^T/N is
-    multiplied from the right, which gives differences between columns. The rate is 1 if the differences vanish.
+    The rate is 1 - |(I - 11^T/N) P|^(1/T) with P = W_{T-1} ... W_0, in the spectral norm. W_r is the mixing matrix of
+    round r [N, N] for the nodes that work and the messages that arrive (for the family `pair`, the row-stochastic R). T
+    is the number of rounds of the run, at most 50, I the identity, and 1 the vector of ones. For the family `column`,
+    the norm is |P (I - 11^T/N)|: differences between the columns of P. The rate is 1 if the differences vanish.
     """
     n, rounds = world.count, min(ROUNDS, world.rounds)
     product: Floats = np.eye(n)

@@ -20,7 +20,7 @@ MOST_LOSSES = 4  # largest number of losses of client states without a finished 
 
 
 class ServerActor:
-    """The server of a run as an actor, whose process has the round loop; it carries out one run after another."""
+    """The server as a Ray actor: its process runs the round loop, for one run after another."""
 
     def __init__(self) -> None:
         process.set_up()
@@ -42,8 +42,9 @@ class ServerActor:
         """Carries out a run; yields (metrics, messages, parameters) of each round.
 
         stored: the experiment; workers: handles of worker actors; folder: the run directory; resume: whether to start
-        from the newest checkpoint. messages: lines for the user. paced: after each round the run waits for a
-        call of `proceed`, and new rounds come with their parameters [d], which are None otherwise.
+        from the newest checkpoint. messages: lines for the user. paced: whether the run waits for a call of `proceed`
+        after each round, and parameters [d] are yielded. Without `paced`, and for rounds before a resume, parameters
+        are None.
 
         If client states are lost, the run continues from its newest checkpoint. Raises StatesLost after more than
         MOST_LOSSES losses without a finished round in between.
@@ -131,7 +132,10 @@ class ActorGroup:
 
     @staticmethod
     def start(runtime: RuntimeConfig, nodes: tuple[str | None, ...]) -> ActorGroup:
-        """Requests the actors from Ray, one worker per entry of `nodes` (as the field); returns at once."""
+        """Requests the actors from Ray, one worker per entry of `nodes`; returns at once.
+
+        nodes: for each worker, the custom Ray resource that its node must have, None for any node.
+        """
         from raylfl.runtime.ray.actors import start_workers
 
         return ActorGroup(_start_server(), start_workers(runtime, nodes), _share(runtime), nodes)
@@ -164,7 +168,10 @@ def _start_server() -> Any:
 
 
 def _this_node() -> Any:
-    """Ray's scheduling strategy for this node; in a placement group, for the group's bundle on this node."""
+    """The scheduling strategy with which Ray starts an actor on this node.
+
+    In a placement group, the actor is placed in the group's bundle on this node.
+    """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 

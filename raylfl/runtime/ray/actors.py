@@ -62,10 +62,11 @@ def unpack_sums(packed: Sequence[Any]) -> list[SubtreeSums]:
 class RunArguments(NamedTuple):
     """The arguments of `WorkerActor.run` besides broadcast and client states.
 
-    returns_states: whether the call returns the new states of clients. known: for each client, the position of its
-    state among the call's arguments or, if the worker stores client states, `HeldState.rounds`; -1 if the client has no
-    state yet. separate_sums: whether sums are a separate result, because they are too large for the first one. held:
-    the name of the folder in which the worker stores client states, None if client states are arguments.
+    returns_states: whether the call returns the new states of clients. known: for each client, -1 if the client has no
+    state yet; otherwise the position of the state among the call's arguments or, if the worker stores client states,
+    the number of rounds after which the client has this state (`HeldState.rounds`). separate_sums: whether the partial
+    sums are a result of their own, because they are too large for the first result. held: the name of the folder in
+    which the worker stores client states, None if client states are arguments.
     """
 
     tasks: Sequence[Task]
@@ -81,11 +82,12 @@ class RunArguments(NamedTuple):
 class WorkerActor:
     """A `Worker` as a Ray actor.
 
-    The first argument of each method is `shared` = [experiment, assigned, samples]: a reference to the experiment and,
-    if clients are pinned, the number of the worker to which the clients are assigned and a reference to their training
-    samples; otherwise None twice. A method first builds the `Worker` for these arguments if this process has none. A
-    new or restarted actor therefore needs no set-up call, and an actor that replaces a lost one reads the samples of
-    its clients.
+    The first argument of each Python method is `shared` = [experiment, assigned, samples]. experiment: a reference to
+    the experiment. assigned: the number of the worker to which the call's clients are assigned. samples: a reference to
+    the training samples of that worker. The last two are None if clients are not pinned to workers.
+
+    Each Python method first builds the `Worker` for these arguments if this process has none. A new or restarted actor
+    therefore needs no set-up call, and an actor that replaces a lost one reads the samples of the lost one's clients.
     """
 
     def __init__(self) -> None:
@@ -112,9 +114,9 @@ class WorkerActor:
         return self._workers[assigned]
 
     def store(self, shared: list[Any], held: str) -> StateStore:
-        """The store of client states for the assigned worker in `shared`, below the folder `held` on this node.
+        """The store of the states of the assigned worker's clients, below the folder `held` on this node.
 
-        When the store is made, the states of earlier server processes of the run are deleted on this node.
+        The first call also deletes the states that earlier server processes of the run have left on this node.
         """
         assigned = shared[1]
         if (held, assigned) not in self._stores:
@@ -158,8 +160,8 @@ class WorkerActor:
 
         packed: the broadcast. work: pickled `RunArguments`, because Ray's own pickling of small objects takes three
         times as long. widths: floats of one client's uploads by name, if uploads are added up; otherwise empty. sums:
-        the packed partial sums of all tasks, empty if uploads are not added up; None if they are the call's second
-        result.
+        the packed partial sums of all tasks. sums is empty if uploads are not added up, and None if the partial sums
+        are the call's second result.
         """
         tasks, returns_states, known, separate_sums, held = RunArguments(*pickle.loads(work))
         worker = self.worker(shared)
@@ -218,7 +220,7 @@ class WorkerActor:
     ) -> Any:
         """Carries out the task of one client of a ring; returns (reports, uploads, new state).
 
-        previous: the broadcast if `first`, otherwise the previous upload, empty if the previous client failed.
+        previous: the broadcast if `first`, otherwise the upload of the previous client (empty if that client failed).
         returns_states, known, held: as the fields of `RunArguments`.
         """
         if not previous:
@@ -257,9 +259,9 @@ class WorkerActor:
     def load_states(
         self, shared: list[Any], held: str, path: str, mark: tuple[int, int] | None, states: list[HeldState]
     ) -> bool:
-        """Stores states from a file of a checkpoint; returns False if that file is missing or different on this node.
+        """Stores states from a file of a checkpoint; returns False if this node has not the same file at `path`.
 
-        held: the name of the folder of the store. mark: size and modification time of the file on the server.
+        held: the name of the folder of the store. mark: the file's size and modification time as the server finds them.
         Raises Damaged if the file does not fit this run.
         """
         if mark is None or mark_of(Path(path)) != mark:
@@ -290,9 +292,10 @@ class WorkerActor:
         shutil.rmtree(self.store(shared, held).folder.parents[1], ignore_errors=True)
 
     def run_block(self, shared: list[Any], operation: str, attempts: int, job: Any, *states: Packed) -> Any:
-        """Carries out an operation on a block of nodes (`raylfl.runtime.workers.nodes`); returns (a value, *states).
+        """Carries out an operation on a block of graph nodes; returns (a value, *states).
 
-        attempts: largest number of attempts at each task of local work.
+        operation: a key of OPERATIONS (`raylfl.runtime.workers.nodes`). attempts: largest number of attempts at each
+        task of local work.
         """
         worker = self.worker(shared)
         assert isinstance(worker.algorithm, GraphAlgorithm)
@@ -324,7 +327,7 @@ class WorkerActor:
 def run_with_stored_state(
     worker: Worker, store: StateStore, task: Task, broadcast: State, known: int
 ) -> tuple[ClientReports, State, list[State]]:
-    """Carries out the task of one client, whose state is read from `store` before it and written there after it.
+    """Carries out the task of one client: reads the client's state from `store` before, and writes the new one after.
 
     Returns (reports, uploads, an empty list of states). known: `HeldState.rounds` of the state; -1 if the client has no
     state yet.

@@ -108,8 +108,8 @@ class RayBackend(Backend):
     ) -> Deferred[list[TaskResult]]:
         """Submits the whole ring at once: each upload goes to the next worker by reference.
 
-        Only one worker of a ring is busy at a time, so that a ring does not need all of them: while an evaluation is in
-        progress, each of the two gets half of the workers.
+        A ring keeps only one worker busy at a time. While an evaluation is in progress, the ring therefore uses only
+        half of the workers, and the evaluation uses the other half.
         """
         chain = RingInFlight(self.channel, tasks, broadcast, client_states, received, self._ring_workers)
         return Deferred(chain.results)
@@ -155,10 +155,10 @@ class RayBackend(Backend):
     def _spread(
         self, method: str, state: State, items: Sequence[Any], sizes: Sequence[int], assigned: Sequence[int | None]
     ) -> Deferred[list[Any]]:
-        """Calls `method` of the workers on parts of the items; returns one result per item, in order.
+        """Calls the Python method `method` of the workers on parts of the items; returns one result per item, in order.
 
         state: the broadcast. sizes: the time limit of each item, as a multiple of `runtime.client_timeout`. assigned:
-        the number of the worker that has the samples of each item, None if any worker can take it; such items are
+        for each item, the number of the worker that has the item's samples, None for any worker. Items with None are
         divided evenly.
         """
         broadcast = self.shared_broadcast(state)

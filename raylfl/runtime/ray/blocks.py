@@ -1,4 +1,4 @@
-"""Calls for blocks of nodes of a graph: a block has the same worker in every round, or another one while it is lost."""
+"""Calls for blocks of graph nodes: a block has the same worker in every round, unless workers are lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raylfl.runtime.workers.backend import BlockCall
 
 
 class BlocksInFlight:
-    """Calls for blocks of nodes in flight; calls whose worker is lost are repeated."""
+    """Calls in flight for blocks of graph nodes; calls whose worker is lost are repeated."""
 
     def __init__(self, channel: Channel, calls: Sequence[BlockCall]):
         self.channel, self.calls = channel, calls
@@ -22,7 +22,8 @@ class BlocksInFlight:
     def results(self) -> list[Any]:
         """Waits for the results of all calls; returns [a value, *references to states] for each call.
 
-        Local work whose worker was lost in every attempt gets failed reports; other calls then raise RaylflError.
+        If a worker was lost in every attempt at a call, the result is failed reports for a call of local work. Any
+        other call raises RaylflError.
         """
         pool, attempts = self.channel.pool, self.channel.attempts
         out = pool.repeated(self.sent, attempts, lambda lost: self._send([self.calls[k] for k in lost]))
@@ -32,10 +33,10 @@ class BlocksInFlight:
 
     def _send(self, calls: Sequence[BlockCall]) -> list[CallInFlight]:
         here = self.channel.pool.available() if calls else []
-        return [self.channel.pool.submit(here[call.block % len(here)], self._call(call)) for call in calls]
+        return [self.channel.pool.submit(here[call.block % len(here)], self._call(call, len(here))) for call in calls]
 
-    def _call(self, call: BlockCall) -> WorkerCall:
-        workers = len(self.channel.pool)
+    def _call(self, call: BlockCall, workers: int) -> WorkerCall:
+        """The call of a worker; counts the messages from blocks on other workers as sent. workers: the available."""
         travelling = sum(size for sender, size in call.arriving if sender % workers != call.block % workers)
         self.channel.traffic.count(sent=travelling)
         arguments = (call.operation, self.channel.attempts, call.job, *call.handles)

@@ -31,8 +31,8 @@ class RayLost(RaylflError):
 class Connection:
     """The connection of this process to Ray, shared by all runs of the process, also in other threads.
 
-    ours: whether this process connected to Ray, and disconnects after the last use. head: the processes of Ray's head
-    if this process also started the cluster; otherwise empty.
+    ours: whether raylfl, not its caller, connected this process to Ray; raylfl then disconnects after the last use.
+    head: the processes of Ray's head (gcs_server, raylet) if this process started the cluster; otherwise empty.
     """
 
     ours: bool
@@ -103,12 +103,12 @@ class Cluster:
         self._group = group
 
     def lost(self) -> psutil.Process | None:
-        """The first process of Ray's head that has ended, if this process started Ray; otherwise None."""
+        """A process of Ray's head that has ended; None if there is none, or if this process did not start Ray."""
         head = [] if self._connection is None else self._connection.head
         return next((p for p in head if not p.is_running() or p.status() == psutil.STATUS_ZOMBIE), None)
 
     def check(self) -> bool:
-        """Checks that Ray is alive, unless the caller started it; returns False if it may be lost.
+        """Checks that Ray is alive, unless the caller started Ray; returns False if a given cluster does not answer.
 
         Raises RayLost if this process started Ray and a process of Ray has ended. Raises RaylflError if a cluster at a
         given address has not answered for SILENT_SECONDS. Without this check, Ray would end this process with no
@@ -154,7 +154,7 @@ class Cluster:
             self._connection = _connection
 
     def end(self) -> None:
-        """Ends the actors; the last `Cluster` in use also ends the connection, and Ray if this process started it."""
+        """Ends the actors; the last `Cluster` in use also ends what raylfl itself began: the connection, and Ray."""
         global _connection, _users
         if self._group is not None:
             self._group.dismiss()

@@ -1,6 +1,7 @@
-"""A cohort's local work in flight: its tasks are divided into calls to workers; lost and failed tasks are repeated.
+"""A cohort's local work in flight: the tasks are divided into calls to workers; lost and failed tasks are repeated.
 
-Cohorts of a ring, which work in sequence, have other calls (`raylfl.runtime.ray.ring`).
+A cohort is the clients sampled in a round. Clients of a ring, which work in sequence, have other calls
+(`raylfl.runtime.ray.ring`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Share = list[int]  # the numbers of the tasks in one call
 class CohortInFlight:
     """The calls of a cohort, in waves of at most one call per worker.
 
-    A call during which a worker dies therefore affects no other call.
+    A worker that dies therefore loses only one call.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class CohortInFlight:
         return [self.done[k] for k in range(len(self.tasks))]
 
     def _fetch_sums(self) -> list[Share]:
-        """Adds up the partial sums of all calls; returns the tasks whose sums were lost with a node, one per share."""
+        """Adds up the partial sums of all calls; returns a share for each task whose sums were lost with a node."""
         stored, returned, self.stored_sums, self.returned_sums = self.stored_sums, self.returned_sums, [], []
         if not (stored or returned) or (plan := self.tasks[0].sums) is None:
             return []
@@ -84,7 +85,7 @@ class CohortInFlight:
     def _send(self, shares: list[Share]) -> None:
         """Sends at most one share of tasks to each available worker; the remaining shares wait for the next wave.
 
-        A share of pinned clients is sent to the clients' worker or, while it is lost, to a worker in its place.
+        A share of pinned clients is sent to the clients' worker or, while that worker is lost, to its replacement.
         """
         pool = self.channel.pool
         here = pool.available() if shares else []
@@ -151,8 +152,8 @@ class CohortInFlight:
     def _failed(self, share: Share, answer: Any) -> list[Share]:
         """The failed tasks of a share that have attempts left, each as a share of its own.
 
-        If a worker is lost during several tasks, this counts as no attempt, because the task that was the cause is
-        unknown.
+        If a worker is lost during a call with several tasks, the call does not count as an attempt at them, because the
+        task that caused the loss is unknown.
         """
         shared = isinstance(answer, WorkerLost) and len(share) > 1
         failed = [k for k in share if self.done[k].failed]
@@ -176,8 +177,9 @@ def in_tree_order(tasks: Sequence[Task]) -> list[int] | None:
 def shares(loads: Sequence[int], workers: int, order: Sequence[int] | None) -> list[Share]:
     """Divides the tasks into at most one share per worker; a share has the numbers of the tasks of one call, ascending.
 
-    loads: the load of each task. order: from `in_tree_order`. Shares are ranges of `order` if no load of a share then
-    exceeds 1.05 times the largest load in `even_shares`. Otherwise, or if `order` is None, they are the `even_shares`.
+    loads: the load of each task. order: from `in_tree_order`. The shares are the `even_shares` if `order` is None.
+    Otherwise they are ranges of `order`, each with at most 1.05 times the largest load of the `even_shares`. If this
+    takes more ranges than workers, the shares are the `even_shares`, too.
     """
     even = even_shares(loads, workers)
     if order is None:

@@ -22,7 +22,7 @@ ACTOR_LOST = (RayActorError, OutOfMemoryError)  # the errors of a call if the ac
 def loss_behind(error: Exception) -> Exception:
     """The exception about a lost actor or a lost object at the root of `error`.
 
-    Any other root cause is raised, as it was raised in an actor. Raises RaylflError for an actor that could not start,
+    If `error` has another root cause, raises that exception. Raises RaylflError for an actor that could not start,
     because a restart would fail as well.
     """
     cause = error

@@ -32,7 +32,7 @@ class HeldStates:
         """Access to the states of a run.
 
         notify: called with a line for the user. before: the largest number of calls of local work that a worker may
-        have to finish before another call; it extends the time limit.
+        have to finish before it begins a call of this class. The time limit of such a call includes their time limits.
         """
         self.channel, self.notify = channel, notify
         self._limit = None if channel.timeout is None else before * channel.timeout + FILE_SECONDS
@@ -107,10 +107,10 @@ class HeldStates:
         return found
 
     def _results(self, method: str, calls: Mapping[int, tuple[Any, ...]]) -> list[Any]:
-        """Calls `method` once on each worker in `calls`, and repeats lost calls; returns the results in this order.
+        """Calls the Python method `method` of each worker in `calls`; returns the results in the order of `calls`.
 
-        calls: number of a worker -> the arguments after the name of the states' folder. Raises OSError or Damaged as
-        the worker raised it.
+        Lost calls are repeated. calls: number of a worker -> the arguments after the name of the states' folder. An
+        OSError or Damaged that a worker raised is raised again.
         """
         pool, held = self.channel.pool, self.channel.held
         sent: list[CallInFlight] = pool.send(

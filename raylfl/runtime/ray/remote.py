@@ -31,8 +31,9 @@ def rows(experiment: Experiment, run_dir: RunDirectory, resume: bool, paced: boo
     """Carries out a run on Ray; yields (metrics, messages, parameters) of each round.
 
     resume: whether to start from the newest checkpoint. messages: lines for the user. A reason (text) sent to the
-    generator ends the run after the yielded round. paced: new rounds come with their parameters [d]; otherwise, and for
-    rounds before a resume, these are None. After the loss of the server, the run continues from the newest checkpoint.
+    generator ends the run after the yielded round. paced: whether parameters [d] are yielded; without `paced`, and for
+    rounds before a resume, parameters are None. After the loss of the server, the run continues from the newest
+    checkpoint.
     """
     with cluster_for(experiment.config.runtime) as cluster:
         yield from RemoteRun(cluster, experiment, run_dir, resume, paced).rows()

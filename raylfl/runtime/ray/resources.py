@@ -22,8 +22,8 @@ Resources = dict[str, float]  # of a node or a bundle: CPU, GPU, memory, custom 
 def count_workers(runtime: RuntimeConfig, clients: int, nodes: Sequence[Resources]) -> int:
     """The number of worker actors of a run.
 
-    It is `runtime.workers`, or, if that is null, as many as fit, but at most one per client. nodes: the resources of
-    each node. Raises BadConfig if they do not suffice.
+    The number is `runtime.workers`. If this setting is null, it is the number of workers that fit, but at most one per
+    client. nodes: the resources of each node. Raises BadConfig if they do not suffice for `runtime.workers` (null: 1).
     """
     fit, wanted, share = workers_that_fit(runtime, nodes), runtime.workers or 1, runtime.gpus_per_worker
     if fit < wanted:
@@ -44,8 +44,8 @@ def count_workers(runtime: RuntimeConfig, clients: int, nodes: Sequence[Resource
 def nodes_of_workers(runtime: RuntimeConfig, setup: WorkerSetup, nodes: Sequence[Resources]) -> tuple[str | None, ...]:
     """For each worker, the custom Ray resource that marks the nodes with its clients' samples; None: any node.
 
-    nodes: the resources of each node. Raises BadConfig if no node has such a resource, if the nodes lack CPUs or GPUs
-    for the workers, or if there are fewer workers than distinct resources.
+    nodes: the resources of each node. Raises BadConfig if no node has one of these custom resources, if the nodes lack
+    CPUs or GPUs for the workers, or if there are fewer workers than distinct custom resources.
     """
     names = sorted(set(setup.nodes or ()))
     missing = [name for name in names if not any(name in node for node in nodes)]
@@ -94,9 +94,10 @@ def has_room(runtime: RuntimeConfig, assignment: Assignment | None, nodes: Seque
 
 
 def check_resources(runtime: RuntimeConfig, clients: int) -> None:
-    """Checks that the caller's Ray, or else this machine, has resources for the workers; raises BadConfig if not.
+    """Checks that there are resources for the workers; raises BadConfig if not.
 
-    A cluster at a given address is not checked.
+    If the caller has connected to Ray, checks the caller's cluster, otherwise this machine. A cluster at a given
+    address is not checked.
     """
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():

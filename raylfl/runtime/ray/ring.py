@@ -49,7 +49,7 @@ class RingInFlight:
         self.links = self._hand_out()
 
     def results(self) -> list[TaskResult]:
-        """Waits for the results; returns them in task order. Of the received uploads, only the last one is included."""
+        """Waits for the results; returns them in task order. Only the last received upload is included."""
         while len(self.done) < len(self.tasks):
             for link in self.links:
                 if not self._take(link):
@@ -76,7 +76,10 @@ class RingInFlight:
         return links
 
     def _take(self, link: CallInFlight) -> bool:
-        """Stores the result of the next task, from its call; returns False if later tasks must be submitted again."""
+        """Stores the result of the next task, from its call `link`; returns False if tasks must be submitted again.
+
+        If the task failed and has attempts left, stores nothing, because this task is submitted again, too.
+        """
         channel, k = self.channel, len(self.done)
         answer = channel.pool.results([link])[0]
         lost = isinstance(answer, WorkerLost)

@@ -19,9 +19,9 @@ from raylfl.runtime.ray.resources import assignment_of
 class StoredExperiment:
     """References to an experiment in Ray's object store, as arguments of calls of workers.
 
-    experiment: a reference to the experiment, without training samples if clients are pinned. assignment: the workers
-    of pinned clients, None if clients are not pinned. samples: a reference to the training samples of each of these
-    workers; samples that are read by index are stored as indices. key: a random name of these objects.
+    experiment: a reference to the experiment, without training samples if clients are pinned. assignment: the worker of
+    each pinned client, None if clients are not pinned. samples: for each worker, a reference to the training samples of
+    its pinned clients; samples that are read by index are stored as indices. key: a random name of this object.
     """
 
     experiment: Any
@@ -60,7 +60,7 @@ class StoredExperiment:
 
 
 def samples_of(setup: WorkerSetup, assignment: Assignment, worker: int) -> SampleSet:
-    """The training samples of the clients assigned to this worker; if it has none, two samples for trial steps."""
+    """The training samples of the clients assigned to this worker; if there are none, two samples for trial steps."""
     shards = [setup.shards[int(c)] for c in assignment.clients(worker)]
     own = np.sort(np.concatenate(shards)) if shards else setup.trial
     return setup.train.part(own if len(own) else setup.trial)

@@ -1,9 +1,9 @@
-"""Transfer of partial sums to the server: sums on one node are joined there, then nodes divide the columns.
+"""Transfer of partial sums to the server: each node joins its own sums, then the nodes divide the columns.
 
-The columns of a sum are independent. If several nodes have partial sums, a worker on each node joins the node's sums
-and cuts the result into pieces of columns, one piece per node. Each node receives its piece from all other nodes,
-completes these columns, and sends them to the server. The server thus receives one vector per sum, and all links carry
-about the same number of bytes.
+The columns of a sum are independent. If several nodes have large partial sums, a worker on each node joins the node's
+sums and cuts the result into pieces of columns, at most one piece per node. Each piece has a node that receives the
+piece from all other nodes, completes these columns, and sends them to the server. The server thus receives one vector
+per sum, and all links carry about the same number of bytes.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def fetch(channel: Channel, stored: Sequence[StoredSums], count: int) -> tuple[l
     """Fetches partial sums to the server; returns (the sums, the tasks whose sums were lost with their node).
 
     If no vector is larger than `direct_bytes`, the sums of all calls are fetched one by one. Otherwise workers join the
-    sums on their node first. If vectors are at least twice as large, several nodes then divide the columns, unless
-    nodes must not receive each other's uploads (`Channel.nodes_apart`). Sums that could not be joined are fetched one
-    by one. count: the number of uploads in a complete sum.
+    sums on their node first. If the longest vector has at least twice `direct_bytes`, several nodes then divide the
+    columns, unless nodes must not receive each other's uploads (`Channel.nodes_apart`). Sums that could not be joined
+    are fetched one by one. count: the number of uploads in a complete sum.
     """
     longest, nodes = max((one.size for one in stored), default=0), by_node(stored)
     if longest <= direct_bytes():

@@ -21,13 +21,13 @@ KEPT = 2**16  # number of results whose node is remembered
 class TrafficCounter:
     """Bytes sent to workers and received from them since the last `take`.
 
-    A broadcast in the object store counts once, because all workers of a node read it in place; inside calls it counts
-    once per call. Repeated local work counts again. Tensors and reports count; the overhead of a call, a few hundred
-    bytes, does not.
+    A broadcast in the object store counts once, because all workers of a node read it in place. A broadcast that is
+    copied into calls counts once per call. Repeated local work counts again. Tensors and reports are counted; the
+    overhead of a call, a few hundred bytes, is not.
 
     here: the server's node. sent, received: bytes to and from workers. between_nodes: bytes sent from one cluster node
-    to another in calls, in results, and as objects of which the node of a call has no copy according to Ray. The
-    samples that are sent at the start of a run are not counted.
+    to another: in calls, in results, and as objects that a node must fetch for a call because Ray lists no copy on this
+    node. The samples that are sent at the start of a run are not counted.
     """
 
     here: str | None = None
@@ -65,9 +65,9 @@ class TrafficCounter:
     def count_results(self, value: Any, others: Sequence[Any], node: str | None) -> None:
         """Counts the bytes sent between nodes for the results of a call.
 
-        value: the first result; others: references to the other results, of which small ones are sent at once. The node
-        of large ones is stored here, because Ray may list it late, or never if the node joined after a loss. node: the
-        node that carried out the call.
+        value: the first result; others: references to the other results; node: the node that carried out the call.
+        Small other results are sent at once, and counted. For large ones, only `node` is stored, because Ray may list
+        their node late, or never if the node joined after a loss.
         """
         small = 0
         for other in others:

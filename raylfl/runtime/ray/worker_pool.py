@@ -115,7 +115,10 @@ class WorkerPool:
         return CallInFlight(call, worker, self._restarts[worker], [references] if call.returns == 1 else references)
 
     def send(self, calls: Sequence[WorkerCall], workers: Sequence[int] = ()) -> list[CallInFlight]:
-        """Submits each call to its assigned worker; the others are divided among `workers` (default: all available)."""
+        """Submits each call to its assigned worker; calls that have none are divided among `workers`.
+
+        workers: the numbers of workers, by default of all available ones.
+        """
         here = workers or self.available()
         return [self.submit(self.place(call.assigned, here[k % len(here)]), call) for k, call in enumerate(calls)]
 
@@ -221,7 +224,8 @@ class WorkerPool:
     def available(self, among: Callable[[], Sequence[int]] | None = None) -> list[int]:
         """The workers that can be called now; if all of them are starting, waits for the first.
 
-        among: returns the workers to choose from, by default all. It is called after each look at starting workers.
+        among: returns the workers to choose from, by default all. During the wait, `among` is called again and again,
+        because its result can depend on the workers that have started.
 
         Ray restarts lost workers by itself, slowly on a busy machine. The wait has no limit as long as the cluster has
         resources for a worker, and is reported to the user every half minute. Raises RaylflError if the cluster lacks
@@ -267,10 +271,10 @@ class WorkerPool:
         return [w for w in range(len(self)) if w not in self._starting]
 
     def _start_failed(self, worker: int, error: RayActorError | OutOfMemoryError) -> None:
-        """Pings a worker again whose ping has failed, after a pause if the worker is unavailable.
+        """Handles a failed ping of a starting worker: pings again, after a pause if the worker is unavailable.
 
-        Raises RaylflError if its constructor failed, or after more than MOST_STARTS failed starts. An answer of Ray
-        that it is restarting the worker does not count as a failed start.
+        Raises RaylflError if the worker's constructor failed, or after more than MOST_STARTS failed starts. If Ray only
+        answers that the worker is being restarted, this does not count as a failed start.
         """
         if isinstance(error, RayActorError) and error.actor_init_failed:
             raise RaylflError(f"worker {worker} could not be started: {reason_of_start(error)}") from error
@@ -304,7 +308,7 @@ class WorkerPool:
         return WorkerLost(reason)
 
     def _note_loss(self, sent: CallInFlight, news: str) -> None:
-        """Records the restart of a worker, only once if it had several calls, and passes `news` on to the user."""
+        """Records the restart of a worker and passes `news` to the user, once for all calls that were lost with it."""
         if self._restarts[sent.worker] == sent.restart:
             self._restarts[sent.worker] += 1
             self._starting[sent.worker] = self._ping(sent.worker)

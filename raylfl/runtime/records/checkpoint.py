@@ -133,7 +133,7 @@ class Checkpoints:
         return holders
 
     def _prune(self) -> None:
-        """Deletes all checkpoints except the newest `keep` and the older ones that have client states of these."""
+        """Deletes all checkpoints except the newest `keep` and those to which these refer for client states."""
         folders = self._folders()
         kept = folders[-self.keep :]
         needed = {folder.name for folder in kept}

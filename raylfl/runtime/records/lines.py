@@ -14,9 +14,9 @@ from typing import Any
 class Rows:
     """The rows of a JSON-lines file.
 
-    rows: the rows that can be read, in order; numbers: their line numbers (from 1); damaged: the numbers of the other
-    lines. A last line without a line end may have been cut off by a crash: if it cannot be read, it is left out and
-    does not count as damaged.
+    rows: the rows that can be read, in order; numbers: the line number of each row (from 1); damaged: the numbers of
+    the lines that cannot be read. An unreadable last line without a line end does not count as damaged, because it may
+    have been cut off by a crash.
     """
 
     rows: list[dict[str, Any]]
@@ -79,7 +79,7 @@ def lines(numbers: Sequence[int]) -> str:
 
 
 def jsonable(value: Any) -> Any:
-    """Converts a value, also nested ones, to plain Python objects for JSON; non-finite numbers become None."""
+    """Converts a value and all values nested in it to plain Python objects; non-finite numbers become None."""
     if isinstance(value, dict):
         return {str(k): jsonable(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):

@@ -106,13 +106,13 @@ def _shipped(logger: ComponentConfig) -> bool:
 
 
 def _completed(cls: Any, init_args: dict[str, Any], folder: str) -> dict[str, Any]:
-    """`init_args`, completed by `folder` for each of FOLDER_ARGUMENTS that the class accepts and `init_args` lacks."""
+    """`init_args`, with `folder` as the default of each argument in FOLDER_ARGUMENTS that the class accepts."""
     takes = inspect.signature(cls).parameters
     return {**{name: folder for name in FOLDER_ARGUMENTS if name in takes}, **init_args}
 
 
 class LightningLogger:
-    """Adapts a Lightning logger to the interface `Logger`; its step is the round."""
+    """Adapts a Lightning logger to the interface `Logger`; Lightning's `step` is the round."""
 
     def __init__(self, logger: Any, config: Config):
         self.logger = logger

@@ -2,8 +2,8 @@
 
 A run with `logging.dir=s3://bucket/runs` works in a local folder with all its locks and checksums. After each commit,
 `push` copies the files that have changed: records before checkpoints, older checkpoints before newer ones, each
-manifest after its files, and summary.json last; then it deletes files. A run can therefore be resumed from the URL at
-any moment.
+manifest after its files, and summary.json last. Then `push` deletes files at the URL that no longer exist in the folder
+(only summary.json is deleted before the copies). A run can therefore be resumed from the URL at any moment.
 
 The file .owner.json at the URL has a token of the local folder that owns the URL. The process that carries out the run
 renews the file every BEAT_SECONDS, and each push checks it first. Another machine can take over the run once the owner
@@ -131,7 +131,7 @@ class Mirror:
                 self.storage.write(OWNER, Owner(self.token, held=False, command=owner.command).encoded())
 
     def delete(self) -> None:
-        """Releases the ownership and deletes the files at the URL, if this folder owns it and the storage answers."""
+        """Releases the ownership; deletes the files at the URL if this folder is the owner and the storage answers."""
         self.release()
         with suppress(StorageError, BadConfig, Displaced):
             self._check_owner()
@@ -268,7 +268,10 @@ def exists(url: str) -> bool:
 
 
 def at_hand(place: str | os.PathLike[str]) -> Path:
-    """The absolute local folder of a run or a sweep, given by a path or by a URL, from which `take` fetches it."""
+    """The absolute local folder of a run or a sweep.
+
+    place: a path, or a URL, from which `take` fetches the run or sweep.
+    """
     return take(str(place).rstrip("/")) if is_url(place) else Path(place).expanduser().resolve()
 
 
@@ -294,9 +297,9 @@ def take(url: str) -> Path:
 
 
 def _refuse_alive(storage: Storage, owner: Owner) -> None:
-    """Raises BadConfig if a process still renews the ownership of this owner, or if another owner appears.
+    """Raises BadConfig if the owner's process still renews .owner.json, or if another owner appears there.
 
-    Waits until the owner has released the run, at most WATCH_SECONDS.
+    Otherwise returns once the owner has released the run, or after WATCH_SECONDS.
     """
     deadline = time.monotonic() + WATCH_SECONDS
     while owner.held and time.monotonic() < deadline:

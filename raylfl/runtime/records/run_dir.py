@@ -1,7 +1,7 @@
 """The directory of a run: its files and its locks.
 
 runs/<name>/<id>/ has config.yaml, metrics.jsonl, participation.jsonl, partition.json, partition_counts.json,
-checkpoints/, final.pt, edges.csv, summary.json and log.txt, and topology.jsonl for methods without a server. An
+checkpoints/, final.pt, edges.csv, summary.json and log.txt, and topology.jsonl for algorithms without a server. An
 existing id is never overwritten, and symbolic links are never followed.
 
 There are two locks, each released when its process ends. `.lock` belongs to the process that started the run (the
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from raylfl.config.groups.records import LoggingConfig
 
 RECORDS = ("metrics.jsonl", "participation.jsonl", "topology.jsonl")
-OF_GRAPHS = "topology.jsonl"  # only methods without a server have this record
+OF_GRAPHS = "topology.jsonl"  # only algorithms without a server have this record
 LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 WAIT_SECONDS = 60  # longest wait, in seconds, for the round loop of a driver that has ended
 
@@ -138,7 +138,7 @@ class RunDirectory:
 
     @property
     def in_use(self) -> bool:
-        """Whether a process holds the run's lock, that is carries out the run now."""
+        """Whether a process holds the run's lock, which means that this process carries out the run now."""
         return is_locked(self.path / ".lock")
 
     def claim(self) -> None:
@@ -349,7 +349,7 @@ def remedy(error: OSError) -> str:
 
 
 def _is_at(path: Path, place: int) -> bool:
-    """Whether this is the path of an open directory, given by its file descriptor."""
+    """Whether the directory at `path` is the open directory with the file descriptor `place`."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(place))
     except OSError:
@@ -357,6 +357,6 @@ def _is_at(path: Path, place: int) -> bool:
 
 
 def _path_of(place: int) -> Path | None:
-    """The current path of an open directory, given by its file descriptor; None if it was deleted or is unknown."""
+    """The current path of the open directory with the file descriptor `place`; None if deleted or unknown."""
     path = Path(f"/proc/self/fd/{place}").resolve()
     return path if _is_at(path, place) else None

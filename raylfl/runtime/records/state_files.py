@@ -50,7 +50,7 @@ def unpack_server(packed: dict[str, Any]) -> ServerState:
 
 
 def client_chunks(clients: Sequence[int], handles: dict[int, Handle], backend: Backend) -> Iterator[dict[str, Any]]:
-    """Yields the contents of the files of client states, each with at most CHUNK_BYTES or with one client.
+    """Yields the contents of the files of client states; each has at most CHUNK_BYTES, or more for a single client.
 
     clients: the clients to write, in the order of their rows; handles: client -> handle of its state in the backend.
     """
@@ -112,10 +112,11 @@ def _tensors(links: Links) -> dict[str, Tensor]:
 
 
 def _average(saved: dict[str, Any] | None, fresh: Average | None) -> Average | None:
-    """The saved average of the iterates; None if there is none, or it has another rho than the run's average.
+    """The saved average of the iterates; None if this run cannot continue it.
 
-    fresh: the run's average before round 0; None if the run does not measure it, and then the result is None. Raises
-    ValueError if the shapes differ.
+    saved: None if the checkpoint has no average. fresh: the run's average before round 0, None if the run measures no
+    average. The result is None if either is None, or if they have different rho (`Average`). Raises ValueError if the
+    shapes differ.
     """
     if saved is None or fresh is None or saved["rho"] != fresh.rho:
         return None

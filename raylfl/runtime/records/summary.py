@@ -38,10 +38,10 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def step_summary(ways: Counter[GradientMode]) -> list[dict[str, Any]]:
-    """One row per form of the local step and its reason, most frequent first: {"step", "count", "why"}.
+    """One row per form of the local step and reason for this form, most frequent first: {"step", "count", "why"}.
 
-    ways: the number of gradients that local work has computed in each form, one per client and local step, and one per
-    full gradient. The forms are recorded, autograd, batch_last and cohort.
+    ways: form and reason (`GradientMode`) -> number of gradients that local work has computed in this form: one per
+    client and local step, and one per full gradient.
     """
     return [{"step": way.name, "count": count, "why": way.why} for way, count in ways.most_common()]
 
@@ -49,7 +49,8 @@ def step_summary(ways: Counter[GradientMode]) -> list[dict[str, Any]]:
 def step_line(rows: list[dict[str, Any]]) -> str:
     """The rows of `step_summary` as one line of text.
 
-    Example: `recorded 980 of 1,000 (the replay has autograd's bits); autograd 20 of 1,000 (...)`; `none` without rows.
+    Example: `recorded 980 of 1,000 (the replay has autograd's bits); autograd 20 of 1,000 (...)`. If there are no
+    rows, the text is `none`.
     """
     total = sum(row["count"] for row in rows)
     parts = [f"{row['step']} {row['count']:,} of {total:,} ({row['why']})" for row in rows]

@@ -19,8 +19,8 @@ _views: dict[Path, str] = {}
 def here(place: str | os.PathLike[str], whole: bool = False) -> Path:
     """A local folder with the files at a path or URL, for reading only.
 
-    For a path it is the path itself, for a URL a temporary copy, which is deleted when this process ends. whole:
-    whether to copy checkpoints and parameters, too; otherwise only the files that reports read are copied.
+    For a path, the result is this path. For a URL, it is a temporary copy, which is deleted when this process ends.
+    whole: whether to copy checkpoints and parameters, too; otherwise only the files that reports read are copied.
     """
     if not is_url(place):
         return Path(place)

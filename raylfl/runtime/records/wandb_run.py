@@ -1,7 +1,8 @@
 """The wandb logger: the run's config, the metrics of each round, and at the end a figure and a table of rounds.
 
-It logs offline unless the user is logged in; `wandb sync` sends an offline run later. It never ends a run and delays it
-by less than a minute: it logs offline if the server does not answer, and waits at most FINISH_SECONDS at the end.
+The logger logs offline unless the user is logged in; `wandb sync` sends an offline run later. An error of wandb never
+ends a run, and wandb delays a run by less than a minute: the logger logs offline if wandb's server does not answer, and
+waits at most FINISH_SECONDS at the end.
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ def run_id(run_dir: RunDirectory) -> str:
 
 
 def rounds_table(rows: Sequence[dict[str, Any]]) -> tuple[list[str | int], list[list[Any]]]:
-    """(column names, lines) of the table of rounds: at most TABLE_ROWS rounds, including the first and the last."""
+    """(column names, rows) of the table of rounds: at most TABLE_ROWS rounds, including the first and the last."""
     names = {name: None for row in rows for name in numbers_of(row)}
     columns: list[str | int] = ["round", *(name for name in names if name != "round")]
     chosen = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), TABLE_ROWS)).round().astype(int))

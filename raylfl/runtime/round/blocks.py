@@ -1,12 +1,11 @@
 """The rounds of a method without a server: the states of nodes stay on workers, and only messages travel.
 
 The nodes are divided into blocks, as the config determines. The state of a block is one tensor per variable, with a row
-for each node. The same worker carries out the calls for a block in every round; another one replaces it only while it
-is lost. In a round, the worker carries out the local work of the block's nodes, passes messages by reference to the
-blocks that need them, and mixes the block's rows with the messages that arrive (`raylfl.runtime.workers.nodes`). The
-process of the round loop has the graph, and reports and measures of blocks (such as the sum of their rows, for the
-reported mean), but not the rows. If all blocks are in the calling process, one call mixes the messages of all blocks,
-without copies.
+for each node. The same worker carries out the calls for a block in every round, unless this worker is lost. In a round,
+the worker carries out the local work of the block's nodes, passes messages by reference to the blocks that need them,
+and mixes the block's rows with the messages that arrive (`raylfl.runtime.workers.nodes`). The process of the round loop
+has the graph. It does not have the rows, only a report and measures of each block, such as the sum of the block's rows.
+If all blocks are in the calling process, one call mixes the messages of all blocks, without copies.
 
 Rows are passed by reference, and each call is a function of its arguments. A call whose worker is lost is therefore
 repeated on another worker, and a checkpoint collects the rows of all blocks.
@@ -54,10 +53,11 @@ Pieces = dict[tuple[int, int], Piece]  # by sending and receiving block
 
 @dataclass(kw_only=True)
 class NodeResult(RoundResult):
-    """The result of the nodes' local work in a round; its uploads are what the method does not see (`UNSEEN`).
+    """The result of the nodes' local work in a round.
 
-    plan: the exchange of messages among the whole cohort. local: for each block, a handle of its rows after the local
-    work. pieces: the messages between blocks; empty if messages precede the local work.
+    uploads: only buffers and optimizer states, which the algorithm does not handle (`UNSEEN`). plan: the exchange of
+    messages among the whole cohort. local: for each block, a handle of its rows after the local work. pieces: the
+    messages between blocks; empty if messages precede the local work.
     """
 
     plan: ExchangePlan
@@ -113,9 +113,10 @@ class GraphDispatch(Dispatch):
     # -- a round -------------------------------------------------------------------------------------------------
 
     def send(self, r: Round, broadcast: State, state: FederationState) -> Deferred[RoundResult]:
-        """The deferred local work of round r, with the messages that follow it.
+        """The deferred local work of round r, with the messages that are sent after the local work.
 
-        If the method exchanges messages before the local work, both are carried out when the result is awaited.
+        If the method exchanges messages before the local work, exchange and local work start when the result is
+        awaited.
         """
         plan, before, last_loss = self._planned(r), state.server[BLOCKS], state.last_finite_loss
         if not self.algorithm.exchanges_first:
@@ -132,7 +133,7 @@ class GraphDispatch(Dispatch):
         return Deferred(after_mixing)
 
     def step(self, server: ServerState, result: RoundResult) -> tuple[ServerState, Info]:
-        """Mixes the nodes' rows, unless that preceded the local work. Nodes whose local work failed keep their rows."""
+        """Mixes the nodes' rows, unless they were mixed before the local work; nodes that failed keep their rows."""
         assert isinstance(result, NodeResult)
         handles, settled, r = list(server[BLOCKS]), self.algorithm.exchanges_first, result.round.received_view
         whole = result.plan
@@ -235,7 +236,7 @@ class GraphDispatch(Dispatch):
 
         handles: the rows of each block before the local work. worked: for each block, the result of its local work.
         local: for each block, the row numbers of its nodes in that result. pieces: the messages. settled: whether
-        messages were mixed before the local work; its results are then the new rows.
+        messages were mixed before the local work; the results of the local work are then the new rows.
         """
         mixed = {} if settled else self._exchanged(plan, pieces)
         calls = []
@@ -274,9 +275,9 @@ class GraphDispatch(Dispatch):
         """The algorithm's metrics of a round, from the measures of all blocks.
 
         consensus_error is the root mean square distance of the nodes' parameters from their mean. tracking_error is the
-        same distance for the variable of gradient tracking, and is left out for other methods. components and
-        spectral_gap are properties of the round's graph and mixing matrix. working: the number of nodes that take part
-        in the round; if there are more than SPECTRUM, spectral_gap is left out.
+        same distance for the variable of gradient tracking, and is left out for other methods. components (of the
+        graph) and spectral_gap (of the mixing matrix) belong to the round. working: the number of nodes that take part
+        in the round; spectral_gap is left out for more than SPECTRUM nodes.
         """
         counts = [m.nodes for m in measures]
         info = {"consensus_error": spread(counts, [m.parameters or m.x for m in measures])}
@@ -312,9 +313,10 @@ def spread(counts: Sequence[int], parts: Sequence[Spread]) -> float:
 
 
 def _pieces(b: int, plan: ExchangePlan, handles: Sequence[Handle], sizes: Sequence[int]) -> Pieces:
-    """The messages from block b to each other block; empty if all its local work failed (then `sizes` is empty).
+    """The messages from block b to each other block; empty if the local work of all nodes of block b failed.
 
-    handles, sizes: of each distinct set of messages, in the order of `plan.distinct(b)`.
+    handles, sizes: handle and bytes of each distinct set of messages, in the order of `plan.distinct(b)`; `sizes` is
+    empty if all local work failed.
     """
     made = dict(zip(plan.distinct(b), map(Piece, handles, sizes), strict=bool(sizes)))
     return {(b, c): made[key] for c, places in plan.out[b].items() if (key := places.tobytes()) in made}

@@ -67,7 +67,7 @@ class CostModel:
         """The simulated duration of a round: (seconds, seconds of its computation alone); (0, 0) without clients.
 
         It follows from the speeds in the config group `system` and the links in `topology`. clients, steps: the clients
-        that train and their local steps, [C] each. ends, floats, waiting: of each message, from `_links`.
+        that train and their local steps, [C] each. ends, floats, waiting: one entry per message, from `_links`.
         """
         clock, r, run = self.experiment.config.system, result.round, self.experiment.world
         if not len(clients):
@@ -109,8 +109,8 @@ class CostModel:
     def _waits(self, r: Round, count: int, ends: Ints, floats: Floats, waiting: Ints) -> Floats:
         """The simulated seconds [C] for which each of the C = `count` clients that train waits for messages.
 
-        With a server, the times of all messages for which a client waits are added. On a graph, a node waits for the
-        slowest of its links. ends, floats, waiting: of each message, from `_links`.
+        With a server, a client waits for the sum of the times of its messages. On a graph, a node waits for the slowest
+        of its links. ends, floats, waiting: one entry per message, as `_links` returns them.
         """
         waits = np.zeros(count)
         if r.edges is None:

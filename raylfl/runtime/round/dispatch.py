@@ -34,10 +34,10 @@ from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, order_o
 
 
 class Dispatch(ABC):
-    """The interface to local work and the step after it, which differ for models at a server and at nodes of a graph.
+    """The interface to a round's local work and the step after it, for methods with a server or on a graph of nodes.
 
-    ways: the number of gradients that local work has computed in each form of the local step (`GradientMode`). rows:
-    the reason why the server must receive each upload separately, as a row; None if there is none.
+    ways: `GradientMode` (how the gradient of a local step was computed) -> the number of gradients so far. rows: the
+    reason why the server needs each upload as a row of its own; None if sums of uploads may replace them.
     """
 
     def __init__(self, algorithm: Algorithm, backend: Executor, runtime: RuntimeConfig, rows: str | None = None):
@@ -73,12 +73,12 @@ class Dispatch(ABC):
     def step(self, server: ServerState, result: RoundResult) -> tuple[ServerState, Info]:
         """Takes the step after the local work; returns (new server state, the algorithm's metrics).
 
-        server: the server state before the round. It is also called without any received upload. Metrics with other
-        names than `algo/...` are added to `result.metrics`.
+        server: the server state before the round. The step is also taken if no upload was received. Metrics whose names
+        do not begin with `algo/` are not returned, but added to `result.metrics`.
         """
 
     def uploads(self, result: RoundResult) -> State:
-        """The rows after the local work of the received clients, in cohort order; used by tests only."""
+        """The uploads, in cohort order (on a graph: the nodes' rows after the local work); used by tests only."""
         return result.uploads
 
     def _failures(self, r: Round, reports: ClientReports, last_loss: float) -> list[str]:
@@ -109,8 +109,8 @@ class Dispatch(ABC):
 class ServerDispatch(Dispatch):
     """The local work and the server step of methods with a server.
 
-    If `rows` is None and the algorithm reads only sums over clients, workers add up the uploads. The new parameters
-    have the same bits in either case.
+    If `rows` is None and the algorithm reads only sums over clients, workers add up the uploads; otherwise they send
+    each upload as a row. The new parameters have the same bits in either case.
     """
 
     def __init__(self, algorithm: Algorithm, backend: Executor, runtime: RuntimeConfig, rows: str | None = None):
@@ -118,7 +118,7 @@ class ServerDispatch(Dispatch):
         self.memory = UploadMemory()
 
     def send(self, r: Round, broadcast: State, state: FederationState) -> Deferred[RoundResult]:
-        """As in `Dispatch`. If an upload is dropped after workers have added it up, the work is repeated with rows."""
+        """As in `Dispatch`. If workers have added up an upload that must be dropped, all work is repeated with rows."""
         need_rows = self.rows or rows_reason(self.algorithm)
         plan = None if need_rows else sum_plan(self.algorithm, broadcast, state.server, r)
         tasks = self._tasks(r, plan, len(state.server["x"]))
@@ -150,12 +150,11 @@ class ServerDispatch(Dispatch):
             return step_of(self.algorithm, "server_step_from_sums", returned, server["x"])
 
     def _tasks(self, r: Round, plan: SumPlan | None, width: int) -> list[Task]:
-        """The cohort as tasks: of one client each or, for vectorised calls, of nearly equal numbers of clients.
+        """The tasks of the cohort: one per client if clients run one by one, otherwise vectorised ones of similar size.
 
         plan: the weighted sums that workers compute, None if each upload is sent as a row. width: the number of
-        parameters d. Uploads are summed pairwise, in a tree. A vectorised task has clients that are close in this tree,
-        so that their uploads add up to few vectors. The tasks depend on the cohort and the config, not on the number of
-        workers.
+        parameters d. Uploads are summed pairwise, in a tree. The clients of a vectorised task are neighbours in this
+        tree, so that few partial sums replace their uploads. The tasks do not depend on the number of workers.
         """
         count = len(r.cohort)
         if self.backend.one_by_one or self.algorithm.pattern.sequential:
@@ -213,9 +212,9 @@ class ServerDispatch(Dispatch):
 def sum_plan(algorithm: Algorithm, broadcast: State, server: ServerState, r: Round) -> SumPlan:
     """The sums over uploads that the server needs in a round.
 
-    They are the algorithm's sums, the mean update for metrics, and the means of the module's buffers and of the local
-    optimizers' states if the broadcast has them. Optimizer states are sent as rows instead if a received client takes
-    no local step. server: the server state at the draw.
+    They are the algorithm's sums, the mean update (for metrics), and the means of the module's buffers and of the
+    optimizer states. Buffers or optimizer states that the broadcast lacks are left out. Optimizer states are sent as
+    rows instead if a received client takes no local step. server: the server state at the draw.
     """
     assert isinstance(algorithm, Summing)
     received, count = r.received_view, int(r.received.sum())
@@ -262,10 +261,10 @@ class UploadMemory:
 def calls(count: int, width: int, runtime: RuntimeConfig) -> int:
     """The number of vectorised calls of nearly equal size for `count` clients with `width` parameters each.
 
-    `runtime.micro_cohort` sets the largest number of clients in a call. If it is null, a rule sets the number of calls.
-    On a CPU, a call has at most 2^18 / width clients, but this limit is never below 32 or above 128. The number of
-    calls is rounded up to a multiple of 4, so that 1, 2 or 4 workers get equally many, but is at most `count`. On a
-    GPU, calls are larger if necessary, because small calls leave it idle: the clients of a call have at least 2^20
+    `runtime.micro_cohort`, if set, is the largest number of clients in a call. Otherwise, a call on a CPU has at most
+    2^18 / width clients; this limit is never below 32 or above 128. The number of calls is rounded up to a multiple of
+    4, so that 1, 2 or 4 workers get equally many calls, but there are at most `count` calls. On a GPU, there are fewer
+    calls if necessary, because small calls leave the GPU idle: the clients of a call have at least about 2^20
     parameters together, unless all clients have fewer.
     """
     if runtime.micro_cohort:

@@ -49,10 +49,10 @@ class EarlyStop:
 
 
 def require_recorded(key: str, metric: str, metrics: dict[str, Any]) -> None:
-    """Raises BadConfig if these are the metrics of round 0 and lack `metric`, unless a round may lack it (`LATE`).
+    """Raises BadConfig if `metrics` are those of round 0 and lack `metric`; no effect in later rounds.
 
-    An `algo/...` metric that is nearly the name of a recorded one is taken for a mistake. key: the config key that
-    names the metric.
+    Metrics of the groups `LATE` may be missing in round 0. An `algo/...` metric still raises if its name is nearly that
+    of a recorded metric, because it is probably misspelt. key: the config key that names the metric.
     """
     if metric in metrics or metrics["round"] != 0:
         return

@@ -24,8 +24,8 @@ class ExchangePlan:
     def __init__(self, r: Round, blocks: Ints, rows: Ints, mixings: Sequence[Mixing], shared_memory: bool):
         """The plan of round r.
 
-        blocks: the number of each node's block [N]; rows: the node's row number in that block [N]. mixings: the round's
-        mixing matrices. shared_memory: whether all blocks are in one process.
+        blocks: for each node of the run, the number of its block [N]; rows: the node's row number in that block [N].
+        mixings: the round's mixing matrices. shared_memory: whether all blocks are in one process.
         """
         self.mixings, self.cohort, block, row = mixings, r.cohort, blocks[r.cohort], rows[r.cohort]
         self._parts: dict[int, tuple[MixingRows, ...]] = {}
@@ -70,9 +70,9 @@ class ExchangePlan:
         return self._parts[b]
 
     def sending(self, b: int, local: Ints | None) -> PublishJob:
-        """The numbers of the rows that block b sends to other blocks.
+        """The rows that block b sends to other blocks, as the argument of its operation `publish` or `work`.
 
-        local: the row numbers of its nodes in the result of the local work; None if messages precede the local work.
+        local: the row numbers of the block's nodes in the result of the local work; None if messages precede it.
         """
         return PublishJob(self.rows[b], local, tuple(self.distinct(b).values()))
 

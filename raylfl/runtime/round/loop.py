@@ -125,7 +125,7 @@ class Federation:
         )
 
     def round(self, last: bool) -> UnderWay:
-        """Carries out round number `state.round`, as a generator that returns its records.
+        """Carries out the round with number `state.round`; a generator that returns the records of the round.
 
         last: whether it is the last round of the run, which is evaluated unless `eval.every` is 0.
 
@@ -290,8 +290,8 @@ def dispatch_of(
 def _mean_moments(rows: Tensor, received: Round, before: Tensor) -> Tensor:
     """The mean [m] of the received clients' optimizer states, weighted by the importance weights w_i.
 
-    Clients without a local step do not count. rows: the states [R, m]; a single row, as in a ring, is copied. before:
-    the state [m] to return if no client took a step.
+    Clients without a local step do not count. rows: the states [R, m]; a single row, as in a ring, is the mean itself.
+    before: the state [m] to return if no client took a step.
     """
     if len(rows) == 1:
         return rows[0].clone()

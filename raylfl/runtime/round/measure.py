@@ -49,9 +49,9 @@ class Measurements:
         state: the state after the round, which must not change before the row is awaited; before: the server state at
         the draw; info: the algorithm's metrics; last: whether it is the last round of the run.
 
-        Evaluations are submitted at once; other metrics are computed when the row is awaited. If uploads are separate
-        tensors that were not copied (`ChunkedMatrix`), the metrics of the updates are computed at once as well, so that
-        the memory of the uploads is free before the next round.
+        Evaluations are submitted at once; other metrics are computed when the row is awaited. Metrics of updates are
+        also computed at once if the uploads are a `ChunkedMatrix` (the received tensors, not copied into one matrix),
+        so that the memory of the uploads is free before the next round.
         """
         r, config = result.round, self.experiment.config.eval
         broadcast: State = {"x": state.server["x"]}
@@ -339,7 +339,7 @@ def of_single_clients(measured: Mapping[str, dict[str, float]]) -> dict[str, dic
 def by_name(names: Sequence[str], results: Sequence[Logged]) -> dict[str, dict[str, float]]:
     """The values logged in each evaluation, reduced over all of its chunks: name of the evaluation -> metric -> value.
 
-    results: of each chunk; names: the evaluation to which each chunk belongs.
+    names: for each chunk, the evaluation to which it belongs; results: for each chunk, the values logged there.
     """
     parts: dict[str, list[Logged]] = {}
     for name, result in zip(names, results, strict=True):

@@ -103,9 +103,9 @@ class Planner:
     def draw(self, r: int, server: ServerState) -> tuple[Draw, Floats | None]:
         """Draws the clients of round r; returns (draw, p).
 
-        server: the server state before the round. p: the method's own sampling probabilities [N], in a replay the
-        recorded ones; None if the clients were not sampled from such probabilities. For a method with `samples_by_norm`
-        the draw has all available clients, because the server samples after the local work.
+        server: the server state before the round. p: the probabilities [N] from which the method itself samples the
+        clients, None if it does not; in a replay, those in the recorded row. For a method with `samples_by_norm` the
+        draw has all available clients, because the server samples after the local work.
         """
         experiment = self.experiment
         if self.replayed:
@@ -143,10 +143,10 @@ class Planner:
         return planned
 
     def sampled(self, result: RoundResult, server: ServerState) -> RoundResult:
-        """The result after the server has sampled clients by their update norms, with the sampled clients' uploads.
+        """Samples clients by their update norms; returns the round result of the sampled clients only.
 
-        It is unchanged for methods without `samples_by_norm`. A client that failed or returned non-finite values counts
-        as unavailable in this round. server: the server state before the round.
+        For methods without `samples_by_norm`, returns `result` unchanged. A client that failed or returned non-finite
+        values counts as unavailable in this round. server: the server state before the round.
         """
         if not self.samples_by_norm:
             return result

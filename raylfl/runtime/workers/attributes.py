@@ -62,7 +62,7 @@ class Attributes:
     def changed_tensors(self) -> list[str]:
         """Names of tensors that were changed in place since the snapshot, which `restore` does not undo.
 
-        Only frozen parameters are checked, and tensors that are neither parameters nor buffers, because a task sets all
-        other tensors.
+        Frozen parameters and tensor attributes are checked. Trained parameters and buffers are not, because every task
+        sets them.
         """
         return [name for name, (tensor, version) in self._versions.items() if tensor._version != version]

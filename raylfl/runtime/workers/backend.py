@@ -35,8 +35,9 @@ class BlockCall:
     """A call for a block of nodes of a graph, sent to the same worker in every round.
 
     block: the number of the block; operation: a key of `raylfl.runtime.workers.nodes.OPERATIONS`; job: the operation's
-    first argument; handles: handles of the states that are its other arguments; returns: the number of results, which
-    are one value and handles of states; arriving: (number of the sending block, bytes) of messages from other blocks.
+    argument after the context; handles: handles of the states that are its further arguments; returns: the number of
+    results, of which the first is a value and the others are handles of states; arriving: (number of the sending block,
+    bytes) for each piece, that is the messages from one other block.
     """
 
     block: int
@@ -293,5 +294,5 @@ def call_timeout(timeout: float | None, items: int) -> float | None:
 
 
 def first_row(uploads: State) -> State:
-    """The upload of one client of a ring, rows [1, ...], as the broadcast [...] for the next client."""
+    """The upload of one client of a ring without its first dimension of length 1: the broadcast for the next client."""
     return {name: rows[0] for name, rows in uploads.items()}

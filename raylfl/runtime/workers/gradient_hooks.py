@@ -1,8 +1,9 @@
 """Lightning's hooks between a gradient and the optimizer's step, which can read and change `.grad` of the parameters.
 
 They are called in Lightning's order: `on_after_backward`, `on_before_optimizer_step`, `configure_gradient_clipping`.
-The option `local.clip_norm` corresponds to Lightning's `Trainer(gradient_clip_val=...)`: a module that overrides
-`configure_gradient_clipping` receives it there, and clips gradients in place of the local solver.
+The option `local.clip_norm` corresponds to Lightning's `Trainer(gradient_clip_val=...)`. If a module overrides
+`configure_gradient_clipping`, this hook receives `local.clip_norm` as `gradient_clip_val` and clips the gradients; the
+local solver then does not.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class GradientHooks:
             hook(optimizer, gradient_clip_val=self.clip_norm, gradient_clip_algorithm=how)
 
     def _shown(self, optimizer: LocalOptimizer) -> torch.optim.Optimizer:
-        """The optimizer that hooks receive: the module's own if it is used, otherwise one without options."""
+        """The optimizer that hooks receive: the module's if local steps use it, otherwise one without options."""
         if isinstance(optimizer, ModuleOptimizer):
             return optimizer.optimizer
         return torch.optim.Optimizer(self.flat.parameters, {})
@@ -78,8 +79,8 @@ class GradientHooks:
         """Clips gradients like `LightningModule.clip_gradients`, which it replaces because a Trainer is missing.
 
         gradient_clip_val: None stands for `local.clip_norm`; if both are None, nothing is clipped.
-        gradient_clip_algorithm: norm (default) or value. If `local.clip_norm` is set, any other clipping raises
-        BadConfig.
+        gradient_clip_algorithm: norm (default) or value. Raises BadConfig if `local.clip_norm` is set and the arguments
+        ask for other clipping than by this norm.
         """
         from lightning.pytorch.plugins.precision import Precision
         from lightning.pytorch.utilities import GradClipAlgorithmType

@@ -15,7 +15,8 @@ Verdict = Literal["called", "refused", "ignored"]
 class Hook:
     """The treatment of a hook that a module overrides.
 
-    note: when a called hook is called, what to use in place of a refused hook, or why a hook is ignored.
+    verdict: whether a run calls, refuses or ignores the hook. note: if called, when; if refused, what to use in its
+    place; if ignored, why.
     """
 
     verdict: Verdict

@@ -58,9 +58,9 @@ def cohort_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSour
 def merged_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSource, full: FullGradients) -> TaskWork:
     """The work of a single client that owns the data of all N clients: local steps on F = sum_i w_i f_i.
 
-    w_i are the importance weights of the N clients. Full batches give the exact gradient of F, from `full`.
-    Mini-batches are drawn like a client's, from all samples, if the weights are proportional to the numbers of samples
-    n_i. Otherwise they draw each sample of client i with probability w_i / n_i, with replacement.
+    w_i are the importance weights of the N clients, n_i their numbers of samples. Full batches give the exact gradient
+    of F, from `full`. If w_i is proportional to n_i, mini-batches are drawn from all samples as a client draws from its
+    shard. Otherwise samples are drawn with replacement, each sample of client i with probability w_i / n_i.
     """
     seed, weights, shards = setup.seed, setup.population.weights, setup.shards
     batch_size, whole = task.batch_sizes[0], len(shards.indices)

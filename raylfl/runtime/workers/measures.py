@@ -35,9 +35,10 @@ class ModelMeasures:
         sources: Mapping[str, BatchSource | None],
         full: FullGradients,
     ):
-        """Measurements of the module of `full` on some sources of data.
+        """Measurements of the worker's module.
 
-        sources: kind of data (test, val, train) -> its source, None if there are no data of that kind.
+        sources: kind of data (test, val, train) -> its source, None if there are no data of that kind. full: computes
+        full gradients of the same module.
         """
         self.setup, self.evaluator, self.attributes = setup, evaluator, attributes
         self.sources, self.full, self.loop, self.flat = sources, full, full.loop, full.loop.flat
@@ -70,7 +71,7 @@ class ModelMeasures:
             yield source.batch(part)
 
     def _seed(self, samples: Ints) -> None:
-        """Seeds the global random generators from the first of these sample indices, equally on every worker."""
+        """Seeds the global random generators by the run's seed and the first of these indices, not by the worker."""
         seed_everything(keyed_int(self.setup.seed, "evaluate", *samples[:1]))
 
     @torch_defaults()

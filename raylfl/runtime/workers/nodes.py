@@ -50,7 +50,8 @@ class PublishJob:
 class WorkJob:
     """The local work of a block of nodes.
 
-    sending: the nodes of the tasks, and the messages that are sent after the work, if any.
+    sending: the row numbers of the nodes that the tasks train, in task order, and the messages to send after the local
+    work; `sending.needed` is empty if no messages are sent then.
     """
 
     tasks: tuple[Task, ...]
@@ -62,10 +63,10 @@ class MixJob:
     """The mixing of a block's rows.
 
     rows: row numbers of the nodes that get new rows [n]. local: row numbers of these nodes in the result of the local
-    work [n]; None if there is no such result. parts: for each mixing matrix of the round, its rows for these nodes; its
-    columns are first the nodes' own rows, then the messages of the other blocks, block by block. Empty: nothing is
-    mixed, and the results of the local work are the new rows. None: `exchange` has mixed the messages of all blocks.
-    optimum: x* [d] if known.
+    work [n]; None if there is no such result. parts: for each mixing matrix of the round, the matrix rows of these
+    nodes; the columns are first the block's own messages, then those of the other blocks, block by block. Empty parts:
+    nothing is mixed, and the results of the local work are the new rows. parts = None: `exchange` has mixed the
+    messages already. optimum: x* [d] if known.
     """
 
     rows: Ints
@@ -89,9 +90,10 @@ class Spread(NamedTuple):
 class Measure(NamedTuple):
     """Measures of a block's rows, for the metrics of a round.
 
-    nodes: the number of nodes; x: the spread of their rows x; parameters: the spread of their models' parameters, None
-    if these are the rows x; tracked: the spread of the variable of gradient tracking, None for other methods; worst:
-    the largest |x_i - x*| of the nodes' models x_i, None if the optimum x* is not known.
+    nodes: the number of nodes; x: the spread of their variable x; parameters: the spread of their models' parameters,
+    None if the parameters are x itself; tracked: the spread of the variable of gradient tracking, None for other
+    methods; worst: the largest distance |x_i - x*| of a node's parameters x_i from the optimum x*, None if x* is not
+    known.
     """
 
     nodes: int
@@ -221,7 +223,7 @@ def _mixed(algorithm: GraphAlgorithm, job: MixJob, block: State, local: State, p
 
 
 def _rows(at: Ints, local: Ints | None, block: State, worked: State) -> tuple[State, State]:
-    """(the rows of some nodes of a block after the local work, the nodes' rows before it).
+    """(rows after the local work, rows before the local work) of some nodes of a block.
 
     at: row numbers of the nodes in the block. local: row numbers of the nodes in `worked`, the result of the local
     work; if None, there is no such result, and both states are equal.

@@ -39,12 +39,12 @@ class Moment:
 
 
 class ModuleOptimizer(LocalOptimizer):
-    """The optimizer from `configure_optimizers`; the direction v [1, d] of a step is given to it as the gradient.
+    """The optimizer from `configure_optimizers`, which receives the direction v [1, d] of a step as the gradient.
 
     Schedulers step as in Lightning: with `interval: step` after each local step, otherwise after each pass over the
-    client's data, but only every `frequency`-th time. A client's state is one row: the number of steps, then all
-    moments. If it is continued in a later round, schedulers first advance by that number of steps. Raises BadConfig for
-    optimizers that local steps cannot use.
+    client's data, but only every `frequency`-th time. A client's optimizer state is one row: the number of local steps
+    so far, then all moments. A new optimizer that starts from such a row first advances its schedulers by that number
+    of local steps. Raises BadConfig for optimizers that local steps cannot use.
     """
 
     def __init__(self, flat: FlatModule, steps_per_epoch: int, moments: list[Moment] | None = None):
@@ -103,8 +103,8 @@ def moments_of(flat: FlatModule) -> list[Moment]:
     """The forms of the moments that the module's optimizer keeps for its parameters, such as Adam's `exp_avg`.
 
     A trial step with gradients of 0 creates the moments; the parameters are restored afterwards. Raises BadConfig if
-    the step also changes an option of the optimizer, if a moment is neither a tensor nor a number, if it has float64
-    and the run another dtype, or if there are neither moments nor schedulers.
+    the step also changes an option of the optimizer, if a moment is neither a tensor nor a number, if a moment is
+    float64 in a run of another dtype, or if there are neither moments nor schedulers.
     """
     optimizer, schedulers = _configured(flat.module)
     before, options = flat.params.clone(), _options(optimizer)

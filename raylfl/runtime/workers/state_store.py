@@ -1,12 +1,12 @@
 """A store of client states on the disk of a cluster node; each file has the states of a range of clients.
 
-It is used if clients are pinned: each client's worker has its samples and keeps its state.
+The store is used if clients are pinned: one worker has the client's samples and keeps the client's state.
 
 Each client has two slots in a file. A slot stores a version (the number of rounds of the run after which the client had
-this state) and the state as bytes. A new state overwrites the slot from which the local work did not start. The state
-before a round is therefore kept until the client's next round: local work can be repeated, also by another process on
-the node, and a checkpoint can be written during the next round. A process that is killed leaves complete slots, and at
-most one slot without a version.
+this state) and the state as bytes. One slot has the state from which the local work starts; the new state overwrites
+the other slot. The state before a round is therefore kept until the client's next round: local work can be repeated,
+also by another process on the node, and a checkpoint can be written during the next round. If a process is killed
+while it writes a slot, only this slot is lost: it has no version.
 """
 
 from __future__ import annotations

@@ -127,9 +127,10 @@ class StepTrials:
             return large_samples(self.flat, self.loop.loss, one, two)
 
     def _vmap_refusal(self, by_hand: bool) -> str | None:
-        """The reason why one step cannot serve several clients, from a trial with 2 clients of 2 samples; None if none.
+        """The reason why one step cannot serve several clients, from a trial with 2 clients; None if it can.
 
-        The reasons are an error of vmap, and side effects of the step in Python, which would be shared by the clients.
+        There are two reasons: vmap raises an error, or the step has side effects in Python, which a vectorised call
+        would have once for all its clients.
         """
         oracle, module = self.vectorized(by_hand), self.flat.module
         x, batch = oracle.workspace(2).copy_(self.flat.params), self.train.batch(self.setup.trial)

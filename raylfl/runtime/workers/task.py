@@ -50,7 +50,7 @@ class Task:
     def of(r: Round, rows: Ints, sums: SumPlan | None = None) -> Task:
         """The task of some clients of round r.
 
-        rows: the clients' positions in the cohort; sums: as the field.
+        rows: the clients' positions in the cohort; sums: the round's sums, None if uploads are returned as rows.
         """
         return Task(
             round=r.index,
@@ -120,9 +120,9 @@ class ClientReports:
     """The reports that clients return with their uploads: loss, number of gradients, errors and logged values.
 
     rows: one row of dtype `REPORT` per client; errors: client -> the error that ended its local work; logged: name ->
-    values that the module logged in training [C], nan for a client that logged none; ways: the number of gradients
-    computed in each form of the local step, summed over all clients. A slice of the reports keeps `ways` only if it
-    starts at the first client, so that consecutive slices have the same total.
+    values that the module logged in training [C], nan for a client that logged none; ways: `GradientMode` -> number of
+    gradients of all clients computed in that way. `ways` cannot be divided among clients: a slice that starts at the
+    first client has all of it, other slices have none, so that consecutive slices have the right total.
     """
 
     rows: np.ndarray
@@ -234,7 +234,7 @@ class TaskResult:
 def add_up(results: Sequence[TaskResult]) -> None:
     """Replaces uploads by partial sums, in place, as the `SumPlan` of the tasks says; no effect without a plan.
 
-    Failed tasks are left out. The first other result gets the partial sums of all tasks.
+    Failed tasks are left out. The first result that did not fail gets the partial sums over all these results.
     """
     done = [result for result in results if not result.failed and result.task.sums is not None]
     if not done or (plan := done[0].task.sums) is None:

@@ -29,8 +29,8 @@ REDUCE: dict[str, Callable[..., Any]] = {"mean": np.mean, "sum": np.sum, "min": 
 class TrainingLog:
     """Collects the values that some clients' local steps log, and reduces them over the steps of each client.
 
-    step: the values of the current step; clients: the number of clients. A logged loss is ignored: `train/loss` is the
-    mean of the losses that training_step returns.
+    step: receives the values of the current local step; clients: the number of clients. A logged loss is ignored,
+    because `train/loss` is the mean of the losses that training_step returns.
     """
 
     def __init__(self, step: StepLog, clients: int):
@@ -84,9 +84,10 @@ class TrainingLog:
 
 
 class Training:
-    """The training hooks of a worker's module.
+    """The training hooks, batch_idx and logged values of a worker's module in local work.
 
-    If necessary, its `training_step` is wrapped so that batch_idx is the number of the local step.
+    If necessary, the module's `training_step` is wrapped. A step that uses batch_idx then gets the number of the local
+    step, another step gets none.
     """
 
     def __init__(self, flat: FlatModule, recorder: Recorder, clip_norm: float | None):
@@ -126,7 +127,10 @@ class Training:
             ) from None
 
     def try_without_index(self, batch: Batch) -> None:
-        """Determines by a trial step on this batch whether a step that mentions batch_idx uses it."""
+        """Tries a step on this batch without batch_idx; if the step fails, it counts as one that uses batch_idx.
+
+        No effect if `training_step` does not mention batch_idx, or if the module has hooks.
+        """
         if not self._uses_index or self.hooks:
             return
         self._uses_index = False
@@ -141,8 +145,9 @@ class Training:
     ) -> Iterator[LocalObserver]:
         """A context with an observer of the local work of `clients` clients, which collects the logged values.
 
-        Hooks are called only for a single client; the other parameters serve them. optimizer: the client's local
-        optimizer; steps: its number of local steps K_i; steps_per_epoch: local steps in one pass over its data.
+        A module with hooks runs one client at a time. The other arguments serve these hooks only. optimizer: the
+        client's local optimizer; steps: the client's number of local steps K_i; steps_per_epoch: local steps in one
+        pass over the client's data.
         """
         observer = LocalObserver(self, TrainingLog(self.log, clients), optimizer, steps, steps_per_epoch)
         self.log.take()

@@ -110,9 +110,9 @@ class Worker:
         """Carries out a task; returns (reports, uploads [C, ...] by name, one new state per client).
 
         client_states: None for a client without a state so far. Exceptions except BadConfig become errors in the
-        reports; uploads and states are empty if all clients fail. If several clients fail together, each half of them
-        is tried, down to single clients, because the cause may be a single client or a lack of memory. The global
-        random generators are left seeded; a caller in the same process must restore them.
+        reports; uploads and states are empty if all clients fail. If a call of several clients fails, its two halves
+        are tried separately, down to single clients, because the cause may be a single client or a lack of memory. The
+        global random generators are left seeded; a caller in the same process must restore them.
         """
         if len(task.clients) <= self.most_clients:
             try:
@@ -132,7 +132,10 @@ class Worker:
     def _in_halves(
         self, task: Task, broadcast: State, client_states: Sequence[State | None]
     ) -> tuple[ClientReports, State, list[State]]:
-        """The joined result of `run` for the two halves of a task; failed clients have rows of zeros."""
+        """The joined result of `run` for the two halves of a task.
+
+        A failed client has zeros in its row of each upload, and an empty state.
+        """
         middle, reports, ups, new = len(task.clients) // 2, [], [], []
         for part in (slice(0, middle), slice(middle, None)):
             half = replace(
@@ -232,7 +235,7 @@ class Worker:
     def _finite_rows(self, result: LocalResult, squares: Floats | None) -> np.ndarray:
         """The mask of clients with finite losses and uploads, bool [C]; a client without local steps needs no loss.
 
-        squares: |U_i|^2 of their updates [C], which are finite only if U_i is; None if there are no updates.
+        squares: |U_i|^2 of the clients' updates U_i [C], None if there are no updates. U_i is finite if |U_i|^2 is.
         """
         good: np.ndarray = np.isfinite(result.losses) | np.isnan(result.last_losses) & (result.gradients == 0)
         for name, rows in result.uploads.items():
@@ -278,8 +281,8 @@ class Worker:
     def local_optimizer(self, steps_per_epoch: int = 1) -> LocalOptimizer:
         """The local optimizer of a client; if `local.optimizer` is `module`, a new one from the module.
 
-        A method that defines the local step (`own_step`) does not use the module's. steps_per_epoch: local steps in
-        one pass over the client's data, for the module's schedulers.
+        An algorithm that defines the local step itself (`own_step`) never gets the module's optimizer.
+        steps_per_epoch: local steps in one pass over the client's data, for the module's schedulers.
         """
         if self.setup.optimizer != "module" or self.algorithm.own_step:
             return self.setup.inner
