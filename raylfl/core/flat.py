@@ -144,7 +144,7 @@ class FlatModule:
 
 
 def copy_together(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Copies the second tensor of each pair into the first; tensors of different pairs may share memory."""
+    """Copies the second tensor of each pair into the first. All are read before any is written: pairs may overlap."""
     values = [new.detach().clone() for _, new in pairs]
     for (held, _), value in zip(pairs, values, strict=True):
         held.copy_(value)

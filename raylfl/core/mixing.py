@@ -140,7 +140,7 @@ class Edges:
         return Edges(count, pairs, np.ones(len(pairs), dtype=bool))
 
     def doubly(self, nodes: Ints) -> Mixing:
-        """The doubly stochastic matrix W of these working nodes; the result of `row` if `weights` is row_stochastic."""
+        """The doubly stochastic matrix W of the nodes that work in a round; `row` if `weights` is row_stochastic."""
         if self.weights == "row_stochastic":
             return self.row(nodes)
         w = self._balanced(nodes) if self.directed else self._symmetric(nodes)

@@ -100,7 +100,7 @@ def main_metric(runs: Sequence[RunRecord]) -> str:
 def cost(run: RunRecord, axis: str) -> Floats | None:
     """The cumulative cost after each of the run's R recorded rounds [R]; None if the run did not record it.
 
-    axis: a key of AXES. It determines the cost, such as rounds (r + 1 after round r), floats, local steps or virtual
+    axis: a key of AXES. It names the kind of cost: rounds (r + 1 after round r), floats sent, local steps, virtual
     seconds.
     """
     if axis == "rounds":

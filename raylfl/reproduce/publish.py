@@ -118,7 +118,10 @@ def _runs(name: str, experiment: PaperResult) -> Path:
 
 
 def _finished_runs(name: str, experiment: PaperResult, images: str | None) -> FinishedRuns:
-    """A cache of the finished runs of an experiment; images: from `_images`."""
+    """A cache of the finished runs of an experiment.
+
+    images: the path of the images that the runs have in place of the experiment's data set, or None (`_images`).
+    """
     scale = "paper" if experiment.scales else "smoke"  # experiments without scales are always run in full
     data = ["data=image_folder", f"{IMAGES}{images}"] if images else []
     cache = FinishedRuns(place(name, experiment, scale), scale, data, runs=_runs(name, experiment))

@@ -61,7 +61,8 @@ def _is_task(task: str, config: Mapping[str, Any]) -> bool:
 def verdict(row: Row, ref: Reference | None) -> str:
     """The verdict on a run: `within`, `above` or `below` the authors' log, `diverged`, or `–` without a log.
 
-    It is `within` if the means over the last 400 rounds differ by at most the standard deviation of the log's rounds.
+    It is `within` if the mean accuracies of run and log over the last 400 rounds differ by at most the standard
+    deviation of the log's accuracy over these rounds.
     """
     if row.diverged:
         return "diverged"
@@ -258,7 +259,10 @@ def best_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def _outside(rows: Sequence[Row], refs: Mapping[str, Reference]) -> dict[tuple[Any, ...], str]:
-    """Cell -> its learning rates with an accuracy outside the spread of the log, for the authors' networks."""
+    """Cell -> its learning rates whose run diverged, or is above or below the authors' log (`verdict`), as text.
+
+    Cells with another network than the authors' are left out.
+    """
     found: dict[tuple[Any, ...], str] = {}
     for place, own in by_place(rows, "method").items():
         words = {row.cell["lr"]: verdict(row, refs.get(key(row.cell))) for row in own if row.seed == SEARCH_SEED}

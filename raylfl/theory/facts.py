@@ -29,8 +29,8 @@ class Rounds:
     """The expected server weights and the local work of all clients in every round, [rounds, N] each.
 
     shares: E[c_i 1{i in R}] for the server step x - sum_i c_i U_i, where U_i is the update of client i and R the set of
-    received clients. a_norm: |a_i|_1, the sum of the weights of the gradients in U_i / eta; the number of local steps
-    K_i for plain SGD with learning rate eta.
+    received clients. a_norm: |a_i|_1, where U_i = eta sum_k a_ik g_ik with learning rate eta and local gradients g_ik;
+    for plain SGD it is the number of local steps K_i.
     """
 
     shares: Floats

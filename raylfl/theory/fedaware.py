@@ -15,8 +15,8 @@ from raylfl.core.arrays import Floats
 def diversity(gradients: Floats, weights: Floats, surrogate: Floats | None = None) -> float:
     """Gradient diversity sqrt(sum_i lambda_i |grad f_i|^2) / |sum_i lambda_i grad f_i| (FedAWARE, Def. 3.1, eq. 3).
 
-    gradients: grad f_i [N, d]; weights: lambda [N]; surrogate: weights of the denominator instead of lambda [N], which
-    give the surrogate diversity (Def. 3.2, eq. 6). The result is inf if the denominator is 0.
+    gradients: grad f_i [N, d]; weights: lambda [N]; surrogate: lambda~ [N], which replaces lambda in the denominator;
+    the result is then the surrogate diversity (Def. 3.2, eq. 6). The result is inf if the denominator is 0.
     """
     mean = (weights if surrogate is None else surrogate) @ gradients
     squares = float(weights @ np.square(gradients).sum(axis=1))

@@ -85,7 +85,7 @@ class Job:
         return Path(self.folder) / trial_id if self.url is None else here(join(self.url, trial_id), whole=True)
 
     def begin(self, folder: Path) -> None:
-        """Claims the URL of a new trial for its run directory `folder`, if the sweep has a URL.
+        """Makes `folder`, the run directory of a new trial, the owner of the trial's URL, if the sweep has a URL.
 
         Raises RaylflError if another process claims it at the same time.
         """

@@ -139,7 +139,7 @@ class Cluster:
             time.sleep(1.0)
 
     def start_again(self) -> None:
-        """Connects to a new Ray, without actors, after the loss of the old one.
+        """Connects to a new Ray after the loss of the old one; the run then has no actors yet.
 
         The new Ray may be one that another run of this process has started since the loss.
         """

@@ -60,7 +60,7 @@ class RecordFile:
         self._sha256.update(data)
 
     def check(self) -> None:
-        """Checks that the open file is still at its path, with its size; raises Displaced otherwise.
+        """Checks that the open file is still at its path and has the known `size`; raises Displaced otherwise.
 
         A deleted file is restored before Displaced is raised.
         """

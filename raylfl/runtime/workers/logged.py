@@ -196,7 +196,7 @@ class EvaluationLog:
 
 
 def reduction(name: str, options: Mapping[str, Any]) -> str:
-    """The key of `REDUCTIONS` for `reduce_fx` among the options of `LightningModule.log`.
+    """The key of `REDUCTIONS` for the value of `reduce_fx`, one of these options of `LightningModule.log`.
 
     name: the logged name, for the error message. Raises BadConfig for a reduction that Lightning does not accept.
     """
