@@ -258,7 +258,7 @@ def test_an_experiment_of_few_points_a_run_finds_in_the_rows_what_it_finds_in_th
     monkeypatch.setattr("raylfl.reproduce.focus_images.logs", dict)
     rows = ledger.read(ROOT / "results/focus/fig9-start")
     (table,) = find("focus/fig9-start").run(LedgerRows(find("focus/fig9-start"), rows)).tables
-    assert len(table.rows) == len(rows) == 8
+    assert len(table.rows) == len(rows) > 0
     for row in rows:
         late = [value for r, value in row.curve if r >= 800]
         panel, name = row.cell["participation"], row.cell["method"]
