@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from raylfl.core.flat import FlatModule
 from raylfl.core.innermost.steps import InnermostSteps
-from raylfl.core.recorded.graphs import Captured
 from raylfl.core.recorded.program import Program
 from raylfl.core.recorded.steps import RecordedSteps
 from raylfl.core.step_log import StepLog
@@ -53,7 +52,6 @@ class GradientMode(NamedTuple):
 
 
 REPLAYED = GradientMode("recorded", "the replay has autograd's bits")
-GRAPH = GradientMode("recorded", "one CUDA graph, whose replay has autograd's bits")
 RECORDING = GradientMode("autograd", "to record a kind of batch and to compare its replay")
 BATCH_LAST = GradientMode("batch_last", "small convolutions as matrix products, the samples of a batch innermost")
 
@@ -180,19 +178,13 @@ class LoopOracle(Oracle):
         if not batch.random:
             seed_for(program, seed)
         if program is not None:
-            self.ways[self._replayed(program)] += 1
+            self.ways[REPLAYED] += 1
             return self.steps.replay(program, content)
         taken = self.steps.take(content)
         if self.must_record:
             self.steps.must_be_possible()
         self.ways[RECORDING if self.steps.refusal is None else GradientMode("autograd", self.steps.reason)] += 1
         return taken
-
-    def _replayed(self, program: Any) -> GradientMode:
-        if isinstance(program, Captured):
-            return GRAPH
-        reason = self.steps.no_graph
-        return REPLAYED if reason is None else GradientMode("recorded", f"{REPLAYED.why}; call by call, as {reason}")
 
     def compile(self, backend: str) -> None:
         """Compiles `training_step` by torch.compile with this backend; all later steps use it, with autograd."""
@@ -234,7 +226,7 @@ def seed_torch(seed: int) -> None:
         torch.cuda.manual_seed_all(seed)
 
 
-def seed_for(program: Program | Captured | None, seed: Callable[[], int]) -> None:
+def seed_for(program: Program | None, seed: Callable[[], int]) -> None:
     """Seeds the global generators that a step may draw from; seed() is called only if there are any.
 
     program: the replay of the step, which draws from torch's generators or from none. None: the step is not replayed,

@@ -151,8 +151,6 @@ class VectorizedOracle(Oracle):
         )
         if step == "autograd":
             self.steps.refusal = f"runtime.step={step}"
-        elif flat.params.device.type != "cpu":
-            self.steps.refusal = "runs for a cohort on a GPU, where its calls are few and large"
 
     def _loss(self, parameters: list[Tensor], buffers: list[Tensor], batch: tuple[Tensor, ...]) -> _Result:
         """(loss, logged values, new buffers) of one client's step; vmap maps this function over clients."""

@@ -14,7 +14,6 @@ import torch
 from raylfl.core.oracle import private_randomness
 from raylfl.core.recorded.calls import Call, Geometry
 from raylfl.core.recorded.contents import kind_of, leaves_of
-from raylfl.core.recorded.graphs import Captured
 from raylfl.core.recorded.program import Program
 from raylfl.runtime.workers.worker import Worker
 
@@ -87,7 +86,7 @@ def step_profile(worker: Worker, peak: Peak | None = None) -> StepProfile | None
     for key, kind in sorted(steps.kinds.items(), key=lambda item: -item[1].used):
         if kind.program is None:
             continue
-        program = kind.program.program if isinstance(kind.program, Captured) else kind.program
+        program = kind.program
         shape = program.recording.geometry[0].shape
         content = worker.train.batch(indices[: shape[0] if shape else 1]).content
         if kind_of(content) == key[0]:  # the program was recorded for such batches

@@ -10,15 +10,14 @@ from torch import Tensor
 
 from raylfl.core.recorded.calls import same_bits
 from raylfl.core.recorded.contents import leaves_of
-from raylfl.core.recorded.graphs import Captured
 from raylfl.core.recorded.program import Program
 
 
 class StepState(NamedTuple):
-    """Copies of what a step may change: tensors, and the states of torch's random generators."""
+    """Copies of what a step may change: tensors, and the state of torch's random generator."""
 
     tensors: list[Tensor]
-    generators: list[Tensor]
+    generator: Tensor
 
 
 class Trial:
@@ -26,30 +25,23 @@ class Trial:
 
     A step's content is the content of its batch. changing: gives the tensors that a step on a content may overwrite
     (buffers, and tensors of the content). row: gives new memory for the gradient of a step on a content, filled with
-    nan. device: the device of the parameters.
+    nan.
     """
 
-    def __init__(self, changing: Callable[[Any], Sequence[Tensor]], row: Callable[[Any], Tensor], device: torch.device):
+    def __init__(self, changing: Callable[[Any], Sequence[Tensor]], row: Callable[[Any], Tensor]):
         self.changing, self.row = changing, row
-        self.gpu = device if device.type == "cuda" else None
 
     def state(self, content: Any) -> StepState:
         """The current state of what a step on this content may change."""
-        on_gpu = [] if self.gpu is None else [torch.cuda.get_rng_state(self.gpu)]
-        tensors = [tensor.detach().clone() for tensor in self.changing(content)]
-        return StepState(tensors, [torch.get_rng_state(), *on_gpu])
+        return StepState([tensor.detach().clone() for tensor in self.changing(content)], torch.get_rng_state())
 
     def restore(self, content: Any, state: StepState) -> None:
         """Sets what a step may change to an earlier state."""
         for tensor, value in zip(self.changing(content), state.tensors, strict=True):
             tensor.detach().copy_(value)
-        torch.set_rng_state(state.generators[0])
-        if self.gpu is not None:
-            torch.cuda.set_rng_state(state.generators[1], self.gpu)
+        torch.set_rng_state(state.generator)
 
-    def difference(
-        self, program: Program | Captured, content: Any, before: StepState, taken: Sequence[Tensor]
-    ) -> str | None:
+    def difference(self, program: Program, content: Any, before: StepState, taken: Sequence[Tensor]) -> str | None:
         """How a replay differs from the step that autograd has just computed, as text; None if all bits are equal.
 
         before: the state before the step. taken: the step's loss, gradient and logged values by autograd.
@@ -59,12 +51,12 @@ class Trial:
         except RuntimeError as error:
             return f"cannot be replayed ({str(error).splitlines()[0]})"
         after = self.state(content)
-        theirs = [*taken, *after.tensors, *after.generators]
+        theirs = [*taken, *after.tensors, after.generator]
         same = len(ours) == len(theirs) and all(map(same_bits, ours, theirs))
         return None if same else "does not have autograd's bits when it is replayed"
 
-    def replay(self, program: Program | Captured, content: Any, before: StepState) -> list[Tensor]:
-        """[loss, gradient, logged values..., changed tensors..., generator states...] of a replay.
+    def replay(self, program: Program, content: Any, before: StepState) -> list[Tensor]:
+        """[loss, gradient, logged values..., changed tensors..., generator state] of a replay.
 
         before: the state in which the replay starts. The current state is restored afterwards.
         """
@@ -73,6 +65,6 @@ class Trial:
         try:
             loss, *logged = program(leaves_of(content), row)
             state = self.state(content)
-            return [loss, row, *logged, *state.tensors, *state.generators]
+            return [loss, row, *logged, *state.tensors, state.generator]
         finally:
             self.restore(content, after)

@@ -47,10 +47,9 @@ class Program:
             chosen = [k for i, k in enumerate(plan.gradients) if i in direct]
             calls, geometry = straightened(plan.calls, plan.geometry, chosen, plan.wanted)
             plan = replace(plan, calls=calls, geometry=geometry)
-        if next(iter(recording.inputs.values())).device.type == "cpu":
-            calls, geometry = pools_first(plan.calls, plan.geometry, plan.wanted)
-            plan = replace(plan, calls=merged(calls, geometry, plan.wanted), geometry=geometry)
-            plan = plan if arena is None else in_fixed_memory(plan, arena)
+        calls, geometry = pools_first(plan.calls, plan.geometry, plan.wanted)
+        plan = replace(plan, calls=merged(calls, geometry, plan.wanted), geometry=geometry)
+        plan = plan if arena is None else in_fixed_memory(plan, arena)
         self.plan, self.calls, self.draws = plan, plan.calls, any(call.draws for call in plan.calls)
         self.listing, namespace = Source(plan, sizes, direct).written()
         self._function = _compiled(self.listing, namespace)

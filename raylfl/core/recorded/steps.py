@@ -10,11 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raylfl.core.recorded import graphs
 from raylfl.core.recorded.calls import Recording, same_bits
 from raylfl.core.recorded.compare import StepState, Trial
 from raylfl.core.recorded.contents import copied, kind_of, leaves_of
-from raylfl.core.recorded.graphs import Captured
 from raylfl.core.recorded.guards import Refused
 from raylfl.core.recorded.memory import Arena
 from raylfl.core.recorded.outside import Outside
@@ -39,7 +37,7 @@ class _Kind:
     def __init__(self) -> None:
         self.used = 0
         self.recording: Recording | None = None
-        self.program: Program | Captured | None = None
+        self.program: Program | None = None
 
 
 class RecordedSteps:
@@ -82,13 +80,10 @@ class RecordedSteps:
         self.trial = Trial(
             lambda content: [*buffers, *changing(content)],
             lambda content: parameters[0].new_full((*clients(content), width), torch.nan),
-            self.device,
         )
         self.kinds: OrderedDict[Any, _Kind] = OrderedDict()
-        self.refusal = _compiled_part(module)
+        self.refusal = _compiled_part(module) if self.device.type == "cpu" else "runs on a GPU"
         self.arena = Arena()
-        self.captures: graphs.Capture | None = graphs.capture_on_cuda if self.device.type == "cuda" else None
-        self.no_graph: str | None = None  # why replays use no CUDA graph although the device has them
         self._state: State | None = None  # state of the module at the last recording
         self._outside = State()  # the part of it that is outside the module
         self._new = False  # whether that recording was made after the last call of `begin`
@@ -121,7 +116,7 @@ class RecordedSteps:
             self._new = False
             self._compare(self._outside, outside_of(self._state))
 
-    def program(self, content: Any) -> Program | Captured | None:
+    def program(self, content: Any) -> Program | None:
         """The program with which to replay the step for a batch with this content; None: `take` must compute it."""
         if self._doubted:
             self._doubted = False
@@ -138,7 +133,7 @@ class RecordedSteps:
         kind.used = due
         return kind.program
 
-    def replay(self, program: Program | Captured, content: Any) -> tuple[Tensor, Tensor]:
+    def replay(self, program: Program, content: Any) -> tuple[Tensor, Tensor]:
         """(loss, gradient [d]) of a step, or (losses [C], gradients [C, d]) of a cohort, computed by this program.
 
         program: from the method `program`, for this content. The calls of `self.log` are passed to `log.sink`.
@@ -156,7 +151,7 @@ class RecordedSteps:
         """(loss, gradient [d]) of a step, or (losses [C], gradients [C, d]) of a cohort, computed by autograd.
 
         The step may also be recorded, or compared with its replay. Raises BadConfig if earlier steps of the kind were
-        replayed on a CPU and this replay differs.
+        replayed and this replay differs.
         """
         kind = None if self.refusal is not None else self._kind(content)
         if kind is None:
@@ -203,24 +198,21 @@ class RecordedSteps:
         """Compares the program of a kind with a step by autograd, and tries its variants if bits differ.
 
         before: the state before the step. taken: its loss, gradient and logged values by autograd. Raises BadConfig if
-        the program was used before, on a CPU.
+        the program was used before.
         """
         program = kind.program
         assert program is not None
         differs = self.trial.difference(program, content, before, taken)
-        if isinstance(program, Program):
-            if differs is not None and program.direct:
-                program = self._only_equal(program, content, before, taken[1])
-                differs = self.trial.difference(program, content, before, taken)
-            if differs is not None and program.arena is not None:
-                program = Program(program.recording, self.sizes, program.direct)
-                differs = self.trial.difference(program, content, before, taken)
-            if differs is None and self.captures is not None:
-                program = self._captured(program, content, before, taken)
-            kind.program = program
+        if differs is not None and program.direct:
+            program = self._only_equal(program, content, before, taken[1])
+            differs = self.trial.difference(program, content, before, taken)
+        if differs is not None and program.arena is not None:
+            program = Program(program.recording, self.sizes, program.direct)
+            differs = self.trial.difference(program, content, before, taken)
+        kind.program = program
         if differs is not None:
             self._refuse(differs)
-            if kind.used > self.seen + RECORDED and self.device.type == "cpu":
+            if kind.used > self.seen + RECORDED:
                 raise BadConfig(
                     f"{type(self.module).__name__}.training_step takes another course than in its first steps: it "
                     f"{differs}. Replayed steps may be wrong (set runtime.step=autograd)"
@@ -240,32 +232,6 @@ class RecordedSteps:
         pieces = zip(row.split(self.sizes, -1), expected.split(self.sizes, -1), strict=True)
         same = {i for i, (ours, theirs) in enumerate(pieces) if same_bits(ours, theirs)}
         return Program(program.recording, self.sizes, program.direct & same, program.arena)
-
-    def _captured(
-        self, program: Program, content: Any, before: StepState, taken: Sequence[Tensor]
-    ) -> Program | Captured:
-        """The program as a CUDA graph if the graph has autograd's bits; else the program, and the reason in `no_graph`.
-
-        before: the state before a step on the batch `content`. taken: the step's loss, gradient and logged values by
-        autograd.
-        """
-        assert self.captures is not None
-        after = self.trial.state(content)
-        try:
-            if sum(isinstance(kind.program, Captured) for kind in self.kinds.values()) >= graphs.MOST:
-                self.no_graph = f"there are more than {graphs.MOST} kinds of batches"
-                return program
-            captured = Captured(program, leaves_of(content), taken[1], self.captures)
-        except RuntimeError as error:
-            self.no_graph, self.captures = f"the capture failed ({str(error).splitlines()[0]})", None
-            return program
-        finally:
-            self.trial.restore(content, after)
-        differs = self.trial.difference(captured, content, before, taken)
-        if differs is not None:
-            self.no_graph, self.captures = f"the graph {differs}", None
-            return program
-        return captured
 
     def _by_autograd(self, content: Any) -> tuple[Tensor, Tensor]:
         clients, loss = self.clients(content), self.loss(content)

@@ -82,8 +82,6 @@ class Worker:
             self.loop.through_training_step(self.training_step_only, logs=self.training.reason is None)
         if setup.runtime.compile is not None:
             self.loop.compile(setup.runtime.compile)
-        if setup.runtime.graphs == "never":
-            self.loop.steps.captures = None
         by_hand = self.training_step_only is None
         self.one_by_one = trials.one_by_one(by_hand)
         self.most_clients = math.inf  # largest number in one call; lowered if a GPU's memory does not suffice
