@@ -41,7 +41,7 @@ SPEED = {**{name: WORKLOADS[name] for name in ("W1", "W2", "W3")}, "ResNet-18": 
 ROUNDS = 12
 KINDS: dict[str, dict[str, Any]] = {  # kinds of local work in addition to the ones in `golden`
     "one by one, autograd": {"runtime": {"vectorize": "never", "step": "autograd"}},
-    "one by one, recorded": {"runtime": {"vectorize": "never", "step": "recorded"}},
+    "one by one": {"runtime": {"vectorize": "never"}},
     "one by one, no graphs": {"runtime": {"vectorize": "never", "graphs": "never"}},
     "vectorised": {"runtime": {"vectorize": "always"}},
     "small calls": {"runtime": {"micro_cohort": 2}},

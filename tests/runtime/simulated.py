@@ -161,7 +161,7 @@ def gpu_rows() -> list[dict[str, str]]:
     tiny = Workload("tiny", "", "logistic", (1, 8, 8), 40, 4, 2, 1, 4)
     named = gpu.cases()
     short = {name: {**named[name], "rounds": 2} for name in ("digits/scaffold", "local/momentum", "work/vectorised")}
-    one = {"work/one by one, recorded": {**named["work/one by one, recorded"], "rounds": 2}}
+    one = {"work/one by one": {**named["work/one by one"], "rounds": 2}}
     place = gpu.Device(torch.device("cpu"), {}, within)
     return list(gpu.rows(place, {"tiny": tiny}, short | one))
 
