@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from raylfl.core.arrays import Floats
+from raylfl.core.lane_steps import LocalCall
 from raylfl.core.local_optimizer import SGD, LocalOptimizer
 from raylfl.core.local_rule import LocalRule
 from raylfl.core.returned import direction_of, finish_of, start_of, start_point_of
@@ -46,7 +47,12 @@ class LocalResult:
 
 
 class Observer:
-    """Callbacks of the local solver around its local steps; this base class does nothing."""
+    """Callbacks of the local solver around its local steps; this base class does nothing.
+
+    between_steps: whether the callbacks read or change anything between the steps, which must then run one by one.
+    """
+
+    between_steps = False
 
     def begin(self) -> None:
         """Called at the starting points, before the first local step; not called if no client takes a step."""
@@ -122,7 +128,17 @@ def run_local(
     drift = torch.zeros(count, dtype=torch.float64) if measure_drift else None
     if actives:
         observer.begin()
-    for t, active in enumerate(actives):
+    if side_by_side := (oracle.lanes is not None and optimizer.on_tensors and not observer.between_steps):
+        rates = [work.lr * rule.lr_schedule.over_steps(t) for t in range(len(actives))]
+        call = LocalCall(
+            *(algorithm, rule, optimizer, batches, seeds, x, inner, carry, ids, falling.tolist(), rates),
+            measure_drift,
+            observer,
+        )
+        taken = oracle.lanes.run(call)
+        inner, carry, losses, samples = taken.inner, taken.carry, taken.losses, taken.samples
+        drift = taken.drift.cpu() if measure_drift else None
+    for t, active in enumerate([] if side_by_side else actives):
         rows = ids[:active]
         at, batch = x[:active], batches(t, rows)
         if drift is not None:
@@ -132,16 +148,13 @@ def run_local(
         losses.append(loss)
         samples.append(sizes_of(batch))
         observer.after_gradient(g)
-        if rule.clip_norm is not None:
-            g *= (rule.clip_norm / (torch.linalg.vector_norm(g, dim=1, keepdim=True) + 1e-6)).clamp(max=1.0)
-        if rule.weight_decay:
-            g.add_(at, alpha=rule.weight_decay)
+        rate = work.lr * rule.lr_schedule.over_steps(t)
         if active == count:
-            v, carry = direction_of(algorithm, at, g, carry)
+            carry = step_along(algorithm, rule, optimizer, at, g, carry, inner, rate)
         else:
-            v, moved = direction_of(algorithm, at, g, {name: rows[:active] for name, rows in carry.items()})
+            some = {name: rows[:active] for name, rows in carry.items()}
+            moved = step_along(algorithm, rule, optimizer, at, g, some, inner[:active], rate)
             carry = {name: torch.cat([moved[name], rows[active:]]) for name, rows in carry.items()}
-        optimizer.step(at, v, inner[:active], work.lr * rule.lr_schedule.over_steps(t))
         observer.after_step(t, rows, loss)
     if actives:
         observer.end()
@@ -163,6 +176,30 @@ def run_local(
     mean_loss, last, seen = _tally(falling, losses, samples, first)
     drifts = None if drift is None else drift.numpy()[inverse]
     return LocalResult(uploads, new_own, mean_loss[inverse], last[inverse], seen[inverse], inner, drifts)
+
+
+def step_along(
+    algorithm: Algorithm,
+    rule: LocalRule,
+    optimizer: LocalOptimizer,
+    x: Tensor,
+    g: Tensor,
+    carry: State,
+    inner: Tensor,
+    rate: float | Tensor,
+) -> State:
+    """Moves x [C, d] in place by one local step with the gradients g [C, d], which it may change; returns the new carry.
+
+    inner: the optimizer's state [C, m], changed in place. rate: the learning rate; a tensor [1] in steps that a graph
+    repeats with other rates.
+    """
+    if rule.clip_norm is not None:
+        g *= (rule.clip_norm / (torch.linalg.vector_norm(g, dim=1, keepdim=True) + 1e-6)).clamp(max=1.0)
+    if rule.weight_decay:
+        g.add_(x, alpha=rule.weight_decay)
+    v, carry = direction_of(algorithm, x, g, carry)
+    optimizer.step(x, v, inner, rate)
+    return carry
 
 
 def _tally(

@@ -15,14 +15,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:  # a config names its optimizer before torch is imported
     from torch import Tensor
 
 
 class LocalOptimizer(ABC):
-    """The interface of local optimizers; it changes the clients' states [C, m], m floats each, in place."""
+    """The interface of local optimizers; it changes the clients' states [C, m], m floats each, in place.
+
+    on_tensors: whether a step is operators on tensors only, so that a graph can repeat it.
+    """
+
+    on_tensors: ClassVar[bool] = False
 
     @abstractmethod
     def width(self, parameters: int) -> int:
@@ -32,10 +37,10 @@ class LocalOptimizer(ABC):
         """Prepares the local steps; called before the first one with the state [C, m]."""
 
     @abstractmethod
-    def step(self, x: Tensor, v: Tensor, state: Tensor, lr: float) -> None:
+    def step(self, x: Tensor, v: Tensor, state: Tensor, lr: float | Tensor) -> None:
         """Takes a step along the directions v [C, d]: changes x [C, d] and the state [C, m] in place.
 
-        lr: the learning rate eta of this step.
+        lr: the learning rate eta of this step, a number or a tensor [1].
         """
 
     def end(self, state: Tensor) -> None:  # noqa: B027
@@ -47,12 +52,17 @@ class SGD(LocalOptimizer):
     """SGD with heavy-ball momentum, as in torch.optim.SGD."""
 
     momentum: float = 0.0
+    on_tensors = True
 
     def width(self, parameters: int) -> int:
         return parameters if self.momentum else 0
 
-    def step(self, x: Tensor, v: Tensor, state: Tensor, lr: float) -> None:
-        x.sub_(state.mul_(self.momentum).add_(v) if self.momentum else v, alpha=lr)
+    def step(self, x: Tensor, v: Tensor, state: Tensor, lr: float | Tensor) -> None:
+        v = state.mul_(self.momentum).add_(v) if self.momentum else v
+        if isinstance(lr, float):
+            x.sub_(v, alpha=lr)
+        else:
+            x.addcmul_(v, lr, value=-1.0)
 
 
 @dataclass(frozen=True)
@@ -63,11 +73,12 @@ class AdamW(LocalOptimizer):
     b2: float = 0.999
     eps: float = 1e-8
     weight_decay: float = 0.0
+    on_tensors = True
 
     def width(self, parameters: int) -> int:
         return 2 * parameters + 1
 
-    def step(self, x: Tensor, v: Tensor, state: Tensor, lr: float) -> None:
+    def step(self, x: Tensor, v: Tensor, state: Tensor, lr: float | Tensor) -> None:
         d = x.shape[1]
         m, s, n = state[:, :d], state[:, d : 2 * d], state[:, 2 * d :]
         n += 1

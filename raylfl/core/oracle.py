@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +25,9 @@ from raylfl.core.recorded.program import Program
 from raylfl.core.recorded.steps import RecordedSteps
 from raylfl.core.step_log import StepLog
 from raylfl.errors import BadConfig
+
+if TYPE_CHECKING:
+    from raylfl.core.lane_steps import LaneSteps
 
 
 class Batch:
@@ -64,6 +67,8 @@ class Oracle(ABC):
     `GradientMode`, the number of gradients computed in this mode.
     """
 
+    lanes: LaneSteps | None = None
+    """Takes the local steps of all clients side by side on a GPU; None: the local solver takes them."""
     held: Tensor | None = None
     """The oracle's own memory, if `workspace` may return it; later calls of the oracle overwrite it. None: every
     workspace is new memory."""

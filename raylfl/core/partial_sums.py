@@ -22,8 +22,10 @@ from torch import Tensor
 from raylfl.core.arrays import Floats, Ints
 from raylfl.core.reduce import BLOCK, column
 from raylfl.core.threads import on_all_cores
+from raylfl.core.transfer import to_host
 
 CACHED = 2**18  # numbers in a block of columns, all rows together; they fit in the caches
+ON_DEVICE = 2**28  # the same on a GPU, where few large calls are fast
 NARROWEST = 1024  # least number of columns in a block
 SHORTEST = 4  # least mean number of rows in a slice; otherwise one indexed addition, which copies the rows, is faster
 SPAN = 2**20  # columns of a thread's piece
@@ -198,7 +200,8 @@ def _subtree_sums(
     first = pieces[0][0]
     width, kept = first.shape[1], [slot for _, slot in roots]
     out = first.new_empty(len(roots), width)
-    step = max(NARROWEST, min(BLOCK, CACHED // len(nodes)))
+    on_host = first.device.type == "cpu"
+    step = max(NARROWEST, min(BLOCK, CACHED // len(nodes))) if on_host else max(NARROWEST, ON_DEVICE // len(nodes))
 
     def add(span: slice) -> None:
         memory = first.new_empty(len(nodes), min(step, width))
@@ -213,7 +216,8 @@ def _subtree_sums(
                     torch.mul(rows[:, block], weights, out=into)
             for left, right in additions:
                 terms[left] += terms[right]
-            out[:, block] = terms[kept]
+            for k, slot in enumerate(kept):
+                out[k, block] = terms[slot]
 
     spans = [slice(start, min(start + SPAN, width)) for start in range(0, width, SPAN)]
     if all_cores:
@@ -221,6 +225,7 @@ def _subtree_sums(
     else:
         for span in spans:
             add(span)
+    out = to_host(out)
     return {node: out[k] for k, (node, _) in enumerate(roots)}
 
 

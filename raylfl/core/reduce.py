@@ -88,7 +88,7 @@ def square_norms(rows: Tensor) -> npt.NDArray[np.float64]:
     norms = [torch.linalg.vector_norm(rows[:, :whole].unflatten(1, (-1, BLOCK)), dim=2)] if whole else []
     if whole < rows.shape[1]:
         norms.append(torch.linalg.vector_norm(rows[:, whole:], dim=1, keepdim=True))
-    squares: npt.NDArray[np.float64] = torch.cat(norms, dim=1).double().square().cumsum(dim=1)[:, -1].numpy()
+    squares: npt.NDArray[np.float64] = torch.cat(norms, dim=1).double().cpu().square().cumsum(dim=1)[:, -1].numpy()
     return squares
 
 

@@ -15,12 +15,8 @@ from torch import Tensor
 from raylfl.core.arrays import Ints
 from raylfl.core.flat import in_channels_last
 from raylfl.core.oracle import Batch
+from raylfl.core.transfer import to_device
 from raylfl.errors import BadConfig
-
-
-def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """The CPU tensor on the device: an asynchronous copy from pinned memory on a GPU, the tensor itself on a CPU."""
-    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def as_tensor(array: np.ndarray) -> Tensor:
@@ -149,10 +145,15 @@ class BatchSource:
     def gather(self, indices: Ints) -> Any:
         """The samples of these indices as the content of one batch: collated, on the device, transformed."""
         if self.tensors is not None:
-            at = to_device(torch.from_numpy(self.samples.places(indices)), self.device)
-            content: Any = tuple(t.index_select(0, at) for t in self.tensors)
-        else:
-            content = self._moved(self._read(indices))
+            return self.gather_at(to_device(torch.from_numpy(self.samples.places(indices)), self.device))
+        return self._transformed(self._moved(self._read(indices)))
+
+    def gather_at(self, places: Tensor) -> Any:
+        """The content of one batch, of the samples at these rows [B] of `tensors`; transformed."""
+        assert self.tensors is not None
+        return self._transformed(tuple(t[places] if t.device.type == "cuda" else t.index_select(0, places) for t in self.tensors))
+
+    def _transformed(self, content: Any) -> Any:
         if isinstance(content, (tuple, list)) and content and isinstance(content[0], Tensor):
             inputs = content[0]
             if self.samples.transform is not None:

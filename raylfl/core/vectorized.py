@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ from raylfl.core.recorded.tape import recorded
 from raylfl.core.samples import EvenBatches, IndexedBatch, sizes_of
 from raylfl.core.step_log import StepLog
 from raylfl.core.torch_state import checks_without_symbols
+
+if TYPE_CHECKING:
+    from raylfl.core.lane_steps import Together
 
 LARGEST_ON_CPU = 150_000  # largest d; more parameters do not fit in the caches, and one client at a time is faster
 LARGEST_SAMPLE = 1000  # largest mean number of entries per sample in an operator's result, for the same reason
@@ -63,6 +66,15 @@ def refusal(flat: FlatModule, device: torch.device, setting: str) -> str | None:
     if flat.width > LARGEST_ON_CPU:
         return f"on a CPU more than {LARGEST_ON_CPU} parameters run faster one client at a time"
     return None
+
+
+def vectorized_pays(module: nn.Module) -> bool:
+    """Whether one call for all clients is faster on a GPU than the clients' own steps side by side.
+
+    That is the case for modules without convolutions: matrix products of several clients are one batched product, but
+    convolutions with other weights for each client are slow.
+    """
+    return not any(isinstance(m, CONVOLUTIONS) for m in module.modules())
 
 
 def large_samples(flat: FlatModule, loss: Callable[[Any], Tensor], one: Any, two: Any) -> str | None:
@@ -131,6 +143,7 @@ class VectorizedOracle(Oracle):
         """
         super().__init__()
         self.flat, self.autocast, self.log = flat, autocast, log or StepLog()
+        self.fixed: Together | None = None  # memory for steps that are captured
         self.step = _Step(flat.module, self.log)
         self.places = places_of(flat.parameters, self.step)
         self.buffers, self.buffer_places = CohortBuffers(flat), places_of(flat.buffers, self.step, "_buffers")
@@ -169,7 +182,20 @@ class VectorizedOracle(Oracle):
         return self.flat.width
 
     def workspace(self, count: int) -> Tensor:
-        return self.flat.params.new_empty(count, self.flat.width)
+        return self.flat.params.new_empty(count, self.flat.width) if self.fixed is None else self.fixed.workspace(count)
+
+    def plain(self, x: Tensor, content: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """(losses [C], gradients [C, d]) at the parameters x [C, d] by autograd, of a module without buffers.
+
+        content: batches [C, B, ...].
+        """
+        losses = self.losses((x, [], content))
+        found = self._gradients(losses)
+        pieces = [
+            x.new_zeros(len(x), size) if g is None else g.reshape(len(x), -1)
+            for g, size in zip(found, self.flat.sizes, strict=True)
+        ]
+        return losses.detach(), torch.cat(pieces, dim=1)
 
     def write_buffers(self, rows: Tensor) -> None:
         """Sets the buffers of the C clients for the next calls; a row of `rows` [C, b] holds one client's buffers."""

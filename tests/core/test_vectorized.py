@@ -21,6 +21,7 @@ from raylfl.experiment import assemble
 from raylfl.models import MODELS
 from raylfl.runtime.round.dispatch import calls
 from raylfl.runtime.workers.backend import LocalBackend
+from raylfl.runtime.workers.task import Room
 from tests.runtime.modules import DigitsModule
 from tests.runtime.tiny import TINY
 
@@ -257,12 +258,25 @@ def test_small_models_go_in_larger_calls_of_nearly_equal_size_unless_the_config_
     assert max(sizes, default=0) <= most
 
 
-def test_a_call_on_a_gpu_holds_2_20_parameters_or_all_clients():
-    cpu, gpu = RuntimeConfig(), RuntimeConfig(gpus_per_worker=1)
-    assert [calls(10, 61_706, here) for here in (cpu, gpu)] == [4, 1]
-    assert [calls(1000, 7_850, here) for here in (cpu, gpu)] == [32, 7]
-    assert [calls(10, 10**6, here) for here in (cpu, gpu)] == [4, 4]
-    assert calls(10, 61_706, RuntimeConfig(gpus_per_worker=1, micro_cohort=5)) == 2
+class OnGpus:
+    """What `calls` reads of a backend."""
+
+    def __init__(self, clients, side_by_side, workers=1):
+        self.room, self.workers = Room(clients, side_by_side), workers
+
+
+def test_a_call_on_a_gpu_holds_as_many_clients_as_the_card():
+    runtime = RuntimeConfig()
+    side_by_side, together = OnGpus(64, True), OnGpus(64, False)
+    assert [calls(count, 10**6, runtime, side_by_side) for count in (10, 64, 65, 1000)] == [1, 1, 2, 16]
+    assert [calls(count, 7_850, runtime, together) for count in (10, 100, 1000)] == [1, 2, 16]
+    assert [calls(10, 10**6, runtime, backend) for backend in (together, None)] == [4, 4]
+    assert calls(10, 61_706, RuntimeConfig(micro_cohort=5), side_by_side) == 2
+
+
+def test_clients_side_by_side_are_divided_evenly_among_gpus():
+    assert [calls(10, 10**6, RuntimeConfig(), OnGpus(64, True, workers)) for workers in (1, 3, 20)] == [1, 3, 10]
+    assert [calls(1000, 10**6, RuntimeConfig(), OnGpus(64, True, workers)) for workers in (3, 16)] == [18, 16]
 
 
 def test_steps_that_make_much_of_a_sample_go_one_by_one_on_a_cpu():

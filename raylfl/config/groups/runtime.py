@@ -51,7 +51,11 @@ class RuntimeConfig(Options):
     ) = None
     threads: Annotated[int, Ge(1), Doc("threads of torch in a worker")] = 1
     precision: Annotated[
-        str | None, Doc("`32-true`, `64-true` or `bf16-mixed`, as in Lightning Fabric; null: the precision of dtype")
+        str | None,
+        Doc(
+            "`32-true`, `64-true` or `bf16-mixed`, as in Lightning Fabric, or `32-tf32` (products and convolutions with "
+            "19-bit operands on a GPU's matrix units); null: the precision of dtype"
+        ),
     ] = None
     micro_cohort: (
         Annotated[
@@ -121,10 +125,10 @@ class RuntimeConfig(Options):
         super().__post_init__()
         if self.gpus_per_worker < 0 or (self.gpus_per_worker > 1 and self.gpus_per_worker % 1):
             raise BadValue("gpus_per_worker", got=self.gpus_per_worker, need="0, a fraction of one GPU, or whole GPUs")
-        if self.precision not in ("32-true", "64-true", "bf16-mixed", None):
+        if self.precision not in ("32-true", "32-tf32", "64-true", "bf16-mixed", None):
             raise BadValue(
                 "precision",
                 got=self.precision,
-                need="one of 32-true, 64-true, bf16-mixed or null",
+                need="one of 32-true, 32-tf32, 64-true, bf16-mixed or null",
                 hint="16-mixed needs a gradient scaler, which federated local steps do not define",
             )

@@ -31,7 +31,7 @@ from raylfl.runtime.workers.backend import first_row
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.nodes import OPERATIONS, OperationContext
 from raylfl.runtime.workers.state_store import HeldState, StateStore, discard_others
-from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult, add_up
+from raylfl.runtime.workers.task import Chunk, ClientReports, Room, Task, TaskResult, add_up
 from raylfl.runtime.workers.worker import Worker
 from raylfl.startup import collector, process
 
@@ -138,16 +138,16 @@ class WorkerActor:
         """The initial parameters, buffers and optimizer state: the fields of `Initial`, packed."""
         return pack(self.worker(shared).initial._asdict())
 
-    def traits(self, shared: list[Any]) -> tuple[str | None, frozenset[str], Cut | None, int | None]:
-        """The properties of the worker that the backend needs: (refusal, whole, cut, state bytes).
+    def traits(self, shared: list[Any]) -> tuple[str | None, Room | None, frozenset[str], Cut | None, int | None]:
+        """The properties of the worker that the backend needs: (refusal, room, whole, cut, state bytes).
 
-        refusal: the reason why clients are not vectorised, or None; whole: kinds of data (test, val, train) that one
+        refusal: the reason why tasks have one client, or None; room: `Executor.room`; whole: kinds of data (test, val, train) that one
         worker evaluates alone; cut: the `Cut` of a split model, or None; state bytes: the size of one client's state,
         None if clients keep no state.
         """
         worker = self.worker(shared)
         state = worker.setup.fresh_state(worker.initial)
-        return worker.one_by_one, worker.whole, worker.cut, weight(state) if state else None
+        return worker.one_by_one, worker.room, worker.whole, worker.cut, weight(state) if state else None
 
     def run(
         self,

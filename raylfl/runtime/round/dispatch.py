@@ -159,7 +159,7 @@ class ServerDispatch(Dispatch):
         count = len(r.cohort)
         if self.backend.one_by_one or self.algorithm.pattern.sequential:
             return [Task.of(r, np.array([k]), plan) for k in range(count)]
-        return [Task.of(r, rows, plan) for rows in in_subtrees(count, calls(count, width, self.runtime))]
+        return [Task.of(r, rows, plan) for rows in in_subtrees(count, calls(count, width, self.runtime, self.backend))]
 
     def _collect(self, r: Round, results: Sequence[TaskResult], last_loss: float) -> RoundResult:
         """The round result, from the results of all tasks; its uploads are the received ones, in cohort order.
@@ -258,17 +258,22 @@ class UploadMemory:
         return torch.cat(list(pieces), out=torch.from_numpy(part).view(shape))
 
 
-def calls(count: int, width: int, runtime: RuntimeConfig) -> int:
-    """The number of vectorised calls of nearly equal size for `count` clients with `width` parameters each.
+def calls(count: int, width: int, runtime: RuntimeConfig, backend: Executor | None = None) -> int:
+    """The number of calls of nearly equal size for `count` clients with `width` parameters each.
 
     `runtime.micro_cohort`, if set, is the largest number of clients in a call. Otherwise, a call on a CPU has at most
     2^18 / width clients; this limit is never below 32 or above 128. The number of calls is rounded up to a multiple of
-    4, so that 1, 2 or 4 workers get equally many calls, but there are at most `count` calls. On a GPU, there are fewer
-    calls if necessary, because small calls leave the GPU idle: the clients of a call have at least about 2^20
-    parameters together, unless all clients have fewer.
+    4, so that 1, 2 or 4 workers get equally many calls, but there are at most `count` calls. On GPUs, a call has as
+    many clients as a worker has room for. Clients side by side are divided evenly among the workers, because their bits
+    do not depend on the division; vectorised clients are not divided if they have fewer than about 2^20 parameters
+    together.
     """
+    room = backend.room if backend is not None else None
     if runtime.micro_cohort:
         return -(-count // runtime.micro_cohort)
-    largest = min(max(2**18 // width, 32), 128)
+    if room is not None and room.side_by_side:
+        workers = getattr(backend, "workers", 1)
+        return min(count, workers * -(-count // (workers * room.clients)))
+    largest = min(max(2**18 // width, 32), 128) if room is None else room.clients
     pieces = min(count, 4 * -(-count // (4 * largest)))
-    return min(pieces, max(1, count * width // 2**20)) if runtime.gpus_per_worker > 0 else pieces
+    return pieces if room is None else min(pieces, max(-(-count // largest), count * width // 2**20))

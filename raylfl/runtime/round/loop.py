@@ -283,7 +283,7 @@ def dispatch_of(
     [d] if known, for metrics of nodes.
     """
     if isinstance(algorithm, GraphAlgorithm):
-        return GraphDispatch(algorithm, backend, runtime, count, calls(count, width, runtime), optimum)
+        return GraphDispatch(algorithm, backend, runtime, count, calls(count, width, runtime, backend), optimum)
     return ServerDispatch(algorithm, backend, runtime, rows)
 
 

@@ -22,7 +22,7 @@ from raylfl.parts import Initial, WorkerSetup
 from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.nodes import OPERATIONS, OperationContext, WorkReport
-from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult, add_up
+from raylfl.runtime.workers.task import Chunk, ClientReports, Room, Task, TaskResult, add_up
 from raylfl.runtime.workers.worker import Worker
 from raylfl.startup import collector
 
@@ -67,6 +67,9 @@ class Executor(ABC):
 
     one_by_one: str | None
     """The reason why workers run clients one by one; None if several clients run in one vectorised call."""
+
+    room: Room | None = None
+    """What a worker's GPU has room for; None if workers run on CPUs."""
 
     shared_memory: bool = False
     """Whether all handles are tensors of this process, so that passing a state copies nothing."""
@@ -247,6 +250,7 @@ class LocalBackend(InProcess, Backend):
         collector.as_usual()
         self.attempts, self.timeout = 1 + setup.runtime.client_retries, setup.runtime.client_timeout
         self.one_by_one, self.whole, self.cut = self.worker.one_by_one, self.worker.whole, self.worker.cut
+        self.room = self.worker.room
         self._batch_size = setup.eval_batch_size
 
     def initial(self) -> Initial:

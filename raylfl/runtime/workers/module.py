@@ -106,7 +106,8 @@ def layout_for(
     if setting in ("contiguous", "channels_last"):
         return setting
     if setting == "auto" and not quick:
-        return "contiguous"
+        units = setup.runtime.precision in ("32-tf32", "bf16-mixed")  # a GPU's matrix units read channels last
+        return "channels_last" if device.type == "cuda" and units else "contiguous"
     alone = device.type == "cpu" and setup.runtime.vectorize != "always"
     step = innermost() if alone else None
     if setting == "batch_last" and (step is None or not step.convolutions):
@@ -126,11 +127,13 @@ def devices(setup: WorkerSetup) -> tuple[torch.device, Callable[[], AbstractCont
     limit_threads(setup.runtime.threads)
     precision = setup.runtime.precision or ("64-true" if setup.dtype == "float64" else "32-true")
     accelerator = "gpu" if setup.runtime.gpus_per_worker > 0 else "cpu"
-    fabric = _fabric(accelerator, precision)
+    fabric = _fabric(accelerator, "32-true" if precision == "32-tf32" else precision)
     if accelerator == "gpu":
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False
-    full = precision == f"{setup.dtype[-2:]}-true" and accelerator == "cpu"
+    torch.set_float32_matmul_precision("high" if precision == "32-tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision == "32-tf32"
+    full = precision in (f"{setup.dtype[-2:]}-true", "32-tf32")
     return fabric.device, nullcontext if full else fabric.autocast
 
 

@@ -30,6 +30,17 @@ class Chunk(NamedTuple):
         return -(-len(self.indices) // size)
 
 
+class Room(NamedTuple):
+    """What a worker's GPU has room for.
+
+    clients: the largest number of clients in a call. side_by_side: whether clients take their steps side by side, so
+    that the bits of a client do not depend on the others of its call.
+    """
+
+    clients: int
+    side_by_side: bool
+
+
 @dataclass(frozen=True)
 class Task:
     """The local work of some clients of a round; its result depends on task, broadcast and client states only.

@@ -201,6 +201,7 @@ class LocalObserver(Observer):
     ):
         self.training, self.log, self.optimizer = training, log, optimizer
         self.steps, self.steps_per_epoch = steps, steps_per_epoch
+        self.between_steps = bool(training.hooks)
         self._batch: Any = None
 
     def _call(self, name: str, *args: Any) -> Any:

@@ -17,13 +17,16 @@ from raylfl.core.batchnorm import allow_single_samples
 from raylfl.core.flat import FlatModule
 from raylfl.core.innermost.steps import InnermostSteps
 from raylfl.core.keyed import keyed_int
+from raylfl.core.lane_steps import LaneOracle, LaneSteps, Together
+from raylfl.core.lanes import lanes_of
 from raylfl.core.local import LocalResult, Observer, run_local
 from raylfl.core.local_optimizer import LocalOptimizer
 from raylfl.core.oracle import GradientMode, LoopOracle, seed_everything
 from raylfl.core.reduce import finite_rows, square_norms
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.torch_state import torch_defaults
-from raylfl.core.vectorized import VectorizedOracle
+from raylfl.core.transfer import all_to_host, to_device
+from raylfl.core.vectorized import VectorizedOracle, vectorized_pays
 from raylfl.errors import BadConfig, traceback_text
 from raylfl.parts import BUFFERS, MOMENTS, Initial, WorkerSetup
 from raylfl.runtime.workers.attributes import Attributes
@@ -35,7 +38,7 @@ from raylfl.runtime.workers.measures import ModelMeasures
 from raylfl.runtime.workers.module import devices, layout_for, make_module
 from raylfl.runtime.workers.optimizer import ModuleOptimizer, moments_of
 from raylfl.runtime.workers.step_trials import StepTrials, innermost_step
-from raylfl.runtime.workers.task import LOCAL_DRIFT, Chunk, ClientReports, Rows, Task, joined_rows
+from raylfl.runtime.workers.task import LOCAL_DRIFT, Chunk, ClientReports, Room, Rows, Task, joined_rows
 from raylfl.runtime.workers.training import Training
 
 
@@ -83,10 +86,46 @@ class Worker:
         if setup.runtime.compile is not None:
             self.loop.compile(setup.runtime.compile)
         by_hand = self.training_step_only is None
-        self.one_by_one = trials.one_by_one(by_hand)
         self.most_clients = math.inf  # largest number in one call; lowered if a GPU's memory does not suffice
         self._broadcast: tuple[State, State] = {}, {}  # the newest broadcast, on the host and on the device
-        self.oracle: LoopOracle | VectorizedOracle = self.loop if self.one_by_one else trials.vectorized(by_hand)
+        self.oracle: LoopOracle | VectorizedOracle | LaneOracle
+        self.together: VectorizedOracle | None = None  # on a GPU, for calls whose clients take equal steps
+        self.one_by_one, self.oracle = self._form(trials, by_hand)
+        on_gpu = self.device.type == "cuda"
+        self.room = Room(2**20, self.together is None) if on_gpu and self.oracle is not self.loop else None
+
+    def _form(self, trials: StepTrials, by_hand: bool) -> tuple[str | None, LoopOracle | VectorizedOracle | LaneOracle]:
+        """(reason why tasks have one client, None if they have several; the oracle of local steps).
+
+        On a GPU, clients run side by side on lanes, each by its own step. Steps without convolutions, which are faster
+        in one call for all clients, are vectorised if the clients take equal steps (`together`).
+        """
+        setup, lanes = self.setup, lanes_of(self.device)
+        reason, runtime = trials.one_by_one(by_hand), setup.runtime
+        alone = self.training.alone
+        if setup.optimizer == "module" and not self.algorithm.own_step:
+            alone = alone or "local.optimizer=module keeps its state for one client"
+        if runtime.compile is not None:
+            alone = alone or "runtime.compile takes the steps of one client"
+        if lanes is None or alone:
+            return reason, self.loop if reason else trials.vectorized(by_hand)
+        refusal = None
+        if runtime.step == "autograd" or runtime.graphs == "never":
+            refusal = "runtime.step=autograd" if runtime.step == "autograd" else "runtime.graphs=never"
+        if reason is None and (runtime.vectorize == "always" or vectorized_pays(self.flat.module)):
+            self.together = trials.vectorized(by_hand)
+            self.together.fixed = Together(self.together)
+            self.together.lanes = LaneSteps(self.together.fixed, lanes, self.training.log, refusal)
+        oracle = LaneOracle(self.loop)
+        oracle.lanes = LaneSteps(oracle, lanes, self.training.log, refusal)
+        return "clients are pinned" if setup.pinned else None, oracle
+
+    def _oracle_for(self, task: Task) -> LoopOracle | VectorizedOracle | LaneOracle:
+        """The oracle of a task's local steps."""
+        if self.together is None:
+            return self.oracle
+        sizes = {(len(self.setup.shards[c]), size) for c, size in zip(task.clients, task.batch_sizes, strict=True)}
+        return self.together if len(set(task.steps)) == len(sizes) == 1 else self.oracle
 
     def _initial(self) -> Initial:
         """The initial parameters, buffers and optimizer state, on the CPU; also sets `moments`."""
@@ -165,29 +204,29 @@ class Worker:
     ) -> tuple[ClientReports, State, list[State]]:
         broadcast = self._received(broadcast)
         buffers = broadcast.pop(BUFFERS, None)
-        states = self._states(client_states)
+        states, oracle = self._states(client_states), self._oracle_for(task)
         rows = states.pop(BUFFERS, None if buffers is None else buffers.expand(len(task.clients), -1))
         if rows is not None:
-            self.oracle.write_buffers(rows)
+            oracle.write_buffers(rows)
         moments = states.pop(MOMENTS, broadcast.pop(MOMENTS, None))
         self._to_training()
         self.attributes.restore()
         per_epoch = self._steps_per_epoch(task)
-        oracles = {self.loop, self.oracle}
-        for oracle in oracles:
-            oracle.ways.clear()
-            oracle.steps.begin()
+        oracles = {self.loop, oracle}
+        for each in oracles:
+            each.ways.clear()
+            each.steps.begin()
         optimizer = self.local_optimizer(per_epoch)
         with self.training.observed(optimizer, len(task.clients), task.steps[0], per_epoch) as observer:
-            result = self._solve(task, broadcast, states, observer, optimizer, moments)
+            result = self._solve(task, oracle, broadcast, states, observer, optimizer, moments)
             logged = observer.log.results()
         if rows is not None:
             target = result.client_state if self.setup.local_buffers else result.uploads
-            target[BUFFERS] = self.oracle.read_buffers()
+            target[BUFFERS] = oracle.read_buffers()
         if moments is not None:
             target = result.client_state if self.setup.optimizer_state == "kept" else result.uploads
             target[MOMENTS] = result.moments
-        uploads = {k: v.cpu() for k, v in result.uploads.items()}
+        uploads = result.uploads
         squares = square_norms(uploads["update"]) if self.algorithm.uploads_update and "update" in uploads else None
         reports = ClientReports.of(
             task.clients,
@@ -197,9 +236,12 @@ class Worker:
             square=0.0 if squares is None else squares,
             finite=self._finite_rows(result, squares),
         )
+        added = set() if task.sums is None else {name for name in uploads if task.sums.replaces(name)}
+        rows_needed = all_to_host({name: rows for name, rows in uploads.items() if name not in added})
+        uploads = {name: rows if name in added else rows_needed[name] for name, rows in uploads.items()}
         reports.logged = logged if result.drift is None else logged | {LOCAL_DRIFT: result.drift}
-        reports.ways = sum((oracle.ways for oracle in oracles), Counter[GradientMode]())
-        own_rows = {k: v.cpu() for k, v in result.client_state.items()}
+        reports.ways = sum((each.ways for each in oracles), Counter[GradientMode]())
+        own_rows = all_to_host(result.client_state)
         new_own = [{k: v[c : c + 1] for k, v in own_rows.items()} for c in range(len(task.clients))] if own_rows else []
         return reports, uploads, new_own
 
@@ -220,7 +262,7 @@ class Worker:
         if self.device.type == "cpu":
             return dict(broadcast)
         if broadcast is not self._broadcast[0]:
-            self._broadcast = broadcast, {k: v.to(self.device) for k, v in broadcast.items()}
+            self._broadcast = broadcast, {k: to_device(v, self.device) for k, v in broadcast.items()}
         return dict(self._broadcast[1])
 
     def _states(self, client_states: Sequence[State | None]) -> State:
@@ -245,6 +287,7 @@ class Worker:
     def _solve(
         self,
         task: Task,
+        oracle: LoopOracle | VectorizedOracle | LaneOracle,
         broadcast: State,
         states: State,
         observer: Observer,
@@ -253,9 +296,9 @@ class Worker:
     ) -> LocalResult:
         setup = self.setup
         if setup.merged:
-            own = merged_work(setup, task, self.oracle, self.train, self.measures.full)
+            own = merged_work(setup, task, oracle, self.train, self.measures.full)
         else:
-            own = cohort_work(setup, task, self.oracle, self.train)
+            own = cohort_work(setup, task, oracle, self.train)
 
         def seeds(t: int, row: int) -> int:
             return keyed_int(setup.seed, "module", task.round, task.clients[row], t)

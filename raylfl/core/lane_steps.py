@@ -1,0 +1,618 @@
+"""Local steps on a GPU in fixed memory, captured as CUDA graphs.
+
+A unit is a group of clients that take a step together: each client alone, by the module's own `training_step`
+(`LaneOracle`), or all clients of a call in one vectorised step (`Together`). Batch, gradient, direction and update of a
+unit's step become one graph, which later steps repeat by one launch. Units are divided among lanes that run at the same
+time.
+
+The reference of a graph is the same step without a graph. Two steps of each of two clients are compared before a graph
+is used, and later every step whose number is a power of two: parameters, optimizer state, carry, buffers, loss and
+logged values must have the same bits, and the reference must leave the module's Python attributes unchanged.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raylfl.core.flat import FlatModule
+from raylfl.core.lanes import Lanes
+from raylfl.core.local_rule import LocalRule
+from raylfl.core.oracle import Batch, GradientMode, LoopOracle, Oracle, seed_everything
+from raylfl.core.python_state import changed, python_state
+from raylfl.core.samples import BatchSource, EvenBatches, IndexedBatch, sizes_of
+from raylfl.core.slots import Slots, aligned_rows
+from raylfl.core.step_log import StepLog
+from raylfl.errors import BadConfig
+
+if TYPE_CHECKING:
+    from raylfl.core.algorithm import Algorithm, State
+    from raylfl.core.local import Observer
+    from raylfl.core.local_optimizer import LocalOptimizer
+    from raylfl.core.vectorized import VectorizedOracle
+
+COMPARED = 2  # clients, and steps of each, that are compared before a graph is used
+MOST = 8192  # graphs of a worker; further kinds of steps run without one
+CAPTURED = GradientMode("captured", "one CUDA graph for each step, whose results have autograd's bits")
+COMPARING = GradientMode("autograd", "to compare a captured step with it")
+
+
+class LocalCall(NamedTuple):
+    """The local steps of C clients, sorted by falling numbers of steps; an argument of `LaneSteps.run`.
+
+    batches, seeds, algorithm, rule, optimizer: as in `run_local`. x [C, d], inner [C, m], carry [C, ...]: the starting
+    points, optimizer states and first carry. ids: the clients' numbers, the arguments of `batches` and `seeds`. steps:
+    the numbers of local steps [C]. rates: the learning rate of each step. measure_drift: as in `run_local`.
+    """
+
+    algorithm: Algorithm
+    rule: LocalRule
+    optimizer: LocalOptimizer
+    batches: Callable[[int, Sequence[int]], Sequence[Batch]]
+    seeds: Callable[[int, int], int]
+    x: Tensor
+    inner: Tensor
+    carry: State
+    ids: list[int]
+    steps: list[int]
+    rates: list[float]
+    measure_drift: bool
+    observer: Observer
+
+
+class LocalSteps(NamedTuple):
+    """The results of `LaneSteps.run`.
+
+    inner, carry: after each client's last step. losses: for each step, the losses of the clients that took it. samples:
+    the sizes of their batches. drift: as in `LocalResult`.
+    """
+
+    inner: Tensor
+    carry: State
+    losses: list[Tensor]
+    samples: list[list[int]]
+    drift: Tensor
+
+
+class Units(ABC):
+    """Where the steps of a call happen: its units and their memory.
+
+    params: the parameters [count, d] of at most `count` clients. together: whether all clients form one unit.
+    """
+
+    params: Tensor
+    count: int
+    together: bool
+    flat: FlatModule
+    ways: Counter[GradientMode]
+
+    @abstractmethod
+    def reference(self, rows: slice, content: Any) -> tuple[Tensor, Tensor]:
+        """(losses [n], gradients [n, d]) of the unit of these clients, by autograd; content: its batches."""
+
+    @abstractmethod
+    def state(self, rows: slice) -> list[Tensor]:
+        """The tensors in the memory of these clients that a step changes."""
+
+
+class LaneOracle(Oracle, Units):
+    """Gradients of C clients, one after the other, by autograd; each client's buffers are in a slot of its own."""
+
+    together = False
+
+    def __init__(self, loop: LoopOracle):
+        super().__init__()
+        self.loop, self.flat, self.steps = loop, loop.flat, loop.steps
+        self.slots = Slots(loop.flat, 0)
+        self._buffers: Tensor | None = None  # rows [C, b] of the next call
+
+    @property
+    def width(self) -> int:
+        return self.flat.width
+
+    def workspace(self, count: int) -> Tensor:
+        if count > self.slots.count:
+            self.slots = Slots(self.flat, -(-count // 8) * 8)
+        self.held = self.slots.params
+        self.slots.reset_buffers() if self._buffers is None else self.slots.write_buffers(self._buffers)
+        self._buffers = None
+        self.params, self.count = self.slots.params, self.slots.count
+        return self.params[:count]
+
+    def write_buffers(self, rows: Tensor) -> None:
+        """Sets the buffers of the C clients of the next call, from rows [C, b]."""
+        self._buffers, self._count = rows, len(rows)
+
+    def read_buffers(self) -> Tensor:
+        """The buffers of all C clients after the last call, one vector each [C, b]."""
+        return self.slots.read_buffers(self._count)
+
+    def reorder(self, order: np.ndarray) -> None:
+        at = torch.from_numpy(order).to(self.flat.params.device)
+        if self._buffers is not None:
+            self._buffers = self._buffers[at]
+        elif len(self.flat.buffers):
+            self.slots.write_buffers(self.slots.read_buffers(len(order))[at])
+
+    def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
+        losses, rows = [], []
+        for c, batch in enumerate(batches):
+            seed_everything(seeds(c))
+            loss, row = self.reference(slice(c, c + 1), batch.content)
+            losses.append(loss)
+            rows.append(row)
+        self.ways[GradientMode("autograd", self.steps.reason)] += len(batches)
+        return torch.cat(losses), torch.cat(rows)
+
+    def reference(self, rows: slice, content: Any) -> tuple[Tensor, Tensor]:
+        with self.slots.slots[rows.start].used():
+            self.flat.load(self.flat.params)
+            loss = self.loop.loss(content)
+            row = self.flat.gradient(loss)
+            self.flat.take_back_buffers()
+        return loss.detach()[None], row[None]
+
+    def state(self, rows: slice) -> list[Tensor]:
+        return self.slots.state(rows)
+
+
+class Together(Units):
+    """The clients of a call as one unit of a vectorised oracle, for a module without buffers."""
+
+    together = True
+
+    def __init__(self, oracle: VectorizedOracle):
+        self.oracle, self.flat, self.ways = oracle, oracle.flat, oracle.ways
+        self.params, self.count = aligned_rows(0, oracle.width, oracle.flat.params), 0
+
+    def workspace(self, count: int) -> Tensor:
+        """Fixed memory [count, d] for the parameters."""
+        if count > self.count:
+            self.params, self.count = aligned_rows(count, self.oracle.width, self.flat.params), count
+        return self.params[:count]
+
+    def reference(self, rows: slice, content: Any) -> tuple[Tensor, Tensor]:
+        content = tuple(part.unflatten(0, (rows.stop - rows.start, -1)) for part in content)
+        return self.oracle.plain(self.params[rows], content)
+
+    def state(self, rows: slice) -> list[Tensor]:
+        return [self.params[rows]]
+
+
+@dataclass
+class Kind:
+    """A kind of step, such as steps on batches of 20 samples. uses: its steps so far; compared: client -> comparisons.
+
+    draws: whether a step draws random numbers on the device. logs: the names of the values that a step logs.
+    """
+
+    uses: int = 0
+    compared: Counter[int] = field(default_factory=Counter)
+    draws: bool = False
+    logs: tuple[str, ...] = ()
+
+    def due(self, c: int) -> bool:
+        """Whether the current step, of the unit whose first client is c, must be compared."""
+        new = self.compared[c] < COMPARED and (c in self.compared or len(self.compared) < COMPARED)
+        return new or self.uses & (self.uses - 1) == 0
+
+
+class Memory:
+    """The fixed memory of a call's local steps besides the slots; entries of dicts are [C, ...] by name.
+
+    table: the sample indices [C, T, B] of T steps; counters: each client's number of steps so far [C]; rates [T];
+    losses, logged values: [C, T].
+    """
+
+    def __init__(self, call: LocalCall, count: int, steps: int, size: int):
+        x = call.x
+        self.count, self.steps, self.size = count, steps, size
+        self.inner = aligned_rows(count, call.inner.shape[1], x)
+        self.carry = {
+            name: aligned_rows(count, rows[0].numel(), rows).unflatten(1, rows.shape[1:])
+            for name, rows in call.carry.items()
+        }
+        self.table = torch.zeros(count, steps, size, dtype=torch.int64, device=x.device)
+        self.counters = torch.zeros(count, dtype=torch.int64, device=x.device)
+        self.rates = x.new_zeros(steps)
+        self.losses = x.new_zeros(count, steps)
+        self.logged: dict[str, Tensor] = {}
+        self.drift = torch.zeros(count, dtype=torch.float64, device=x.device)
+
+    def fits(self, call: LocalCall, steps: int, size: int) -> bool:
+        """Whether the memory has room for this call."""
+        same = self.carry.keys() == call.carry.keys() and self.inner.shape[1] == call.inner.shape[1]
+        return same and len(call.x) <= self.count and steps <= self.steps and size <= self.size
+
+    def state(self, rows: slice) -> list[Tensor]:
+        """The tensors of these clients that a local step changes."""
+        held = [self.inner, *self.carry.values(), self.losses, self.counters, self.drift, *self.logged.values()]
+        return [tensor[rows] for tensor in held]
+
+
+class Step(NamedTuple):
+    """One local step of a unit of clients.
+
+    call: the call that it belongs to; source: the samples, if steps gather their batches by index, else None; lane:
+    where it runs; rows: the unit's clients; size: the number of samples of each batch; content: the batch if there is no
+    source; key: identifies its kind; seed: gives the seed of the random generators. parts: the steps of several units,
+    if one graph takes them at the same time.
+    """
+
+    call: LocalCall
+    source: BatchSource | None
+    lane: int
+    rows: slice
+    size: int
+    content: Any
+    key: Any
+    seed: Callable[[], int]
+    parts: tuple[Step, ...] = ()
+
+    @property
+    def place(self) -> tuple[int, int, Any]:
+        """Identifies the graph of the step: its clients and kind."""
+        return self.rows.start, self.rows.stop, self.key
+
+
+class LaneSteps:
+    """The local steps of the clients of a call, on the lanes of a device.
+
+    refusal: why steps run without graphs, as the end of a sentence that begins with `training_step`, or an option.
+    """
+
+    def __init__(self, units: Units, lanes: Lanes, log: StepLog, refusal: str | None = None):
+        self.units, self.lanes, self.log, self.refusal = units, lanes, log, refusal
+        self.memory: Memory | None = None
+        self.kinds: dict[Any, Kind] = {}
+        self.graphs: dict[Any, Callable[[], None]] = {}
+        self._leaves: dict[Any, list[Tensor]] = {}  # the batches of graphs that do not gather their own
+        self._seen: set[Any] = set()
+        self._made_for: Any = None  # what the graphs depend on beside the memory
+        self._logged: dict[int, dict[str, list[int]]] = {}  # step -> name -> the clients that logged it
+
+    def run(self, call: LocalCall) -> LocalSteps:
+        """Takes all local steps of a call; `call.x` holds the parameters after each client's last step."""
+        count, total = len(call.x), call.steps[0] if call.steps else 0
+        actives = [sum(k > t for k in call.steps) for t in range(total)]
+        batches = [call.batches(t, call.ids[:active]) for t, active in enumerate(actives)]
+        source, indices = _indices(batches)
+        sizes = [sizes_of(step) for step in batches]
+        memory = self._memory_for(call, total, max(map(max, sizes), default=0), source)
+        self._fill(memory, call, indices)
+        self._logged = {}
+        units = [slice(0, count)] if self.units.together else [slice(c, c + 1) for c in range(count)]
+        try:
+            if len(units) > 1 and source is not None and self._known(call, sizes):
+                for t in range(total):
+                    self._take(self._joint(call, source, units, sizes[t][0], t), next_alike=True)
+            else:
+                self._take_units(call, source, units, sizes, batches)
+        except torch.OutOfMemoryError:
+            self._forget()
+            raise
+        losses = [memory.losses[:active, t] for t, active in enumerate(actives)]
+        self._observe(call, losses)
+        return LocalSteps(
+            memory.inner[:count].clone(),
+            {name: rows[:count].clone() for name, rows in memory.carry.items()},
+            losses,
+            sizes,
+            memory.drift[:count],
+        )
+
+    def _take_units(
+        self,
+        call: LocalCall,
+        source: BatchSource | None,
+        units: Sequence[slice],
+        sizes: Sequence[Sequence[int]],
+        batches: Sequence[Sequence[Batch]],
+    ) -> None:
+        """Takes all steps of each unit, one unit after the other, divided among the lanes."""
+        self.lanes.fork()
+        try:
+            for number, rows in enumerate(units):
+                lane = number % self.lanes.count
+                self.lanes.on(lane)
+                for t in range(call.steps[rows.start]):
+                    size, seed = sizes[t][rows.start], partial(call.seeds, t, call.ids[rows.start])
+                    content, key = None, size
+                    if source is None:
+                        seed_everything(seed())
+                        content = batches[t][rows.start].content
+                        key = _kind_of(content), size
+                    next_alike = t + 1 < call.steps[rows.start] and sizes[t + 1][rows.start] == size
+                    call.observer.before_step(t, ())
+                    step = Step(call, source, lane, rows, size, content, key, seed)
+                    self._note(t, rows, self._take(step, next_alike))
+        finally:
+            self.lanes.join()
+
+    def _note(self, t: int, rows: slice, names: Sequence[str]) -> None:
+        for name in names:
+            self._logged.setdefault(t, {}).setdefault(name, []).extend(range(rows.start, rows.stop))
+
+    def _known(self, call: LocalCall, sizes: Sequence[Sequence[int]]) -> bool:
+        """Whether all clients take the same steps, of kinds whose graphs are known to be right."""
+        alike = self.refusal is None and len(set(call.steps)) == 1 and all(len(set(step)) == 1 for step in sizes)
+        return alike and all(
+            step[0] in self.kinds and len(self.kinds[step[0]].compared) >= COMPARED for step in sizes
+        )
+
+    def _joint(self, call: LocalCall, source: BatchSource, units: Sequence[slice], size: int, t: int) -> Step:
+        """Step t of all units at once."""
+        call.observer.before_step(t, ())
+        parts = tuple(
+            Step(call, source, k, rows, size, None, size, partial(call.seeds, t, call.ids[k]))
+            for k, rows in enumerate(units)
+        )
+        self._note(t, slice(0, len(units)), self.kinds[size].logs)
+        return Step(call, source, 0, slice(0, len(units)), size, None, (size, len(units)), parts[0].seed, parts)
+
+    def _observe(self, call: LocalCall, losses: Sequence[Tensor]) -> None:
+        """Passes the values that the steps logged to the call's observer."""
+        assert self.memory is not None
+        for t, loss in enumerate(losses):
+            clients: dict[tuple[int, ...], list[str]] = {}  # clients that logged the same names
+            for name, rows in self._logged.get(t, {}).items():
+                clients.setdefault(tuple(rows), []).append(name)
+            for rows, names in clients.items():
+                self.log.values = {name: self.memory.logged[name][list(rows), t] for name in names}
+                call.observer.after_step(t, [call.ids[c] for c in rows], loss)
+
+    # -- fixed memory ------------------------------------------------------------------------------------------------
+
+    def _memory_for(self, call: LocalCall, steps: int, size: int, source: BatchSource | None) -> Memory:
+        """The fixed memory, new if it has no room for the call; graphs of earlier memory are dropped."""
+        made_for = call.algorithm, call.rule, call.optimizer, source, call.measure_drift, self.units.params.data_ptr()
+        if self.memory is None or not self.memory.fits(call, steps, size) or made_for != self._made_for:
+            known = self.memory
+            self._forget()
+            least = (known.steps, known.size) if known is not None else (1, 1)
+            self.memory = Memory(call, self.units.count, _rounded(steps, least[0]), _rounded(size, least[1]))
+            self._made_for = made_for
+        return self.memory
+
+    def _forget(self) -> None:
+        self.memory, self._made_for = None, None
+        self.graphs.clear()
+        self._leaves.clear()
+        self._seen.clear()
+
+    def _fill(self, memory: Memory, call: LocalCall, indices: Sequence[Sequence[np.ndarray]]) -> None:
+        """Copies the start of a call into the fixed memory; the indices and rates of all steps in one copy each."""
+        count = len(call.x)
+        memory.inner[:count].copy_(call.inner)
+        for name, rows in memory.carry.items():
+            rows[:count].copy_(call.carry[name])
+        table = np.zeros((count, len(indices), memory.size), dtype=np.int64)
+        for t, step in enumerate(indices):
+            for c, at in enumerate(step):
+                table[c, t, : len(at)] = at
+        if indices:
+            memory.table[:count, : len(indices)].copy_(_pinned(torch.from_numpy(table), call.x), non_blocking=True)
+        rates = torch.tensor(call.rates, dtype=call.x.dtype)
+        memory.rates[: len(rates)].copy_(_pinned(rates, call.x), non_blocking=True)
+        memory.counters.zero_()
+        memory.drift.zero_()
+        for rows in memory.logged.values():
+            rows.fill_(torch.nan)
+
+    def _state(self, rows: slice) -> list[Tensor]:
+        assert self.memory is not None
+        return [*self.units.state(rows), *self.memory.state(rows)]
+
+    def _restore(self, rows: slice, values: Sequence[Tensor]) -> None:
+        for tensor, value in zip(self._state(rows), values, strict=True):
+            tensor.copy_(value)
+
+    # -- one step ----------------------------------------------------------------------------------------------------
+
+    def _take(self, step: Step, next_alike: bool) -> Sequence[str]:
+        """Takes a step, by its graph or without one; returns the names that it logs.
+
+        next_alike: whether the unit's next step is of the same kind. A kind that a unit has once is not captured.
+        """
+        kind = self.kinds.setdefault(step.key, Kind())
+        kind.uses += 1
+        graph, first = self.graphs.get(step.place), step.place not in self._seen
+        if self.refusal is None:
+            if graph is not None and not kind.due(step.rows.start):
+                self._replay(step, kind, graph)
+                return kind.logs
+            self._seen.add(step.place)
+            if graph is not None or ((next_alike or not first) and len(self.graphs) < MOST):
+                if graph is not None or kind.due(step.rows.start):
+                    self._compare(step, kind)
+                    return kind.logs
+                if (graph := self._capture(step)) is not None:
+                    self._replay(step, kind, graph)
+                    return kind.logs
+        seed_everything(step.seed())
+        self._count(GradientMode("autograd", self.refusal or "batches of this size are rare"), step)
+        return self._plain(step)
+
+    def _count(self, way: GradientMode, step: Step) -> None:
+        self.units.ways[way] += step.rows.stop - step.rows.start
+
+    def _replay(self, step: Step, kind: Kind, graph: Callable[[], None]) -> None:
+        if step.content is not None:
+            for leaf, value in zip(self._leaves[step.place], _leaves_of(step.content), strict=True):
+                leaf.copy_(value, non_blocking=True)
+        if kind.draws and step.parts:
+            self.lanes.seed_all([part.seed() for part in step.parts])
+        elif kind.draws:
+            self.lanes.seed(step.lane, step.seed())
+        graph()
+        self._count(CAPTURED, step)
+
+    def _compare(self, step: Step, kind: Kind) -> None:
+        """Takes a step both without and with its graph, and compares; captures the graph if there is none.
+
+        Raises BadConfig if a graph that has been used before differs.
+        """
+        rows, module = step.rows, self.units.flat.module
+        before, attributes, draws = [t.clone() for t in self._state(rows)], python_state(module), self.lanes.draws()
+        seed_everything(step.seed())
+        kind.logs = self._plain(step)
+        self._count(COMPARING, step)
+        kind.draws |= draws()
+        name = changed(attributes, python_state(module))
+        if name is not None:
+            self._refuse(f"changes the attribute `{name}`, which a graph would not")
+            return
+        reference = [t.clone() for t in self._state(rows)]
+        before += [torch.full_like(t, torch.nan) for t in reference[len(before) :]]  # names logged for the first time
+        self._restore(rows, before)
+        used = step.place in self.graphs
+        graph = self.graphs.get(step.place) or self._capture(step)
+        difference = None
+        if graph is not None:
+            self._replay(step, kind, graph)
+            self.units.ways[CAPTURED] -= rows.stop - rows.start
+            kind.compared[rows.start] += 1
+            difference = _difference(self._state(rows), reference)
+            if difference is None:
+                return
+        self._restore(rows, reference)
+        if difference is not None and used and kind.compared[rows.start] > COMPARED:
+            raise BadConfig(
+                f"{type(module).__name__}.training_step: its captured step number {kind.uses}, of client "
+                f"{step.call.ids[rows.start]} of a call, differs from the step itself ({difference}), so that earlier "
+                "captured steps may be wrong (set runtime.step=autograd)"
+            )
+        if difference is not None:
+            self._refuse(f"has other results as a CUDA graph ({difference})")
+
+    def _refuse(self, reason: str) -> None:
+        self.refusal = f"training_step {reason}"
+        self.graphs.clear()
+
+    def _capture(self, step: Step) -> Callable[[], None] | None:
+        """The graph of a step; None, and a refusal, if the step cannot be captured."""
+        given = step
+        if step.content is not None:
+            self._leaves[step.place] = [leaf.clone() for leaf in _leaves_of(step.content)]
+            given = step._replace(content=_filled(step.content, iter(self._leaves[step.place])))
+        try:
+            parts = [partial(self._plain, part) for part in given.parts]
+            graph = self.lanes.capture_all(parts) if parts else self.lanes.capture(step.lane, partial(self._plain, given))
+            self.graphs[step.place] = graph
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            self._refuse(f"cannot be captured as a CUDA graph ({str(error).strip().splitlines()[0]})")
+            return None
+        return graph
+
+    def _plain(self, step: Step) -> tuple[str, ...]:
+        """Takes a step in fixed memory, operator by operator: what a graph repeats. Returns the names that it logs."""
+        from raylfl.core.local import step_along
+
+        if step.parts:
+            names: tuple[str, ...] = ()
+            for part in step.parts:
+                seed_everything(part.seed())
+                names = self._plain(part)
+            return names
+        memory, call, rows = self.memory, step.call, step.rows
+        assert memory is not None
+        counter, x, content = memory.counters[rows.start : rows.start + 1], self.units.params[rows], step.content
+        if content is None:
+            assert step.source is not None
+            content = step.source.gather_at(memory.table[rows, :, : step.size].index_select(1, counter).reshape(-1))
+        losses, g = self.units.reference(rows, content)
+        carry = {name: values[rows] for name, values in memory.carry.items()}
+        if call.measure_drift:
+            norms = torch.linalg.vector_norm(x - carry["x_start"], dim=1, dtype=torch.float64)
+            memory.drift[rows] += norms**2
+        rate = memory.rates.index_select(0, counter)
+        moved = step_along(call.algorithm, call.rule, call.optimizer, x, g, carry, memory.inner[rows], rate)
+        for name, values in moved.items():
+            if values is not carry[name]:
+                carry[name].copy_(values)
+        memory.losses[rows].index_copy_(1, counter, losses[:, None].to(memory.losses))
+        logged = self.log.take()
+        for name, value in logged.items():
+            if name not in memory.logged:
+                memory.logged[name] = torch.full_like(memory.losses, torch.nan, dtype=value.dtype)
+            memory.logged[name][rows].index_copy_(1, counter, value.reshape(-1, 1).to(memory.losses.device))
+        memory.counters[rows] += 1
+        return tuple(logged)
+
+
+def _indices(batches: Sequence[Sequence[Batch]]) -> tuple[BatchSource | None, list[list[np.ndarray]]]:
+    """(source, sample indices of each step and client) if graphs can gather the batches by index; else (None, [])."""
+    found: list[list[np.ndarray]] = []
+    source: BatchSource | None = None
+    for step in batches:
+        if isinstance(step, EvenBatches):
+            row, sources = list(step.indices), [step.source]
+        else:
+            indexed = [batch for batch in step if isinstance(batch, IndexedBatch)]
+            if len(indexed) < len(step):
+                return None, []
+            row, sources = [batch.indices for batch in indexed], [batch.source for batch in indexed]
+        source = source or sources[0]
+        if not source.plain or any(each is not source for each in sources):
+            return None, []
+        found.append([source.samples.places(at) for at in row])
+    return source, found
+
+
+def _pinned(tensor: Tensor, like: Tensor) -> Tensor:
+    """The tensor in memory from which the device of `like` can copy while the host goes on."""
+    return tensor if like.device.type == "cpu" else tensor.pin_memory()
+
+
+def _rounded(need: int, least: int) -> int:
+    """A power of two that is at least `need` and `least`, so that memory rarely has to grow."""
+    return 1 << max(need, least, 1).bit_length() - (max(need, least, 1).bit_count() == 1)
+
+
+def _difference(values: Sequence[Tensor], reference: Sequence[Tensor]) -> str | None:
+    """How far results are from their reference, as text; None if all bits are equal (nan equals nan)."""
+    pairs = list(zip(values, reference, strict=True))
+    if all(torch.equal(a.nan_to_num(), b.nan_to_num()) and torch.equal(a.isnan(), b.isnan()) for a, b in pairs):
+        return None
+    far = max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) for a, b in pairs if a.numel())
+    return f"by {far:.1e} of the largest entry"
+
+
+def _kind_of(content: Any) -> Any:
+    if isinstance(content, Tensor):
+        return content.shape, content.stride(), content.dtype
+    if isinstance(content, dict):
+        return tuple((name, _kind_of(part)) for name, part in content.items())
+    if isinstance(content, (tuple, list)):
+        return type(content), tuple(_kind_of(part) for part in content)
+    return repr(content)
+
+
+def _leaves_of(content: Any) -> list[Tensor]:
+    if isinstance(content, Tensor):
+        return [content]
+    parts = content.values() if isinstance(content, dict) else content if isinstance(content, (tuple, list)) else ()
+    return [leaf for part in parts for leaf in _leaves_of(part)]
+
+
+def _filled(content: Any, leaves: Any) -> Any:
+    """The same structure with other tensors."""
+    if isinstance(content, Tensor):
+        return next(leaves)
+    if isinstance(content, dict):
+        return {name: _filled(part, leaves) for name, part in content.items()}
+    if isinstance(content, tuple) and hasattr(content, "_fields"):
+        return type(content)(*(_filled(part, leaves) for part in content))
+    if isinstance(content, (tuple, list)):
+        return type(content)(_filled(part, leaves) for part in content)
+    return content

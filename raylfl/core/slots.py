@@ -1,0 +1,120 @@
+"""Slots: fixed memory on a device in which a module computes the local steps of several clients side by side.
+
+A slot has room for one client's parameters (a row of a matrix [C, d]) and buffers. The module itself is moved from slot
+to slot: its parameters and buffers are made views of the slot's memory, so that its own `training_step` runs there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from raylfl.core.flat import FlatModule, in_channels_last
+
+ALIGNED = 64  # entries; rows begin at multiples of it, so that kernels are chosen alike in every slot
+
+
+def aligned_rows(count: int, width: int, like: Tensor) -> Tensor:
+    """New memory [count, width] whose rows begin at aligned addresses."""
+    padded = -(-width // ALIGNED) * ALIGNED
+    return like.new_empty(count, padded)[:, :width]
+
+
+class Slot:
+    """The memory of one client: `params` [d], and the module's weights and buffers as the module uses them.
+
+    weights: one tensor per parameter, a view of `params`, or a copy of it in another memory order (`copies`: pairs of
+    the copy and its view). buffers: one tensor per buffer of the module.
+    """
+
+    def __init__(self, flat: FlatModule, params: Tensor, buffers: Sequence[Tensor]):
+        self.flat, self.params, self.buffers = flat, params, list(buffers)
+        self.weights: list[Tensor] = []
+        self.copies: list[tuple[Tensor, Tensor]] = []
+        for own, view in zip(flat.parameters, flat.views(params), strict=True):
+            moved = own.data.stride() != view.stride() and view.ndim == 4
+            self.weights.append(in_channels_last(view).clone() if moved else view)
+            if moved:
+                self.copies.append((self.weights[-1], view))
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """A context in which the module's parameters and buffers are those of the slot."""
+        flat = self.flat
+        before = flat.params, flat._copies, flat.buffers, flat._places
+        weights = [p.data for p in flat.parameters]
+        try:
+            self._set(self.weights)
+            flat.params, flat._copies, flat.buffers = self.params, self.copies, self.buffers
+            flat._places = [
+                (name, owner, key, buffer)
+                for (name, owner, key, _), buffer in zip(flat._places, self.buffers, strict=True)
+            ]
+            for _, owner, key, buffer in flat._places:
+                owner[key] = buffer
+            yield
+        finally:
+            self._set(weights)
+            flat.params, flat._copies, flat.buffers, flat._places = before
+            for _, owner, key, buffer in flat._places:
+                owner[key] = buffer
+
+    def _set(self, weights: Sequence[Tensor]) -> None:
+        for parameter, weight in zip(self.flat.parameters, weights, strict=True):
+            parameter.data = weight
+
+
+class Slots:
+    """The slots of `count` clients: `params` [count, d], and buffers as one matrix per dtype."""
+
+    def __init__(self, flat: FlatModule, count: int):
+        self.flat, self.count = flat, count
+        self.params = aligned_rows(count, flat.width, flat.params)
+        self._columns: dict[torch.dtype, Tensor] = {}  # the places of a dtype's buffers in a row [b] of all buffers
+        self._matrices: dict[torch.dtype, Tensor] = {}
+        self._width = sum(b.numel() for b in flat.buffers)
+        pieces = self._pieces()
+        self.slots = [Slot(flat, self.params[c], [rows[c] for rows in pieces]) for c in range(count)]
+
+    def _pieces(self) -> list[Tensor]:
+        """One tensor [count, *shape] per buffer, a view of the matrix of its dtype."""
+        columns: dict[torch.dtype, list[int]] = {}
+        places, at = [], 0
+        for b in self.flat.buffers:
+            mine = columns.setdefault(b.dtype, [])
+            places.append(len(mine))
+            mine += range(at, at := at + b.numel())
+        for dtype, mine in columns.items():
+            self._columns[dtype] = torch.tensor(mine, device=self.flat.params.device)
+            self._matrices[dtype] = aligned_rows(self.count, len(mine), self.flat.params.new_empty(0, dtype=dtype))
+        return [
+            self._matrices[b.dtype][:, at : at + b.numel()].unflatten(1, b.shape)
+            if b.dim()
+            else self._matrices[b.dtype][:, at]
+            for b, at in zip(self.flat.buffers, places, strict=True)
+        ]
+
+    def write_buffers(self, rows: Tensor) -> None:
+        """Sets the buffers of the first C slots from rows [C, b], in the order of `FlatModule.read_buffers`."""
+        for dtype, matrix in self._matrices.items():
+            piece = rows.index_select(1, self._columns[dtype])
+            matrix[: len(rows)].copy_(piece if dtype.is_floating_point else piece.round())
+
+    def read_buffers(self, count: int) -> Tensor:
+        """The buffers of the first `count` slots as rows [count, b] in the parameters' dtype."""
+        rows = self.params.new_empty(count, self._width)
+        for dtype, matrix in self._matrices.items():
+            rows.index_copy_(1, self._columns[dtype], matrix[:count].to(rows))
+        return rows
+
+    def reset_buffers(self) -> None:
+        """Sets the buffers of all slots to the module's own."""
+        if self._width:
+            self.write_buffers(self.flat.read_buffers().expand(self.count, -1))
+
+    def state(self, rows: slice) -> list[Tensor]:
+        """The tensors of these slots that a local step changes."""
+        return [self.params[rows], *(matrix[rows] for matrix in self._matrices.values())]

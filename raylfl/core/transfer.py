@@ -1,0 +1,29 @@
+"""Copies between the host and a device, through pinned memory, which a GPU reads and writes without the host's help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """The CPU tensor on the device: an asynchronous copy from pinned memory on a GPU, the tensor itself on a CPU."""
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+
+def to_host(tensor: Tensor) -> Tensor:
+    """The tensor on the host, the tensor itself if it is there; waits for the copy."""
+    return all_to_host({"": tensor})[""]
+
+
+def all_to_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors on the host, with one wait for all copies."""
+    if all(tensor.device.type != "cuda" for tensor in tensors.values()):
+        return {name: tensor.cpu() for name, tensor in tensors.items()}
+    found = {name: torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for name, t in tensors.items()}
+    for name, tensor in tensors.items():
+        found[name].copy_(tensor, non_blocking=True)
+    torch.cuda.current_stream().synchronize()
+    return found
