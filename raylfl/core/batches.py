@@ -107,7 +107,7 @@ class MixedOrders(BatchOrders):
             self._shuffle(at[stale], epoch[stale])
         first = self.start[at] + batch * self.size[at]
         last = np.minimum(first + self.size[at], self.start[at] + self.count[at])
-        return [self._order[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True)]
+        return [self._order[a:b].copy() for a, b in zip(first.tolist(), last.tolist(), strict=True)]
 
     def _shuffle(self, rows: Ints, epochs: Ints) -> None:
         """Permutes the samples of each client in `rows` into the order of the client's epoch in `epochs`."""
