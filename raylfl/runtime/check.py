@@ -11,10 +11,11 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from raylfl.config.groups.records import EvalConfig
 from raylfl.core.keyed import keyed_int
-from raylfl.core.oracle import Batch, private_randomness
+from raylfl.core.oracle import Batch, LoopOracle, private_randomness
 from raylfl.core.population import Population
 from raylfl.core.samples import ClientShards, SampleSet
 from raylfl.errors import BadConfig, own_code
@@ -49,6 +50,7 @@ def check(experiment: Experiment) -> None:
         few, seconds = _on_two_samples(setup), _time_limit(setup)
         worker = _try(f"model {label} cannot be made ready", lambda: Worker(few), seconds)
         experiment.logged["train"] = _try_training(worker, label)
+        experiment.warnings.extend(f"model {label}: {line}" for line in _changed_buffers(worker))
         experiment.logged.update(_try_evaluations(worker, config, label))
     experiment.warnings.extend(f"model {label}: {line}" for line in _module_warnings(worker, config))
     if setup.pinned and "train" in worker.whole and (config.participants or config.random_clients):
@@ -86,6 +88,22 @@ def _module_warnings(worker: Worker, config: EvalConfig) -> list[str]:
         names = sorted(evaluator.left_out)
         lines.append(f"{', '.join(names)} not recorded in evaluations: logged with on_epoch=False")
     return lines
+
+
+def _changed_buffers(worker: Worker) -> list[str]:
+    """Warnings, one line each, about buffers that the trial step has changed and that do not travel.
+
+    The counter of a BatchNorm layer with a momentum is left out, as the layer does not use it.
+    """
+    oracle, module = worker.oracle, worker.flat.module
+    names = worker.flat.changed_buffers() if isinstance(oracle, LoopOracle) else oracle.buffers.changed()
+    idle = {f"{path}.num_batches_tracked" for path, part in module.named_modules() if isinstance(part, _BatchNorm)}
+    return [
+        f"buffer {name} is changed by local steps, but does not travel: every client's work begins with its initial "
+        f"entries (model.buffers names the buffers that travel)"
+        for name in names
+        if name not in idle
+    ]
 
 
 def _evaluated_kinds(worker: Worker, config: EvalConfig) -> list[str]:
