@@ -209,7 +209,8 @@ def converted(module: nn.Module, dtype: torch.dtype, device: torch.device) -> nn
     """
     kept: list[tuple[dict[str, Any], str, Tensor]] = []
     for part in module.modules():
-        for held in (part._parameters, part._buffers):
+        tables: tuple[dict[str, Any], ...] = part._parameters, part._buffers
+        for held in tables:
             kept += [(held, key, t) for key, t in held.items() if t is not None and t.is_complex()]
     for held, key, _ in kept:
         held[key] = None
