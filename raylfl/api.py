@@ -101,17 +101,23 @@ def module_of(config: Config, final: Mapping[str, Any]) -> Any:
 
     final: the content of final.pt, or {"params": vector [d], "buffers": vector [b]} from a checkpoint.
     """
+    import numpy as np
     import torch
 
-    from raylfl.core.flat import FlatModule
+    from raylfl.core.buffers import travelling
+    from raylfl.core.flat import FlatModule, converted
     from raylfl.runtime.workers.module import make_module
 
     with one_at_a_time(), torch.no_grad():
-        module = make_module(config.model, config.top.seed).to(final["params"].dtype)
+        made = make_module(config.model, config.top.seed)
+        module: Any = converted(made, final["params"].dtype, torch.device("cpu"))
         if "state_dict" in final:
             module.load_state_dict(final["state_dict"])
             return module
-        flat = FlatModule(module, final["params"].dtype, torch.device("cpu"))
+        merged = len(config.algorithm.pattern.owners([np.zeros(0, dtype=np.int64)] * 2)) == 1
+        whole = config.local.buffers == "local" or merged
+        travels = travelling(module, config.model.buffers, whole)
+        flat = FlatModule(module, final["params"].dtype, torch.device("cpu"), travels=travels)
         flat.load(final["params"])
         flat.write_buffers(final["buffers"])
         return module

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    default_collate,
+)
 
 from raylfl.config.components import construct
 from raylfl.config.load import Config
@@ -14,7 +23,10 @@ from raylfl.config.objects import is_factory
 from raylfl.core.arrays import Ints
 from raylfl.core.samples import SampleSet
 from raylfl.core.torch_state import torch_defaults
-from raylfl.errors import BadConfig
+from raylfl.data.base import DataSource
+from raylfl.errors import BadConfig, BadValue
+from raylfl.heterogeneity.partition.base import Samples
+from raylfl.heterogeneity.partition.labels import with_labels
 from raylfl.registries import REGISTRIES
 
 Collate = Callable[[list[Any]], Any]
@@ -40,20 +52,33 @@ IGNORED = {
 class LoadedData:
     """The data of a run, as read from an instance of a data class.
 
-    labels: labels of the training samples [n]; None: unlabelled. client_indices: the indices of the training samples of
-    each client; None: the data define no clients. data: the instance, for further attributes; it is not sent to other
-    processes. client_nodes: for each client, the custom resource of Ray that marks the nodes with its samples; None:
-    every node has all samples.
+    samples: what a partition can use of the training samples. data: the instance, for further attributes; it is not
+    sent to other processes. notes: warnings for the user. client_nodes: for each client, the custom resource of Ray
+    that marks the nodes with its samples; None: every node has all samples.
     """
 
     train: SampleSet
     test: SampleSet | None
     val: SampleSet | None
-    labels: Ints | None
-    client_indices: list[Ints] | None
+    samples: Samples
     data: Any
-    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     client_nodes: tuple[str, ...] | None = None
+
+    @property
+    def warnings(self) -> list[str]:
+        """The `notes`, each with the name of the data class."""
+        return [f"data class {type(self.data).__name__}: {note}" for note in self.notes]
+
+    @property
+    def labels(self) -> Ints | None:
+        """The labels of the training samples [n], if they are known; None: unlabelled, or not read so far."""
+        return self.samples.labels
+
+    @property
+    def client_indices(self) -> Sequence[Ints] | None:
+        """The indices of the training samples of each client; None: the data define no clients."""
+        return self.samples.owners
 
 
 def class_of(config: Config, group: str) -> Any:
@@ -93,21 +118,45 @@ def load_data(config: Config) -> LoadedData:
         raise BadConfig(f"data class {name}: train_dataset must be map-style, with len() and indexing")
     if not len(train):
         raise BadConfig(f"data class {name}: train_dataset has no samples")
-    augmented = getattr(data, "train_transform", None)
-    plain = getattr(data, "test_transform", None) or augmented
-    targets = _attribute(data, "targets")
+    augmented, plain = getattr(data, "train_transform", None), getattr(data, "test_transform", None)
+    if augmented is not None and not hasattr(data, "test_transform"):
+        warnings.append(
+            "train_transform is for training only, and there is no test_transform: evaluations read the inputs as they "
+            "are (test_transform = None says so, test_transform = train_transform applies it)"
+        )
     owners = _attribute(data, "client_indices")
     nodes = _attribute(data, "client_nodes")
+    samples = SampleSet.of(train, augmented, plain, collate)
+    declares = isinstance(data, DataSource)
+    try:
+        known = with_labels(
+            samples,
+            [np.asarray(o, dtype=np.int64) for o in owners] if owners is not None else None,
+            getattr(config.partition, "labels", None),
+            partial(_attribute, data),
+            partial(_of_set, train),
+            data.targets if declares else None,
+            warnings,
+        )
+    except BadValue as error:
+        raise error.at("partition") from None
     return LoadedData(
-        SampleSet.of(train, augmented, plain, collate),
+        samples,
         _measured_on(data, "test", plain, warnings),
         _measured_on(data, "val", plain, warnings),
-        labels_of(train) if targets is None else _labels(targets, len(train), name),
-        [np.asarray(o, dtype=np.int64) for o in owners] if owners is not None else None,
+        known,
         data,
-        [f"data class {name}: {line}" for line in warnings],
+        warnings,
         tuple(map(str, nodes)) if nodes is not None else None,
     )
+
+
+def _of_set(dataset: Any, name: str) -> Any:
+    """An attribute of a data set with one entry per sample, None if there is none; of a Subset, its part of it."""
+    if type(dataset) is Subset:
+        whole = _of_set(dataset.dataset, name)
+        return None if whole is None else np.asarray(whole)[np.asarray(dataset.indices)]
+    return _attribute(dataset, name)
 
 
 def _measured_on(data: Any, kind: str, transform: Any, warnings: list[str]) -> SampleSet | None:
@@ -124,16 +173,32 @@ def _offered(data: Any, kind: str, warnings: list[str]) -> tuple[Any, Collate | 
 
     The data set is `<kind>_dataset`, or else the data set of the DataLoader that `<kind>_dataloader` returns. The
     collate function is `collate_fn`; a data set from a DataLoader can also have the DataLoader's collate function.
-    warnings: extended in place if the training DataLoader has its own sampler, because this sampler is not used.
+    warnings: extended in place if the sampler of the training DataLoader is not used.
     """
     collate = getattr(data, "collate_fn", None)
     dataset = _attribute(data, f"{kind}_dataset")
     if dataset is None and (loader := _loader(data, kind)) is not None:
         dataset = loader.dataset
         collate = collate or _own_collate(loader)
-        if kind == "train" and _draws_its_own_way(loader):
-            warnings.append("the sampler of train_dataloader is not used: local.sampling says how batches are drawn")
+        if _draws_its_own_way(loader):
+            dataset = _drawn_from(loader, kind, warnings)
     return dataset, collate
+
+
+def _drawn_from(loader: Any, kind: str, warnings: list[str]) -> Any:
+    """The data set of a DataLoader with a sampler of its own.
+
+    An evaluation has the samples that the sampler gives. A SubsetRandomSampler restricts a training set to its indices;
+    other samplers of training data are not used. warnings: extended in place.
+    """
+    batches = loader.batch_sampler
+    if kind != "train":
+        by_batches = type(batches) not in (BatchSampler, type(None))
+        return Subset(loader.dataset, [k for batch in batches for k in batch] if by_batches else list(loader.sampler))
+    if type(loader.sampler) is SubsetRandomSampler:
+        return Subset(loader.dataset, [int(k) for k in loader.sampler.indices])
+    warnings.append("the sampler of train_dataloader is not used: local.sampling says how batches are drawn")
+    return loader.dataset
 
 
 def _loader(data: Any, kind: str) -> Any:
@@ -166,18 +231,14 @@ def _uncalled(data: Any, hooks: Mapping[str, str]) -> list[str]:
 
 
 def _own_collate(loader: Any) -> Collate | None:
-    from torch.utils.data import default_collate
-
     collate = getattr(loader, "collate_fn", None)
     return None if collate is default_collate else collate
 
 
 def _draws_its_own_way(loader: Any) -> bool:
     """Whether a DataLoader has a custom sampler or batch sampler, not only the option `shuffle`."""
-    from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
-
     usual = type(getattr(loader, "sampler", None)) in (RandomSampler, SequentialSampler)
-    return not usual or type(getattr(loader, "batch_sampler", None)) is not BatchSampler
+    return not usual or type(getattr(loader, "batch_sampler", None)) not in (BatchSampler, type(None))
 
 
 def _attribute(data: Any, name: str) -> Any:
@@ -185,35 +246,3 @@ def _attribute(data: Any, name: str) -> Any:
     value = getattr(data, name, None)
     is_data = hasattr(value, "__getitem__") or hasattr(value, "__array__")
     return value() if callable(value) and not is_data else value
-
-
-def _labels(targets: Any, count: int, name: str) -> Ints:
-    """The labels in `targets` of the data class `name`, int64 [count].
-
-    Raises BadConfig unless `targets` has one integer for each of the `count` training samples.
-    """
-    labels = np.asarray(targets)
-    if labels.shape != (count,) or not np.issubdtype(labels.dtype, np.integer):
-        raise BadConfig(
-            f"data class {name}: targets is {labels.dtype} {labels.shape}, but must be one integer label for each of "
-            f"the {count} samples of train_dataset; leave it out for data without labels"
-        )
-    return labels.astype(np.int64)
-
-
-def labels_of(dataset: Any) -> Ints | None:
-    """The labels of the samples, int64 [n]; None if there are no integer labels.
-
-    The labels are the data set's `targets`, or the second tensor of a TensorDataset. For a Subset, they are selected
-    from the labels of the whole data set.
-    """
-    if hasattr(dataset, "indices") and hasattr(dataset, "dataset"):
-        whole = labels_of(dataset.dataset)
-        return None if whole is None else whole[np.asarray(dataset.indices)]
-    targets = getattr(dataset, "targets", None)
-    if targets is None and hasattr(dataset, "tensors") and len(dataset.tensors) > 1:
-        targets = dataset.tensors[1]
-    if targets is None:
-        return None
-    array = np.asarray(targets)
-    return array.astype(np.int64) if array.ndim == 1 and np.issubdtype(array.dtype, np.integer) else None

@@ -173,7 +173,7 @@ def make_split(config: Config, source: LoadedData) -> Split:
 
 def samples_of(source: LoadedData) -> Samples:
     """The properties of the training data that a partition can use."""
-    return Samples(len(source.train), source.labels, source.client_indices)
+    return source.samples
 
 
 def check_algorithm(config: Config, world: RunContext, merged: bool) -> list[str]:

@@ -37,12 +37,14 @@ UNSEEN = (BUFFERS, MOMENTS, MEAN)  # uploads and sums that algorithms do not han
 class Initial(NamedTuple):
     """The initial parameters x [d], buffers [b] and local optimizer state (moments [m]) of a run.
 
-    moments is empty if the optimizer state is fresh in every round (`local.optimizer_state`).
+    moments is empty if the optimizer state is fresh in every round (`local.optimizer_state`). sent: which entries of
+    all buffers travel, bool [B]; earlier versions saved all B entries.
     """
 
     x: Tensor
     buffers: Tensor
     moments: Tensor
+    sent: Tensor = torch.empty(0, dtype=torch.bool)
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,11 @@ class WorkerSetup:
     def local_buffers(self) -> bool:
         """Whether each client keeps its own buffers between rounds; false for a single client that owns all data."""
         return self.buffers == "local" and not self.merged
+
+    @property
+    def whole_buffers(self) -> bool:
+        """Whether all persistent buffers travel by default, since each goes back to the client that changed it."""
+        return self.buffers == "local" or self.merged
 
     def trained_on(self, client: int) -> Ints:
         """The indices of the samples on which a client trains."""

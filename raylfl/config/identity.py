@@ -34,6 +34,7 @@ UNCHOSEN = {  # the default of `topology`
     "links": None,
 }
 LATER = ("edge_latency", "edge_bandwidth")  # options of `topology` that older runs lack; null means the same
+OPTIONAL = {"model": ("buffers",), "partition": ("labels",)}  # newer options, which older runs lack; null means that
 LEFT_OUT: dict[Purpose, tuple[str, ...]] = {
     "resume": (*PLACE, *FREE, "rounds", "eval", "stop"),
     "group": (*PLACE, "runtime", "seed"),
@@ -45,9 +46,9 @@ LEFT_OUT: dict[Purpose, tuple[str, ...]] = {
 def identity(resolved: Mapping[str, Any], of: Purpose) -> dict[str, Any]:
     """A copy of the resolved config with the keys that identify a run for this purpose.
 
-    The group `topology` is left out if all its options have their defaults. Its options in `LATER` are left out if
-    they are null. Older runs, saved without these keys, thus keep their identity. `runtime.placement` is left out
-    unless it is `pinned`.
+    The group `topology` is left out if all its options have their defaults. Its options in `LATER`, and those in
+    `OPTIONAL`, are left out if they are null. Older runs, saved without these keys, thus keep their identity.
+    `runtime.placement` is left out unless it is `pinned`.
     """
     kept = _without(resolved, LEFT_OUT[of], "")
     topology = {key: v for key, v in kept.get("topology", {}).items() if key not in LATER or v is not None}
@@ -55,6 +56,10 @@ def identity(resolved: Mapping[str, Any], of: Purpose) -> dict[str, Any]:
         kept["topology"] = topology
     if topology.items() <= UNCHOSEN.items():  # an older run lacks newer options
         kept.pop("topology", None)
+    for group, keys in OPTIONAL.items():
+        for key in keys:
+            if isinstance(kept.get(group), dict) and kept[group].get(key, ...) is None:
+                kept[group] = {name: value for name, value in kept[group].items() if name != key}
     runtime = kept.get("runtime", {})
     if runtime.get("placement") != "pinned":  # pinned clients are not vectorised, which can change bits
         runtime.pop("placement", None)

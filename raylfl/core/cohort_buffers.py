@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from raylfl.core.flat import FlatModule
+from raylfl.core.flat import FlatModule, same_entries
 
 Rows = slice | list[int]  # positions of clients in the cohort
 
@@ -19,27 +19,30 @@ class CohortBuffers:
     """
 
     def __init__(self, flat: FlatModule):
-        self.like, self.dtype = flat.buffers, flat.params.dtype
+        self.like, self.sent, self.packing, self.names = flat.buffers, flat.sent, flat.packing, flat.buffer_names
         self.held: list[Tensor] = []
 
     def write(self, rows: Tensor) -> None:
-        """Sets the buffers from rows [C, b]; a row holds all entries of a client's buffers, one after the other.
+        """Sets the buffers that travel from rows [C, b] (`Packing`); all others get the module's entries."""
+        given = iter(self.packing.split(rows))
+        self.held = [
+            self._own(next(given) if sent else b.detach().expand(len(rows), *b.shape))
+            for b, sent in zip(self.like, self.sent, strict=True)
+        ]
 
-        The buffers have the order of `FlatModule.read_buffers`. Entries of integer buffers are rounded.
-        """
-        self.held = []
-        for piece, b in zip(rows.split([b.numel() for b in self.like], dim=1), self.like, strict=True):
-            values = (piece if b.is_floating_point() else piece.round()).reshape(len(rows), *b.shape)
-            self.held.append(values.to(b.dtype).clone(memory_format=torch.contiguous_format))
+    @staticmethod
+    def _own(values: Tensor) -> Tensor:
+        return values.clone(memory_format=torch.contiguous_format)
 
     def read(self) -> Tensor:
-        """The buffers as rows [C, b] in the parameters' dtype; integers become floats."""
-        return torch.cat([b.reshape(len(b), -1).to(self.dtype) for b in self.held], dim=1)
+        """The buffers that travel as rows [C, b]."""
+        travelling = [b for b, sent in zip(self.held, self.sent, strict=True) if sent]
+        return self.packing.rows(travelling, len(self.held[0]) if self.held else 0)
 
     def fill(self, count: int) -> None:
         """Stores `count` copies of the module's buffers if buffers of fewer than `count` clients are stored."""
         if len(self.like) and (not self.held or len(self.held[0]) < count):
-            self.held = [b.detach().expand(count, *b.shape).clone() for b in self.like]
+            self.held = [self._own(b.detach().expand(count, *b.shape)) for b in self.like]
 
     def of(self, rows: Rows) -> list[Tensor]:
         """The buffers of the clients `rows`, [len(rows), *shape] each: views for a slice, copies for a list."""
@@ -53,6 +56,11 @@ class CohortBuffers:
         if isinstance(rows, list):
             for held, new in zip(self.held, after, strict=True):
                 held[rows] = new
+
+    def changed(self) -> list[str]:
+        """The names of the buffers that do not travel and that a client has changed."""
+        each = zip(self.names, self.held, self.like, self.sent, strict=True)
+        return [name for name, held, b, sent in each if not (sent or same_entries(held, b))]
 
     def reorder(self, order: Tensor) -> None:
         """Reorders the rows of all buffers: row k becomes the former row order[k]."""

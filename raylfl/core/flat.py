@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from raylfl.core.buffers import Packing, of_older, travelling
 from raylfl.errors import BadConfig
 
 
@@ -25,19 +27,35 @@ def in_channels_last(images: Tensor) -> Tensor:
 class FlatModule:
     """A module whose trainable parameters are views into `params` [d], in `named_parameters` order.
 
-    Buffers (BatchNorm statistics) form a second vector [b], gathered by `read_buffers` and scattered by
-    `write_buffers`. Frozen parameters keep their initial values. The module is moved to the device and dtype in place,
-    and its embeddings get dense gradients. Raises BadConfig for a module without trainable parameters.
+    Buffers that travel (BatchNorm statistics) form a second vector [b], gathered by `read_buffers` and scattered by
+    `write_buffers`, which gives all other buffers their initial entries. Frozen parameters keep their initial values.
+    The module is moved to the device and dtype in place, except that complex numbers, integers and truth values keep
+    their dtypes, and its embeddings get dense gradients. Raises BadConfig for a module without trainable parameters,
+    or with complex ones.
 
     channels_last: whether convolution weights [out, in, h, w] are stored as [out, h, w, in], which is faster on CPUs.
-    These weights are then copies instead of views, and `load` updates them; `params` has the usual order.
+    These weights are then copies instead of views, and `load` updates them; `params` has the usual order. travels: the
+    names of the buffers that travel; None: those that `travelling` gives.
     """
 
-    def __init__(self, module: nn.Module, dtype: torch.dtype, device: torch.device, channels_last: bool = False):
-        self.module = module.to(device=device, dtype=dtype)
+    def __init__(
+        self,
+        module: nn.Module,
+        dtype: torch.dtype,
+        device: torch.device,
+        channels_last: bool = False,
+        travels: Sequence[str] | None = None,
+    ):
+        self.module = converted(module, dtype, device)
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not named:
             raise BadConfig(f"model {type(module).__name__} has no trainable parameters: nothing to train")
+        for name, p in named:
+            if p.is_complex():
+                raise BadConfig(
+                    f"model {type(module).__name__}: its parameter {name} is complex, but parameters travel as real "
+                    "numbers: store torch.view_as_real(w), and use torch.view_as_complex(self.w) in the forward pass"
+                )
         self.names = [name for name, _ in named]
         self.parameters = [p for _, p in named]
         self.shapes = [p.shape for p in self.parameters]
@@ -52,10 +70,22 @@ class FlatModule:
             if isinstance(part, (nn.Embedding, nn.EmbeddingBag)):
                 part.sparse = False  # gradients are rows of a dense matrix
         self.buffers = list(module.buffers())
+        for b in self.buffers:
+            if any(size > 1 and stride == 0 for size, stride in zip(b.shape, b.stride(), strict=True)):
+                b.data = b.data.clone(memory_format=torch.contiguous_format)  # an expanded tensor cannot be written
         self._places: list[tuple[str, dict[str, Tensor | None], str, Tensor]] = []  # name, dict, key in it, buffer
         for name, buffer in module.named_buffers():
             path, _, key = name.rpartition(".")
             self._places.append((name, module.get_submodule(path)._buffers, key, buffer))
+        names = travelling(module) if travels is None else travels
+        self.sent = [name in names for name, *_ in self._places]
+        self.packing = Packing(
+            [name for (name, *_), sent in zip(self._places, self.sent, strict=True) if sent],
+            [b for b, sent in zip(self.buffers, self.sent, strict=True) if sent],
+            self.params,
+        )
+        self._initial = [b.detach().clone() for b in self.buffers]
+        self._owners = [(part._buffers, dict(part._buffers)) for part in module.modules()]
 
     @property
     def width(self) -> int:
@@ -109,38 +139,89 @@ class FlatModule:
         for owner, key, first, _ in assigned:
             owner[key] = first
 
+    @property
+    def buffer_names(self) -> list[str]:
+        """The names of all buffers, in the order of `buffers`."""
+        return [name for name, *_ in self._places]
+
+    @property
+    def sent_entries(self) -> Tensor:
+        """Which entries of all buffers, one buffer after the other, are of buffers that travel: bool [B]."""
+        sizes = torch.tensor([b.numel() for b in self.buffers], dtype=torch.int64)
+        return torch.tensor(self.sent, dtype=torch.bool).repeat_interleave(sizes)
+
     def read_buffers(self) -> Tensor:
-        """All buffers as one vector [b] in the parameters' dtype (integer counters become floats)."""
-        if not self.buffers:
-            return self.params.new_empty(0)
-        return torch.cat([b.detach().reshape(-1).to(self.params) for b in self._buffers_now()])
+        """The buffers that travel as one vector [b]: the row of `Packing`."""
+        now = [b[None] for b, sent in zip(self._buffers_now(), self.sent, strict=True) if sent]
+        return self.packing.rows(now, 1)[0]
 
     def _buffers_now(self) -> Iterator[Tensor]:
         """The module's current buffers; a step may have replaced them by other tensors of the same shapes.
 
-        Raises BadConfig for a buffer that was replaced by None or by a tensor of another shape.
+        Raises BadConfig for a buffer that travels and was replaced by None or by a tensor of another shape.
         """
-        for name, owner, key, first in self._places:
-            buffer = owner[key]
-            if buffer is None or buffer.shape != first.shape:
+        for (name, owner, key, first), sent in zip(self._places, self.sent, strict=True):
+            buffer = owner.get(key)
+            if sent and (buffer is None or buffer.shape != first.shape):
                 found = "None" if buffer is None else f"a buffer of shape {list(buffer.shape)}"
                 raise BadConfig(
                     f"model {type(self.module).__name__}: a step replaced its buffer {name} by {found}; it must keep "
                     f"its shape {list(first.shape)}, as buffers are averaged (an ordinary attribute may be anything)"
                 )
-            yield buffer
+            yield first if buffer is None else buffer
 
-    def write_buffers(self, vector: Tensor) -> None:
-        """Sets all buffers from one vector [b]: the inverse of `read_buffers`; integer buffers are rounded.
+    def write_buffers(self, vector: Tensor | None = None) -> None:
+        """Sets the buffers that travel from a vector [b], the inverse of `read_buffers`, and resets all others.
 
-        A tensor that a step has assigned to a buffer is replaced by the module's original tensor.
+        A tensor that a step has assigned to a buffer is replaced by the module's original tensor, and a buffer that a
+        step has registered is removed. None: all buffers get their initial entries.
         """
-        at = 0
-        for _, owner, key, buffer in self._places:
-            owner[key] = buffer
-            piece = vector[at : at + buffer.numel()].reshape(buffer.shape)
-            buffer.copy_(piece if buffer.is_floating_point() else piece.round())
-            at += buffer.numel()
+        for now, first in self._owners:
+            if len(now) > len(first):
+                for key in now.keys() - first.keys():
+                    del now[key]
+            now.update(first)
+        if vector is not None and len(vector) != sum(self.packing.sizes):
+            vector = of_older(vector, self.sent_entries, self.packing.dtype)
+        sent = iter(self.packing.split(vector[None]) if vector is not None else ())
+        for buffer, initial, travels in zip(self.buffers, self._initial, self.sent, strict=True):
+            buffer.copy_(next(sent)[0] if travels and vector is not None else initial)
+
+    def changed_buffers(self) -> list[str]:
+        """The names of the buffers that do not travel and now differ from their initial entries."""
+        found = []
+        for (name, owner, key, _), initial, sent in zip(self._places, self._initial, self.sent, strict=True):
+            now = owner.get(key)
+            if not sent and (now is None or now.shape != initial.shape or not same_entries(now, initial)):
+                found.append(name)
+        return found
+
+
+def same_entries(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one shape have equal entries; NaN is equal to NaN."""
+    return bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def converted(module: nn.Module, dtype: torch.dtype, device: torch.device) -> nn.Module:
+    """The module, moved to the device in place, with its floating-point tensors in this dtype.
+
+    Complex tensors keep their dtype: `Module.to` would drop their imaginary parts.
+    """
+    kept: list[tuple[dict[str, Any], str, Tensor]] = []
+    for part in module.modules():
+        tables: tuple[dict[str, Any], ...] = part._parameters, part._buffers
+        for held in tables:
+            kept += [(held, key, t) for key, t in held.items() if t is not None and t.is_complex()]
+    for held, key, _ in kept:
+        held[key] = None
+    try:
+        module.to(device=device, dtype=dtype)
+    finally:
+        moved = {id(t): t.data.to(device) for *_, t in kept}
+        for held, key, t in kept:
+            held[key] = t
+            t.data = moved[id(t)]
+    return module
 
 
 def copy_together(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:

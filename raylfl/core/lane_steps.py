@@ -122,7 +122,7 @@ class LaneOracle(Oracle, Units):
         if count > self.slots.count:
             self.slots = Slots(self.flat, -(-count // 8) * 8)
         self.held = self.slots.params
-        self.slots.reset_buffers() if self._buffers is None else self.slots.write_buffers(self._buffers)
+        self.slots.write_buffers(self._buffers, count)
         self._buffers = None
         self.params, self.count = self.slots.params, self.slots.count
         return self.params[:count]
@@ -135,12 +135,16 @@ class LaneOracle(Oracle, Units):
         """The buffers of all C clients after the last call, one vector each [C, b]."""
         return self.slots.read_buffers(self._count)
 
+    def changed_buffers(self) -> list[str]:
+        """The names of the buffers that do not travel and that the last call has changed."""
+        return self.slots.changed_buffers()
+
     def reorder(self, order: np.ndarray) -> None:
         at = torch.from_numpy(order).to(self.flat.params.device)
         if self._buffers is not None:
             self._buffers = self._buffers[at]
-        elif len(self.flat.buffers):
-            self.slots.write_buffers(self.slots.read_buffers(len(order))[at])
+        else:
+            self.slots.reorder(at)
 
     def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
         losses, rows = [], []

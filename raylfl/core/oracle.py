@@ -150,6 +150,10 @@ class LoopOracle(Oracle):
         """Sets the module's buffers for the next client, from all its buffers as one vector [1, b]."""
         self.flat.write_buffers(rows[0])
 
+    def changed_buffers(self) -> list[str]:
+        """The names of the buffers that do not travel and that the last call has changed."""
+        return self.flat.changed_buffers()
+
     def read_buffers(self) -> Tensor:
         """The module's buffers after the last call, as one vector [1, b]."""
         return self.flat.read_buffers()[None]

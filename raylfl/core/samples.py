@@ -5,18 +5,23 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Subset, TensorDataset
 
 from raylfl.core.arrays import Ints
 from raylfl.core.flat import in_channels_last
 from raylfl.core.oracle import Batch
+from raylfl.core.row_source import RowSource
 from raylfl.core.transfer import to_device
 from raylfl.errors import BadConfig
+
+COMPARED = 8  # samples by which a reading of many samples at once is compared with indexing
+WIDENED = {torch.bfloat16}  # dtypes that numpy lacks
 
 
 def as_tensor(array: np.ndarray) -> Tensor:
@@ -30,9 +35,8 @@ def as_tensor(array: np.ndarray) -> Tensor:
 class SampleSet:
     """A data set: arrays [n, ...] that processes can share (`arrays`), or a map-style data set (`items`).
 
-    `items` is read sample by sample, or batch by batch if it has a method `rows(indices)`, which returns the samples of
-    these indices as a tuple of arrays. owned: the ascending indices of the samples that this process has (`arrays` has
-    no other rows); None: all samples.
+    `items` is read sample by sample, or batch by batch if it is a `RowSource`. owned: the ascending indices of the
+    samples that this process has (`arrays` has no other rows); None: all samples.
 
     transform: is applied to the inputs (first entry) of every training batch. measured_through: replaces `transform` in
     evaluations, without augmentation. collate: makes a batch from a list of samples; None: torch's default_collate.
@@ -54,12 +58,12 @@ class SampleSet:
     ) -> SampleSet:
         """The samples of a map-style data set.
 
-        Without `collate`, a TensorDataset or a Subset of one is stored as arrays. The other arguments are fields of
-        `SampleSet`.
+        Without `collate`, a TensorDataset, or a Subset of one, is stored as arrays if their rows are equal to what
+        indexing returns. This holds for objects of exactly these classes, not for subclasses: theirs may return other
+        samples. The other arguments are fields of `SampleSet`.
         """
-        tensors = _tensors_of(dataset) if collate is None else None
-        if tensors is not None:
-            arrays = tuple(t.detach().cpu().contiguous().numpy() for t in tensors)
+        arrays = _arrays_of(dataset) if collate is None else None
+        if arrays is not None:
             return SampleSet(arrays, None, transform, measured_through)
         return SampleSet(None, dataset, transform, measured_through, collate)
 
@@ -69,7 +73,16 @@ class SampleSet:
     @property
     def by_index(self) -> bool:
         """Whether batches are read by the data set's method `rows`, for example from a memory-mapped file."""
-        return hasattr(self.items, "rows")
+        return isinstance(self.items, RowSource) and self.collate is None
+
+    def read(self, indices: Ints) -> list[Any]:
+        """The samples of these indices, one by one as a DataLoader reads them; for a set that is not stored as arrays.
+
+        A data set with a method `__getitems__` reads them in one call.
+        """
+        wanted = [int(i) for i in indices]
+        together = getattr(self.items, "__getitems__", None)
+        return list(together(wanted)) if together else [self.items[i] for i in wanted]
 
     def part(self, indices: Ints) -> SampleSet:
         """The set restricted to these ascending indices; samples keep their indices, and their arrays are copies."""
@@ -86,11 +99,44 @@ class SampleSet:
         return at
 
 
+def _arrays_of(dataset: Any) -> tuple[np.ndarray, ...] | None:
+    """The columns of a TensorDataset or of a Subset of one as arrays [n, ...]; None if samples must be read one by one.
+
+    bfloat16 becomes float32, which has its values.
+    """
+    tensors = _tensors_of(dataset)
+    if tensors is None or any(t.layout != torch.strided or t.is_quantized for t in tensors):
+        return None
+    tensors = [t.detach().cpu().resolve_conj().resolve_neg() for t in tensors]
+    arrays = tuple((t.float() if t.dtype in WIDENED else t).contiguous().numpy() for t in tensors)
+    return arrays if all(same_sample(dataset[k], arrays, k) for k in spread(len(dataset))) else None
+
+
 def _tensors_of(dataset: Any) -> Sequence[Tensor] | None:
-    if hasattr(dataset, "indices") and hasattr(dataset, "dataset"):
+    if type(dataset) is Subset:
         whole = _tensors_of(dataset.dataset)
         return None if whole is None else [t[torch.as_tensor(dataset.indices)] for t in whole]
-    return getattr(dataset, "tensors", None)
+    return dataset.tensors if type(dataset) is TensorDataset else None
+
+
+def spread(count: int) -> list[int]:
+    """Up to `COMPARED` indices of 0..count-1, evenly spread.
+
+    >>> spread(3), spread(100)
+    ([0, 1, 2], [0, 12, 25, 37, 50, 62, 75, 87])
+    """
+    return [k * count // min(COMPARED, count) for k in range(min(COMPARED, count))]
+
+
+def same_sample(sample: Any, columns: Sequence[np.ndarray], k: int) -> bool:
+    """Whether a sample is a tuple or list of the entries that row k of each column has; NaN is equal to NaN."""
+    if not isinstance(sample, (tuple, list)) or len(sample) != len(columns):
+        return False
+    try:
+        pairs = [(torch.as_tensor(part), as_tensor(np.asarray(c[k]))) for part, c in zip(sample, columns, strict=True)]
+    except (TypeError, ValueError, RuntimeError):  # a part that is not a number or an array
+        return False
+    return all(a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all()) for a, b in pairs)
 
 
 class BatchSource:
@@ -103,6 +149,7 @@ class BatchSource:
         """
         self.samples, self.device, self.dtype, self.channels_last = samples, device, dtype, channels_last
         self.tensors: tuple[Tensor, ...] | None = None
+        self._compared = False  # whether rows of a `RowSource` were compared with its samples
         if samples.arrays is not None:
             # a GPU holds the whole data set; on a CPU it stays in shared memory
             self.tensors = tuple(self._cast(as_tensor(a)).to(device) for a in samples.arrays)
@@ -146,23 +193,31 @@ class BatchSource:
         """The samples of these indices as the content of one batch: collated, on the device, transformed."""
         if self.tensors is not None:
             return self.gather_at(to_device(torch.from_numpy(self.samples.places(indices)), self.device))
-        return self._transformed(self._moved(self._read(indices)))
+        return self._through(self._moved(self._read(indices)))
 
     def gather_at(self, places: Tensor) -> Any:
         """The content of one batch, of the samples at these rows [B] of `tensors`; transformed."""
         assert self.tensors is not None
-        return self._transformed(tuple(t[places] if t.device.type == "cuda" else t.index_select(0, places) for t in self.tensors))
+        on_host = places.device.type == "cpu"
+        return self._through(tuple(t.index_select(0, places) if on_host else t[places] for t in self.tensors))
 
-    def _transformed(self, content: Any) -> Any:
+    def _through(self, content: Any) -> Any:
+        """The content of a batch with its inputs transformed and in the memory order of the source."""
+        transform = self.samples.transform
         if isinstance(content, (tuple, list)) and content and isinstance(content[0], Tensor):
-            inputs = content[0]
-            if self.samples.transform is not None:
-                inputs = self._cast(self.samples.transform(inputs))
+            inputs = content[0] if transform is None else self._cast(transform(content[0]))
             if self.channels_last and inputs.ndim == 4:
                 inputs = in_channels_last(inputs)
             named = hasattr(content, "_fields")
-            content = type(content)(inputs, *content[1:]) if named else (inputs, *content[1:])
-        return content
+            return type(content)(inputs, *content[1:]) if named else (inputs, *content[1:])
+        if transform is None:
+            return content
+        if isinstance(content, Tensor):
+            return self._cast(transform(content))
+        raise BadConfig(
+            f"train_transform and test_transform are applied to the first entry of a batch, but a batch is of type "
+            f"{type(content).__name__}: transform samples in the data set or in collate_fn"
+        )
 
     def _read(self, indices: Ints) -> Any:
         """The samples of these indices from a data set without arrays, collated."""
@@ -170,8 +225,8 @@ class BatchSource:
 
         self.samples.places(indices)  # raises LookupError for samples that are not owned
         if self.samples.by_index:
-            return tuple(as_tensor(a) for a in self.samples.items.rows(indices))
-        samples = [self.samples.items[int(i)] for i in indices]
+            return tuple(as_tensor(a) for a in self._rows(indices))
+        samples = self.samples.read(indices)
         if self.samples.collate is not None:
             return self.samples.collate(samples)
         try:
@@ -180,16 +235,39 @@ class BatchSource:
             remedy = "give the data class a collate_fn, or samples that are tensors of one shape"
             raise BadConfig(f"training or test samples do not form a batch: {error}; {remedy}") from error
 
+    def _rows(self, indices: Ints) -> Sequence[np.ndarray]:
+        """The rows of a `RowSource`. Raises BadConfig if rows of the first batch are not what indexing returns."""
+        items = self.samples.items
+        rows: Sequence[np.ndarray] = items.rows(indices)
+        for k in () if self._compared else spread(len(indices)):
+            if not same_sample(items[int(indices[k])], rows, k):
+                name = type(items).__name__
+                raise BadConfig(
+                    f"data set {name}: rows([{indices[k]}]) and {name}[{indices[k]}] differ, but a RowSource must "
+                    "return the same samples in both ways"
+                )
+        self._compared = self._compared or len(indices) > 0
+        return rows
+
     def _moved(self, content: Any) -> Any:
         if isinstance(content, Tensor):
             return to_device(self._cast(content), self.device)
         if isinstance(content, dict):
-            return {k: self._moved(v) for k, v in content.items()}
+            moved = copy.copy(content)  # an OrderedDict or defaultdict stays one
+            moved.update((k, self._moved(v)) for k, v in content.items())
+            return moved
         if isinstance(content, tuple) and hasattr(content, "_fields"):
             return type(content)(*(self._moved(v) for v in content))
         if isinstance(content, (tuple, list)):
             return type(content)(self._moved(v) for v in content)
-        return content.to(self.device) if hasattr(content, "to") else content  # the user's own batch class
+        if hasattr(content, "to"):  # the user's own batch class
+            return content.to(self.device)
+        if is_dataclass(content) and not isinstance(content, type):
+            twin = copy.copy(content)
+            for part in fields(content):
+                object.__setattr__(twin, part.name, self._moved(getattr(content, part.name)))
+            return twin
+        return content
 
 
 class IndexedBatch(Batch):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from raylfl.core.flat import FlatModule, in_channels_last
+from raylfl.core.flat import FlatModule, in_channels_last, same_entries
 
 ALIGNED = 64  # entries; rows begin at multiples of it, so that kernels are chosen alike in every slot
 
@@ -73,23 +73,19 @@ class Slots:
     def __init__(self, flat: FlatModule, count: int):
         self.flat, self.count = flat, count
         self.params = aligned_rows(count, flat.width, flat.params)
-        self._columns: dict[torch.dtype, Tensor] = {}  # the places of a dtype's buffers in a row [b] of all buffers
         self._matrices: dict[torch.dtype, Tensor] = {}
-        self._width = sum(b.numel() for b in flat.buffers)
-        pieces = self._pieces()
-        self.slots = [Slot(flat, self.params[c], [rows[c] for rows in pieces]) for c in range(count)]
+        self._buffers = self._views()  # one tensor [count, *shape] per buffer
+        self.slots = [Slot(flat, self.params[c], [rows[c] for rows in self._buffers]) for c in range(count)]
 
-    def _pieces(self) -> list[Tensor]:
+    def _views(self) -> list[Tensor]:
         """One tensor [count, *shape] per buffer, a view of the matrix of its dtype."""
-        columns: dict[torch.dtype, list[int]] = {}
-        places, at = [], 0
+        widths: dict[torch.dtype, int] = {}
+        places = []
         for b in self.flat.buffers:
-            mine = columns.setdefault(b.dtype, [])
-            places.append(len(mine))
-            mine += range(at, at := at + b.numel())
-        for dtype, mine in columns.items():
-            self._columns[dtype] = torch.tensor(mine, device=self.flat.params.device)
-            self._matrices[dtype] = aligned_rows(self.count, len(mine), self.flat.params.new_empty(0, dtype=dtype))
+            places.append(widths.get(b.dtype, 0))
+            widths[b.dtype] = places[-1] + b.numel()
+        for dtype, width in widths.items():
+            self._matrices[dtype] = aligned_rows(self.count, width, self.flat.params.new_empty(0, dtype=dtype))
         return [
             self._matrices[b.dtype][:, at : at + b.numel()].unflatten(1, b.shape)
             if b.dim()
@@ -97,23 +93,29 @@ class Slots:
             for b, at in zip(self.flat.buffers, places, strict=True)
         ]
 
-    def write_buffers(self, rows: Tensor) -> None:
-        """Sets the buffers of the first C slots from rows [C, b], in the order of `FlatModule.read_buffers`."""
-        for dtype, matrix in self._matrices.items():
-            piece = rows.index_select(1, self._columns[dtype])
-            matrix[: len(rows)].copy_(piece if dtype.is_floating_point else piece.round())
+    def write_buffers(self, rows: Tensor | None, count: int) -> None:
+        """Sets the buffers of the first `count` slots: those that travel from rows [count, b], others to the module's.
+
+        None: all buffers get the module's entries.
+        """
+        given = iter(() if rows is None else self.flat.packing.split(rows))
+        for held, own, travels in zip(self._buffers, self.flat.buffers, self.flat.sent, strict=True):
+            held[:count].copy_(next(given) if travels and rows is not None else own)
 
     def read_buffers(self, count: int) -> Tensor:
-        """The buffers of the first `count` slots as rows [count, b] in the parameters' dtype."""
-        rows = self.params.new_empty(count, self._width)
-        for dtype, matrix in self._matrices.items():
-            rows.index_copy_(1, self._columns[dtype], matrix[:count].to(rows))
-        return rows
+        """The buffers that travel, of the first `count` slots, as rows [count, b]."""
+        sent = [held[:count] for held, travels in zip(self._buffers, self.flat.sent, strict=True) if travels]
+        return self.flat.packing.rows(sent, count)
 
-    def reset_buffers(self) -> None:
-        """Sets the buffers of all slots to the module's own."""
-        if self._width:
-            self.write_buffers(self.flat.read_buffers().expand(self.count, -1))
+    def changed_buffers(self) -> list[str]:
+        """The names of the buffers that do not travel and that differ from the module's in any slot."""
+        each = zip(self.flat.buffer_names, self._buffers, self.flat.buffers, self.flat.sent, strict=True)
+        return [name for name, held, own, travels in each if not (travels or same_entries(held, own))]
+
+    def reorder(self, order: Tensor) -> None:
+        """Reorders the buffers of the first slots: slot k gets those of slot order[k]."""
+        for matrix in self._matrices.values():
+            matrix[: len(order)] = matrix[order]
 
     def state(self, rows: slice) -> list[Tensor]:
         """The tensors of these slots that a local step changes."""

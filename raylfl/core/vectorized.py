@@ -205,6 +205,10 @@ class VectorizedOracle(Oracle):
         """The buffers of all C clients after the last call, one vector each [C, b]."""
         return self.buffers.read()
 
+    def changed_buffers(self) -> list[str]:
+        """The names of the buffers that do not travel and that the last call has changed."""
+        return self.buffers.changed()
+
     def reorder(self, order: np.ndarray) -> None:
         self.buffers.reorder(torch.from_numpy(order))
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raylfl.registry import Registry
 
 if TYPE_CHECKING:
+    from raylfl.core.row_source import RowSource as RowSource
     from raylfl.data.base import DataSource
 
 DATA: Registry[DataSource] = Registry("data", "raylfl.data")
+
+
+def __getattr__(name: str) -> Any:
+    if name == "RowSource":  # late: it imports torch
+        from raylfl.core.row_source import RowSource
+
+        return RowSource
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

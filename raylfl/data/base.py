@@ -30,14 +30,15 @@ class DataSource(Arguments):
     num_classes: the number of classes; labels are 0..num_classes - 1.
 
     Attributes that a run reads, besides dim and num_classes:
-    train_dataset: a map-style data set whose samples are tuples of tensors. If it has a method `rows(indices)`, which
-    returns a batch as arrays, each worker reads the samples that it needs by index.
+    train_dataset: a map-style data set whose samples are tuples of tensors. If it is a `raylfl.data.RowSource`, each
+    worker reads the samples that it needs by index, many at once.
     test_dataset: a map-style data set for testing; None: no test set.
     targets: the label of each training sample, int64 [n], for partitions by label; None: unlabelled.
     client_indices: one list of sample indices per client, for `partition: natural`; None: no clients are defined.
     client_nodes: for each client in client_indices, the custom resource of Ray that marks the nodes with its samples;
     None: every node has all samples.
-    train_transform, test_transform: applied to the inputs x [B, ...] of a batch each time it is used.
+    train_transform, test_transform: applied to the inputs x [B, ...] of a batch each time it is used, in training and
+    in evaluations.
     in_shape: the shape of an input after the transform; in_shape and num_classes are defaults of shipped models.
     optimum(weights=None): the minimiser x* [d] of sum_i w_i f_i (w uniform by default), if it is known.
     """

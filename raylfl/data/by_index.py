@@ -7,14 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.utils.data import Dataset
 
 from raylfl.core.arrays import Ints
+from raylfl.core.row_source import Columns, RowSource
 from raylfl.errors import DataMissing
-
-Columns = tuple[np.ndarray[Any, Any], ...]
 
 
 def mapped(path: Path) -> np.ndarray[Any, Any]:
@@ -28,7 +24,7 @@ def mapped(path: Path) -> np.ndarray[Any, Any]:
     return array
 
 
-class MappedArrays(Dataset[Any]):
+class MappedArrays(RowSource):
     """A map-style data set of .npy files, one file per column of a sample; pickled as paths, without the arrays."""
 
     def __init__(self, paths: Sequence[Path]):
@@ -49,9 +45,6 @@ class MappedArrays(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.columns[0])
 
-    def __getitem__(self, k: int) -> tuple[Tensor, ...]:
-        return tuple(torch.from_numpy(row)[0] for row in self.rows(np.array([k])))
-
     def rows(self, indices: Ints) -> Columns:
         """The samples of these indices, one array [B, ...] per column."""
         return tuple(column[indices] for column in self.columns)
@@ -60,7 +53,7 @@ class MappedArrays(Dataset[Any]):
         return {"paths": self.paths, "_columns": None}
 
 
-class ClientArrays(Dataset[Any]):
+class ClientArrays(RowSource):
     """The samples of all clients, one client after the other, from `<path>/<client>/x.npy` and `y.npy`.
 
     A process opens only the folders of clients whose samples it reads; other folders need not exist on its machine.
@@ -78,9 +71,6 @@ class ClientArrays(Dataset[Any]):
 
     def __len__(self) -> int:
         return int(self.offsets[-1])
-
-    def __getitem__(self, k: int) -> tuple[Tensor, ...]:
-        return tuple(torch.from_numpy(row)[0] for row in self.rows(np.array([k])))
 
     def rows(self, indices: Ints) -> Columns:
         """The samples of these indices, one array [B, ...] per column.

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from raylfl.config.groups.records import EvalConfig
 from raylfl.core.keyed import keyed_int
@@ -22,6 +23,7 @@ from raylfl.parts import Experiment, WorkerSetup
 from raylfl.runtime.ray.resources import check_resources
 from raylfl.runtime.round.plan import check_sampling
 from raylfl.runtime.stopping import time_limit
+from raylfl.runtime.workers.carried import carried_state
 from raylfl.runtime.workers.hooks import HOOKS, overridden
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.task import Chunk
@@ -47,8 +49,10 @@ def check(experiment: Experiment) -> None:
     label = model["name"] or model["class_path"]
     with _threads_kept(), private_randomness(keyed_int(setup.seed, "check")):
         few, seconds = _on_two_samples(setup), _time_limit(setup)
+        experiment.warnings.extend(f"data: {line}" for line in _carried(setup, seconds))
         worker = _try(f"model {label} cannot be made ready", lambda: Worker(few), seconds)
         experiment.logged["train"] = _try_training(worker, label)
+        experiment.warnings.extend(f"model {label}: {line}" for line in _changed_buffers(worker))
         experiment.logged.update(_try_evaluations(worker, config, label))
     experiment.warnings.extend(f"model {label}: {line}" for line in _module_warnings(worker, config))
     if setup.pinned and "train" in worker.whole and (config.participants or config.random_clients):
@@ -88,6 +92,21 @@ def _module_warnings(worker: Worker, config: EvalConfig) -> list[str]:
     return lines
 
 
+def _changed_buffers(worker: Worker) -> list[str]:
+    """Warnings, one line each, about buffers that the trial step has changed and that do not travel.
+
+    The counter of a BatchNorm layer with a momentum is left out, as the layer does not use it.
+    """
+    names, module = worker.oracle.changed_buffers(), worker.flat.module
+    idle = {f"{path}.num_batches_tracked" for path, part in module.named_modules() if isinstance(part, _BatchNorm)}
+    return [
+        f"buffer {name} is changed by local steps, but does not travel: every client's work begins with its initial "
+        f"entries (model.buffers names the buffers that travel)"
+        for name in names
+        if name not in idle
+    ]
+
+
 def _evaluated_kinds(worker: Worker, config: EvalConfig) -> list[str]:
     """The kinds of data (test, val, train) on which a run evaluates the model."""
     on_clients = config.clients or config.participants or config.random_clients
@@ -125,14 +144,26 @@ def _on_two_samples(setup: WorkerSetup) -> WorkerSetup:
     )
 
 
+def _carried(setup: WorkerSetup, seconds: float | None) -> list[str]:
+    """Warnings, one line each, about state of the data that reading a sample carries over to the next."""
+    read = {"train": setup.train, "test": setup.test, "val": setup.val}
+    lines = []
+    for kind, samples in read.items():
+        if samples is not None:
+            first = setup.shards.indices[:2] if kind == "train" else np.arange(min(2, len(samples)), dtype=np.int64)
+            seed, text = keyed_int(setup.seed, "check"), f"the data's first {kind} batch cannot be made"
+            lines.append(_try(text, partial(carried_state, samples, first, seed, kind), seconds))
+    return [line for line in lines if line is not None]
+
+
 def _few(samples: SampleSet, indices: np.ndarray) -> SampleSet:
     if samples.by_index:
-        blank = getattr(samples.items, "blank", None)  # zeros in place of samples that are on other nodes
-        rows = samples.items.rows(indices) if blank is None else blank(len(indices))
+        blank = samples.items.blank(len(indices))  # zeros in place of samples that are on other nodes
+        rows = samples.items.rows(indices) if blank is None else blank
         return replace(samples, arrays=tuple(rows), items=None, collate=None, owned=None)
     if samples.arrays is not None:
         return replace(samples, arrays=tuple(a[indices] for a in samples.arrays), owned=None)
-    return replace(samples, items=[samples.items[int(i)] for i in indices], owned=None)
+    return replace(samples, items=samples.read(indices), owned=None)
 
 
 def _try_training(worker: Worker, label: str) -> list[str]:

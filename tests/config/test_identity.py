@@ -9,7 +9,7 @@ import pytest
 from raylfl.config.changes import defining
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.groups.top import TopConfig
-from raylfl.config.identity import LEFT_OUT, RUNTIME_FREE, identity
+from raylfl.config.identity import LEFT_OUT, OPTIONAL, RUNTIME_FREE, identity
 from raylfl.config.load import load_config
 from raylfl.report.labels import flatten
 
@@ -29,6 +29,7 @@ def resolved():
 def test_exactly_the_keys_that_do_not_count_are_left_out(purpose, resolved):
     whole, kept = flatten(resolved), flatten(identity(resolved, of=purpose))
     gone = {key for key in whole if any(f"{key}.".startswith(f"{place}.") for place in LEFT_OUT[purpose])}
+    gone |= {f"{group}.{key}" for group, keys in OPTIONAL.items() for key in keys}
     assert kept.items() == {key: value for key, value in whole.items() if key not in gone}.items()
     assert gone
 
@@ -99,3 +100,13 @@ def test_a_group_with_nothing_left_is_left_out_and_an_empty_one_stays():
         "runtime": {"threads": 1},
         "seed": 1,
     }
+
+
+@pytest.mark.parametrize("purpose", LEFT_OUT)
+def test_buffers_and_labels_are_part_of_a_run_if_they_are_chosen(purpose):
+    """Runs recorded before there were these keys keep their identity."""
+    usual = load_config(MADE).resolved
+    chosen = load_config(MADE, ["model.buffers=[]"]).resolved
+    older = {**usual, "model": {k: v for k, v in usual["model"].items() if k != "buffers"}}
+    assert identity(usual, of=purpose) == identity(older, of=purpose)
+    assert identity(chosen, of=purpose)["model"]["buffers"] == []

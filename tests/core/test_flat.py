@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from raylfl.core.buffers import of_older, travelling
 from raylfl.core.flat import FlatModule, in_channels_last
 from raylfl.core.oracle import Batch, LoopOracle
 from raylfl.errors import BadConfig
@@ -131,13 +132,125 @@ def test_frozen_parameters_are_not_part_of_the_vector():
         flat_of(module)
 
 
-def test_buffers_survive_a_round_trip_and_integers_stay_integers():
+def test_buffers_that_travel_survive_a_round_trip_and_the_others_are_reset():
     flat = flat_of(small())
     flat.module(torch.randn(7, 3, dtype=torch.float64))
     before = {k: v.clone() for k, v in flat.module.named_buffers()}
     vector = flat.read_buffers()
-    assert vector.shape == (9,)
-    flat.write_buffers(torch.zeros(9, dtype=torch.float64))
+    assert vector.shape == (8,)  # mean and variance of 4 channels; the counter of batches stays
+    flat.write_buffers(torch.zeros(8, dtype=torch.float64))
+    assert [float(v.sum()) for v in flat.module.buffers()] == [0, 0, 0]
     flat.write_buffers(vector)
     after = dict(flat.module.named_buffers())
-    assert all(torch.equal(before[k], after[k]) and before[k].dtype == after[k].dtype for k in before)
+    assert all(before[k].dtype == after[k].dtype for k in before)
+    assert torch.equal(before.pop("1.num_batches_tracked"), torch.tensor(1))
+    assert torch.equal(after.pop("1.num_batches_tracked"), torch.tensor(0))
+    assert all(torch.equal(before[k], after[k]) for k in before)
+
+
+class Zoo(nn.Module):
+    """Buffers of every kind, and steps that treat them in every way."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(2))
+        self.phase = nn.Parameter(torch.polar(torch.ones(2), torch.tensor([0.3, 0.4])), requires_grad=False)
+        self.register_buffer("mean", torch.tensor([1.0, 2.0]))
+        self.register_buffer("freqs", torch.polar(torch.ones(3), torch.tensor([0.7, 1.3, 2.0])))
+        self.register_buffer("prime", torch.tensor([16777259, 2147483647, -3]))
+        self.register_buffer("huge", torch.tensor(2**53 + 1))
+        self.register_buffer("seen", torch.tensor([True, False]))
+        self.register_buffer("byte", torch.tensor([255], dtype=torch.uint8))
+        self.register_buffer("fine", torch.tensor([0.5], dtype=torch.float16))
+        self.register_buffer("mask", torch.full((2, 2), -torch.inf).triu(1), persistent=False)
+        self.register_buffer("cache", None)
+        self.register_buffer("spread", torch.tensor([1, 2]).expand(3, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_buffers_keep_their_dtypes_and_values(dtype):
+    expected = {k: v.clone() for k, v in Zoo().named_buffers()}
+    flat = FlatModule(Zoo(), dtype, torch.device("cpu"))
+    assert flat.packing.names == ["mean", "fine"]
+    assert (flat.read_buffers().tolist(), flat.read_buffers().dtype) == ([1.0, 2.0, 0.5], dtype)
+    flat.write_buffers(torch.tensor([7.0, 8.0, 9.0], dtype=dtype))
+    now = dict(flat.module.named_buffers())
+    assert now.pop("mean").tolist() == [7.0, 8.0]
+    assert now.pop("fine").tolist() == [9.0]
+    assert now.pop("mask").dtype == dtype
+    for name, value in now.items():
+        assert value.dtype == expected[name].dtype, name
+        assert torch.equal(value, expected[name]), name
+    assert torch.equal(flat.module.phase, Zoo().phase)  # frozen and complex
+
+
+def test_all_that_a_step_does_to_buffers_that_stay_is_undone():
+    flat = flat_of(Zoo())
+    module, first = flat.module, flat.module.prime
+    module.prime.add_(1)
+    module.freqs = module.freqs * 2  # assigned anew
+    module.seen = None
+    module.cache = torch.ones(5)
+    module.register_buffer("late", torch.ones(1))
+    module.mean.fill_(4.0)
+    assert flat.changed_buffers() == ["freqs", "prime", "seen"]
+    flat.write_buffers(flat.read_buffers())
+    assert flat.changed_buffers() == []
+    assert module.prime is first
+    assert (module.prime.tolist(), module.seen.tolist()) == ([16777259, 2147483647, -3], [True, False])
+    assert module.cache is None
+    assert "late" not in dict(module.named_buffers())
+    assert module.mean.tolist() == [4.0, 4.0]
+    flat.write_buffers()
+    assert module.mean.tolist() == [1.0, 2.0]
+
+
+def test_buffers_of_every_dtype_travel_exactly_if_they_are_asked_for():
+    names = travelling(Zoo(), ["mean", "freqs", "prime", "se*", "byte"])
+    flat = FlatModule(Zoo(), torch.float32, torch.device("cpu"), travels=names)
+    assert names == ["mean", "freqs", "prime", "seen", "byte"]
+    vector, expected = flat.read_buffers(), {k: v.clone() for k, v in flat.module.named_buffers()}
+    assert (len(vector), vector.dtype) == (2 + 2 * 3 + 3 + 2 + 1, torch.float64)  # two numbers for a complex one
+    flat.write_buffers(torch.zeros_like(vector))
+    assert not flat.module.freqs.any()
+    assert not flat.module.prime.any()
+    flat.write_buffers(vector)
+    assert all(torch.equal(v, expected[k]) for k, v in flat.module.named_buffers())
+    mean = sum(vector * (1 / 3) for _ in range(3))  # of three equal clients
+    flat.write_buffers(mean)
+    assert torch.equal(flat.module.prime, expected["prime"])
+    torch.testing.assert_close(flat.module.freqs, expected["freqs"])
+
+
+def test_what_travels_by_default_and_on_demand():
+    average = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, momentum=None), nn.BatchNorm1d(4))
+    assert travelling(average) == [f"1.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")] + [
+        "2.running_mean",
+        "2.running_var",
+    ]
+    assert travelling(Zoo(), whole=True) == [name for name, _ in Zoo().named_buffers() if name != "mask"]
+    assert travelling(Zoo(), []) == []
+    assert travelling(average, ["2"]) == ["2.running_mean", "2.running_var", "2.num_batches_tracked"]
+    with pytest.raises(BadConfig, match=r"model.buffers=freq, but must be names or patterns of buffers of Zoo .*freqs"):
+        travelling(Zoo(), ["freq"])
+
+
+def test_an_integer_that_no_mean_keeps_is_refused_by_its_name():
+    flat = FlatModule(Zoo(), torch.float32, torch.device("cpu"), travels=["huge"])
+    with pytest.raises(BadConfig, match=r"buffer huge travels .* has an integer beyond 2"):
+        flat.read_buffers()
+
+
+def test_a_complex_parameter_is_refused_by_its_name():
+    module = nn.Sequential(nn.Linear(2, 2))
+    module[0].register_parameter("spectrum", nn.Parameter(torch.ones(2, dtype=torch.complex64)))
+    with pytest.raises(BadConfig, match=r"parameter 0.spectrum is complex.*view_as_real"):
+        flat_of(module)
+
+
+def test_a_vector_of_all_buffers_from_an_earlier_version_is_read():
+    flat = flat_of(small())
+    old = torch.arange(9.0, dtype=torch.float64)
+    flat.write_buffers(old)
+    assert flat.read_buffers().tolist() == list(range(8))
+    assert torch.equal(of_older(old, flat.sent_entries, torch.float32), torch.arange(8.0))

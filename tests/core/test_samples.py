@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset, TensorDataset
 
 from raylfl.core.samples import BatchSource, ClientShards, SampleSet
+from raylfl.data import RowSource
 from raylfl.errors import BadConfig
 
 CPU = torch.device("cpu")
@@ -38,8 +39,11 @@ def test_arrays_and_items_give_the_same_batch():
     assert a.content[0].dtype == torch.float64
 
 
-class ByIndex(Items):
+class ByIndex(RowSource):
     """A set that reads a batch at once."""
+
+    def __len__(self) -> int:
+        return 6
 
     def rows(self, indices):
         return np.outer(indices, [1.0, 1.0]), indices % 3

@@ -103,10 +103,13 @@ class Labelled(Points):
     ("kind", "given"),
     [("short", "int64 (59,)"), ("one_hot", "float32 (60, 3)"), ("real", "float32 (60,)"), ("text", "<U7")],
 )
-def test_targets_that_are_not_a_label_for_each_sample_are_refused(kind, given):
+def test_targets_that_are_not_a_label_for_each_sample_mean_nothing_unless_they_are_named(kind, given):
     data = {"class_path": "tests.runtime.test_loaders.Labelled", "init_args": {"kind": kind}}
-    with pytest.raises(BadConfig, match=r"targets is .* must be one integer label for each of the 60 samples") as told:
-        load_data(load_config({**POINTS, "data": data}, []))
+    config = {**POINTS, "data": data, "partition": {"name": "dirichlet", "alpha": 1.0, "min_size": 1}}
+    np.testing.assert_array_equal(load_data(load_config(config, [])).labels, np.arange(60) % 3)  # column 1
+    words = r"partition.labels=targets, but must be one integer label for each of the 60 samples, not "
+    with pytest.raises(BadConfig, match=words) as told:
+        load_data(load_config(config, ["partition.labels=targets"]))
     assert given in str(told.value)
 
 

@@ -12,8 +12,16 @@ import torch
 from raylfl.core.client_rows import Table
 from raylfl.core.costs import Costs
 from raylfl.core.links import Links
+from raylfl.parts import BUFFERS
 from raylfl.runtime.records.manifest import Damaged
-from raylfl.runtime.records.state_files import NUMBERS, client_chunks, load_clients, load_server, server_blob
+from raylfl.runtime.records.state_files import (
+    NUMBERS,
+    client_chunks,
+    clients_blob,
+    load_clients,
+    load_server,
+    server_blob,
+)
 from raylfl.runtime.round.state import Average, FederationState
 
 
@@ -194,3 +202,18 @@ def test_a_file_of_clients_gives_the_wanted_ones(tmp_path):
     assert torch.equal(found[9]["c"], torch.tensor([[4.0, 5.0]]))
     with pytest.raises(Damaged, match="states holds c, but must hold c, h"):
         list(load_clients(tmp_path / "clients.pt", {1}, {"c": torch.zeros(1, 2), "h": torch.zeros(1, 2)}))
+
+
+def test_a_state_of_an_earlier_version_keeps_the_buffers_that_travel(tmp_path):
+    """Earlier versions saved all buffers, counters of BatchNorm included, in one vector."""
+    sent = torch.tensor([True, False, True])
+    path = saved(tmp_path / "server.pt", lambda blob: blob.update(buffers=torch.tensor([1.0, 2.0, 3.0])))
+    assert load_server(path, fresh(), 0, sent).buffers.tolist() == [1.0, 3.0]
+    with pytest.raises(Damaged, match=r"buffers is float32 \[3\], but must be float32 \[2\]"):
+        load_server(path, fresh(), 0, torch.ones(5, dtype=torch.bool))
+    rows = {BUFFERS: torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])}
+    torch.save(clients_blob([1, 9], rows), tmp_path / "clients.pt")
+    like = {BUFFERS: torch.zeros(1, 2, dtype=torch.float64)}
+    found = dict(load_clients(tmp_path / "clients.pt", {1, 9}, like, sent))
+    assert found[9][BUFFERS].tolist() == [[4.0, 6.0]]
+    assert found[9][BUFFERS].dtype == torch.float64

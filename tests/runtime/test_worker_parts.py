@@ -177,7 +177,9 @@ def test_a_checkpoint_is_not_loaded_without_this_check(monkeypatch):
 
     here._check_clients = refuses
     with pytest.raises(Damaged, match="4, True"):
-        here._load(Path(), {"round": 4, "clients": {}}, SimpleNamespace(initial=dict), None)
+        here._load(
+            Path(), {"round": 4, "clients": {}}, SimpleNamespace(initial=lambda: SimpleNamespace(sent=None)), None
+        )
 
 
 @pytest.mark.parametrize(("gpus", "device"), [(0.0, "cpu"), (0.25, "gpu"), (1.0, "gpu"), (2.0, "gpu")])

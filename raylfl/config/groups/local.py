@@ -45,7 +45,7 @@ class LocalConfig(LocalRule, LocalWork):
     ] = "fresh"
     buffers: Annotated[
         Literal["average", "local"],
-        Doc("buffers such as BatchNorm statistics: averaged over the received clients, or local to each client"),
+        Doc("buffers such as BatchNorm statistics: averaged over the received clients, or kept by each client"),
     ] = "average"
     lr_from: Annotated[
         str | None,

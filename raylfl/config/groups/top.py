@@ -60,7 +60,7 @@ class ComponentConfig(Options):
 
 @dataclass
 class ModelConfig(ComponentConfig):
-    """`model`: the class of the model, its arguments, and the names of the parameters that are trained."""
+    """`model`: the class of the model, its arguments, and the names of the parameters and buffers that travel."""
 
     trainable: (
         Annotated[
@@ -68,6 +68,16 @@ class ModelConfig(ComponentConfig):
             Doc(
                 "names of layers or parameters, with wildcards (`body.2`, `*lora*`): only these are trained and sent; "
                 "null: all that the model trains"
+            ),
+        ]
+        | None
+    ) = None
+    buffers: (
+        Annotated[
+            Patterns,
+            Doc(
+                "names of buffers or layers, with wildcards (`*num_batches_tracked`): only these buffers travel; null: "
+                "floating-point buffers in the state_dict, and with `local.buffers=local` all buffers in it"
             ),
         ]
         | None

@@ -11,17 +11,18 @@ top-level config key "num_clients", which gets no prefix.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from typing import Annotated
 
 import numpy as np
 
 from raylfl.core.arrays import Ints
 from raylfl.core.keyed import keyed
 from raylfl.errors import BadValue
-from raylfl.options import Options
+from raylfl.options import Doc, Options
 from raylfl.registry import Registry
 
 PARTITIONS: Registry[Partition] = Registry("partitions", "raylfl.heterogeneity.partition", lambda: Partition)
@@ -32,12 +33,14 @@ class Samples:
     """The properties of the training data that a partition can use.
 
     count: the number of samples n. labels: int64 [n], any integers; None: unlabelled data. owners: the sample indices
-    of each client that the data source itself defines (writers, hospitals); None if it defines no clients.
+    of each client that the data source itself defines (writers, hospitals); None if it defines no clients. read: reads
+    the labels, or raises BadValue, when they are first needed; None: `labels` is all there is.
     """
 
     count: int
     labels: Ints | None = None
     owners: Sequence[Ints] | None = None
+    read: Callable[[], Ints] | None = None
 
     def __post_init__(self) -> None:
         assert self.labels is None or np.shape(self.labels) == (self.count,)
@@ -45,10 +48,18 @@ class Samples:
     def require_labels(self) -> Ints:
         """The labels of the n samples [n]. Raises BadValue for unlabelled data."""
         if self.labels is None:
-            need = "iid, quantity, natural or file: this data has no labels"
-            hint = "labels are read from the data's attribute targets"
-            raise BadValue("name", got="a partition by label", need=need, hint=hint)
+            if self.read is None:
+                raise self.unlabelled()
+            object.__setattr__(self, "labels", self.read())
+        assert self.labels is not None
         return self.labels
+
+    @staticmethod
+    def unlabelled() -> BadValue:
+        """The error for a partition by label of unlabelled data."""
+        need = "iid, quantity, natural or file: this data has no labels"
+        hint = "partition.labels names the column or attribute that has them"
+        return BadValue("name", got="a partition by label", need=need, hint=hint)
 
     @cached_property
     def _coded(self) -> tuple[Ints, Ints, Ints]:
@@ -103,8 +114,14 @@ class Split:
         return np.array([len(indices) for indices in self.clients], dtype=np.int64)
 
 
+@dataclass
 class Partition(Options, ABC):
     """A rule that divides training samples over clients. Subclasses are dataclasses whose fields are the options."""
+
+    labels: Annotated[
+        int | str | None,
+        Doc("the labels: a column of the samples (0, 1, ...), or an attribute or key; null: the one integer column"),
+    ] = field(default=None, kw_only=True)
 
     def split(self, samples: Samples, num_clients: int, seed: int) -> Split:
         """The split of the samples over `num_clients` clients, a function of the arguments and the options.

@@ -267,7 +267,8 @@ class WorkerActor:
         if mark is None or mark_of(Path(path)) != mark:
             return False
         store, worker, wanted = self.store(shared, held), self.worker(shared), {state.client: state for state in states}
-        for client, state in load_clients(Path(path), set(wanted), worker.setup.fresh_state(worker.initial)):
+        fresh, sent = worker.setup.fresh_state(worker.initial), worker.initial.sent
+        for client, state in load_clients(Path(path), set(wanted), fresh, sent):
             store.write(wanted[client], state)
         return True
 

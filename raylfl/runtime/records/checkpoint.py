@@ -245,15 +245,16 @@ class Checkpoints:
 
     def _load(self, folder: Path, manifest: Manifest, backend: Backend, fresh: FederationState) -> FederationState:
         """Loads the state from a checkpoint whose checksums are correct. Raises Damaged if it does not fit this run."""
-        state = load_server(folder / "server.pt", fresh, manifest["round"])
-        own: State = self.setup.fresh_state(backend.initial())
+        initial = backend.initial()
+        state = load_server(folder / "server.pt", fresh, manifest["round"], initial.sent)
+        own: State = self.setup.fresh_state(initial)
         self._check_clients(manifest, bool(own))
         for name, clients in manifest["clients"].items():
             wanted = set(clients)
             for path in sorted((self.folder / name).glob("clients_*.pt")):
                 loaded = backend.load_states(path, wanted, manifest["round"])
                 if loaded is None:
-                    loaded = backend.put_states(dict(load_clients(path, wanted, own)), manifest["round"])
+                    loaded = backend.put_states(dict(load_clients(path, wanted, own, initial.sent)), manifest["round"])
                 state.clients |= loaded
             if not wanted <= state.clients.keys():
                 raise Damaged(f"{name} holds no state of client {min(wanted - state.clients.keys())}")

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from raylfl.core.algorithm import ServerState, State
+from raylfl.core.buffers import of_older
 from raylfl.core.client_rows import Table
 from raylfl.core.costs import Costs
 from raylfl.core.links import Links
+from raylfl.parts import BUFFERS
 from raylfl.runtime.records.manifest import Damaged
 from raylfl.runtime.round.state import Average, FederationState
 from raylfl.runtime.workers.backend import Backend, Handle
@@ -76,18 +78,20 @@ def clients_blob(clients: Sequence[int], rows: State) -> dict[str, Any]:
 # -- reading -----------------------------------------------------------------------------------------------------
 
 
-def load_server(path: Path, fresh: FederationState, rounds: int) -> FederationState:
+def load_server(path: Path, fresh: FederationState, rounds: int, sent: Tensor | None = None) -> FederationState:
     """Reads the state in server.pt, without client states.
 
     fresh: the state before round 0, whose keys and shapes the state must have. rounds: the number of finished rounds
-    that it must have. Raises Damaged if the state does not fit or cannot be read.
+    that it must have. sent: as in `Initial`, for a file of an earlier version. Raises Damaged if the state does not fit
+    or cannot be read.
     """
     blob = load(path)
     try:
         if blob["round"] != rounds:
             raise ValueError(f"it is of round {blob['round']}")
         _same_form(blob["server"], pack_server(fresh.server), "server")
-        _same_form(blob["buffers"], fresh.buffers, "buffers")
+        buffers = _travelling(blob["buffers"], sent, fresh.buffers)
+        _same_form(buffers, fresh.buffers, "buffers")
         moments = blob.get("moments", fresh.moments[:0])
         _same_form(moments, fresh.moments, "moments")
         counted = blob["costs"] and {**dict.fromkeys(COUNTED_LATER, 0), **blob["costs"]}
@@ -103,8 +107,14 @@ def load_server(path: Path, fresh: FederationState, rounds: int) -> FederationSt
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
         raise Damaged(f"{_shown(path)} does not fit this run: {_reason(error)}") from error
     return FederationState(
-        rounds, server, blob["buffers"], {}, set(), costs, moments=moments, average=average, links=links, **numbers
+        rounds, server, buffers, {}, set(), costs, moments=moments, average=average, links=links, **numbers
     )
+
+
+def _travelling(buffers: Tensor, sent: Tensor | None, fresh: Tensor) -> Tensor:
+    """The buffers in a file, or if an earlier version wrote it with all buffers, those of them that travel now."""
+    same = (buffers.shape[-1:], buffers.dtype) == (fresh.shape[-1:], fresh.dtype)
+    return buffers if same or sent is None else of_older(buffers, sent, fresh.dtype)
 
 
 def _tensors(links: Links) -> dict[str, Tensor]:
@@ -145,15 +155,17 @@ def clients_in(path: Path) -> list[int]:
         raise Damaged(f"{_shown(path)} does not fit this run: {_reason(error)}") from error
 
 
-def load_clients(path: Path, wanted: set[int], fresh: State) -> Iterator[tuple[int, State]]:
+def load_clients(path: Path, wanted: set[int], fresh: State, sent: Tensor | None = None) -> Iterator[tuple[int, State]]:
     """Yields (client, state with rows [1, ...]) for each wanted client whose state is in a file of a checkpoint.
 
-    fresh: an initial client state, rows [1, ...], whose names and shapes the states must have. Raises Damaged if the
-    states do not fit or cannot be read.
+    fresh: an initial client state, rows [1, ...], whose names and shapes the states must have. sent: as in `Initial`,
+    for a file of an earlier version. Raises Damaged if the states do not fit or cannot be read.
     """
     chunk = load(path, mmap=True)
     try:
-        clients, states = chunk["clients"].tolist(), chunk["states"]
+        clients, states = chunk["clients"].tolist(), dict(chunk["states"])
+        if BUFFERS in states and BUFFERS in fresh:
+            states[BUFFERS] = _travelling(states[BUFFERS], sent, fresh[BUFFERS])
         _same_form(states, {name: rows.expand(len(clients), *rows.shape[1:]) for name, rows in fresh.items()}, "states")
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise Damaged(f"{_shown(path)} does not fit this run: {_reason(error)}") from error

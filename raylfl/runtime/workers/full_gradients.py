@@ -21,7 +21,9 @@ class FullGradients:
     """Computes losses and gradients of clients over their whole shards, with the module in evaluation mode.
 
     loop: computes gradients of `batch_size` samples at a time; source: the training data as evaluations read them;
-    shards: the sample indices of each client; recorder: drops the values that the module logs.
+    shards: the sample indices of each client; recorder: drops the values that the module logs; reset: called before
+    each client. A client's gradient does not depend on other clients: all begin with the same buffers, which are
+    restored afterwards.
     """
 
     loop: LoopOracle
@@ -29,6 +31,7 @@ class FullGradients:
     shards: ClientShards
     recorder: Recorder
     batch_size: int
+    reset: Callable[[], None] = lambda: None
 
     def of(self, x: Tensor, clients: Sequence[int], weights: Floats) -> tuple[float, Tensor]:
         """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over these clients i, at the parameters x [d].
@@ -40,7 +43,8 @@ class FullGradients:
 
     def of_client(self, x: Tensor, client: int) -> tuple[Tensor, Tensor]:
         """(f_i(x), grad f_i(x) [d]) at x [d], where f_i is the mean loss over the whole shard of client i."""
-        shard = self.shards[client]
+        shard, buffers = self.shards[client], self.loop.flat.read_buffers()
+        self.reset()
         self.loop.flat.module.eval()
         loss, gradient = x.new_zeros((), dtype=torch.float64), torch.zeros_like(x)
         for start in range(0, len(shard), self.batch_size):
@@ -49,6 +53,7 @@ class FullGradients:
                 losses, rows = self.loop.gradients(x[None], [batch], lambda c: 0)
             loss += losses[0].double() * batch.size / len(shard)
             gradient.add_(rows[0], alpha=batch.size / len(shard))
+        self.loop.flat.write_buffers(buffers)
         return loss, gradient
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -42,23 +43,29 @@ class ModelMeasures:
         """
         self.setup, self.evaluator, self.attributes = setup, evaluator, attributes
         self.sources, self.full, self.loop, self.flat = sources, full, full.loop, full.loop.flat
+        self._of_clients = replace(full, reset=attributes.restore)
 
     def load(self, broadcast: State) -> None:
-        """Loads the parameters of a broadcast into the module, and the buffers if the broadcast has any."""
+        """Loads the parameters of a broadcast into the module, and its buffers: the initial ones if it has none."""
         self.flat.load(broadcast["x"].to(self.flat.params.device))
-        if BUFFERS in broadcast:
-            self.flat.write_buffers(broadcast[BUFFERS].to(self.flat.params.device))
+        self._reset(broadcast)
+
+    def _reset(self, broadcast: State) -> None:
+        """Restores the module's attributes, and the buffers of the broadcast: no measurement affects the next."""
+        self.attributes.restore()
+        buffers = broadcast.get(BUFFERS)
+        self.flat.write_buffers(None if buffers is None else buffers.to(self.flat.params.device))
 
     @torch_defaults()
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> list[Logged]:
         """Evaluates the broadcast model; returns the values that the module logs over each chunk."""
-        self.attributes.restore()
         self.load(broadcast)
         self.flat.module.eval()
         with private_randomness(), self.loop.autocast(), self.loop.evaluating():
-            return [self._measure(chunk) for chunk in chunks]
+            return [self._measure(chunk, broadcast) for chunk in chunks]
 
-    def _measure(self, chunk: Chunk) -> Logged:
+    def _measure(self, chunk: Chunk, broadcast: State) -> Logged:
+        self._reset(broadcast)
         self._seed(chunk.indices)
         return self.evaluator.measure(chunk.kind, self._batches(chunk), chunk.first)
 
@@ -82,7 +89,7 @@ class ModelMeasures:
         """
         weights = self.setup.population.weights
         with self._at(broadcast) as x:
-            sums = [self.full.of(x, group, weights[list(group)]) for group in groups]
+            sums = [self._of_clients.of(x, group, weights[list(group)]) for group in groups]
             return [(loss, gradient.cpu()) for loss, gradient in sums]
 
     @torch_defaults()
@@ -92,13 +99,12 @@ class ModelMeasures:
         x: the broadcast model; f_i: mean loss over all samples of client i.
         """
         with self._at(broadcast) as x:
-            found = [self.full.of_client(x, client) for client in clients]
+            found = [self._of_clients.of_client(x, client) for client in clients]
             return [(float(loss), gradient.cpu()) for loss, gradient in found]
 
     @contextmanager
     def _at(self, broadcast: State) -> Iterator[Tensor]:
         """A context with a broadcast's parameters and buffers in the module; gives a copy of the parameters [d]."""
-        self.attributes.restore()
         self.load(broadcast)
         with private_randomness(keyed_int(self.setup.seed, "evaluate")):
             yield self.flat.params.clone()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import difflib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
@@ -16,11 +14,12 @@ from raylfl.config.components import construct
 from raylfl.config.groups.top import ModelConfig
 from raylfl.core.innermost.step import Innermost
 from raylfl.core.keyed import keyed_int
+from raylfl.core.matching import matching
 from raylfl.core.oracle import private_randomness
 from raylfl.core.threads import limit_threads
 from raylfl.core.torch_state import torch_defaults
 from raylfl.data_source import makes
-from raylfl.errors import BadConfig, BadValue
+from raylfl.errors import BadConfig
 from raylfl.models import MODELS
 from raylfl.parts import WorkerSetup
 from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides_hook, refuse
@@ -70,14 +69,8 @@ def freeze_others(module: torch.nn.Module, patterns: Sequence[str]) -> None:
     Raises BadValue for a pattern that matches none of the parameters that the module trains.
     """
     names = [name for name, p in module.named_parameters() if p.requires_grad]
-    trained = set[str]()
-    for pattern in patterns:
-        matched = {name for name in names if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")}
-        if not matched:
-            near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.0)
-            need = f"names or patterns of what {type(module).__name__} trains"
-            raise BadValue("trainable", got=pattern, need=need, hint=f"the nearest are {', '.join(near)}").at("model")
-        trained |= matched
+    need = f"names or patterns of what {type(module).__name__} trains"
+    trained = matching(patterns, names, "model.trainable", need)
     for name, p in module.named_parameters():
         p.requires_grad_(p.requires_grad and name in trained)
 

@@ -132,14 +132,16 @@ class ClientReports:
 
     rows: one row of dtype `REPORT` per client; errors: client -> the error that ended its local work; logged: name ->
     values that the module logged in training [C], nan for a client that logged none; ways: `GradientMode` -> number of
-    gradients of all clients computed in that way. `ways` cannot be divided among clients: a slice that starts at the
-    first client has all of it, other slices have none, so that consecutive slices have the right total.
+    gradients of all clients computed in that way; reasons: client -> what it returned that was not finite. `ways`
+    cannot be divided among clients: a slice that starts at the first client has all of it, other slices have none, so
+    that consecutive slices have the right total.
     """
 
     rows: np.ndarray
     errors: dict[int, str] = field(default_factory=dict)
     logged: dict[str, Floats] = field(default_factory=dict)
     ways: Counter[GradientMode] = field(default_factory=Counter)
+    reasons: dict[int, str] = field(default_factory=dict)
 
     @staticmethod
     def of(clients: Sequence[int], **columns: Any) -> ClientReports:
@@ -169,7 +171,8 @@ class ClientReports:
             for name in names
         }
         errors = {client: error for part in parts for client, error in part.errors.items()}
-        return ClientReports(rows, errors, logged, sum((part.ways for part in parts), Counter[GradientMode]()))
+        reasons = {client: reason for part in parts for client, reason in part.reasons.items()}
+        return ClientReports(rows, errors, logged, sum((part.ways for part in parts), Counter[GradientMode]()), reasons)
 
     def in_order(self, clients: Ints) -> ClientReports:
         """The reports sorted into the order of these clients."""
@@ -177,13 +180,14 @@ class ClientReports:
         if order is None:
             return self
         logged = {name: values[order] for name, values in self.logged.items()}
-        return ClientReports(self.rows[order], self.errors, logged, self.ways)
+        return ClientReports(self.rows[order], self.errors, logged, self.ways, self.reasons)
 
     def __getitem__(self, part: slice) -> ClientReports:
         rows = self.rows[part]
         errors = {c: e for c, e in self.errors.items() if c in rows["client"]} if self.errors else {}
         logged = {name: values[part] for name, values in self.logged.items()}
-        return ClientReports(rows, errors, logged, Counter() if part.start else self.ways.copy())
+        reasons = {c: reason for c, reason in self.reasons.items() if c in rows["client"]} if self.reasons else {}
+        return ClientReports(rows, errors, logged, Counter() if part.start else self.ways.copy(), reasons)
 
     @property
     def bad(self) -> np.ndarray:

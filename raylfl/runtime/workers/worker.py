@@ -7,13 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from raylfl.core.algorithm import State
-from raylfl.core.arrays import Floats
 from raylfl.core.batchnorm import allow_single_samples
+from raylfl.core.buffers import travelling
 from raylfl.core.flat import FlatModule
 from raylfl.core.innermost.steps import InnermostSteps
 from raylfl.core.keyed import keyed_int
@@ -22,7 +21,7 @@ from raylfl.core.lanes import lanes_of
 from raylfl.core.local import LocalResult, Observer, run_local
 from raylfl.core.local_optimizer import LocalOptimizer
 from raylfl.core.oracle import GradientMode, LoopOracle, seed_everything
-from raylfl.core.reduce import finite_rows, square_norms
+from raylfl.core.reduce import square_norms
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.torch_state import torch_defaults
 from raylfl.core.transfer import all_to_host, to_device
@@ -31,6 +30,7 @@ from raylfl.errors import BadConfig, traceback_text
 from raylfl.parts import BUFFERS, MOMENTS, Initial, WorkerSetup
 from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.evaluate import Evaluator, Recorder
+from raylfl.runtime.workers.finiteness import Finiteness
 from raylfl.runtime.workers.full_gradients import FullGradients
 from raylfl.runtime.workers.local_work import cohort_work, merged_work
 from raylfl.runtime.workers.logged import Logged
@@ -58,7 +58,8 @@ class Worker:
         self.recorder.attach(module)
         steps = InnermostSteps(module)
         self.layout = layout_for(module, self.device, setup, lambda: innermost_step(steps, setup, self.recorder))
-        self.flat = FlatModule(module, setup.torch_dtype, self.device, self.layout == "channels_last")
+        travels = travelling(module, setup.model.buffers, setup.whole_buffers)
+        self.flat = FlatModule(module, setup.torch_dtype, self.device, self.layout == "channels_last", travels)
         self._parts, self._modes = list(module.modules()), list[bool]()
         self.evaluator = Evaluator(module, self.recorder)
         self.whole = frozenset(kind for kind in ("test", "val", "train") if self.evaluator.whole(kind))
@@ -133,7 +134,8 @@ class Worker:
         x, buffers = flat.params.to("cpu", copy=True), flat.read_buffers().cpu()
         self.moments = moments_of(flat) if lasting and self.setup.optimizer == "module" else None
         self.attributes.restore()
-        return Initial(x, buffers, x.new_zeros(self.local_optimizer().width(flat.width) if lasting else 0))
+        moments = x.new_zeros(self.local_optimizer().width(flat.width) if lasting else 0)
+        return Initial(x, buffers, moments, flat.sent_entries)
 
     def _source(self, samples: SampleSet, channels_last: bool) -> BatchSource:
         return BatchSource(samples, self.device, self.setup.torch_dtype, channels_last)
@@ -203,11 +205,10 @@ class Worker:
         self, task: Task, broadcast: State, client_states: Sequence[State | None]
     ) -> tuple[ClientReports, State, list[State]]:
         broadcast = self._received(broadcast)
-        buffers = broadcast.pop(BUFFERS, None)
+        buffers = broadcast.pop(BUFFERS, self.initial.buffers.to(self.device))
         states, oracle = self._states(client_states), self._oracle_for(task)
-        rows = states.pop(BUFFERS, None if buffers is None else buffers.expand(len(task.clients), -1))
-        if rows is not None:
-            oracle.write_buffers(rows)
+        rows = states.pop(BUFFERS, buffers.expand(len(task.clients), -1))
+        oracle.write_buffers(rows)
         moments = states.pop(MOMENTS, broadcast.pop(MOMENTS, None))
         self._to_training()
         self.attributes.restore()
@@ -220,7 +221,7 @@ class Worker:
         with self.training.observed(optimizer, len(task.clients), task.steps[0], per_epoch) as observer:
             result = self._solve(task, oracle, broadcast, states, observer, optimizer, moments)
             logged = observer.log.results()
-        if rows is not None:
+        if rows.shape[1]:
             target = result.client_state if self.setup.local_buffers else result.uploads
             target[BUFFERS] = oracle.read_buffers()
         if moments is not None:
@@ -228,14 +229,16 @@ class Worker:
             target[MOMENTS] = result.moments
         uploads = result.uploads
         squares = square_norms(uploads["update"]) if self.algorithm.uploads_update and "update" in uploads else None
+        finite = Finiteness(self.flat, rows).of(result, squares)
         reports = ClientReports.of(
             task.clients,
             loss=result.losses,
             last_loss=result.last_losses,
             gradients=result.gradients,
             square=0.0 if squares is None else squares,
-            finite=self._finite_rows(result, squares),
+            finite=[reason is None for reason in finite],
         )
+        reports.reasons = {c: reason for c, reason in zip(task.clients, finite, strict=True) if reason}
         added = set() if task.sums is None else {name for name in uploads if task.sums.replaces(name)}
         rows_needed = all_to_host({name: rows for name, rows in uploads.items() if name not in added})
         uploads = {name: rows if name in added else rows_needed[name] for name, rows in uploads.items()}
@@ -271,18 +274,6 @@ class Worker:
         fresh = self.setup.fresh_state(self.initial)
         names = fresh or client_states[0] or {}  # tasks of nodes on a graph always come with their rows
         return {name: torch.cat([(state or fresh)[name] for state in client_states]).to(self.device) for name in names}
-
-    def _finite_rows(self, result: LocalResult, squares: Floats | None) -> np.ndarray:
-        """The mask of clients with finite losses and uploads, bool [C]; a client without local steps needs no loss.
-
-        squares: |U_i|^2 of the clients' updates U_i [C], None if there are no updates. U_i is finite if |U_i|^2 is.
-        """
-        good: np.ndarray = np.isfinite(result.losses) | np.isnan(result.last_losses) & (result.gradients == 0)
-        for name, rows in result.uploads.items():
-            if name == "update" and squares is not None and np.isfinite(squares).all():
-                continue
-            good &= finite_rows(rows).cpu().numpy()
-        return good
 
     def _solve(
         self,

@@ -1,0 +1,66 @@
+"""Whether the result of local work is finite, and if not, the name of what is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raylfl.core.arrays import Bools, Floats
+from raylfl.core.flat import FlatModule
+from raylfl.core.local import LocalResult
+from raylfl.core.reduce import finite_rows
+from raylfl.parts import BUFFERS
+
+
+class Finiteness:
+    """The check of the losses and uploads of C clients.
+
+    flat: the module. before: its buffers at the start of the local work, rows [C, b]. An entry of a buffer that was not
+    finite before and has not changed, as in a mask of -inf, counts as finite.
+    """
+
+    def __init__(self, flat: FlatModule, before: Tensor):
+        self.flat, self.before = flat, before
+
+    def of(self, result: LocalResult, squares: Floats | None) -> list[str | None]:
+        """What is not finite in the result of each client [C]; None if everything is.
+
+        A client without local steps needs no loss. squares: |U_i|^2 of the clients' updates U_i [C], None if there are
+        no updates. U_i is finite if |U_i|^2 is.
+        """
+        good = np.isfinite(result.losses) | np.isnan(result.last_losses) & (result.gradients == 0)
+        reasons: list[str | None] = [None] * len(good)
+        for name, rows in result.uploads.items():
+            if name == "update" and squares is not None and np.isfinite(squares).all():
+                continue
+            for k in np.flatnonzero(~self._finite(name, rows)).tolist():
+                reasons[k] = reasons[k] or self._entry(name, rows[k], self.before[k])
+        return [reason or (None if fine else "the loss") for reason, fine in zip(reasons, good.tolist(), strict=True)]
+
+    def _finite(self, name: str, rows: Tensor) -> Bools:
+        finite = finite_rows(rows)
+        if name == BUFFERS and not bool(finite.all()):
+            finite = ~_lost(rows, self.before).any(dim=1)
+        found: Bools = finite.cpu().numpy()
+        return found
+
+    def _entry(self, name: str, row: Tensor, before: Tensor) -> str:
+        """The first entry of an upload that is not finite, by the path of its parameter or buffer."""
+        if name == BUFFERS:
+            at, packing = int(_lost(row, before).int().argmax()), self.flat.packing
+            return f"buffer {_owner(at, packing.names, packing.sizes)}"
+        at = int((~torch.isfinite(row.reshape(-1))).int().argmax())
+        if row.shape != (self.flat.width,):
+            return f"entry {at} of the upload {name}"
+        parameter = f"parameter {_owner(at, self.flat.names, self.flat.sizes)}"
+        return parameter if name in ("update", "x") else f"the upload {name} at {parameter}"
+
+
+def _lost(after: Tensor, before: Tensor) -> Tensor:
+    """The mask of the entries that are not finite and were not the same before."""
+    return ~torch.isfinite(after) & (after != before) & ~(torch.isnan(after) & torch.isnan(before))
+
+
+def _owner(at: int, names: list[str], sizes: list[int]) -> str:
+    return names[int(np.searchsorted(np.cumsum(sizes), at, side="right"))]

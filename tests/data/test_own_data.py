@@ -1,0 +1,500 @@
+"""Users' data sets of every kind, against torch's DataLoader, which knows nothing of the package."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+import torch.utils.data as tud
+from lightning.pytorch import LightningModule
+from torch import nn
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
+
+import raylfl
+from raylfl.config.load import load_config
+from raylfl.core.samples import BatchSource, SampleSet
+from raylfl.data import RowSource
+from raylfl.data_source import load_data
+from raylfl.errors import BadConfig
+from raylfl.experiment import assemble
+
+CPU = torch.device("cpu")
+X = torch.randint(0, 256, (60, 2), generator=torch.Generator().manual_seed(0)).float()
+Y = torch.arange(60) % 2
+LENGTHS = torch.arange(60) // 30 * 10 + 5
+Pair = namedtuple("Pair", "x y")
+
+
+class Scaled(TensorDataset):
+    """A TensorDataset whose samples are not its rows."""
+
+    def __getitem__(self, k):
+        x, y = super().__getitem__(k)
+        return x / 255, y
+
+
+class Halves(Subset):
+    """A Subset that changes what it selects."""
+
+    def __getitem__(self, k):
+        x, y = super().__getitem__(k)
+        return x / 2, y
+
+    __getitems__ = None
+
+
+class Wrapped(Dataset):
+    """A wrapper with the attributes of torch's own classes and of this package's; none says what a sample is."""
+
+    def __init__(self, dataset, indices=None):
+        self.dataset, self.indices = dataset, list(range(len(dataset))) if indices is None else indices
+        self.tensors = (torch.zeros(60, 2), torch.zeros(60, dtype=torch.int64))
+        self.targets = torch.full((60,), 7)
+        self.blank = self.rows = 12
+
+    def __len__(self):
+        return len(self.indices)
+
+    def __getitem__(self, k):
+        x, y = self.dataset[self.indices[k]]
+        return x + 1, y
+
+
+class Rows(Dataset):
+    """A data set with methods that look like those of a RowSource."""
+
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, k):
+        return X[k], int(Y[k])
+
+    def rows(self, indices):
+        raise AssertionError("a method of the user's, for the user's purpose")
+
+    blank = rows
+
+
+class Together(Rows):
+    def __getitem__(self, k):
+        raise AssertionError("a DataLoader reads samples of this set by __getitems__")
+
+    def __getitems__(self, at):
+        return [(X[k] * 3, int(Y[k])) for k in at]
+
+
+class Dicts(Rows):
+    def __getitem__(self, k):
+        return OrderedDict(x=X[k], y=int(Y[k]))
+
+
+class Named(Rows):
+    def __getitem__(self, k):
+        return Pair(X[k], int(Y[k]))
+
+
+class Wide(Rows):
+    def __getitem__(self, k):
+        return X[k].double() / 3, Y[k].to(torch.int16)
+
+
+BASE = TensorDataset(X, Y)
+KINDS = {
+    "tensors": BASE,
+    "subset": Subset(BASE, [5, 3, 3, 40, 7, 2, 1, 9, 30, 31, 59]),
+    "subset of a subset": Subset(Subset(BASE, range(20, 60)), np.arange(3, 33)),
+    "random split": tud.random_split(BASE, [40, 20], torch.Generator().manual_seed(1))[0],
+    "tensors with samples of their own": Scaled(X, Y),
+    "subset with samples of its own": Halves(BASE, range(10, 50)),
+    "subset of such a subset": Subset(Halves(BASE, range(10, 50)), range(5, 35)),
+    "subset of tensors with samples of their own": Subset(Scaled(X, Y), range(30)),
+    "wrapper": Wrapped(BASE),
+    "wrapper of a wrapper": Wrapped(Wrapped(BASE), list(range(50, 10, -1))),
+    "subset of a wrapper": Subset(Wrapped(BASE), range(7, 41)),
+    "two sets": ConcatDataset([BASE, Scaled(X, Y)]),
+    "methods called rows and blank": Rows(),
+    "all samples at once": Together(),
+    "dicts": Dicts(),
+    "named tuples": Named(),
+    "float64 and int16": Wide(),
+    "bfloat16": TensorDataset(X.bfloat16(), Y),
+    "bfloat16 one by one": Wrapped(TensorDataset(X.bfloat16(), Y)),
+    "complex": TensorDataset(torch.complex(X, X), Y, X.double(), Y.bool()),
+    "transposed and conjugated": TensorDataset(torch.complex(X, X).T.contiguous().T.conj(), Y),
+    "a set of sets": tud.StackDataset(x=Wrapped(BASE), y=BASE),
+}
+
+
+def same(ours, theirs, dtype):
+    if isinstance(theirs, torch.Tensor):
+        theirs = theirs.to(dtype) if theirs.is_floating_point() else theirs
+        assert ours.dtype == theirs.dtype
+        assert torch.equal(ours, theirs)
+    elif isinstance(theirs, dict):
+        assert type(ours) is type(theirs)
+        assert ours.keys() == theirs.keys()
+        for key, value in theirs.items():
+            same(ours[key], value, dtype)
+    else:
+        assert len(ours) == len(theirs)
+        assert getattr(ours, "_fields", None) == getattr(theirs, "_fields", None)
+        for a, b in zip(ours, theirs, strict=True):
+            same(a, b, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_is_the_one_of_torchs_loader(kind, dtype):
+    dataset = KINDS[kind]
+    at = np.random.default_rng(0).integers(0, len(dataset), 9)
+    (expected,) = DataLoader(dataset, batch_sampler=[at.tolist()])
+    same(BatchSource(SampleSet.of(dataset), CPU, dtype).batch(at).content, expected, dtype)
+
+
+def test_only_torchs_own_classes_are_read_as_arrays():
+    in_arrays = {kind for kind, dataset in KINDS.items() if SampleSet.of(dataset).arrays is not None}
+    assert in_arrays == {
+        *("tensors", "subset", "subset of a subset", "random split", "bfloat16", "complex"),
+        "transposed and conjugated",
+    }
+
+
+def test_arrays_are_compared_with_samples_before_they_replace_them(monkeypatch):
+    monkeypatch.setattr(
+        TensorDataset, "__getitem__", lambda self, k: tuple(t[k] * (1 + (k == 52)) for t in self.tensors)
+    )
+    samples = SampleSet.of(TensorDataset(X + 1, Y))  # sample 52 is the seventh of the eight that are compared
+    assert samples.arrays is None
+    assert BatchSource(samples, CPU, torch.float32).gather(np.array([52]))[0].tolist() == [(2 * (X[52] + 1)).tolist()]
+
+
+@dataclass
+class Graph:
+    """A batch of a class of its own, without a method `to`."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+    note: str = ""
+
+
+def test_a_batch_of_a_dataclass_is_in_the_dtype_of_the_run():
+    def collate(samples):
+        return Graph(torch.stack([x for x, _ in samples]), torch.tensor([y for _, y in samples]), "as it is")
+
+    batch = BatchSource(SampleSet.of(Rows(), collate=collate), CPU, torch.float64).gather(np.array([3, 4]))
+    assert (type(batch), batch.note, batch.x.dtype, batch.y.tolist()) == (Graph, "as it is", torch.float64, [1, 0])
+
+
+# -- sets that declare that they read many samples at once -------------------------------------------------------------
+
+
+class Bulk(RowSource):
+    def __init__(self, wrong=None):
+        self.wrong = wrong
+
+    def __len__(self):
+        return 60
+
+    def rows(self, indices):
+        return X.numpy()[indices], Y.numpy()[indices]
+
+    def __getitem__(self, k):
+        return X[k] + (k == self.wrong), int(Y[k])
+
+
+def test_a_row_source_is_read_by_its_rows_if_they_are_its_samples():
+    at = np.arange(20)
+    assert torch.equal(BatchSource(SampleSet.of(Bulk()), CPU, torch.float32).gather(at)[0], X[:20])
+    for wrong in (0, 17):  # of the first batch, eight samples are compared
+        with pytest.raises(BadConfig, match=rf"data set Bulk: rows\(\[{wrong}\]\) and Bulk\[{wrong}\] differ"):
+            BatchSource(SampleSet.of(Bulk(wrong)), CPU, torch.float32).gather(at)
+
+
+def test_a_row_source_with_a_collate_function_goes_through_it():
+    samples = SampleSet.of(
+        Bulk(), collate=lambda samples: {"n": len(samples), "x": torch.stack([x for x, _ in samples])}
+    )
+    assert not samples.by_index
+    assert BatchSource(samples, CPU, torch.float32).gather(np.array([2, 3]))["n"] == 2
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+class Net(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Linear(2, 2)
+
+    def training_step(self, b, i):
+        self.log("x", b[0].float().mean())
+        return nn.functional.cross_entropy(self.w(b[0]), b[-1])
+
+    def test_step(self, b, i):
+        self.log("x", b[0].mean())
+        self.log("loss", nn.functional.cross_entropy(self.w(b[0]), b[-1]))
+
+    def validation_step(self, b, i):
+        self.log("x", b[0].mean())
+        self.log("n", float(len(b[0])), reduce_fx="sum")
+
+
+def config(tmp_path, **more):
+    base = {
+        "name": "own",
+        "rounds": 2,
+        "num_clients": 3,
+        "partition": {"name": "iid"},
+        "local": {"steps": 3, "batch_size": 8, "lr": 0.1},
+        "runtime": {"backend": "local"},
+        "logging": {"dir": str(tmp_path), "report": False},
+    }
+    return {**base, **more}
+
+
+class Own:
+    """A data class with these attributes."""
+
+    def __init__(self, **given):
+        vars(self).update(given)
+
+
+@pytest.mark.parametrize("kind", ["tensors", "tensors with samples of their own", "wrapper", "two sets", "bfloat16"])
+def test_a_run_measures_what_a_loader_gives(tmp_path, kind):
+    dataset = KINDS[kind]
+    row = raylfl.run(config(tmp_path), model=Net, data=Own(train_dataset=dataset, test_dataset=dataset)).metrics[-1]
+    (everything,) = DataLoader(dataset, batch_size=len(dataset))
+    assert row["test/x"] == pytest.approx(float(everything[0].float().mean()), rel=1e-5)
+
+
+def augment(x):
+    return x + 100 * torch.rand(len(x), 1)
+
+
+ONES = TensorDataset(torch.ones(60, 2), Y)
+
+
+def test_evaluations_never_have_the_training_transform(tmp_path):
+    given = {"train_dataset": ONES, "test_dataset": ONES, "val_dataset": ONES, "train_transform": augment}
+    every = {"eval": {"clients": True, "every": 1}}
+    result = raylfl.run(config(tmp_path, **every), model=Net, data=Own(**given))
+    row, log = result.metrics[-1], (result.run_dir / "log.txt").read_text()
+    assert row["test/x"] == row["val/x"] == 1.0
+    assert row["train/x"] > 20
+    assert "train_transform is for training only, and there is no test_transform" in log
+    for said in ({"test_transform": None}, {"test_transform": lambda x: x / 2}):
+        result = raylfl.run(config(tmp_path), model=Net, data=Own(**given, **said))
+        assert result.metrics[-1]["test/x"] == (1.0 if said["test_transform"] is None else 0.5)
+        assert "train_transform is for training only" not in (result.run_dir / "log.txt").read_text()
+
+
+def test_a_transform_that_no_batch_can_take_is_refused(tmp_path):
+    with pytest.raises(BadConfig, match=r"applied to the first entry of a batch, but a batch is of type OrderedDict"):
+        raylfl.run(config(tmp_path), model=Net, data=Own(train_dataset=Dicts(), train_transform=augment))
+
+
+class Loaders:
+    """A data class of loaders with samplers."""
+
+    def __init__(self, train=None, val=None, test=None):
+        self.samplers = train or {}, val or {}, test or {}
+
+    def train_dataloader(self):
+        return DataLoader(BASE, **self.samplers[0])
+
+    def val_dataloader(self):
+        return DataLoader(BASE, **self.samplers[1])
+
+    def test_dataloader(self):
+        return DataLoader(BASE, **self.samplers[2])
+
+
+def test_samplers_that_choose_samples_choose_them(tmp_path):
+    some, rest = list(range(0, 60, 3)), [k for k in range(60) if k % 3]
+    given = Loaders(
+        train={"sampler": tud.SubsetRandomSampler(rest)},
+        val={"sampler": tud.SubsetRandomSampler(some)},
+        test={"batch_sampler": [[0, 1], [5, 5, 7]]},
+    )
+    result = raylfl.run(config(tmp_path, eval={"every": 1}), model=Net, data=given)
+    row = result.metrics[-1]
+    assert row["val/x"] == pytest.approx(float(X[some].mean()))
+    assert row["test/x"] == pytest.approx(float(X[[0, 1, 5, 5, 7]].mean()))
+    source = load_data(load_config(config(tmp_path, data={"class_path": "tests.data.test_own_data.Loaders"})))
+    assert len(source.train) == 60  # no sampler
+    source = load_data(with_data(tmp_path, given))
+    assert sorted(map(tuple, source.train.arrays[0].tolist())) == sorted(map(tuple, X[rest].tolist()))
+    assert not source.warnings
+    weighted = Loaders(train={"sampler": tud.WeightedRandomSampler(torch.ones(60), 10)})
+    source = load_data(with_data(tmp_path, weighted))
+    assert len(source.train) == 60
+    assert "the sampler of train_dataloader is not used" in source.warnings[0]
+
+
+def with_data(tmp_path, data, *overrides, **more):
+    from raylfl.config.objects import object_layer
+
+    return load_config(config(tmp_path, model="logistic", **more), list(overrides), object_layer({"data": data}))
+
+
+# -- labels ------------------------------------------------------------------------------------------------------------
+
+
+class Item(Dataset):
+    """A map-style set with samples of these columns, and attributes that may say anything."""
+
+    def __init__(self, *columns, as_dict=False, **attributes):
+        self.columns, self.as_dict = columns, as_dict
+        vars(self).update(attributes)
+
+    def __len__(self):
+        return len(self.columns[0])
+
+    def __getitem__(self, k):
+        sample = tuple(c[k] for c in self.columns)
+        return dict(zip("abc", sample, strict=False)) if self.as_dict else sample
+
+
+CASES = {
+    "the one integer column": (Own(train_dataset=TensorDataset(X, Y)), None, Y),
+    "wherever it is": (Own(train_dataset=TensorDataset(Y, X)), None, Y),
+    "an item's": (Own(train_dataset=Item(X, Y)), None, Y),
+    "an item's Python numbers": (Own(train_dataset=Item(X, LENGTHS.tolist())), None, LENGTHS),
+    "a dict's": (Own(train_dataset=Item(X, Y, as_dict=True)), None, Y),
+    "a row source's": (Own(train_dataset=Bulk()), None, Y),
+    "a subset's": (Own(train_dataset=Subset(Item(X, Y), range(10, 50))), None, Y[10:50]),
+    "with targets that say nothing": (Own(train_dataset=Item(X, Y, targets=LENGTHS)), None, Y),
+    "a data class's that agree": (Own(train_dataset=TensorDataset(X, LENGTHS, Y), targets=Y.tolist()), None, Y),
+    "an item's that agree": (Own(train_dataset=Item(X, LENGTHS, Y), targets=Y), None, Y),
+    "no column": (Own(train_dataset=TensorDataset(X, X), targets=Y), None, Y),
+    "column 1": (Own(train_dataset=TensorDataset(X, LENGTHS, Y)), 1, LENGTHS),
+    "column 2": (Own(train_dataset=TensorDataset(X, LENGTHS, Y)), 2, Y),
+    "column 2 of items": (Own(train_dataset=Item(X, LENGTHS, Y)), 2, Y),
+    "a bool column": (Own(train_dataset=TensorDataset(X, LENGTHS, Y.bool())), 2, Y),
+    "a column of one": (Own(train_dataset=TensorDataset(X, Y[:, None])), 1, Y),
+    "a key": (Own(train_dataset=Item(X, LENGTHS, Y, as_dict=True)), "c", Y),
+    "an attribute of the set": (Own(train_dataset=Item(X, Y, targets=LENGTHS)), "targets", LENGTHS),
+    "of a subset's set": (Own(train_dataset=Subset(Item(X, Y, kind=LENGTHS), [4, 40])), "kind", LENGTHS[[4, 40]]),
+    "an attribute of the class": (Own(train_dataset=TensorDataset(X, LENGTHS, Y), kind=Y), "kind", Y),
+    "a method of the class": (Own(train_dataset=TensorDataset(X, LENGTHS, Y), kind=lambda: Y), "kind", Y),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_labels_are_what_the_config_names_or_the_one_integer_column(tmp_path, case):
+    data, choice, expected = CASES[case]
+    partition = {"name": "shards", "shards_per_client": 1, "labels": choice}
+    experiment = assemble(with_data(tmp_path, data, partition=partition, num_clients=2))
+    np.testing.assert_array_equal(experiment.labels, expected.numpy())
+    counts = [len(np.unique(experiment.labels[mine])) for mine in experiment.split.clients]
+    assert max(counts) <= 2
+
+
+REFUSALS = {
+    "two columns": (Own(train_dataset=TensorDataset(X, LENGTHS, Y)), None, "labels=null, but must be one of 1, 2 "),
+    "two columns of items": (Own(train_dataset=Item(X, LENGTHS, Y)), None, "labels=null, but must be one of 1, 2 "),
+    "two keys": (Own(train_dataset=Item(X, LENGTHS, Y, as_dict=True)), None, "labels=null, but must be one of b, c "),
+    "targets that disagree": (
+        Own(train_dataset=TensorDataset(X, Y), targets=LENGTHS),
+        None,
+        "labels=null, but must be one of targets, 1 ",
+    ),
+    "an item's that disagree": (
+        Own(train_dataset=Item(X, Y), targets=1 - Y),
+        None,
+        "labels=null, but must be one of targets, 1 ",
+    ),
+    "no integers": (Own(train_dataset=TensorDataset(X, X[:, 0])), None, "name=a partition by label, but must be iid"),
+    "a column that is none": (Own(train_dataset=TensorDataset(X, Y)), 2, r"labels=2, but must be a column .*\(0, 1\)"),
+    "a column of inputs": (
+        Own(train_dataset=TensorDataset(X, Y)),
+        0,
+        "labels=0, but must be one integer label for each",
+    ),
+    "an unknown name": (Own(train_dataset=Item(X, Y, as_dict=True)), "label", r"labels=label, .*\(a, b\)"),
+    "a name of two things": (
+        Own(train_dataset=Item(X, Y, kind=Y), kind=LENGTHS),
+        "kind",
+        "labels=kind, but must be one thing",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_labels_that_may_be_two_things_are_refused_with_both_names(tmp_path, case):
+    data, choice, words = REFUSALS[case]
+    with pytest.raises(BadConfig, match=rf"partition\.{words}"):
+        assemble(with_data(tmp_path, data, partition={"name": "classes", "labels": choice}))
+
+
+def test_a_partition_without_labels_does_not_ask_for_them(tmp_path):
+    class Unread(Item):
+        def __getitem__(self, k):
+            raise AssertionError("read")
+
+    assert assemble(with_data(tmp_path, Own(train_dataset=Unread(X, LENGTHS, Y)))).labels is None
+    assert assemble(with_data(tmp_path, REFUSALS["two columns"][0])).labels is None
+
+
+# -- state of the data -------------------------------------------------------------------------------------------------
+
+
+class Counting(Rows):
+    """A set whose samples depend on those that were read before, or that only keeps a file open."""
+
+    def __init__(self, kind):
+        self.kind, self.calls, self.file, self.draw = kind, 0, None, np.random.default_rng(0)
+
+    def __getitem__(self, k):
+        if self.kind == "file":
+            self.file = self.file or open(__file__, encoding="utf-8")  # noqa: SIM115 - as users do
+        if self.kind == "counter":
+            self.calls += 1
+        noise = self.draw.standard_normal() if self.kind == "generator" else float(torch.rand(()))
+        return X[k] + noise, int(Y[k])
+
+
+class Adding:
+    def __init__(self):
+        self.n = 0
+
+    def __call__(self, x):
+        self.n += 1
+        return x
+
+
+def hidden():
+    seen = []
+
+    def collate(samples):
+        seen.append(1)
+        x, y = tud.default_collate(samples)
+        return x + len(seen), y
+
+    return collate
+
+
+STATES = {
+    "counter": (Own(train_dataset=Counting("counter")), "reading samples changes train_dataset.calls"),
+    "wrapped": (Own(train_dataset=Subset(Counting("counter"), range(30))), "changes train_dataset.dataset.calls"),
+    "generator": (Own(train_dataset=Counting("generator")), "the same train samples, read twice with the same seed"),
+    "transform": (Own(train_dataset=BASE, train_transform=Adding(), test_transform=None), "changes train_transform.n"),
+    "evaluation": (Own(train_dataset=BASE, test_dataset=BASE, test_transform=Adding()), "changes test_transform.n"),
+    "collate": (Own(train_dataset=BASE, collate_fn=hidden()), "the same train samples, read twice"),
+    "file": (Own(train_dataset=Counting("file")), None),
+    "torch": (Own(train_dataset=Counting("torch")), None),
+}
+
+
+@pytest.mark.parametrize("case", STATES)
+def test_state_that_data_carry_from_batch_to_batch_is_named_at_the_start(tmp_path, case):
+    data, words = STATES[case]
+    result = raylfl.run(config(tmp_path, rounds=0), model=Net, data=data)
+    lines = [line for line in (result.run_dir / "log.txt").read_text().splitlines() if "never reset" in line]
+    if words is None:
+        assert lines == []
+    else:
+        assert words in lines[0]
