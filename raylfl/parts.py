@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -67,6 +67,7 @@ class WorkerSetup:
     test: SampleSet | None
     eval_batch_size: int
     runtime: RuntimeConfig
+    batch_size: int = 1  # the largest of a local step, among the first thousand clients in the first round
     val: SampleSet | None = None
     drift: bool = False  # whether clients measure their drift in every local step
     merged: bool = False  # a single client trains on the data of all N clients
@@ -139,6 +140,11 @@ class Experiment:
     setup: WorkerSetup
     warnings: list[str]
     logged: dict[str, list[str]] = field(default_factory=dict)
+
+    def on(self, gpus: float) -> Experiment:
+        """The experiment on a machine or cluster with this number of GPUs; config.yaml keeps `auto`."""
+        runtime = self.config.runtime.on(gpus)
+        return replace(self, config=replace(self.config, runtime=runtime), setup=replace(self.setup, runtime=runtime))
 
     @property
     def minimiser(self) -> Tensor | None:

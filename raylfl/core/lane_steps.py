@@ -348,9 +348,7 @@ class LaneSteps:
     def _known(self, call: LocalCall, sizes: Sequence[Sequence[int]]) -> bool:
         """Whether all clients take the same steps, of kinds whose graphs are known to be right."""
         alike = self.refusal is None and len(set(call.steps)) == 1 and all(len(set(step)) == 1 for step in sizes)
-        return alike and all(
-            step[0] in self.kinds and len(self.kinds[step[0]].compared) >= COMPARED for step in sizes
-        )
+        return alike and all(step[0] in self.kinds and len(self.kinds[step[0]].compared) >= COMPARED for step in sizes)
 
     def _joint(self, call: LocalCall, source: BatchSource, units: Sequence[slice], size: int, t: int) -> Step:
         """Step t of all units at once."""
@@ -369,9 +367,9 @@ class LaneSteps:
             clients: dict[tuple[int, ...], list[str]] = {}  # clients that logged the same names
             for name, rows in self._logged.get(t, {}).items():
                 clients.setdefault(tuple(rows), []).append(name)
-            for rows, names in clients.items():
-                self.log.values = {name: self.memory.logged[name][list(rows), t] for name in names}
-                call.observer.after_step(t, [call.ids[c] for c in rows], loss)
+            for these, names in clients.items():
+                self.log.values = {name: self.memory.logged[name][list(these), t] for name in names}
+                call.observer.after_step(t, [call.ids[c] for c in these], loss)
 
     # -- fixed memory ------------------------------------------------------------------------------------------------
 
@@ -509,7 +507,9 @@ class LaneSteps:
             given = step._replace(content=_filled(step.content, iter(self._leaves[step.place])))
         try:
             parts = [partial(self._plain, part) for part in given.parts]
-            graph = self.lanes.capture_all(parts) if parts else self.lanes.capture(step.lane, partial(self._plain, given))
+            graph = (
+                self.lanes.capture_all(parts) if parts else self.lanes.capture(step.lane, partial(self._plain, given))
+            )
             self.graphs[step.place] = graph
         except torch.OutOfMemoryError:
             raise

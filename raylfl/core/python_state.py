@@ -1,4 +1,4 @@
-"""The Python attributes of a module, compared before and after a step: a graph of a step would not repeat the change."""
+"""The Python attributes of a module before and after a step, whose change a graph of the step would not repeat."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 
+import torch
 from torch import Tensor
 
 from raylfl.parts import Experiment, WorkerSetup
@@ -30,6 +31,7 @@ def rows(
     rounds before a resume, parameters are None. fault: a function of (phase, round), called at each kill point of
     `raylfl.runtime.faults`; by default `kill_point()`. make: creates the backend.
     """
+    experiment = experiment.on(torch.cuda.device_count())
     backend = make(experiment.setup)
     try:
         session = Session(experiment, backend, run_dir, fault)

@@ -22,8 +22,8 @@ def bundles(runtime: RuntimeConfig, workers: int) -> list[Bundle]:
     server and workers are one process with one bundle.
     """
     each: Bundle = {"CPU": runtime.cpus_per_worker}
-    if runtime.gpus_per_worker:
-        each["GPU"] = runtime.gpus_per_worker
+    if runtime.gpus:
+        each["GPU"] = runtime.gpus
     if runtime.backend == "local":
         return [each]
     return [{"CPU": 0.0}, *(dict(each) for _ in range(workers))]

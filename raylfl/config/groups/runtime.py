@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from raylfl.errors import BadValue
@@ -27,7 +28,13 @@ class RuntimeConfig(Options):
         Annotated[int, Ge(1), Doc("worker actors; null: one per client, at most one per CPU slot (GPU share)")] | None
     ) = None
     cpus_per_worker: Annotated[float, Gt(0), Doc("CPUs that each worker reserves; fractions are allowed")] = 1.0
-    gpus_per_worker: Annotated[float, Doc("GPUs that each worker reserves; 0.25: four workers share a GPU")] = 0.0
+    gpus_per_worker: Annotated[
+        float | Literal["auto"],
+        Doc(
+            "GPUs that each worker reserves; 0.25: four workers share a GPU; 0: workers compute on CPUs; auto: a whole "
+            "GPU for each worker while there are enough, else equal shares, and 0 without GPUs"
+        ),
+    ] = "auto"
     placement: Annotated[
         Literal["auto", "shared", "pinned"],
         Doc(
@@ -123,8 +130,9 @@ class RuntimeConfig(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.gpus_per_worker < 0 or (self.gpus_per_worker > 1 and self.gpus_per_worker % 1):
-            raise BadValue("gpus_per_worker", got=self.gpus_per_worker, need="0, a fraction of one GPU, or whole GPUs")
+        share = self.gpus_per_worker
+        if share != "auto" and (share < 0 or (share > 1 and share % 1)):
+            raise BadValue("gpus_per_worker", got=share, need="auto, 0, a fraction of one GPU, or whole GPUs")
         if self.precision not in ("32-true", "32-tf32", "64-true", "bf16-mixed", None):
             raise BadValue(
                 "precision",
@@ -132,3 +140,20 @@ class RuntimeConfig(Options):
                 need="one of 32-true, 32-tf32, 64-true, bf16-mixed or null",
                 hint="16-mixed needs a gradient scaler, which federated local steps do not define",
             )
+
+    def on(self, gpus: float) -> RuntimeConfig:
+        """These settings on a machine or cluster with this number of GPUs: `gpus_per_worker` is a number.
+
+        >>> [RuntimeConfig(workers=w).on(2).gpus_per_worker for w in (None, 2, 3, 8)]
+        [1.0, 1.0, 0.5, 0.25]
+        """
+        if self.gpus_per_worker != "auto":
+            return self
+        workers = 1 if self.backend == "local" else self.workers or 1
+        share = 0.0 if gpus < 1 else 1.0 / math.ceil(workers / gpus)
+        return replace(self, gpus_per_worker=share)
+
+    @property
+    def gpus(self) -> float:
+        """The GPUs of each worker, 0 if this is not decided yet (`on`)."""
+        return 0.0 if self.gpus_per_worker == "auto" else self.gpus_per_worker

@@ -153,7 +153,7 @@ class ActorGroup:
 
 
 def _share(runtime: RuntimeConfig) -> tuple[float, float]:
-    return runtime.cpus_per_worker, runtime.gpus_per_worker
+    return runtime.cpus_per_worker, runtime.gpus
 
 
 def _start_server() -> Any:

@@ -138,16 +138,24 @@ class WorkerActor:
         """The initial parameters, buffers and optimizer state: the fields of `Initial`, packed."""
         return pack(self.worker(shared).initial._asdict())
 
-    def traits(self, shared: list[Any]) -> tuple[str | None, Room | None, frozenset[str], Cut | None, int | None]:
-        """The properties of the worker that the backend needs: (refusal, room, whole, cut, state bytes).
+    def traits(self, shared: list[Any]) -> tuple[str, str | None, Room | None, frozenset[str], Cut | None, int | None]:
+        """The properties of the worker that the backend needs: (device, refusal, room, whole, cut, state bytes).
 
-        refusal: the reason why tasks have one client, or None; room: `Executor.room`; whole: kinds of data (test, val, train) that one
+        device: the name of the device; refusal: the reason why tasks have one client, or None; room: `Executor.room`;
+        whole: kinds of data (test, val, train) that one
         worker evaluates alone; cut: the `Cut` of a split model, or None; state bytes: the size of one client's state,
         None if clients keep no state.
         """
         worker = self.worker(shared)
         state = worker.setup.fresh_state(worker.initial)
-        return worker.one_by_one, worker.room, worker.whole, worker.cut, weight(state) if state else None
+        return (
+            worker.device_name,
+            worker.one_by_one,
+            worker.room,
+            worker.whole,
+            worker.cut,
+            weight(state) if state else None,
+        )
 
     def run(
         self,
@@ -357,7 +365,7 @@ def start_workers(runtime: RuntimeConfig, nodes: Sequence[str | None]) -> list[A
     """
     options: dict[str, Any] = {
         "num_cpus": runtime.cpus_per_worker,
-        "num_gpus": runtime.gpus_per_worker,
+        "num_gpus": runtime.gpus,
         "max_restarts": -1,
         "max_task_retries": 0,
     }

@@ -58,7 +58,9 @@ class RayBackend(Backend):
         self._batch_size = experiment.setup.eval_batch_size
         self._sequential = experiment.algorithm.pattern.sequential
         self._measuring = 0  # evaluations in progress
-        self.one_by_one, self.room, self.whole, self.cut, state = self.pool.call("traits", attempts=self.attempts)
+        self.device_name, self.one_by_one, self.room, self.whole, self.cut, state = self.pool.call(
+            "traits", attempts=self.attempts
+        )
         size, keeps = state or 0, state is not None
         by_workers = keeps and stored.assignment is not None and not overrides(experiment.algorithm, "update_clients")
         held = f"{stored.key}-{secrets.token_hex(4)}" if by_workers else None
@@ -212,6 +214,7 @@ class RayBackend(Backend):
         return {
             "backend": "ray",
             "workers": self.workers,
+            "device": self.device_name,
             "placement": "shared" if self._stored.assignment is None else "pinned",
             "client_states": "server" if self._held is None else "workers",
             "cluster": ray.cluster_resources(),

@@ -14,6 +14,7 @@ from raylfl.parts import Experiment
 from raylfl.runtime.ray.actor_group import ActorGroup
 from raylfl.runtime.ray.cluster import Cluster, RayLost, cluster_for
 from raylfl.runtime.ray.failures import ACTOR_LOST, loss_behind, reason_of_loss
+from raylfl.runtime.ray.resources import resources_here
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.stopping import stop_on_signals
 
@@ -55,6 +56,7 @@ class RemoteRun:
 
     def rows(self) -> Rows:
         self.cluster.ready()  # before signals are handled: Ctrl-C still ends the run at once
+        self.experiment = self.experiment.on(sum(node.get("GPU", 0.0) for node in resources_here()))
         from ray.exceptions import RayTaskError
 
         for note in self.cluster.notes:

@@ -25,7 +25,8 @@ def count_workers(runtime: RuntimeConfig, clients: int, nodes: Sequence[Resource
     The number is `runtime.workers`. If this setting is null, it is the number of workers that fit, but at most one per
     client. nodes: the resources of each node. Raises BadConfig if they do not suffice for `runtime.workers` (null: 1).
     """
-    fit, wanted, share = workers_that_fit(runtime, nodes), runtime.workers or 1, runtime.gpus_per_worker
+    runtime = runtime.on(sum(node.get("GPU", 0.0) for node in nodes))
+    fit, wanted, share = workers_that_fit(runtime, nodes), runtime.workers or 1, runtime.gpus
     if fit < wanted:
         cpus, gpus = (sum(node.get(key, 0.0) for node in nodes) for key in ("CPU", "GPU"))
         need = f"{wanted} x {runtime.cpus_per_worker:g} CPUs = {wanted * runtime.cpus_per_worker:g}"
@@ -78,7 +79,7 @@ def workers_that_fit(runtime: RuntimeConfig, nodes: Sequence[Resources]) -> int:
 
 
 def _workers_on(node: Resources, runtime: RuntimeConfig) -> int:
-    gpus, share = node.get("GPU", 0.0), runtime.gpus_per_worker
+    gpus, share = node.get("GPU", 0.0), runtime.gpus
     by_cpus = math.floor(node.get("CPU", 0.0) / runtime.cpus_per_worker + 1e-9)
     if share == 0:
         return by_cpus

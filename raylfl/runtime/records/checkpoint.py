@@ -58,7 +58,7 @@ class Checkpoints:
         self.identity: dict[str, Any] = {
             "config_sha256": fingerprint_of_config(self.resolved),
             "partition_sha256": sha256_of_shards(experiment.setup.shards),
-            "device": "gpu" if experiment.setup.runtime.gpus_per_worker > 0 else "cpu",
+            "device": "gpu" if experiment.setup.runtime.gpus > 0 else "cpu",
             "versions": versions(),
         }
         self._holders: dict[int, str] = {}  # client -> the checkpoint that has its newest state

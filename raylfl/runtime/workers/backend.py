@@ -68,6 +68,9 @@ class Executor(ABC):
     one_by_one: str | None
     """The reason why workers run clients one by one; None if several clients run in one vectorised call."""
 
+    device_name: str = "cpu"
+    """The name of the device on which a worker computes."""
+
     room: Room | None = None
     """What a worker's GPU has room for; None if workers run on CPUs."""
 
@@ -147,7 +150,7 @@ class Backend(Executor):
 
     def describe(self) -> dict[str, Any]:
         """The entry `runtime` of summary.json, such as the number of workers."""
-        return {"backend": type(self).__name__, "workers": self.workers}
+        return {"backend": type(self).__name__, "workers": self.workers, "device": self.device_name}
 
     def put_states(self, states: Mapping[int, State], rounds: int) -> dict[int, Handle]:
         """Stores client states from a checkpoint after `rounds` rounds; returns client -> handle of its state."""
@@ -250,7 +253,7 @@ class LocalBackend(InProcess, Backend):
         collector.as_usual()
         self.attempts, self.timeout = 1 + setup.runtime.client_retries, setup.runtime.client_timeout
         self.one_by_one, self.whole, self.cut = self.worker.one_by_one, self.worker.whole, self.worker.cut
-        self.room = self.worker.room
+        self.room, self.device_name = self.worker.room, self.worker.device_name
         self._batch_size = setup.eval_batch_size
 
     def initial(self) -> Initial:

@@ -119,7 +119,7 @@ def devices(setup: WorkerSetup) -> tuple[torch.device, Callable[[], AbstractCont
     """
     limit_threads(setup.runtime.threads)
     precision = setup.runtime.precision or ("64-true" if setup.dtype == "float64" else "32-true")
-    accelerator = "gpu" if setup.runtime.gpus_per_worker > 0 else "cpu"
+    accelerator = "gpu" if setup.runtime.on(torch.cuda.device_count()).gpus > 0 else "cpu"
     fabric = _fabric(accelerator, "32-true" if precision == "32-tf32" else precision)
     if accelerator == "gpu":
         torch.backends.cudnn.deterministic = True

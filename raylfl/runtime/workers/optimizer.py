@@ -79,7 +79,7 @@ class ModuleOptimizer(LocalOptimizer):
                 for _ in range(done // each):
                     scheduler.step()
 
-    def step(self, x: Tensor, v: Tensor, state: Tensor, lr: float) -> None:
+    def step(self, x: Tensor, v: Tensor, state: Tensor, lr: float | Tensor) -> None:
         for p, g in zip(self.flat.parameters, self.flat.views(v[0]), strict=True):
             p.grad = g
         self.optimizer.step()

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,10 +18,10 @@ from raylfl.core.flat import FlatModule
 from raylfl.core.innermost.steps import InnermostSteps
 from raylfl.core.keyed import keyed_int
 from raylfl.core.lane_steps import LaneOracle, LaneSteps, Together
-from raylfl.core.lanes import lanes_of
+from raylfl.core.lanes import LANES, lanes_of
 from raylfl.core.local import LocalResult, Observer, run_local
 from raylfl.core.local_optimizer import LocalOptimizer
-from raylfl.core.oracle import GradientMode, LoopOracle, seed_everything
+from raylfl.core.oracle import GradientMode, LoopOracle, private_randomness, seed_everything
 from raylfl.core.reduce import square_norms
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.torch_state import torch_defaults
@@ -40,6 +41,10 @@ from raylfl.runtime.workers.optimizer import ModuleOptimizer, moments_of
 from raylfl.runtime.workers.step_trials import StepTrials, innermost_step
 from raylfl.runtime.workers.task import LOCAL_DRIFT, Chunk, ClientReports, Room, Rows, Task, joined_rows
 from raylfl.runtime.workers.training import Training
+
+
+COPIES = 8  # vectors [d] of a client in local work: x, start, direction, carry, update, and their copies
+RESERVE = 0.2  # the part of a GPU's memory that a call leaves free
 
 
 class Worker:
@@ -92,8 +97,14 @@ class Worker:
         self.oracle: LoopOracle | VectorizedOracle | LaneOracle
         self.together: VectorizedOracle | None = None  # on a GPU, for calls whose clients take equal steps
         self.one_by_one, self.oracle = self._form(trials, by_hand)
-        on_gpu = self.device.type == "cuda"
-        self.room = Room(2**20, self.together is None) if on_gpu and self.oracle is not self.loop else None
+        self.room = None
+        if self.device.type == "cuda" and self.oracle is not self.loop:
+            self.room = Room(self._most_clients(), self.together is None)
+
+    @property
+    def device_name(self) -> str:
+        """The name of the device that computes, such as `NVIDIA H100`."""
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
 
     def _form(self, trials: StepTrials, by_hand: bool) -> tuple[str | None, LoopOracle | VectorizedOracle | LaneOracle]:
         """(reason why tasks have one client, None if they have several; the oracle of local steps).
@@ -120,6 +131,38 @@ class Worker:
         oracle = LaneOracle(self.loop)
         oracle.lanes = LaneSteps(oracle, lanes, self.training.log, refusal)
         return "clients are pinned" if setup.pinned else None, oracle
+
+    def _most_clients(self) -> int:
+        """The number of clients whose local steps fit into the memory of the worker's part of the GPU at once.
+
+        A client needs room for its parameters, optimizer state, carry, uploads and state, and its step for what one
+        measured step of the largest batch allocates. The card counts as the largest power of two GiB below its size, of
+        which a fifth and the data set are left out, so that cards of one class give the same division.
+        """
+        flat, setup = self.flat, self.setup
+        total = torch.cuda.get_device_properties(self.device).total_memory
+        size_class = 2 ** math.floor(math.log2(total / 2**30)) * 2**30
+        held = sum(t.numel() * t.element_size() for t in self.train.tensors or ())
+        room = size_class * min(setup.runtime.on(1).gpus, 1.0) * (1 - RESERVE) - held
+        state = sum(rows.numel() for rows in setup.fresh_state(self.initial).values())
+        client = flat.params.element_size() * (COPIES * flat.width + 2 * (state + len(self.initial.moments)))
+        step = self._step_bytes()
+        most = room / (client + step) if self.together is not None else (room - LANES * step) / client
+        return max(1, int(most))
+
+    def _step_bytes(self) -> int:
+        """The memory that one step of the largest batch allocates on the GPU, beside parameters and data."""
+        samples = np.resize(self.setup.trial, self.setup.batch_size)
+        before, buffers = torch.cuda.memory_allocated(self.device), self.flat.read_buffers()
+        torch.cuda.reset_peak_memory_stats(self.device)
+        try:
+            with private_randomness(keyed_int(self.setup.seed, "check")), self.recorder.into(None):
+                self.flat.module.train()
+                self.loop.gradients(self.flat.params[None], [self.train.batch(samples)], lambda c: 0)
+            return torch.cuda.max_memory_allocated(self.device) - before
+        finally:
+            self.flat.write_buffers(buffers)
+            self.attributes.restore()
 
     def _oracle_for(self, task: Task) -> LoopOracle | VectorizedOracle | LaneOracle:
         """The oracle of a task's local steps."""
