@@ -245,10 +245,10 @@ class Memory:
 class Step(NamedTuple):
     """One local step of a unit of clients.
 
-    call: the call that it belongs to; source: the samples, if steps gather their batches by index, else None; lane:
-    where it runs; rows: the unit's clients; size: the number of samples of each batch; content: the batch if there is no
-    source; key: identifies its kind; seed: gives the seed of the random generators. parts: the steps of several units,
-    if one graph takes them at the same time.
+    call: the call that it belongs to. source: the samples, if steps gather their batches by index, else None. lane:
+    where it runs. rows: the unit's clients. size: the number of samples of each batch. content: the batch if there is
+    no source. key: identifies its kind. seed: gives the seed of the random generators. parts: the steps of several
+    units, if one graph takes them at the same time.
     """
 
     call: LocalCall
@@ -270,11 +270,20 @@ class Step(NamedTuple):
 class LaneSteps:
     """The local steps of the clients of a call, on the lanes of a device.
 
+    restore: gives the module's Python attributes their initial values, so that clients do not affect each other.
     refusal: why steps run without graphs, as the end of a sentence that begins with `training_step`, or an option.
     """
 
-    def __init__(self, units: Units, lanes: Lanes, log: StepLog, refusal: str | None = None):
-        self.units, self.lanes, self.log, self.refusal = units, lanes, log, refusal
+    def __init__(
+        self,
+        units: Units,
+        lanes: Lanes,
+        log: StepLog,
+        restore: Callable[[], None] = lambda: None,
+        refusal: str | None = None,
+    ):
+        self.units, self.lanes, self.log, self.restore, self.refusal = units, lanes, log, restore, refusal
+        self._restored = False  # whether the attributes are those of the current client
         self.memory: Memory | None = None
         self.kinds: dict[Any, Kind] = {}
         self.graphs: dict[Any, Callable[[], None]] = {}
@@ -325,7 +334,7 @@ class LaneSteps:
         self.lanes.fork()
         try:
             for number, rows in enumerate(units):
-                lane = number % self.lanes.count
+                lane, self._restored = number % self.lanes.count, False
                 self.lanes.on(lane)
                 for t in range(call.steps[rows.start]):
                     size, seed = sizes[t][rows.start], partial(call.seeds, t, call.ids[rows.start])
@@ -439,9 +448,16 @@ class LaneSteps:
                 if (graph := self._capture(step)) is not None:
                     self._replay(step, kind, graph)
                     return kind.logs
+        self._begin()
         seed_everything(step.seed())
         self._count(GradientMode("autograd", self.refusal or "batches of this size are rare"), step)
         return self._plain(step)
+
+    def _begin(self) -> None:
+        """Restores the module's attributes before the first step of a client that is not a graph's."""
+        if not self._restored:
+            self.restore()
+            self._restored = True
 
     def _count(self, way: GradientMode, step: Step) -> None:
         self.units.ways[way] += step.rows.stop - step.rows.start
@@ -462,6 +478,7 @@ class LaneSteps:
 
         Raises BadConfig if a graph that has been used before differs.
         """
+        self._begin()
         rows, module = step.rows, self.units.flat.module
         before, attributes, draws = [t.clone() for t in self._state(rows)], python_state(module), self.lanes.draws()
         seed_everything(step.seed())

@@ -49,7 +49,7 @@ class Lanes(ABC):
 
     @abstractmethod
     def seed(self, lane: int, seed: int) -> None:
-        """Seeds the generator from which the lane's graphs draw; the numbers are those of the device's own generator."""
+        """Seeds the generator from which the lane's graphs draw; with the numbers of the device's own."""
 
     @abstractmethod
     def seed_all(self, seeds: Sequence[int]) -> None:

@@ -188,7 +188,7 @@ def step_along(
     inner: Tensor,
     rate: float | Tensor,
 ) -> State:
-    """Moves x [C, d] in place by one local step with the gradients g [C, d], which it may change; returns the new carry.
+    """Moves x [C, d] in place by one local step with gradients g [C, d], which it may change; returns the new carry.
 
     inner: the optimizer's state [C, m], changed in place. rate: the learning rate; a tensor [1] in steps that a graph
     repeats with other rates.

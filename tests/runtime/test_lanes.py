@@ -1,29 +1,129 @@
-"""Local steps on lanes against plain runs on the host: the same bits, with and without graphs."""
+"""Local steps on lanes against plain loops: the same numbers, with graphs where their results prove them."""
 
 from __future__ import annotations
 
+import json
+import random
 from unittest import mock
 
 import pytest
 import torch
+from lightning.pytorch import LightningModule
+from torch import nn
 
 import raylfl
 from tests.core.emulated_lanes import EmulatedLanes
 from tests.runtime.test_run import DIGITS
 
 MLP = "model={name: mlp, init_args: {in_shape: [1, 8, 8], num_classes: 10}}"
+TOGETHER = ["runtime.micro_cohort=8", "rounds=3", "local.steps=4"]
+SAME_SIZES = "local.sampling=with_replacement"
 
 
-def run_on_lanes(config, overrides, count=3):
+def run_on_lanes(config, overrides, count=3, **objects):
+    """(the result of a run whose local steps are on emulated lanes, the lanes)."""
     lanes = EmulatedLanes(count)
     with mock.patch("raylfl.runtime.workers.worker.lanes_of", return_value=lanes):
-        return raylfl.run(config, [*overrides, "runtime.backend=local"]), lanes
+        return raylfl.run(config, [*overrides, "runtime.backend=local"], **objects), lanes
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "focus", "fedprox"])
-def test_graphs_have_the_bits_of_steps_without_graphs(runs, algorithm):
-    settings = [*runs, MLP, f"algorithm.name={algorithm}", "rounds=3", "local.steps=4", "runtime.vectorize=never"]
-    settings += ["runtime.micro_cohort=8"]
+def steps_of(result):
+    """(form of the local step, why) of all forms of a run."""
+    rows = json.loads((result.run_dir / "summary.json").read_text())["local_steps"]
+    return [(row["step"], row["why"]) for row in rows]
+
+
+class Net(LightningModule):
+    """A network of users; `step` is what its subclasses change."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.Tanh(), nn.Linear(12, 10))
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return nn.functional.cross_entropy(self.body(x), y)
+
+    def validation_step(self, batch, batch_idx):
+        self.log("accuracy", (self.body(batch[0]).argmax(1) == batch[1]).float().mean())
+
+
+class Counting(Net):
+    """The loss depends on how many steps the module has taken."""
+
+    taken = 0
+
+    def training_step(self, batch, batch_idx):
+        self.taken += 1
+        return super().training_step(batch, batch_idx) * self.taken
+
+
+class Numbered(Net):
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) * (1 + batch_idx)
+
+
+class Reading(Net):
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        return loss * (2.0 if loss.item() > 2.3 else 1.0)
+
+
+class OnTheHost(Net):
+    """Random numbers of Python, which a graph would repeat."""
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) * (1 + random.random())
+
+
+class Outside(Net):
+    """A variable outside the module that changes in each step."""
+
+    state = {"scale": 1.0}
+
+    def training_step(self, batch, batch_idx):
+        Outside.state["scale"] += 0.5
+        return super().training_step(batch, batch_idx) * Outside.state["scale"]
+
+
+class Logging(Net):
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.log("double", 2 * loss)
+        if batch[0].shape[0] < 16:
+            self.log("small", loss.detach() * 0 + 1)
+        return loss
+
+
+class Dropping(Net):
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return nn.functional.cross_entropy(self.body(self.drop(x)), y)
+
+
+class Normed(Net):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12), nn.Tanh(), nn.Linear(12, 10))
+
+
+class Hooked(Net):
+    """A hook on a parameter, which freezes half of its rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.body[1].weight.register_hook(lambda g: torch.cat([g[:6], torch.zeros_like(g[6:])]))
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "focus", "fedprox", "feddyn"])
+@pytest.mark.parametrize("sampling", ["reshuffle", "with_replacement"])
+def test_graphs_have_the_bits_of_steps_without_graphs(runs, algorithm, sampling):
+    settings = [*runs, MLP, f"algorithm.name={algorithm}", *TOGETHER, "runtime.vectorize=never"]
+    settings += [f"local.sampling={sampling}", "local.momentum=0.9", "local.clip_norm=1.0", "local.weight_decay=0.01"]
     ours, lanes = run_on_lanes(DIGITS, settings)
     plain, _ = run_on_lanes(DIGITS, [*settings, "runtime.graphs=never"])
     assert lanes.replays > lanes.captures > 2
@@ -34,8 +134,7 @@ def test_graphs_have_the_bits_of_steps_without_graphs(runs, algorithm):
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
 def test_vectorised_steps_are_captured_too(runs, algorithm):
-    settings = [*runs, MLP, f"algorithm.name={algorithm}", "rounds=3", "local.steps=4", "runtime.micro_cohort=8"]
-    settings += ["local.sampling=with_replacement"]
+    settings = [*runs, MLP, f"algorithm.name={algorithm}", *TOGETHER, SAME_SIZES]
     ours, lanes = run_on_lanes(DIGITS, settings)
     plain, _ = run_on_lanes(DIGITS, [*settings, "runtime.graphs=never"])
     assert lanes.replays > lanes.captures == 1
@@ -44,10 +143,102 @@ def test_vectorised_steps_are_captured_too(runs, algorithm):
     torch.testing.assert_close(ours.params, here.params, rtol=1e-5, atol=1e-6)
 
 
-def test_a_call_of_equal_clients_is_one_graph_a_step(runs):
-    settings = [*runs, MLP, "rounds=4", "local.steps=4", "local.sampling=with_replacement", "runtime.vectorize=never"]
-    settings += ["runtime.micro_cohort=8"]
+def test_equal_steps_of_all_clients_are_one_launch(runs):
+    settings = [*runs, MLP, *TOGETHER, SAME_SIZES, "rounds=4", "runtime.vectorize=never"]
     ours, lanes = run_on_lanes(DIGITS, settings)
     plain, _ = run_on_lanes(DIGITS, [*settings, "runtime.graphs=never"])
     assert torch.equal(ours.params, plain.params)
-    assert lanes.joint > 0
+    assert lanes.joint >= 4 * 2
+
+
+UNEQUAL = {
+    "steps": ["local.steps={uniform: [1, 5]}"],
+    "batches": ["num_clients=20", "participation.size=9", "local.batch_size=50"],
+    "epochs": ["local.epochs=2", "local.steps=null", "partition={name: dirichlet, alpha: 0.3, min_size: 2}"],
+    "full batches": ["local.batch_size=full", "partition={name: dirichlet, alpha: 0.3, min_size: 2}"],
+    "a falling rate": ["local.lr_schedule={name: step_exponential, decay: 0.5}"],
+    "adamw": ["local.optimizer=adamw", "local.lr=0.01"],
+    "kept momentum": ["local.momentum=0.9", "local.optimizer_state=kept"],
+    "a graph": ["algorithm.name=dsgd", "topology.name=ring", "participation={name: full}"],
+    "a ring": ["algorithm.name=sfl"],
+}
+
+
+@pytest.mark.parametrize("case", UNEQUAL)
+def test_unequal_work_is_that_of_the_host(runs, case):
+    settings = [*runs, MLP, *TOGETHER, "runtime.vectorize=never", *UNEQUAL[case]]
+    ours, lanes = run_on_lanes(DIGITS, settings)
+    here = raylfl.run(DIGITS, [*settings, "runtime.backend=local"])
+    torch.testing.assert_close(ours.params, here.params, rtol=1e-5, atol=2e-6)
+    assert lanes.replays > 0
+    assert ours.metrics[-1]["train/loss"] == pytest.approx(here.metrics[-1]["train/loss"], rel=1e-4)
+
+
+REFUSED = {
+    Counting: "changes the attribute `taken`",
+    Numbered: "has other results as a CUDA graph",
+    Reading: "cannot be captured",
+    OnTheHost: "has other results as a CUDA graph",
+    Outside: "has other results as a CUDA graph",
+}
+
+
+@pytest.mark.parametrize("module", REFUSED, ids=lambda cls: cls.__name__)
+def test_steps_that_a_graph_would_change_run_without_one_and_say_why(runs, module):
+    settings = [*runs, *TOGETHER, SAME_SIZES, "runtime.vectorize=never"]
+    Outside.state["scale"] = 1.0
+    ours, _ = run_on_lanes(DIGITS, settings, model=module)
+    forms = steps_of(ours)
+    assert "captured" not in dict(forms)
+    assert any(REFUSED[module] in why for _, why in forms)
+    if module is not Outside:  # which counts the trial steps of each run
+        here = raylfl.run(DIGITS, [*settings, "runtime.backend=local", "runtime.step=autograd"], model=module)
+        torch.testing.assert_close(ours.params, here.params, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("module", [Logging, Normed, Hooked], ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("sampling", ["reshuffle", "with_replacement"])
+def test_users_modules_are_captured_with_the_results_of_plain_steps(runs, module, sampling):
+    settings = [*runs, *TOGETHER, "local.steps=6", f"local.sampling={sampling}", "runtime.vectorize=never"]
+    settings += ["num_clients=20", "participation.size=9", "local.batch_size=30"]
+    ours, lanes = run_on_lanes(DIGITS, settings, model=module)
+    here = raylfl.run(DIGITS, [*settings, "runtime.backend=local", "runtime.step=autograd"], model=module)
+    torch.testing.assert_close(ours.params, here.params, rtol=1e-5, atol=1e-6)
+    assert lanes.replays > 0
+    for mine, theirs in zip(ours.metrics, here.metrics, strict=True):
+        names = {name for name in theirs if name.startswith(("train/", "test/"))}
+        assert names <= mine.keys()
+        for name in names:
+            assert mine[name] == pytest.approx(theirs[name], rel=1e-4, nan_ok=True), name
+
+
+def test_draws_of_a_client_do_not_depend_on_the_others_of_its_call(runs):
+    settings = [*runs, "rounds=3", "local.steps=4", SAME_SIZES, "runtime.vectorize=never"]
+    results = [
+        run_on_lanes(DIGITS, [*settings, f"runtime.micro_cohort={clients}"], lanes, model=Dropping)[0].params
+        for clients, lanes in ((8, 3), (1, 1), (2, 5))
+    ]
+    assert all(torch.equal(results[0], other) for other in results[1:])
+    plain, _ = run_on_lanes(DIGITS, [*settings, "runtime.graphs=never", "runtime.micro_cohort=8"], model=Dropping)
+    assert torch.equal(results[0], plain.params)
+
+
+def test_a_graph_that_becomes_wrong_ends_the_run(runs):
+    """The graph of a step multiplies by 3; the step itself begins to multiply by 5 later."""
+
+    class Drifting(Net):
+        calls = 0
+
+        def training_step(self, batch, batch_idx):
+            Drifting.calls += 1
+            return super().training_step(batch, batch_idx) * (3 if Drifting.calls < 40 else 5)
+
+    with pytest.raises(raylfl.errors.BadConfig, match=r"(?s)captured step number \d+.*runtime.step=autograd"):
+        run_on_lanes(DIGITS, [*runs, *TOGETHER, "rounds=60", SAME_SIZES, "runtime.vectorize=never"], model=Drifting)
+
+
+def test_the_drift_of_clients_is_that_of_the_host(runs):
+    settings = [*runs, MLP, *TOGETHER, "eval.drift=true", "runtime.vectorize=never"]
+    ours, _ = run_on_lanes(DIGITS, settings)
+    here = raylfl.run(DIGITS, [*settings, "runtime.backend=local"])
+    assert ours.metrics[-1]["train/local_drift"] == pytest.approx(here.metrics[-1]["train/local_drift"], rel=1e-5)

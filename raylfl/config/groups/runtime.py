@@ -60,8 +60,8 @@ class RuntimeConfig(Options):
     precision: Annotated[
         str | None,
         Doc(
-            "`32-true`, `64-true` or `bf16-mixed`, as in Lightning Fabric, or `32-tf32` (products and convolutions with "
-            "19-bit operands on a GPU's matrix units); null: the precision of dtype"
+            "`32-true`, `64-true` or `bf16-mixed`, as in Lightning Fabric, or `32-tf32` (products and convolutions of "
+            "19-bit numbers on a GPU's matrix units); null: the precision of dtype"
         ),
     ] = None
     micro_cohort: (

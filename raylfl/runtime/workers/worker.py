@@ -42,7 +42,6 @@ from raylfl.runtime.workers.step_trials import StepTrials, innermost_step
 from raylfl.runtime.workers.task import LOCAL_DRIFT, Chunk, ClientReports, Room, Rows, Task, joined_rows
 from raylfl.runtime.workers.training import Training
 
-
 COPIES = 8  # vectors [d] of a client in local work: x, start, direction, carry, update, and their copies
 RESERVE = 0.2  # the part of a GPU's memory that a call leaves free
 
@@ -127,9 +126,11 @@ class Worker:
         if reason is None and (runtime.vectorize == "always" or vectorized_pays(self.flat.module)):
             self.together = trials.vectorized(by_hand)
             self.together.fixed = Together(self.together)
-            self.together.lanes = LaneSteps(self.together.fixed, lanes, self.training.log, refusal)
+            self.together.lanes = LaneSteps(
+                self.together.fixed, lanes, self.training.log, self.attributes.restore, refusal
+            )
         oracle = LaneOracle(self.loop)
-        oracle.lanes = LaneSteps(oracle, lanes, self.training.log, refusal)
+        oracle.lanes = LaneSteps(oracle, lanes, self.training.log, self.attributes.restore, refusal)
         return "clients are pinned" if setup.pinned else None, oracle
 
     def _most_clients(self) -> int:
