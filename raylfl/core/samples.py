@@ -282,7 +282,14 @@ class IndexedBatch(Batch):
     def content(self) -> Any:
         if self._content is None:
             self._content = self.source.gather(self.indices)
+            self._versions = _versions(self._content)
         return self._content
+
+    def fresh(self) -> Any:
+        """The content as it was read; the samples are read again if a step has changed a tensor of it in place."""
+        if self._content is not None and _versions(self._content) != self._versions:
+            self._content = None
+        return self.content
 
     @staticmethod
     def of_one_source(batches: Sequence[Batch]) -> list[IndexedBatch]:
@@ -300,9 +307,15 @@ class IndexedBatch(Batch):
         if not same:
             return None
         if all(b._content is not None for b in same):  # whole shards, kept from the previous step
-            return tuple(torch.cat(parts) for parts in zip(*(b.content for b in same), strict=True))
+            return tuple(torch.cat(parts) for parts in zip(*(b.fresh() for b in same), strict=True))
         content: tuple[Tensor, ...] = same[0].source.gather(np.concatenate([b.indices for b in same]))
         return content
+
+
+def _versions(content: Any) -> list[int]:
+    """How often each tensor of a batch was changed in place; comparing their values would cost as much as reading."""
+    parts = content if isinstance(content, (tuple, list)) else content.values() if isinstance(content, dict) else ()
+    return [part._version for part in parts if isinstance(part, Tensor)]
 
 
 class EvenBatches(Sequence[Batch]):
