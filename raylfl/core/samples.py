@@ -20,7 +20,7 @@ from raylfl.core.row_source import RowSource
 from raylfl.errors import BadConfig
 
 COMPARED = 8  # samples by which a reading of many samples at once is compared with indexing
-WIDENED = {torch.bfloat16}  # dtypes that numpy lacks
+NUMPY = {torch.float16, torch.float32, torch.float64}  # numpy has these floating-point dtypes, and not bfloat16
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
@@ -106,14 +106,18 @@ class SampleSet:
 def _arrays_of(dataset: Any) -> tuple[np.ndarray, ...] | None:
     """The columns of a TensorDataset or of a Subset of one as arrays [n, ...]; None if samples must be read one by one.
 
-    bfloat16 becomes float32, which has its values.
+    Floating-point dtypes that numpy lacks, such as bfloat16, become float32, which has their values.
     """
     tensors = _tensors_of(dataset)
     if tensors is None or any(t.layout != torch.strided or t.is_quantized for t in tensors):
         return None
     tensors = [t.detach().cpu().resolve_conj().resolve_neg() for t in tensors]
-    arrays = tuple((t.float() if t.dtype in WIDENED else t).contiguous().numpy() for t in tensors)
+    arrays = tuple(_widened(t).contiguous().numpy() for t in tensors)
     return arrays if all(same_sample(dataset[k], arrays, k) for k in spread(len(dataset))) else None
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.is_floating_point() and tensor.dtype not in NUMPY else tensor
 
 
 def _tensors_of(dataset: Any) -> Sequence[Tensor] | None:
@@ -137,7 +141,8 @@ def same_sample(sample: Any, columns: Sequence[np.ndarray], k: int) -> bool:
     if not isinstance(sample, (tuple, list)) or len(sample) != len(columns):
         return False
     try:
-        pairs = [(torch.as_tensor(part), as_tensor(np.asarray(c[k]))) for part, c in zip(sample, columns, strict=True)]
+        parts = [_widened(torch.as_tensor(part)) for part in sample]
+        pairs = [(part, as_tensor(np.asarray(column[k]))) for part, column in zip(parts, columns, strict=True)]
     except (TypeError, ValueError, RuntimeError):  # a part that is not a number or an array
         return False
     return all(a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all()) for a, b in pairs)

@@ -74,6 +74,9 @@ def _components(experiment: Experiment, worker: Worker) -> list[Any]:
     """The objects of a run whose classes may be the user's."""
     config, setup = experiment.config, experiment.setup
     parts = [config.algorithm, config.partition, config.participation, config.link, config.topology, config.system]
+    parts += [
+        value for part in parts for value in getattr(part, "__dict__", {}).values()
+    ]  # such as an algorithm's aggregation rule
     parts += [class_of(config, "data"), *worker.flat.module.modules()]
     for samples in (setup.train, setup.test, setup.val):
         if samples is not None:
