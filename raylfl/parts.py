@@ -123,7 +123,8 @@ class Experiment:
 
     logged: kind of trial step before the run -> names of the metrics that the module logged in this step. The kind
     `train` is a local step. The kinds `test`, `val` and `clients` are evaluations on the test set, the validation set
-    and clients' training data. A kind that was not tried is missing.
+    and clients' training data. A kind that was not tried is missing. sources: the digests of the source of the user's
+    classes (`runtime.records.sources`).
     """
 
     config: Config
@@ -140,6 +141,7 @@ class Experiment:
     setup: WorkerSetup
     warnings: list[str]
     logged: dict[str, list[str]] = field(default_factory=dict)
+    sources: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def on(self, gpus: float) -> Experiment:
         """The experiment on a machine or cluster with this number of GPUs; config.yaml keeps `auto`."""

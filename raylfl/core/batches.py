@@ -181,6 +181,8 @@ class CohortBatches:
     def _whole(self, k: int) -> Batch:
         if k not in self._kept:
             self._kept[k] = self.source.batch(self.orders.shards[k])
+        else:
+            self._kept[k].fresh()  # a step may have changed its batch in place
         return self._kept[k]
 
     def _ahead(self, t: int) -> Batch:

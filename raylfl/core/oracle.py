@@ -42,6 +42,10 @@ class Batch:
     def content(self) -> Any:
         return self._content
 
+    def fresh(self) -> Any:
+        """The content as it was before any step changed it in place; a batch of its own reads its samples again."""
+        return self._content
+
 
 class GradientMode(NamedTuple):
     """How gradients are computed.

@@ -21,7 +21,7 @@ from raylfl.core.transfer import to_device
 from raylfl.errors import BadConfig
 
 COMPARED = 8  # samples by which a reading of many samples at once is compared with indexing
-WIDENED = {torch.bfloat16}  # dtypes that numpy lacks
+NUMPY = {torch.float16, torch.float32, torch.float64}  # numpy has these floating-point dtypes, and not bfloat16
 
 
 def as_tensor(array: np.ndarray) -> Tensor:
@@ -102,14 +102,18 @@ class SampleSet:
 def _arrays_of(dataset: Any) -> tuple[np.ndarray, ...] | None:
     """The columns of a TensorDataset or of a Subset of one as arrays [n, ...]; None if samples must be read one by one.
 
-    bfloat16 becomes float32, which has its values.
+    Floating-point dtypes that numpy lacks, such as bfloat16, become float32, which has their values.
     """
     tensors = _tensors_of(dataset)
     if tensors is None or any(t.layout != torch.strided or t.is_quantized for t in tensors):
         return None
     tensors = [t.detach().cpu().resolve_conj().resolve_neg() for t in tensors]
-    arrays = tuple((t.float() if t.dtype in WIDENED else t).contiguous().numpy() for t in tensors)
+    arrays = tuple(_widened(t).contiguous().numpy() for t in tensors)
     return arrays if all(same_sample(dataset[k], arrays, k) for k in spread(len(dataset))) else None
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.is_floating_point() and tensor.dtype not in NUMPY else tensor
 
 
 def _tensors_of(dataset: Any) -> Sequence[Tensor] | None:
@@ -133,7 +137,8 @@ def same_sample(sample: Any, columns: Sequence[np.ndarray], k: int) -> bool:
     if not isinstance(sample, (tuple, list)) or len(sample) != len(columns):
         return False
     try:
-        pairs = [(torch.as_tensor(part), as_tensor(np.asarray(c[k]))) for part, c in zip(sample, columns, strict=True)]
+        parts = [_widened(torch.as_tensor(part)) for part in sample]
+        pairs = [(part, as_tensor(np.asarray(column[k]))) for part, column in zip(parts, columns, strict=True)]
     except (TypeError, ValueError, RuntimeError):  # a part that is not a number or an array
         return False
     return all(a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all()) for a, b in pairs)
@@ -281,7 +286,14 @@ class IndexedBatch(Batch):
     def content(self) -> Any:
         if self._content is None:
             self._content = self.source.gather(self.indices)
+            self._versions = _versions(self._content)
         return self._content
+
+    def fresh(self) -> Any:
+        """The content as it was read; the samples are read again if a step has changed a tensor of it in place."""
+        if self._content is not None and _versions(self._content) != self._versions:
+            self._content = None
+        return self.content
 
     @staticmethod
     def of_one_source(batches: Sequence[Batch]) -> list[IndexedBatch]:
@@ -299,9 +311,15 @@ class IndexedBatch(Batch):
         if not same:
             return None
         if all(b._content is not None for b in same):  # whole shards, kept from the previous step
-            return tuple(torch.cat(parts) for parts in zip(*(b.content for b in same), strict=True))
+            return tuple(torch.cat(parts) for parts in zip(*(b.fresh() for b in same), strict=True))
         content: tuple[Tensor, ...] = same[0].source.gather(np.concatenate([b.indices for b in same]))
         return content
+
+
+def _versions(content: Any) -> list[int]:
+    """How often each tensor of a batch was changed in place; comparing their values would cost as much as reading."""
+    parts = content if isinstance(content, (tuple, list)) else content.values() if isinstance(content, dict) else ()
+    return [part._version for part in parts if isinstance(part, Tensor)]
 
 
 class EvenBatches(Sequence[Batch]):

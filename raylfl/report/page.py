@@ -23,6 +23,7 @@ from raylfl.report.sheet import Part, Sheet, folded, heading, slug
 from raylfl.report.style import method_styles, rc
 from raylfl.report.tables import ReportTable
 from raylfl.report.wording import metric_name, target_text
+from raylfl.runtime.records import sources
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 MAX_DETAILED = 3  # largest number of scenarios whose diagnostics are drawn; with more, only the leading curves are
@@ -208,6 +209,25 @@ def _facts(groups: Sequence[Group], look: Look) -> list[tuple[str, str]]:
     return entries
 
 
+def _source_notes(runs: Sequence[RunRecord]) -> list[str]:
+    """Warnings about classes of the user whose source differs between the runs, or has changed since a run."""
+    saved = {run.path.name: sources.read(run.path) for run in runs}
+    digests: dict[str, set[str]] = {}
+    for of_run in saved.values():
+        for name, one in of_run.items():
+            digests.setdefault(name, set()).add(one["sha256"])
+    mixed = [name for name, found in digests.items() if len(found) > 1]
+    notes = [f"The source of {', '.join(mixed)} differs between these runs."] if mixed else []
+    moved: dict[str, list[str]] = {}
+    for name, of_run in saved.items():
+        if changed := sources.differing(of_run, sources.today(of_run)):
+            moved.setdefault(", ".join(changed), []).append(name)
+    for classes, names in moved.items():
+        some = ", ".join(names[:4]) + (" …" if len(names) > 4 else "")
+        notes.append(f"The source of {classes} has changed since {len(names)} of {len(runs)} runs ({some}).")
+    return notes
+
+
 def _notes(runs: Sequence[RunRecord], groups: Sequence[Group]) -> list[str]:
     """Warnings for the page: unfinished, damaged and repeated runs."""
     unfinished = [run.path.name for run in runs if not run.finished]
@@ -219,6 +239,7 @@ def _notes(runs: Sequence[RunRecord], groups: Sequence[Group]) -> list[str]:
     notes += [f"{run.path.name} is damaged: {fault}." for run in runs for fault in run.faults]
     if repeated:
         notes.append(f"Runs that repeat a seed of the same setting and are left out: {repeated}.")
+    notes += _source_notes(runs)
     if not any(len(run.rounds) for run in runs):
         notes.append("No run has finished a round yet.")
     return notes

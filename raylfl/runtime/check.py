@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,9 +18,11 @@ from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import Batch, private_randomness
 from raylfl.core.population import Population
 from raylfl.core.samples import ClientShards, SampleSet
+from raylfl.data_source import class_of
 from raylfl.errors import BadConfig, own_code
 from raylfl.parts import Experiment, WorkerSetup
 from raylfl.runtime.ray.resources import check_resources
+from raylfl.runtime.records.sources import sources_of
 from raylfl.runtime.round.plan import check_sampling
 from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.carried import carried_state
@@ -55,6 +57,7 @@ def check(experiment: Experiment) -> None:
         experiment.warnings.extend(f"model {label}: {line}" for line in _changed_buffers(worker))
         experiment.logged.update(_try_evaluations(worker, config, label))
     experiment.warnings.extend(f"model {label}: {line}" for line in _module_warnings(worker, config))
+    experiment.sources.update(sources_of(_components(experiment, worker)))
     if setup.pinned and "train" in worker.whole and (config.participants or config.random_clients):
         raise BadConfig(
             f"model {label} has hooks for whole evaluations, but pinned clients are evaluated apart: set "
@@ -65,6 +68,24 @@ def check(experiment: Experiment) -> None:
         raise BadConfig(
             f"the data's optimum() has {len(optimum.x)} entries, but model {label} has {worker.flat.width} parameters"
         )
+
+
+def _components(experiment: Experiment, worker: Worker) -> list[Any]:
+    """The objects of a run whose classes may be the user's."""
+    config, setup = experiment.config, experiment.setup
+    parts = [config.algorithm, config.partition, config.participation, config.link, config.topology, config.system]
+    parts += [
+        value for part in parts for value in getattr(part, "__dict__", {}).values()
+    ]  # such as an algorithm's aggregation rule
+    parts += [class_of(config, "data"), *worker.flat.module.modules()]
+    for samples in (setup.train, setup.test, setup.val):
+        if samples is not None:
+            parts += [samples.transform, samples.measured_through, samples.collate]
+            dataset = samples.items
+            for _ in range(8):  # a data set may wrap another one
+                parts.append(dataset)
+                dataset = getattr(dataset, "dataset", None)
+    return [part for part in parts if part is not None]
 
 
 def _module_warnings(worker: Worker, config: EvalConfig) -> list[str]:

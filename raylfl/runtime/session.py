@@ -23,6 +23,7 @@ from raylfl.heterogeneity.partition.stats import class_counts
 from raylfl.heterogeneity.trace import encode_row
 from raylfl.parts import Experiment
 from raylfl.runtime.faults import Fault, kill_point
+from raylfl.runtime.records import sources
 from raylfl.runtime.records.checkpoint import Checkpoints
 from raylfl.runtime.records.lines import metrics_line
 from raylfl.runtime.records.loggers import Loggers
@@ -189,6 +190,9 @@ class Session:
             self.say(f"the state before this round could not be saved: {error}")
 
     def _resume(self) -> None:
+        saved = sources.read(self.run_dir.path)
+        if line := sources.change_line(sources.differing(saved, self.experiment.sources)):
+            self.say(f"warning: {line}: the rest may differ from an undisturbed run")
         state = self.checkpoints.newest(self.backend, self.federation.collected())
         if state is None:
             self.run_dir.truncate({})
@@ -272,10 +276,13 @@ def fingerprint(params: torch.Tensor) -> str:
 def write_records(experiment: Experiment, run_dir: RunDirectory) -> None:
     """Writes the files of a run directory before the first round.
 
-    These are config.yaml, partition.json (only for at most MOST_SAMPLES samples), and partition_counts.json, the
-    number of samples per client and class (only for data with labels and at most MOST_CLIENTS clients).
+    These are config.yaml, sources.json (only with classes of the user), partition.json (only for at most MOST_SAMPLES
+    samples), and partition_counts.json, the number of samples per client and class (only for data with labels and at
+    most MOST_CLIENTS clients).
     """
     run_dir.write_config(experiment.config.resolved)
+    if experiment.sources:
+        run_dir.write(sources.FILE, sources.as_text(experiment.sources))
     split, labels = experiment.split, experiment.labels
     if sum(len(c) for c in split.clients) <= MOST_SAMPLES:
         run_dir.write("partition.json", as_text(split.clients))

@@ -37,15 +37,6 @@ class CountsCalls(FedAvg):
 
 
 @dataclass
-class Remembers(FedAvg):
-    """An algorithm that keeps state on itself, which no checkpoint contains."""
-
-    def server_step(self, server, up, r):
-        self.gamma *= 0.9
-        return super().server_step(server, up, r)
-
-
-@dataclass
 class TakesAnything(FedAvg):
     """An algorithm whose option has no type."""
 
@@ -54,7 +45,7 @@ class TakesAnything(FedAvg):
 
 BROKEN = {
     "has_the_same_bits_on_any_worker": CountsCalls,
-    "resumes_after_a_kill_in_every_phase": Remembers,
+    "resumes_after_a_kill_in_every_phase": CountsCalls,
     "its_saved_config_repeats_the_run": CountsCalls,
     "refuses_what_is_no_option": TakesAnything,
 }

@@ -121,6 +121,7 @@ KINDS = {
     "named tuples": Named(),
     "float64 and int16": Wide(),
     "bfloat16": TensorDataset(X.bfloat16(), Y),
+    "float8": TensorDataset(X.to(torch.float8_e4m3fn), Y),
     "bfloat16 one by one": Wrapped(TensorDataset(X.bfloat16(), Y)),
     "complex": TensorDataset(torch.complex(X, X), Y, X.double(), Y.bool()),
     "transposed and conjugated": TensorDataset(torch.complex(X, X).T.contiguous().T.conj(), Y),
@@ -157,7 +158,7 @@ def test_a_batch_is_the_one_of_torchs_loader(kind, dtype):
 def test_only_torchs_own_classes_are_read_as_arrays():
     in_arrays = {kind for kind, dataset in KINDS.items() if SampleSet.of(dataset).arrays is not None}
     assert in_arrays == {
-        *("tensors", "subset", "subset of a subset", "random split", "bfloat16", "complex"),
+        *("tensors", "subset", "subset of a subset", "random split", "bfloat16", "float8", "complex"),
         "transposed and conjugated",
     }
 

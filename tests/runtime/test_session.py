@@ -72,7 +72,11 @@ def test_files_of_more_samples_or_clients_than_the_limits_are_left_out(monkeypat
     run = SimpleNamespace(written={})
     run.write, run.write_config = run.written.__setitem__, lambda resolved: run.written.update(config=resolved)
     experiment = SimpleNamespace(
-        config=SimpleNamespace(resolved={"rounds": 1}), split=split, labels=np.array([7, 7, 9, 7, 9, 9]), clients=3
+        config=SimpleNamespace(resolved={"rounds": 1}),
+        split=split,
+        labels=np.array([7, 7, 9, 7, 9, 9]),
+        clients=3,
+        sources={},
     )
     write_records(experiment, run)
     indices = {"partition.json": '{\n"0": [0, 3],\n"1": [1, 2, 5],\n"2": [4]\n}\n'}

@@ -53,6 +53,7 @@ class InnermostSteps:
         except Refused:
             return None
         if key not in self._found:
+            content = tuple(part.clone() for part in content)  # the trial step may change its batch in place
             with aside():
                 found = self._found[key] = self._find(content, self._loss)
                 if self.first is None and found is not None:

@@ -22,6 +22,7 @@ from raylfl.core.deferred import Deferred
 from raylfl.core.population import Round
 from raylfl.core.reduce import finite_rows, weighted_sum
 from raylfl.core.returned import broadcast_of, update_clients_of
+from raylfl.core.unchanged import Unchanged
 from raylfl.errors import NonFinite
 from raylfl.heterogeneity.trace import Row
 from raylfl.parts import BUFFERS, MOMENTS, UNSEEN, Experiment
@@ -93,6 +94,10 @@ class Federation:
     averages_buffers: bool = False
     fault: Fault = lambda phase, r: None
     committed: bool = field(default=True, init=False)
+    unchanged: Unchanged = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.unchanged = Unchanged(self.algorithm)
 
     @staticmethod
     def of(experiment: Experiment, backend: Backend, fault: Fault = lambda phase, r: None) -> Federation:
@@ -160,6 +165,7 @@ class Federation:
         after, info = self.dispatch.step(server, result)
         self._check_finite(after, r)
         answered = self._updated_clients(after, result)
+        self.unchanged.check(r)
 
         # Commit.
         self.fault("commit", r)

@@ -121,7 +121,7 @@ class Evaluator:
             returned = output.get("loss") if isinstance(output, dict) else output
             if stage and not (isinstance(returned, Tensor) and returned.numel() == 1):
                 with self.recorder.into(None):
-                    returned = self.module.training_step(batch.content, index)
+                    returned = self.module.training_step(batch.fresh(), index)
             log.log("loss", loss_of(returned, self.module))
         if after:
             after(output, batch.content, index)

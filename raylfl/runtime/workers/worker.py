@@ -26,6 +26,7 @@ from raylfl.core.reduce import square_norms
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.torch_state import torch_defaults
 from raylfl.core.transfer import all_to_host, to_device
+from raylfl.core.unchanged import Unchanged
 from raylfl.core.vectorized import VectorizedOracle, vectorized_pays
 from raylfl.errors import BadConfig, traceback_text
 from raylfl.parts import BUFFERS, MOMENTS, Initial, WorkerSetup
@@ -54,7 +55,7 @@ class Worker:
 
     def __init__(self, setup: WorkerSetup):
         self.setup = setup
-        self.algorithm = setup.algorithm
+        self.algorithm, self.unchanged = setup.algorithm, Unchanged(setup.algorithm)
         self.device, autocast = devices(setup)
         module = make_module(setup.model, setup.seed)
         allow_single_samples(module)
@@ -265,6 +266,7 @@ class Worker:
         with self.training.observed(optimizer, len(task.clients), task.steps[0], per_epoch) as observer:
             result = self._solve(task, oracle, broadcast, states, observer, optimizer, moments)
             logged = observer.log.results()
+        self.unchanged.check(task.round)
         if rows.shape[1]:
             target = result.client_state if self.setup.local_buffers else result.uploads
             target[BUFFERS] = oracle.read_buffers()

@@ -1,0 +1,118 @@
+"""Digests of the source of a user's classes in sources.json, to say what has changed since a run was started."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import json
+import sysconfig
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+FILE = "sources.json"
+LARGEST = 2**22  # bytes of a source file; a larger one is not read
+PACKAGE = Path(__file__).resolve().parents[2]
+INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib"))
+
+Sources = dict[str, dict[str, str]]  # name of a class or function -> {"file", "sha256"}
+
+
+def sources_of(objects: Iterable[Any]) -> Sources:
+    """The digests of the classes of these objects, of their base classes, and of functions among them.
+
+    Python, installed packages and raylfl are left out, as their versions are recorded; so is code without a file.
+    """
+    found: Sources = {}
+    for given in objects:
+        given = getattr(given, "__func__", given)
+        own = given if isinstance(given, type) or inspect.isfunction(given) else type(given)
+        for part in own.__mro__ if isinstance(own, type) else (own,):
+            file = _file_of(part)
+            digest = None if file is None else digest_of(file, part.__qualname__)
+            if file is not None and digest is not None:
+                found[f"{part.__module__}.{part.__qualname__}"] = {"file": str(file), "sha256": digest}
+    return dict(sorted(found.items()))
+
+
+def _file_of(part: Any) -> Path | None:
+    try:
+        name = inspect.getsourcefile(part)
+    except (TypeError, OSError):
+        return None
+    path = None if name is None else Path(name).resolve()
+    if path is None or path.is_relative_to(PACKAGE) or any(path.is_relative_to(folder) for folder in INSTALLED):
+        return None
+    return path
+
+
+def digest_of(file: Path, name: str) -> str | None:
+    """The sha256 of the source of a class or function in a file; of the whole file if it has no single one of the name.
+
+    None if the file cannot be read.
+    """
+    try:
+        if not file.is_file() or file.stat().st_size > LARGEST:
+            return None
+        text = file.read_text(encoding="utf-8")
+        found: list[Any] = [ast.parse(text)]
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+    for word in (part for part in name.split(".") if part != "<locals>"):
+        found = [
+            node
+            for above in found
+            for node in ast.walk(above)
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name == word
+        ]
+    lines = text.splitlines()
+    if len(found) == 1:
+        first = min(node.lineno for node in [found[0], *found[0].decorator_list])
+        lines = lines[first - 1 : found[0].end_lineno]
+    return hashlib.sha256("\n".join(line.rstrip() for line in lines).encode()).hexdigest()
+
+
+def as_text(sources: Sources) -> str:
+    """The content of sources.json."""
+    return json.dumps(sources, indent=2) + "\n"
+
+
+def read(folder: Path) -> Sources:
+    """The content of sources.json in a run directory; empty if there is none, or if it is damaged."""
+    path = folder / FILE
+    try:
+        if path.is_symlink() or path.stat().st_size > LARGEST:
+            return {}
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {
+            str(name): {"file": str(one["file"]), "sha256": str(one["sha256"])} for name, one in dict(content).items()
+        }
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return {}
+
+
+def today(saved: Sources) -> Sources:
+    """The digests of the same classes in the same files now, without those that cannot be read."""
+    now = {name: digest_of(Path(one["file"]), name_in(name, one["file"])) for name, one in saved.items()}
+    return {name: {"file": saved[name]["file"], "sha256": digest} for name, digest in now.items() if digest}
+
+
+def name_in(name: str, file: str) -> str:
+    """The qualified name of a class within its file: the full name without the name of the module."""
+    words = name.split(".")
+    parts = [*Path(file).with_suffix("").parts]
+    for k in range(len(words) - 1, 0, -1):
+        if words[:k] == parts[-k:] or (k == 1 and words[0] == "__main__"):
+            return ".".join(words[k:])
+    return words[-1]
+
+
+def differing(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """The names that both have, with different digests."""
+    return [name for name in before if name in now and before[name]["sha256"] != now[name]["sha256"]]
+
+
+def change_line(names: Sequence[str]) -> str:
+    """One line about classes whose source has changed; empty if there are none."""
+    return f"the source of {', '.join(names)} has changed since this run began" if names else ""

@@ -1,0 +1,67 @@
+"""An algorithm that keeps state on itself is found in its run, wherever it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+import raylfl
+from raylfl.algorithms.fedavg import FedAvg
+from raylfl.errors import BadConfig
+from tests.runtime.tiny import TINY
+
+
+@dataclass
+class AtServer(FedAvg):
+    """Momentum of the server in an attribute.
+
+    State none. Sent d floats. Assumes nothing.
+    """
+
+    momentum: list = field(default_factory=list)
+
+    def server_step_from_sums(self, server, sums, r):
+        if r.index == 2:
+            self.momentum.append(1.0)
+        return super().server_step_from_sums(server, sums, r)
+
+
+@dataclass
+class AtClient(FedAvg):
+    """A control variate of the client in an attribute.
+
+    State none. Sent d floats. Assumes nothing.
+    """
+
+    def direction(self, x, g, carry):
+        self.kept = g.clone()
+        return super().direction(x, g, carry)
+
+
+@dataclass
+class Nowhere(FedAvg):
+    """Nothing, but an attribute that stays as it is.
+
+    State none. Sent d floats. Assumes nothing.
+    """
+
+    scale: float = 2.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.table = {"ones": torch.ones(3)}
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [(AtServer, "round 2 changed its attribute momentum"), (AtClient, "round 0 changed its attribute kept")],
+)
+def test_state_on_an_algorithm_ends_the_run_that_makes_it(tmp_path, method, words):
+    with pytest.raises(BadConfig, match=words):
+        raylfl.run(TINY, [f"logging.dir={tmp_path}", "participation.name=full"], algorithm=method())
+
+
+def test_an_algorithm_that_stays_as_it_is_runs(tmp_path):
+    assert len(raylfl.run(TINY, [f"logging.dir={tmp_path}"], algorithm=Nowhere).metrics) == 6

@@ -1,0 +1,100 @@
+"""Steps that change their batch in place, against a plain loop whose every step has a batch of its own."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+from torch import nn
+
+import raylfl
+from raylfl.runtime import inprocess
+from raylfl.testing.runs import RandomWorkers, carry_out, outcome
+from tests.runtime.tiny import TINY, Points
+
+WAYS = {
+    "add": lambda x: x.add_(0.5),
+    "clamp": lambda x: x.clamp_(-0.5, 0.5).mul_(2),
+    "index": lambda x: x.__setitem__((slice(None), 0), 1.0),
+    "out": lambda x: torch.mul(x, 2.0, out=x),
+    "view": lambda x: x[:, 1:].sub_(1.0),
+    "zero": lambda x: x.zero_(),
+}
+
+
+class Changing(LightningModule):
+    """A step, and an evaluation, that change their inputs in place before they use them."""
+
+    def __init__(self, way: str = "add", conv: bool = False):
+        super().__init__()
+        layers = [nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(2, 3)]
+        self.way, self.body = way, nn.Sequential(*layers) if conv else nn.Linear(4, 3)
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        WAYS[self.way](x)
+        return nn.functional.cross_entropy(self.body(x), y)
+
+    def test_step(self, batch, batch_idx):
+        WAYS[self.way](batch[0])  # logs no loss, so the training loss of the batch is measured
+
+
+def config(way, conv, size):
+    return {
+        **TINY,
+        "rounds": 2,
+        "num_clients": None,
+        "model": {
+            "class_path": "tests.runtime.test_own_batches.Changing",
+            "init_args": {"way": way, "conv": conv},
+        },
+        "data": {"class_path": "tests.runtime.tiny.Points", "init_args": {"owners": 6}},
+        "partition": {"name": "natural"},
+        "participation": {"name": "full"},
+        "link": {"name": "perfect"},
+        "local": {"steps": 4, "batch_size": size, "lr": 0.1},
+        "eval": {"every": 1, "batch_size": 7},
+    }
+
+
+def plain(module):
+    """FedAvg of full batches in PyTorch; returns (the model, its training loss on the test set)."""
+    data = Points()
+    for _ in range(2):
+        clients = []
+        for x, y in zip(data.x.chunk(6), data.targets.chunk(6), strict=True):
+            client = copy.deepcopy(module)
+            for _ in range(4):
+                loss = client.training_step((x.clone(), y.clone()), 0)
+                for p, g in zip(client.parameters(), torch.autograd.grad(loss, list(client.parameters())), strict=True):
+                    p.data.sub_(0.1 * g)
+            clients.append(client)
+        for p, *own in zip(module.parameters(), *(c.parameters() for c in clients), strict=True):
+            p.data.copy_(torch.stack([q.data for q in own]).mean(0))
+    with torch.no_grad():
+        return module, float(module.training_step((data.x[::3].clone(), data.targets[::3]), 0))
+
+
+@pytest.mark.parametrize("runtime", ["vectorize=never", "vectorize=auto", "vectorize=always", "step=autograd"])
+@pytest.mark.parametrize(("way", "conv"), [*((way, False) for way in WAYS), ("add", True), ("clamp", True)])
+def test_every_step_has_a_batch_of_its_own(runs, way, conv, runtime):
+    overrides = [*runs, f"runtime.{runtime}"]
+    start = raylfl.run(config(way, conv, "full"), [*overrides, "rounds=0"]).module
+    result = raylfl.run(config(way, conv, "full"), overrides)
+    expected, loss = plain(start)
+    right = torch.cat([p.detach().reshape(-1) for p in expected.parameters()])
+    torch.testing.assert_close(result.params, right, rtol=1e-5, atol=1e-6)
+    assert result.metrics[-1]["test/loss"] == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [4, "full"])
+@pytest.mark.parametrize("vectorize", ["auto", "never", "always"])
+def test_no_worker_sees_what_a_step_has_changed(tmp_path, vectorize, size):
+    setting = config("add", False, size)
+    carry_out(setting, tmp_path / "one", [f"runtime.vectorize={vectorize}"])
+    crowd = partial(inprocess.rows, make=RandomWorkers)
+    carry_out(setting, tmp_path / "crowd", [f"runtime.vectorize={vectorize}"], rows=crowd)
+    assert outcome(tmp_path / "one") == outcome(tmp_path / "crowd")
