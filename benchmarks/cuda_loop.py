@@ -16,7 +16,11 @@ RATE = 0.05  # learning rate of the workloads' local steps
 
 
 def loop_seconds(workload: Workload, rounds: int, device: torch.device, graph: bool) -> list[float]:
-    """Seconds of each round of FedAvg; graph: whether a local step is captured once and replayed."""
+    """Seconds of each round of FedAvg; graph: whether a local step is captured once and replayed.
+
+    Convolutions and products are IEEE float32, as in a run with `runtime.precision=32-true`.
+    """
+    torch.backends.cudnn.allow_tf32 = False
     torch.manual_seed(0)
     model = made(workload).to(device)
     x = torch.randn(workload.samples, *workload.shape).to(device)
@@ -44,6 +48,30 @@ def loop_seconds(workload: Workload, rounds: int, device: torch.device, graph: b
         _wait(device)
         seconds.append(time.perf_counter() - started)
     return seconds
+
+
+@torch.no_grad()
+def evaluation_seconds(workload: Workload, samples: int, size: int, device: torch.device, times: int = 5) -> float:
+    """The median seconds of the losses and hits of `samples` images in batches of `size`, as one graph a batch."""
+    torch.manual_seed(0)
+    model = made(workload).to(device).eval()
+    x, y = torch.randn(samples, *workload.shape).to(device), torch.randint(0, 10, (samples,)).to(device)
+    total = torch.zeros(2, device=device)
+
+    def add(inputs: Tensor, labels: Tensor) -> None:
+        scores = model(inputs)
+        total.add_(torch.stack([F.cross_entropy(scores, labels, reduction="sum"), (scores.argmax(1) == labels).sum()]))
+
+    step = _captured(add, x[:size], y[:size])
+    seconds = []
+    for _ in range(times):
+        _wait(device)
+        started = time.perf_counter()
+        for at in range(0, samples, size):
+            step(x[at : at + size], y[at : at + size])
+        total.tolist()
+        seconds.append(time.perf_counter() - started)
+    return sorted(seconds)[times // 2]
 
 
 def _step(model: nn.Module, parameters: list[nn.Parameter]) -> Callable[[Tensor, Tensor], None]:

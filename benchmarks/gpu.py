@@ -1,8 +1,9 @@
 """`python -m benchmarks.gpu [-o FILE]`: a table of all measurements that need a GPU, on one GPU within ten minutes.
 
 It compares every algorithm and every kind of local work with the CPU's results, halves a cohort that does not fit into
-memory, runs several workers on one GPU, and compares rounds of W1 to W3 and ResNet-18 with a plain CUDA loop, eager and
-as a graph.
+memory, runs several workers on one GPU, and compares rounds of W1 to W3, ResNet-18 and the workloads of other platforms
+with a plain CUDA loop, eager and as a graph, an evaluation with a plain captured one, and eight runs at once with one.
+All arithmetic is IEEE float32, in the plain loops as well.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,21 +27,24 @@ import torch
 from rich.console import Console
 
 import raylfl
-from benchmarks.cuda_loop import loop_seconds
+from benchmarks.cuda_loop import evaluation_seconds, loop_seconds
 from benchmarks.golden import DIGITS, IMAGES, configs
 from benchmarks.rounds import run_seconds
 from benchmarks.tables import table_of
-from benchmarks.workloads import WORKLOADS, Workload
+from benchmarks.workloads import PEERS, WORKLOADS, Workload
 from raylfl.config.load import load_config
 from raylfl.experiment import assemble
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.workers.backend import LocalBackend
 
 LIMIT = 570  # seconds, after which the remaining parts are left out
-FAR = 2e-2  # tolerance, relative to the largest parameter: the order of sums differs, and rounds amplify that
+FAR = 1e-5  # tolerance, relative to the largest parameter: the order of sums differs, and rounds amplify that
 RESNET18 = Workload("ResNet-18", "50 clients, 10 a round", "resnet18", (3, 32, 32), 5_000, 50, 10, 5, 20)
-SPEED = {**{name: WORKLOADS[name] for name in ("W1", "W2", "W3")}, "ResNet-18": RESNET18}
+SPEED = {**{name: WORKLOADS[name] for name in ("W1", "W2", "W3")}, "ResNet-18": RESNET18, **PEERS}
 ROUNDS = 12
+LONG = {"ResNet-18": 8, "blaze": 5}  # fewer rounds
+TESTED = 10_000  # images of the measured evaluation
+TRIALS = 8  # runs at once
 KINDS: dict[str, dict[str, Any]] = {  # kinds of local work in addition to the ones in `golden`
     "one by one, autograd": {"runtime": {"vectorize": "never", "step": "autograd"}},
     "one by one": {"runtime": {"vectorize": "never"}},
@@ -48,6 +54,10 @@ KINDS: dict[str, dict[str, Any]] = {  # kinds of local work in addition to the o
     "autocast": {"runtime": {"precision": "bf16-mixed"}},
     "full batches": {"local": {**DIGITS["local"], "batch_size": "full"}},
     "the module's optimizer": {"local": {**DIGITS["local"], "optimizer": "module"}},
+}
+
+OTHER_NUMBERS = {  # half precision, and dropout with the GPU's random numbers: checks only that they run
+    *("work/autocast", "work/dropout", "model/cnn_fedacs_cinic", "model/cnn_fedacs_mnist"),
 }
 
 Row = dict[str, str]
@@ -80,7 +90,7 @@ def cases() -> dict[str, dict[str, Any]]:
 
 def compared(device: Device, name: str, config: dict[str, Any]) -> Row:
     """Compares a run on the device with the same run on the host."""
-    if name == "work/autocast" or name == "work/dropout":  # numbers differ by design: checks only that it runs
+    if name in OTHER_NUMBERS:
         result = device.run(config)
         return _row("against the host", name, bool(np.isfinite(result.params.numpy()).all()), "finite")
     here, there = device.run(config, here=True).params, device.run(config).params
@@ -161,6 +171,7 @@ def sharing(device: Device) -> Row:
 
 def speed(device: Device, workload: Workload, rounds: int = ROUNDS) -> Iterator[Row]:
     """Compares the time of our round with the plain loop's, eager and as a graph."""
+    rounds = LONG.get(workload.name, rounds)
     with device.within():
         ours = median(run_seconds(workload, rounds, {"backend": "local", **device.runtime}))
     for graph in (False, True):
@@ -171,6 +182,38 @@ def speed(device: Device, workload: Workload, rounds: int = ROUNDS) -> Iterator[
         plain = median(loop_seconds(workload, rounds, device.device, graph)[2:])
         detail = f"{ours * 1e3:.1f} ms a round, the plain loop {plain * 1e3:.1f}"
         yield _row("speed", f"{workload.name}, {kind}", ours <= plain, f"{ours / plain:.2f}: {detail}")
+
+
+def evaluation(device: Device, workload: Workload = RESNET18, size: int = 500) -> Row:
+    """Compares an evaluation on 10,000 images with a plain one in batches of `size`, as a graph."""
+    few = ["participation.size=1", "local.steps=1", "local.batch_size=1", f"data.init_args.num_test={TESTED}"]
+    runtime = {"backend": "local", **device.runtime}
+    with device.within():
+        without, with_it = (
+            median(run_seconds(workload, 6, runtime, f"eval.every={every}", f"eval.batch_size={size}", *few))
+            for every in (0, 1)
+        )
+    plain = evaluation_seconds(workload, TESTED, size, device.device)
+    ratio = (with_it - without) / plain
+    return _row("evaluation", workload.name, ratio < 1.1, f"{ratio:.2f}: {(with_it - without) * 1e3:.0f} ms")
+
+
+def trials(device: Device, workload: Workload = WORKLOADS["W1"], rounds: int = 200) -> Row:
+    """Compares eight runs at once, in processes of their own on one GPU, with one such process."""
+    times = []
+    for count in (1, TRIALS):
+        with ProcessPoolExecutor(count, get_context("spawn")) as pool:
+            list(pool.map(_trial, [(workload, 2, device.runtime)] * count))  # the imports
+            began = time.perf_counter()
+            list(pool.map(_trial, [(workload, rounds, device.runtime)] * count))
+            times.append(time.perf_counter() - began)
+    one, several = times
+    return _row("runs at once", f"{TRIALS} of {workload.name}", several < 2 * one, f"{several / one:.2f} times one")
+
+
+def _trial(job: tuple[Workload, int, dict[str, Any]]) -> None:
+    workload, rounds, runtime = job
+    run_seconds(workload, rounds, {"backend": "local", **runtime})
 
 
 def _alone(part: Callable[..., Row], *arguments: Any) -> list[Row]:
@@ -184,7 +227,7 @@ def _row(part: str, case: str, good: bool | None, detail: str) -> Row:
 def rows(device: Device, workloads: dict[str, Workload], named: dict[str, Any], limit: float = LIMIT) -> Iterator[Row]:
     """Rows of all parts, speed first; a failure is a row too, and parts after the time limit are left out."""
     begun = time.perf_counter()
-    several = [sharing] if device.device.type == "cuda" else []
+    several = [sharing, evaluation, trials] if device.device.type == "cuda" else []
     jobs: list[tuple[str, Callable[[], Iterable[Row]]]] = [
         *((f"speed of {name}", partial(speed, device, workload)) for name, workload in workloads.items()),
         *((part.__name__, partial(_alone, part, device)) for part in (halving, *several)),

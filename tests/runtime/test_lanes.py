@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from unittest import mock
 
 import pytest
 import torch
 from lightning.pytorch import LightningModule
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import raylfl
+from raylfl.core.lane_steps import Kind, LaneSteps
 from tests.core.emulated_lanes import EmulatedLanes
 from tests.runtime.test_run import DIGITS
 
@@ -76,14 +79,15 @@ class OnTheHost(Net):
         return super().training_step(batch, batch_idx) * (1 + random.random())
 
 
+SCALE = [1.0]
+
+
 class Outside(Net):
     """A variable outside the module that changes in each step."""
 
-    state = {"scale": 1.0}
-
     def training_step(self, batch, batch_idx):
-        Outside.state["scale"] += 0.5
-        return super().training_step(batch, batch_idx) * Outside.state["scale"]
+        SCALE[0] += 0.5
+        return super().training_step(batch, batch_idx) * SCALE[0]
 
 
 class Logging(Net):
@@ -186,7 +190,7 @@ REFUSED = {
 @pytest.mark.parametrize("module", REFUSED, ids=lambda cls: cls.__name__)
 def test_steps_that_a_graph_would_change_run_without_one_and_say_why(runs, module):
     settings = [*runs, *TOGETHER, SAME_SIZES, "runtime.vectorize=never"]
-    Outside.state["scale"] = 1.0
+    SCALE[0] = 1.0
     ours, _ = run_on_lanes(DIGITS, settings, model=module)
     forms = steps_of(ours)
     assert "captured" not in dict(forms)
@@ -242,3 +246,82 @@ def test_the_drift_of_clients_is_that_of_the_host(runs):
     ours, _ = run_on_lanes(DIGITS, settings)
     here = raylfl.run(DIGITS, [*settings, "runtime.backend=local"])
     assert ours.metrics[-1]["train/local_drift"] == pytest.approx(here.metrics[-1]["train/local_drift"], rel=1e-5)
+
+
+# -- counts: what the host does for a step that is a graph -------------------------------------------------------------
+
+
+class Counted(EmulatedLanes):
+    """Lanes whose graphs do nothing; `launches` counts them."""
+
+    def __init__(self):
+        super().__init__(4)
+        self.launches = 0
+
+    def launch(self):
+        self.launches += 1
+
+    def capture(self, lane, function):
+        super().capture(lane, function)
+        return self.launch
+
+    def capture_all(self, functions):
+        super().capture_all(functions)
+        return self.launch
+
+
+def calls_and_launches(runs, monkeypatch, steps, *settings):
+    """(Python calls in raylfl, torch operators, launches) of the third call of a run, whose graphs are known."""
+    monkeypatch.setattr(Kind, "due", lambda kind, c: not kind.compared)
+    monkeypatch.setattr(LaneSteps, "_compare", _assume)
+    counted = []
+    plain = LaneSteps.run
+
+    def run(self, call):
+        frames, operators, before = [], Operators(), self.lanes.launches
+
+        def profile(frame, event, argument):
+            if event == "call" and "/raylfl/" in frame.f_code.co_filename:
+                frames.append(frame.f_code.co_name)
+
+        sys.setprofile(profile)
+        try:
+            with operators:
+                return plain(self, call)
+        finally:
+            sys.setprofile(None)
+            counted.append((len(frames), operators.count, self.lanes.launches - before))
+
+    monkeypatch.setattr(LaneSteps, "run", run)
+    lanes = Counted()
+    monkeypatch.setattr("raylfl.runtime.workers.worker.lanes_of", lambda device: lanes)
+    fixed = ["runtime.backend=local", "runtime.micro_cohort=8", SAME_SIZES, "runtime.vectorize=never", "rounds=4"]
+    raylfl.run(DIGITS, [*runs, MLP, *fixed, f"local.steps={steps}", *settings])
+    return counted[-1]
+
+
+def _assume(self, step, kind):
+    """Takes a step as if it had been compared."""
+    kind.logs = self._plain(step)
+    kind.compared.update({0: 2, 1: 2})
+    self._capture(step)
+
+
+class Operators(TorchDispatchMode):
+    """Counts operator calls: copies, waits and launches outside graphs."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_captured_step_is_one_launch_and_nothing_else(runs, monkeypatch):
+    """More steps add launches only: no operator outside graphs, so no copy and no wait, and at most 60 Python calls."""
+    few, many = (calls_and_launches(runs, monkeypatch, k) for k in (4, 12))
+    steps = many[2] - few[2]
+    assert steps == 8  # of three clients at once
+    views = 3 * steps  # of the losses of each step
+    assert many[1] - few[1] <= views
+    assert (many[0] - few[0]) / steps <= 60
