@@ -29,11 +29,13 @@ from rich.console import Console
 import raylfl
 from benchmarks.cuda_loop import evaluation_seconds, loop_seconds
 from benchmarks.golden import DIGITS, IMAGES, configs
+from benchmarks.pages import ROOT, table, write_part
 from benchmarks.rounds import run_seconds
 from benchmarks.tables import table_of
 from benchmarks.workloads import PEERS, WORKLOADS, Workload
 from raylfl.config.load import load_config
 from raylfl.experiment import assemble
+from raylfl.runtime.records.summary import raylfl_commit
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.workers.backend import LocalBackend
 
@@ -243,10 +245,25 @@ def rows(device: Device, workloads: dict[str, Workload], named: dict[str, Any], 
             yield _row("failed", name, False, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
 
 
+def write_page(measured: dict[str, Any]) -> None:
+    """Writes the measured rows into docs/scaling.md; comparisons with the CPU as one row."""
+    rows = measured["rows"]
+    compared = [row for row in rows if row["part"] == "against the host"]
+    good = sum(row["result"] == "yes" for row in compared)
+    shown = [row for row in rows if row["part"] not in ("against the host", "left out")]
+    shown.append(_row("against the host", f"{len(compared)} runs", good == len(compared), f"{good} within {FAR:g}"))
+    about = f"{measured['gpu']}, torch {measured['torch']}, {measured['date']}, commit {measured['commit']}:"
+    write_part("gpu", f"\n{about}\n\n{table(shown)}\n", ROOT / "docs" / "scaling.md")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.gpu", description=__doc__)
     parser.add_argument("-o", "--out", default="benchmarks/gpu.json")
+    parser.add_argument("--page", action="store_true", help="write the rows of FILE into docs/scaling.md")
     args = parser.parse_args(arguments)
+    if args.page:
+        write_page(json.loads(Path(args.out).read_text()))
+        return 0
     if not torch.cuda.is_available():
         print(
             "there is no GPU here (torch.cuda.is_available() says so); tests/runtime/test_device.py runs it without one"
@@ -254,7 +271,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     found = list(rows(Device(), SPEED, cases()))
     Console(width=140).print(table_of(found, torch.cuda.get_device_name(0)))
-    Path(args.out).write_text(json.dumps({"gpu": torch.cuda.get_device_name(0), "rows": found}, indent=1) + "\n")
+    about = {
+        "gpu": torch.cuda.get_device_name(0),
+        "torch": torch.__version__,
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": (raylfl_commit() or "unknown")[:8],
+    }
+    Path(args.out).write_text(json.dumps({**about, "rows": found}, indent=1) + "\n")
     return 1 if any(row["result"] == "NO" and row["part"] != "speed" for row in found) else 0
 
 

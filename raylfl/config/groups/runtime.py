@@ -71,7 +71,7 @@ class RuntimeConfig(Options):
             Doc(
                 "largest number of clients whose local work is one vectorised call; null: 32 to 128 on a CPU, more for "
                 "smaller models, and so that the number of calls is a multiple of four; with more workers than calls, "
-                "lower it. On a GPU: as many as have 2^20 parameters together, or more"
+                "lower it. On a GPU: as many as its memory holds"
             ),
         ]
         | None
@@ -91,7 +91,7 @@ class RuntimeConfig(Options):
     ] = "auto"
     graphs: Annotated[
         Literal["auto", "never"],
-        Doc("recorded steps on a GPU as CUDA graphs; auto: if these have the same bits; changes no result"),
+        Doc("local steps on a GPU as CUDA graphs; auto: if these have the same bits; changes no result"),
     ] = "auto"
     compile: (
         Annotated[
