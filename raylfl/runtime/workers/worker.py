@@ -20,6 +20,7 @@ from raylfl.core.keyed import keyed_int
 from raylfl.core.local import LocalResult, Observer, run_local
 from raylfl.core.local_optimizer import LocalOptimizer
 from raylfl.core.oracle import GradientMode, LoopOracle, seed_everything
+from raylfl.core.proof import Diverged
 from raylfl.core.reduce import finite_rows, square_norms
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.torch_state import torch_defaults
@@ -77,16 +78,19 @@ class Worker:
         self.measures = ModelMeasures(setup, self.evaluator, self.attributes, self.sources, full)
         trials = StepTrials(setup, self.loop, self.train, self.training, self.attributes, self.recorder)
         self.cut = trials.cut()
-        self.training_step_only = trials.training_step_only()
-        if self.training_step_only:
-            self.loop.through_training_step(self.training_step_only, logs=self.training.reason is None)
+        if self.training.reason is not None:
+            self.loop.through_training_step(self.training.reason)
+        trials.innermost()
+        trials.recorded()
         if setup.runtime.compile is not None:
             self.loop.compile(setup.runtime.compile)
-        by_hand = self.training_step_only is None
-        self.one_by_one = trials.one_by_one(by_hand)
+        found = trials.vectorized()
+        self.one_by_one = found if isinstance(found, str) else None
+        self.differences = trials.differences
+        self.loop.note = "; ".join(self.differences)
         self.most_clients = math.inf  # largest number in one call; lowered if a GPU's memory does not suffice
         self._broadcast: tuple[State, State] = {}, {}  # the newest broadcast, on the host and on the device
-        self.oracle: LoopOracle | VectorizedOracle = self.loop if self.one_by_one else trials.vectorized(by_hand)
+        self.oracle: LoopOracle | VectorizedOracle = self.loop if isinstance(found, str) else found
 
     def _initial(self) -> Initial:
         """The initial parameters, buffers and optimizer state, on the CPU; also sets `moments`."""
@@ -116,6 +120,9 @@ class Worker:
             try:
                 seed_everything(keyed_int(self.setup.seed, "user", task.round, *task.clients[:1]))
                 return self._run(task, broadcast, client_states)
+            except Diverged as error:
+                clients = ", ".join(map(str, task.clients[:4])) + ", ..." * (len(task.clients) > 4)
+                raise error.at(f"round {task.round}, client {clients}: ") from None
             except BadConfig:
                 raise
             except Exception as failure:
@@ -290,8 +297,8 @@ class Worker:
 
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> list[Logged]:
         """Evaluates the broadcast model; returns the values that the module logs over each chunk."""
-        for oracle in (self.loop, self.oracle):
-            oracle.steps.doubt()
+        for oracle in {self.loop, self.oracle}:
+            oracle.doubt()
         return self.measures.evaluate(broadcast, chunks)
 
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
