@@ -209,7 +209,7 @@ class LoopOracle(Oracle):
         self.log.values = values
         if differs is not None:
             text = f"{module}.training_step has other results with the samples innermost in memory: {differs}"
-            raise Diverged(f"{text}, in local step {self.t}")
+            raise Diverged(f"{text}, in local step {self.t}", "runtime.layout=contiguous")
 
     def doubt(self) -> None:
         self.steps.doubt()
@@ -248,7 +248,7 @@ def translation_differs(reference: ReferenceStep, content: Any, found: Outcome, 
     x, pieces, bound = flat.params.clone(), dict(zip(flat.names, flat.sizes, strict=True)), Bound(reference.eps)
     expected = at(x)
     differs = difference(expected, found, pieces, bound)
-    return None if differs is None or unstable(at, x, expected, found, pieces, bound.eps) else differs
+    return None if differs is None or unstable(at, x, expected, found, bound.eps) else differs
 
 
 def seed_torch(seed: int) -> None:

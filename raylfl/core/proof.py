@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,15 +27,21 @@ MARGIN = 4  # how much further than the reference a form may move there
 
 
 class Diverged(BadConfig):
-    """The error for a form of the step that has been used, and whose results differ from the reference's."""
+    """The error for a form of the step that has been used, and whose results differ from the reference's.
 
-    def __init__(self, text: str, where: str = ""):
-        self.text = text
-        super().__init__(f"{where}{text} (set runtime.step=autograd)")
+    text: what differs, and by how much. remedy: the option under which another form is used.
+    """
+
+    def __init__(self, text: str, remedy: str, where: str = ""):
+        self.text, self.remedy = text, remedy
+        super().__init__(f"{where}{text} (set {remedy})")
+
+    def __reduce__(self) -> tuple[Any, ...]:  # pickle passes the message only
+        return Diverged, (self.text, self.remedy, str(self).partition(self.text)[0])
 
     def at(self, where: str) -> Diverged:
         """A copy of this error that begins with the round and the clients."""
-        return Diverged(self.text, where)
+        return Diverged(self.text, self.remedy, where)
 
 
 class Schedule:
@@ -151,31 +157,29 @@ class Bound(NamedTuple):
         return float((r - a).abs().amax()) <= self.relative * size + NOISE * self.eps * scale
 
 
-def unstable(
-    at: Callable[[Tensor], Outcome],
-    x: Tensor,
-    reference: Outcome,
-    other: Outcome,
-    pieces: Mapping[str, int],
-    eps: float,
-) -> bool:
+def unstable(at: Callable[[Tensor], Outcome], x: Tensor, reference: Outcome, other: Outcome, eps: float) -> bool:
     """Whether the reference itself moves as far as `other` is away, when its parameters change in their last bits.
 
-    at: the reference step at given parameters [d]. x: the parameters.
+    at: the reference step at given parameters [d]. x: the parameters. other: has the names and shapes of `reference`.
     """
-    generator, moved = torch.Generator().manual_seed(0), torch.zeros(len(pieces), dtype=torch.float64)
-    sizes = list(pieces.values())
+    parts = _tensors_of(reference)
+    if [(name, t.shape) for name, t in parts] != [(name, t.shape) for name, t in _tensors_of(other)]:
+        return False
 
     def distances(outcome: Outcome) -> Tensor:
-        parts = zip(outcome.row.split(sizes), reference.row.split(sizes), strict=True)
-        return torch.stack(
-            [(a.double() - r.double()).abs().amax() if len(r) else r.new_zeros(()).double() for a, r in parts]
-        )
+        pairs = zip(parts, _tensors_of(outcome), strict=True)
+        found = [(a.double() - r.double()).abs().amax() for (_, r), (_, a) in pairs if r.numel()]
+        return torch.stack(found).nan_to_num(math.inf).cpu()
 
+    generator, moved = torch.Generator().manual_seed(0), torch.zeros(())
     for _ in range(TRIES):
         signs = torch.randint(-2, 3, x.shape, generator=generator).to(x)
-        moved = torch.maximum(moved, distances(at(x * (1 + eps * signs))).cpu())
-    return bool((distances(other).cpu() <= MARGIN * moved).all())
+        moved = torch.maximum(moved, distances(at(x * (1 + eps * signs))))
+    return bool((distances(other) <= MARGIN * moved).all())
+
+
+def _tensors_of(outcome: Outcome) -> list[tuple[str, Tensor]]:
+    return [("loss", outcome.loss), ("gradient", outcome.row), *outcome.logged, *outcome.changed.items()]
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:

@@ -403,10 +403,11 @@ class VectorizedOracle(Oracle):
         found = Outcome(call.losses[k], call.g[k], sorted((n, v[k]) for n, v in call.logged.items()), changed)
         bound = Bound(self.reference.eps)
         differs = difference(expected, found, self.pieces, bound)
-        if differs is not None and not unstable(at, call.x[k], expected, found, self.pieces, bound.eps):
+        if differs is not None and not unstable(at, call.x[k], expected, found, bound.eps):
             raise Diverged(
                 f"{type(self.flat.module).__name__}.training_step has other results for several clients in one call "
-                f"({self._form(call)}): {differs}, in local step {self.t} of client {k + 1} of {len(call.x)}"
+                f"({self._form(call)}): {differs}, in local step {self.t} of client {k + 1} of {len(call.x)}",
+                "runtime.vectorize=never",
             )
 
 

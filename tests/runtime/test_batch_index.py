@@ -114,6 +114,7 @@ class LogsThird(Base):
 CONFIG = {
     "name": "index",
     "rounds": 4,
+    "algorithm": {"name": "fedavg"},
     "num_clients": 2,
     "partition": {"name": "iid"},
     "participation": {"name": "full"},
@@ -134,7 +135,7 @@ def loop(kind, start, shards):
     for _ in range(CONFIG["rounds"]):
         ends = []
         for rows in shards:
-            nn.utils.vector_to_parameters(x, module.parameters())
+            nn.utils.vector_to_parameters(x.clone(), module.parameters())
             for t in range(STEPS):
                 module.zero_grad()
                 module.training_step((X[rows], Y[rows]), t).backward()
@@ -147,7 +148,10 @@ def loop(kind, start, shards):
 
 
 def shards_of(runs):
-    named = {"model": {"class_path": "tests.runtime.test_batch_index.Base"}, "data": {"class_path": "tests.runtime.test_batch_index.Rows"}}
+    named = {
+        "model": {"class_path": "tests.runtime.test_batch_index.Base"},
+        "data": {"class_path": "tests.runtime.test_batch_index.Rows"},
+    }
     setup = checked(load_config({**CONFIG, **named}, runs)).setup
     return [torch.from_numpy(setup.shards[c]) for c in range(2)]
 

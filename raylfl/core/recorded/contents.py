@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from raylfl.core.recorded.guards import Refused
 
 
-def copied(content: Any, part: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> Any:
-    """A copy of the tuples, lists and dicts in the content of a batch, with `part(tensor)` in place of each tensor."""
+def copied(content: Any) -> Any:
+    """A copy of the tuples, lists and dicts in the content of a batch, with the same tensors."""
     if isinstance(content, dict):
-        return {name: copied(value, part) for name, value in content.items()}
-    return part(content) if isinstance(content, Tensor) else type(content)(copied(value, part) for value in content)
-
-
-def same_layout(tensor: Tensor) -> Tensor:
-    """A copy of a tensor with the same strides; `clone` would make a slice of a larger tensor contiguous."""
-    tensor = tensor.detach()
-    if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
-        return tensor.clone()  # entries share memory, and cannot be written one by one
-    like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-    return like.copy_(tensor)
+        return {name: copied(part) for name, part in content.items()}
+    return content if isinstance(content, Tensor) else type(content)(copied(part) for part in content)
 
 
 def kind_of(content: Any) -> Any:

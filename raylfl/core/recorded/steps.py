@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from raylfl.core.effects import attributes_of, first_difference, host_randomness
 from raylfl.core.proof import Diverged, Outcome, difference, power_of_two, same_bits
 from raylfl.core.recorded.calls import Recording
 from raylfl.core.recorded.compare import Repetition, StepState
-from raylfl.core.recorded.contents import copied, kind_of, leaves_of, same_layout
+from raylfl.core.recorded.contents import copied, kind_of, leaves_of
 from raylfl.core.recorded.guards import Refused
 from raylfl.core.recorded.memory import Arena
 from raylfl.core.recorded.program import Program
@@ -46,25 +46,14 @@ class _Kind:
         self.compared: set[int] = set()
 
 
-class _Sample(NamedTuple):
-    """A step of an earlier client, to be repeated after a step of another one: copies of all that it reads."""
-
-    kind: _Kind
-    visit: int
-    content: Any
-    t: int
-    before: StepState
-    outcome: Outcome
-
-
 class RecordedSteps:
     """Losses and gradients of a module's training step, by replays of recordings that have the reference's bits.
 
     A kind of batch is given by shapes, dtypes, memory order and the modes of the module's parts. The step itself
     computes the first steps of a kind. Each is then repeated from the same state: as a recording, whose results must be
-    the same; later as a replay. A kind is replayed once steps of two clients have been repeated, and one of the first
-    client after one of the second. A replay is compared again at the first local step of each number (`batch_idx`), at
-    each use of the kind whose number is a power of two, and after each evaluation whose number is one.
+    the same; later as a replay. A kind is replayed once steps of two clients have been repeated. A replay is compared
+    again at the first local step of each number (`batch_idx`), at each use of the kind whose number is a power of two,
+    and after each evaluation whose number is one.
 
     refusal: why steps of this module are not replayed; the step itself then computes all of them.
     """
@@ -106,8 +95,6 @@ class RecordedSteps:
         self.visit = 0  # the number of the present local work of a client
         self.evaluations = 0
         self._doubted = False  # whether the next step must be compared
-        self._sample: _Sample | None = None
-        self._ordered = False  # whether a step has been repeated after a step of another client
 
     @property
     def reason(self) -> str:
@@ -130,11 +117,6 @@ class RecordedSteps:
         """Begins the local work of a client, or of a cohort."""
         self.visit += 1
 
-    def restart(self) -> None:
-        """Forgets all steps, as after a trial; a refusal stays."""
-        self.kinds.clear()
-        self._sample, self._ordered = None, False
-
     def program(self, content: Any, t: int = 0) -> Program | None:
         """The program with which to replay the step for a batch with this content; None: `take` must compute it.
 
@@ -143,7 +125,7 @@ class RecordedSteps:
         if self.refusal is not None:
             return None
         kind = self._kind(content)
-        if kind is None or kind.program is None or not self._ordered or len(kind.visits) < 2:
+        if kind is None or kind.program is None or len(kind.visits) < 2:
             return None
         if self._doubted or t not in kind.compared or power_of_two(kind.used + 1):
             return None
@@ -216,8 +198,6 @@ class RecordedSteps:
             self._doubted = False
         if self.refusal is None:
             kind.visits.add(self.visit)
-            if not self._ordered:
-                self._in_order(kind, content, t, before, outcome)
         return None
 
     def _record(self, kind: _Kind, content: Any, t: int, before: StepState, outcome: Outcome) -> None:
@@ -274,28 +254,6 @@ class RecordedSteps:
         except RuntimeError as error:
             return f"cannot be replayed ({str(error).splitlines()[0]})"
         return None if found is None else f"has other results when it is replayed: {found}"
-
-    def _in_order(self, kind: _Kind, content: Any, t: int, before: StepState, outcome: Outcome) -> None:
-        """Repeats a step of an earlier client after this one: a step must not depend on the steps before it.
-
-        The first step becomes the sample to repeat; likewise if its kind has not come again for three clients.
-        """
-        sample = self._sample
-        if sample is None or (sample.kind is not kind and self.visit > sample.visit + 3):
-            self._sample = _Sample(kind, self.visit, copied(content, same_layout), t, before, outcome)
-            return
-        if sample.kind is not kind or sample.visit == self.visit or kind.program is None:
-            return
-        with self.repetition.again(content, self.repetition.state(content)):
-            self.repetition.restore(sample.content, sample.before)
-            with self.log.calls() as logged:
-                loss, row = self.reference(copied(sample.content), sample.t)
-            again = self.repetition.outcome(loss, row, _tensors(logged), sample.content)
-        differs = difference(sample.outcome, again, self.pieces)
-        if differs is not None:
-            self._refuse(f"has other results after another client's step: {differs}")
-        else:
-            self._ordered, self._sample = True, None
 
     def _only_equal(self, program: Program, content: Any, before: StepState, expected: Tensor) -> Program:
         """A new program that computes only those gradients directly into their rows that then have autograd's bits.
@@ -361,12 +319,13 @@ class RecordedSteps:
         self._refuse(reason)
         if replays:
             raise Diverged(
-                f"{type(self.module).__name__}.training_step {reason}; {replays} steps were replayed before and may be "
-                f"wrong; local step {t}"
+                f"{type(self.module).__name__}.training_step {reason}, in local step {t}; "
+                f"{replays} steps were replayed before, and the last of them may be wrong",
+                "runtime.step=autograd",
             )
 
     def _refuse(self, reason: str) -> None:
-        self.refusal, self._sample = reason, None
+        self.refusal = reason
         self.kinds.clear()
 
 

@@ -73,7 +73,11 @@ class StepTrials:
         self.attributes, self.recorder, self.algorithm = attributes, recorder, setup.algorithm
         self.buffers, self.parameters = self.flat.read_buffers(), self.flat.params.clone()
         self.differences: list[str] = []
-        self.batches, self.at = self._batches(), dict[tuple[int, int], Tensor]()
+        self.batches: list[list[Batch]] = []  # two of each of two clients
+        self.at: dict[tuple[int, int], Tensor] = {}  # (client, step) -> the parameters of these steps
+        self.effect = None if training.reason else self._effect()
+        if self.effect is not None:
+            loop.innermost, loop.steps.refusal = None, loop.steps.refusal or self.effect
 
     def cut(self) -> Cut | None:
         """The cut of a split model, with its traffic; None if the algorithm does not split models."""
@@ -84,35 +88,13 @@ class StepTrials:
             loss = partial(self.loop.loss, batch.content)
             return Cut.after(self.algorithm.cut, flat.module, flat.parameters, loss, batch.size)
 
-    def recorded(self) -> None:
-        """Takes two steps of two clients by recordings (`LoopOracle.steps`), which repeat them and compare the results.
-
-        A step with effects is thus found before the run, in which a repetition would have them twice.
-        """
-        steps = self.loop.steps
-        if steps.refusal is not None:
-            return
-        try:
-            for client, k in product((0, 1, 0), (0, 1)):
-                with self._trial():
-                    if k == 0:
-                        steps.begin()
-                    seed_everything(k)
-                    self.flat.load(self.parameters)
-                    steps.take(self.batches[client][k].content, k)
-        except Exception:  # noqa: S110 - `check` reports the failure
-            pass
-        finally:
-            steps.restart()
-            self.flat.load(self.flat.params.copy_(self.parameters))
-
     def innermost(self) -> None:
         """Drops the translation of the step of one client (`LoopOracle.innermost`) if its results differ."""
         if self.loop.innermost is None:
             return
-        differs = self._effect()
+        differs = None
         try:
-            for (client, k), t in product([(0, 0), (1, 0), (1, 1), (0, 1)], NUMBERS if differs is None else ()):
+            for (client, k), t in product(self.at, NUMBERS):
                 with self._trial():
                     self.loop.t = t
                     self.loop.gradients(self.at[client, k][None], [self.batches[client][k]], lambda c: 0)
@@ -145,9 +127,8 @@ class StepTrials:
 
     def _proved(self) -> VectorizedOracle | str:
         """The fastest vectorised form whose results are the reference's; the reason if there is none."""
-        effect = self._effect()
-        if effect is not None:
-            return self._alone(f"{effect}, which a vectorised call would do once for several")
+        if self.effect is not None:
+            return self._alone(f"training_step {self.effect}, which a vectorised call would do once for several")
         reason = ""
         for translated, by_hand in ((True, True), (False, True), (False, False)):
             oracle = self._oracle(translated, by_hand)
@@ -189,20 +170,21 @@ class StepTrials:
     def _effect(self) -> str | None:
         """What two steps of two clients by the reference do besides their results, in both orders; None if nothing.
 
-        A sentence that begins with `training_step`. Sets `at`: the parameters of these steps.
+        The end of a sentence that begins with `training_step`.
         """
         first: dict[tuple[int, int], Outcome] = {}
         pieces = dict(zip(self.flat.names, self.flat.sizes, strict=True))
         try:
+            self.batches = self._batches()
             for client, k, begins in [(c, k, k == 0) for order in ((0, 1), (1, 0)) for c in order for k in (0, 1)]:
                 if begins:
                     x = self.parameters.clone()
                 found = self._step(client, k, x)
                 if isinstance(found, str):
-                    return f"training_step {found}"
+                    return found
                 differs = difference(first.setdefault((client, k), found), found, pieces)
                 if differs is not None:
-                    return f"training_step has other results after another client's step: {differs}"
+                    return f"has other results after another client's step: {differs}"
                 self.at[client, k], x = x, x - self.setup.rule.lr * found.row
         except Exception:
             return None  # `check` reports the failure

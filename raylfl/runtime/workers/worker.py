@@ -81,7 +81,6 @@ class Worker:
         if self.training.reason is not None:
             self.loop.through_training_step(self.training.reason)
         trials.innermost()
-        trials.recorded()
         if setup.runtime.compile is not None:
             self.loop.compile(setup.runtime.compile)
         found = trials.vectorized()
