@@ -59,7 +59,7 @@ class ReferenceStep:
         parameters = self.flat.trained()
         for p in parameters:
             p.grad = None
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         pieces = []
         with torch.no_grad():
             for p in parameters:

@@ -242,7 +242,7 @@ def scaffold(loop, x):
     """Karimireddy et al. 2020, Alg. 1 with option II and a server learning rate of 1."""
     c, own = torch.zeros_like(x), [torch.zeros_like(x) for _ in range(CLIENTS)]
     for _ in range(3):
-        ends = [loop.work(i, x, lambda g, i=i, c=c: g - own[i] + c) for i in range(CLIENTS)]
+        ends = [loop.work(i, x, lambda g, i=i, c=c, own=own: g - own[i] + c) for i in range(CLIENTS)]
         new = [own[i] - c + (x - ends[i]) / (STEPS * LR) for i in range(CLIENTS)]
         c = c + sum(new[i] - own[i] for i in range(CLIENTS)) / CLIENTS
         own, x = new, torch.stack(ends).mean(0)

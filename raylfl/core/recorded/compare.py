@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -65,7 +65,7 @@ class Repetition:
         finally:
             self.restore(content, after)
 
-    def outcome(self, loss: Tensor, row: Tensor, logged: Mapping[str, Tensor] | Any, content: Any) -> Outcome:
+    def outcome(self, loss: Tensor, row: Tensor, logged: Iterable[tuple[str, Tensor]], content: Any) -> Outcome:
         """The outcome of a step that has just been carried out. logged: (name, tensor) of each call of `self.log`."""
         state = self.state(content)
         return Outcome(loss, row, list(logged), {**state.tensors, "random numbers": state.generators[0]})

@@ -119,9 +119,9 @@ class Worker:
             try:
                 seed_everything(keyed_int(self.setup.seed, "user", task.round, *task.clients[:1]))
                 return self._run(task, broadcast, client_states)
-            except Diverged as error:
+            except Diverged as diverged:
                 clients = ", ".join(map(str, task.clients[:4])) + ", ..." * (len(task.clients) > 4)
-                raise error.at(f"round {task.round}, client {clients}: ") from None
+                raise diverged.at(f"round {task.round}, client {clients}: ") from None
             except BadConfig:
                 raise
             except Exception as failure:
