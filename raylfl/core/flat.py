@@ -110,18 +110,27 @@ class FlatModule:
         pairs = zip(self.gradients(loss), self.parameters, strict=True)
         return torch.cat([p.new_zeros(p.numel()) if g is None else g.reshape(-1) for g, p in pairs])
 
-    def gradients(self, loss: Tensor) -> list[Tensor | None]:
-        """The gradient of each parameter, dense; None for parameters that the loss does not depend on.
+    def store(self, vector: Tensor) -> None:
+        """Sets the vector [d] to the module's parameters, which a step may have changed in place."""
+        with torch.no_grad():
+            for weight, view in self._copies:
+                view.copy_(weight)
+            if vector.data_ptr() != self.params.data_ptr():
+                vector.copy_(self.params)
 
-        Raises BadConfig if a parameter was frozen meanwhile.
-        """
+    def trained(self) -> list[nn.Parameter]:
+        """The trained parameters; raises BadConfig if one of them was frozen during the run."""
         for name, p in zip(self.names, self.parameters, strict=True):
             if not p.requires_grad:
                 raise BadConfig(
                     f"model {type(self.module).__name__}: its trained parameter {name} was frozen during the run; "
                     "freeze it in __init__, or by model.trainable"
                 )
-        found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        return self.parameters
+
+    def gradients(self, loss: Tensor) -> list[Tensor | None]:
+        """The gradient of each parameter, dense; None for parameters that the loss does not depend on."""
+        found = torch.autograd.grad(loss, self.trained(), allow_unused=True)
         return [g.to_dense() if g is not None and g.is_sparse else g for g in found]
 
     def take_back_buffers(self) -> None:

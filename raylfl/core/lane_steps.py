@@ -23,11 +23,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raylfl.core.effects import attributes_of, first_difference
 from raylfl.core.flat import FlatModule
 from raylfl.core.lanes import Lanes
 from raylfl.core.local_rule import LocalRule
 from raylfl.core.oracle import Batch, GradientMode, LoopOracle, Oracle, seed_everything
-from raylfl.core.python_state import changed, python_state
 from raylfl.core.samples import BatchSource, EvenBatches, IndexedBatch, sizes_of
 from raylfl.core.slots import Slots, aligned_rows
 from raylfl.core.step_log import StepLog
@@ -95,8 +95,11 @@ class Units(ABC):
     ways: Counter[GradientMode]
 
     @abstractmethod
-    def reference(self, rows: slice, content: Any) -> tuple[Tensor, Tensor]:
-        """(losses [n], gradients [n, d]) of the unit of these clients, by autograd; content: its batches."""
+    def reference(self, rows: slice, content: Any, t: int) -> tuple[Tensor, Tensor]:
+        """(losses [n], gradients [n, d]) of the unit of these clients, by autograd.
+
+        content: its batches. t: the number of the local step.
+        """
 
     @abstractmethod
     def state(self, rows: slice) -> list[Tensor]:
@@ -150,19 +153,18 @@ class LaneOracle(Oracle, Units):
         losses, rows = [], []
         for c, batch in enumerate(batches):
             seed_everything(seeds(c))
-            loss, row = self.reference(slice(c, c + 1), batch.content)
+            loss, row = self.reference(slice(c, c + 1), batch.content, self.t)
             losses.append(loss)
             rows.append(row)
         self.ways[GradientMode("autograd", self.steps.reason)] += len(batches)
         return torch.cat(losses), torch.cat(rows)
 
-    def reference(self, rows: slice, content: Any) -> tuple[Tensor, Tensor]:
+    def reference(self, rows: slice, content: Any, t: int) -> tuple[Tensor, Tensor]:
         with self.slots.slots[rows.start].used():
             self.flat.load(self.flat.params)
-            loss = self.loop.loss(content)
-            row = self.flat.gradient(loss)
-            self.flat.take_back_buffers()
-        return loss.detach()[None], row[None]
+            loss, row = self.loop.reference(content, t)
+            self.flat.store(self.flat.params)  # a step may change parameters in place
+        return loss[None], row[None]
 
     def state(self, rows: slice) -> list[Tensor]:
         return self.slots.state(rows)
@@ -183,9 +185,9 @@ class Together(Units):
             self.params, self.count = aligned_rows(count, self.oracle.width, self.flat.params), count
         return self.params[:count]
 
-    def reference(self, rows: slice, content: Any) -> tuple[Tensor, Tensor]:
+    def reference(self, rows: slice, content: Any, t: int) -> tuple[Tensor, Tensor]:
         content = tuple(part.unflatten(0, (rows.stop - rows.start, -1)) for part in content)
-        return self.oracle.plain(self.params[rows], content)
+        return self.oracle.plain(self.params[rows], content, t)
 
     def state(self, rows: slice) -> list[Tensor]:
         return [self.params[rows]]
@@ -247,8 +249,8 @@ class Step(NamedTuple):
 
     call: the call that it belongs to. source: the samples, if steps gather their batches by index, else None. lane:
     where it runs. rows: the unit's clients. size: the number of samples of each batch. content: the batch if there is
-    no source. key: identifies its kind. seed: gives the seed of the random generators. parts: the steps of several
-    units, if one graph takes them at the same time.
+    no source. key: identifies its kind. t: its number. seed: gives the seed of the random generators. parts: the steps
+    of several units, if one graph takes them at the same time.
     """
 
     call: LocalCall
@@ -258,6 +260,7 @@ class Step(NamedTuple):
     size: int
     content: Any
     key: Any
+    t: int
     seed: Callable[[], int]
     parts: tuple[Step, ...] = ()
 
@@ -344,8 +347,7 @@ class LaneSteps:
                         content = batches[t][rows.start].content
                         key = _kind_of(content), size
                     next_alike = t + 1 < call.steps[rows.start] and sizes[t + 1][rows.start] == size
-                    call.observer.before_step(t, ())
-                    step = Step(call, source, lane, rows, size, content, key, seed)
+                    step = Step(call, source, lane, rows, size, content, key, t, seed)
                     self._note(t, rows, self._take(step, next_alike))
         finally:
             self.lanes.join()
@@ -361,13 +363,12 @@ class LaneSteps:
 
     def _joint(self, call: LocalCall, source: BatchSource, units: Sequence[slice], size: int, t: int) -> Step:
         """Step t of all units at once."""
-        call.observer.before_step(t, ())
         parts = tuple(
-            Step(call, source, k, rows, size, None, size, partial(call.seeds, t, call.ids[k]))
+            Step(call, source, k, rows, size, None, size, t, partial(call.seeds, t, call.ids[k]))
             for k, rows in enumerate(units)
         )
         self._note(t, slice(0, len(units)), self.kinds[size].logs)
-        return Step(call, source, 0, slice(0, len(units)), size, None, (size, len(units)), parts[0].seed, parts)
+        return Step(call, source, 0, slice(0, len(units)), size, None, (size, len(units)), t, parts[0].seed, parts)
 
     def _observe(self, call: LocalCall, losses: Sequence[Tensor]) -> None:
         """Passes the values that the steps logged to the call's observer."""
@@ -480,12 +481,12 @@ class LaneSteps:
         """
         self._begin()
         rows, module = step.rows, self.units.flat.module
-        before, attributes, draws = [t.clone() for t in self._state(rows)], python_state(module), self.lanes.draws()
+        before, attributes, draws = [t.clone() for t in self._state(rows)], attributes_of(module), self.lanes.draws()
         seed_everything(step.seed())
         kind.logs = self._plain(step)
         self._count(COMPARING, step)
         kind.draws |= draws()
-        name = changed(attributes, python_state(module))
+        name = first_difference(attributes, attributes_of(module))
         if name is not None:
             self._refuse(f"changes the attribute `{name}`, which a graph would not")
             return
@@ -551,7 +552,7 @@ class LaneSteps:
         if content is None:
             assert step.source is not None
             content = step.source.gather_at(memory.table[rows, :, : step.size].index_select(1, counter).reshape(-1))
-        losses, g = self.units.reference(rows, content)
+        losses, g = self.units.reference(rows, content, step.t)
         carry = {name: values[rows] for name, values in memory.carry.items()}
         if call.measure_drift:
             norms = torch.linalg.vector_norm(x - carry["x_start"], dim=1, dtype=torch.float64)

@@ -97,6 +97,7 @@ def run_local(
     optimizer, observer = optimizer or SGD(rule.momentum), observer or Observer()
     steps = work.steps.astype(np.int64)
     count, width = len(steps), oracle.width
+    oracle.t = 0
     order = np.argsort(-steps, kind="stable")  # active clients are a prefix
     inverse = np.argsort(order, kind="stable")
     identity = bool((order == np.arange(count)).all())
@@ -144,6 +145,7 @@ def run_local(
         if drift is not None:
             drift[:active] += torch.linalg.vector_norm(at - start[:active], dim=1, dtype=torch.float64).cpu() ** 2
         observer.before_step(t, batch)
+        oracle.t = t
         loss, g = oracle.gradients(at, batch, lambda c, t=t, rows=rows: seeds(t, rows[c]))  # type: ignore[misc]
         losses.append(loss)
         samples.append(sizes_of(batch))
@@ -156,6 +158,7 @@ def run_local(
             moved = step_along(algorithm, rule, optimizer, at, g, some, inner[:active], rate)
             carry = {name: torch.cat([moved[name], rows[active:]]) for name, rows in carry.items()}
         observer.after_step(t, rows, loss)
+    oracle.t = 0  # for full gradients after the local steps
     if actives:
         observer.end()
     optimizer.end(inner)

@@ -1,9 +1,9 @@
 """The gradient oracle: parameters [C, d] and C mini-batches -> losses [C] and gradients [C, d].
 
-`LoopOracle` computes the gradients of the module's `training_step` for one client after the other. It translates steps
-with small convolutions (`core/innermost`), replays recordings of other steps if the replay has the same bits as
-autograd (`core/recorded`), and uses autograd otherwise. `VectorizedOracle` (vectorized.py) computes all C clients in
-one call.
+`LoopOracle` computes the gradients of the module's `training_step` for one client after the other, by the reference
+step (`reference.py`). It translates steps with small convolutions (`core/innermost`), and replays recordings of other
+steps if their results have the reference's bits (`core/recorded`). `VectorizedOracle` (vectorized.py) computes all C
+clients in one call.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from raylfl.core.flat import FlatModule
 from raylfl.core.innermost.steps import InnermostSteps
+from raylfl.core.proof import Bound, Diverged, Outcome, Schedule, difference, unstable
 from raylfl.core.recorded.program import Program
 from raylfl.core.recorded.steps import RecordedSteps
+from raylfl.core.reference import ReferenceStep
 from raylfl.core.step_log import StepLog
-from raylfl.errors import BadConfig
 
 if TYPE_CHECKING:
     from raylfl.core.lane_steps import LaneSteps
@@ -76,9 +77,14 @@ class Oracle(ABC):
     held: Tensor | None = None
     """The oracle's own memory, if `workspace` may return it; later calls of the oracle overwrite it. None: every
     workspace is new memory."""
+    t = 0
+    """The number of the present local step, which `training_step` gets as `batch_idx`."""
 
     def __init__(self) -> None:
         self.ways: Counter[GradientMode] = Counter()
+
+    def doubt(self) -> None:  # noqa: B027 - most compare nothing
+        """Called before an evaluation: user code that may change what a step reads."""
 
     @property
     @abstractmethod
@@ -119,23 +125,22 @@ class LoopOracle(Oracle):
         """
         super().__init__()
         self.flat, self.autocast, self.held = flat, autocast, flat.params
-        self.module: Any = flat.module
-        self.innermost = innermost
-        self._compiled: Callable[..., Any] | None = None
+        self.reference, self.schedule = ReferenceStep(flat, autocast), Schedule()
+        self.innermost, self.log = innermost, log or StepLog()
+        self.note = ""  # why no faster form is used, as its results differ
         self.must_record = step == "recorded"
-        self.steps = RecordedSteps(flat.module, flat.parameters, self.loss, self.gradient, log)
+        self.steps = RecordedSteps(
+            flat.module, flat.parameters, self.reference.loss, self.gradient, self.log, reference=self.reference
+        )
         if step == "autograd":
             self.steps.refusal = "runtime.step=autograd"
 
-    def through_training_step(self, reason: str, logs: bool) -> None:
-        """Makes all later gradients keep the side effects of `training_step`.
+    def through_training_step(self, reason: str) -> None:
+        """Has the reference step compute all later gradients.
 
-        Later gradients are computed by replays or autograd if logging is the only side effect (`logs`), otherwise by
-        autograd. reason: the side effect, as the end of a sentence that begins with `training_step`.
+        reason: why, as the end of a sentence that begins with `training_step`.
         """
-        if not logs:
-            self.steps.refusal = reason
-        self.innermost = None
+        self.steps.refusal, self.innermost = reason, None
 
     @property
     def width(self) -> int:
@@ -166,17 +171,18 @@ class LoopOracle(Oracle):
         losses, rows = [], []
         for c, batch in enumerate(batches):
             self.flat.load(x[c])
-            loss, row = self._taken(batch, lambda c=c: seeds(c))  # type: ignore[misc]
+            loss, row = self._taken(batch, lambda c=c: seeds(c), x[c])  # type: ignore[misc]
             rows.append(row)
             losses.append(loss)
         if len(rows) == 1:
             return losses[0][None], rows[0][None]
         return torch.stack(losses), torch.stack(rows)
 
-    def _taken(self, batch: Batch, seed: Callable[[], int]) -> tuple[Tensor, Tensor]:
+    def _taken(self, batch: Batch, seed: Callable[[], int], x: Tensor) -> tuple[Tensor, Tensor]:
         """(loss, gradient [d]) of one batch at the loaded parameters.
 
-        seed: gives the seed of the global random generators; it is called only if the batch or the step may draw.
+        seed: gives the seed of the global random generators; it is called only if the batch or the step may draw. x:
+        the parameters [d], into which changes in place are written.
         """
         if batch.random:
             seed_everything(seed())
@@ -186,28 +192,50 @@ class LoopOracle(Oracle):
         if step is not None and step.convolutions:
             row = self.flat.params.new_empty(self.flat.width)
             self.ways[BATCH_LAST] += 1
-            return step.gradients(content, self.flat.parameters, self.flat.views(row)), row
-        program = self.steps.program(content)
+            loss = step.gradients(content, self.flat.parameters, self.flat.views(row))
+            if self.schedule.due(step, self.t):
+                self._prove(content, Outcome(loss, row))
+            return loss, row
+        program = self.steps.program(content, self.t)
         if not batch.random:
             seed_for(program, seed)
         if program is not None:
-            self.ways[REPLAYED] += 1
+            self.ways[self._mode(REPLAYED)] += 1
             return self.steps.replay(program, content)
-        taken = self.steps.take(content)
+        taken = self.steps.take(content, self.t)
+        self.flat.store(x)
         if self.must_record:
             self.steps.must_be_possible()
-        self.ways[RECORDING if self.steps.refusal is None else GradientMode("autograd", self.steps.reason)] += 1
+        mode = RECORDING if self.steps.refusal is None else GradientMode("autograd", self.steps.reason)
+        self.ways[self._mode(mode)] += 1
         return taken
+
+    def _mode(self, mode: GradientMode) -> GradientMode:
+        return GradientMode(mode.name, f"{mode.why}; {self.note}") if self.note else mode
+
+    def _prove(self, content: Any, found: Outcome) -> None:
+        """Compares a translated step with the reference at the loaded parameters; raises Diverged if it differs."""
+        module, kept, values = type(self.flat.module).__name__, self.flat.params.clone(), self.log.take()
+        with private_randomness():
+            differs = translation_differs(self.reference, content, found, self.t, self.log)
+        self.flat.load(self.flat.params.copy_(kept))
+        self.log.values = values
+        if differs is not None:
+            text = f"{module}.training_step has other results with the samples innermost in memory: {differs}"
+            raise Diverged(f"{text}, in local step {self.t}", "runtime.layout=contiguous")
+
+    def doubt(self) -> None:
+        self.steps.doubt()
+        self.schedule.doubt()
 
     def compile(self, backend: str) -> None:
         """Compiles `training_step` by torch.compile with this backend; all later steps use it, with autograd."""
-        self._compiled = torch.compile(self.module.training_step, backend=backend)
+        self.reference.training_step = torch.compile(self.flat.module.training_step, backend=backend)  # type: ignore
         self.innermost, self.steps.refusal = None, f"runtime.compile={backend}"
 
     def loss(self, content: Any) -> Tensor:
         """The scalar loss of `training_step` for the content of a batch, with its autograd graph."""
-        with self.autocast():
-            return loss_of((self._compiled or self.module.training_step)(content, 0), self.module)
+        return self.reference.loss(content, self.t)
 
     def gradient(self, loss: Tensor) -> list[Tensor | None]:
         """The gradient of each parameter; also makes the original tensors the module's buffers again."""
@@ -216,20 +244,24 @@ class LoopOracle(Oracle):
         return found
 
 
-def loss_of(output: Any, module: nn.Module) -> Tensor:
-    """The scalar loss in `output`, the return value of `training_step`: the value itself, or its entry `loss`.
+def translation_differs(reference: ReferenceStep, content: Any, found: Outcome, t: int, log: StepLog) -> str | None:
+    """How a translated step of a module without buffers differs from the reference at the module's parameters.
 
-    Raises BadConfig for any other value. module: is named in the error message.
+    found: the loss and gradient of the translated step, which logs nothing. t: the number of the local step. log:
+    receives the values that the reference logs. Returns None if all differences are within the bound.
     """
-    loss = output.get("loss") if isinstance(output, dict) else output
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
-        shown = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-        skip = " (to skip a batch, return a loss whose gradient is 0)" if output is None else ""
-        raise BadConfig(
-            f"{type(module).__name__}.training_step returned {shown}, "
-            f"but must return the loss (a scalar tensor) or a dict with `loss`{skip}"
-        )
-    return loss.reshape(())
+    flat = reference.flat
+
+    def at(x: Tensor) -> Outcome:
+        flat.load(x)
+        log.take()
+        loss, row = reference(content, t)
+        return Outcome(loss, row, sorted(log.take().items()))
+
+    x, pieces, bound = flat.params.clone(), dict(zip(flat.names, flat.sizes, strict=True)), Bound(reference.eps)
+    expected = at(x)
+    differs = difference(expected, found, pieces, bound)
+    return None if differs is None or unstable(at, x, expected, found, bound.eps) else differs
 
 
 def seed_torch(seed: int) -> None:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,9 +28,11 @@ from raylfl.core.flat import FlatModule, copy_together
 from raylfl.core.innermost.step import Innermost
 from raylfl.core.innermost.steps import InnermostSteps, takes
 from raylfl.core.innermost.translation import IGNORED
-from raylfl.core.oracle import Batch, GradientMode, Oracle, loss_of, private_randomness, seed_everything, seed_for
+from raylfl.core.oracle import Batch, GradientMode, Oracle, private_randomness, seed_everything, seed_for
+from raylfl.core.proof import Bound, Diverged, Outcome, Schedule, difference, unstable
 from raylfl.core.recorded.steps import RecordedSteps
 from raylfl.core.recorded.tape import recorded
+from raylfl.core.reference import ReferenceStep, loss_of
 from raylfl.core.samples import EvenBatches, IndexedBatch, sizes_of
 from raylfl.core.step_log import StepLog
 from raylfl.core.torch_state import checks_without_symbols
@@ -110,12 +112,31 @@ class _Step(nn.Module):
 
     def __init__(self, module: Any, log: StepLog):
         super().__init__()
-        self.module, self.log = module, log
+        self.module, self.log, self.t = module, log, 0
 
     def forward(self, *batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """(loss, logged values by name) of the step on a batch."""
-        loss = loss_of(self.module.training_step(batch, 0), self.module)
+        loss = loss_of(self.module.training_step(batch, self.t), self.module)
         return loss, self.log.take()
+
+
+class _Call(NamedTuple):
+    """A call of C clients, to be compared.
+
+    x: parameters [C, d]. content: batches [C, B, ...]. before, after: buffers [C, *shape]. losses: [C]. g: gradients
+    [C, d]. logged: values [C] by name. sizes: of filled-up batches. translated: whether by a translation of the step.
+    """
+
+    x: Tensor
+    content: tuple[Tensor, ...]
+    before: Sequence[Tensor]
+    seed: int
+    losses: Tensor
+    g: Tensor
+    after: Sequence[Tensor]
+    logged: dict[str, Tensor]
+    sizes: Sequence[int] = ()
+    translated: bool = False
 
 
 _Given = tuple[Tensor, list[Tensor], tuple[Tensor, ...]]  # x [C, d], buffers, batches [C, B, ...]
@@ -150,6 +171,8 @@ class VectorizedOracle(Oracle):
         offered = getattr(flat.module, "cohort_losses", None)  # looked up once, as it searches the layers
         self.cohort_losses: Any = offered if by_hand and not flat.buffers else None
         self.forward = self._by_hand if self.cohort_losses else vmap(self._loss, randomness="different")
+        self.reference, self.schedule = ReferenceStep(flat, autocast), Schedule()
+        self.pieces = dict(zip(flat.names, flat.sizes, strict=True))
         plain = by_hand and autocast is nullcontext and flat.params.device.type == "cpu"
         self.innermost = InnermostSteps(flat.module, cohort=True) if plain else None
         self._weights: list[Tensor] = []
@@ -181,16 +204,21 @@ class VectorizedOracle(Oracle):
     def width(self) -> int:
         return self.flat.width
 
+    def doubt(self) -> None:
+        self.steps.doubt()
+        self.schedule.doubt()
+
     def workspace(self, count: int) -> Tensor:
         return self.flat.params.new_empty(count, self.flat.width) if self.fixed is None else self.fixed.workspace(count)
 
-    def plain(self, x: Tensor, content: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    def plain(self, x: Tensor, content: tuple[Tensor, ...], t: int) -> tuple[Tensor, Tensor]:
         """(losses [C], gradients [C, d]) at the parameters x [C, d] by autograd, of a module without buffers.
 
-        content: batches [C, B, ...].
+        content: batches [C, B, ...]. t: the number of the local step.
         """
-        losses = self.losses((x, [], content))
+        losses = self.losses((x, [], content), t)
         found = self._gradients(losses)
+        self.log.values = dict(self.rows.values)
         pieces = [
             x.new_zeros(len(x), size) if g is None else g.reshape(len(x), -1)
             for g, size in zip(found, self.flat.sizes, strict=True)
@@ -224,7 +252,7 @@ class VectorizedOracle(Oracle):
         possible = self.innermost is not None and self.innermost.possible
         content = filled_up(batches, sizes) if possible else None
         if content is not None and (dense := self._dense(content, sizes)):
-            return self._through(dense, x, content)
+            return self._through(dense, x, content, seeds, sizes)
         all_losses, all_rows = x.new_empty(len(batches)), torch.empty_like(x)
         logged: dict[str, Tensor] = {}
         for size in sorted(set(sizes)):
@@ -249,15 +277,24 @@ class VectorizedOracle(Oracle):
             seed_everything(seed())
         content = stacked(batches)
         if dense := self._dense(content):
-            return self._through(dense, x, content)
+            return self._through(dense, x, content, lambda c: seed())
         buffers = self.buffers.of(rows)
         given = (x.detach(), buffers, content)
         self.rows.sink = None if self.log.sink is None else self._replayed
-        program = self.steps.program(given)
+        # under vmap `training_step` itself reads its number, so that its results need no comparison at each number
+        due = self.schedule.due(content[0].shape[1:2], self.t if self.cohort_losses else 0)
+        before = [b.clone() for b in buffers] if due else []
+        program = self.steps.program(given, self.t)
         if not batches[0].random:
             seed_for(program, seed)
-        losses, g = self.steps.take(given) if program is None else self.steps.replay(program, given)
+        drawn = torch.get_rng_state() if due else None
+        self.rows.values = {}
+        losses, g = self.steps.take(given, self.t) if program is None else self.steps.replay(program, given)
+        self.log.values = self.rows.values
         self.buffers.keep(rows, buffers)
+        if drawn is not None:
+            call = _Call(x, content, before, seed(), losses, g, buffers, self.log.values)
+            self._prove(call, draws=not torch.equal(drawn, torch.get_rng_state()))
         if self.must_record:
             self.steps.must_be_possible()
         self.ways[self._mode(program is not None)] += len(batches)
@@ -271,11 +308,12 @@ class VectorizedOracle(Oracle):
             "cohort", f"{TOGETHER}: {by}, {how}" + (f" ({self.steps.reason})" if self.steps.refusal else "")
         )
 
-    def losses(self, given: _Given) -> Tensor:
+    def losses(self, given: _Given, t: int = 0) -> Tensor:
         """The losses [C] of C clients with their autograd graph; the buffers change only in `_gradients`.
 
-        given: (parameters [C, d], buffers [C, *shape], batches [C, B, ...]).
+        given: (parameters [C, d], buffers [C, *shape], batches [C, B, ...]). t: the number of the local step.
         """
+        self.step.t = t
         x, buffers, batch = given
         self._weights = [view.detach().requires_grad_() for view in self.flat.views(x)]
         with self.autocast(), checks_without_symbols():
@@ -284,7 +322,7 @@ class VectorizedOracle(Oracle):
             if new.shape != held.shape:
                 raise RuntimeError(f"a step made a buffer of shape {[*held.shape[1:]]} one of {[*new.shape[1:]]}")
         self._after = [(held, new) for held, new in zip(buffers, after, strict=True) if new is not held]
-        self.log.values = logged
+        self.rows.values = logged
         for name, values in logged.items():
             self.rows.note(name, values, self.log.options.get(name, {}))
         return losses
@@ -293,7 +331,7 @@ class VectorizedOracle(Oracle):
         """Logs the values [C] of a `self.log` call of a replayed step, with the call's name and options."""
         assert self.log.sink is not None
         self.log.sink(name, values[0], **options)
-        self.log.values[name] = values
+        self.rows.values[name] = values
 
     def _gradients(self, losses: Tensor) -> Sequence[Tensor | None]:
         found = torch.autograd.grad(losses.sum(), self._weights, allow_unused=True)
@@ -312,10 +350,97 @@ class VectorizedOracle(Oracle):
         first = found[0]
         return first if first and all(step and step.text == first.text for step in found) else None
 
-    def _through(self, step: Innermost, x: Tensor, content: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    def _through(
+        self,
+        step: Innermost,
+        x: Tensor,
+        content: tuple[Tensor, ...],
+        seeds: Callable[[int], int],
+        sizes: Sequence[int] = (),
+    ) -> tuple[Tensor, Tensor]:
         g = torch.empty_like(x)
         self.ways[DENSE] += len(x)
-        return step.gradients(content, self.flat.views(x), self.flat.views(g)), g
+        losses = step.gradients(content, self.flat.views(x), self.flat.views(g))
+        if self.schedule.due((DENSE, len(sizes) > 0, content[0].shape[1]), self.t):
+            self._prove(_Call(x, content, [], seeds(0), losses, g, [], {}, sizes, True))
+        return losses, g
+
+    def _prove(self, call: _Call, draws: bool = False) -> None:
+        """Compares two clients of a call with the reference; raises Diverged if a result differs.
+
+        draws: whether the call has drawn random numbers. All clients then draw other numbers than alone. For the
+        comparison the two clients take the step once more with the same numbers as the reference; in evaluation mode,
+        if the model computes the losses of a cohort itself.
+        """
+        count, turn = len(call.x), self.schedule.comparisons
+        pair = sorted({turn % count, (turn + count // 2) % count})
+        modes = [(part, part.training) for part in self.flat.module.modules()]
+        parameters, held = self.flat.params.clone(), [b.clone() for b in self.flat.buffers]
+        values, self.log.values = self.log.values, {}
+        with private_randomness():
+            try:
+                if draws and self.cohort_losses:
+                    self.flat.module.eval()
+                if draws:
+                    call, pair = self._with_the_same_numbers(call, pair), list(range(len(pair)))
+                for k in pair:
+                    self._compare(call, k)
+            finally:
+                for part, training in modes:
+                    part.training = training
+                self.flat.load(self.flat.params.copy_(parameters))
+                for b, value in zip(self.flat.buffers, held, strict=True):
+                    b.copy_(value)
+                self.log.values = values
+
+    def _with_the_same_numbers(self, call: _Call, pair: Sequence[int]) -> _Call:
+        """The call of the clients `pair` only, both with the random numbers that one client alone would draw."""
+        forward = self.forward if self.cohort_losses else vmap(self._loss, randomness="same")
+        buffers = [b[list(pair)] for b in call.before]
+        given = call.x[list(pair)], [b.clone() for b in buffers], tuple(part[list(pair)] for part in call.content)
+        usual, self.forward = self.forward, forward
+        seed_everything(call.seed)
+        try:
+            losses = self.losses(given, self.t)
+            g = self.steps._row(self._gradients(losses), (len(pair),))
+        finally:
+            self.forward = usual
+        return _Call(given[0], given[2], buffers, call.seed, losses.detach(), g, given[1], self.rows.values)
+
+    def _form(self, call: _Call) -> str:
+        if call.translated:
+            return "batched matrix products"
+        return "cohort_losses" if self.cohort_losses else "vmap"
+
+    def _compare(self, call: _Call, k: int) -> None:
+        """Compares client k of a call with the reference; raises Diverged if a result differs."""
+        size = call.sizes[k] if len(call.sizes) else call.content[0].shape[1]
+        content, names = (
+            tuple(part[k][:size] for part in call.content),
+            [name for name, _ in self.flat.module.named_buffers()],
+        )
+
+        def at(x: Tensor) -> Outcome:
+            self.flat.load(x)
+            for b, value in zip(self.flat.buffers, call.before, strict=True):
+                b.copy_(value[k])
+            seed_everything(call.seed)
+            self.log.take()
+            loss, row = self.reference(content, self.t)
+            changed = dict(zip(names, [b.clone() for b in self.flat.buffers], strict=True))
+            return Outcome(loss, row, sorted(self.log.take().items()), changed)
+
+        expected = at(call.x[k])
+        changed = dict(zip(names, [b[k] for b in call.after], strict=True))
+        found = Outcome(call.losses[k], call.g[k], sorted((n, v[k]) for n, v in call.logged.items()), changed)
+        bound = Bound(self.reference.eps)
+        differs = difference(expected, found, self.pieces, bound)
+        if differs is not None and not unstable(at, call.x[k], expected, found, bound.eps):
+            raise Diverged(
+                f"{type(self.flat.module).__name__}.training_step has other results for several clients in one call "
+                f"({self._form(call)}): {differs}, in local step {self.t} of client {k + 1} of {len(call.x)}",
+                "runtime.vectorize=never",
+            )
 
 
 def places_of(tensors: Sequence[Tensor], module: nn.Module, kind: str = "_parameters") -> list[tuple[str, int]]:

@@ -92,7 +92,7 @@ def _module_warnings(worker: Worker, config: EvalConfig) -> list[str]:
     """Warnings about the module's behaviour in a run, one line each.
 
     They name hooks that are not called, tensors and random generators that are not reset between clients, and values
-    that are not recorded, and give the reason if clients are not vectorised.
+    that are not recorded, and say which faster forms of the step are not used, as its results would differ.
     """
     module, evaluator = worker.flat.module, worker.evaluator
     lines = [f"{name} is not called: {HOOKS[name].note}" for name in overridden(module, "ignored")]
@@ -101,8 +101,7 @@ def _module_warnings(worker: Worker, config: EvalConfig) -> list[str]:
         names = [name for name in overridden(module, "called") if name.startswith(f"on_{stage}_")]
         if names and stage not in used:
             lines.append(f"{', '.join(names)} not called: no evaluation goes through {stage}_step")
-    if worker.training.alone:
-        lines.append(f"clients work one by one: {worker.training.alone}")
+    lines += worker.differences
     for name in worker.attributes.changed_tensors():
         lines.append(f"{name} is changed in place and carried from client to client: register it as a buffer")
     for name in worker.attributes.generators:

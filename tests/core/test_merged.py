@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from raylfl.core.recorded.calls import Call, Slot, same_bits
+from raylfl.core.proof import same_bits
+from raylfl.core.recorded.calls import Call, Slot
 from raylfl.core.recorded.merged import JOINED, SAFE_SOFTMAX, Function, Mask, joined, safe_softmax, same_draws
 from tests.core.test_recorded import check_bits
 from tests.core.user_modules import CLASSES, Net

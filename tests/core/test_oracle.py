@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from raylfl.core.oracle import loss_of
+from raylfl.core.reference import loss_of
 from raylfl.errors import BadConfig
 
 

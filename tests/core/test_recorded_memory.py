@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from raylfl.core.innermost.steps import InnermostSteps
+from raylfl.core.proof import same_bits
 from raylfl.core.recorded import memory
-from raylfl.core.recorded.calls import Geometry, same_bits
+from raylfl.core.recorded.calls import Geometry
 from raylfl.core.recorded.memory import Arena, _Blocks
 from raylfl.core.recorded.program import Program, listed
 from raylfl.core.recorded.source import ALIGNMENT
@@ -46,6 +47,7 @@ def test_steps_stay_in_fixed_memory(make):
     module = make()
     _, recorded = steps_of(module)
     for _ in range(5):
+        recorded.begin()
         recorded.take(module.batch(4))
     for kind in recorded.kinds.values():
         assert kind.program is not None
@@ -57,6 +59,7 @@ def test_programs_of_two_batch_sizes_share_memory_that_grows():
     _, recorded = steps_of(module)
     small, large = module.batch(4), module.batch(40)
     for _ in range(5):
+        recorded.begin()
         recorded.take(small)
     before = recorded.arena._storage.nbytes()
     program = recorded.program(small)
@@ -64,6 +67,7 @@ def test_programs_of_two_batch_sizes_share_memory_that_grows():
     torch.manual_seed(1)
     loss = program(small, row)[0].clone()
     for _ in range(5):
+        recorded.begin()
         recorded.take(large)
     assert recorded.arena._storage.nbytes() > 4 * before
     recorded.program(large)(large, torch.empty(sum(recorded.sizes)))
@@ -77,6 +81,7 @@ def test_a_step_larger_than_the_limit_allocates_its_values(monkeypatch):
     module = users.Dense()
     _, recorded = steps_of(module)
     for _ in range(5):
+        recorded.begin()
         recorded.take(module.batch(4))
     assert recorded.refusal is None
     assert recorded.arena._storage.nbytes() == 0
@@ -89,6 +94,7 @@ def test_loss_and_logged_values_are_new_tensors_in_every_step():
     module, _, recorded = logging_steps()
     batch = module.batch(4)
     for _ in range(5):
+        recorded.begin()
         recorded.take(batch)
     program, row = recorded.program(batch), torch.empty(sum(recorded.sizes))
     first = program(batch, row)

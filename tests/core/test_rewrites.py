@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from raylfl.core.recorded.calls import Call, Geometry, Slot, mapped, same_bits
+from raylfl.core.innermost.pools import pools_first
+from raylfl.core.proof import same_bits
+from raylfl.core.recorded.calls import Call, Geometry, Slot, mapped
 from raylfl.core.recorded.merged import SMALLEST, merged
-from raylfl.core.recorded.pools import pools_first
 from raylfl.core.recorded.products import straightened
 
 aten = torch.ops.aten

@@ -1,4 +1,4 @@
-"""batch_idx: a step that only hands it on is replayed; one that uses it gets the number of the local step."""
+"""batch_idx: every form of the step gets the number of the local step, as in a loop written out."""
 
 from __future__ import annotations
 
@@ -10,9 +10,19 @@ from lightning import LightningModule
 from torch import nn
 
 import raylfl
+from raylfl.api import checked
+from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
-from raylfl.runtime.workers.batch_index import IndexUsed, Unused
-from tests.runtime.tiny import TINY
+
+STEPS = 6
+X = torch.randn(24, 5, generator=torch.Generator().manual_seed(0))
+Y = (X.sum(1) > 0).long()
+SCALES = [1.0, 1.0, 1.0, 3.0, 1.0, 1.0]
+
+
+class Rows:
+    def __init__(self):
+        self.train_dataset = self.test_dataset = torch.utils.data.TensorDataset(X, Y)
 
 
 def kept(function):
@@ -28,19 +38,19 @@ class Base(LightningModule):
 
     def __init__(self):
         super().__init__()
-        self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        self.body = nn.Linear(5, 2)
 
-    def shared(self, batch, batch_idx, stage):
-        x, y = batch
-        return nn.functional.cross_entropy(self.body(x), y)
+    def factor(self, batch, batch_idx):
+        return 1.0
+
+    def shared(self, batch, batch_idx):
+        return nn.functional.cross_entropy(self.body(batch[0]), batch[1]) * self.factor(batch, batch_idx)
 
     def training_step(self, batch, batch_idx):
-        return self.shared(batch, batch_idx, "train")
+        return self.shared(batch, batch_idx)
 
-
-class BySuper(Base):
-    def training_step(self, batch, batch_idx):
-        return 2 * super().training_step(batch, batch_idx)
+    def test_step(self, batch, batch_idx):
+        self.log("loss", nn.functional.cross_entropy(self.body(batch[0]), batch[1]))
 
 
 class Rest(Base):
@@ -51,100 +61,121 @@ class Rest(Base):
 class Decorated(Base):
     @kept
     def training_step(self, batch, batch_idx):
-        return self.shared(batch, batch_idx=batch_idx, stage="train")
+        return self.shared(batch, batch_idx=batch_idx)
 
 
 class Weighted(Base):
-    def shared(self, batch, batch_idx, stage):
-        return super().shared(batch, batch_idx, stage) * (1 + batch_idx)
+    def factor(self, batch, batch_idx):
+        return 1 + batch_idx
 
 
-class OfTensor(Base):
-    def shared(self, batch, batch_idx, stage):
-        return super().shared(batch, batch_idx, stage) + 0 * batch[0].sum() * batch_idx
+class Tensors(Base):
+    def factor(self, batch, batch_idx):
+        return torch.tensor(SCALES)[batch_idx]
 
 
-class Branching(Base):
-    def shared(self, batch, batch_idx, stage):
-        return super().shared(batch, batch_idx, stage) * (2 if batch_idx else 1)
+class Listed(Base):
+    """Reads a list, in which only one entry is different."""
+
+    def factor(self, batch, batch_idx):
+        return SCALES[batch_idx % len(SCALES)]
 
 
-class Named(Base):
-    def shared(self, batch, batch_idx, stage):
-        try:
-            f"{stage} {batch_idx}"
-        except Exception:
-            return None
-        return super().shared(batch, batch_idx, stage)
+class Fifth(Base):
+    def factor(self, batch, batch_idx):
+        return 3 if batch_idx == 4 else 1
+
+
+class First(Base):
+    def factor(self, batch, batch_idx):
+        return 1 if batch_idx else 3
 
 
 class Typed(Base):
-    def shared(self, batch, batch_idx, stage):
-        return super().shared(batch, batch_idx, stage) * (1 + isinstance(batch_idx, int))
+    def factor(self, batch, batch_idx):
+        return 2 if type(batch_idx) is int else 1
 
 
-class DecoratedUse(Weighted):
-    @kept
-    def training_step(self, batch, batch_idx):
-        return self.shared(batch, batch_idx, "train")
+class Guarded(Base):
+    def factor(self, batch, batch_idx):
+        try:
+            return [1, 1, 2][batch_idx]
+        except IndexError:
+            return 3
 
 
-class Late(Base):
-    """Uses the index in batches of one sample only."""
+class LogsThird(Base):
+    def factor(self, batch, batch_idx):
+        if batch_idx == 2:
+            self.log("third", batch[0].mean())
+        return 1
 
-    def shared(self, batch, batch_idx, stage):
-        loss = super().shared(batch, batch_idx, stage)
-        return loss * batch_idx if len(batch[1]) > 1 else loss
+
+CONFIG = {
+    "name": "index",
+    "rounds": 4,
+    "algorithm": {"name": "fedavg"},
+    "num_clients": 2,
+    "partition": {"name": "iid"},
+    "participation": {"name": "full"},
+    "local": {"steps": STEPS, "batch_size": "full", "lr": 0.1},
+    "runtime": {"backend": "local"},
+}
 
 
 def run(kind, runs, *options):
-    config = {**TINY, "model": {"class_path": f"{__name__}.{kind}"}, "data": {"name": "digits"}}
-    return raylfl.run(config, [*runs, "rounds=3", "local.steps=4", "runtime.vectorize=never", *options])
+    return raylfl.run(CONFIG, [*runs, *options], model=kind, data=Rows)
 
 
-@pytest.mark.parametrize("kind", ["Base", "BySuper", "Rest", "Decorated"])
-def test_a_step_that_only_hands_the_index_on_is_replayed_with_the_same_bits(runs, kind):
-    ours, theirs = run(kind, runs), run(kind, runs, "runtime.step=autograd")
+def loop(kind, start, shards):
+    """FedAvg with full batches, written out."""
+    module = kind()
+    module.log = lambda *args, **options: None
+    x = start
+    for _ in range(CONFIG["rounds"]):
+        ends = []
+        for rows in shards:
+            nn.utils.vector_to_parameters(x.clone(), module.parameters())
+            for t in range(STEPS):
+                module.zero_grad()
+                module.training_step((X[rows], Y[rows]), t).backward()
+                with torch.no_grad():
+                    for p in module.parameters():
+                        p -= 0.1 * p.grad
+            ends.append(nn.utils.parameters_to_vector(module.parameters()).detach())
+        x = torch.stack(ends).mean(0)
+    return x
+
+
+def shards_of(runs):
+    named = {
+        "model": {"class_path": "tests.runtime.test_batch_index.Base"},
+        "data": {"class_path": "tests.runtime.test_batch_index.Rows"},
+    }
+    setup = checked(load_config({**CONFIG, **named}, runs)).setup
+    return [torch.from_numpy(setup.shards[c]) for c in range(2)]
+
+
+@pytest.mark.parametrize("vectorize", ["auto", "never"])
+@pytest.mark.parametrize(
+    "kind", [Base, Rest, Decorated, Weighted, Tensors, Listed, Fifth, First, Typed, Guarded, LogsThird]
+)
+def test_each_step_gets_its_number(runs, kind, vectorize):
+    options = [f"runtime.vectorize={vectorize}"]
+    found = run(kind, runs, *options)
+    start = run(kind, runs, *options, "rounds=0").params
+    torch.testing.assert_close(found.params, loop(kind, start, shards_of(runs)), rtol=1e-5, atol=1e-6)
+    if kind is LogsThird:
+        assert all(abs(row["train/third"]) > 0 for row in found.metrics)
+
+
+@pytest.mark.parametrize("kind", [Base, Rest, Decorated])
+def test_a_step_that_only_hands_the_number_on_is_replayed_with_the_same_bits(runs, kind):
+    ours, theirs = (run(kind, runs, "runtime.vectorize=never", f"runtime.step={step}") for step in ("auto", "autograd"))
     assert {row["step"] for row in ours.summary["local_steps"]} == {"recorded", "autograd"}
     assert torch.equal(ours.params, theirs.params)
 
 
-@pytest.mark.parametrize("kind", ["Weighted", "OfTensor", "Branching", "Named", "Typed", "DecoratedUse"])
-def test_a_step_that_uses_the_index_gets_the_number_of_the_local_step(runs, kind):
-    ours, theirs = run(kind, runs), run(kind, runs, "runtime.step=autograd")
-    assert [row["why"] for row in ours.summary["local_steps"]] == ["training_step uses batch_idx"]
-    assert torch.equal(ours.params, theirs.params)
-    plain = run("Base", runs, "runtime.step=autograd")
-    assert torch.equal(ours.params, plain.params) == (kind in ("OfTensor", "Named"))
-
-
-def test_a_use_that_the_trial_did_not_reach_is_an_error_and_not_a_wrong_number(runs):
-    with pytest.raises(BadConfig, match=r"Late.training_step uses batch_idx in this step.*runtime.step=autograd"):
-        run("Late", runs)
-    run("Late", runs, "runtime.step=autograd")
-
-
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda k: k + 1,
-        lambda k: 1 + k,
-        lambda k: -k,
-        lambda k: k == 0,
-        lambda k: k % 2,
-        lambda k: [1, 2][k],
-        lambda k: range(k),
-        lambda k: {k: 1},
-        lambda k: f"{k}",
-        lambda k: str(k),
-        lambda k: isinstance(k, int),
-        lambda k: k.bit_length(),
-        lambda k: torch.ones(2) * k,
-        lambda k: torch.ones(2)[k],
-        lambda k: not k,
-        list,
-    ],
-)
-def test_any_use_of_the_stand_in_is_noticed(use):
-    with pytest.raises(IndexUsed):
-        use(Unused())
+def test_a_step_that_differs_at_one_number_only_is_an_error_when_recorded_steps_are_demanded(runs):
+    with pytest.raises(BadConfig, match=r"runtime.step=recorded, but Fifth.training_step has other results"):
+        run(Fifth, runs, "runtime.vectorize=never", "runtime.step=recorded")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -15,14 +13,12 @@ from raylfl.config.load import load_config
 from raylfl.core.flat import FlatModule
 from raylfl.errors import BadConfig
 from raylfl.runtime.workers.attributes import Attributes
-from raylfl.runtime.workers.batch_index import mentions_index
 from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.optimizer import ModuleOptimizer
 from raylfl.runtime.workers.task import Task
 from raylfl.runtime.workers.training import Training
 from raylfl.runtime.workers.worker import Worker
-from tests.runtime import lightning_modules
-from tests.runtime.lightning_modules import Hooked, Scheduled
+from tests.runtime.lightning_modules import Scheduled
 from tests.runtime.tiny import TINY, Net, Points
 
 LOCAL = {
@@ -87,7 +83,6 @@ def test_a_vectorised_cohort_logs_the_values_of_clients_run_one_by_one(runs):
         assert rows[0][name] == pytest.approx(rows[1][name], rel=1e-5), name
     together = Worker(checked(load_config(LOCAL, [model("Telling")])).setup)
     assert together.one_by_one is None  # otherwise this compares a value with itself
-    assert together.oracle.steps.refusal == "uses batch_idx"  # which a replay would not see
 
 
 def test_metric_objects_in_training_are_computed_once_a_client(runs):
@@ -176,46 +171,6 @@ def test_optimizers_that_local_work_cannot_follow_are_refused_by_name(runs, form
     assert words in str(caught.value)
 
 
-class Deletes(Net):
-    def training_step(self, batch, batch_idx):
-        del batch_idx
-        return self.body(batch[0]).mean()
-
-
-class Compiled(Net):
-    training_step = max  # no Python code
-
-
-@pytest.mark.parametrize(
-    ("kind", "uses"),
-    [
-        (Net, False),
-        (Scheduled, False),
-        (Deletes, False),
-        (Hooked, True),
-        (lightning_modules.Telling, True),
-        (Compiled, True),
-    ],
-)
-def test_a_step_that_mentions_batch_idx_is_distinguished_from_one_that_does_not(kind, uses):
-    assert mentions_index(kind()) == uses
-
-
-class LogsAtFirst(Net):
-    def training_step(self, batch, batch_idx):
-        if batch_idx == 0:
-            self.log("first", 1.0)
-        return super().training_step(batch, batch_idx)
-
-
-def test_a_trial_detects_what_the_first_step_alone_logs():
-    module, recorder = LogsAtFirst(norm=False, dropout=0.0), Recorder()
-    recorder.attach(module)
-    training = Training(FlatModule(module, torch.float32, torch.device("cpu")), recorder, None)
-    batch = torch.randn(2, 4), torch.tensor([0, 1])
-    assert training.logged_in(SimpleNamespace(content=batch)) == "logs first"
-
-
 class Numbered(Net):
     """A module whose steps return their number."""
 
@@ -223,17 +178,17 @@ class Numbered(Net):
         return {"loss": self.body(batch).sum(), "number": batch_idx}
 
 
-def test_a_step_outside_of_local_work_has_the_number_it_is_called_with_and_otherwise_0():
-    module, recorder = Numbered(norm=False, dropout=0.0), Recorder()
-    recorder.attach(module)
-    training = Training(FlatModule(module, torch.float32, torch.device("cpu")), recorder, None)
-    x = torch.zeros(1, 4)
-    assert [module.training_step(x)["number"], module.training_step(x, 5)["number"]] == [0, 5]
-    with training.observed(None, 1, 9, 9) as observer:
-        for t in (0, 7):
-            observer.before_step(t, [])
-            assert module.training_step(x, 5)["number"] == t
-    assert module.training_step(x, 5)["number"] == 5
+class OnlyTheBatch(Numbered):
+    def training_step(self, batch):
+        return super().training_step(batch, -1)
+
+
+def test_a_step_has_the_number_it_is_called_with():
+    for kind, number in ((Numbered, 5), (OnlyTheBatch, -1)):
+        module, recorder = kind(norm=False, dropout=0.0), Recorder()
+        recorder.attach(module)
+        Training(FlatModule(module, torch.float32, torch.device("cpu")), recorder, None)
+        assert module.training_step(torch.zeros(1, 4), 5)["number"] == number
 
 
 def test_what_a_client_deletes_and_adds_is_put_back_together():

@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from raylfl.core.innermost.patches import Convolution
+from raylfl.core.innermost.pools import pools_first
 from raylfl.core.recorded.calls import Call, Recording, Slot, full_name
 from raylfl.core.recorded.plan import reduced
-from raylfl.core.recorded.pools import pools_first
 
 IGNORED = -100  # the class label of samples that cross-entropy leaves out (torch's ignore_index)
 

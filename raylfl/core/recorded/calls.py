@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from raylfl.core.proof import same_bits
 from raylfl.core.step_log import LogCall
 
 T = TypeVar("T")
@@ -183,13 +184,3 @@ def mapped(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, dict):
         return {name: mapped(part, kind, change) for name, part in value.items()}
     return value
-
-
-def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors have equal shapes, dtypes and bytes; a nan equals a nan with the same bytes."""
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    # as_strided: a single entry may have any stride
-    flat = (t.detach().reshape(-1).contiguous().as_strided((t.numel(),), (1,)) for t in (a, b))
-    ours, theirs = (t.view(torch.uint8) for t in flat)
-    return torch.equal(ours, theirs)

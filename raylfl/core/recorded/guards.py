@@ -1,30 +1,27 @@
-"""Detection of steps that a recording cannot replace: they read values, or draw random numbers outside torch."""
+"""Detection of what a comparison of results cannot show: that a recorded step has taken values out of torch.
+
+A step that reads a value may take another course with another batch, at a step that no comparison sees: `if
+x.max() > 10` has one course in a hundred batches. The recording sees the reading itself.
+"""
 
 from __future__ import annotations
 
 import linecache
-import pickle
-import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from types import FrameType
-from typing import Any, Self
+from typing import Any
 
-import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from raylfl.core.recorded.state import resettable
 from raylfl.errors import is_own
 
 LOOKS = {  # methods that give values or memory to Python without an operator
     *("numpy", "tolist", "__array__", "__dlpack__", "data_ptr", "storage", "untyped_storage", "typed_storage"),
     *("__cuda_array_interface__", "set_", "resize_", "share_memory_", "pin_memory"),
 }
-ASSIGNED = ("data", "grad")  # attributes of a tensor that can be replaced without autograd's knowledge
-ASKING: tuple[Any, ...] = (torch.overrides, torch.autograd)  # where torch looks up `has_torch_function`
 RECORD = ("raylfl.core.recorded.tape", "record")  # module and name of the function that carries out the step
 
 
@@ -33,59 +30,28 @@ class Refused(Exception):
 
 
 class Watch(TorchFunctionMode):
-    """A torch function mode that detects when a step bypasses operator calls.
+    """A torch function mode that detects when a forward pass reads a tensor's values or memory without an operator.
 
-    A step does so if it reads a tensor's values or memory in Python, or replaces a tensor's `data` or `grad`. reason:
-    describes the first such use, as the end of a sentence that begins with `training_step`; None: there was none.
+    reason: describes the first such use, as the end of a sentence that begins with `training_step`; None: there was
+    none.
     """
 
     reason: str | None = None
-
-    def _refuse(self, reason: str) -> None:
-        self.reason = self.reason or reason + line_of_step()
-
-    def __enter__(self) -> Self:
-        self._answer = torch.overrides.has_torch_function
-        for place in ASKING:
-            place.has_torch_function = self._without_modes
-        return super().__enter__()  # type: ignore[no-untyped-call, no-any-return]
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        for place in ASKING:
-            place.has_torch_function = self._answer
-
-    def _without_modes(self, tensors: Any) -> bool:
-        """Whether one of the tensors overrides torch functions; replaces `has_torch_function` during a step.
-
-        torch's own `has_torch_function` is also true while a function mode such as `Watch` is active. Attention in
-        evaluation mode would then not use its fast path, and `torch.autograd` would compute gradients with the mode
-        suspended.
-        """
-        with torch.overrides._pop_mode_temporarily() if torch._C._len_torch_function_stack() else nullcontext():
-            return bool(self._answer(tensors))
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
-        if name == "__set__":
-            name = getattr(getattr(func, "__self__", None), "__name__", "")
-            if name in ASSIGNED:
-                self._refuse(f"replaces a tensor's `.{name}`")
+        if name in LOOKS:
+            self._refuse(f"takes a tensor's values or memory out of torch (`.{name}`)")
         elif name == "tensor_split" and any(isinstance(part, torch.Tensor) for part in args[1:]):
             self._refuse("splits a tensor at positions that depend on values (`tensor_split`)")
-        elif name in ("masked_fill", "masked_fill_") and any(map(_is_trained, (*args[2:], kwargs.get("value")))):
-            self._refuse("calls `masked_fill` with a trained number, whose gradient takes another course when recorded")
-        elif name in LOOKS:
-            self._refuse(f"takes a tensor's values or memory out of torch (`.{name}`)")
         elif name == "one_hot" and (made := _one_hot(*args, **kwargs)) is not None:
             return made
         return func(*args, **kwargs)
 
-
-def _is_trained(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.requires_grad
+    def _refuse(self, reason: str) -> None:
+        self.reason = self.reason or reason + line_of_step()
 
 
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor | None:
@@ -117,8 +83,6 @@ def forbidden(
             read = tuple(i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8))
         if not all(fixed(t) for t in read if isinstance(t, torch.Tensor)):
             return f"makes tensors whose shapes depend on values (`{name}`)"
-    if name == "prod" and args[0].is_floating_point():
-        return "calls `prod`, whose gradient takes another course if a value is 0"
     if name in ("set_", "set_data", "resize_") or (torch.Tag.inplace_view in tags and op not in AS_VIEWS):
         return f"changes a tensor's shape in place (`{name}`)"
     if any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values())):
@@ -144,29 +108,12 @@ def line_of_step() -> str:
 
     "" if there is none, as in gradients of torch's operators.
     """
-    for frame in _frames():
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (frame.f_globals.get("__name__"), frame.f_code.co_name) != RECORD:
         file, line = frame.f_code.co_filename, frame.f_lineno
         if is_own(file):
             text = linecache.getline(file, line)
             logs = "; log the tensor itself" if ".log" in text and ".item()" in text else ""
             return f", in line {line} of {PurePath(file).name}{logs}"
-    return ""
-
-
-def metric_in_use() -> str | None:
-    """The class name of the torchmetrics object whose method the step is running; None if there is none."""
-    objects = (frame.f_locals.get("self") for frame in _frames())
-    return next((type(found).__name__ for found in objects if resettable(found)), None)
-
-
-def _frames() -> Iterator[FrameType]:
-    """The frames of the running step, from the innermost one outwards."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and (frame.f_globals.get("__name__"), frame.f_code.co_name) != RECORD:
-        yield frame
         frame = frame.f_back
-
-
-def host_randomness() -> tuple[Any, ...]:
-    """The states of Python's and numpy's global random generators, in a form that can be compared."""
-    return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))
+    return ""

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raylfl.core.recorded.calls import Recording, Slot, full_name, same_bits
+from raylfl.core.proof import same_bits
+from raylfl.core.recorded.calls import Recording, Slot, full_name
 from raylfl.core.recorded.guards import Refused
 from raylfl.core.recorded.memory import Arena, in_fixed_memory
 from raylfl.core.recorded.merged import merged
 from raylfl.core.recorded.plan import reduced
-from raylfl.core.recorded.pools import pools_first
 from raylfl.core.recorded.products import straightened
 from raylfl.core.recorded.source import Source
 from raylfl.core.recorded.tape import Tape, number_of
@@ -47,8 +47,7 @@ class Program:
             chosen = [k for i, k in enumerate(plan.gradients) if i in direct]
             calls, geometry = straightened(plan.calls, plan.geometry, chosen, plan.wanted)
             plan = replace(plan, calls=calls, geometry=geometry)
-        calls, geometry = pools_first(plan.calls, plan.geometry, plan.wanted)
-        plan = replace(plan, calls=merged(calls, geometry, plan.wanted), geometry=geometry)
+        plan = replace(plan, calls=merged(plan.calls, plan.geometry, plan.wanted))
         plan = plan if arena is None else in_fixed_memory(plan, arena)
         self.plan, self.calls, self.draws = plan, plan.calls, any(call.draws for call in plan.calls)
         self.listing, namespace = Source(plan, sizes, direct).written()

@@ -1,54 +1,61 @@
-"""Programs for the training steps of a module, one per kind of batch, compared with autograd before their first use."""
+"""Programs for the training steps of a module, one per kind of batch, used where their results were the step's own."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from raylfl.core.recorded.calls import Recording, same_bits
-from raylfl.core.recorded.compare import StepState, Trial
+from raylfl.core.effects import attributes_of, first_difference, host_randomness
+from raylfl.core.proof import Diverged, Outcome, difference, power_of_two, same_bits
+from raylfl.core.recorded.calls import Recording
+from raylfl.core.recorded.compare import Repetition, StepState
 from raylfl.core.recorded.contents import copied, kind_of, leaves_of
 from raylfl.core.recorded.guards import Refused
 from raylfl.core.recorded.memory import Arena
-from raylfl.core.recorded.outside import Outside
 from raylfl.core.recorded.program import Program
-from raylfl.core.recorded.state import State, first_difference, outside_of, shown, state_of
 from raylfl.core.recorded.tape import record
-from raylfl.core.step_log import StepLog
+from raylfl.core.step_log import LogCall, StepLog
 from raylfl.errors import BadConfig
 
-SEEN = 1  # steps of a kind by autograd before the first recording: many kinds occur only once
-RECORDED = 3  # further steps of a kind, recorded or compared, before replays begin
+SEEN = 1  # steps of a kind before the first recording: many kinds occur only once
 DECISIVE = 4096  # so many entries with equal bits in one step show that two orders of a product round alike
 MOST = 128  # largest number of kinds with a program; then the least recently used one is dropped
 
-Loss = Callable[[Any], Tensor]  # content of a batch -> its loss, with a graph
+Loss = Callable[[Any, int], Tensor]  # content of a batch, number of the local step -> its loss, with a graph
 Gradient = Callable[[Tensor], Sequence[Tensor | None]]  # loss -> one gradient per parameter
+Step = Callable[[Any, int], tuple[Tensor, Tensor]]  # content, number of the local step -> (loss, gradient)
 
 
 class _Kind:
-    """The state of one kind of batch: the number of its steps, their first recording, and their program."""
+    """The state of one kind of batch.
+
+    used: the number of its steps. recording: the first one. program: made of it; replays: the number of its uses.
+    visits: the local works of clients in which results were compared; compared: the numbers of the local steps.
+    """
 
     def __init__(self) -> None:
-        self.used = 0
+        self.used, self.replays = 0, 0
         self.recording: Recording | None = None
         self.program: Program | None = None
+        self.visits: set[int] = set()
+        self.compared: set[int] = set()
 
 
 class RecordedSteps:
-    """Losses and gradients of a module's training step, by replays of recordings that have autograd's bits.
+    """Losses and gradients of a module's training step, by replays of recordings that have the reference's bits.
 
-    A kind of batch is given by shapes, dtypes, memory order and the modes of the module's parts. The first steps of a
-    kind use autograd, and the next two are recorded. A replay of the first recording is compared with autograd on the
-    batch of the second one, and once more on the next batch. Later steps are replayed; a step whose number is a power
-    of two is compared again.
+    A kind of batch is given by shapes, dtypes, memory order and the modes of the module's parts. The step itself
+    computes the first steps of a kind. Each is then repeated from the same state: as a recording, whose results must be
+    the same; later as a replay. A kind is replayed once steps of two clients have been repeated. A replay is compared
+    again at the first local step of each number (`batch_idx`), at each use of the kind whose number is a power of two,
+    and after each evaluation whose number is one.
 
-    refusal: why steps of this module are not replayed; all its steps then use autograd, with the same results.
+    refusal: why steps of this module are not replayed; the step itself then computes all of them.
     """
 
     def __init__(
@@ -61,33 +68,33 @@ class RecordedSteps:
         clients: Callable[[Any], tuple[int, ...]] = lambda content: (),
         changing: Callable[[Any], Sequence[Tensor]] = lambda content: (),
         seen: int = SEEN,
+        reference: Step | None = None,
     ):
         """Training steps of this module.
 
         loss: gives the loss of a batch's content. gradient: gives one gradient per parameter for a loss. log: receives
         the values that the step logs. clients: gives the leading shape of losses and gradients for a content, () for a
         single client and (C,) for a cohort. changing: gives the tensors of a content that the step may overwrite. seen:
-        the number of steps of a kind before the first recording.
+        the number of steps of a kind before the first recording. reference: the step; None: `loss` and `gradient`.
         """
         self.clients, self.changing, self.seen = clients, changing, seen
-        buffers = list(module.buffers())
-        self.log = log or StepLog()
+        self.log, self.reference = log or StepLog(), reference or self._by_autograd
         self.module, self.loss, self.gradient = module, loss, gradient
-        self.sizes = [p.numel() for p in parameters]
+        numbers = {id(p): name for name, p in module.named_parameters()}
+        self.pieces = {numbers.get(id(p), f"parameter {k}"): p.numel() for k, p in enumerate(parameters)}
+        self.sizes = list(self.pieces.values())
         self.device, self.dtype = parameters[0].device, parameters[0].dtype
         self.parts = list(module.modules())
         width = sum(self.sizes)
-        self.trial = Trial(
-            lambda content: [*buffers, *changing(content)],
-            lambda content: parameters[0].new_full((*clients(content), width), torch.nan),
+        self.repetition = Repetition(
+            module, lambda content: parameters[0].new_full((*clients(content), width), torch.nan)
         )
         self.kinds: OrderedDict[Any, _Kind] = OrderedDict()
         self.refusal = _compiled_part(module) if self.device.type == "cpu" else "runs on a GPU"
         self.arena = Arena()
-        self._state: State | None = None  # state of the module at the last recording
-        self._outside = State()  # the part of it that is outside the module
-        self._new = False  # whether that recording was made after the last call of `begin`
-        self._doubted = False
+        self.visit = 0  # the number of the present local work of a client
+        self.evaluations = 0
+        self._doubted = False  # whether the next step must be compared
 
     @property
     def reason(self) -> str:
@@ -102,35 +109,28 @@ class RecordedSteps:
             raise BadConfig(f"runtime.step=recorded, but {name}.training_step {self.refusal} (leave it at auto)")
 
     def doubt(self) -> None:
-        """Makes the next call of `program` check whether other methods have changed the module's attributes."""
-        self._doubted = True
+        """Has the next step compared if this is evaluation number 1, 2, 4, ...: it may change what the step reads."""
+        self.evaluations += 1
+        self._doubted |= power_of_two(self.evaluations)
 
     def begin(self) -> None:
-        """Checks before the local work of a client that the Python state is still that of the recordings.
+        """Begins the local work of a client, or of a cohort."""
+        self.visit += 1
 
-        The module's attributes are compared with their initial values once after each recording. The variables outside
-        the module are compared each time.
+    def program(self, content: Any, t: int = 0) -> Program | None:
+        """The program with which to replay the step for a batch with this content; None: `take` must compute it.
+
+        t: the number of the local step.
         """
-        if self._state is not None and self.refusal is None:
-            self._doubted |= self._new
-            self._new = False
-            self._compare(self._outside, outside_of(self._state))
-
-    def program(self, content: Any) -> Program | None:
-        """The program with which to replay the step for a batch with this content; None: `take` must compute it."""
-        if self._doubted:
-            self._doubted = False
-            if self._state is not None and self.refusal is None:
-                self._compare(self._state.without_metrics(), state_of(self.module).without_metrics())
         if self.refusal is not None:
             return None
         kind = self._kind(content)
-        if kind is None or kind.program is None:
+        if kind is None or kind.program is None or len(kind.visits) < 2:
             return None
-        due = kind.used + 1
-        if due <= self.seen + RECORDED or due & (due - 1) == 0:  # a power of two: compared again
+        if self._doubted or t not in kind.compared or power_of_two(kind.used + 1):
             return None
-        kind.used = due
+        kind.used += 1
+        kind.replays += 1
         return kind.program
 
     def replay(self, program: Program, content: Any) -> tuple[Tensor, Tensor]:
@@ -147,76 +147,113 @@ class RecordedSteps:
                 self.log.sink(call.name, call.value, **call.options)
         return loss, row
 
-    def take(self, content: Any) -> tuple[Tensor, Tensor]:
-        """(loss, gradient [d]) of a step, or (losses [C], gradients [C, d]) of a cohort, computed by autograd.
+    def take(self, content: Any, t: int = 0) -> tuple[Tensor, Tensor]:
+        """(loss, gradient [d]) of a step, or (losses [C], gradients [C, d]) of a cohort, computed by the step itself.
 
-        The step may also be recorded, or compared with its replay. Raises BadConfig if earlier steps of the kind were
-        replayed and this replay differs.
+        t: the number of the local step. The step may also be recorded, or compared with its replay. Raises Diverged if
+        earlier steps of the kind were replayed and this replay differs.
         """
         kind = None if self.refusal is not None else self._kind(content)
         if kind is None:
-            return self._by_autograd(content)
+            return self.reference(content, t)
         kind.used += 1
-        self._doubted = True  # a step that is not recorded may change the state
-        if kind.used <= self.seen:
-            return self._by_autograd(content)
-        kept, before = copied(content), self.trial.state(content)  # the step may take parts out of a dict
-        if kind.program is not None:
-            with self.log.calls() as logged:
-                loss, row = self._by_autograd(content)
-        else:
-            changing, step, clients = self.changing(content), partial(self.loss, content), self.clients(content)
-            loss, rows, found, logged = record(self.module, leaves_of(kept), step, self.gradient, self.log, changing)
-            loss, row = loss.detach(), self._row(rows, clients)
-            if isinstance(found, str):
-                self._refuse(found)
-            else:
-                self._accept(kind, found, clients)
-        if kind.program is not None:
-            tensors = [call.value for call in logged if isinstance(call.value, Tensor)]
-            self._check(kind, kept, before, [loss, row, *tensors])
+        kept = copied(content)  # the step may take parts out of a dict
+        before = self.repetition.state(content)
+        attributes, drawn = attributes_of(self.module), host_randomness()
+        with self.log.calls() as logged:
+            loss, row = self.reference(content, t)
+        values = dict(self.log.values)
+        outcome = self.repetition.outcome(loss, row, _tensors(logged), kept)
+        effect = self._effect(before, attributes, drawn, outcome)
+        if effect is not None:
+            self._differs(kind, t, effect)
+        elif kind.used > self.seen:
+            self._repeat(kind, kept, t, before, outcome)
+        self.log.values = values  # of the step, not of its repetitions
         return loss, row
 
-    def _accept(self, kind: _Kind, found: Recording, clients: tuple[int, ...]) -> None:
-        """Keeps the first recording of a kind, and makes the kind's program if the second one is equal.
+    def _effect(self, before: StepState, attributes: Any, drawn: Any, outcome: Outcome) -> str | None:
+        """What a step has done that no replay does, as the end of a sentence that begins with `training_step`."""
+        changed = first_difference(attributes, attributes_of(self.module))
+        if changed is not None:
+            return f"changes the module's attribute `{changed}`"
+        if drawn != host_randomness():
+            return "draws random numbers from Python or numpy"
+        weights = (name for name, p in self.module.named_parameters())
+        written = next((n for n in weights if not same_bits(before.tensors[n], outcome.changed[n])), None)
+        return None if written is None else f"changes the parameter `{written}` in place"
 
-        clients: (C,), or () for a single client.
+    def _repeat(self, kind: _Kind, content: Any, t: int, before: StepState, outcome: Outcome) -> None:
+        """Repeats a step on this content by a recording or by the kind's program, and compares the results.
+
+        before: the state before the step. outcome: of the step itself.
         """
-        self._state, self._new = state_of(self.module), True
-        self._outside = outside_of(self._state)
+        if kind.program is None:
+            self._record(kind, content, t, before, outcome)
+        else:
+            differs = self._compared(kind, content, before, outcome)
+            if differs is not None:
+                return self._differs(kind, t, differs, self._depends_on(kind, content, before))
+            kind.compared.add(t)
+            self._doubted = False
+        if self.refusal is None:
+            kind.visits.add(self.visit)
+        return None
+
+    def _record(self, kind: _Kind, content: Any, t: int, before: StepState, outcome: Outcome) -> None:
+        """Records a step that has just been carried out; makes the kind's program if an earlier recording is equal."""
+        changing, step = self.changing(content), partial(self.loss, copied(content), t)
+        with self.repetition.again(content, before):
+            try:
+                loss, rows, found, logged = record(
+                    self.module, leaves_of(content), step, self.gradient, self.log, changing
+                )
+            except Exception as error:
+                return self._refuse(f"fails when it is repeated ({str(error).splitlines()[0]})")
+            row = self._row(rows, self.clients(content))
+            again = self.repetition.outcome(loss.detach(), row, _tensors(logged), content)
+        if isinstance(found, str):
+            return self._refuse(found)
+        differs = difference(outcome, again, self.pieces)
+        if differs is not None:
+            return self._refuse(f"has other results when it is repeated: {differs}")
         if kind.recording is None:
             kind.recording = found
         elif kind.recording.same_list(found):
-            direct = None
+            clients, direct = self.clients(content), None
             if clients:  # small gradients are copied: that is cheap, and equal bits in one comparison could be chance
                 direct = {i for i, size in enumerate(self.sizes) if clients[0] * size >= DECISIVE}
             kind.program = Program(kind.recording, self.sizes, direct, self.arena)
+            self._repeat(kind, content, t, before, outcome)
         else:
-            self._refuse("does not take the same course in every step")
+            return self._refuse("does not take the same course in every step")
+        return None
 
-    def _check(self, kind: _Kind, content: Any, before: StepState, taken: Sequence[Tensor]) -> None:
-        """Compares the program of a kind with a step by autograd, and tries its variants if bits differ.
+    def _compared(self, kind: _Kind, content: Any, before: StepState, outcome: Outcome) -> str | None:
+        """How the program of a kind differs from a step, as text; None if all bits are equal.
 
-        before: the state before the step. taken: its loss, gradient and logged values by autograd. Raises BadConfig if
-        the program was used before.
+        Before its first use, variants of the program are tried if bits differ; one that is equal takes its place.
         """
         program = kind.program
         assert program is not None
-        differs = self.trial.difference(program, content, before, taken)
-        if differs is not None and program.direct:
-            program = self._only_equal(program, content, before, taken[1])
-            differs = self.trial.difference(program, content, before, taken)
+        differs = self._replay_differs(program, content, before, outcome)
+        if differs is None or kind.replays:
+            return differs
+        if program.direct:
+            program = self._only_equal(program, content, before, outcome.row)
+            differs = self._replay_differs(program, content, before, outcome)
         if differs is not None and program.arena is not None:
             program = Program(program.recording, self.sizes, program.direct)
-            differs = self.trial.difference(program, content, before, taken)
+            differs = self._replay_differs(program, content, before, outcome)
         kind.program = program
-        if differs is not None:
-            self._refuse(differs)
-            if kind.used > self.seen + RECORDED:
-                raise BadConfig(
-                    f"{type(self.module).__name__}.training_step takes another course than in its first steps: it "
-                    f"{differs}. Replayed steps may be wrong (set runtime.step=autograd)"
-                )
+        return differs
+
+    def _replay_differs(self, program: Program, content: Any, before: StepState, outcome: Outcome) -> str | None:
+        try:
+            found = difference(outcome, self.repetition.replayed(program, content, before), self.pieces)
+        except RuntimeError as error:
+            return f"cannot be replayed ({str(error).splitlines()[0]})"
+        return None if found is None else f"has other results when it is replayed: {found}"
 
     def _only_equal(self, program: Program, content: Any, before: StepState, expected: Tensor) -> Program:
         """A new program that computes only those gradients directly into their rows that then have autograd's bits.
@@ -226,16 +263,16 @@ class RecordedSteps:
         """
         assert program.direct is not None
         try:
-            row = self.trial.replay(program, content, before)[1]
+            row = self.repetition.replayed(program, content, before).row
         except RuntimeError:
             return Program(program.recording, self.sizes, set(), program.arena)
         pieces = zip(row.split(self.sizes, -1), expected.split(self.sizes, -1), strict=True)
         same = {i for i, (ours, theirs) in enumerate(pieces) if same_bits(ours, theirs)}
         return Program(program.recording, self.sizes, program.direct & same, program.arena)
 
-    def _by_autograd(self, content: Any) -> tuple[Tensor, Tensor]:
-        clients, loss = self.clients(content), self.loss(content)
-        return loss.detach(), self._row(self.gradient(loss), clients)
+    def _by_autograd(self, content: Any, t: int) -> tuple[Tensor, Tensor]:
+        loss = self.loss(content, t)
+        return loss.detach(), self._row(self.gradient(loss), self.clients(content))
 
     def _row(self, rows: Sequence[Tensor | None], clients: tuple[int, ...]) -> Tensor:
         """The gradient [d] or [C, d] from one gradient per parameter (`rows`), with zeros in place of None."""
@@ -260,18 +297,42 @@ class RecordedSteps:
             self.kinds.move_to_end(key)
         return kind
 
-    def _compare(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        """Refuses replays if two snapshots of the state differ."""
-        changed = first_difference(before, now)
-        if changed is not None:
-            how = "changed elsewhere"
-            if not isinstance(changed, Outside):  # attributes get their initial values before each client's work
-                how = "set by another method, or by the step itself at its first use (then set it in __init__)"
-            self._refuse(f"may depend on {shown(changed)}, which is {how}")
+    def _depends_on(self, kind: _Kind, content: Any, before: StepState) -> bool:
+        """Whether the step on this content would be the kind's program at the number of an earlier local step."""
+        earlier = next(iter(kind.compared), None)
+        if earlier is None:
+            return False
+        with self.repetition.again(content, before), self.log.calls() as logged:
+            loss, row = self.reference(copied(content), earlier)
+            again = self.repetition.outcome(loss, row, _tensors(logged), content)
+        assert kind.program is not None
+        return self._replay_differs(kind.program, content, before, again) is None
+
+    def _differs(self, kind: _Kind, t: int, reason: str, by_number: bool = True) -> None:
+        """Ends all replays; raises Diverged if a replay that this one stands for has been used.
+
+        by_number: whether a difference at the first local step of number t may come from this number alone, as in a
+        step that does something else at batch_idx 5. No replay has been used at this number.
+        """
+        alone = by_number and t not in kind.compared
+        replays = 0 if alone else sum(k.replays for k in self.kinds.values())
+        self._refuse(reason)
+        if replays:
+            raise Diverged(
+                f"{type(self.module).__name__}.training_step {reason}, in local step {t}; "
+                f"{replays} steps were replayed before, and the last of them may be wrong",
+                "runtime.step=autograd",
+            )
 
     def _refuse(self, reason: str) -> None:
         self.refusal = reason
         self.kinds.clear()
+
+
+def _tensors(logged: Sequence[LogCall]) -> list[tuple[str, Tensor]]:
+    """(name, value) of each call of `self.log`; a value that is neither a tensor nor a number has no bits."""
+    plain = (Tensor, bool, int, float)
+    return [(call.name, torch.as_tensor(call.value)) for call in logged if isinstance(call.value, plain)]
 
 
 def _compiled_part(module: nn.Module) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,20 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from raylfl.core.recorded.calls import Call, Geometry, Recording, Slot, mapped, parts_of
 from raylfl.core.recorded.contents import leaves_of
-from raylfl.core.recorded.draws import Draws
-from raylfl.core.recorded.guards import (
-    AS_VIEWS,
-    Refused,
-    Watch,
-    forbidden,
-    host_randomness,
-    line_of_step,
-    metric_in_use,
-)
-from raylfl.core.recorded.state import first_difference, resettable, shown, state_of
+from raylfl.core.recorded.guards import AS_VIEWS, Refused, Watch, forbidden, line_of_step
 from raylfl.core.step_log import LogCall, StepLog
 
-METRICS = "compute the value with torchmetrics.functional, or measure it in validation_step"  # in place of an object
 _MARK = "_raylfl_slot"  # the attribute of a tensor that holds its number in the current recording
 
 
@@ -33,20 +21,16 @@ class Tape(TorchDispatchMode):
     """A torch dispatch mode that lists every operator call while it is carried out, and numbers all tensors.
 
     reason: why the listed calls are not a valid recording, as the end of a sentence that begins with `training_step`;
-    None if they are valid. found: (name, tensor) by number, of the tensors in `held` that the step uses.
+    None if they are valid. found: by number, the tensors that the step uses although it does not make them.
     """
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # otherwise torch imports its compiler, which takes seconds
 
-    def __init__(self, held: Mapping[int, tuple[str, Tensor]] | None = None) -> None:
-        """An empty list of calls.
-
-        held: (name, tensor) by the tensor's id, of tensors that exist before the step, and that it may read.
-        """
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.held, self.found = held or {}, dict[int, tuple[str, Tensor]]()
+        self.found: dict[int, Tensor] = {}
         self.calls: list[Call] = []
         self.geometry: dict[int, Geometry] = {}
         self.constants: dict[int, Tensor] = {}
@@ -56,7 +40,6 @@ class Tape(TorchDispatchMode):
         self._memory: dict[int, int] = {}  # storage of an input -> number of the tensor that first used it
         self._start: dict[int, int] = {}  # number of a tensor of the batch -> its storage offset
         self._fixed: set[int] = set()  # values that first used memory with the same entries in every step
-        self._draws = Draws(self.calls, self.geometry, self.number_anew)
         self._next = 0
 
     def take_in(self, tensor: Tensor) -> int:
@@ -113,8 +96,6 @@ class Tape(TorchDispatchMode):
             self.reason = f"{refused}{line_of_step()}"
             return func(*args, **kwargs)
         given = list(parts_of((args, kwargs), Tensor))
-        draws = torch.Tag.nondeterministic_seeded in func.tags and all(t.device.type == "cpu" for t in given)
-        draw = self._draws.key(func, *known) if draws else None
         result = func(*args, **kwargs)
         try:
             if func in AS_VIEWS:
@@ -122,7 +103,7 @@ class Tape(TorchDispatchMode):
             else:
                 out = mapped(result, Tensor, lambda t: self._out(t, given))
             call = Call(AS_VIEWS.get(func, func), tuple(known[0]), known[1], out)
-            self.calls.append(call if draw is None else self._draws.once(draw, call, result))
+            self.calls.append(call)
             self._mark_fixed(call)
         except Refused as refused:
             self.reason = f"{refused}{line_of_step()}"
@@ -145,35 +126,25 @@ class Tape(TorchDispatchMode):
     def _known(self, func: Any, args: Any, kwargs: Any) -> Any:
         """[args, kwargs] of a call with a `Slot` in place of each tensor.
 
-        Raises Refused for an unknown tensor: neither a parameter, nor a buffer, nor a tensor of the batch, nor a result
-        of an earlier call.
+        An unknown tensor, neither of the module or batch nor a result of an earlier call, is taken in as one that
+        exists before the step: an attribute of any object. Whether it does, a second recording shows.
         """
         constant = func._schema.name == "aten::lift_fresh"  # a tensor made of numbers, `torch.tensor(0.5)`
 
         def slot(tensor: Tensor) -> Slot:
             number = _number(tensor, self)
-            if number is None and id(tensor) in self.held:
-                number = self._take_held(tensor)
-            if number is None:
-                if not constant:
-                    raise Refused(_unknown(tensor))
+            if number is None and constant:
                 number = self.number_anew(tensor)
                 self.constants[number] = tensor.clone()
                 self._fixed.add(number)
+            elif number is None:
+                if self._memory.get(_storage(tensor)) in self._start:
+                    raise Refused("uses a tensor that shares memory with the batch")
+                number = self.take_in(tensor)
+                self.found[number] = tensor
             return Slot(number)
 
         return mapped([args, kwargs], Tensor, slot)
-
-    def _take_held(self, tensor: Tensor) -> int:
-        """Gives a new number to a tensor in `held` (it exists before the step), and returns the number.
-
-        Raises Refused for a tensor that shares memory with the batch.
-        """
-        if self._memory.get(_storage(tensor)) in self._start:
-            raise Refused(f"uses `{self.held[id(tensor)][0]}`, which shares memory with the batch")
-        number = self.take_in(tensor)
-        self.found[number] = self.held[id(tensor)]
-        return number
 
     def _reshaped(self, tensor: Tensor) -> int:
         """Gives a new number to a tensor whose shape a call has changed in place, and returns the number.
@@ -200,16 +171,6 @@ class Tape(TorchDispatchMode):
 def _number(tensor: Tensor, tape: Tape) -> int | None:
     mark = getattr(tensor, _MARK, None)
     return mark[1] if mark is not None and mark[0] is tape.key else None
-
-
-def _unknown(tensor: Tensor) -> str:
-    """The reason for a refusal of a step that uses this tensor, which no part of the module or batch holds."""
-    if (metric := metric_in_use()) is not None:
-        return f"uses the metric object {metric} ({METRICS})"
-    shape = "x".join(map(str, tensor.shape)) or "a number"
-    if isinstance(tensor, nn.Parameter):
-        return f"uses a parameter ({shape}) of a module in a plain list or dict (use nn.ModuleList or nn.ModuleDict)"
-    return f"uses a tensor ({shape}) that is no parameter, no buffer, no attribute and not of the batch"
 
 
 def number_of(tensor: Tensor, tape: Tape) -> int:
@@ -240,8 +201,7 @@ def record(
     of the step. changing: tensors of the batch that the step may overwrite, besides the module's buffers. Errors of the
     step are raised.
     """
-    before, drawn = state_of(module), host_randomness()
-    tape, watch, log = Tape(before.without_metrics().tensors), Watch(), log or StepLog()
+    tape, watch, log = Tape(), Watch(), log or StepLog()
     modes = [(part, part.training) for part in module.modules()]
     names: dict[int, str] = {}
     inputs: dict[int, Tensor] = {}
@@ -257,16 +217,13 @@ def record(
     except Refused as refused:
         tape.reason = str(refused)
     try:
-        with watch, log.calls() as logged:
-            with tape:
+        with log.calls() as logged, tape:
+            with watch:
                 loss = step()
-            reason = tape.reason or watch.reason
-            with tape if reason is None else nullcontext():  # the gradient of `prod` has other bits under a tape
-                rows = gradients(loss)
-        for number, (name, tensor) in tape.found.items():
-            names[number], inputs[number] = name, tensor
-        reason = tape.reason or watch.reason or side_effect(module, before, drawn)
-        reason = reason or _overwritten(tape, names, inputs, buffers)
+            rows = gradients(loss)
+        for number, tensor in tape.found.items():
+            names[number], inputs[number] = "x".join(map(str, tensor.shape)) or "a number", tensor
+        reason = tape.reason or watch.reason
         if reason is not None:
             raise Refused(reason)
         recording = Recording(
@@ -295,45 +252,12 @@ def _logged(logged: Sequence[LogCall], tape: Tape) -> list[LogCall]:
     Raises Refused for a logged value that is neither a tensor nor a number.
     """
     for call in logged:
-        if resettable(call.value):
-            raise Refused(f"logs the metric object {type(call.value).__name__} ({METRICS})")
         if not isinstance(call.value, (Tensor, int, float)):
-            raise Refused(f"logs a {type(call.value).__name__}")
+            raise Refused(f"logs an object of the class {type(call.value).__name__}")
     return [
         call._replace(value=Slot(number_of(call.value, tape))) if isinstance(call.value, Tensor) else call
         for call in logged
     ]
-
-
-def side_effect(module: nn.Module, before: Mapping[str, Any], drawn: Any) -> str | None:
-    """The side effect of a step in Python, as the end of a sentence that begins with `training_step`; None if none.
-
-    before: the module's state before the step. drawn: the states of Python's and numpy's generators before it.
-    """
-    changed = first_difference(before, state_of(module))
-    if changed is not None:
-        return f"changes {shown(changed)}"
-    return None if drawn == host_randomness() else "draws random numbers from Python or numpy"
-
-
-def _overwritten(tape: Tape, names: Mapping[int, str], inputs: Mapping[int, Tensor], buffers: set[Any]) -> str | None:
-    """The reason for a refusal if the step overwrites a constant, or an input that is not a buffer; else None.
-
-    names: the names of the batch's tensors and of the inputs, by number. inputs: the inputs, by number. buffers: the
-    numbers of the tensors that a step may overwrite.
-    """
-    fixed = [(tape.geometry[k], k) for k in names if k not in buffers]
-    for call in tape.calls:
-        for k in call.written():
-            ours = tape.geometry[k]
-            hit = [(at.offset, k) for at, k in fixed if at.base == ours.base and at.offset <= ours.offset]
-            if hit:  # parameters share one memory: the last that begins there or before
-                number = max(hit)[1]
-                untrained = number in inputs and not inputs[number].requires_grad
-                return f"overwrites `{names[number]}` in place" + " (register it as a buffer)" * untrained
-            if ours.base in tape.constants:
-                return "overwrites a constant in place"
-    return None
 
 
 def recorded(

@@ -15,8 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raylfl.core.recorded.state import resettable
-
 CONTAINERS = (list, dict, set, deque)
 TORCH = frozenset(vars(nn.Module()))  # attributes that torch itself keeps in a module
 
@@ -66,3 +64,8 @@ class Attributes:
         sets them.
         """
         return [name for name, (tensor, version) in self._versions.items() if tensor._version != version]
+
+
+def resettable(part: Any) -> bool:
+    """Whether a part of a module has the interface of torchmetrics: `update`, `compute` and `reset`."""
+    return all(hasattr(part, name) for name in ("update", "compute", "reset"))

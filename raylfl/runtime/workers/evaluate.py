@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raylfl.core.oracle import Batch, loss_of
+from raylfl.core.oracle import Batch
+from raylfl.core.reference import loss_of
 from raylfl.runtime.workers.hooks import BATCH, WHOLE, overrides_hook, takes_only_a_batch
 from raylfl.runtime.workers.logged import EvaluationLog, Logged, metrics_of
 

@@ -1,21 +1,24 @@
-"""Trial steps on a few samples, which determine how a worker computes local steps."""
+"""Trial steps on the run's own batches, which determine how a worker computes local steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from raylfl.core.cut import Cut
+from raylfl.core.effects import attributes_of, first_difference, host_randomness
 from raylfl.core.innermost.step import Innermost
 from raylfl.core.innermost.steps import InnermostSteps
 from raylfl.core.keyed import keyed_int
-from raylfl.core.oracle import LoopOracle, private_randomness, seed_everything
-from raylfl.core.recorded.guards import host_randomness
-from raylfl.core.recorded.state import state_of
-from raylfl.core.recorded.tape import side_effect
+from raylfl.core.local_optimizer import SGD
+from raylfl.core.oracle import Batch, LoopOracle, private_randomness, seed_everything
+from raylfl.core.proof import Diverged, Outcome, Schedule, difference
 from raylfl.core.samples import BatchSource
 from raylfl.core.step_log import StepLog
 from raylfl.core.vectorized import VectorizedOracle, large_samples, refusal
@@ -23,6 +26,10 @@ from raylfl.parts import WorkerSetup
 from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.training import Training, TrainingLog
+
+METRIC = "logs a metric object"  # whose state is of one client
+LARGEST = 16  # samples of a batch in trial steps
+NUMBERS = (0, 1, 2, 3, 5, 10, 100)  # of local steps, at which a step that ignores batch_idx has the same results
 
 
 def innermost_step(steps: InnermostSteps, setup: WorkerSetup, recorder: Recorder) -> Innermost | None:
@@ -44,7 +51,10 @@ def innermost_step(steps: InnermostSteps, setup: WorkerSetup, recorder: Recorder
 
 
 class StepTrials:
-    """Trial steps of a worker's module; after each one, the module's buffers and attributes are restored."""
+    """Trial steps of a worker's module; after each one, the module's buffers and attributes are restored.
+
+    differences: one line for each form of the step that is not used because its results differ.
+    """
 
     def __init__(
         self,
@@ -58,11 +68,17 @@ class StepTrials:
         """Trials with the gradients of `loop`.
 
         train: the training data; attributes: restores the module's attributes; recorder: drops the values that trials
-        log, except in `training_step_only`.
+        log, except in comparisons.
         """
         self.setup, self.loop, self.flat, self.train, self.training = setup, loop, loop.flat, train, training
         self.attributes, self.recorder, self.algorithm = attributes, recorder, setup.algorithm
-        self.buffers = self.flat.read_buffers()
+        self.buffers, self.parameters = self.flat.read_buffers(), self.flat.params.clone()
+        self.differences: list[str] = []
+        self.batches: list[list[Batch]] = []  # two of each of two clients
+        self.at: dict[tuple[int, int], Tensor] = {}  # (client, step) -> the parameters of these steps
+        self.effect = None if training.reason else self._effect()
+        if self.effect is not None:
+            loop.innermost, loop.steps.refusal = None, loop.steps.refusal or self.effect
 
     def cut(self) -> Cut | None:
         """The cut of a split model, with its traffic; None if the algorithm does not split models."""
@@ -73,50 +89,150 @@ class StepTrials:
             loss = partial(self.loop.loss, batch.content)
             return Cut.after(self.algorithm.cut, flat.module, flat.parameters, loss, batch.size)
 
-    def training_step_only(self) -> str | None:
-        """The reason why local steps must call the module's `training_step`; None if they may be computed without it.
+    def innermost(self) -> None:
+        """Drops the translation of the step of one client (`LoopOracle.innermost`) if its results differ."""
+        if self.loop.innermost is None:
+            return
+        differs = None
+        try:
+            for (client, k), t in product(self.at, NUMBERS):
+                with self._trial():
+                    self.loop.t = t
+                    self.loop.gradients(self.at[client, k][None], [self.batches[client][k]], lambda c: 0)
+        except Diverged as error:
+            differs = error.text
+        finally:
+            self.loop.t, self.loop.schedule = 0, Schedule()
+            self.flat.load(self.flat.params.copy_(self.parameters))
+        if differs is not None:
+            self.loop.innermost = None
+            self.differences.append(differs)
 
-        The reasons are overridden hooks, use of batch_idx, and values that a trial step logs.
-        """
-        if self.training.shipped:
-            return self.training.reason
-        runtime = self.setup.runtime
-        if runtime.step != "autograd" and runtime.compile is None:
-            with self._trial(), self.loop.autocast():
-                self.training.try_without_index(self.train.batch(self.setup.trial[:1]))
-        with self._trial(), self.loop.autocast():
-            logged = self.training.logged_in(self.train.batch(self.setup.trial[:1]))
-        return self.training.reason or logged
-
-    def one_by_one(self, by_hand: bool) -> str | None:
-        """The reason why clients run one by one; None if several clients run in one vectorised call.
-
-        by_hand: whether batched matrix products may replace vmap.
-        """
+    def vectorized(self) -> VectorizedOracle | str:
+        """The gradient oracle for vectorised calls, or the reason why clients run one by one."""
         algorithm, setup = self.algorithm, self.setup
         if algorithm.cut is not None or algorithm.pattern.sequential:
             return f"{type(algorithm).__name__} works with one client at a time"
-        if setup.optimizer == "module" and not algorithm.own_step:
-            return "local.optimizer=module keeps its state for one client"
-        if self.training.alone:
-            return self.training.alone
-        if setup.runtime.compile is not None:
-            return "runtime.compile takes the steps of one client"
+        if self.alone is not None:
+            return self._alone(self.alone) if self.training.hooks else self.alone
         if setup.pinned:
             return "clients are pinned, and the bits of a vectorised call depend on the clients that share it"
         if setup.train.arrays is None:
             return "the data set returns samples one by one"
         reason = refusal(self.flat, self.flat.params.device, setup.runtime.vectorize)
-        return reason or self._large_samples() or self._vmap_refusal(by_hand)
+        return reason or self._large_samples() or self._proved()
 
-    def vectorized(self, by_hand: bool) -> VectorizedOracle:
-        """The gradient oracle for vectorised calls.
+    @property
+    def alone(self) -> str | None:
+        """The reason why a client's steps are taken one after the other on any device; None if there is none."""
+        if self.setup.optimizer == "module" and not self.algorithm.own_step:
+            return "local.optimizer=module keeps its state for one client"
+        if self.training.hooks:
+            return f"the model's {next(iter(self.training.hooks))} is called for one client at a time"
+        if self.setup.runtime.compile is not None:
+            return "runtime.compile takes the steps of one client"
+        return None if self.effect != METRIC else f"training_step {METRIC}"
 
-        by_hand: whether batched matrix products may replace vmap.
-        """
+    def _proved(self) -> VectorizedOracle | str:
+        """The fastest vectorised form whose results are the reference's; the reason if there is none."""
+        if self.effect is not None:
+            return self._alone(f"training_step {self.effect}, which a vectorised call would do once for several")
+        reason = ""
+        for translated, by_hand in ((True, True), (False, True), (False, False)):
+            oracle = self._oracle(translated, by_hand)
+            if (translated and oracle.innermost is None) or (by_hand and not translated and not oracle.cohort_losses):
+                continue  # the same form as the next one
+            try:
+                self._compare(oracle, NUMBERS if by_hand else (0,))
+                self.differences += [reason] * bool(reason)
+                return self._oracle(translated, by_hand)
+            except Diverged as error:
+                reason = error.text
+            except Exception as error:
+                line = str(error).strip().splitlines()
+                reason = f"vmap refuses the model ({line[0] if line else type(error).__name__})"
+            finally:
+                self.flat.load(self.flat.params.copy_(self.parameters))
+        return self._alone(reason)
+
+    def _alone(self, reason: str) -> str:
+        self.differences.append(f"clients work one by one: {reason}")
+        return reason
+
+    def _oracle(self, translated: bool, by_hand: bool) -> VectorizedOracle:
         oracle = VectorizedOracle(self.flat, self.loop.autocast, by_hand, self.training.log, self.setup.runtime.step)
-        oracle.steps.refusal = oracle.steps.refusal or self.training.reason
+        if not translated:
+            oracle.innermost = None
         return oracle
+
+    def _compare(self, oracle: VectorizedOracle, numbers: tuple[int, ...]) -> None:
+        """Has the oracle compare two steps of two clients in both orders; raises Diverged if a result differs."""
+        for order, t in product([(0, 1), (1, 0)], numbers):
+            with self._trial():
+                oracle.write_buffers(self.buffers.expand(2, -1))
+                for k in (0, 1):
+                    oracle.t, oracle.schedule = t + k, Schedule()
+                    x = torch.stack([self.at[client, k] for client in order])
+                    oracle.gradients(x, [self.batches[client][k] for client in order], lambda c, k=k: k)  # type: ignore
+
+    def _effect(self) -> str | None:
+        """What two steps of two clients by the reference do besides their results, in both orders; None if nothing.
+
+        The end of a sentence that begins with `training_step`.
+        """
+        first: dict[tuple[int, int], Outcome] = {}
+        pieces = dict(zip(self.flat.names, self.flat.sizes, strict=True))
+        try:
+            self.batches = self._batches()
+            for client, k, begins in [(c, k, k == 0) for order in ((0, 1), (1, 0)) for c in order for k in (0, 1)]:
+                if begins:
+                    x = self.parameters.clone()
+                found = self._step(client, k, x)
+                if isinstance(found, str):
+                    return found
+                differs = difference(first.setdefault((client, k), found), found, pieces)
+                if differs is not None:
+                    return f"has other results after another client's step: {differs}"
+                self.at[client, k], x = x, x - self.setup.rule.lr * found.row
+        except Exception:
+            return None  # `check` reports the failure
+        finally:
+            self.flat.load(self.flat.params.copy_(self.parameters))
+        return None
+
+    def _step(self, client: int, k: int, x: Tensor) -> Outcome | str:
+        """The outcome of a step by the reference at x [d], or what it does besides."""
+        with self._trial() as log:
+            self.flat.load(x)
+            seed_everything(k)
+            drawn, before = host_randomness(), attributes_of(self.flat.module)
+            loss, row = self.loop.reference(self.batches[client][k].content, k)
+            changed = first_difference(before, attributes_of(self.flat.module))
+            if changed is not None:
+                return f"changes the module's attribute `{changed}`"
+            if drawn != host_randomness():
+                return "draws random numbers from Python or numpy"
+            if log.objects:
+                return METRIC
+            weights = zip(self.flat.parameters, self.flat.views(x), strict=True)
+            if not all(torch.equal(p, view) for p, view in weights):
+                return "changes a parameter in place"
+            return Outcome(loss, row, sorted(log.step.take().items()), {"buffers": self.flat.read_buffers()})
+
+    def _batches(self) -> list[list[Batch]]:
+        """Two batches of each of two clients whose samples this process can read, of one size."""
+        setup, owned = self.setup, self.setup.train.owned
+        some = np.flatnonzero(setup.shards.sizes)[:2]
+        shards = [setup.shards[c] for c in some] if owned is None else [owned]
+        if len(shards) == 1:
+            shards = [shards[0][::2], shards[0][1::2]] if len(shards[0]) > 1 else shards * 2
+        size = max(1, min(LARGEST, *(len(shard) // 2 for shard in shards)))
+        found = []
+        for shard in shards:
+            parts = [shard[:size], shard[size : 2 * size]] if len(shard) >= 2 * size else [shard[:size]] * 2
+            with private_randomness(keyed_int(setup.seed, "check")):
+                found.append([Batch(self.train.batch(part).content, len(part)) for part in parts])
+        return found
 
     def _large_samples(self) -> str | None:
         """The reason why samples are too large for vectorised steps (`vectorize: auto`); None if they are not."""
@@ -126,32 +242,14 @@ class StepTrials:
             one, two = (self.train.batch(self.setup.trial[:count]).content for count in (1, 2))
             return large_samples(self.flat, self.loop.loss, one, two)
 
-    def _vmap_refusal(self, by_hand: bool) -> str | None:
-        """The reason why one step cannot serve several clients, from a trial with 2 clients; None if it can.
-
-        There are two reasons: vmap raises an error, or the step has side effects in Python, which a vectorised call
-        would have once for all its clients.
-        """
-        oracle, module = self.vectorized(by_hand), self.flat.module
-        x, batch = oracle.workspace(2).copy_(self.flat.params), self.train.batch(self.setup.trial)
-        try:
-            with self._trial():  # batch normalisation needs two samples for its statistics
-                seed_everything(0)  # as the oracle will do
-                before, drawn = state_of(module), host_randomness()
-                oracle.gradients(x, [batch] * 2, lambda c: 0)
-                effect = side_effect(module, before, host_randomness() if batch.random else drawn)
-        except Exception as error:
-            line = str(error).strip().splitlines()
-            return f"vmap refuses the model ({line[0] if line else type(error).__name__})"
-        return None if effect is None else f"training_step {effect}, which a vectorised call would do once for several"
-
     @contextmanager
-    def _trial(self) -> Iterator[None]:
-        """A context for one trial, in training mode and with private random generators; logged values are dropped."""
+    def _trial(self) -> Iterator[TrainingLog]:
+        """A context for one trial, in training mode and with private random generators; gives what the trial logs."""
         self.flat.module.train()
         try:
-            with private_randomness(keyed_int(self.setup.seed, "check")), self.recorder.into(None):
-                yield
+            seed = keyed_int(self.setup.seed, "check")
+            with private_randomness(seed), self.training.observed(SGD(), 2, 1, 1) as observer:
+                yield observer.log
         finally:
             self.flat.write_buffers(self.buffers)
             self.attributes.restore()

@@ -1,4 +1,4 @@
-"""Local work as Lightning's training: its hooks, batch_idx and logged values."""
+"""Local work as Lightning's training: its hooks and logged values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from torch import Tensor
 from raylfl.core.arrays import Floats
 from raylfl.core.flat import FlatModule
 from raylfl.core.local import Observer
-from raylfl.core.local_optimizer import SGD, LocalOptimizer
+from raylfl.core.local_optimizer import LocalOptimizer
 from raylfl.core.oracle import Batch
 from raylfl.core.step_log import StepLog
 from raylfl.errors import BadConfig
-from raylfl.runtime.workers.batch_index import IndexUsed, Unused, mentions_index
 from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.gradient_hooks import GradientHooks
 from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides_hook, takes_only_a_batch
@@ -84,10 +83,10 @@ class TrainingLog:
 
 
 class Training:
-    """The training hooks, batch_idx and logged values of a worker's module in local work.
+    """The training hooks and logged values of a worker's module in local work.
 
-    If necessary, the module's `training_step` is wrapped. A step that uses batch_idx then gets the number of the local
-    step, another step gets none.
+    If necessary, the module's `training_step` is wrapped: for hooks, which receive what it returns, and for a step that
+    takes no batch_idx.
     """
 
     def __init__(self, flat: FlatModule, recorder: Recorder, clip_norm: float | None):
@@ -96,48 +95,18 @@ class Training:
         self.log = StepLog()
         self.hooks = {name: getattr(module, name) for name in LOCAL_WORK if overrides_hook(module, name)}
         self.gradients = GradientHooks(flat, self.hooks, clip_norm)
-        self._objects = False  # whether training_step logs metric objects
-        self.step: int | None = None  # number of the current local step
         self.returned: Any = None  # the last result of training_step, for on_train_batch_end
-        self._uses_index = mentions_index(module)
-        if self.hooks or self._uses_index or takes_only_a_batch(module, "training_step"):
+        if self.hooks or takes_only_a_batch(module, "training_step"):
             module.training_step = self._adapted(module.training_step)
 
     def _adapted(self, own: Callable[..., Any]) -> Callable[..., Any]:
         alone = takes_only_a_batch(self.flat.module, "training_step")
 
         def training_step(batch: Any, batch_idx: int = 0) -> Any:
-            if alone:
-                self.returned = own(batch)
-            elif self._uses_index:
-                self.returned = own(batch, batch_idx if self.step is None else self.step)
-            else:
-                self.returned = self._without_index(own, batch)
+            self.returned = own(batch) if alone else own(batch, batch_idx)
             return self.returned
 
         return training_step
-
-    def _without_index(self, own: Callable[..., Any], batch: Any) -> Any:
-        try:
-            return own(batch, Unused())
-        except IndexUsed:
-            raise BadConfig(
-                f"{type(self.flat.module).__name__}.training_step uses batch_idx in this step, but not in its first "
-                "one, so that it got none (set runtime.step=autograd)"
-            ) from None
-
-    def try_without_index(self, batch: Batch) -> None:
-        """Tries a step on this batch without batch_idx; if the step fails, it counts as one that uses batch_idx.
-
-        No effect if `training_step` does not mention batch_idx, or if the module has hooks.
-        """
-        if not self._uses_index or self.hooks:
-            return
-        self._uses_index = False
-        try:
-            self.flat.module.training_step(batch.content)  # type: ignore[operator]
-        except Exception:
-            self._uses_index = True
 
     @contextmanager
     def observed(
@@ -156,41 +125,15 @@ class Training:
             with self.recorder.into(observer.log):
                 yield observer
         finally:
-            self.step = self.returned = self.log.sink = None
-
-    @property
-    def shipped(self) -> bool:
-        """Whether `training_step` belongs to a shipped model, which logs nothing."""
-        cls: Any = type(self.flat.module)
-        return str(cls.training_step.__module__).startswith("raylfl.models")
-
-    @property
-    def alone(self) -> str | None:
-        """The reason why clients must run one by one (hooks, metric objects); None if there is none."""
-        if self.hooks:
-            return f"the model's {next(iter(self.hooks))} is called for one client at a time"
-        return "the model's training_step logs a metric object" if self._objects else None
-
-    def logged_in(self, batch: Batch) -> str | None:
-        """The values that a trial step on this batch logs, as `logs NAME, ...`; None if it logs nothing or fails."""
-        with self.observed(SGD(), 1, 1, 1) as observer:
-            try:
-                self.flat.module.training_step(batch.content, 0)  # type: ignore[operator]
-            except Exception:
-                return None  # `check` reports the failure
-            self._objects = bool(observer.log.objects)
-            names = [*self.log.take(), *observer.log.objects]
-        return f"logs {', '.join(names)}" if names else None
+            self.returned = self.log.sink = None
 
     @property
     def reason(self) -> str | None:
-        """The reason why every local step must call `training_step`; None if there is none.
+        """The reason why clients run one by one, and why every local step calls `training_step` (hooks); None if none.
 
-        It continues a sentence that begins with `training_step`, such as `uses batch_idx`.
+        It continues a sentence that begins with `training_step`.
         """
-        if self.hooks:
-            return f"has {next(iter(self.hooks))} beside it"
-        return "uses batch_idx" if self._uses_index else None
+        return f"has {next(iter(self.hooks))} beside it" if self.hooks else None
 
 
 class LocalObserver(Observer):
@@ -213,7 +156,6 @@ class LocalObserver(Observer):
         self._call("on_train_start")
 
     def before_step(self, t: int, batches: Sequence[Batch]) -> None:
-        self.training.step = t
         if not self.training.hooks:
             return
         self._batch = batches[0].content

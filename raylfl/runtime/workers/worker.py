@@ -22,6 +22,7 @@ from raylfl.core.lanes import LANES, lanes_of
 from raylfl.core.local import LocalResult, Observer, run_local
 from raylfl.core.local_optimizer import LocalOptimizer
 from raylfl.core.oracle import GradientMode, LoopOracle, private_randomness, seed_everything
+from raylfl.core.proof import Diverged
 from raylfl.core.reduce import square_norms
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.torch_state import torch_defaults
@@ -86,17 +87,18 @@ class Worker:
         self.measures = ModelMeasures(setup, self.evaluator, self.attributes, self.sources, full)
         trials = StepTrials(setup, self.loop, self.train, self.training, self.attributes, self.recorder)
         self.cut = trials.cut()
-        self.training_step_only = trials.training_step_only()
-        if self.training_step_only:
-            self.loop.through_training_step(self.training_step_only, logs=self.training.reason is None)
+        if self.training.reason is not None:
+            self.loop.through_training_step(self.training.reason)
+        trials.innermost()
         if setup.runtime.compile is not None:
             self.loop.compile(setup.runtime.compile)
-        by_hand = self.training_step_only is None
         self.most_clients = math.inf  # largest number in one call; lowered if a GPU's memory does not suffice
         self._broadcast: tuple[State, State] = {}, {}  # the newest broadcast, on the host and on the device
         self.oracle: LoopOracle | VectorizedOracle | LaneOracle
         self.together: VectorizedOracle | None = None  # on a GPU, for calls whose clients take equal steps
-        self.one_by_one, self.oracle = self._form(trials, by_hand)
+        self.one_by_one, self.oracle = self._form(trials)
+        self.differences = trials.differences
+        self.loop.note = "; ".join(self.differences)
         self.room = None
         if self.device.type == "cuda" and self.oracle is not self.loop:
             self.room = Room(self._most_clients(), self.together is None)
@@ -106,32 +108,24 @@ class Worker:
         """The name of the device that computes, such as `NVIDIA H100`."""
         return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
 
-    def _form(self, trials: StepTrials, by_hand: bool) -> tuple[str | None, LoopOracle | VectorizedOracle | LaneOracle]:
+    def _form(self, trials: StepTrials) -> tuple[str | None, LoopOracle | VectorizedOracle | LaneOracle]:
         """(reason why tasks have one client, None if they have several; the oracle of local steps).
 
         On a GPU, clients run side by side on lanes, each by its own step. Steps without convolutions, which are faster
         in one call for all clients, are vectorised if the clients take equal steps (`together`).
         """
-        setup, lanes = self.setup, lanes_of(self.device)
-        reason, runtime = trials.one_by_one(by_hand), setup.runtime
-        alone = self.training.alone
-        if setup.optimizer == "module" and not self.algorithm.own_step:
-            alone = alone or "local.optimizer=module keeps its state for one client"
-        if runtime.compile is not None:
-            alone = alone or "runtime.compile takes the steps of one client"
-        if lanes is None or alone:
-            return reason, self.loop if reason else trials.vectorized(by_hand)
-        refusal = None
-        if runtime.step == "autograd" or runtime.graphs == "never":
-            refusal = "runtime.step=autograd" if runtime.step == "autograd" else "runtime.graphs=never"
-        if reason is None and (runtime.vectorize == "always" or vectorized_pays(self.flat.module)):
-            self.together = trials.vectorized(by_hand)
-            self.together.fixed = Together(self.together)
-            self.together.lanes = LaneSteps(
-                self.together.fixed, lanes, self.training.log, self.attributes.restore, refusal
-            )
+        setup, lanes, found = self.setup, lanes_of(self.device), trials.vectorized()
+        runtime = setup.runtime
+        if lanes is None or trials.alone is not None:
+            return (found, self.loop) if isinstance(found, str) else (None, found)
+        refusal = "runtime.graphs=never" if runtime.graphs == "never" else None
+        refusal = "runtime.step=autograd" if runtime.step == "autograd" else refusal
+        restore = self.attributes.restore
+        if isinstance(found, VectorizedOracle) and (runtime.vectorize == "always" or vectorized_pays(self.flat.module)):
+            self.together, found.fixed = found, Together(found)
+            found.lanes = LaneSteps(found.fixed, lanes, self.training.log, restore, refusal)
         oracle = LaneOracle(self.loop)
-        oracle.lanes = LaneSteps(oracle, lanes, self.training.log, self.attributes.restore, refusal)
+        oracle.lanes = LaneSteps(oracle, lanes, self.training.log, restore, refusal)
         return "clients are pinned" if setup.pinned else None, oracle
 
     def _most_clients(self) -> int:
@@ -202,6 +196,9 @@ class Worker:
             try:
                 seed_everything(keyed_int(self.setup.seed, "user", task.round, *task.clients[:1]))
                 return self._run(task, broadcast, client_states)
+            except Diverged as diverged:
+                clients = ", ".join(map(str, task.clients[:4])) + ", ..." * (len(task.clients) > 4)
+                raise diverged.at(f"round {task.round}, client {clients}: ") from None
             except BadConfig:
                 raise
             except Exception as failure:
@@ -370,8 +367,8 @@ class Worker:
 
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> list[Logged]:
         """Evaluates the broadcast model; returns the values that the module logs over each chunk."""
-        for oracle in (self.loop, self.oracle):
-            oracle.steps.doubt()
+        for oracle in {self.loop, self.oracle}:
+            oracle.doubt()
         return self.measures.evaluate(broadcast, chunks)
 
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:

@@ -1,0 +1,84 @@
+"""The reference step: one client's local step as PyTorch makes it, on the user's own module.
+
+    loss = module.training_step(batch, batch_idx);  .grad <- None;  loss.backward();  gradient = .grad
+
+The step is called in the ordinary way on the module itself. Whatever autograd, modules and tensors then do counts:
+hooks of every kind, changes in place, Python state, any dtype. Every faster form of a step is compared with this one
+(`core/proof.py`) before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raylfl.core.flat import FlatModule
+from raylfl.errors import BadConfig
+
+
+class ReferenceStep:
+    """The reference step of the module `flat.module`.
+
+    autocast: makes the precision context of the forward pass. training_step: the module's method, or its compiled form.
+    """
+
+    def __init__(self, flat: FlatModule, autocast: Callable[[], AbstractContextManager[object]] = nullcontext):
+        self.flat, self.autocast = flat, autocast
+        self.module: Any = flat.module
+        self.training_step: Callable[..., Any] = lambda *given: self.module.training_step(*given)
+
+    @property
+    def eps(self) -> float:
+        """The distance of 1 from the next number in the dtype of the forward pass."""
+        device = self.flat.params.device.type
+        with self.autocast():
+            dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.flat.params.dtype
+        return float(torch.finfo(dtype).eps)
+
+    def __call__(self, content: Any, batch_idx: int = 0) -> tuple[Tensor, Tensor]:
+        """(loss, gradient [d]) of a batch at the module's parameters; the gradient is 0 where a parameter has none.
+
+        content: the batch. batch_idx: the number of the local step. The module's buffers change as in the step.
+        """
+        loss = self.loss(content, batch_idx)
+        row = self.backward(loss)
+        self.flat.take_back_buffers()
+        return loss.detach(), row
+
+    def loss(self, content: Any, batch_idx: int = 0) -> Tensor:
+        """The scalar loss of `training_step`, with its autograd graph."""
+        with self.autocast():
+            return loss_of(self.training_step(content, batch_idx), self.module)
+
+    def backward(self, loss: Tensor) -> Tensor:
+        """The gradient [d] that `loss.backward()` leaves in `.grad` of the parameters, dense."""
+        parameters = self.flat.trained()
+        for p in parameters:
+            p.grad = None
+        loss.backward()
+        pieces = []
+        with torch.no_grad():
+            for p in parameters:
+                g, p.grad = p.grad, None
+                pieces.append(p.new_zeros(p.numel()) if g is None else (g.to_dense() if g.is_sparse else g).reshape(-1))
+            return torch.cat(pieces)
+
+
+def loss_of(output: Any, module: nn.Module) -> Tensor:
+    """The scalar loss in `output`, the return value of `training_step`: the value itself, or its entry `loss`.
+
+    Raises BadConfig for any other value. module: is named in the error message.
+    """
+    loss = output.get("loss") if isinstance(output, dict) else output
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        shown = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        skip = " (to skip a batch, return a loss whose gradient is 0)" if output is None else ""
+        raise BadConfig(
+            f"{type(module).__name__}.training_step returned {shown}, "
+            f"but must return the loss (a scalar tensor) or a dict with `loss`{skip}"
+        )
+    return loss.reshape(())
