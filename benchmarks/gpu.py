@@ -75,7 +75,7 @@ class Device:
 
     def run(self, config: dict[str, Any], here: bool = False, **runtime: Any) -> raylfl.Result:
         """Runs a config in this process on the device, or on the host if `here`."""
-        place = {} if here else self.runtime
+        place = {"gpus_per_worker": 0} if here else self.runtime
         full = {"backend": "local", **config.get("runtime", {}), **place, **runtime}
         with tempfile.TemporaryDirectory() as folder, nullcontext() if here else self.within():
             logging = {"dir": folder, "report": False}

@@ -396,9 +396,13 @@ class LaneSteps:
 
     def _forget(self) -> None:
         self.memory, self._made_for = None, None
-        self.graphs.clear()
+        self._drop_graphs()
         self._leaves.clear()
         self._seen.clear()
+
+    def _drop_graphs(self) -> None:
+        self.graphs.clear()
+        self.lanes.forget()
 
     def _fill(self, memory: Memory, call: LocalCall, indices: Sequence[Sequence[np.ndarray]]) -> None:
         """Copies the start of a call into the fixed memory; the indices and rates of all steps in one copy each."""
@@ -515,7 +519,7 @@ class LaneSteps:
 
     def _refuse(self, reason: str) -> None:
         self.refusal = f"training_step {reason}"
-        self.graphs.clear()
+        self._drop_graphs()
 
     def _capture(self, step: Step) -> Callable[[], None] | None:
         """The graph of a step; None, and a refusal, if the step cannot be captured."""
@@ -567,6 +571,7 @@ class LaneSteps:
         for name, value in logged.items():
             if name not in memory.logged:
                 memory.logged[name] = torch.full_like(memory.losses, torch.nan, dtype=value.dtype)
+                self.lanes.settle()
             memory.logged[name][rows].index_copy_(1, counter, value.reshape(-1, 1).to(memory.losses.device))
         memory.counters[rows] += 1
         return tuple(logged)

@@ -56,6 +56,14 @@ class Lanes(ABC):
         """Seeds the generators of the functions of graphs from `capture_all`, one for each function."""
 
     @abstractmethod
+    def settle(self) -> None:
+        """Makes all lanes wait for the work in flight on the current one, such as the making of shared memory."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Called after graphs were dropped; later ones get new memory, as that of dropped graphs is gone."""
+
+    @abstractmethod
     def draws(self) -> Callable[[], bool]:
         """A function that tells whether the device's own generator has been used since this call."""
 
@@ -139,7 +147,8 @@ class CudaLanes(Lanes):
     def _forget(self, lane: int, graph: torch.cuda.CUDAGraph) -> None:
         """Ends a capture that failed; its stream, memory and generator may be left in the middle of it."""
         self._abandon(graph)
-        self.streams[lane] = torch.cuda.Stream(self.device)
+        before, self.streams[lane] = self.streams[lane], torch.cuda.Stream(self.device)
+        self.streams[lane].wait_stream(before)  # the earlier steps of the lane's clients
         self.pools[lane] = torch.cuda.graph_pool_handle()
         self.generators[lane] = torch.Generator(self.device)
         torch.cuda.set_stream(self.streams[lane])
@@ -154,6 +163,15 @@ class CudaLanes(Lanes):
             yield
         finally:
             default.graphsafe_set_state(own)
+
+    def settle(self) -> None:
+        current = torch.cuda.current_stream(self.device)
+        for stream in self.streams:
+            stream.wait_stream(current)
+
+    def forget(self) -> None:
+        self.pools = [torch.cuda.graph_pool_handle() for _ in range(self.count)]
+        self._all = self._all[0], torch.cuda.graph_pool_handle()
 
     def seed(self, lane: int, seed: int) -> None:
         self.generators[lane].manual_seed(seed)

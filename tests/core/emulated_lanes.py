@@ -110,6 +110,12 @@ class EmulatedLanes(Lanes):
     def seed_all(self, seeds) -> None:
         self.seeds = list(seeds)
 
+    def settle(self) -> None:
+        pass
+
+    def forget(self) -> None:
+        pass
+
     def seed(self, lane: int, seed: int) -> None:
         torch.manual_seed(seed)
 

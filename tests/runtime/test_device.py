@@ -128,7 +128,11 @@ COMPARING = ("same_bits", "difference", "far", "allows", "distances", "unstable"
 
 def beyond(many, few):
     """Waits of many steps that few steps do not have, except waits for comparing replays with autograd."""
-    return {wait: n for wait, n in (Counter(many) - Counter(few)).items() if not any(f" in {name}:" in wait for name in COMPARING)}
+    return {
+        wait: n
+        for wait, n in (Counter(many) - Counter(few)).items()
+        if not any(f" in {name}:" in wait for name in COMPARING)
+    }
 
 
 @pytest.mark.parametrize("vectorize", ["never", "always"])
