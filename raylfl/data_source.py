@@ -127,12 +127,13 @@ def load_data(config: Config) -> LoadedData:
     owners = _attribute(data, "client_indices")
     nodes = _attribute(data, "client_nodes")
     samples = SampleSet.of(train, augmented, plain, collate)
+    choice = getattr(config.partition, "labels", None)  # a partition of the user's may have another such option
     declares = isinstance(data, DataSource)
     try:
         known = with_labels(
             samples,
             [np.asarray(o, dtype=np.int64) for o in owners] if owners is not None else None,
-            getattr(config.partition, "labels", None),
+            choice if isinstance(choice, (int, str)) else None,
             partial(_attribute, data),
             partial(_of_set, train),
             data.targets if declares else None,

@@ -14,6 +14,10 @@ from torch import Tensor
 from raylfl.errors import BadConfig
 
 
+class ChangedItself(BadConfig):
+    """The error for an algorithm that keeps state on itself."""
+
+
 class Unchanged:
     """A comparison of an algorithm's attributes with copies of their first values.
 
@@ -30,7 +34,7 @@ class Unchanged:
                 self.first[name] = value
 
     def check(self, r: int) -> None:
-        """Raises BadConfig if an attribute has changed; r: the number of the current round, for the message."""
+        """Raises ChangedItself if an attribute has changed; r: the number of the current round, for the message."""
         now, cls = vars(self.algorithm), type(self.algorithm)
         changed = [
             name
@@ -39,7 +43,7 @@ class Unchanged:
             and (name not in now or name not in self.first or not same_value(now[name], self.first[name]))
         ]
         if changed:
-            raise BadConfig(
+            raise ChangedItself(
                 f"algorithm {cls.__name__}: round {r} changed its attribute {', '.join(changed)}, which no checkpoint "
                 "holds and every worker has for itself: keep state in the server state (init_server) or the client "
                 "states (init_clients)"

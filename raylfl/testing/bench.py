@@ -145,6 +145,8 @@ class Watched:
     share its memory with x.
     """
 
+    __slots__ = ("_algorithm", "_given")  # `vars` gives the attributes of the algorithm, by `__getattr__`
+
     def __init__(self, algorithm: Algorithm):
         self._algorithm = algorithm
         self._given: set[str] = set()  # names of the carry's rows that are broadcast or client state

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from sklearn.metrics import f1_score, recall_score, roc_auc_score
 
 import raylfl
+from raylfl.core.oracle import Batch
 from raylfl.errors import BadConfig
 from raylfl.runtime.workers.evaluate import Evaluator, Recorder
 from tests.runtime.lightning_modules import Few
@@ -149,7 +148,7 @@ class Returning(Net):
 def test_the_loss_is_the_logged_one_or_the_returned_one_or_the_training_loss(returned, logged, loss):
     module, recorder = Returning(returned, logged), Recorder()
     recorder.attach(module)
-    batches = [SimpleNamespace(content=torch.zeros(2, 4), size=2)] * 2
+    batches = [Batch(torch.zeros(2, 4), 2)] * 2
     assert Evaluator(module, recorder).measure("test", batches).results() == {"loss": loss}
 
 
@@ -160,5 +159,5 @@ def test_a_module_without_evaluation_steps_has_its_training_loss():
 
     module, recorder = Training(), Recorder()
     recorder.attach(module)
-    batches = [SimpleNamespace(content=torch.ones(2, 4), size=2)]
+    batches = [Batch(torch.ones(2, 4), 2)]
     assert Evaluator(module, recorder).measure("test", batches).results() == {"loss": 8.0}
