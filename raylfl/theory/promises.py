@@ -119,7 +119,7 @@ def promises(
     scale = 1.0 if problem is None else size_of(problem.optimum)
     proved = constants.noise_bounded and not any(violations(experiment, facts))
     stays = proved and not changes(experiment)
-    if isinstance(algorithm, Focus):
+    if isinstance(algorithm, Focus) and _focus_probability(experiment, facts) > 0:
         yield from _of_focus(experiment, facts, constants, scale, inside, stays)
     if facts.averages and mu >= 0 and facts.even and facts.equal_steps:
         setting = setting_of(experiment, facts)

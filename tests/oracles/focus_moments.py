@@ -33,10 +33,11 @@ def last_gradient(a: Array, b: Array, steps: int, eta: float) -> tuple[Array, Ar
     return run(one, zero, 0.0, None), run(zero, one, 0.0, None), run(zero, zero, 1.0, None), spread
 
 
-def focus_moments(
-    a: Array, b: Array, p: Array, steps: int, eta: float, sigma: float, x0: float
-) -> Iterator[tuple[float, float]]:
-    """(E x, E x^2) of the server model before round 0, 1, 2, ..."""
+Matrices = tuple[Array, Array, Array, Array, Array]
+
+
+def matrices(a: Array, b: Array, p: Array, steps: int, eta: float) -> Matrices:
+    """(rows of a client that takes part, rows of one that does not, their mean, the server's step, noise factors)."""
     n = len(a)
     alpha, beta, gamma, spread = last_gradient(a, b, steps, eta)
     taking = np.zeros((n, n + 2))
@@ -45,11 +46,34 @@ def focus_moments(
     mean = np.vstack([np.eye(n + 2)[:2], p[:, None] * taking + (1 - p[:, None]) * staying])
     push = np.eye(n + 2)
     push[1, 2:] = -eta
-    state = np.array([1.0, x0, *np.zeros(n)])
-    v, diagonal = np.outer(state, state), np.arange(2, n + 2)
+    return taking, staying, mean, push, spread
+
+
+def after_round(v: Array, p: Array, sigma: float, parts: Matrices) -> Array:
+    """The second moments of (1, x, h_1, ..., h_N) after a round, from those before it, [N+2, N+2]."""
+    taking, staying, mean, push, spread = parts
+    after, diagonal = mean @ v @ mean.T, np.arange(2, len(v))
+    squares = [np.einsum("ij,jk,ik->i", rows, v, rows) for rows in (taking, staying)]
+    after[diagonal, diagonal] = p * (squares[0] + sigma**2 * spread * v[0, 0]) + (1 - p) * squares[1]
+    return push @ after @ push.T
+
+
+def focus_moments(
+    a: Array, b: Array, p: Array, steps: int, eta: float, sigma: float, x0: float
+) -> Iterator[tuple[float, float]]:
+    """(E x, E x^2) of the server model before round 0, 1, 2, ..."""
+    parts = matrices(a, b, p, steps, eta)
+    state = np.array([1.0, x0, *np.zeros(len(a))])
+    v = np.outer(state, state)
     while True:
         yield v[0, 1], v[1, 1]
-        after = mean @ v @ mean.T
-        squares = [np.einsum("ij,jk,ik->i", rows, v, rows) for rows in (taking, staying)]
-        after[diagonal, diagonal] = p * (squares[0] + sigma**2 * spread) + (1 - p) * squares[1]
-        v = push @ after @ push.T
+        v = after_round(v, p, sigma, parts)
+
+
+def stationary(a: Array, b: Array, p: Array, steps: int, eta: float, sigma: float) -> float:
+    """E x^2 after infinitely many rounds: the fixed point of the linear map of second moments."""
+    parts, size = matrices(a, b, p, steps, eta), len(a) + 2
+    basis = np.eye(size * size).reshape(-1, size, size)
+    step = np.array([after_round(one, p, sigma, parts).ravel() for one in basis]).T
+    constant, rest = step[1:, 0], step[1:, 1:]  # the moment of (1, 1) stays 1
+    return float(np.linalg.solve(np.eye(len(rest)) - rest, constant)[size])
