@@ -62,7 +62,7 @@ def surrogate_gradient_bound(gradient: float, sigma_g: float, surrogate: Floats,
 
 
 def drift_bound(eta: float, K: int, sigma_l: float, sigma_g: float, gradient: float) -> float:
-    """The bound 5 eta^2 K (sigma_l^2 + 6 K sigma_g^2 + 6 K |grad f|^2) on the client drift (FedAWARE, Lemma 3.2, eq. 4).
+    """The bound 5 eta^2 K (sigma_l^2 + 6 K sigma_g^2 + 6 K |grad f|^2) on the drift (FedAWARE, Lemma 3.2, eq. 4).
 
     The drift is sum_i lambda_i E|x_i - x|^2, with x_i client i's model during its K local steps from x. eta: local step
     size, at most 1/(8 L K); sigma_l: standard deviation of a stochastic gradient; sigma_g: of `global_variance`;
