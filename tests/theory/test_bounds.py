@@ -150,6 +150,25 @@ def test_the_noise_of_stationary_rounds_of_sg_focus_stays_below_its_floors(
             assert second <= focus.noise_floor(eta, mu, clients, steps, q, sigma)
 
 
+def test_printed_bounds_of_sg_focus_are_exceeded():
+    """Eq. 27 with one client that is rarely there, and eq. 28 at small steps: exact stationary moments."""
+    L, q, one, zero = 100.0, 0.1, np.ones(1), np.zeros(1)
+    eta = q**1.5 / (4 * L * np.sqrt(6))  # the smallest of the printed limits but for q/(16 L^2), which has no unit
+    printed = (L / 2 + 8 / q) * eta / L
+    assert L / 2 * stationary(L * one, zero, q * one, 1, eta, 1.0) > 2 * printed
+    L, q, n = 0.25, 0.5, 4
+    eta = 1e-3 / n
+    printed = (2 * L * n + 8 * n**2 / ((n - 8 * L**2) * q)) * eta**2
+    assert L**2 * stationary(np.full(n, L), np.zeros(n), np.full(n, q), 1, eta, 1.0) > 2 * printed
+
+
+def test_printed_bounds_of_focus_are_exceeded_from_the_minimiser_on():
+    """Eqs. 23 to 25 are 0 if a run starts at x*, but stored gradients of 0 lead it away."""
+    a, b, p = np.ones(2), np.array([1.0, -1.0]), np.array([0.5, 0.5])
+    moments = list(islice(focus_moments(a, b, p, 1, 0.01, 0.0, 0.0), 3))
+    assert moments[0][1] == 0 < moments[1][1]
+
+
 @given(PROBLEMS, STEPS, SHARES, SEEDS)
 def test_fedavg_ends_within_theorem_3(problem, steps, share, seed):
     """Full participation, so that the limit is a point; one client with a larger weight makes the bias.
