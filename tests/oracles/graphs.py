@@ -219,7 +219,7 @@ def literal_extra(problem: Problem, w: Array, lr: float, count: int, x0: Array) 
 
 
 def literal_nids(problem: Problem, w: Array, lr: float, count: int, x0: Array) -> list[Array]:
-    """x_{k+2} = W (2 x_{k+1} - x_k - lr (g_{k+1} - g_k)), x_1 = W (x_0 - lr g_0): D2; with (I + W)/2: NIDS after x_1."""
+    """x_{k+2} = W (2 x_{k+1} - x_k - lr (g_{k+1} - g_k)), x_1 = W (x_0 - lr g_0): D2; with (I + W)/2: almost NIDS."""
     x = [np.tile(x0, (problem.count, 1))]
     x.append(w @ (x[0] - lr * _all(problem, x[0])))
     while len(x) <= count:
