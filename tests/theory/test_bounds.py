@@ -214,7 +214,7 @@ def test_no_model_of_fedavg_leaves_the_reach(problem, share, seed):
 
 
 @given(PROBLEMS, STEPS, SHARES, SEEDS, st.booleans(), st.sampled_from([0.0, 0.5]))
-def test_client_drift_stays_below_lemmas_6_10_12_and_14(problem, steps, share, seed, sequential, noise):
+def test_client_drift_stays_below_lemmas_6_and_12_and_10_and_14(problem, steps, share, seed, sequential, noise):
     size, L = max(1, problem.count - 1), problem.smoothness.max()
     largest = sfl.convex_step(sfl.Setting(sequential, problem.count, size, steps, 1.0), L).largest
     setting, sigma = sfl.Setting(sequential, problem.count, size, steps, share * largest), noise * L
