@@ -60,8 +60,7 @@ def promises(
     surrogate, optimum, scale = problem.weighted(omega), problem.optimum, size_of(problem.optimum)
     gap = surrogate.value(constants.start) - surrogate.value(surrogate.optimum)
     yield from _of_rounds(experiment, facts, constants, gap, same, inside, proved[0])
-    full = constants.value("sigma") == 0
-    if ("[1] Thm 3", "strongly convex") in inside and facts.equal_steps and full:
+    if ("[1] Thm 3", "strongly convex") in inside and facts.equal_steps:
         yield from _of_focus(experiment.rule.lr, facts, constants, scale, proved[1])
     yield from _as_eta_vanishes(constants, problem, surrogate, proved[1])
     if problem.dim <= 128 and not experiment.rule.momentum:

@@ -58,7 +58,7 @@ def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> I
             yield sfl.convex_step(setting, L, "strongly convex" if mu > 0 else "convex")
         elif np.isfinite(constants.value("beta")) or np.isnan(mu):
             yield sfl.nonconvex_step(setting, L, 0.0 if np.isnan(mu) else constants.value("beta"))
-        if isinstance(algorithm, FedAvg) and mu > 0:
+        if isinstance(algorithm, FedAvg) and mu > 0 and constants.value("sigma") == 0:
             yield focus.fedavg_step(L, tau)
     yield from inconsistency.step_bounds(experiment, facts, constants)
     yield from direction.step_bounds(experiment, facts, constants)
