@@ -1,7 +1,7 @@
 """DSGD with momentum: DSGD whose nodes keep a heavy-ball momentum from round to round.
 
-Yu, Jin & Yang, ICML 2019, Alg. 2 without the exchange of momenta; DmSGD in Yuan et al., ICCV 2021.
-Symbols as in `raylfl.algorithms`.
+DmSGD of Yuan et al., ICCV 2021. Alg. 2 of Yu, Jin & Yang, ICML 2019, mixes the momenta, too. Symbols as in
+`raylfl.algorithms`.
 
 State    node x_i and its momentum m_i [d], m = 0 at first.
 Sent     d floats along each edge (x).
@@ -25,7 +25,7 @@ from raylfl.core.algorithm import State, Work
 from raylfl.options import Doc, Ge, Lt
 
 
-@ALGORITHMS.register("dsgdm", paper="Yu et al. 2019")
+@ALGORITHMS.register("dsgdm", paper="Yuan et al. 2021")
 @dataclass
 class DSGDm(GraphAlgorithm):
     """DSGD with momentum: each node keeps its own momentum."""

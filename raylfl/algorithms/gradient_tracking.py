@@ -1,7 +1,8 @@
 """Gradient tracking: every node steps along its estimate of the mean gradient of all nodes.
 
-Nedic, Olshevsky & Shi, SIAM J. Optim. 2017 (`diging`); Xu, Zhu, Soh & Xie, CDC 2015 (`atc`: Aug-DGM).
-Symbols as in `raylfl.algorithms`.
+Nedic, Olshevsky & Shi, SIAM J. Optim. 2017 (`diging`); Pu, Shi, Xu & Nedic, IEEE TAC 2021, with R = C = W (`atc`).
+Aug-DGM (Xu, Zhu, Soh & Xie, CDC 2015) also mixes the change of the gradient, y <- W (y + g - g_prev), which needs a
+second exchange in each round. Symbols as in `raylfl.algorithms`.
 
 State    node x_i, tracked gradient y_i, last gradient g_prev_i [d], y = g_prev = 0 at first.
 Sent     2d floats along each edge (x, y).
@@ -26,7 +27,7 @@ from raylfl.core.algorithm import State
 @ALGORITHMS.register("gradient_tracking", paper="Nedic et al. 2017")
 @dataclass
 class GradientTracking(Tracking):
-    """Gradient tracking (DIGing, Aug-DGM): steps along a tracked mean gradient, with exact convergence."""
+    """Gradient tracking (DIGing, adapt-then-combine): steps along a tracked mean gradient, with exact convergence."""
 
     order: Literal["diging", "atc"] = "diging"  # diging: x is mixed before the step is added; atc: after it
 

@@ -8,7 +8,8 @@ Sent     d floats along each edge (v).
 Assumes  mixing matrix W symmetric and doubly stochastic; one local step per round.
 
     paper    x_{k+2} = W~ (2 x_{k+1} - x_k - eta (grad f(x_{k+1}) - grad f(x_k)))
-    here     v = x - eta grad f(x) - e;  x <- W~ v;  e <- e + v - W~ v:  the same sequence for a constant W
+    here     v = x - eta grad f(x) - e;  x <- W~ v;  e <- e + v - W~ v:  the paper's recursion for a constant W
+    start    here x_1 = W~ (x_0 - eta grad f(x_0)), as in D2 and exact diffusion; in NIDS x_1 = x_0 - eta grad f(x_0)
     always   sum_i e_i = 0. With `lazy` the sequence is that of `exact_diffusion`.
 """
 
@@ -29,7 +30,7 @@ from raylfl.core.mixing_rows import MixingRows
 @ALGORITHMS.register("nids", paper="Li et al. 2019")
 @dataclass
 class NIDS(GraphAlgorithm):
-    """NIDS: steps corrected by a dual variable of each node, with exact convergence; `lazy: false` is D2."""
+    """NIDS with the start of D2: steps corrected by a dual variable of each node, exact; `lazy: false` is D2."""
 
     lazy: bool = True  # mix by (I + W)/2; false: by W, D2
 

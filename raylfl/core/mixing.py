@@ -182,18 +182,20 @@ class Edges:
         return found
 
     def messages(self, nodes: Ints, family: Family) -> Ints:
-        """The M messages that these nodes send, lost messages included, as positions (from, to) in `nodes` [M, 2].
+        """The M distinct messages that these nodes send, as positions (from, to) in `nodes` [M, 2].
 
-        One message goes along each edge. With `doubly` on a directed graph, one message goes in each direction of every
-        edge, unless all nodes work and all messages arrive.
+        One message goes along each edge, lost ones included, and one along each entry of the round's `matrices`: an
+        exchange on a directed graph also needs the other end's vector.
         """
         found: Ints = self.once("messages", nodes, family, lambda: self._messages(nodes, family))
         return found
 
     def _messages(self, nodes: Ints, family: Family) -> Ints:
         sent = self._at(nodes, np.ones(len(self.pairs), dtype=bool))
-        exchange = self.directed and family == "doubly" and not self._undisturbed(nodes)
-        return np.concatenate([sent, sent[:, ::-1]]) if exchange else sent
+        mixed = [np.column_stack([m.sources, m.targets]) for m in matrices(self, nodes, family)]
+        every = np.concatenate([sent, *mixed])
+        _, first = np.unique(every, axis=0, return_index=True)
+        return every[np.sort(first)]
 
     def _at(self, nodes: Ints, kept: Bools) -> Ints:
         """The edges in the mask `kept` between two of these nodes, as positions (from, to) in `nodes` [*, 2]."""

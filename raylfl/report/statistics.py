@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special, stats
 
 from raylfl.core.arrays import Floats
 from raylfl.errors import BadValue
@@ -24,6 +25,7 @@ ALPHA = 0.05  # of tests
 POWER = 0.8  # with which a test is to find a difference
 DRAWS = 2000  # resamples of the bootstrap
 MOST_SEEDS = 10_000
+QUANTILES = 200  # nodes of the quadrature of the power
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ def _welch(ours: Level, theirs: Level) -> tuple[float, float]:
 def seeds_needed(difference: float, std: float) -> int | None:
     """The smallest number of seeds with which a paired two-sided t test detects a mean difference with power POWER.
 
-    std: the standard deviation of the difference over seeds. The power is computed from the noncentral t distribution.
+    std: the standard deviation of the difference over seeds. The power is that of a noncentral t.
     None if the difference is 0, or if about MOST_SEEDS seeds do not suffice.
     """
     if difference == 0:
@@ -179,10 +181,22 @@ def paired_test(ours: Sequence[npt.ArrayLike], theirs: Sequence[npt.ArrayLike]) 
     return PairedTest(Interval(mean, mean - half, mean + half), seeds_needed(mean, std))
 
 
+@lru_cache(maxsize=1)
+def _quadrature() -> tuple[Floats, Floats]:
+    """The nodes in [-1, 1] and the weights of the Gauss quadrature of `_power`."""
+    return np.polynomial.legendre.leggauss(QUANTILES)
+
+
 def _power(effect: float, seeds: int) -> float:
-    bound = stats.t.ppf(1 - ALPHA / 2, seeds - 1)
-    shift = effect * math.sqrt(seeds)
-    return float(stats.nct.sf(bound, seeds - 1, shift) + stats.nct.cdf(-bound, seeds - 1, shift))
+    """The power of a two-sided t test: P(|T| > b) for noncentral T, with the bound b of level ALPHA.
+
+    T = (Z + shift) / S, with a normal Z and S^2 = chi^2/dof; the mean over the quantiles of S is a Gauss quadrature.
+    (scipy's noncentral t is nan for large shifts.)
+    """
+    nodes, weights = _quadrature()
+    dof, shift = seeds - 1, effect * math.sqrt(seeds)
+    bound = stats.t.ppf(1 - ALPHA / 2, dof) * np.sqrt(2 * special.gammaincinv(dof / 2, (nodes + 1) / 2) / dof)
+    return float(weights @ (special.ndtr(shift - bound) + special.ndtr(-shift - bound))) / 2
 
 
 def effective_count(values: npt.ArrayLike) -> float:

@@ -20,8 +20,8 @@ from raylfl.theory.quadratic import QuadraticProblem
 from raylfl.theory.softmax_problem import SoftmaxProblem
 
 MOST_CLIENTS = 32  # clients whose curvature and gradient noise are measured for estimates
-EXACT, BALL, ESTIMATE = "exact", "within |x0 - x*| of x*", "estimate at x0"
-EVERYWHERE = "bound, for all x"
+EXACT, BALL, ESTIMATE = "exact", "bound, for |x - x*| <= r", "estimate at x0"
+START_BALL, EVERYWHERE = "bound, for |x - x*| <= D", "bound, for all x"
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,11 @@ class Constants(list[Constant]):
         """Whether the constant is known and its `how` does not say that it is an estimate; a bound is no estimate."""
         return any(c.symbol == symbol and ESTIMATE not in c.how for c in self)
 
+    @property
+    def noise_bounded(self) -> bool:
+        """Whether sigma bounds the noise for all parameters x; it does not if it was measured at one x."""
+        return any(c.symbol == "sigma" and c.how in (EXACT, EVERYWHERE) for c in self)
+
 
 def constants_of(objectives: Objectives, facts: Facts, problem: QuadraticProblem | None) -> Constants:
     """Computes all constants of an experiment's problem.
@@ -65,7 +70,7 @@ def constants_of(objectives: Objectives, facts: Facts, problem: QuadraticProblem
     clients: dict[str, Floats] = {}
     if problem is not None:
         found = Constants(exact_constants(problem, objectives, facts))
-        radius = float(np.linalg.norm(objectives.start - problem.optimum))
+        radius = problem.reach(objectives.start)
         clients = {"L_i": problem.smoothness, "mu_i": problem.convexity, "D_i": problem.deviation(radius)}
     elif (regression := objectives.softmax()) is not None:
         found = Constants(of_softmax(regression, objectives, facts))
@@ -105,7 +110,7 @@ def of_softmax(problem: SoftmaxProblem, objectives: Objectives, facts: Facts) ->
         yield Constant("G", float(problem.slopes.max()), "|grad f_i| ([3] Assumption 7)", EVERYWHERE)
     elif x is not None:
         reach = float(np.linalg.norm(x)) + float(np.linalg.norm(start - x))
-        yield Constant("G", float(problem.slopes.max()) + decay * reach, "|grad f_i| ([3] Assumption 7)", BALL)
+        yield Constant("G", float(problem.slopes.max()) + decay * reach, "|grad f_i| ([3] Assumption 7)", START_BALL)
     sizes = objectives.sizes
     noise = np.where(facts.batch_sizes < sizes, problem.noise / np.maximum(facts.batch_sizes, 1), 0.0)
     yield Constant("sigma", float(np.sqrt(noise.max())), "standard deviation of a mini-batch", EVERYWHERE)
@@ -116,8 +121,16 @@ def of_softmax(problem: SoftmaxProblem, objectives: Objectives, facts: Facts) ->
         what = "of the surrogate objective ([3] Assumption 3)"
         yield Constant("beta~", 1.0, f"dissimilarity {what}, factor of |grad F~|", EVERYWHERE)
         yield Constant("kappa", problem.dissimilarity(omega), f"dissimilarity {what}", EVERYWHERE)
-    diversity = fedaware.diversity(objectives.gradients(start), weights)
-    yield Constant("D(x)", diversity, "gradient diversity ([4] eq. 3)", "at x0")
+    yield from _at_start(objectives.gradients(start), weights)
+
+
+def _at_start(gradients: Floats, weights: Floats) -> Iterator[Constant]:
+    """The constants of the gradients grad f_i(x0) [N, d]; weights: w_i [N]."""
+    norm = float(np.sqrt(weights @ np.square(gradients).sum(axis=1)))
+    yield Constant("g0", norm, "root mean square of the |grad f_i| ([1], start)", "at x0")
+    sigma_g = float(np.sqrt(fedaware.global_variance(gradients, weights)))
+    yield Constant("sigma_g", sigma_g, "dispersion of the grad f_i ([4] Assumption 3.1)", "at x0")
+    yield Constant("D(x)", fedaware.diversity(gradients, weights), "gradient diversity ([4] eq. 3)", "at x0")
 
 
 def _measured(where: str, count: int) -> str:
@@ -137,13 +150,13 @@ def _noise(objectives: Objectives, facts: Facts, x: Floats, clients: list[int]) 
 
 
 def exact_constants(problem: QuadraticProblem, objectives: Objectives, facts: Facts) -> Iterator[Constant]:
-    """The constants of a quadratic problem: exact, or bounds for |x - x*| <= |x0 - x*|.
+    """The constants of a quadratic problem: exact, or bounds for |x - x*| <= r, r of `QuadraticProblem.reach`.
 
     x0: the initial model; x*: the minimiser. sigma, the noise of mini-batch gradients, is measured at x* on at most
     MOST_CLIENTS clients.
     """
     x0, x = objectives.start, problem.optimum
-    radius = float(np.linalg.norm(x0 - x))
+    radius, D = problem.reach(x0), float(np.linalg.norm(x0 - x))
     smooth, convex = problem.smoothness, problem.convexity
     beta, zeta = problem.dissimilarity()
     deviation = problem.deviation(radius)
@@ -151,15 +164,18 @@ def exact_constants(problem: QuadraticProblem, objectives: Objectives, facts: Fa
     yield Constant("L_i min", float(smooth.min()), "smoothness, smallest of all f_i", EXACT)
     yield Constant("mu", float(convex.min()), "strong convexity, smallest of all f_i", EXACT)
     yield Constant("mu_F", problem.global_convexity, "strong convexity of F, its PL constant", EXACT)
-    yield Constant("D", radius, "|x0 - x*|", EXACT)
+    yield Constant("D", D, "|x0 - x*|", EXACT)
     yield Constant("A", problem.value(x0) - problem.value(x), "F(x0) - F*", EXACT)
     yield Constant("zeta*", problem.zeta_star, "heterogeneity at x* ([2] Assumption 3b)", EXACT)
     yield Constant("beta", beta, "dissimilarity, factor of |grad F| ([2] Assumption 3a)", EXACT)
     yield Constant("zeta", zeta, "dissimilarity ([2] Assumption 3a)", EXACT)
+    yield Constant("delta", problem.hessian_deviation, "heterogeneity of the Hessians ([2] sec. 4.1)", EXACT)
+    yield Constant("r", radius, "no model of FedAvg is farther from x*, for full gradients and eta <= 1/L", EXACT)
     yield Constant("D_m", float(deviation.max()), "|grad f_i - grad F| ([3] Assumption 4), sigma_G of [1]", BALL)
-    yield Constant("G", problem.gradient_bound(radius), "|grad f_i| ([3] Assumption 7)", BALL)
+    yield Constant("G", problem.gradient_bound(D), "|grad f_i| ([3] Assumption 7)", START_BALL)
     noise = _noise(objectives, facts, x, list(range(problem.count))[:MOST_CLIENTS])
-    yield Constant("sigma", noise, "standard deviation of a mini-batch", _measured("at x*", problem.count))
+    how = EXACT if (facts.batch_sizes >= objectives.sizes).all() else _measured("at x*", problem.count)
+    yield Constant("sigma", noise, "standard deviation of a mini-batch", how)
     if facts.surrogate is not None:
         shares, omega = facts.surrogate
         yield Constant("delta_q", problem.sampling_bias(shares, radius), "bias of participation ([1] eq. 37)", BALL)
@@ -167,6 +183,7 @@ def exact_constants(problem: QuadraticProblem, objectives: Objectives, facts: Fa
         what = "of the surrogate objective ([3] Assumption 3)"
         yield Constant("beta~", float(np.sqrt(beta**2 + 1)), f"dissimilarity {what}, factor of |grad F~|", EXACT)
         yield Constant("kappa", kappa, f"dissimilarity {what}", EXACT)
+    yield from _at_start(problem.gradients(x0), problem.weights)
 
 
 def estimates(objectives: Objectives, facts: Facts) -> Iterator[Constant]:

@@ -15,7 +15,7 @@ from raylfl.theory import fedaware_rate
 from raylfl.theory.bounds import StepBound
 from raylfl.theory.constants import Constants
 from raylfl.theory.facts import Facts
-from raylfl.theory.statements import Line, Promise
+from raylfl.theory.statements import Line, Promise, bound
 
 
 def momentum_factor(experiment: Experiment, facts: Facts) -> float | None:
@@ -46,12 +46,13 @@ def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> I
 
 
 def promises(
-    experiment: Experiment, facts: Facts, constants: Constants, inside: set[tuple[str, str]]
+    experiment: Experiment, facts: Facts, constants: Constants, inside: set[tuple[str, str]], proved: bool
 ) -> Iterator[Promise]:
     """The bound of FedAWARE's Theorem 4.1, as corrected in `fedaware_rate`, on the mean of |d|^2 over the rounds.
 
     d: the min-norm point of the clients' momenta, the direction of a server step. The bound holds as long as every
     |grad f_i| is at most the constant G. inside: (theorem, case) of each step-size bound that the run satisfies.
+    proved: whether the bound is proved for this run.
     """
     beta, theorem = momentum_factor(experiment, facts), "[4] Thm 4.1, corrected"
     if beta is None or not isinstance(experiment.algorithm, FedAWARE) or (theorem, "non-convex") not in inside:
@@ -63,10 +64,11 @@ def promises(
     eta_l, eta, R = experiment.rule.lr, experiment.algorithm.gamma, experiment.world.rounds
     local = fedaware_rate.local_error(eta_l, steps, weights, L=L, sigma=sigma, G=G)
 
-    def bound(T: float) -> float:
+    def most(T: float) -> float:
         return fedaware_rate.direction_bound(
             eta_l, eta, T, steps=steps, weights=weights, beta=beta, gap=gap, local=local
         )
 
-    line = Line("update/step", "bound on the mean", lambda r: eta * np.sqrt([bound(k) for k in r]))
-    yield Promise(theorem, f"mean of |d|^2 over {R} rounds, at most", bound(R), (line,))
+    line = Line("update/step", "bound on the mean", lambda r: eta * np.sqrt([most(k) for k in r]))
+    sense, what = "at most while |grad f_i| <= G", f"mean of |d|^2 over {R} rounds"
+    yield bound(theorem, what, most(R), (line,), proved=proved, sense=sense)

@@ -22,6 +22,7 @@ from raylfl.parts import Experiment
 from raylfl.runtime.round.plan import Planner
 
 LARGEST = 10**6  # largest product of rounds and clients with which the system of every round is computed
+LOOKED_AT = 1000  # rounds whose expected draws are compared
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,9 @@ class Facts:
 
     over_rounds: the expectations E[c_i 1{i in R}] and the local work of every round. None unless they are known, sum_i
     c_i <= 1 and the surrogate weights of [3] are the same in every round.
+
+    averages: whether the method is FedAvg or SFL and its new model is the mean of received models (no server learning
+    rate).
     """
 
     system: SystemInfo
@@ -64,6 +68,7 @@ class Facts:
     cohort: int
     with_replacement: bool
     over_rounds: Rounds | None
+    averages: bool
 
     @property
     def surrogate(self) -> tuple[Floats, Floats] | None:
@@ -109,7 +114,17 @@ def facts_of(experiment: Experiment) -> Facts:
     cohort = min(system.size, experiment.world.count)
     rounds = None if expected is None else _over_rounds(experiment, planner, server)
     repeated = planner.expected_draws(system, server)[1] == "with_replacement"
-    return Facts(system, steps, batch_sizes, received, expected, cohort, repeated, rounds)
+    averages = _averages(experiment, bool(system.failure.any()))
+    return Facts(system, steps, batch_sizes, received, expected, cohort, repeated, rounds, averages)
+
+
+def _averages(experiment: Experiment, losses: bool) -> bool:
+    """Whether FedAvg's or SFL's new model is the mean of received models; losses: whether uploads can be lost."""
+    algorithm = experiment.algorithm
+    if type(algorithm) is FedAvg:
+        rule = algorithm.aggregate
+        return algorithm.gamma == 1 and (rule in ("mean", "weighted") or (rule == "anonymous" and not losses))
+    return isinstance(algorithm, SFL) and algorithm.gamma == 1
 
 
 def _over_rounds(experiment: Experiment, planner: Planner, server: ServerState) -> Rounds | None:
@@ -156,23 +171,41 @@ def _shares(algorithm: FedAvg | FedACS, planner: Planner, system: SystemInfo, se
 
 
 def broken_assumptions(experiment: Experiment, facts: Facts) -> Iterator[str]:
-    """Messages about properties of this run that violate assumptions of the theorems."""
-    yield from plain_sgd(experiment)
-    if experiment.work.varies or experiment.link.varies:
+    """Messages about properties of this run that violate assumptions of the theorems, and about missing quantities."""
+    yield from violations(experiment, facts)
+    if changes(experiment):
         yield "the system changes over the rounds: round 0 is used"
     if facts.coefficients is None and overrides(experiment.algorithm, "expected_coefficients"):
         yield "the expected weight of a client has no closed form here: no limit is predicted"
     if not facts.equal_steps:
         least = facts.steps.min()
         yield f"local steps differ between clients ({least} to {facts.tau}): [1] and [2] use the largest, [3] uses all"
-    if isinstance(experiment.algorithm, (FedAvg, SFL)) and not (facts.even and facts.equal_steps):
+    if isinstance(experiment.algorithm, (FedAvg, SFL)) and not (facts.averages and facts.even and facts.equal_steps):
         yield (
-            "the bounds of [2] need equal weights and local steps, no lost uploads, and a fixed number of clients "
-            "drawn uniformly without replacement: they are left out"
+            "the bounds of [2] need gamma = 1, equal weights and local steps, no lost uploads, and a fixed number of "
+            "clients drawn uniformly without replacement: they are left out"
         )
+
+
+def violations(experiment: Experiment, facts: Facts) -> Iterator[str]:
+    """Messages about properties of this run for which no theorem is proved, whatever its method."""
+    yield from plain_sgd(experiment)
+    if not experiment.participation.memoryless:
+        yield "participation: the cohorts of different rounds depend on each other; in the theorems they do not"
     full = (facts.batch_sizes >= experiment.setup.population.sizes).all()
     if not full and experiment.setup.sampling != "with_replacement":
         yield f"local.sampling={experiment.setup.sampling}: the theorems draw samples with replacement"
+
+
+def changes(experiment: Experiment) -> bool:
+    """Whether local work, links, or the expected draws of clients differ between rounds."""
+    if experiment.work.varies or experiment.link.varies:
+        return True
+    world, first = experiment.world, experiment.participation.marginals(experiment.world, 0)
+    if first is None:
+        return False
+    later = (experiment.participation.marginals(world, r) for r in range(1, min(world.rounds, LOOKED_AT)))
+    return not all(row is not None and np.array_equal(row, first) for row in later)
 
 
 def plain_sgd(experiment: Experiment) -> Iterator[str]:

@@ -21,13 +21,16 @@ from raylfl.theory.bounds import StepBound, over
 from raylfl.theory.quadratic import QuadraticProblem
 
 
-def gradient_bound(chi2: float, kappa: float) -> float:
-    """The bound chi2 kappa^2 on the limit of |grad F|^2 without gradient noise (FedACS, Theorem 2, eq. 11).
+def gradient_bound(chi2: float, kappa: float, sigma: float = 0.0) -> float:
+    """The bound chi2 kappa^2 + sigma^2 on the limit of E|grad F|^2 as the step size eta -> 0 (FedACS, Theorem 2).
+
+    Eq. 11 without and eq. 12 with gradient noise. At a finite eta the limit can be larger, see `limit`.
 
     chi2: sum_i (w_i - Omega_i)^2 / Omega_i, with weights w_i in F and surrogate weights Omega_i. kappa: the constant of
-    Assumption 3, sum_i Omega_i |grad f_i|^2 <= beta^2 |grad F~|^2 + kappa^2, with F~ = sum_i Omega_i f_i.
+    Assumption 3, sum_i Omega_i |grad f_i|^2 <= beta^2 |grad F~|^2 + kappa^2, with F~ = sum_i Omega_i f_i. sigma:
+    standard deviation of a stochastic gradient.
     """
-    return chi2 * kappa**2
+    return chi2 * kappa**2 + sigma**2
 
 
 def descent_error(u: Floats | float) -> Floats:

@@ -62,29 +62,24 @@ def surrogate_gradient_bound(gradient: float, sigma_g: float, surrogate: Floats,
 
 
 def drift_bound(eta: float, K: int, sigma_l: float, sigma_g: float, gradient: float) -> float:
-    """The bound 5 eta (sigma_l^2 + 6 K sigma_g^2 + 6 K |grad f|^2) on the client drift (FedAWARE, Lemma 3.2, eq. 4).
+    """The bound 5 eta^2 K (sigma_l^2 + 6 K sigma_g^2 + 6 K |grad f|^2) on the drift (FedAWARE, Lemma 3.2, eq. 4).
 
     The drift is sum_i lambda_i E|x_i - x|^2, with x_i client i's model during its K local steps from x. eta: local step
-    size; sigma_l: standard deviation of a stochastic gradient; sigma_g: of `global_variance`; gradient: |grad f(x)|.
+    size, at most 1/(8 L K); sigma_l: standard deviation of a stochastic gradient; sigma_g: of `global_variance`;
+    gradient: |grad f(x)|.
 
-    The lemma requires eta <= 1/K; the lemma of Reddi et al. 2021 on which it is based requires eta <= 1/(8 L K).
+    This is Lemma 3 of Reddi et al. 2021. Eq. 4 has eta for eta^2 K and requires eta <= 1/K, a number without units.
     """
-    return 5 * eta * (sigma_l**2 + 6 * K * sigma_g**2 + 6 * K * gradient**2)
+    return 5 * eta**2 * K * (sigma_l**2 + 6 * K * sigma_g**2 + 6 * K * gradient**2)
 
 
-def unbalanced_drift_bound(
-    eta: float, steps: Floats, weights: Floats, sigma_l: float, sigma_g: float, dissimilarity: Floats, gradient: float
-) -> float:
+def unbalanced_drift_bound(eta: float, steps: Floats, weights: Floats, sigma_l: float, squares: Floats) -> float:
     """The bound on the client drift for unequal numbers of local steps K_i (FedAWARE, Corollary 3.2, eq. 5).
 
-    5 eta (sigma_l^2 + 6 K_min^2 sigma_g^2 + 6 K~ |grad f|^2) + 30 eta sum_i (K_i - K_min) zeta_i, with K_min = min_i
-    K_i and K~ = sum_i lambda_i K_i. The last term is the paper's Phi_Hetero; it has no weights lambda_i in the paper
-    either.
+    5 eta^2 sum_i lambda_i K_i (sigma_l^2 + 6 K_i |grad f_i|^2), the bound of `drift_bound` client by client. Eq. 5 has
+    the units of eq. 4, and its last term, Phi_Hetero, has no weights lambda_i.
 
-    steps: K_i [N]; weights: lambda [N]; dissimilarity: zeta_i = |grad f_i - grad f|^2 [N]. Drift and other arguments:
-    as in `drift_bound`.
+    steps: K_i [N]; weights: lambda [N]; squares: |grad f_i(x)|^2 [N]. Drift and other arguments: as in `drift_bound`,
+    with the largest K_i for K.
     """
-    least = float(steps.min())
-    hetero = 30 * eta * float((steps - least) @ dissimilarity)
-    mean = float(weights @ steps)
-    return 5 * eta * (sigma_l**2 + 6 * least**2 * sigma_g**2 + 6 * mean * gradient**2) + hetero
+    return float(5 * eta**2 * (weights * steps) @ (sigma_l**2 + 6 * steps * squares))

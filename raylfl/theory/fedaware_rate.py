@@ -77,8 +77,8 @@ def gradient_as_printed(
 
     Runs exceed this bound; the docstring of this module says why. Arrays have one entry per round t [T]. progress:
     `progress_as_printed`; chi2: sum_i (lambda~_i/lambda_i)^2; diversity: the surrogate gradient diversity; drift: sum_i
-    lambda_i |x_{i,K_i} - x|^2; decrease: f(x_t) - f(x_{t+1}); hybrid: sigma^2 + Phi_Hetero of Corollary 3.2 (see
-    `raylfl.theory.fedaware.unbalanced_drift_bound`).
+    lambda_i |x_{i,K_i} - x|^2; decrease: f(x_t) - f(x_{t+1}); hybrid: sigma^2 + Phi_Hetero of Corollary 3.2
+    (eq. 5).
 
     eta: the server's learning rate; beta, L, G: as in `progress_as_printed`.
     """

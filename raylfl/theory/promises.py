@@ -20,9 +20,15 @@ from raylfl.parts import Experiment
 from raylfl.theory import direction, focus, inconsistency, sfl
 from raylfl.theory.bounds import StepBound
 from raylfl.theory.constants import Constants
-from raylfl.theory.facts import Facts
+from raylfl.theory.facts import Facts, changes, violations
 from raylfl.theory.quadratic import QuadraticProblem
-from raylfl.theory.statements import Line, Promise, distances, size_of
+from raylfl.theory.statements import Line, Promise, bound, distances, size_of
+
+FOCUS = {  # case -> the theorem of [1] about it, for stochastic and for full gradients
+    "strongly convex": ("[1] Thm 4", "[1] Thm 1"),
+    "PL": ("[1] Thm 5", "[1] Thm 1"),
+    "non-convex": ("[1] Thm 6", "[1] Thm 1"),
+}
 
 
 def setting_of(experiment: Experiment, facts: Facts) -> sfl.Setting:
@@ -39,31 +45,49 @@ def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> I
     """
     algorithm, n, tau = experiment.algorithm, experiment.world.count, facts.tau
     L, mu, beta = constants.value("L"), constants.value("mu"), constants.value("mu_F")
-    if isinstance(algorithm, Focus) and facts.takes_part is not None:
-        q = float(facts.takes_part.min())
-        noisy = constants.value("sigma") > 0
+    if isinstance(algorithm, Focus) and (q := _focus_probability(experiment, facts)) > 0:
+        L, number = L * _scale(experiment), 0 if constants.value("sigma") > 0 else 1
         if mu > 0:
-            yield (focus.sg_strongly_convex_step if noisy else focus.strongly_convex_step)(L, mu, n, tau, q)
+            yield focus.strongly_convex_step(L, mu, n, tau, q, FOCUS["strongly convex"][number])
         if beta > 0:
-            yield (focus.sg_pl_step if noisy else focus.pl_step)(L, beta, n, tau, q)
-        yield (focus.sg_nonconvex_step if noisy else focus.nonconvex_step)(L, n, tau, q)
-    if type(algorithm) is FedAvg or isinstance(algorithm, SFL):
+            yield focus.smooth_step(L, n, tau, q, "PL", FOCUS["PL"][number])
+        yield focus.smooth_step(L, n, tau, q, "non-convex", FOCUS["non-convex"][number])
+    if facts.averages:
         setting = setting_of(experiment, facts)
         if mu >= 0:
             yield sfl.convex_step(setting, L, "strongly convex" if mu > 0 else "convex")
         elif np.isfinite(constants.value("beta")) or np.isnan(mu):
             yield sfl.nonconvex_step(setting, L, 0.0 if np.isnan(mu) else constants.value("beta"))
-    if type(algorithm) is FedAvg and mu > 0:
-        yield focus.fedavg_step(L, tau)
+        if isinstance(algorithm, FedAvg) and mu > 0 and constants.value("sigma") == 0:
+            yield focus.fedavg_step(L, tau)
     yield from inconsistency.step_bounds(experiment, facts, constants)
     yield from direction.step_bounds(experiment, facts, constants)
+
+
+def _focus_probability(experiment: Experiment, facts: Facts) -> float:
+    """The smallest probability q_min with which a client takes part in a round of FOCUS.
+
+    0 if it is unknown, or if the server has a learning rate of its own.
+    """
+    assert isinstance(experiment.algorithm, Focus)
+    if facts.takes_part is None or experiment.algorithm.gamma is not None:
+        return 0.0
+    return float(facts.takes_part.min())
+
+
+def _scale(experiment: Experiment) -> float:
+    """The largest N w_i: FOCUS multiplies f_i by it, so that F is their plain mean."""
+    return float(experiment.world.count * experiment.world.population.weights.max())
 
 
 def left_out(experiment: Experiment, facts: Facts) -> Iterator[str]:
     """Messages about theorems on the run's method that do not apply to this run; each names the assumptions."""
     algorithm = experiment.algorithm
-    if isinstance(algorithm, Focus) and facts.takes_part is None:
-        yield "[1] needs the probability with which each client takes part, which is unknown here"
+    if isinstance(algorithm, Focus) and _focus_probability(experiment, facts) == 0:
+        yield (
+            "[1] needs a known probability above 0 with which each client takes part, and the server's step size equal "
+            "to local.lr (gamma: null)"
+        )
     if isinstance(algorithm, (FedAvg, FedACS)) and facts.over_rounds is None:
         yield (
             "[3] Theorems 1 and 3 need surrogate weights that are known and the same in every round, a cohort of fixed "
@@ -85,48 +109,74 @@ def promises(
 ) -> Iterator[Promise]:
     """Rates, noise floors, bounds and limits that the theorems give for the run at its step size.
 
-    A theorem with a bound in `steps` is left out if the run's step size exceeds it, or if L is only an estimate.
+    A theorem with a bound in `steps` is left out if the run's step size exceeds it, or if L is only an estimate. A
+    number is called a bound ("at most") only if the run satisfies all assumptions of the proof (`violations`), with a
+    system that stays as it is in round 0 and a bound sigma of the noise.
     problem: the f_i as quadratics, None if they are not. steps: the result of `step_bounds`.
     """
     algorithm, mu = experiment.algorithm, constants.value("mu")
     inside = {(s.theorem, s.case) for s in steps if s.admits(experiment.rule.lr)} if constants.exact("L") else set()
     scale = 1.0 if problem is None else size_of(problem.optimum)
-    if isinstance(algorithm, Focus) and facts.takes_part is not None:
-        yield from _of_focus(experiment, facts, constants, scale, inside)
-    if (type(algorithm) is FedAvg or isinstance(algorithm, SFL)) and mu >= 0 and facts.even and facts.equal_steps:
+    proved = constants.noise_bounded and not any(violations(experiment, facts))
+    stays = proved and not changes(experiment)
+    if isinstance(algorithm, Focus) and _focus_probability(experiment, facts) > 0:
+        yield from _of_focus(experiment, facts, constants, scale, inside, stays)
+    if facts.averages and mu >= 0 and facts.even and facts.equal_steps:
         setting = setting_of(experiment, facts)
         if any(theorem == setting.theorem for theorem, _ in inside) and constants.exact("D"):
-            yield from _of_sfl(setting, experiment.world.rounds, constants, scale)
-    yield from inconsistency.promises(experiment, facts, constants, problem, inside)
-    yield from direction.promises(experiment, facts, constants, inside)
+            yield from _of_sfl(setting, experiment.world.rounds, constants, scale, stays)
+    yield from inconsistency.promises(experiment, facts, constants, problem, inside, (proved, stays))
+    yield from direction.promises(experiment, facts, constants, inside, stays)
 
 
 def _of_focus(
-    experiment: Experiment, facts: Facts, constants: Constants, scale: float, inside: set[tuple[str, str]]
+    experiment: Experiment,
+    facts: Facts,
+    constants: Constants,
+    scale: float,
+    inside: set[tuple[str, str]],
+    proved: bool,
 ) -> Iterator[Promise]:
-    """Rate and noise floor of [1] Theorems 1 and 4 (strongly convex), and eq. 25's bound on the mean of |grad F|^2.
+    """Rates and noise floors of FOCUS in the three cases of [1] Theorems 1 and 4 to 6, as far as the run is inside.
 
     scale: |x*|, the unit of relative distances. inside: (theorem, case) of each step-size bound that the run satisfies.
+    proved: whether the bounds are proved for this run.
     """
-    n, eta, mu, sigma = experiment.world.count, experiment.rule.lr, constants.value("mu"), constants.value("sigma")
-    theorem = "[1] Thm 4" if sigma > 0 else "[1] Thm 1"
-    assert facts.takes_part is not None
-    if (theorem, "strongly convex") in inside and constants.exact("D"):
-        factor, D = focus.contraction(eta, mu, n), constants.value("D")
-        floor = focus.noise_floor(eta, mu, n, float(facts.takes_part.min()), sigma)
+    n, R, eta, tau = experiment.world.count, experiment.world.rounds, experiment.rule.lr, facts.tau
+    weight, q = _scale(experiment), _focus_probability(experiment, facts)
+    L, sigma = weight * constants.value("L"), weight * constants.value("sigma")
+    mu, beta = constants.value("mu"), constants.value("mu_F")
+    g0, D, gap = float(np.sqrt(weight)) * constants.value("g0"), constants.value("D"), constants.value("A")
+    theorem = {case: name for name, case in inside if case in FOCUS and name in FOCUS[case]}
+    if "strongly convex" in theorem and constants.exact("D"):
+        factor, name = focus.contraction(eta, mu, n), theorem["strongly convex"]
+        floor = focus.noise_floor(eta, mu, n, tau, q, sigma)
+        first = D**2 + focus.start_distance(eta, mu, n, tau, q, g0)
 
-        def rate(r: Floats) -> Floats:
-            return np.asarray(np.sqrt(D**2 * factor**r + floor))
+        def distance(r: Floats | float) -> Floats:
+            return np.asarray(factor**r * first + floor)
 
-        yield Promise(theorem, "factor a round on |x - x*|^2", factor, distances("rate", scale, rate))
-        yield Promise(theorem, "rounds for six digits of |x - x*|^2", log(1e6) / -log(factor))
+        lines = distances("bound", scale, lambda r: np.sqrt(distance(r)))
+        yield Promise(name, "factor a round on |x - x*|^2 + (1/N) sum_i |x - z_i|^2", factor)
+        yield Promise(name, "rounds for six digits of it", log(1e6) / -log(factor))
+        yield bound(name, f"|x - x*|^2 after {R} rounds", float(distance(R)), lines, proved=proved)
         if sigma > 0:
-            yield Promise(theorem, "floor of |x - x*|^2", floor)
-    if (theorem, "non-convex") in inside and sigma == 0 and constants.exact("A"):
-        R, gap = experiment.world.rounds, constants.value("A")
-        line = Line("global/grad_norm", "bound on the mean", lambda r: np.sqrt(8 * gap / (eta * n * r)))
-        bound = focus.nonconvex_bound(eta, n, R, gap)
-        yield Promise(f"{theorem}, eq. 25", f"mean of |grad F|^2 over {R} rounds, at most", bound, (line,))
+            yield bound(name, "  of which noise floor", floor, proved=proved)
+    first_gap = gap + focus.start_gap(eta, L, n, tau, q, g0)
+    if "PL" in theorem and constants.exact("A"):
+        factor, name = focus.pl_contraction(eta, beta, n), theorem["PL"]
+        most = factor**R * first_gap + focus.pl_noise_floor(eta, L, beta, n, tau, q, sigma)
+        yield Promise(name, "factor a round on F - F* + (L/2N) sum_i |x - z_i|^2 (PL)", factor)
+        yield bound(name, f"F(x) - F* after {R} rounds (PL)", most, proved=proved)
+    if "non-convex" in theorem and constants.exact("A"):
+        noise = focus.nonconvex_noise_floor(eta, L, n, tau, q, sigma)
+
+        def mean(r: Floats | float) -> Floats:
+            return np.asarray(8 * first_gap / (eta * n * r) + noise)
+
+        line = Line("global/grad_norm", "bound on the mean", lambda r: np.sqrt(mean(r)))
+        name = f"{theorem['non-convex']}, eq. {28 if sigma > 0 else 25}"
+        yield bound(name, f"mean of |grad F|^2 over {R} rounds", float(mean(R)), (line,), proved=proved)
 
 
 def sfl_bound(setting: sfl.Setting, R: int, constants: Constants, mu: float) -> sfl.Bound | None:
@@ -143,17 +193,17 @@ def sfl_bound(setting: sfl.Setting, R: int, constants: Constants, mu: float) -> 
     return sfl.strongly_convex_bound(setting, R, mu=mu, L=L, D=D, sigma=sigma, zeta_star=zeta_star)
 
 
-def _of_sfl(setting: sfl.Setting, R: int, constants: Constants, scale: float) -> Iterator[Promise]:
+def _of_sfl(setting: sfl.Setting, R: int, constants: Constants, scale: float, proved: bool) -> Iterator[Promise]:
     """The bound of [2] Theorems 1 and 2 on F(xbar) - F*, its terms, and the value of the option `eval.average`.
 
     xbar: the weighted mean of the iterates x_0 to x_R, which a run with this value of `eval.average` measures. If
     R is too small for the strongly convex bound, the bound for convex functions is given, with equal weights. scale:
-    |x*|, the unit of relative distances.
+    |x*|, the unit of relative distances. proved: whether the bound is proved for this run.
     """
     theorem, convexity = setting.theorem, constants.value("mu")
     mu = convexity if convexity * setting.effective * R >= 1 else 0.0
-    bound = sfl_bound(setting, R, constants, mu)
-    assert bound is not None
+    most = sfl_bound(setting, R, constants, mu)
+    assert most is not None
 
     def gap(r: Floats) -> Floats:
         found = [sfl_bound(setting, int(k), constants, mu) for k in r]
@@ -164,7 +214,8 @@ def _of_sfl(setting: sfl.Setting, R: int, constants: Constants, scale: float) ->
         lines.append(Line("average/distance_abs", "bound", lambda r: np.sqrt(2 * gap(r) / convexity)))
         lines.append(Line("average/distance", "bound", lambda r: np.sqrt(2 * gap(r) / convexity) / scale))
     case = "strongly convex" if mu > 0 else "convex"
-    yield Promise(theorem, f"F(xbar) - F* after {R} rounds, at most ({case})", bound.total, tuple(lines))
-    for name, value in vars(bound).items():
+    what = f"F(xbar) - F* after {R} rounds ({case})"
+    yield bound(theorem, what, most.total, tuple(lines), proved=proved)
+    for name, value in vars(most).items():
         yield Promise(theorem, f"  of which {name.replace('_', ' ')}", value)
     yield Promise(theorem, "eval.average, for this xbar", 1 - mu * setting.effective / 2)

@@ -109,6 +109,24 @@ class QuadraticProblem:
         p = beta2 * self.hessian @ self.hessian - a
         return float(np.sqrt(beta2)), float(np.sqrt(h @ np.linalg.solve(p, h) + base))
 
+    def reach(self, start: Floats) -> float:
+        """The radius r of a ball around x* that no model of FedAvg leaves, for eta <= 1/L and full gradients.
+
+        A local step moves x to within (1 - eta mu_i) |x - x*| + eta |grad f_i(x*)| of x*, and the server averages. r is
+        therefore the larger of |x0 - x*| and max_i |grad f_i(x*)| / mu_i. If an f_i is not strongly convex, r is |x0 -
+        x*| only, and holds as long as the models stay within it. start: x0 [d].
+        """
+        radius = float(np.linalg.norm(start - self.optimum))
+        if self.convexity.min() <= 0:
+            return radius
+        slopes = np.linalg.norm(self.gradients(self.optimum), axis=1)
+        return max(radius, float((slopes / self.convexity).max()))
+
+    @property
+    def hessian_deviation(self) -> float:
+        """The bound delta = max_i |H_i - H| of Hessian heterogeneity (SFL, sec. 4.1), in the spectral norm."""
+        return float(np.linalg.norm(self.hessians - self.hessian, ord=2, axis=(1, 2)).max())
+
     def deviation(self, radius: float) -> Floats:
         """For each client i an upper bound of |grad f_i(x) - grad F(x)| over all x with |x - x*| <= radius, [N].
 

@@ -12,7 +12,7 @@ xbar is the weighted mean of x_0, ..., x_R (`average_weights`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp
+from math import cbrt, exp, sqrt
 
 import numpy as np
 
@@ -82,12 +82,15 @@ def convex_step(setting: Setting, L: float, case: str = "convex") -> StepBound:
 def nonconvex_step(setting: Setting, L: float, beta: float) -> StepBound:
     """The bound on the local step size eta without convexity (SFL, Theorems 1 and 2).
 
-    The effective step size, S K eta for SFL and K eta for PFL (parallel: FedAvg), is at most 1/(6L(beta+1)). L:
-    smoothness; beta: the factor of |grad F| in Assumption 3a.
+    The effective step size, S K eta for SFL and K eta for PFL (parallel: FedAvg), is at most 1/(6L(beta+1)), and at
+    most 1/(18 L beta^2 P) with P = `Setting.partial`, which the paper leaves out (`nonconvex_bound`). L: smoothness;
+    beta: the factor of |grad F| in Assumption 3a.
     """
     steps = setting.K * (setting.S if setting.sequential else 1)
-    text = "1/(6LSK(beta+1))" if setting.sequential else "1/(6LK(beta+1))"
-    return StepBound(setting.theorem, "non-convex", over(1, 6 * L * steps * (beta + 1)), text)
+    largest = min(over(1, 6 * L * (beta + 1)), over(1, 18 * L * beta**2 * setting.partial)) / steps
+    unit = "SK" if setting.sequential else "K"
+    text = f"1/(6L{unit}(beta+1))" if setting.partial == 0 else f"min{{1/(6L(beta+1)), 1/(18L beta^2 P)}}/({unit})"
+    return StepBound(setting.theorem, "non-convex", largest, text)
 
 
 def _convex_errors(setting: Setting, L: float, sigma: float, zeta_star: float) -> tuple[float, float, float, float]:
@@ -124,16 +127,23 @@ def convex_bound(setting: Setting, R: int, *, L: float, D: float, sigma: float, 
 def nonconvex_bound(setting: Setting, R: int, *, L: float, A: float, sigma: float, zeta: float) -> Bound:
     """The bound on min_r E|grad F(x_r)|^2 after R rounds without convexity (SFL, Theorems 1 and 2).
 
-    Eqs. (6), (54) for SFL; eqs. (58), (80) for PFL (parallel: FedAvg). The bound has no term of partial participation;
-    the paper's proof for S < M (eqs. (48), (52)) has none either. L: smoothness; A = F(x_0) - F*; sigma: standard
-    deviation of a stochastic gradient; zeta: of Assumption 3a.
+    Eqs. (6), (58), and for S < M eqs. (54), (80) with two changes: the term 6 L e P zeta^2 is added, with the effective
+    step size e and P = `Setting.partial`, and the terms of drift are 5/3 as large. L: smoothness; A = F(x_0) - F*;
+    sigma: standard deviation of a stochastic gradient; zeta: of Assumption 3a.
+
+    The paper's proof bounds |grad F_m(x_mk) - grad F(x)| by L |x_mk - x| (eq. 50), as if F_m were F. For S = M the sum
+    over all clients makes up for it. For S < M let b be the mean of the local gradients, E[.] given x. Then
+    -E<grad F, b> = (-|grad F|^2 - |E b|^2 + |grad F - E b|^2)/2, where the last term is drift alone, and E|b|^2 =
+    |E b|^2 + Var b, where Var b <= E|b - grad F|^2 <= 2 P (beta^2 |grad F|^2 + zeta^2) + 2 drift.
     """
     e, s, k = setting.effective, setting.S, setting.K
+    more = 5 / 3 if setting.partial else 1.0
     if setting.sequential:
         drift = 27 * L**2 * e**2 * sigma**2 / (8 * s * k), 27 * L**2 * e**2 * zeta**2 / (8 * s)
     else:
         drift = 27 * L**2 * e**2 * sigma**2 / (8 * k), 9 / 4 * L**2 * e**2 * zeta**2
-    return Bound(over(3 * A, e * R), 3 * L * e * sigma**2 / (s * k), 0.0, *drift)
+    partial = 6 * L * e * setting.partial * zeta**2
+    return Bound(over(3 * A, e * R), 3 * L * e * sigma**2 / (s * k), partial, more * drift[0], more * drift[1])
 
 
 def average_weights(setting: Setting, R: int, mu: float) -> Floats:
@@ -148,22 +158,60 @@ def average_weights(setting: Setting, R: int, mu: float) -> Floats:
 
 
 def tuned_rate(
-    method: str, R: int, *, M: int, S: int, K: int, L: float, mu: float, D: float, sigma: float, zeta_star: float
+    method: str, R: int, *, M: int, S: int, K: int, L: float, mu: float, D: float, sigma: float, zeta: float
 ) -> float:
     """The rate at the best step size for strongly convex functions, without constants and logarithms (SFL, Table 1).
 
-    Eqs. (10), (11). method: `sfl`, `pfl` (parallel: FedAvg), or `minibatch` for SGD with the mini-batch of all S K
-    gradients of a round. M: clients; S: sampled clients; K: local steps; the other symbols as in
-    `strongly_convex_bound`.
+    Eqs. (10), (11), and eqs. (7), (43), (72) with S < M. method: `sfl` or `pfl` (parallel: FedAvg, Theorem 2), with
+    zeta = zeta* of Assumption 3b; `karimireddy` (2020) for FedAvg, with zeta of Assumption 3a; `koloskova` (2020) for
+    FedAvg, with zeta* and sigma = sigma*, the noise at x*; `minibatch` (Stich 2019) for SGD with the mini-batch of all
+    M K gradients of a round. The last three rows are for S = M. M: clients; S: sampled clients; K: local steps; the
+    other symbols as in `strongly_convex_bound`.
     """
-    optimisation = mu * D**2 * exp(-mu * R / L)
-    noise = sigma**2 / (mu * S * K * R)
-    partial = zeta_star**2 / (mu * R) * (M - S) / (S * (M - 1)) if M > 1 else 0.0
+    factor = {"minibatch": L, "koloskova": L * K}.get(method, mu)
+    rate = sigma**2 / (mu * S * K * R) + factor * D**2 * exp(-mu * R / L)
     if method == "minibatch":
-        return noise + partial + optimisation
+        return rate
+    share = {"sfl": S, "pfl": 1, "karimireddy": 1, "koloskova": 1}[method]
+    partial = zeta**2 / (mu * R) * Setting(True, M, S, K, 1.0).partial
+    return rate + partial + L * (sigma**2 / K + zeta**2) / (mu**2 * share * R**2)
+
+
+def tuned_convex_rate(
+    method: str, R: int, *, M: int, S: int, K: int, L: float, D: float, sigma: float, zeta_star: float
+) -> float:
+    """The rate at the best step size for convex functions, without constants (SFL, Corollaries 1 and 2).
+
+    Eqs. (8), (60), and eqs. (47), (74) with S < M. The arguments are as in `tuned_rate`; method: `sfl` or `pfl`.
+    """
     share = {"sfl": S, "pfl": 1}[method]
-    drift = L * sigma**2 / (mu**2 * share * K * R**2) + L * zeta_star**2 / (mu**2 * share * R**2)
-    return noise + partial + drift + optimisation
+    first = (sigma / sqrt(K) + sqrt(1 - S / M) * zeta_star) * D / sqrt(S * R)
+    drift = cbrt(L * D**4 / (share * R**2)) * (cbrt(sigma**2 / K) + cbrt(zeta_star**2))
+    return first + drift + L * D**2 / R
+
+
+def tuned_nonconvex_rate(
+    method: str, R: int, *, M: int, S: int, K: int, L: float, A: float, sigma: float, zeta: float, beta: float
+) -> float:
+    """The rate of min_r E|grad F(x_r)|^2 at the best step size, without constants (SFL, Corollaries 1 and 2).
+
+    Eqs. (9), (61), and eqs. (55), (81) with S < M, to which the term of `nonconvex_bound` for S < M adds sqrt(1 - S/M)
+    zeta sqrt(L A/(S R)). The last term is L (beta+1) A/R; printed is L beta A/R, which is 0 for beta = 0. A = F(x_0) -
+    F*; zeta, beta: of Assumption 3a; the other arguments as in `tuned_convex_rate`.
+    """
+    share = {"sfl": S, "pfl": 1}[method]
+    first = (sigma / sqrt(K) + sqrt(1 - S / M) * zeta) * sqrt(L * A / (S * R))
+    drift = cbrt(L**2 * A**2 / (share * R**2)) * (cbrt(sigma**2 / K) + cbrt(zeta**2))
+    return first + drift + L * (beta + 1) * A / R
+
+
+def useful_local_steps(R: int, *, L: float, mu: float, sigma: float, zeta_star: float) -> float:
+    """The number of local steps K beyond which more of them no longer improve SFL's rate (SFL, sec. 3.2).
+
+    sigma^2/zeta*^2 mu/L R, where the first and third term of eq. (7) are equal; without constants and logarithms. The
+    symbols are as in `strongly_convex_bound`.
+    """
+    return over(sigma**2 * mu * R, zeta_star**2 * L)
 
 
 def cyclic_rate(method: str, R: int, *, M: int, K: int, L: float, mu: float, sigma: float, zeta: float) -> float:
@@ -189,7 +237,7 @@ def random_reshuffling_rate(R: int, *, M: int, L: float, mu: float, D: float, ze
 
 
 def drift_bound(setting: Setting, *, L: float, sigma: float, zeta_star: float, gap: float) -> float:
-    """The bound on the client drift of round r (SFL, Lemmas 6 and 12), for a step size eta within `convex_step`.
+    """The bound on the client drift of round r for convex functions (SFL, Lemmas 6 and 12), for eta in `convex_step`.
 
     With the model x_r at the beginning of the round and client m's model x_{m,k} after k of its K steps, the drift is
     sum_m sum_{k < K} E|x_{m,k} - x_r|^2 for SFL (eq. 33). For PFL (parallel: FedAvg) it is the mean over the S clients
@@ -201,3 +249,16 @@ def drift_bound(setting: Setting, *, L: float, sigma: float, zeta_star: float, g
         noise, spread = 9 / 4 * S**2 * K**2 * sigma**2, 9 / 4 * S**2 * K**3 * zeta_star**2
         return eta**2 * (noise + spread + 3 * L * S**3 * K**3 * gap)
     return eta**2 * (9 / 4 * K**2 * sigma**2 + 3 / 2 * K**3 * zeta_star**2 + 3 * L * K**3 * gap)
+
+
+def nonconvex_drift_bound(setting: Setting, *, sigma: float, beta: float, zeta: float, gradient: float) -> float:
+    """The bound on the client drift of round r without convexity (SFL, Lemmas 10 and 14), for eta in `convex_step`.
+
+    Drift and sigma: as in `drift_bound`; beta, zeta: of Assumption 3a; gradient: |grad F(x_r)|.
+    """
+    S, K, eta = setting.S, setting.K, setting.eta
+    square = beta**2 * gradient**2 + zeta**2
+    if setting.sequential:
+        noise, spread = 9 / 4 * S**2 * K**2 * sigma**2, 9 / 4 * S**2 * K**3 * square
+        return eta**2 * (noise + spread + 3 / 2 * S**3 * K**3 * gradient**2)
+    return eta**2 * (9 / 4 * K**2 * sigma**2 + 3 / 2 * K**3 * (square + gradient**2))

@@ -25,9 +25,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Promise:
-    """A number that a theorem guarantees for a run, such as a rate, a bound or a limit.
+    """A number that a theorem gives for a run, such as a rate, a bound or a limit.
 
-    theorem: paper and number. what: the meaning of `value`. lines: the same statement as curves over rounds, if it is
+    theorem: paper and number. what: the meaning of `value`; a bound that is proved for the run has "at most" or "at
+    least" in it (`bound`). lines: the same statement as curves over rounds, if it is
     about a metric.
     """
 
@@ -35,6 +36,16 @@ class Promise:
     what: str
     value: float
     lines: tuple[Line, ...] = ()
+
+
+def bound(
+    theorem: str, what: str, value: float, lines: tuple[Line, ...] = (), *, proved: bool, sense: str = "at most"
+) -> Promise:
+    """A bound as a promise; without the words "at most" and without lines if it is not proved for the run.
+
+    sense: the words that make a bound of it. The other arguments are as in `Promise`.
+    """
+    return Promise(theorem, f"{what}, {sense}", value, lines) if proved else Promise(theorem, what, value)
 
 
 def distances(what: str, scale: float, of: Callable[[Floats], Floats | float]) -> tuple[Line, ...]:

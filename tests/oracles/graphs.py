@@ -116,7 +116,7 @@ def sgp(problem: Problem, rounds: Sequence[GraphRound], x0: Array) -> list[tuple
 
 
 def tracking(problem: Problem, rounds: Sequence[GraphRound], x0: Array, form: str) -> list[tuple[Array, Array, Array]]:
-    """(x, y, stored gradients) of DIGing, Aug-DGM, push-pull (K steps) and Push-DIGing (x: numerators)."""
+    """(x, y, stored gradients) of DIGing, adapt-then-combine, push-pull (K steps) and Push-DIGing (x: numerators)."""
     n = problem.count
     x, out = np.tile(x0, (n, 1)), []
     y, stored, w = np.zeros_like(x), np.zeros_like(x), np.ones(n)
@@ -219,7 +219,7 @@ def literal_extra(problem: Problem, w: Array, lr: float, count: int, x0: Array) 
 
 
 def literal_nids(problem: Problem, w: Array, lr: float, count: int, x0: Array) -> list[Array]:
-    """x_{k+2} = W (2 x_{k+1} - x_k - lr (g_{k+1} - g_k)), x_1 = W (x_0 - lr g_0): D2; with (I + W)/2: NIDS."""
+    """x_{k+2} = W (2 x_{k+1} - x_k - lr (g_{k+1} - g_k)), x_1 = W (x_0 - lr g_0): D2; with (I + W)/2: almost NIDS."""
     x = [np.tile(x0, (problem.count, 1))]
     x.append(w @ (x[0] - lr * _all(problem, x[0])))
     while len(x) <= count:

@@ -94,7 +94,8 @@ def test_a_record_has_the_matrices_and_replays_to_the_same_bits(tmp_path, algori
             matrix = np.zeros((8, 8))
             matrix[row["nodes"], row["nodes"]] = row[name]["own"]
             for i, j, weight in row[name]["entries"]:
-                matrix[i, j] += weight
+                assert matrix[i, j] == 0  # each pair once
+                matrix[i, j] = weight
             np.testing.assert_allclose(matrix.sum(axis=axis)[row["nodes"]], 1)
 
 
@@ -109,6 +110,59 @@ def test_final_has_every_node_and_the_worst_is_measured(tmp_path):
     assert last["global/worst_distance"] == pytest.approx(worst)
     spread = (final["nodes"] - final["params"]).norm(dim=1).square().mean().sqrt()
     assert last["algo/consensus_error"] == pytest.approx(float(spread))
+
+
+@pytest.mark.parametrize("algorithm", ["sgp", "push_diging", "dsgd"])
+def test_consensus_is_measured_from_the_model_that_is_evaluated(tmp_path, algorithm):
+    """For push-sum x is the mean of the undivided rows, which differs from the mean of the nodes' models."""
+    carry_out(PROBLEM, tmp_path / "run", [f"algorithm={algorithm}", "eval.nodes=true", "eval.every=1", "rounds=3"])
+    final = torch.load(tmp_path / "run" / "final.pt", weights_only=True)
+    away = (final["nodes"] - final["params"]).norm(dim=1)
+    last = rows(tmp_path / "run", "metrics.jsonl")[-1]
+    assert last["algo/consensus_error"] == pytest.approx(float(away.square().mean().sqrt()), rel=1e-9)
+    found = [last["per_client"]["nodes/from_mean"][str(i)] for i in range(8)]
+    assert found == pytest.approx(away.tolist(), rel=1e-9)
+    apart = (final["nodes"].mean(dim=0) - final["params"]).norm() > 1e-6 * away.max()
+    assert bool(apart) == (algorithm != "dsgd")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "weights", "floats", "exchange"),
+    [
+        ("dsgd", "row_stochastic", 3, False),
+        ("dsgd", "metropolis", 3, True),
+        ("push_pull", "auto", 6, False),
+        ("push_pull", "metropolis", 6, True),
+        ("sgp", "auto", 4, False),
+        ("sgp", "max_degree", 4, True),
+        ("push_diging", "lazy", 7, True),
+    ],
+)
+@pytest.mark.parametrize("graph", ["directed_ring", "exponential"])
+def test_floats_of_a_directed_graph_are_those_of_the_vectors_that_are_mixed(
+    tmp_path, graph, algorithm, weights, floats, exchange
+):
+    """Nodes absent, messages lost: an exchange along an edge needs both vectors, other weights only the sender's."""
+    settings = [f"topology={{name: {graph}, weights: {weights}}}", f"algorithm={algorithm}"]
+    carry_out(PROBLEM, tmp_path / "run", [*settings, "local.steps=1", "link.q=0.3"])
+    total, node, link, along = 0, 0, 0, Counter[tuple[int, int]]()
+    for row, metrics in zip(
+        rows(tmp_path / "run", "topology.jsonl"), rows(tmp_path / "run", "metrics.jsonl"), strict=True
+    ):
+        working = set(row["nodes"])
+        edges = [(a, b, ok) for (a, b), ok in zip(row["edges"], row["arrives"], strict=True) if {a, b} <= working]
+        sent = {(a, b) for a, b, _ in edges}
+        if exchange and not (len(working) == 8 and all(row["arrives"])):
+            sent |= {(b, a) for a, b, ok in edges if ok}
+        along.update(sent)
+        total += floats * len(sent)
+        node += floats * max(Counter(i for pair in sent for i in pair).values(), default=0)
+        link += floats * max(Counter(frozenset(pair) for pair in sent).values(), default=0)
+        assert metrics["cost/peer_floats"] == total
+        assert (metrics["cost/busiest_node_floats"], metrics["cost/busiest_link_floats"]) == (node, link)
+    with (tmp_path / "run" / "edges.csv").open() as file:
+        recorded = {(int(r["from"]), int(r["to"])): int(r["messages"]) for r in csv.DictReader(file)}
+    assert recorded == along
 
 
 def test_every_nodes_model_is_evaluated_where_asked(tmp_path):

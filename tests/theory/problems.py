@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from raylfl.theory.quadratic import QuadraticProblem
 
 
-def random_problem(seed: int, clients: int, dim: int, condition: float, spread: float, alike: bool) -> QuadraticProblem:
-    """Strongly convex f_i with eigenvalues in [1/condition, 1]; alike: one Hessian for all."""
+def random_problem(
+    seed: int, clients: int, dim: int, condition: float, spread: float, alike: bool, scale: float = 1.0
+) -> QuadraticProblem:
+    """Strongly convex f_i with eigenvalues in [1/condition, 1] times `scale`; alike: one Hessian for all."""
     draw = np.random.default_rng(seed)
     h = np.empty((clients, dim, dim))
     for i in range(clients):
@@ -21,17 +23,20 @@ def random_problem(seed: int, clients: int, dim: int, condition: float, spread: 
         h[i] = (q * eigenvalues) @ q.T
         h[i] = (h[i] + h[i].T) / 2
     b = spread * draw.standard_normal((clients, dim))
-    return QuadraticProblem(h, b, np.zeros(clients), np.full(clients, 1 / clients))
+    return QuadraticProblem(scale * h, scale * b, np.zeros(clients), np.full(clients, 1 / clients))
 
 
+SCALES = st.floats(-3, 3).map(lambda exponent: 10.0**exponent)  # of the losses
+SHARES = st.floats(-3, 0).map(lambda exponent: 10.0**exponent)  # shares of the largest step size of a theorem
 PROBLEMS = st.builds(
     random_problem,
     st.integers(0, 10**6),
-    st.integers(2, 6),
+    st.one_of(st.integers(2, 6), st.integers(7, 64)),
     st.integers(1, 4),
     st.floats(1, 30),
     st.floats(0, 3),
     st.booleans(),
+    SCALES,
 )
 
 Gradient = Callable[[int, np.ndarray], np.ndarray]

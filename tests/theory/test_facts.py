@@ -55,13 +55,13 @@ def test_a_client_takes_part_as_often_as_its_probability_says(overrides):
 
 
 def test_focus_takes_the_probability_of_draws_with_replacement_as_q_min():
-    """[1], Assumption 1, Case 3; with many local steps the bound of Theorem 1 is q^1.5/(8 L (tau - 1))."""
+    """[1], Assumption 1, Case 3; with many local steps the bound of Theorem 1 is q/(8 L (tau - 1))."""
     config = load_config(
         "ridge", [*RIDGE, "algorithm.name=focus", UNIFORM, "local.steps=3000", "local.lr={theory: focus}"]
     )
     e = assembled(config)
     L = theory_of(e).constants.value("L")
-    assert e.rule.lr == pytest.approx(ONCE_OR_MORE**1.5 / (8 * L * 2999), rel=1e-9)
+    assert e.rule.lr == pytest.approx(ONCE_OR_MORE / (8 * L * 2999), rel=1e-9)
 
 
 def test_draws_with_replacement_do_not_reach_all_clients_in_round_0():
@@ -85,6 +85,24 @@ def test_a_system_that_changes_over_phases_is_reported(varying):
     note = "the system changes over the rounds: round 0 is used"
     assert note in theory_of(experiment("algorithm.name=focus", varying)).notes
     assert note not in theory_of(experiment("algorithm.name=focus")).notes
+
+
+@pytest.mark.parametrize(
+    ("participation", "bounds"),
+    [
+        ("{name: bernoulli, p: 0.5}", True),
+        ("{name: uniform, size: 2}", True),
+        ("{name: sinusoid, p: 0.5}", False),  # the chances change
+        ("{name: bernoulli, p: {phases: [{until: 0.5, value: 0.9}, {value: 0.1}]}}", False),
+        ("{name: markov, p_on: 0.2, p_off: 0.3}", False),  # a cohort depends on the previous one
+    ],
+)
+def test_a_bound_is_promised_only_if_cohorts_are_independent_and_alike(participation, bounds):
+    e = experiment("algorithm.name=focus", "local.lr=1e-9", f"participation={participation}", "rounds=50")
+    theory = theory_of(e)
+    assert any("at most" in p.what for p in theory.promises) == bounds
+    assert any(p.lines for p in theory.promises) == bounds
+    assert bool(theory.notes) != bounds
 
 
 def test_fedaware_has_no_theorem_for_local_steps_that_change_over_phases():

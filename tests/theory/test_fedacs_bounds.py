@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from raylfl.theory import fedacs
-from tests.theory.problems import PROBLEMS, local, noisy
+from tests.theory.problems import PROBLEMS, SHARES, local, noisy
 
-SHARES, SEEDS = st.floats(0.1, 1.0), st.integers(0, 10**6)
+SEEDS = st.integers(0, 10**6)
 
 
 def mean_square(problem, weights, p, q, steps, size, eta, sigma, start, draw):
@@ -26,15 +24,9 @@ def mean_square(problem, weights, p, q, steps, size, eta, sigma, start, draw):
     return np.mean(squares)
 
 
-def scaled(problem, factor):
-    """The same problem in other units of F: L, kappa and gradients `factor` times as large."""
-    return replace(problem, hessians=problem.hessians * factor, linear=problem.linear * factor)
-
-
-@given(PROBLEMS, SEEDS, SHARES, st.floats(-1, 2), st.sampled_from([0.0, 0.5]), st.booleans())
-def test_runs_stay_below_theorem_1_of_fedacs(problem, seed, share, exponent, sigma, from_optimum):
-    draw, rounds = np.random.default_rng(seed), 30
-    problem, sigma = scaled(problem, 10**exponent), sigma * 10**exponent
+@given(PROBLEMS, SEEDS, SHARES, st.sampled_from([0.0, 0.5]), st.booleans())
+def test_runs_stay_below_theorem_1_of_fedacs(problem, seed, share, noise, from_optimum):
+    draw, rounds, sigma = np.random.default_rng(seed), 30, noise * problem.smoothness.max()
     p = draw.dirichlet(np.ones(problem.count)) * 0.9 + 0.1 / problem.count
     q, steps = draw.random(problem.count) * 0.8, draw.integers(1, 6, problem.count).astype(float)
     omega = p * (1 - q) * steps / (p * (1 - q) * steps).sum()
@@ -46,13 +38,13 @@ def test_runs_stay_below_theorem_1_of_fedacs(problem, seed, share, exponent, sig
     mean = np.mean([mean_square(surrogate, *each, 2, eta, sigma, start, draw) for _ in range(6)])
     gap = surrogate.value(start) - surrogate.value(surrogate.optimum)
     bound = fedacs.surrogate_bound(eta, p * (1 - q), steps, rounds, L=L, gap=gap, kappa=kappa, sigma=sigma)
-    assert mean <= bound * (1 + 1e-9) + 1e-15
+    assert mean <= bound * (1 + 1e-9) + 1e-15 * L**2
 
 
 @given(PROBLEMS, SEEDS, SHARES, st.sampled_from([0.0, 0.5]))
-def test_fedacs_stays_below_theorem_3_in_a_system_that_changes(problem, seed, share, sigma):
+def test_fedacs_stays_below_theorem_3_in_a_system_that_changes(problem, seed, share, noise):
     """p_i ~ w_i / ((1 - q_i) |a_i|_1) makes the surrogate weights equal to the weights in F in every round (eq. 15)."""
-    draw, shape = np.random.default_rng(seed), (30, problem.count)
+    draw, shape, sigma = np.random.default_rng(seed), (30, problem.count), noise * problem.smoothness.max()
     q, steps = draw.random(shape) * 0.8, draw.integers(1, 6, shape).astype(float)
     p = problem.weights / ((1 - q) * steps)
     p /= p.sum(axis=1, keepdims=True)

@@ -103,6 +103,8 @@ def test_print_config_shows_the_number(capsys):
         (["local.lr={theory: scaffold}"], "PAPER being one of focus, sfl, fedacs, fedaware"),
         (["algorithm.name=fedaware", "local.lr={theory: fedaware}"], "[4] Theorem 4.1 needs normalize = false"),
         (["algorithm=focus", "local.lr={theory: fedacs}"], "no theorem of that paper"),
+        (["algorithm.name=fedavg", "local.batch_size=2", "local.lr={theory: focus}"], "no theorem of that paper"),
+        (["algorithm.name=focus", "algorithm.gamma=0.1", "local.lr={theory: focus}"], "the server's step size equal"),
         (["algorithm.name=fedacs", "algorithm.gamma=2.0", "local.lr={theory: fedacs}"], "[3] Theorems 1 and 3 need"),
         (["local.lr={theory: sfl, times: 2}"], "but must be a number, or"),
         (["local.lr={theory:sfl}"], "local.lr={theory:sfl}, but a blank is missing after the colon: {theory: sfl}"),

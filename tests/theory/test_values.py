@@ -15,27 +15,17 @@ from tests.theory.problems import random_problem
     ("bound", "largest"),
     [
         # every limit of a minimum is the smallest once
-        (focus.strongly_convex_step(L=1, mu=1, N=1, tau=2, q_min=1), 2 / (3 * 8.5)),
-        (focus.strongly_convex_step(L=1, mu=1, N=1, tau=101, q_min=1), 1 / 800),  # Lemma 4
-        (focus.strongly_convex_step(L=1, mu=1, N=1, tau=1, q_min=0.01), 0.001 / 8),
-        (focus.strongly_convex_step(L=10, mu=1, N=4, tau=1, q_min=0.5), 1 / (12 * 800.5)),  # eq. 110
-        (focus.pl_step(L=0.01, beta=0.001, N=100, tau=1, q_min=0.5), 1.5 / 3200),
-        (focus.pl_step(L=0.1, beta=100, N=1, tau=1, q_min=1), 1 / 1200),
-        (focus.pl_step(L=10, beta=1, N=1, tau=1, q_min=1), 1 / 1600),
-        (focus.nonconvex_step(L=1, N=100, tau=1, q_min=1), 1 / 400),
-        (focus.nonconvex_step(L=1, N=1, tau=1, q_min=0.5), 0.5 / (16 * math.sqrt(2))),
-        (focus.sg_strongly_convex_step(L=1, mu=1, N=1, tau=1, q_min=1), 2 / (3 * 16.5)),
-        (focus.sg_strongly_convex_step(L=1, mu=0.1, N=1, tau=11, q_min=1), 0.1 / 12800),
-        (focus.sg_pl_step(L=1, beta=1, N=10, tau=1, q_min=1), 1 / 90),
-        (focus.sg_pl_step(L=10, beta=1, N=1, tau=1, q_min=1), 1 / 1600),
-        (focus.sg_nonconvex_step(L=1, N=1, tau=1, q_min=0.25), 0.125 / (4 * math.sqrt(6))),
-        (focus.sg_nonconvex_step(L=1, N=1, tau=51, q_min=1), 1 / (8 * math.sqrt(2) * 50)),
-        (focus.sg_nonconvex_step(L=1, N=100, tau=1, q_min=1), 1 / 400),
+        (focus.strongly_convex_step(L=2, mu=1, N=4, tau=1, q_min=0.5), 0.5 / (16 * 4 * 4)),
+        (focus.strongly_convex_step(L=1, mu=1, N=1, tau=101, q_min=0.5), 0.5 / 800),
+        (focus.smooth_step(L=2, N=4, tau=1, q_min=0.5, case="PL"), 0.5 / 96),
+        (focus.smooth_step(L=2, N=1, tau=11, q_min=0.5, case="non-convex"), 0.5 / 160),
         (focus.fedavg_step(L=2, tau=1), 1 / 6),
         (focus.fedavg_step(L=2, tau=11), 1 / 80),
         (sfl.convex_step(sfl.Setting(True, 10, 5, 4, 1.0), L=2), 1 / 240),
         (sfl.convex_step(sfl.Setting(False, 10, 5, 4, 1.0), L=2), 1 / 48),
         (sfl.nonconvex_step(sfl.Setting(True, 10, 5, 4, 1.0), L=2, beta=1), 1 / 480),
+        (sfl.nonconvex_step(sfl.Setting(True, 10, 10, 4, 1.0), L=2, beta=9), 1 / 4800),
+        (sfl.nonconvex_step(sfl.Setting(False, 10, 5, 4, 1.0), L=2, beta=9), 1 / (18 * 2 * 81 / 9 * 4)),
     ],
 )
 def test_largest_step_sizes(bound, largest):
@@ -46,22 +36,57 @@ def test_largest_step_sizes(bound, largest):
 
 def test_focus_rates_and_floors():
     assert focus.contraction(0.01, 2.0, 4) == pytest.approx(0.96)
-    assert focus.pl_contraction(0.01, 2.0, 4) == pytest.approx(0.92)
+    assert focus.pl_contraction(0.01, 2.0, 4) == pytest.approx(0.98)
     assert focus.nonconvex_bound(0.01, 4, 100, gap=3.0) == pytest.approx(6.0)
-    assert focus.noise_floor(0.01, 2.0, 4, 0.5, 3.0) == pytest.approx(4 * 16.5 / 4 * 0.01 * 9)
-    assert focus.pl_noise_floor(0.01, 2.0, 4.0, 3, 0.5, 1.0) == pytest.approx((1 + 512 + 16) * 0.0025)
-    assert focus.nonconvex_noise_floor(0.01, 1.0, 16, 0.5, 1.0) == pytest.approx((32 + 8 * 256 / 4) * 1e-4)
-    assert focus.nonconvex_noise_floor(0.01, 2.0, 16, 0.5, 1.0) == math.inf
+    assert focus.start_distance(0.01, 2.0, 4, 3, 0.5, 3.0) == pytest.approx(9 * (12 * 0.04 / 2 + 13 * 4e-4))
+    assert focus.start_gap(0.01, 2.0, 4, 3, 0.5, 3.0) == pytest.approx(9 * (3 * 0.04 + 14 * 4e-4))
+    assert focus.noise_floor(0.01, 2.0, 4, 3, 0.5, 3.0) == pytest.approx(2 * 0.01 * 9 / 8 * (8 * 16 + 96 + 92))
+    nonconvex = 8 * 2 * 0.01 * 9 / 4 * (4 * 16 + 48 + 48)
+    assert focus.nonconvex_noise_floor(0.01, 2.0, 4, 3, 0.5, 3.0) == pytest.approx(nonconvex)
+    assert focus.pl_noise_floor(0.01, 2.0, 5.0, 4, 3, 0.5, 3.0) == pytest.approx(nonconvex / 10)
+    assert focus.focus_consensus_bound(2.0, 3.0, 0.01, 4, 0.5) == pytest.approx(5 / 3 + 5 * 1e-4 * 64 / 0.5 * 9)
+
+
+def test_with_all_clients_the_noise_of_sg_focus_falls_as_1_over_n():
+    """The remark on linear speed-up: eta = c/N, one local step; absent clients (q < 1) leave a term of order 1."""
+    floors = [focus.nonconvex_noise_floor(0.1 / n, 0.25, n, 1, 1.0, 1.0) for n in (8, 128)]
+    assert floors[0] / floors[1] == pytest.approx(16)
+    floors = [focus.nonconvex_noise_floor(0.1 / n, 0.25, n, 1, 0.5, 1.0) for n in (8, 128)]
+    assert floors[1] > floors[0] / 2
 
 
 def test_fedavg_limit_and_its_corollaries():
     limit = focus.fedavg_limit(0.1, 2.0, 0.5, 3, sigma_g=1.0, delta_q=2.0)
-    assert limit.client_drift == pytest.approx(80 * 0.01 * 16 * 4 * 4 * 5)
-    assert limit.biased_sampling == pytest.approx(10 * 4 * 4)
+    assert limit.client_drift == pytest.approx(80 * 0.01 * 16 * 4 * 5)
+    assert limit.biased_sampling == pytest.approx(10 * 4 / 0.25)
     assert limit.heterogeneity == pytest.approx(16 * 0.1 * 9 / 0.5 * 5)
     assert limit.total == pytest.approx(limit.client_drift + limit.biased_sampling + limit.heterogeneity)
     assert focus.fedavg_limit(0.1, 2.0, 0.5, 3, 1.0, 0.0).biased_sampling == 0  # Corollary 1
     assert focus.fedavg_limit(0.1, 2.0, 0.5, 1, 1.0, 0.0).client_drift == 0  # Corollary 2
+
+
+def test_the_printed_theorem_3_is_exceeded():
+    """f_i = (m/2)|x - e_i|^2 with m = 0.05 and one client left out: the limit is at the mean of the others' e_i."""
+    m, e = 0.05, np.array([1.0, -1.0, 0.0, 0.0])
+    shares = np.array([0.4, 0.2, 0.2, 0.2])
+    away, bias = shares @ e - e.mean(), m * abs(shares @ e - e.mean())
+    eta, spread = 0.01, m * np.abs(e - e.mean()).max()
+    printed = 10 * bias**2 + 16 * eta / m * (bias**2 + spread**2)  # kappa = 1, tau = 1
+    assert printed < away**2 <= focus.fedavg_limit(eta, m, m, 1, spread, bias).total
+
+
+def test_the_fixed_point_of_fedavg_is_as_far_as_its_local_steps_and_step_size():
+    """FOCUS, eq. 3, on f = x^2/2 - x and f = 3x^2/2 + x - 2: x* = 0.5; the distance is of order (tau-1) eta."""
+    from raylfl.theory.quadratic import QuadraticProblem
+
+    problem = QuadraticProblem(np.array([[[1.0]], [[3.0]]]), np.array([[1.0], [1.0]]), np.zeros(2), np.full(2, 0.5))
+
+    def away(tau, eta):
+        return float(np.linalg.norm(fedacs.limit(problem, problem.weights, np.full(2, tau), eta) - problem.optimum))
+
+    assert away(1, 1e-3) < 1e-12
+    assert away(2, 1e-4) == pytest.approx(away(2, 1e-3) / 10, rel=0.01)
+    assert away(5, 1e-4) == pytest.approx(away(2, 1e-4) * 4, rel=0.01)
 
 
 def test_terms_of_sfl_and_pfl():
@@ -84,6 +109,9 @@ def test_terms_of_sfl_and_pfl():
     bound = sfl.nonconvex_bound(sfl.Setting(False, 10, 10, 4, 0.01), 50, L=2.0, A=3.0, sigma=0.5, zeta=1.5)
     expected = [9 / (e * 50), 6 * e * 0.25 / 40, 0, 27 * 4 * e**2 * 0.25 / 32, 9 * e**2 * 2.25]
     assert list(vars(bound).values()) == pytest.approx(expected)
+    bound = sfl.nonconvex_bound(sfl.Setting(False, 10, 5, 4, 0.01), 50, L=2.0, A=3.0, sigma=0.5, zeta=1.5)
+    expected = [9 / (e * 50), 6 * e * 0.25 / 20, 12 * e / 9 * 2.25, 45 * e**2 * 0.25 / 8, 15 * e**2 * 2.25]
+    assert list(vars(bound).values()) == pytest.approx(expected)
 
 
 def test_sfl_of_one_client_is_pfl_of_one_client():
@@ -96,13 +124,50 @@ def test_sfl_of_one_client_is_pfl_of_one_client():
 
 def test_table_1_ranks_the_methods():
     """SFL gains the factor 1/M of the drift terms over PFL; both lose to a large mini-batch."""
-    numbers = {"M": 10, "S": 10, "K": 5, "L": 1.0, "mu": 0.1, "D": 1.0, "sigma": 1.0, "zeta_star": 1.0}
-    sequential, parallel, batch = (sfl.tuned_rate(m, 100, **numbers) for m in ("sfl", "pfl", "minibatch"))
+    numbers = {"M": 10, "S": 10, "K": 5, "L": 1.0, "mu": 0.1, "D": 1.0, "sigma": 1.0, "zeta": 1.0}
+    sequential, parallel, batch = (sfl.tuned_rate(m, 1000, **numbers) for m in ("sfl", "pfl", "minibatch"))
     assert batch < sequential < parallel
     assert parallel - batch == pytest.approx(10 * (sequential - batch))
     assert sfl.random_reshuffling_rate(100, M=10, L=1.0, mu=0.1, D=1.0, zeta_star=1.0) == pytest.approx(
         1 / (1e-3 * 10 * 1e4) + math.exp(-100)
     )
+
+
+def test_rows_of_table_1():
+    numbers = {"M": 10, "S": 10, "K": 5, "L": 2.0, "mu": 0.1, "D": 3.0, "sigma": 0.5, "zeta": 1.5}
+    noise, decay = 0.25 / (0.1 * 10 * 5 * 20), 9 * math.exp(-1)
+    drift = 2 * 0.25 / (0.01 * 5 * 400) + 2 * 2.25 / (0.01 * 400)
+    rows = {
+        "minibatch": noise + 2 * decay,
+        "karimireddy": noise + drift + 0.1 * decay,
+        "koloskova": noise + drift + 2 * 5 * decay,
+        "pfl": noise + drift + 0.1 * decay,
+        "sfl": noise + drift / 10 + 0.1 * decay,
+    }
+    assert {name: sfl.tuned_rate(name, 20, **numbers) for name in rows} == pytest.approx(rows)
+    partial = sfl.tuned_rate("sfl", 20, **{**numbers, "S": 5})
+    expected = 2 * noise + 2.25 / (0.1 * 20) * 5 / (5 * 9) + drift / 5 + 0.1 * decay
+    assert partial == pytest.approx(expected)
+
+
+def test_rates_of_corollaries_1_and_2_without_strong_convexity():
+    numbers = {"M": 10, "S": 5, "K": 4, "L": 2.0, "sigma": 0.5}
+    first = 0.5 * 3 / math.sqrt(5 * 4 * 20) + math.sqrt(0.5) * 1.5 * 3 / math.sqrt(5 * 20)
+    drift = (2 * 0.25 * 81 / 4) ** (1 / 3) / 20 ** (2 / 3) + (2 * 2.25 * 81) ** (1 / 3) / 20 ** (2 / 3)
+    found = [sfl.tuned_convex_rate(m, 20, D=3.0, zeta_star=1.5, **numbers) for m in ("pfl", "sfl")]
+    assert found == pytest.approx([first + drift + 18 / 20, first + drift / 5 ** (1 / 3) + 18 / 20])
+    first = math.sqrt(2 * 0.25 * 3 / (5 * 4 * 20)) + math.sqrt(0.5 * 2 * 2.25 * 3 / (5 * 20))
+    drift = (4 * 0.25 * 9 / 4) ** (1 / 3) / 20 ** (2 / 3) + (4 * 2.25 * 9) ** (1 / 3) / 20 ** (2 / 3)
+    found = [sfl.tuned_nonconvex_rate(m, 20, A=3.0, zeta=1.5, beta=2.0, **numbers) for m in ("pfl", "sfl")]
+    assert found == pytest.approx([first + drift + 18 / 20, first + drift / 5 ** (1 / 3) + 18 / 20])
+
+
+def test_more_local_steps_than_the_threshold_do_not_help_sfl():
+    """At K = sigma^2/zeta*^2 mu/L R the first term of eq. 7 equals the third, which does not depend on K."""
+    sigma, zeta, mu, L, M, R = 2.0, 0.5, 0.1, 3.0, 10, 600
+    K = sfl.useful_local_steps(R, L=L, mu=mu, sigma=sigma, zeta_star=zeta)
+    assert sigma**2 / (mu * M * K * R) == pytest.approx(L * zeta**2 / (mu**2 * M * R**2))
+    assert sfl.useful_local_steps(R, L=L, mu=mu, sigma=sigma, zeta_star=0.0) == math.inf
 
 
 def test_the_rates_from_cyclic_participation_show_no_advantage_of_sfl():
@@ -139,10 +204,10 @@ def test_fedaware_numbers():
     assert fedaware.global_variance(gradients, w) == pytest.approx(6.25)
     assert fedaware.ratio_divergence(np.array([0.75, 0.25]), w) == pytest.approx((2.5, 2.0))
     assert fedaware.surrogate_gradient_bound(2.0, 3.0, np.array([0.75, 0.25]), w) == pytest.approx(2 * 1.5 * 4 + 9)
-    steps, zeta = np.array([2.0, 6.0]), np.array([1.0, 3.0])
-    value = fedaware.unbalanced_drift_bound(0.01, steps, w, 1.0, 2.0, zeta, 0.5)
-    assert value == pytest.approx(0.05 * (1 + 24 * 4 + 24 * 0.25) + 0.3 * 12)
-    assert fedaware.drift_bound(0.01, 3, 1.0, 2.0, 0.5) == pytest.approx(0.05 * (1 + 72 + 4.5))
+    steps, squares = np.array([2.0, 6.0]), np.array([1.0, 3.0])
+    value = fedaware.unbalanced_drift_bound(0.01, steps, w, 1.0, squares)
+    assert value == pytest.approx(5e-4 / 2 * (2 * (1 + 12) + 6 * (1 + 108)))
+    assert fedaware.drift_bound(0.01, 3, 1.0, 2.0, 0.5) == pytest.approx(15e-4 * (1 + 72 + 4.5))
 
 
 def test_constants_of_a_problem_in_one_dimension():
@@ -160,3 +225,5 @@ def test_constants_of_a_problem_in_one_dimension():
     assert problem.deviation(2.0).tolist() == [3, 3]
     assert problem.gradient_bound(2.0) == pytest.approx(7)
     assert problem.sampling_bias(np.array([1.0, 0.0]), 2.0) == pytest.approx(0.5 * 2 * 2 + 1)
+    assert problem.hessian_deviation == pytest.approx(1)
+    assert [problem.reach(np.array([x])) for x in (0.5, -4.0)] == pytest.approx([1, 4])  # client 1's minimiser is 1

@@ -13,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -77,6 +77,9 @@ class Participation(Options, ABC):
     """
 
     on_empty: Literal["skip", "resample"] = "skip"
+
+    memoryless: ClassVar[bool] = False
+    """Whether the draws of different rounds are independent, if all clients are available. Theorems assume it."""
 
     def draw(self, r: int, world: RunContext) -> Draw:
         """The sampled clients of round r, a function of (seed, r); `on_empty` is applied.
@@ -165,6 +168,8 @@ class Availability(Participation):
 
 class Independent(Availability):
     """Availability of client i in round r with probability p_i(r), independently of other clients and rounds."""
+
+    memoryless: ClassVar[bool] = True
 
     @abstractmethod
     def probabilities(self, r: int, world: RunContext) -> Floats:

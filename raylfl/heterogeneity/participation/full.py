@@ -19,6 +19,7 @@ class Full(Availability):
     """Full participation: every client takes part in every round."""
 
     law: ClassVar[Law | None] = "independent"
+    memoryless: ClassVar[bool] = True
 
     def check(self, world: RunContext) -> None:
         """Checks nothing: full participation has no options."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,6 +23,8 @@ class Uniform(Sampler):
     """
 
     replace: bool = False
+
+    memoryless: ClassVar[bool] = True
 
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         available = self.eligible(r, world, attempt)

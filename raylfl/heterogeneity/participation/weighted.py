@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -40,6 +40,8 @@ class Weighted(Sampler):
 
     weights: Annotated[Any, Kind("a list, `random` or `data_size`")] = "random"
     replace: bool = False
+
+    memoryless: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,13 +7,16 @@
 each edge arrives. `nodes`: the nodes that worked in the round. The other keys are the mixing matrices of the method: W
 (doubly stochastic), or C (column-stochastic), or both R (row-stochastic) and C. `own`: the diagonal of the matrix, in
 the order of `nodes`. `entries`: its other entries [i, j, weight], where weight is that of node j's vector in the new
-vector of node i. `topology: {name: recorded, path: ...}` replays the file for any method without a server.
+vector of node i; each (i, j) is listed once. `topology: {name: recorded, path: ...}` replays the file for any method
+without a server.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+
+import numpy as np
 
 from raylfl.core.arrays import Ints
 from raylfl.core.mixing import Edges, Mixing
@@ -56,5 +59,8 @@ class GraphLines:
 
 
 def _matrix(mixing: Mixing, nodes: Ints) -> Row:
-    ends = zip(nodes[mixing.targets].tolist(), nodes[mixing.sources].tolist(), mixing.weights.tolist(), strict=True)
-    return {"own": mixing.own.tolist(), "entries": list(ends)}
+    ends = np.column_stack([mixing.targets, mixing.sources])  # an exchange along two opposite edges has a pair twice
+    pairs, at = np.unique(ends, axis=0, return_inverse=True)
+    weights = np.bincount(at.ravel(), mixing.weights, len(pairs))
+    entries = zip(*nodes[pairs].T.tolist(), weights.tolist(), strict=True) if len(pairs) else ()
+    return {"own": mixing.own.tolist(), "entries": list(entries)}

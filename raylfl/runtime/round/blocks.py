@@ -148,7 +148,7 @@ class GraphDispatch(Dispatch):
         after, measures, info = {**server, BLOCKS: handles}, self._measured(handles), Info()
         if len(r.cohort):
             after["x"] = tree_sum(torch.stack([m.x.total for m in measures])) / len(self._block)
-            info = self._info(plan.mixings[0], len(r.cohort), measures)
+            info = self._info(plan.mixings[0], len(r.cohort), measures, after["x"])
         result.metrics.update(self._worst(measures))
         return after, info
 
@@ -271,16 +271,16 @@ class GraphDispatch(Dispatch):
             self._measures[b] = handles[b], measure
         return [self._measures[b][1] for b in range(len(handles))]
 
-    def _info(self, mixing: Mixing, working: int, measures: Sequence[Measure]) -> Info:
+    def _info(self, mixing: Mixing, working: int, measures: Sequence[Measure], x: Tensor) -> Info:
         """The algorithm's metrics of a round, from the measures of all blocks.
 
-        consensus_error is the root mean square distance of the nodes' parameters from their mean. tracking_error is the
-        same distance for the variable of gradient tracking, and is left out for other methods. components (of the
-        graph) and spectral_gap (of the mixing matrix) belong to the round. working: the number of nodes that take part
-        in the round; spectral_gap is left out for more than SPECTRUM nodes.
+        consensus_error is the root mean square distance of the nodes' parameters from x [d], the mean of their rows.
+        tracking_error is the same distance of the variable of gradient tracking from its own mean, and is left out for
+        other methods. components (of the graph) and spectral_gap (of the mixing matrix) belong to the round. working:
+        the number of nodes that take part in the round; spectral_gap is left out for more than SPECTRUM nodes.
         """
         counts = [m.nodes for m in measures]
-        info = {"consensus_error": spread(counts, [m.parameters or m.x for m in measures])}
+        info = {"consensus_error": spread(counts, [m.parameters or m.x for m in measures], x)}
         if self.algorithm.tracked is not None:
             info["tracking_error"] = spread(counts, [m.tracked for m in measures if m.tracked is not None])
         info["components"] = mixing.components
@@ -299,13 +299,13 @@ class GraphDispatch(Dispatch):
         return {"global/worst_distance": max(m.worst for m in measures if m.worst is not None) / (scale or 1.0)}
 
 
-def spread(counts: Sequence[int], parts: Sequence[Spread]) -> float:
-    """The root mean square distance of rows from their mean, computed from the spread of each part of the rows.
+def spread(counts: Sequence[int], parts: Sequence[Spread], center: Tensor | None = None) -> float:
+    """The root mean square distance of rows from a center, computed from the spread of each part of the rows.
 
-    counts: the number of rows n_b of each part b. With the mean m of all rows and the mean m_b of part b,
-    sum_i |x_i - m|^2 = sum_b (sum_(i in b) |x_i - m_b|^2 + n_b |m_b - m|^2), which avoids cancellation.
+    counts: the number of rows n_b of each part b. center: m [d]; None: the mean of all rows. With the mean m_b of part
+    b, sum_i |x_i - m|^2 = sum_b (sum_(i in b) |x_i - m_b|^2 + n_b |m_b - m|^2), which avoids cancellation.
     """
-    mean = tree_sum(torch.stack([part.total for part in parts])) / sum(counts)
+    mean = tree_sum(torch.stack([part.total for part in parts])) / sum(counts) if center is None else center
     between = [
         n * float(torch.linalg.vector_norm(part.total / n - mean)) ** 2 for n, part in zip(counts, parts, strict=True)
     ]

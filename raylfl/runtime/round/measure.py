@@ -174,12 +174,13 @@ class Measurements:
         """The metrics of the nodes' models, for methods without a server; empty for other methods.
 
         On the test set: the mean, smallest and largest value over the nodes, and the value of each node. Per node: the
-        distance of its model from the mean model, and from the optimum x* (relative to |x*|) if that is known.
+        distance of its model from x, the mean of the nodes' rows, and from the optimum x* (relative to |x*|) if that is
+        known.
         """
         models, test = self.dispatch.models(server), self.experiment.setup.test
         if models is None:
             return Deferred.of({})
-        apart = {"from_mean": _distances(models, models.double().mean(dim=0))}
+        apart = {"from_mean": _distances(models, server["x"])}
         if self.optimum is not None:
             scale = float(torch.linalg.vector_norm(self.optimum.double()))
             apart["distance"] = _distances(models, self.optimum) / (scale or 1.0)
