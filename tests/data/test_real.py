@@ -12,10 +12,10 @@ import torch
 from raylfl.data.image_folder import ImageFolder
 from raylfl.data.mnist import FashionMnist, Mnist
 from raylfl.report.derived import last_k
-from raylfl.reproduce.run_cache import RunCache
-from raylfl.reproduce.sfl_cells import CLIP, Cell
-from raylfl.reproduce.sfl_logs import FILE, log_of
-from raylfl.reproduce.sfl_numbers import TABLE10
+from papers.run_cache import RunCache
+from papers.sfl_cells import CLIP, Cell
+from papers.sfl_logs import FILE, log_of
+from papers.sfl_numbers import TABLE10
 
 HERE = Path(os.environ.get("RAYLFL_DATA", "nowhere"))
 

@@ -14,8 +14,8 @@ import torch
 import raylfl
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.errors import BadConfig
-from raylfl.reproduce.run_cache import RunCache
-from raylfl.reproduce.setting import setting
+from papers.run_cache import RunCache
+from papers.setting import setting
 from raylfl.runtime.records.views import here
 from raylfl.tune.sweep import resume, sweep
 from tests.runtime.clusters import QUIET, SMALL, lean_ray

@@ -1,0 +1,198 @@
+"""FedACS [3] (Weng, Ren, Xiao & Skoglund 2025): experiments on quadratics, figures 4 and 7."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from raylfl.report.tables import Column, ReportTable
+from raylfl.report.wording import number
+from papers.base import EXPERIMENTS, Claim, Findings, PaperResult
+from papers.fedacs_limits import DISTANCE, Limit
+from papers.fedacs_tables import LOOKS, METHODS
+from papers.run_cache import RunCache
+from papers.setting import setting
+
+
+class Quadratics(PaperResult):
+    """A figure of several methods on the quadratics of fig. 4, in several systems of heterogeneity.
+
+    panels: heading of a system -> names of its configs. methods: name -> options. looks: name -> method whose line
+    style it has. tail: the number of last rounds that are averaged. options: further options of all methods. stem: the
+    figure's file name.
+    """
+
+    panels: ClassVar[Mapping[str, list[str]]]
+    methods: ClassVar[Mapping[str, dict[str, Any]]]
+    looks: ClassVar[Mapping[str, str]]
+    rounds: ClassVar[int]
+    tail: ClassVar[int]
+    options: ClassVar[dict[str, Any]] = {}
+    stem: ClassVar[str]
+
+    def run(self, cache: RunCache) -> Findings:
+        from papers import draw
+
+        base = {"rounds": self.rounds} | self.options
+        panels = cache.table(
+            {
+                panel: {
+                    name: setting(f"{panel}, {name}", ["reproduce/fedacs_fig4", *presets], base | options)
+                    for name, options in self.methods.items()
+                }
+                for panel, presets in self.panels.items()
+            }
+        )
+        limits = {
+            panel: {name: Limit(g.runs[0], self.tail) for name, g in lines.items()} for panel, lines in panels.items()
+        }
+        optimum = next(iter(limits.values()))["FedACS"].optimum  # the same in all runs
+        start = float(np.linalg.norm(optimum))  # x_0 = 0
+        window, shown = self.rounds // 50, (0.02, 1.0)
+        plots = [
+            draw.Plot(panel, lines, DISTANCE, start=start, limits=shown, window=window)
+            for panel, lines in panels.items()
+        ]
+        figure = draw.curves(plots, draw.styles(self.looks))
+        note = f"the curves are trailing moving averages over {window} rounds"
+        return Findings([self._table(limits)], self.claims(limits), {self.stem: figure}, [note])
+
+    @abstractmethod
+    def claims(self, limits: Mapping[str, Mapping[str, Limit]]) -> list[Claim]:
+        """The claims of the paper, judged by measured limits.
+
+        limits: system -> method -> limit.
+        """
+
+    def _table(self, limits: Mapping[str, Mapping[str, Limit]]) -> ReportTable:
+        rows = [
+            {
+                "block": panel,
+                "method": name,
+                "distance": limit.distance,
+                "bias": limit.bias,
+                "predicted": limit.predicted_bias,
+            }
+            for panel, lines in limits.items()
+            for name, limit in lines.items()
+        ]
+        columns = [Column("method", "method")]
+        columns += [
+            Column("distance", "mean of |x - x*|", _short, "min", True),
+            Column("bias", "|mean of x - x*|", _short, "min", True),
+            Column("predicted", "predicted", _short, None, True),
+        ]
+        caption = f"Over the last {self.tail} rounds. Predicted: the bias, computed from the surrogate weights Omega."
+        return ReportTable(self.stem, caption, columns, rows)
+
+
+@EXPERIMENTS.register("fedacs/fig4", paper="FedACS [3] fig. 4")
+class Fig4(Quadratics):
+    """Distance to the optimum of FedAvg with four local solvers and of FedACS, in three systems.
+
+    The systems are equal clients, clients with unequal links and local steps, and such clients redrawn in every round.
+    """
+
+    panels: ClassVar = {
+        "left: equal clients": ["preset/fedacs_fig4_left"],
+        "middle: static": ["preset/fedacs_fig4_middle"],
+        "right: redrawn every round": ["preset/fedacs_fig4_right"],
+    }
+    methods: ClassVar = {
+        "FedAvg, SGD": {},
+        "FedAvg, proximal": {
+            "algorithm.name": "fedprox",
+            "algorithm.mu": 1.0,
+            "algorithm.aggregate": "anonymous_uniform",
+        },
+        "FedAvg, lr decay": {"local.lr_schedule": {"name": "step_exponential", "decay": 0.995}},
+        "FedAvg, momentum": {"local.momentum": 0.3},
+        "FedACS": {"algorithm.name": "fedacs"},
+    }
+    looks: ClassVar = {
+        "FedAvg, SGD": "fedavg",
+        "FedAvg, proximal": "fedprox",
+        "FedAvg, lr decay": "decay",
+        "FedAvg, momentum": "fedavgm",
+        "FedACS": "fedacs",
+    }
+    rounds, tail, stem = 800, 400, "fig4"
+
+    def claims(self, limits: Mapping[str, Mapping[str, Limit]]) -> list[Claim]:
+        left, middle, right = limits.values()
+        near = {name: limit.distance for name, limit in left.items()}
+        claims = [Claim("left: every method ends near the optimum (within 0.1)", max(near.values()) < 0.1, _said(near))]
+        for place, lines in (("middle", middle), ("right", right)):
+            others = min(limit.distance for name, limit in lines.items() if name != "FedACS")
+            own = lines["FedACS"].distance
+            text = f"{place}: only FedACS ends near the optimum (within 0.1; every other method more than twice as far)"
+            told = f"FedACS: {own:.3f}; the nearest other: {others:.3f}"
+            claims.append(Claim(text, own < 0.1 and others > 2 * own, told))
+        return [*claims, _as_predicted(limits)]
+
+
+@EXPERIMENTS.register("fedacs/fig7", paper="FedACS [3] fig. 7")
+class Fig7(Quadratics):
+    """Bias of six methods with equal effective steps, in a static and a dynamic system.
+
+    Bias: distance of the mean iterate from the optimum. Links and local steps of the clients are unequal; in the
+    dynamic system they change in every round.
+    """
+
+    panels: ClassVar = {"static": ["preset/fedacs_static"], "dynamic": ["preset/fedacs_dynamic"]}
+    methods: ClassVar = {
+        name: METHODS[name] for name in ("FedAvg", "c-a-FedAvg", "FedVARP", "FedNova", "FedAU", "FedACS")
+    }
+    looks: ClassVar = {name: LOOKS[name] for name in methods}
+    # M = 6 draws with replacement from p = w, as assumed in app. I.2
+    options: ClassVar = {
+        "data.init_args.num_clients": 20,
+        "participation.replace": True,
+        "local.lr": 0.002,
+        "algorithm.calibrate": True,
+    }
+    rounds, tail, stem = 3000, 2500, "fig7"
+
+    def claims(self, limits: Mapping[str, Mapping[str, Limit]]) -> list[Claim]:
+        claims = []
+        for panel, lines in limits.items():
+            bias = {name: limit.bias for name, limit in lines.items()}
+            told = _said(dict(sorted(bias.items(), key=lambda item: item[1])))
+            between = (bias["c-a-FedAvg"], bias["FedVARP"])
+            claims += [
+                Claim(f"{panel}: FedACS has the smallest bias", min(bias.values()) == bias["FedACS"], told),
+                Claim(f"{panel}: FedAvg has the largest bias", max(bias.values()) == bias["FedAvg"], told),
+                Claim(
+                    f"{panel}: the biases of c-a-FedAvg and FedVARP are between those of FedACS and FedAvg",
+                    bias["FedACS"] < min(between) and max(between) < bias["FedAvg"],
+                    told,
+                ),
+            ]
+        return [*claims, _as_predicted(limits)]
+
+
+def _as_predicted(limits: Mapping[str, Mapping[str, Limit]]) -> Claim:
+    """The claim, not in the paper, that methods with known surrogate weights end where eqs. (4)-(6) of FedACS predict.
+
+    limits: system -> method -> limit.
+    """
+    off = {
+        f"{panel.split(':')[0]}, {name}": limit.prediction_error
+        for panel, lines in limits.items()
+        for name, limit in lines.items()
+        if limit.predicted is not None
+    }
+    worst = max(off, key=lambda name: off[name])
+    text = "every method whose surrogate is known ends where eqs. (4)-(6) predict (within 0.1)"
+    return Claim(text, off[worst] < 0.1, f"{len(off)} runs; largest distance: {off[worst]:.3f} ({worst})")
+
+
+def _short(value: float) -> str:
+    return number(0.0 if abs(value) < 1e-12 else value, 3)
+
+
+def _said(values: Mapping[str, float]) -> str:
+    return "; ".join(f"{name}: {value:.3f}" for name, value in values.items())

@@ -1,0 +1,76 @@
+"""The excerpts of the authors' logs that SFL's ledgers keep, one per cell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raylfl.report.statistics import effective_count
+from papers.ledger import Row, thinned, write_lines
+from papers.sfl_logs import SOURCE, log_of
+
+REFERENCE = "reference.jsonl"
+SHORT, LONG = 40, 400  # the paper averages 40 rounds; 400 rounds have ten times as many values
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An excerpt of the authors' log of a cell.
+
+    last: number of last rounds -> [mean, std, number of values, effective number of independent values] of the
+    accuracy. curve: pairs (round, accuracy).
+    """
+
+    cell: dict[str, Any]
+    source: str
+    last: dict[str, list[float]]
+    curve: list[list[float]]
+
+
+def references(folder: Path, rows: Iterable[Row]) -> dict[str, Reference]:
+    """Key of a cell -> excerpt of the authors' log, for the cells of the ledger in this folder that have a log.
+
+    Logs of cells that are new in `rows` are read and added to the ledger's file of excerpts.
+    """
+    path = folder / REFERENCE
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    known = {key(ref.cell): ref for ref in (Reference(**json.loads(line)) for line in lines)}
+    wanted = {key(row.cell): row for row in rows}
+    fresh = {name: ref for name, row in wanted.items() if name not in known and (ref := _reference(row))}
+    if fresh:
+        known |= fresh
+        write_lines(path, [asdict(known[name]) for name in sorted(known)])
+    return known
+
+
+def _reference(row: Row) -> Reference | None:
+    series = log_of(row.cell, row.rounds)
+    if series is None:
+        return None
+    last = {}
+    for window in (SHORT, LONG):
+        values = np.array([value for r, value in series if r >= row.rounds - window])
+        numbers = (values.mean(), values.std(ddof=1), len(values), effective_count(values))
+        last[str(window)] = [round(float(number), 6) for number in numbers]
+    return Reference(row.cell, SOURCE, last, [[r, round(value, 4)] for r, value in thinned(series, 50)])
+
+
+def key(cell: Mapping[str, Any]) -> str:
+    """A cell with its learning rate and max norm as a string, usable as a sort key."""
+    return json.dumps([str(cell[name]) for name in ("task", "classes", "steps", "method", "lr", "clip")])
+
+
+def by_place(rows: Iterable[Row], *more: str) -> dict[tuple[Any, ...], list[Row]]:
+    """(task, classes, steps, ...) -> the rows with these values, in order.
+
+    more: further keys of a cell, after task, classes and steps.
+    """
+    places: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        places.setdefault(tuple(row.cell[name] for name in ("task", "classes", "steps", *more)), []).append(row)
+    return places
