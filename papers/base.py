@@ -10,8 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from raylfl.errors import BadConfig, did_you_mean
 from raylfl.registry import Registry
@@ -20,10 +19,8 @@ from raylfl.report.tables import ReportTable
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from raylfl.report.runs import RunRecord
     from papers.ledger import Row
     from papers.run_cache import RunCache
-    from papers.setting import Setting
 
 EXPERIMENTS: Registry[PaperResult] = Registry("experiments", "papers")
 SCALES = ("smoke", "paper")
@@ -76,29 +73,6 @@ class PaperResult(ABC):
         Raises BadConfig for a wrong config or choice, and DataMissing if data are missing, before a run starts.
         """
 
-    from_rows: ClassVar[bool] = False
-    """Whether `run` reads only what the ledger's rows have: the main metric, measured at few rounds. The published
-    findings are then computed from all rows of the ledger; the runs may be on other machines."""
-
-    def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-        """The keys and values that identify a run's cell in the ledger, the file of published runs.
-
-        config: the run's config; name: the name of its folder. None if the run belongs to no cell of this experiment.
-        """
-        return {"run": name.rpartition("-s")[0] or name}
-
-    def cell_setting(self, cell: Mapping[str, Any], scale: str) -> Setting | None:
-        """The setting of a cell of the ledger, with which a published run must agree; None if there is no such cell.
-
-        cell: from `cell`. scale: `smoke` or `paper`. Only experiments with `from_ledger` need it; runs of the others
-        are compared with the settings that `run` asks for.
-        """
-        raise NotImplementedError
-
-    def measures(self, run: RunRecord) -> dict[str, float | None]:
-        """Further numbers of a run's row in the ledger, which the points of its curve do not determine."""
-        return {}
-
     def whole(self) -> int | None:
         """The number of runs of the whole experiment at scale `paper`; None if it cannot be published in part."""
         return None
@@ -106,15 +80,6 @@ class PaperResult(ABC):
     def missing(self, rows: Sequence[Row]) -> list[str]:
         """The parts of the whole experiment that are missing in the ledger's rows, as phrases; empty if none is."""
         return []
-
-    @property
-    def stands_alone(self) -> bool:
-        """Whether single runs can be published, which needs an implementation of `from_ledger`."""
-        return type(self).from_ledger is not PaperResult.from_ledger
-
-    def from_ledger(self, folder: Path) -> Findings:
-        """The findings computed from the runs in the ledger (the file of published runs) of this folder."""
-        raise NotImplementedError
 
 
 def find(name: str) -> PaperResult:

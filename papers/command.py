@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table as RichTable
 
+from papers.base import EXPERIMENTS, Claim, Findings, PaperResult, find
+from papers.choice import choice
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.config.urls import url_of
 from raylfl.console import console, say, shown
 from raylfl.report.render import to_csv, to_markdown, to_rich
-from papers.base import EXPERIMENTS, Claim, Findings, PaperResult, find
-from papers.choice import choice
 from raylfl.runtime.records.mirror import copy_files
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from papers.texts import ACCURACY
 from raylfl.report.curves import Curve, curve, draw
 from raylfl.report.derived import Stat
 from raylfl.report.figures import PANEL, Block, Panel, composed, legend_handles
 from raylfl.report.runs import Group
 from raylfl.report.style import MARKERS, MUTED, Line, method_styles, rc
 from raylfl.report.wording import axis_name, is_percent
-from papers.texts import ACCURACY
 
 HOLLOW: dict[str, Any] = {"dashes": (3, 2), "markerfacecolor": "white", "markeredgewidth": 1.0, "linewidth": 1.0}
 

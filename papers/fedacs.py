@@ -8,50 +8,40 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from papers.base import EXPERIMENTS, Claim, Findings
+from papers.choice import plain
+from papers.fedacs_limits import DISTANCE, Limit, limit_measures
+from papers.fedacs_tables import LOOKS, METHODS
+from papers.grid import Grid, Point, nested
+from papers.run_cache import RunCache
+from raylfl.report.runs import Group
 from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import number
-from papers.base import EXPERIMENTS, Claim, Findings, PaperResult
-from papers.fedacs_limits import DISTANCE, Limit
-from papers.fedacs_tables import LOOKS, METHODS
-from papers.run_cache import RunCache
-from papers.setting import setting
 
 
-class Quadratics(PaperResult):
+class Quadratics(Grid):
     """A figure of several methods on the quadratics of fig. 4, in several systems of heterogeneity.
 
-    panels: heading of a system -> names of its configs. methods: name -> options. looks: name -> method whose line
-    style it has. tail: the number of last rounds that are averaged. options: further options of all methods. stem: the
-    figure's file name.
+    looks: name of a method -> the method whose line style it has. tail: the number of last rounds that are averaged.
+    stem: the figure's file name.
     """
 
-    panels: ClassVar[Mapping[str, list[str]]]
-    methods: ClassVar[Mapping[str, dict[str, Any]]]
+    scales, base, curves = (), ("reproduce/fedacs_fig4",), (DISTANCE,)
     looks: ClassVar[Mapping[str, str]]
-    rounds: ClassVar[int]
     tail: ClassVar[int]
-    options: ClassVar[dict[str, Any]] = {}
     stem: ClassVar[str]
+
+    def cell(self, point: Point) -> dict[str, Any]:
+        return {"run": plain(self.label(point))}
 
     def run(self, cache: RunCache) -> Findings:
         from papers import draw
 
-        base = {"rounds": self.rounds} | self.options
-        panels = cache.table(
-            {
-                panel: {
-                    name: setting(f"{panel}, {name}", ["reproduce/fedacs_fig4", *presets], base | options)
-                    for name, options in self.methods.items()
-                }
-                for panel, presets in self.panels.items()
-            }
-        )
-        limits = {
-            panel: {name: Limit(g.runs[0], self.tail) for name, g in lines.items()} for panel, lines in panels.items()
-        }
+        panels = nested(self.groups(cache), "system", "method")
+        limits = {panel: {name: self.limit(group) for name, group in lines.items()} for panel, lines in panels.items()}
         optimum = next(iter(limits.values()))["FedACS"].optimum  # the same in all runs
         start = float(np.linalg.norm(optimum))  # x_0 = 0
-        window, shown = self.rounds // 50, (0.02, 1.0)
+        window, shown = self.options["rounds"] // 50, (0.02, 1.0)
         plots = [
             draw.Plot(panel, lines, DISTANCE, start=start, limits=shown, window=window)
             for panel, lines in panels.items()
@@ -59,6 +49,12 @@ class Quadratics(PaperResult):
         figure = draw.curves(plots, draw.styles(self.looks))
         note = f"the curves are trailing moving averages over {window} rounds"
         return Findings([self._table(limits)], self.claims(limits), {self.stem: figure}, [note])
+
+    def limit(self, group: Group) -> Limit:
+        (run,) = group.runs
+        numbers = {name: self.measure(run, name) or 0.0 for name in self.measures}
+        mean = np.array([numbers[name] for name in self.measures if name != "distance"])
+        return Limit(run.config, self.tail, numbers["distance"], mean)
 
     @abstractmethod
     def claims(self, limits: Mapping[str, Mapping[str, Limit]]) -> list[Claim]:
@@ -96,21 +92,23 @@ class Fig4(Quadratics):
     The systems are equal clients, clients with unequal links and local steps, and such clients redrawn in every round.
     """
 
-    panels: ClassVar = {
-        "left: equal clients": ["preset/fedacs_fig4_left"],
-        "middle: static": ["preset/fedacs_fig4_middle"],
-        "right: redrawn every round": ["preset/fedacs_fig4_right"],
-    }
-    methods: ClassVar = {
-        "FedAvg, SGD": {},
-        "FedAvg, proximal": {
-            "algorithm.name": "fedprox",
-            "algorithm.mu": 1.0,
-            "algorithm.aggregate": "anonymous_uniform",
+    axes: ClassVar = {
+        "system": {
+            "left: equal clients": {"base": ["preset/fedacs_fig4_left"]},
+            "middle: static": {"base": ["preset/fedacs_fig4_middle"]},
+            "right: redrawn every round": {"base": ["preset/fedacs_fig4_right"]},
         },
-        "FedAvg, lr decay": {"local.lr_schedule": {"name": "step_exponential", "decay": 0.995}},
-        "FedAvg, momentum": {"local.momentum": 0.3},
-        "FedACS": {"algorithm.name": "fedacs"},
+        "method": {
+            "FedAvg, SGD": {},
+            "FedAvg, proximal": {
+                "algorithm.name": "fedprox",
+                "algorithm.mu": 1.0,
+                "algorithm.aggregate": "anonymous_uniform",
+            },
+            "FedAvg, lr decay": {"local.lr_schedule": {"name": "step_exponential", "decay": 0.995}},
+            "FedAvg, momentum": {"local.momentum": 0.3},
+            "FedACS": {"algorithm.name": "fedacs"},
+        },
     }
     looks: ClassVar = {
         "FedAvg, SGD": "fedavg",
@@ -119,7 +117,9 @@ class Fig4(Quadratics):
         "FedAvg, momentum": "fedavgm",
         "FedACS": "fedacs",
     }
-    rounds, tail, stem = 800, 400, "fig4"
+    options: ClassVar = {"rounds": 800}
+    tail, stem = 400, "fig4"
+    measures: ClassVar = limit_measures(tail)
 
     def claims(self, limits: Mapping[str, Mapping[str, Limit]]) -> list[Claim]:
         left, middle, right = limits.values()
@@ -142,19 +142,21 @@ class Fig7(Quadratics):
     dynamic system they change in every round.
     """
 
-    panels: ClassVar = {"static": ["preset/fedacs_static"], "dynamic": ["preset/fedacs_dynamic"]}
-    methods: ClassVar = {
-        name: METHODS[name] for name in ("FedAvg", "c-a-FedAvg", "FedVARP", "FedNova", "FedAU", "FedACS")
+    axes: ClassVar = {
+        "system": {name: {"base": [f"preset/fedacs_{name}"]} for name in ("static", "dynamic")},
+        "method": {name: METHODS[name] for name in ("FedAvg", "c-a-FedAvg", "FedVARP", "FedNova", "FedAU", "FedACS")},
     }
-    looks: ClassVar = {name: LOOKS[name] for name in methods}
+    looks: ClassVar = {name: LOOKS[name] for name in axes["method"]}
     # M = 6 draws with replacement from p = w, as assumed in app. I.2
     options: ClassVar = {
+        "rounds": 3000,
         "data.init_args.num_clients": 20,
         "participation.replace": True,
         "local.lr": 0.002,
         "algorithm.calibrate": True,
     }
-    rounds, tail, stem = 3000, 2500, "fig7"
+    tail, stem = 2500, "fig7"
+    measures: ClassVar = limit_measures(tail)
 
     def claims(self, limits: Mapping[str, Mapping[str, Limit]]) -> list[Claim]:
         claims = []

@@ -8,47 +8,48 @@ between evaluations.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+from papers.base import EXPERIMENTS, Claim, Findings
+from papers.choice import plain
+from papers.grid import Grid, Point, by, by_cell, listed
+from papers.ledger import Row
+from papers.run_cache import RunCache
+from papers.setting import Setting
+from papers.texts import ACCURACY, cost_or_dash, ratio_text, table_of
 from raylfl.report.derived import Stat, to_target
-from raylfl.report.runs import RunRecord
 from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import cost_text, count_text
-from papers.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
-from papers.choice import plain
-from papers.coverage import by_cell, listed
-from papers.ledger import Row, read
-from papers.run_cache import RunCache
-from papers.setting import Setting, setting
-from papers.texts import ACCURACY, cost_or_dash, ratio_text
 
 KEYS = ("pixels", "partition", "fraction", "lr")  # of a cell
 ROUNDS = "rounds to target"
 PARTITIONS = {"IID": "iid", "non-IID": "shards"}
 FRACTIONS = (0.0, 0.1, 0.2, 0.5, 1.0)  # C, the fraction of clients in a round; 0: one client
 PIXELS: dict[str, dict[str, Any]] = {  # the paper does not say how it scales them
-    "standardised": {},
     "0..1": {"data.init_args.mean": [0.0], "data.init_args.std": [1.0]},
+    "standardised": {},
 }
 RATES = (0.0215, 0.0464, 0.1, 0.215, 0.464, 1.0)  # 10^(k/3), the coarser of the paper's grids
 # partition -> C -> published rounds to the target
-PAPER = {
-    "IID": dict(zip(FRACTIONS, (316, 87, 77, 75, 70), strict=True)),
-    "non-IID": dict(zip(FRACTIONS, (3275, 664, 619, 443, 380), strict=True)),
-}
-FEDLAB = {  # with E = 5
-    "IID": dict(zip(FRACTIONS, (77, 43, 37, 36, 35), strict=True)),
-    "non-IID": dict(zip(FRACTIONS, (1056, 439, 427, 474, 507), strict=True)),
-}
-LINES = {"standardised": "focus", "pixels 0..1": "sfl", "paper": "fedavg", "FedLab": "scaffold"}
+PAPER, FEDLAB = (  # FedLab's replication has E = 5
+    {
+        partition: {
+            float(row["C"]): int(row[f"{source} rounds"])
+            for row in table_of("fedavg_table1")
+            if row["partition"] == partition
+        }
+        for partition in PARTITIONS
+    }
+    for source in ("paper", "FedLab")
+)
+LINES = {"pixels 0..1": "sfl", "standardised": "focus", "paper": "fedavg", "FedLab": "scaffold"}
 SEEDS = (0, 1, 2)  # the paper does not say how many; the learning rate is chosen on the first
 NEAR = 1.5  # factor between our rounds and the paper's that counts as agreement
 
@@ -108,53 +109,64 @@ class TableCell:
 
 
 @EXPERIMENTS.register("fedavg/table1", paper="FedAvg (McMahan et al. 2017) table 1")
-class Table1(PaperResult):
+class Table1(Grid):
     """Rounds to 97 % on MNIST for fractions C of clients per round; 2NN, E = 1 local epoch, batches of B = 10.
 
     2NN: an MLP with two hidden layers of 200.
     """
 
-    scales, choices = SCALES, (*KEYS, "seed")
+    base, seeds, choices = ("reproduce/fedavg_table1",), SEEDS, (*KEYS, "seed")
+    axes: ClassVar = {
+        "pixels": PIXELS,
+        "partition": {name: {"partition.name": key} for name, key in PARTITIONS.items()},
+        "fraction": {fraction: {} for fraction in FRACTIONS},
+        "lr": {lr: {"local.lr": lr} for lr in RATES},
+    }
+    measures: ClassVar = {
+        ROUNDS: lambda run: to_target(run, ACCURACY, run.config["stop"]["target"], between=True),
+    }
+
+    def points(self, scale: str) -> list[Point]:
+        every = super().points(scale)
+        return every if scale == "paper" else [p for p in every if p.pixels == "standardised" and p.lr in RATES[2:4]]
+
+    def label(self, point: Point) -> str:
+        pixels = f", pixels {point.pixels}" if PIXELS[point.pixels] else ""
+        return f"{point.partition}, C={point.fraction:g}, lr {point.lr:g}{pixels}"
+
+    def cell(self, point: Point) -> dict[str, Any]:
+        return dict(point)
+
+    def setting(self, point: Point, scale: str) -> Setting:
+        """A run ends at the target, or after twice the paper's rounds; at scale `smoke` after 100 rounds at most."""
+        made, smoke = super().setting(point, scale), scale == "smoke"
+        options = {"participation.size": max(1, round(point.fraction * (50 if smoke else 100)))}
+        length = (
+            {"rounds": 100, "stop.target": 0.85} if smoke else {"rounds": 2 * PAPER[point.partition][point.fraction]}
+        )
+        return made.with_(made.label, options | length)
 
     def run(self, cache: RunCache) -> Findings:
-        pixels, rates = cache.pick((("standardised",), RATES[2:4]), (tuple(PIXELS), RATES))
-        every = product(pixels, PARTITIONS, FRACTIONS, rates)
-        cells = [cell for cell in every if cache.only.keeps(**dict(zip(KEYS, cell, strict=True)))]
-        groups = cache.groups([setting_of(*cell, cache.scale) for cell in cells], cache.pick(SEEDS[:1], SEEDS))
-        runs: dict[tuple[str, str, float], list[Tried]] = {}
-        for (*place, lr), group in zip(cells, groups, strict=True):
-            own = [Tried(lr, run.config["seed"], self.measures(run)[ROUNDS]) for run in group.runs]
-            runs.setdefault(tuple(place), []).extend(own)
-        return findings([TableCell(*place, own) for place, own in runs.items()])
-
-    def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-        """The pixel scaling, partition, fraction of clients and learning rate of a run."""
-        names = {key: name for name, key in PARTITIONS.items()}
-        size, clients = config["participation"].get("size"), config["num_clients"]
-        if not size or not clients or config["partition"]["name"] not in names:
-            return None
-        fraction = 0.0 if size == 1 else size / clients
-        pixels = "0..1" if config["data"]["init_args"].get("std") in ([1.0], [1]) else "standardised"
-        partition = names[config["partition"]["name"]]
-        return {"pixels": pixels, "partition": partition, "fraction": fraction, "lr": config["local"]["lr"]}
-
-    def cell_setting(self, cell: Mapping[str, Any], scale: str) -> Setting | None:
-        if cell["fraction"] not in FRACTIONS or cell["lr"] not in RATES:
-            return None
-        return setting_of(**cell, scale=scale)
-
-    def measures(self, run: RunRecord) -> dict[str, float | None]:
-        """The rounds until the run's target accuracy; None if it was not reached."""
-        return {ROUNDS: to_target(run, ACCURACY, run.config["stop"]["target"], between=True)}
-
-    def whole(self) -> int:
-        return len(PIXELS) * len(PARTITIONS) * len(FRACTIONS) * len(RATES) * len(SEEDS)
+        cells = [
+            TableCell(
+                cell.pixels,
+                cell.partition,
+                cell.fraction,
+                [
+                    Tried(lr, run.config["seed"], self.measure(run, ROUNDS))
+                    for lr, group in own.items()
+                    for run in group.runs
+                ],
+            )
+            for cell, own in by(self.groups(cache), "lr").items()
+        ]
+        return Findings([table(cells)], claims(cells), {"table1": figure(cells)}, [TUNED])
 
     def missing(self, rows: Sequence[Row]) -> list[str]:
         made, rates = by_cell(rows, *KEYS[:3]), by_cell(rows, *KEYS)
         wanted = {
             f"{partition}, C={fraction:g}, pixels {pixels}": (plain(pixels), plain(partition), plain(fraction))
-            for pixels, partition, fraction in product(PIXELS, PARTITIONS, FRACTIONS)
+            for pixels, partition, fraction in product(reversed(PIXELS), PARTITIONS, FRACTIONS)
         }
         have = [name for name, place in wanted.items() if place in made]
         tried = [sum(own[:3] == place for own in rates) for place in made]
@@ -163,38 +175,6 @@ class Table1(PaperResult):
             f"{len(have)} of {len(wanted)} cells have runs ({listed(have)}), with {min(tried, default=0)} to "
             f"{max(tried, default=0)} learning rates in place of the paper's 11 to 13, and {seeds}"
         ]
-
-    def from_ledger(self, folder: Path) -> Findings:
-        runs: dict[tuple[str, str, float], list[Tried]] = {}
-        for row in read(folder):
-            place = row.cell["pixels"], row.cell["partition"], row.cell["fraction"]
-            runs.setdefault(place, []).append(Tried(row.cell["lr"], row.seed, row.measures[ROUNDS]))
-        return findings([TableCell(*place, own) for place, own in sorted(runs.items())])
-
-
-def setting_of(pixels: str, partition: str, fraction: float, lr: float, scale: str) -> Setting:
-    """The setting of a cell of table 1 with this learning rate.
-
-    pixels, partition: the cell's pixel scaling and partition by name; fraction: C, the fraction of clients in a round.
-    A run ends at the target, or after twice the paper's rounds; at scale `smoke` after 100 rounds at most.
-    """
-    smoke = scale == "smoke"
-    clients = 50 if smoke else 100
-    options = {
-        "partition.name": PARTITIONS[partition],
-        "participation.size": max(1, round(fraction * clients)),
-        "local.lr": lr,
-        "rounds": 100 if smoke else 2 * PAPER[partition][fraction],
-        **({"stop.target": 0.85} if smoke else {}),
-        **PIXELS[pixels],
-    }
-    label = f"{partition}, C={fraction:g}, lr {lr:g}" + (f", pixels {pixels}" if PIXELS[pixels] else "")
-    return setting(label, ["reproduce/fedavg_table1", f"reproduce/{scale}"], options)
-
-
-def findings(places: Sequence[TableCell]) -> Findings:
-    """The table, the claims and the figure for the cells that have runs."""
-    return Findings([table(places)], claims(places), {"table1": figure(places)}, [TUNED])
 
 
 UNTUNED = "a best learning rate is at an edge of the rates tried: others may be better"
@@ -250,7 +230,7 @@ def claims(places: Sequence[TableCell]) -> list[Claim]:
         told = "ours / paper: " + ", ".join(f"C={place.fraction:g}: {ratio_text(place.ratio)}" for place in own)
         holds = False if not all(near) else True if len(own) == len(FRACTIONS) else None
         out.append(Claim(f"{heading}: the rounds are the paper's, within a factor of {NEAR:g}", holds, told))
-    for pixels in PIXELS:
+    for pixels in reversed(PIXELS):
         gains = {}
         for partition, theirs in PAPER.items():
             own = [place for place in places if (place.pixels, place.partition) == (pixels, partition)]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
+from papers.base import EXPERIMENTS, Claim, Findings, PaperResult
+from papers.choice import plain
+from papers.grid import Grid, Point, nested
+from papers.run_cache import RunCache
+from papers.texts import cost_or_dash
 from raylfl.core.arrays import Floats
 from raylfl.report.derived import to_target
 from raylfl.report.runs import Group
 from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import number
-from papers.base import EXPERIMENTS, Claim, Findings, PaperResult
-from papers.run_cache import RunCache
-from papers.setting import Setting, setting
-from papers.texts import cost_or_dash
 
 DISTANCE = "global/distance"
 METHODS = {
@@ -39,31 +40,51 @@ REMARKS = {
     "ProxSkip": "in ours, idle clients keep their variates, so that the variates sum to 0 and x* is a fixed point; if "
     "idle clients also renew theirs, ProxSkip diverges, as in fig. 4",
 }
-Panels = Mapping[str, Mapping[str, Group]]
+SAME = (("FedAvg", "FedAU", "MIFA"), ("SCAFFOLD", "ProxSkip"))  # identical under full participation
+Panels = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 
 @EXPERIMENTS.register("focus/fig4", paper="FOCUS [1] fig. 4")
-class Fig4(PaperResult):
+class Fig4(Grid):
     """Ridge regression under full, uniform and arbitrary participation: six methods by floats sent.
 
     Each method is drawn by its distance from the optimum over the communicated floats.
     """
 
-    # panel: its preset, the rounds within which FOCUS is exact, the rounds to run (until SCAFFOLD is exact)
-    panels: ClassVar = {
-        "full": ([], 200, 450),
-        "uniform": (["preset/focus_fig4_uniform"], 500, 600),
-        "arbitrary": (["preset/focus_fig4_arbitrary"], 3000, 1000),
+    scales, base = (), ("reproduce/focus_fig4",)
+    axes: ClassVar = {
+        "participation": {  # with the rounds to run, until SCAFFOLD is exact
+            "full": {"rounds": 450},
+            "uniform": {"base": ["preset/focus_fig4_uniform"], "rounds": 600},
+            "arbitrary": {"base": ["preset/focus_fig4_arbitrary"], "rounds": 1000},
+        },
+        "method": {name: {"algorithm.name": key} for name, key in METHODS.items()},
     }
+    within: ClassVar = {"full": 200, "uniform": 500, "arbitrary": 3000}  # rounds after which FOCUS is exact
+    measures: ClassVar = {
+        f"{axis} to {goal:g}": lambda run, axis=axis, goal=goal: to_target(run, DISTANCE, goal, axis)
+        for goal in GOALS
+        for axis in ("rounds", "floats")
+    } | {
+        "level": lambda run: level(run.column(DISTANCE)),
+        "straightness": lambda run: straightness(run.column(DISTANCE)),
+        "stalls": lambda run: float(stalled(run.column(DISTANCE))),
+    }
+    curves = ("cost/uplink_floats", "cost/downlink_floats")
+
+    def cell(self, point: Point) -> dict[str, Any]:
+        return {"run": plain(self.label(point))}
 
     def run(self, cache: RunCache) -> Findings:
         from papers import draw
 
-        settings: dict[str, dict[str, Setting]] = {}
-        for panel, (preset, _, rounds) in self.panels.items():
-            base = setting(panel, ["reproduce/focus_fig4", *preset], {"rounds": rounds})
-            settings[panel] = {n: base.with_(f"{panel}, {n}", {"algorithm.name": key}) for n, key in METHODS.items()}
-        panels = cache.table(settings)
+        panels = nested(self.groups(cache), "participation", "method")
+        numbers = {
+            panel: {
+                name: {key: self.number(group, name, key) for key in self.measures} for name, group in lines.items()
+            }
+            for panel, lines in panels.items()
+        }
         plots = [
             draw.Plot(
                 f"{panel} participation", lines, DISTANCE, "floats", limits=(1e-16, 10), factors=COUNTED, start=1.0
@@ -71,24 +92,33 @@ class Fig4(PaperResult):
             for panel, lines in panels.items()
         ]
         figure = draw.curves(plots, draw.styles(METHODS))
-        return Findings([_table(panels)], self.claims(panels), {"fig4": figure}, [COUNTED_NOTE])
+        claims = [*self.claims(numbers), *(_same(panels["full"], *names) for names in SAME)]
+        return Findings([_table(numbers)], claims, {"fig4": figure}, [COUNTED_NOTE])
+
+    def number(self, group: Group, name: str, key: str) -> float:
+        """A measure of a method's run, inf for a target that is not reached; floats are counted as in fig. 4."""
+        value = self.measure(group.runs[0], key)
+        if value is None:
+            return float("inf")
+        return value * COUNTED.get(name, 1.0) if key.startswith("floats") else value
 
     def claims(self, panels: Panels) -> list[Claim]:
         """The claims of fig. 4 and its caption.
 
-        panels: kind of participation -> method -> runs.
+        panels: kind of participation -> method -> measure -> value.
         """
-        within = {panel: rounds for panel, (_, rounds, _) in self.panels.items()}
-        allowed = ", ".join(f"{rounds} ({panel} participation)" for panel, rounds in within.items())
-        spent = {panel: _cost(lines, "FOCUS", EXACT, "rounds") for panel, lines in panels.items()}
-        straight = {panel: straightness(_distance(lines["FOCUS"])) for panel, lines in panels.items()}
-        ends = {name: {panel: level(lines[name]) for panel, lines in panels.items()} for name in METHODS}
-        stays = {name: [stalled(_distance(lines[name])) for lines in panels.values()] for name in METHODS}
+        allowed = ", ".join(f"{rounds} ({panel} participation)" for panel, rounds in self.within.items())
+
+        def of(name: str, key: str) -> dict[str, float]:
+            return {panel: lines[name][key] for panel, lines in panels.items()}
+
+        spent, straight = of("FOCUS", f"rounds to {EXACT:g}"), of("FOCUS", "straightness")
+        ends = {name: of(name, "level") for name in METHODS}
         partial = {panel: end for panel, end in ends["ProxSkip"].items() if panel != "full"}
         return [
             Claim(
                 f"FOCUS comes within a relative distance of {EXACT:g} of x*, after at most {allowed} rounds",
-                all(spent[panel] <= within[panel] for panel in panels),
+                all(spent[panel] <= self.within[panel] for panel in panels),
                 _said(spent, "{:.0f}") + " rounds",
             ),
             Claim(
@@ -99,7 +129,7 @@ class Fig4(PaperResult):
             self._first_in_floats(panels),
             Claim("SCAFFOLD is exact", max(ends["SCAFFOLD"].values()) < EXACT, _ends(ends["SCAFFOLD"])),
             *(
-                Claim(f"{name} stalls", all(stays[name]), _ends(ends[name]), REMARKS.get(name, ""))
+                Claim(f"{name} stalls", all(of(name, "stalls").values()), _ends(ends[name]), REMARKS.get(name, ""))
                 for name in ("FedAvg", "FedAU", "MIFA")
             ),
             Claim(
@@ -113,60 +143,35 @@ class Fig4(PaperResult):
                 _ends(partial),
                 REMARKS["ProxSkip"],
             ),
-            _same(panels["full"], "FedAvg", "FedAU", "MIFA"),
-            _same(panels["full"], "SCAFFOLD", "ProxSkip"),
         ]
 
     @staticmethod
     def _first_in_floats(panels: Panels) -> Claim:
-        others = {
-            panel: min((_cost(lines, name, EXACT, "floats"), name) for name in lines if name != "FOCUS")
-            for panel, lines in panels.items()
-        }
-        own = {panel: _cost(lines, "FOCUS", EXACT, "floats") for panel, lines in panels.items()}
-        told = [
-            f"{panel} {cost_or_dash(own[panel])} (next: {name}, {cost_or_dash(other)})"
-            for panel, (other, name) in others.items()
-        ]
-        holds = all(own[panel] < other for panel, (other, _) in others.items())
+        told, holds = [], True
+        for panel, lines in panels.items():
+            costs = {name: own[f"floats to {EXACT:g}"] for name, own in lines.items()}
+            other, name = min((cost, name) for name, cost in costs.items() if name != "FOCUS")
+            told.append(f"{panel} {cost_or_dash(costs['FOCUS'])} (next: {name}, {cost_or_dash(other)})")
+            holds &= costs["FOCUS"] < other
         return Claim(f"FOCUS reaches a relative distance of {EXACT:g} with the fewest floats", holds, "; ".join(told))
 
 
 def _table(panels: Panels) -> ReportTable:
+    costs = [f"{axis} to {goal:g}" for goal in GOALS for axis in ("rounds", "floats")]
     rows = [
-        {"block": f"{panel} participation", "method": name, "end": level(group)}
-        | {f"{axis}{goal:g}": _cost(lines, name, goal, axis) for goal in GOALS for axis in ("rounds", "floats")}
+        {"block": f"{panel} participation", "method": name, "end": own["level"]}
+        | {key.replace(" to ", ""): own[key] for key in costs}
         for panel, lines in panels.items()
-        for name, group in lines.items()
+        for name, own in lines.items()
     ]
     columns = [Column("method", "method"), Column("end", "ends at", lambda v: number(v, 2), "min", True)]
-    columns += [
-        Column(f"{axis}{goal:g}", f"{axis} to {goal:g}", cost_or_dash, "min", True)
-        for goal in GOALS
-        for axis in ("rounds", "floats")
-    ]
+    columns += [Column(key.replace(" to ", ""), key, cost_or_dash, "min", True) for key in costs]
     return ReportTable("fig4", "Relative distance |x - x*|/|x*|; floats are the sum of both directions.", columns, rows)
 
 
-def _distance(group: Group) -> Floats:
-    return group.runs[0].column(DISTANCE)
-
-
-def level(group: Group) -> float:
+def level(distance: Floats) -> float:
     """The distance at which a method ends: the median of its relative distance over the last tenth of the rounds."""
-    values = _distance(group)
-    return float(np.median(values[-max(len(values) // 10, 1) :]))
-
-
-def _cost(lines: Mapping[str, Group], name: str, goal: float, axis: str) -> float:
-    """The rounds or floats until a method first comes within `goal` of the optimum; inf if it never does.
-
-    lines: method -> runs; axis: `rounds` or `floats`. Floats are counted as in fig. 4, with the factors COUNTED.
-    """
-    spent = to_target(lines[name].runs[0], DISTANCE, goal, axis)
-    if spent is None:
-        return float("inf")
-    return spent * COUNTED.get(name, 1.0) if axis == "floats" else spent
+    return float(np.median(distance[-max(len(distance) // 10, 1) :]))
 
 
 def straightness(distance: Floats) -> float:
@@ -194,8 +199,8 @@ def _same(lines: Mapping[str, Group], *names: str) -> Claim:
 
     lines: method -> runs.
     """
-    first = _distance(lines[names[0]])
-    apart = max(float(np.abs(_distance(lines[name]) - first).max()) for name in names[1:])
+    first, *others = (lines[name].runs[0].column(DISTANCE) for name in names)
+    apart = max(float(np.nanmax(np.abs(other - first))) for other in others)
     text = f"under full participation {', '.join(names)} are identical"
     return Claim(text, apart < 1e-12, f"their distances differ by at most {apart:.1g}")
 
@@ -215,8 +220,8 @@ class Fig8(PaperResult):
     clients, alpha = 32, 0.05
 
     def run(self, cache: RunCache) -> Findings:
-        from raylfl.report import partition_plot
         from papers.partitions import CIFAR10, counts_of
+        from raylfl.report import partition_plot
 
         counts = counts_of({"name": "dirichlet_client", "alpha": self.alpha}, CIFAR10, self.clients)
         title = f"Dirichlet {self.alpha:g}, {self.clients} clients"

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
-from raylfl.report.runs import Group
-from raylfl.report.style import MUTED, rc
 from papers.draw import label_beside_logs, styles
 from papers.focus_logs import SHARED, Log
 from papers.texts import ACCURACY
+from raylfl.report.runs import Group
+from raylfl.report.style import MUTED, rc
 
 
 def overlay(

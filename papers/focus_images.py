@@ -6,18 +6,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from papers.base import EXPERIMENTS, Claim, Findings
+from papers.choice import plain
+from papers.focus import METHODS
+from papers.focus_logs import DIVISOR, DROPOUT, SEQUENCE, SHARED, logs
+from papers.grid import Axis, Grid, Point, nested
+from papers.ledger import Row
+from papers.run_cache import RunCache
+from papers.setting import Setting
+from papers.texts import ACCURACY, accuracy_text, cost_or_dash, mean_cost, published
 from raylfl.report.derived import Stat, group_to_target, last_k
 from raylfl.report.runs import Group
 from raylfl.report.tables import Column, ReportTable
-from papers.base import EXPERIMENTS, SCALES, Claim, Findings, PaperResult
-from papers.choice import plain
-from papers.coverage import by_cell, gaps
-from papers.focus import METHODS
-from papers.focus_logs import DIVISOR, DROPOUT, SEQUENCE, SHARED, logs
-from papers.ledger import Row
-from papers.run_cache import RunCache
-from papers.setting import Setting, setting
-from papers.texts import ACCURACY, accuracy_text, cost_or_dash, mean_cost, published
 
 LINES: dict[str, dict[str, Any]] = {
     name: {"algorithm.name": METHODS[name]} for name in ("FOCUS", "FedAvg", "FedAU", "MIFA", "SCAFFOLD")
@@ -38,24 +38,15 @@ RATES = (0.002, 0.006, 0.02, 0.06)  # the published learning rate, and larger on
 Lines = Mapping[str, Group]
 
 
-class Images(PaperResult):
-    """The base of the experiments with SG-FOCUS and its rivals on CIFAR-10; `--only` selects single runs."""
+class Images(Grid):
+    """The base of the experiments with SG-FOCUS and its rivals on CIFAR-10; `--only` selects single runs.
 
-    scales = SCALES
-    choices = ("participation", "method")
+    Unless the options say otherwise, a run has 10,000 rounds, or at scale `smoke` 300 with a larger learning rate.
+    """
 
-    def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-        panel, _, rest = name.rpartition("-s")[0].partition("-")
-        return {"participation": panel, "method": rest}
-
-    def base(self, cache: RunCache, label: str, options: Mapping[str, Any]) -> Setting:
-        """The setting of a run with these options, at the cache's scale.
-
-        Unless the options say otherwise, it has 10,000 rounds, or at scale `smoke` 300 with a larger learning rate.
-        """
-        smoke = {"num_clients": 32, "rounds": 300, "local.batch_size": 16, "local.lr": 0.02}
-        bases = ["reproduce/focus_fig9", cache.pick("reproduce/smoke", "reproduce/paper")]
-        return setting(label, bases, cache.pick(smoke, {}) | options)
+    base, choices = ("reproduce/focus_fig9",), ("participation", "method")
+    axes: ClassVar[dict[str, Axis]] = {"participation": PANELS, "method": LINES}
+    smoke: ClassVar = {"num_clients": 32, "rounds": 300, "local.batch_size": 16, "local.lr": 0.02}
 
 
 @EXPERIMENTS.register("focus/fig9", paper="FOCUS [1] fig. 9")
@@ -63,6 +54,7 @@ class Fig9(Images):
     """SG-FOCUS and its rivals on CIFAR-10 under Bernoulli and Markov participation, at one learning rate."""
 
     time = "about 60 hours on two cores"
+    curves = ("test/loss",)
     # mean and std over the last 500 rounds of the authors' public logs; they have neither MIFA nor this FedAvg
     published: ClassVar = {
         "Bernoulli": {"FOCUS": "78.6±0.8", "FedAU": "74.1±1.1", DIVISOR: "50.2±1.3"},
@@ -72,15 +64,7 @@ class Fig9(Images):
     def run(self, cache: RunCache) -> Findings:
         from papers import draw
 
-        settings = {
-            panel: {
-                name: self.base(cache, f"{panel}, {name}", {**options, **participation})
-                for name, options in LINES.items()
-                if cache.only.keeps(participation=panel, method=name)
-            }
-            for panel, participation in PANELS.items()
-        }
-        found = {panel: lines for panel, lines in cache.table(settings).items() if lines}
+        found = nested(self.groups(cache), "participation", "method")
         last = cache.pick(30, 500)
         plots = [
             draw.Plot(f"{panel} participation", lines, metric, window=cache.pick(5, 10))
@@ -125,30 +109,34 @@ class Fig9Start(Images):
     """
 
     rounds: ClassVar = 1000
-    from_rows = True
     margin: ClassVar = 0.05  # of the accuracy; in the logs most methods differ by more
-    lines: ClassVar = (
-        LINES
+    options: ClassVar = {"rounds": rounds, "eval.every": 25}
+    axes: ClassVar = {
+        "participation": PANELS,
+        "method": LINES
         | {SEQUENCE: {"algorithm.name": "sfl"}}
-        | {line: LINES[name] | {"model.init_args.dropout": 0.25} for line, name in DROPOUT.items()}
-    )
+        | {line: LINES[name] | {"model.init_args.dropout": 0.25} for line, name in DROPOUT.items()},
+    }
+    # the methods with a log, and variants of them
+    compared: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Bernoulli": [*Fig9.published["Bernoulli"], *DROPOUT],
+        "Markov": [*Fig9.published["Markov"], SEQUENCE],
+    }
+
+    def points(self, scale: str) -> list[Point]:
+        return [Point(participation=panel, method=name) for panel, own in self.compared.items() for name in own]
+
+    def setting(self, point: Point, scale: str) -> Setting:
+        made = super().setting(point, scale)
+        return made if scale == "paper" else made.with_(made.label, {"rounds": 100})
 
     def run(self, cache: RunCache) -> Findings:
         from papers.focus_curves import overlay
 
         rounds = cache.pick(100, self.rounds)
         last = rounds // 5
-        options = {"rounds": rounds, "eval.every": 25}
-        settings = {
-            panel: {
-                name: self.base(cache, f"{panel}, {name}", options | self.lines[name] | PANELS[panel])
-                for name in own
-                if cache.only.keeps(participation=panel, method=name)
-            }
-            for panel, own in self._names().items()
-        }
         theirs = logs() if cache.scale == "paper" else {}
-        found = {panel: lines for panel, lines in cache.table(settings).items() if lines}
+        found = nested(self.groups(cache), "participation", "method")
         rows, claims = [], list[Claim]()
         for panel, lines in found.items():
             ours = {name: last_k(group, ACCURACY, last) for name, group in lines.items()}
@@ -165,23 +153,11 @@ class Fig9Start(Images):
             Column("logs", "authors' logs", accuracy_text),
         ]
         caption = f"Test accuracy in %, mean ± std over the measurements of rounds {rounds - last + 1} to {rounds}."
-        drawn = {name: LOOKS[name] for names in self._names().values() for name in names}
+        drawn = {point.method: LOOKS[point.method] for point in self.points("paper")}
         figures = {"fig9_start": overlay(found, theirs, drawn)}
         return Findings([ReportTable("fig9_start", caption, columns, rows)], claims, figures, NOTES)
 
-    @staticmethod
-    def _names() -> dict[str, list[str]]:
-        """Participation -> the methods with a log, and variants of them."""
-        more: dict[str, Sequence[str]] = {"Bernoulli": list(DROPOUT), "Markov": [SEQUENCE]}
-        return {panel: [*own, *more[panel]] for panel, own in Fig9.published.items()}
-
-    def whole(self) -> int:
-        return sum(map(len, self._names().values()))
-
     def missing(self, rows: Sequence[Row]) -> list[str]:
-        cells = {
-            f"{panel}, {name}": (plain(panel), plain(name)) for panel, own in self._names().items() for name in own
-        }
         ends = "; ".join(
             f"{panel}: " + ", ".join(f"{name} {text.partition('±')[0]}" for name, text in own.items())
             for panel, own in Fig9.published.items()
@@ -189,7 +165,7 @@ class Fig9Start(Images):
         return [
             f"rounds 1 to {self.rounds:,} of the figure's {ROUNDS:,} only; the final accuracies of the logs are not "
             f"compared ({ends})",
-            *gaps(cells, by_cell(rows, "participation", "method"), 1),
+            *super().missing(rows),
         ]
 
     def _close(self, panel: str, name: str, ours: Stat, log: Stat) -> Claim:
@@ -207,24 +183,28 @@ class Fig9Rates(Images):
     With one learning rate for all, as in the figure, a round's step of FOCUS is ten times as long as FedAvg's.
     """
 
-    choices = ("method", "lr")
+    choices, curves = ("method", "lr"), ("test/loss",)
+    options: ClassVar = {"rounds": ROUNDS}
+    axes: ClassVar = {"method": LINES, "lr": {lr: {"local.lr": lr} for lr in RATES}}
 
-    def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-        words = name.rpartition("-s")[0].rpartition("-lr-")
-        return {"method": words[0], "lr": config["local"]["lr"]}
+    def points(self, scale: str) -> list[Point]:
+        return [p for p in super().points(scale) if p.lr in (RATES if scale == "paper" else RATES[2:])]
+
+    def label(self, point: Point) -> str:
+        return f"{point.method}, lr {point.lr:g}"
+
+    def cell(self, point: Point) -> dict[str, Any]:
+        return {"method": plain(point.method), "lr": point.lr}
+
+    def setting(self, point: Point, scale: str) -> Setting:
+        made = super().setting(point, scale)
+        return made if scale == "paper" else made.with_(made.label, {"rounds": 100})
 
     def run(self, cache: RunCache) -> Findings:
         from papers import draw
 
-        cells = [
-            (name, lr) for name in LINES for lr in cache.pick(RATES[2:], RATES) if cache.only.keeps(method=name, lr=lr)
-        ]
-        labels = {f"{name}, lr {lr:g}": (name, lr) for name, lr in cells}
-        settings = [
-            self.base(cache, label, {"rounds": cache.pick(100, ROUNDS)} | LINES[name] | {"local.lr": lr})
-            for label, (name, lr) in labels.items()
-        ]
-        groups = {labels[group.label]: group for group in cache.groups(settings)}
+        groups = {(point.method, point.lr): group for point, group in self.groups(cache).items()}
+        cells = list(groups)
         last = cache.pick(30, 500)
         ends = {cell: last_k(group, ACCURACY, last) for cell, group in groups.items()}
         rates = {name: [lr for known, lr in ends if known == name] for name in LINES}

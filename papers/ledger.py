@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from papers.run_cache import DIVERGED, ORIGIN, digests
 from raylfl.config.changes import fingerprint_of_config
 from raylfl.config.defaults import filled
 from raylfl.config.load import load_config
@@ -24,7 +25,6 @@ from raylfl.errors import BadConfig, RaylflError
 from raylfl.report.derived import main_metric, tail
 from raylfl.report.labels import flatten
 from raylfl.report.runs import RunRecord
-from papers.run_cache import DIVERGED, ORIGIN, digests
 
 ROWS = "runs.jsonl"
 POINTS = 120  # largest number of points of a thinned curve
@@ -40,8 +40,8 @@ class Row:
     rounds: the run's number of rounds, smaller than planned if the run ended early, as planned if it diverged. last:
     number k of last rounds -> mean of the metric over them; None if the run diverged. curve: at most POINTS pairs
     (round, value). seconds: the duration, with all its resumptions. command: the command that repeats the run.
-    measures: further numbers, see `PaperResult.measures`. diverged_at: the round, counted from 0, in which the run
-    diverged; None if it did not, or if the row is older than this field.
+    measures: further numbers, see `Grid`. diverged_at: the round, counted from 0, in which the run diverged; None if it
+    did not, or if the row is older than this field. curves: further metric -> curve.
     """
 
     cell: dict[str, Any]
@@ -60,6 +60,7 @@ class Row:
     command: str = ""
     measures: dict[str, float | None] = field(default_factory=dict)
     diverged_at: int | None = None
+    curves: dict[str, list[list[float]]] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, int]:
@@ -72,17 +73,33 @@ class Row:
 
 
 def row(
-    run: RunRecord, cell: Mapping[str, Any], command: str, measures: Mapping[str, float | None] | None = None
+    run: RunRecord,
+    cell: Mapping[str, Any],
+    command: str,
+    measures: Mapping[str, float | None] | None = None,
+    curves: Iterable[str] = (),
+    kept: int = POINTS,
 ) -> Row:
     """The ledger's row of a run. Raises BadConfig if the run is not complete.
 
-    cell, command, measures: see `Row`.
+    cell, command, measures: see `Row`. curves: the metrics of which the row has a curve besides the main one; kept: the
+    largest number of their points.
     """
     check_complete(run)
+    return unchecked(run, cell, command, measures, curves, kept)
+
+
+def unchecked(
+    run: RunRecord,
+    cell: Mapping[str, Any],
+    command: str = "",
+    measures: Mapping[str, float | None] | None = None,
+    curves: Iterable[str] = (),
+    kept: int = POINTS,
+) -> Row:
+    """The row of a run for findings that are not published; see `row`."""
     metric = main_metric([run])
     diverged = (run.path / DIVERGED).is_file()
-    seen = np.isfinite(run.column(metric))
-    points = list(zip(run.rounds[seen].tolist(), run.column(metric)[seen].tolist(), strict=True))
     origin = _origin(run)
     host = origin.get("host", {})
     rounds = len(run.rounds) if run.summary.get("stopped_early") else int(run.config["rounds"])
@@ -94,7 +111,7 @@ def row(
         rounds,
         diverged,
         {str(k): None if diverged else _mean(run, metric, k) for k in WINDOWS if k <= rounds},
-        [[r, round(value, DIGITS)] for r, value in thinned(points)],
+        _points(run, metric),
         _seconds(run),
         {key: host.get(key) for key in ("cpu", "cpus", "memory_gib")},
         origin.get("versions", {}),
@@ -103,7 +120,17 @@ def row(
         command,
         dict(measures or {}),
         len(run.rounds) if diverged else None,
+        {name: _points(run, name, kept) for name in curves},
     )
+
+
+def _points(run: RunRecord, metric: str, most: int = POINTS) -> list[list[float]]:
+    """The curve of a metric in a row: accuracies with DIGITS decimals, other values with twice as many digits."""
+    values = run.column(metric)
+    seen = np.isfinite(values)
+    points = thinned(list(zip(run.rounds[seen].tolist(), values[seen].tolist(), strict=True)), most)
+    short = metric.endswith("accuracy")
+    return [[r, round(value, DIGITS) if short else float(f"{value:.{2 * DIGITS}g}")] for r, value in points]
 
 
 def _commit(origin: Mapping[str, Any]) -> str | None:
@@ -234,14 +261,14 @@ def add(folder: Path, rows: Iterable[Row]) -> int:
     after = before | {row.key: row for row in rows}
     if after == before:
         return 0
-    write_lines(folder / ROWS, [_entry(row) for row in sorted(after.values(), key=_order)])
+    write_lines(folder / ROWS, [_entry(row) for row in sorted(after.values(), key=order)])
     return sum(before.get(key) != row for key, row in after.items())
 
 
 def _entry(row: Row) -> dict[str, Any]:
-    """The row as it is written; without `diverged_at` if this is None, so that older rows keep their bytes."""
-    entry = asdict(row)
-    return entry if row.diverged_at is not None else {k: v for k, v in entry.items() if k != "diverged_at"}
+    """The row as it is written; without `diverged_at` and `curves` if they are empty: older rows keep their bytes."""
+    later: dict[str, Any] = {"diverged_at": None, "curves": {}}
+    return {key: value for key, value in asdict(row).items() if key not in later or value != later[key]}
 
 
 def write_lines(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
@@ -251,5 +278,6 @@ def write_lines(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def _order(row: Row) -> tuple[Any, ...]:
+def order(row: Row) -> tuple[Any, ...]:
+    """A key that sorts the rows of a ledger, by cell and seed."""
     return (*((isinstance(value, str), value) for value in row.cell.values()), row.seed, row.digest)

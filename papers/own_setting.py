@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from papers.run_cache import without_inferred
 from raylfl.config.identity import identity
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.report.labels import flatten
 from raylfl.report.runs import RunRecord
-from papers.run_cache import without_inferred
 
 PLACES = ("data.init_args.path", "data.init_args.cache")  # the same images may be in another folder
 NO_CELL = "it has no such cell"

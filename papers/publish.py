@@ -1,9 +1,9 @@
 """The command `raylfl publish`: adds finished runs to the ledger and regenerates all that is computed from it.
 
 The ledger of an experiment is `results/EXPERIMENT/runs.jsonl`; tables, verdicts, figures and pages are computed from
-it. Only runs of `raylfl reproduce` are published: at scale `paper`, or of an experiment without scales. An experiment
-whose cells can be selected by `--only` may be published in part; all others must be complete. An experiment that
-implements `from_ledger`, or has `from_rows`, can also be published without its runs, from the rows that the ledger has.
+its rows. Only runs of `raylfl reproduce` are published: at scale `paper`, or of an experiment without scales. Each run
+whose config is that of a point of the experiment's grid becomes a row. An experiment whose cells can be selected by
+`--only` may be published in part; all others need all rows.
 """
 
 from __future__ import annotations
@@ -13,67 +13,107 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from raylfl.console import say
-from raylfl.errors import BadConfig
-from raylfl.report.runs import RunRecord, find_runs, is_run, load_run
 from papers.base import PaperResult, find
 from papers.choice import plain
 from papers.command import place, write
 from papers.gallery import write_pages
-from papers.ledger import Row, add, check_complete, read, replaced, row
+from papers.grid import Grid
+from papers.ledger import Row, add, by_key, check_complete, read, replaced, row
 from papers.ledger_rows import LedgerRows
 from papers.own_setting import NO_CELL, decisive, differences, resolved
-from papers.run_cache import Job, RunCache, is_done
+from papers.run_cache import RunCache, is_done, words_of
+from papers.setting import Setting
+from raylfl.console import say
+from raylfl.errors import BadConfig
+from raylfl.report.runs import RunRecord, find_runs, is_run, load_run
 from raylfl.runtime.records.summary import versions
 
 RESULTS, DOCS = Path("results"), Path("docs")
 DPI = 100  # resolution of pictures in the repository
 MOST = 5  # runs with other settings that are named
 IMAGES = "data.init_args.path="  # in a command, before the path of images
-OTHERWISE = "its seed, its runtime options or the name of its folder are not those of the experiment's runs"
 
 
 def publish(
     targets: Sequence[str], to: str | None = None, results: Path = RESULTS, docs: Path = DOCS, tell: Any = say
 ) -> None:
-    """Add experiments (by name) or single runs (by directory) to the ledger, and regenerate the pages about them.
+    """Add the runs of the targets to the ledger, and write their experiments' findings and all pages anew.
 
-    to: the experiment to which run directories belong. results, docs: the folders of the ledgers and of the pages.
-    tell: called with lines of progress. Raises BadConfig for an incomplete run; nothing of its experiment is then
+    targets: names of experiments (all their finished runs) and run directories; without targets only the pages are
+    written. to: the experiment to which run directories belong. results, docs: the folders of the ledgers and of the
+    pages. tell: called with lines of progress. Raises BadConfig for an incomplete run, before anything is
     written. A run that has another setting than its cell is left out, and a line says so. Raises BadConfig if this
     leaves no run.
     """
     for target in targets:
         path = Path(target)
         if is_run(path):
-            name, experiment = _experiment_of(path, to)
-            runs = [load_run(path)]
+            if to is None:
+                raise BadConfig(f"{path} is a run: give its experiment with --to")
+            name, experiment, runs = to, find(to), [load_run(path)]
         else:
             name, experiment = target, find(target)
             runs = finished(name, experiment)
         folder = results / name
-        alone = experiment.stands_alone or (experiment.from_rows and not runs)
-        cache = None if alone else _finished_runs(name, experiment, _images(runs))
-        findings = experiment.run(cache) if cache else None
-        cells, strange = _own_cells(name, experiment, runs, cache)
-        if strange and not cells:
-            raise BadConfig(strange)
-        for line in [*strange[:MOST], *([f"and {len(strange) - MOST} more runs"] if len(strange) > MOST else [])]:
-            tell(f"left out  {line}")
-        rows = [row(run, cell, _command(name, experiment, cell, run), experiment.measures(run)) for run, cell in cells]
-        if alone and not rows and not read(folder):
-            raise BadConfig(f"{target}: no finished runs; `raylfl reproduce {name}` makes them")
+        if not isinstance(experiment, Grid):
+            findings, rows = experiment.run(RunCache(folder)), list[Row]()
+        else:
+            rows = _rows(name, experiment, runs, is_run(path), tell)
+            every = by_key(read(folder)) | by_key(rows)
+            if not every:
+                raise BadConfig(f"{target}: no finished runs; `raylfl reproduce {name}` makes them")
+            findings = experiment.run(LedgerRows(experiment, every.values(), folder))
         for line in [*_other_versions(rows), *replaced(folder, rows)]:
             tell(f"{name}  {line}")
         changed = add(folder, rows)
-        if experiment.from_rows:
-            findings = experiment.run(LedgerRows(experiment, read(folder)))
-        elif findings is None:
-            findings = experiment.from_ledger(folder)
         write(folder, findings, [*findings.notes, *_image_notes(read(folder))], DPI)
         tell(f"{name}  {changed} rows new or changed, {len(rows)} runs checked")
     for page in write_pages(results, docs):
         tell(f"written  {page}")
+
+
+def _rows(name: str, experiment: Grid, runs: Sequence[RunRecord], alone: bool, tell: Any) -> list[Row]:
+    """The rows of the runs that have the setting of a point; the others are left out, with a line for each.
+
+    alone: whether the run was given by its directory: its name may then be another one. Raises BadConfig if runs were
+    left out and none is left.
+    """
+    cache = _cache(name, experiment, _images(runs))
+    settings: dict[str, list[Setting]] = {}
+    for point in experiment.points(cache.scale):
+        own = experiment.setting(point, cache.scale)
+        settings.setdefault(words_of(own.label), []).append(own)
+    rows, left_out = [], []
+    for run in runs:
+        words = run.path.name.rpartition("-s")[0]
+        near = settings.get(words) or ([s for own in settings.values() for s in own] if alone else [])
+        if not near:
+            continue  # of another experiment in the same folder
+        check_complete(run)
+        fault, cell = _cell(run, near, experiment, cache)
+        if fault:
+            remedy = (
+                "" if fault == NO_CELL else f"; `{_command(name, experiment, cell, run)}` makes the run of its cell"
+            )
+            left_out.append(f"{run.path.name} has not the setting of {name}: {fault}{remedy}")
+            continue
+        measures = {key: measure(run) for key, measure in experiment.measures.items()}
+        rows.append(row(run, cell, _command(name, experiment, cell, run), measures, experiment.curves, experiment.kept))
+    if left_out and not rows:
+        raise BadConfig(left_out)
+    more = [f"and {len(left_out) - MOST} more runs"] if len(left_out) > MOST else []
+    for line in [*left_out[:MOST], *more]:
+        tell(f"left out  {line}")
+    return rows
+
+
+def _cell(run: RunRecord, near: Sequence[Setting], experiment: Grid, cache: RunCache) -> tuple[str, Mapping[str, Any]]:
+    """What is wrong with a run, empty if nothing is, and the ledger's cell of the nearest setting."""
+    config, seed = resolved(run), run.config["seed"]
+    if seed not in experiment.seeds:
+        return f"seed={seed} is none of {', '.join(map(str, experiment.seeds))}", near[0].cell
+    faults = [(differences(config, [decisive(cache.config_of(own, seed))]), own.cell) for own in near]
+    return min(faults, key=lambda fault: fault[0].count(" in place of "))
 
 
 def _other_versions(rows: Sequence[Row]) -> list[str]:
@@ -83,50 +123,17 @@ def _other_versions(rows: Sequence[Row]) -> list[str]:
     return [f"{count} runs are of raylfl {other}; this is {own}" for other, count in made.items() if other != own]
 
 
-class FinishedRuns(RunCache):
-    """A cache that makes no runs and raises BadConfig if a run is missing.
-
-    With `in_part`, missing runs are left out if at least one run exists. `wanted`: folder -> job, for
-    all runs that were looked for. Raises BadConfig for an incomplete run.
-    """
-
-    in_part = False
-
-    def __init__(self, *options: Any, **more: Any):
-        super().__init__(*options, **more)
-        self.wanted: dict[Path, Job] = {}
-
-    def _carry_out(self, jobs: Mapping[Path, Job]) -> None:
-        self.wanted |= jobs
-        for job in jobs.values():
-            if job.done:
-                check_complete(load_run(job.path))
-        missing = [job.label for job in jobs.values() if not job.done]
-        if missing and not (self.in_part and len(missing) < len(jobs)):
-            raise BadConfig(f"{len(missing)} runs are missing ({missing[0]}, ...); `raylfl reproduce` makes them")
-
-
 def finished(name: str, experiment: PaperResult) -> list[RunRecord]:
     """The runs of an experiment that have finished or diverged."""
-    folder = _runs(name, experiment) / "runs"
+    folder = place(experiment.shares or name, experiment, "paper") / "runs"
     paths = find_runs([folder]) if folder.is_dir() else []
     return [load_run(path) for path in paths if is_done(path)]
 
 
-def _runs(name: str, experiment: PaperResult) -> Path:
-    return place(experiment.shares or name, experiment, "paper")
-
-
-def _finished_runs(name: str, experiment: PaperResult, images: str | None) -> FinishedRuns:
-    """A cache of the finished runs of an experiment.
-
-    images: the path of the images that the runs have in place of the experiment's data set, or None (`_images`).
-    """
+def _cache(name: str, experiment: Grid, images: str | None) -> RunCache:
+    """A cache with the configs of the experiment's runs, on these images in place of its data set if not None."""
     scale = "paper" if experiment.scales else "smoke"  # experiments without scales are always run in full
-    data = ["data=image_folder", f"{IMAGES}{images}"] if images else []
-    cache = FinishedRuns(place(name, experiment, scale), scale, data, runs=_runs(name, experiment))
-    cache.in_part = bool(experiment.choices)
-    return cache
+    return RunCache(place(name, experiment, scale), scale, ["data=image_folder", f"{IMAGES}{images}"] if images else [])
 
 
 def _images(runs: Sequence[RunRecord]) -> str | None:
@@ -149,58 +156,9 @@ def _image_notes(rows: Sequence[Row]) -> list[str]:
     return [f"the images are those of {name}, in place of the experiment's own data set" for name in names]
 
 
-def _own_cells(
-    name: str, experiment: PaperResult, runs: Sequence[RunRecord], cache: FinishedRuns | None
-) -> tuple[list[tuple[RunRecord, dict[str, Any]]], list[str]]:
-    """The pairs (run, its cell) of runs with the setting of their cell, and one line on each run with another setting.
-
-    cache: the cache that has looked for all runs of the experiment; None for an experiment whose runs can be published
-    singly (`stands_alone`). Runs that belong to no cell are left out.
-    """
-    own, strange = [], []
-    wanted = {path: decisive(job.config) for path, job in cache.wanted.items()} if cache else {}
-    for run in runs:
-        config = resolved(run)
-        cell = experiment.cell(config, run.path.name)
-        if cell is None:
-            continue
-        if cache:
-            fault = "" if run.path.resolve() in wanted else differences(config, wanted.values()) or OTHERWISE
-        else:
-            check_complete(run)
-            fault = differences(config, _setting_of(name, experiment, cell, run))
-        if fault:
-            remedy = (
-                "" if fault == NO_CELL else f"; `{_command(name, experiment, cell, run)}` makes the run of its cell"
-            )
-            strange.append(f"{run.path.name} has not the setting of {name}: {fault}{remedy}")
-        else:
-            own.append((run, cell))
-    return own, strange
-
-
-def _setting_of(name: str, experiment: PaperResult, cell: Mapping[str, Any], run: RunRecord) -> list[dict[str, Any]]:
-    """A list of the `decisive` keys of the cell's setting with the run's seed and images; empty without such a cell."""
-    cache = _finished_runs(name, experiment, _images([run]))
-    setting = experiment.cell_setting(cell, cache.scale)
-    return [decisive(cache.config_of(setting, run.config["seed"]))] if setting else []
-
-
-def _experiment_of(path: Path, to: str | None) -> tuple[str, PaperResult]:
-    if to is None:
-        raise BadConfig(f"{path} is a run: give its experiment with --to")
-    experiment = find(to)
-    if not experiment.stands_alone:
-        raise BadConfig(f"--to {to}: its runs belong together; publish {to} as a whole")
-    run = load_run(path)
-    if experiment.cell(resolved(run), run.path.name) is None:
-        raise BadConfig(f"--to {to}: {path.name} is none of its cells (other data, model, partition or method)")
-    return to, experiment
-
-
-def _command(name: str, experiment: PaperResult, cell: dict[str, Any], run: RunRecord) -> str:
+def _command(name: str, experiment: PaperResult, cell: Mapping[str, Any], run: RunRecord) -> str:
     words = ["raylfl reproduce", name, *(["--scale paper"] if experiment.scales else [])]
-    values = cell | {"seed": run.config["seed"]}
+    values = {**cell, "seed": run.config["seed"]}
     words += [f"--only {key}={plain(values[key])}" for key in experiment.choices if key in values]
     if images := _images([run]):
         words += ["data=image_folder", f"{IMAGES}{Path(images).name}"]

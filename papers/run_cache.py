@@ -26,6 +26,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from papers.choice import Choice
+from papers.setting import Setting
 from raylfl.config.identity import RUNTIME_FREE, identity
 from raylfl.config.load import compose, load_config
 from raylfl.config.urls import join, staging, url_of
@@ -34,8 +36,6 @@ from raylfl.errors import BadConfig, DataMissing, NonFinite, RaylflError
 from raylfl.models import MODELS
 from raylfl.report.labels import canonical, flatten
 from raylfl.report.runs import Group, RunRecord, load_run
-from papers.choice import Choice
-from papers.setting import Setting
 from raylfl.runtime.records.files import atomic_write
 from raylfl.runtime.records.mirror import copy_again, exists, refresh
 from raylfl.startup import process
@@ -78,8 +78,12 @@ class Job:
 
 def folder_name(setting: Setting, seed: int, digest: str) -> str:
     """The name of a run's folder; digest: of its config."""
-    words = re.sub(r"[^A-Za-z0-9.]+", "-", setting.label).strip("-").lower()
-    return f"{words}-s{seed}-{digest}"
+    return f"{words_of(setting.label)}-s{seed}-{digest}"
+
+
+def words_of(label: str) -> str:
+    """The label of a setting as part of a folder's name."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-").lower()
 
 
 class RunCache:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -12,14 +12,16 @@ class Setting:
     """The config of one line in a figure or one cell of a table, without the seed.
 
     label: its name, unique within an experiment. config: a config for `load_config`; its `base:` names files in conf/.
+    cell: the keys and values that identify its runs in the ledger.
     """
 
     label: str
     config: Mapping[str, Any]
+    cell: Mapping[str, Any] = field(default_factory=dict)
 
     def with_(self, label: str, options: Mapping[str, Any]) -> Setting:
         """A copy with another label and other values of some dotted keys, such as {"local.lr": 0.1}."""
-        return Setting(label, layered(self.config, options))
+        return replace(self, label=label, config=layered(self.config, options))
 
 
 def setting(label: str, bases: Sequence[str], options: Mapping[str, Any] | None = None) -> Setting:

@@ -11,10 +11,10 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from raylfl.report.style import MUTED, PALETTE, rc
 from papers.draw import label_beside_logs
 from papers.ledger import Row
-from papers.sfl_reference import Reference, by_place, key
+from papers.sfl_logs import Reference, by_place, key
+from raylfl.report.style import MUTED, PALETTE, rc
 
 PANELS = 12
 DASHED = (0, (4, 1.6))
@@ -28,7 +28,11 @@ def overlay(rows: Sequence[Row], refs: Mapping[str, Reference], outside: Mapping
     steps, method) of a cell whose accuracies are outside the log's spread -> where. The cells in `outside` come first.
     The other panels are spread evenly over the remaining cells.
     """
-    places = {place: own for place, own in by_place(rows, "method").items() if any(key(r.cell) in refs for r in own)}
+    places = {
+        place: own
+        for place, own in by_place(rows, "method").items()
+        if not refs or any(key(r.cell) in refs for r in own)
+    }
     first = [place for place in places if place in outside][:PANELS]
     others = [place for place in places if place not in outside]
     room = min(PANELS - len(first), len(others))

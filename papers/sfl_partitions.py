@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from raylfl.core.arrays import Ints
-from raylfl.report.tables import Column, ReportTable
-from raylfl.report.wording import number
 from papers.base import EXPERIMENTS, Claim, Findings, PaperResult
 from papers.partitions import MNIST, counts_of
 from papers.run_cache import RunCache
+from raylfl.core.arrays import Ints
+from raylfl.report.tables import Column, ReportTable
+from raylfl.report.wording import number
 
 
 @EXPERIMENTS.register("sfl/exdir", paper="SFL [2] fig. 7")

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from papers.base import EXPERIMENTS, Claim, Findings
+from papers.choice import plain
+from papers.grid import Axis, Grid, Point, by, nested
+from papers.run_cache import RunCache
+from papers.sfl_cells import METHODS
+from papers.texts import cost_or_dash, mean_cost
 from raylfl.report.derived import Stat, group_to_target, last_k
 from raylfl.report.runs import Group
 from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import number
-from papers.base import EXPERIMENTS, Claim, Findings, PaperResult
-from papers.run_cache import RunCache
-from papers.setting import setting
-from papers.sfl_cells import METHODS
-from papers.texts import cost_or_dash, mean_cost
 
 if TYPE_CHECKING:
     from papers import draw
@@ -72,45 +73,21 @@ class PairRuns:
         return mean_cost(group_to_target(self.best[name], DISTANCE, goal))
 
     def rate(self, name: str) -> float:
-        return float(self.best[name].setting["local.lr"])
-
-
-def pair_runs(cache: RunCache, groups: Mapping[str, Pairs]) -> dict[str, PairRuns]:
-    """Make the runs of each pair of clients: a grid search on the first seed, then SFL's best learning rate on all.
-
-    groups: name -> pair of clients, as `pairs` returns it.
-    """
-    base = setting("", ["reproduce/sfl_fig1"])
-    grid = {
-        (label, name): {
-            lr: base.with_(
-                f"{label}, {name}, lr {lr}",
-                {"data.init_args.pairs": clients, "algorithm.name": key, "local.lr": lr},
-            )
-            for lr in RATES
-        }
-        for label, clients in groups.items()
-        for name, key in METHODS.items()
-    }
-    found = cache.table(grid, SEEDS[:1])
-    chosen = {key: min(own, key=lambda lr, own=own: _rank(own[lr])) for key, own in found.items()}  # type: ignore[misc]
-    again = cache.table({label: {"SFL": grid[label, "SFL"][chosen[label, "SFL"]]} for label in groups}, SEEDS)
-    return {
-        label: PairRuns(
-            clients,
-            {name: found[label, name] for name in METHODS},
-            {"PFL": found[label, "PFL"][chosen[label, "PFL"]], **again[label]},
-        )
-        for label, clients in groups.items()
-    }
+        return float(self.best[name].runs[0].config["local"]["lr"])
 
 
 def _rank(group: Group) -> tuple[float, float]:
-    """A sort key for runs, smaller is better: the final distance, then the number of rounds.
-
-    All distances below EXACT are equal.
-    """
+    """A sort key for runs, smaller is better: the final distance, all below EXACT equal, then the rounds to EXACT."""
     return max(last_k(group, DISTANCE, LAST).mean, EXACT), mean_cost(group_to_target(group, DISTANCE, EXACT))
+
+
+def axes(settings: Mapping[str, tuple[float, float]]) -> dict[str, Axis]:
+    """The axes of a figure; settings: label -> (delta, zeta) of `pairs`."""
+    return {
+        "pair": {label: {"data.init_args.pairs": pairs(*values)} for label, values in settings.items()},
+        "method": {name: {"algorithm.name": key} for name, key in METHODS.items()},
+        "lr": {lr: {"local.lr": lr} for lr in RATES},
+    }
 
 
 def local_weights(clients: Pairs, lr: float, steps: int) -> np.ndarray:
@@ -141,21 +118,34 @@ def predicted_limit(clients: Pairs, lr: float) -> float:
     return abs(data.optimum((weights / weights.sum()).tolist()).item())
 
 
-class Simulations(PaperResult):
+class Simulations(Grid):
     """A figure of PFL (parallel: FedAvg) and SFL on pairs of quadratics, each at its best learning rate.
 
-    groups: label -> (delta, zeta) of `pairs`. stem: the figure's file name.
+    pairs: label -> (delta, zeta). stem: the figure's file name.
     """
 
-    groups: ClassVar[Mapping[str, tuple[float, float]]]
+    scales, base, seeds, tuned = (), ("reproduce/sfl_fig1",), SEEDS, "lr"
+    curves, kept = (DISTANCE,), 500  # all rounds: the claims count them
+    pairs: ClassVar[Mapping[str, tuple[float, float]]]
     stem: ClassVar[str]
+
+    def cell(self, point: Point) -> dict[str, Any]:
+        return {"run": plain(self.label(point))}
+
+    def label(self, point: Point) -> str:
+        return f"{point.pair}, {point.method}, lr {point.lr}"
 
     def run(self, cache: RunCache) -> Findings:
         from papers import draw
 
-        found = pair_runs(cache, {label: pairs(*values) for label, values in self.groups.items()})
-        plots = [_plot(label, duel) for label, duel in found.items()]
-        figure = draw.curves(plots, draw.styles(METHODS))
+        tried = by(self.groups(cache, seeds=SEEDS[:1]), "lr")
+        best = {cell: min(own, key=lambda lr, own=own: _rank(own[lr])) for cell, own in tried.items()}  # type: ignore[misc]
+        points = [cell.but(lr=lr) for cell, lr in best.items() if cell.method == "SFL"]
+        final = {p.without("lr"): group for p, group in self.groups(cache, points, SEEDS).items()}
+        ends = nested({cell: final.get(cell) or tried[cell][best[cell]] for cell in tried}, "pair", "method")
+        rates = nested(tried, "pair", "method")
+        found = {label: PairRuns(pairs(*self.pairs[label]), rates[label], own) for label, own in ends.items()}
+        figure = draw.curves([_plot(label, duel) for label, duel in found.items()], draw.styles(METHODS))
         return Findings([self._table(found)], self.claims(found), {self.stem: figure}, [NOTE])
 
     def claims(self, found: Mapping[str, PairRuns]) -> list[Claim]:
@@ -165,7 +155,7 @@ class Simulations(PaperResult):
         """
         claims = []
         for label, duel in found.items():
-            delta, zeta = self.groups[label]
+            delta, zeta = self.pairs[label]
             ends = f"|x| at the end: PFL {duel.end('PFL'):.2g}, SFL {duel.end('SFL'):.2g}"
             if zeta == 0:
                 spent = {name: duel.rounds_to(name, EXACT) for name in METHODS}
@@ -256,12 +246,13 @@ def _spread(stat: Stat) -> str:
 class Fig1(Simulations):
     """PFL (parallel: FedAvg) and SFL on two quadratics, in four groups of growing heterogeneity."""
 
-    groups: ClassVar = {
+    pairs: ClassVar = {
         "group 1: ζ 0, δ 0": (0.0, 0.0),
         "group 2: ζ 1, δ 0": (0.0, 1.0),
         "group 3: ζ 1, δ 1/3": (1 / 3, 1.0),
         "group 4: ζ 1, δ 1": (1.0, 1.0),
     }
+    axes: ClassVar = axes(pairs)
     stem = "fig1"
 
 
@@ -269,9 +260,10 @@ class Fig1(Simulations):
 class Fig6(Simulations):
     """PFL (parallel: FedAvg) and SFL on two quadratics, nine combinations of gradient and Hessian heterogeneity."""
 
-    groups: ClassVar = {
+    pairs: ClassVar = {
         f"δ {word}, ζ {zeta:g}": (delta, zeta)
         for word, delta in (("0", 0.0), ("1/3", 1 / 3), ("1", 1.0))
         for zeta in (1.0, 10.0, 100.0)
     }
+    axes: ClassVar = axes(pairs)
     stem = "fig6"

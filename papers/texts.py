@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import math
+from pathlib import Path
 
 from raylfl.report.derived import Stat
 from raylfl.report.wording import count_text, stat_text
 
 ACCURACY = "test/accuracy"
+
+
+def table_of(name: str) -> list[dict[str, str]]:
+    """The rows of a file of published numbers, `published/NAME.csv`: column -> text."""
+    with (Path(__file__).parent / "published" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def published(text: str) -> Stat:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from raylfl.core.arrays import Floats, Ints
-from raylfl.report.wording import number
 from papers.base import EXPERIMENTS, Claim, Findings, PaperResult
 from papers.run_cache import RunCache
+from raylfl.core.arrays import Floats, Ints
+from raylfl.report.wording import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from raylfl.report.labels import flatten
-from raylfl.report.runs import Group, RunRecord
 from papers.run_cache import RunCache
 from papers.setting import Setting, layered
+from raylfl.report.labels import flatten
+from raylfl.report.runs import Group, RunRecord
 
 ROUNDS = 40
 
@@ -57,4 +57,6 @@ def record(path: Path, config: dict, seed: int) -> RunRecord:
         f"cost/{name}": np.arange(1.0, ROUNDS + 1) for name in ("uplink_floats", "downlink_floats", "local_steps")
     }
     metrics["time/computation"] = np.arange(1.0, ROUNDS + 1)
-    return RunRecord(path, config | {"seed": seed}, np.arange(ROUNDS), metrics, {"status": "finished"})
+    return RunRecord(
+        path, config | {"seed": seed, "rounds": ROUNDS}, np.arange(ROUNDS), metrics, {"status": "finished"}
+    )

@@ -9,9 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from raylfl.cli import main
-from raylfl.errors import BadConfig, NonFinite
-from raylfl.report.runs import RunRecord
 from papers.base import find
 from papers.choice import choice, plain
 from papers.estimate import estimate
@@ -20,6 +17,9 @@ from papers.focus_images import LINES
 from papers.publish import _command
 from papers.run_cache import Enough, Estimated, RunCache
 from papers.setting import setting
+from raylfl.cli import main
+from raylfl.errors import BadConfig, NonFinite
+from raylfl.report.runs import RunRecord
 from tests.papers.caches import DryCache
 
 KEYS = ("task", "steps", "lr", "seed")
@@ -139,7 +139,7 @@ def test_the_command_of_a_published_run_selects_it(name, tmp_path):
     experiment, cache = find(name), Named(tmp_path, "paper")
     experiment.run(cache)
     for folder in list(cache.names)[::5]:
-        cell = experiment.cell(cache.names[folder].config, folder)
+        cell = cache.names[folder].cell
         run = RunRecord(tmp_path / folder, {"seed": 0, "data": {"name": "cifar10"}}, np.zeros(0), {}, {})
         words = _command(name, experiment, cell, run).split()
         chosen = Named(tmp_path, "paper")

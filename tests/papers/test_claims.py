@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from raylfl.data.quadratics import Quadratics
-from raylfl.report.derived import Stat, to_target
-from papers import audit, audit_networks, fedacs, focus, sfl_quadratics
+from papers import audit, fedacs, fedacs_limits, focus, sfl_quadratics
+from papers.grid import Point
 from papers.run_cache import RunCache
 from papers.setting import setting
+from raylfl.data.quadratics import Quadratics
+from raylfl.report.derived import Stat, to_target
 
 
 @pytest.fixture(scope="module")
@@ -21,20 +22,17 @@ def cache(tmp_path_factory):
     ("panel", "rounds"), [pytest.param("full", 160, marks=pytest.mark.exhaustive), ("uniform", 330)]
 )
 def test_focus_is_exact_and_linear_where_fedavg_stalls(cache, panel, rounds):
-    presets, within, _ = focus.Fig4.panels[panel]
-    own, other = cache.groups(
-        [
-            setting(name, ["reproduce/focus_fig4", *presets], {"algorithm.name": name, "rounds": rounds})
-            for name in ("focus", "fedavg")
-        ]
-    )
+    figure = focus.Fig4()
+    points = [Point(participation=panel, method=name) for name in ("FOCUS", "FedAvg")]
+    settings = [figure.setting(point, "smoke").with_(point.method, {"rounds": rounds}) for point in points]
+    own, other = cache.groups(settings)
     distance = own.runs[0].column("global/distance")
-    assert to_target(own.runs[0], "global/distance", 1e-12) <= within
+    assert to_target(own.runs[0], "global/distance", 1e-12) <= figure.within[panel]
     assert focus.straightness(distance) > 0.98
     assert not focus.stalled(distance)
     stuck = other.runs[0].column("global/distance")
     assert focus.stalled(stuck)
-    assert 1e-5 < focus.level(other) < 1e-2  # client drift at eta tau = 1e-3
+    assert 1e-5 < focus.level(stuck) < 1e-2  # client drift at eta tau = 1e-3
 
 
 def test_stalling_is_distinguished_from_converging_and_diverging():
@@ -82,11 +80,16 @@ def test_fedacs_ends_at_the_optimum_and_fedavg_where_its_surrogate_weights_say(c
     bases, options = ["preset/fedacs_fig4_middle"], {"rounds": 120, "local.lr": 0.006}
     groups = cache.groups(
         [
-            setting(name, ["reproduce/fedacs_fig4", *bases], options | fedacs.Fig4.methods[name])
+            setting(name, ["reproduce/fedacs_fig4", *bases], options | fedacs.Fig4.axes["method"][name])
             for name in ("FedAvg, SGD", "FedACS")
         ]
     )
-    biased, own = (fedacs.Limit(group.runs[0], 90) for group in groups)
+    measures = fedacs_limits.limit_measures(90)
+    numbers = [{name: measure(group.runs[0]) for name, measure in measures.items()} for group in groups]
+    biased, own = (
+        fedacs_limits.Limit(group.runs[0].config, 90, values.pop("distance"), np.array(list(values.values())))
+        for group, values in zip(groups, numbers, strict=True)
+    )
     q, steps = np.linspace(0.01, 0.3, 30), np.arange(1, 31)
     omega = (1 - q) * steps / ((1 - q) * steps).sum()
     np.testing.assert_allclose(biased.predicted, omega @ Quadratics(30).centres.numpy(), rtol=1e-9)
@@ -98,15 +101,15 @@ def test_fedacs_ends_at_the_optimum_and_fedavg_where_its_surrogate_weights_say(c
 
 def test_a_diverged_run_of_an_audit_counts_as_an_accuracy_of_0(monkeypatch):
     means = {"plain": 0.9, "worse": 0.75, "diverged": np.inf}
-    monkeypatch.setattr(audit_networks, "accuracy", lambda mean: Stat(mean, 0.0, 1, 1))
+    monkeypatch.setattr(audit, "accuracy", lambda mean: Stat(mean, 0.0, 1, 1))
 
     def costs_ten_points(line):
-        return audit_networks._gap("", means, line, "plain", -1, -0.1)
+        return audit.gap("", means, line, "plain", -1, -0.1)
 
     assert costs_ten_points("worse").holds
     assert costs_ten_points("diverged").holds
     assert costs_ten_points("diverged").evidence == "diverged: diverged; plain: 90.0 %"
-    assert audit_networks._gap("", means, "plain", "diverged", -1, -0.1).holds is False
+    assert audit.gap("", means, "plain", "diverged", -1, -0.1).holds is False
     assert costs_ten_points("missing") is None
 
 
@@ -114,7 +117,7 @@ def test_distances_of_the_scaffold_audit_are_judged_by_that_of_the_initial_model
     still = {"local.lr": 1e-9, "rounds": 1}
     (group,) = cache.groups([setting("still", ["reproduce/audit_scaffold"], still)])
     start = audit.start_distance(group.runs[0].config)
-    assert audit.distance(group, 1) == pytest.approx(start, rel=1e-6)
+    assert audit.ScaffoldAudit.measures["distance after 100"](group.runs[0]) == pytest.approx(start, rel=1e-6)
     at = {name: {audit.EARLY: 0.1, audit.LATE: 0.1} for name in (*audit.DEPARTURES, audit.LONG)}
     holds = {}
     for end in (0.9 * start, 1.1 * start):

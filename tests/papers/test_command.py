@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from raylfl.cli import main
-from raylfl.report.derived import Stat
 from papers.base import EXPERIMENTS
 from papers.texts import published
+from raylfl.cli import main
+from raylfl.report.derived import Stat
 
 WANTED = [
     "focus/fig4",

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from papers.base import EXPERIMENTS, find
+from papers.choice import Choice
+from papers.fedacs_tables import METHODS, Table1, columns_of
+from papers.grid import Point
+from papers.run_cache import RunCache
+from papers.sfl_images import Table3, Table11
 from raylfl.report.derived import Stat
 from raylfl.report.render import to_csv, to_markdown
 from raylfl.report.runs import Group, RunRecord
-from papers import sfl
-from papers.base import EXPERIMENTS, find
-from papers.fedacs_tables import METHODS, Table1
-from papers.run_cache import RunCache
-from papers.sfl_cells import Cell
 from tests.papers.caches import DryCache
 
 CASES = [(entry.name, scale) for entry in EXPERIMENTS for scale in entry.cls.scales or ("smoke",)]
@@ -66,7 +67,7 @@ class Curves(RunCache):
     """A cache of runs whose accuracies depend on the learning rate only: rate -> accuracy of its rounds."""
 
     def __init__(self, curve):
-        self.scale, self.curve, self.asked = "paper", curve, []
+        self.scale, self.curve, self.asked, self.only = "paper", curve, [], Choice()
 
     def groups(self, settings, seeds):
         self.asked.append([(s.config["rounds"], s.config["local"]["lr"]) for s in settings])
@@ -83,16 +84,17 @@ def test_the_coarse_search_of_table_3_uses_the_last_40_rounds_and_the_fine_one_t
         early = {0.01: 0.5, 0.1: 0.4}[lr]
         return np.where(r >= len(r) - 40, {0.01: 0.5, 0.1: 0.48}[lr] if len(r) == 1000 else 0.6, early)
 
-    cache, cell = Curves(curve), Cell("CIFAR-10, VGG-9", 1, 5, "SFL", 50)
-    best = sfl.best_rates(cache, {cell: (0.01, 0.1)}, sfl.Table3.stages)
+    cache, cell = Curves(curve), Point(task="CIFAR-10, VGG-9", classes=1, steps=5, method="SFL", clip=50)
+    best = Table3().search(cache, {cell: (0.01, 0.1)})
     assert cache.asked == [[(1000, 0.01), (1000, 0.1)], [(4000, 0.01), (4000, 0.1)]]
     assert best == {cell: 0.01}  # by the last 40 alone the two would be equal
 
 
 def test_a_single_rate_is_not_searched_for():
     """So that `--only lr=0.1 --only seed=0,1` selects runs, although the search has another seed."""
-    cache, cell = Curves(lambda r, lr: np.zeros(len(r))), Cell("MNIST, LeNet-5", 2, 20, "PFL", 10)
-    assert sfl.best_rates(cache, {cell: [0.1]}, sfl.Table11.stages) == {cell: 0.1}
+    cache = Curves(lambda r, lr: np.zeros(len(r)))
+    cell = Point(task="MNIST, LeNet-5", classes=2, steps=20, method="PFL", clip=10)
+    assert Table11().search(cache, {cell: [0.1]}) == {cell: 0.1}
     assert cache.asked == []
 
 
@@ -105,6 +107,7 @@ def test_the_claims_of_theory_alone_hold(entry, tmp_path):
 def test_gains_in_accuracy_are_those_over_the_last_five_rounds(tmp_path):
     """FedACS at 0.8, the others at 0.54 to 0.74."""
     ends = {name: Stat(0.8 if name == "FedACS" else 0.5 + 0.04 * k, 0.0, 5, 5) for k, name in enumerate(METHODS)}
-    claims = Table1().gains({task.heading: ends for task in Table1.tasks})
+    columns = columns_of("table1")
+    claims = Table1().gains(columns, dict.fromkeys(columns, ends))
     assert [claim.holds for claim in claims] == [True, True, True]
     assert claims[0].evidence == "6.0 to 26.0 points above the others; published 7.5 to 36"

@@ -6,12 +6,14 @@ import math
 
 import pytest
 
-from raylfl.report.runs import load_run
 from papers import ledger
 from papers.base import find
 from papers.choice import choice
 from papers.fedavg import FRACTIONS, PARTITIONS, TableCell, Tried, claims
+from papers.grid import Point
+from papers.ledger_rows import LedgerRows
 from papers.run_cache import RunCache
+from raylfl.report.runs import load_run
 from tests.papers.caches import DryCache
 
 NAME = "fedavg/table1"
@@ -22,6 +24,7 @@ class Configs(DryCache):
 
     def groups(self, settings, seeds=(0,)):
         self.asked = [self._config(setting) for setting in settings]
+        self.cells = [setting.cell for setting in settings]
         return super().groups(settings, seeds)
 
 
@@ -41,15 +44,16 @@ def test_the_cells_have_the_clients_and_steps_of_the_paper(tmp_path):
         assert config["model"]["init_args"]["hidden"] == [200, 200]
         assert (stop["metric"], stop["target"], config["eval"]["every"]) == ("test/accuracy", 0.97, 1)
         assert config["partition"]["name"] == "iid" or config["partition"]["shards_per_client"] == 2
-    places = [(cell["partition"], cell["fraction"]) for cell in (find(NAME).cell(c, "") for c in cache.asked)]
-    assert places == [(partition, fraction) for partition in PARTITIONS for fraction in FRACTIONS]
+    assert [(cell["partition"], cell["fraction"]) for cell in cache.cells] == [
+        (partition, fraction) for partition in PARTITIONS for fraction in FRACTIONS
+    ]
 
 
 def test_a_cell_can_be_chosen(tmp_path):
     cache, findings = selected(tmp_path, "pixels=0..1", "partition=non-iid", "fraction=0", "lr=0.1,0.215")
     assert [(c["partition"]["name"], c["local"]["lr"]) for c in cache.asked] == [("shards", 0.1), ("shards", 0.215)]
     assert {str(c["data"]["init_args"]["std"]) for c in cache.asked} == {"[1.0]"}
-    assert {find(NAME).cell(config, "")["pixels"] for config in cache.asked} == {"0..1"}
+    assert {cell["pixels"] for cell in cache.cells} == {"0..1"}
     (row,) = findings.tables[0].rows
     assert (row["block"], row["paper"], row["fedlab"]) == ("non-IID, pixels 0..1", 3275, 1056)
 
@@ -89,8 +93,8 @@ def test_a_shortened_cell_ends_at_its_target_and_is_complete_in_the_ledger(tmp_p
     assert len(accuracies) < 100
     assert accuracies[-1] >= 0.3 > accuracies[:-1].max()
     assert len(accuracies) - 1 < row["ours"].mean <= len(accuracies)
-    kept = ledger.row(run, table.cell(run.config, run.path.name), "", table.measures(run))
+    point = Point(pixels="standardised", partition="IID", fraction=0.1, lr=0.215)
+    kept = ledger.row(run, table.cell(point), "", {name: measure(run) for name, measure in table.measures.items()})
     assert (kept.rounds, kept.measures) == (len(accuracies), {"rounds to target": row["ours"].mean})
     assert kept.cell == {"pixels": "standardised", "partition": "IID", "fraction": 0.1, "lr": 0.215}
-    ledger.add(tmp_path, [kept])
-    assert table.from_ledger(tmp_path).tables[0].rows == [row]
+    assert table.run(LedgerRows(table, [kept])).tables[0].rows == [row]

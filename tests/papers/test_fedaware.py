@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from papers.fedaware import most_diverse, steady
 from raylfl.report.derived import Stat
 from raylfl.report.runs import Group, RunRecord
-from papers.fedaware import steady
-from papers.fedaware_figures import most_diverse
 
 
 @pytest.mark.parametrize(

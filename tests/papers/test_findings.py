@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from papers.fedavg import ROUNDS
+from papers.ledger import read
+from papers.partitions import CIFAR10
 from raylfl.api import checked
 from raylfl.config.components import build
 from raylfl.config.load import load_config
 from raylfl.heterogeneity.partition.base import PARTITIONS, Samples
 from raylfl.heterogeneity.partition.stats import class_counts
-from papers.fedavg import ROUNDS
-from papers.ledger import read
-from papers.partitions import CIFAR10
 from raylfl.theory.summary import theory_of
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,11 +7,11 @@ import gzip
 
 import pytest
 
-from raylfl.errors import DataMissing
 from papers.base import find
 from papers.choice import choice
 from papers.focus_images import Fig9
 from papers.focus_logs import DIVISOR, DROPOUT, SEQUENCE, SHARED, logs
+from raylfl.errors import DataMissing
 from tests.papers.caches import DryCache
 
 ROUNDS, LAST = 1000, 200

@@ -12,20 +12,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from papers import ledger, sfl_judged, sfl_logs
+from papers.base import find
+from papers.choice import plain
+from papers.gallery import experiments, gallery, pages
+from papers.ledger import Row
+from papers.ledger_rows import LedgerRows
+from papers.publish import _cache, _images, publish
+from papers.run_cache import DIVERGED, ORIGIN, RunCache
+from papers.setting import setting
 from raylfl.cli import main
 from raylfl.errors import BadConfig, DataMissing
 from raylfl.report.derived import Stat
 from raylfl.report.render import to_markdown
 from raylfl.report.runs import RunRecord, load_run
-from papers import ledger, sfl_ledger, sfl_logs
-from papers.base import EXPERIMENTS, find
-from papers.choice import plain
-from papers.gallery import experiments, gallery, pages
-from papers.ledger import Row
-from papers.ledger_rows import LedgerRows
-from papers.publish import FinishedRuns, _finished_runs, _images, publish
-from papers.run_cache import DIVERGED, ORIGIN, RunCache
-from papers.setting import setting
 
 ROOT = Path(__file__).resolve().parents[2]
 LEDGERS = sorted(path.parent for path in (ROOT / "results").rglob(ledger.ROWS))
@@ -130,7 +130,7 @@ def cell(lr=0.1, method="PFL", level=0.9, seed=1234, **changes):
 
 def reference(row, level, std):
     numbers = [level, std, 100, 100.0]
-    return {sfl_ledger.key(row.cell): sfl_ledger.Reference(row.cell, "", {"40": numbers, "400": numbers}, [])}
+    return {sfl_logs.key(row.cell): sfl_logs.Reference(row.cell, "", {"40": numbers, "400": numbers}, [])}
 
 
 @pytest.mark.parametrize(
@@ -145,19 +145,19 @@ def reference(row, level, std):
 def test_a_cell_is_judged_by_the_spread_of_the_authors_log_and_by_a_margin(level, word, same):
     row = cell()
     refs = reference(row, level, 0.01)
-    assert sfl_ledger.verdict(row, refs[sfl_ledger.key(row.cell)]) == word
-    (line,) = sfl_ledger.cells_table("t", [row], refs).rows
+    assert sfl_judged.verdict(row, refs[sfl_logs.key(row.cell)]) == word
+    (line,) = sfl_judged.cells_table("t", [row], refs).rows
     assert (line["verdict"], line["same"]) == (word, same)
-    (claim,) = sfl_ledger.cell_claims([row], refs)
+    (claim,) = sfl_judged.cell_claims([row], refs)
     assert claim.holds == (word == "within")
-    assert sfl_ledger.cell_claims([replace(row, seed=row.seed + 1)], refs) == []  # the logs have one seed
+    assert sfl_judged.cell_claims([replace(row, seed=row.seed + 1)], refs) == []  # the logs have one seed
 
 
 def test_the_differences_of_all_cells_with_the_authors_networks_are_told():
     rows = [cell(lr, level=level) for lr, level in ((0.01, 0.9), (0.03, 0.91), (0.1, 0.902), (0.3, 0.5))]
     rows[3] = replace(rows[3], cell=rows[3].cell | {"task": "MNIST, MLP without dropout"})
     refs = {name: ref for row in rows for name, ref in reference(row, 0.9, 0.01).items()}
-    told = sfl_ledger.differences(rows, refs)
+    told = sfl_judged.differences(rows, refs)
     assert "3 cells" in told
     assert "median |difference| 0.20 points, below 0.5 points in 2 cells (67 %), mean difference +0.40 points" in told
 
@@ -172,15 +172,15 @@ def test_the_differences_of_all_cells_with_the_authors_networks_are_told():
     ],
 )
 def test_a_cell_of_table_11_is_the_published_one_only_if_three_seeds_show_it(means, std, word):
-    assert sfl_ledger._same(means, Stat(0.9, std, 1, 1)) == word
+    assert sfl_judged._same(means, Stat(0.9, std, 1, 1)) == word
 
 
 def test_the_figure_shows_the_cells_that_differ_first_with_the_whole_of_their_logs():
     rows = [cell(0.1, level=0.9 - 0.01 * k) for k in range(20)]
     rows = [replace(row, cell=row.cell | {"steps": k}) for k, row in enumerate(rows)]
-    refs = {sfl_ledger.key(row.cell): reference(row, 0.5, 0.01)[sfl_ledger.key(row.cell)] for row in rows}
+    refs = {sfl_logs.key(row.cell): reference(row, 0.5, 0.01)[sfl_logs.key(row.cell)] for row in rows}
     refs = {name: replace(ref, curve=[[r, 0.5] for r in range(9, 1000, 20)]) for name, ref in refs.items()}
-    drawn = sfl_ledger.overlay(rows, refs, {("MNIST, logistic", 1, 7, "PFL"): "lr 0.1 above"})
+    drawn = sfl_judged.overlay(rows, refs, {("MNIST, logistic", 1, 7, "PFL"): "lr 0.1 above"})
     assert len(drawn.axes) == 12
     first = drawn.axes[0]
     assert "K=7," in first.get_title(loc="left")
@@ -190,19 +190,19 @@ def test_the_figure_shows_the_cells_that_differ_first_with_the_whole_of_their_lo
 
 def test_a_diverged_cell_is_shown_as_diverged():
     row = cell(diverged=True, last={"40": None, "100": None, "400": None})
-    table = sfl_ledger.cells_table("t", [row], reference(row, 0.9, 0.01))
+    table = sfl_judged.cells_table("t", [row], reference(row, 0.9, 0.01))
     assert "diverged" in to_markdown(table)
 
 
 def test_methods_are_compared_at_their_best_rates_once_the_grid_is_complete():
     pfl = [cell(lr, "PFL", level) for lr, level in ((0.01, 0.80), (0.03, 0.9), (0.1, 0.85), (0.3, 0.7))]
     sfl = [cell(lr, "SFL", level) for lr, level in ((0.003, 0.92), (0.01, 0.91), (0.03, 0.8), (0.1, 0.7))]
-    assert sfl_ledger.method_claims([*pfl, *sfl[:3]]) == []
-    (claim,) = sfl_ledger.method_claims([*pfl, *sfl])
+    assert sfl_judged.method_claims([*pfl, *sfl[:3]]) == []
+    (claim,) = sfl_judged.method_claims([*pfl, *sfl])
     assert claim.holds is None
     assert "+2.00 points; one seed" in claim.evidence
     more = [cell(0.03, "PFL", 0.9, seed) for seed in (0, 1)] + [cell(0.003, "SFL", 0.92, seed) for seed in (0, 1)]
-    (claim,) = sfl_ledger.method_claims([*pfl, *sfl, *more])
+    (claim,) = sfl_judged.method_claims([*pfl, *sfl, *more])
     assert claim.holds is True
     assert "+2.00" in claim.evidence
 
@@ -216,7 +216,7 @@ def test_a_method_that_is_not_ahead_is_called_ahead_in_no_more_than_five_per_cen
             + [cell(other, method, 0.5) for other in others]
             for method, lr, others in (("PFL", 0.03, (0.01, 0.1, 0.3)), ("SFL", 0.01, (0.003, 0.03, 0.1)))
         )
-        (claim,) = sfl_ledger.method_claims([*pfl, *sfl])
+        (claim,) = sfl_judged.method_claims([*pfl, *sfl])
         wrong += claim.holds is not None
     assert 0.01 < wrong / 200 < 0.1  # 0.05 -+ 3 standard errors
 
@@ -239,9 +239,6 @@ def test_the_last_complete_series_of_a_cell_counts(tmp_path, monkeypatch):
 def test_the_committed_tables_and_verdicts_are_those_of_the_ledger(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path / "runs"))
     name = folder.relative_to(ROOT / "results").as_posix()
-    experiment = find(name)
-    if not (experiment.stands_alone or experiment.from_rows):
-        pytest.skip("its findings are made from whole runs, which lie elsewhere")
     again = tmp_path / "results" / name
     shutil.copytree(folder, again)
     for made in (*again.glob("*.md"), *again.glob("*.csv"), again / "verdicts.json"):
@@ -250,6 +247,9 @@ def test_the_committed_tables_and_verdicts_are_those_of_the_ledger(folder, tmp_p
         publish([name], results=tmp_path / "results", docs=tmp_path / "docs")
     except DataMissing as error:
         pytest.skip(str(error))
+    except BadConfig as error:
+        assert "row in the ledger is older than" in str(error)
+        pytest.skip("the rows are older than numbers that the findings need")
     for path in (path for path in folder.iterdir() if path.suffix != ".png"):
         assert (again / path.name).read_text() == path.read_text(), path.name
 
@@ -298,7 +298,7 @@ def test_every_row_of_the_committed_ledger_names_a_commit_without_changes():
     [
         (["sfl/nothing"], "no experiment"),
         (["sfl/table10"], "no finished runs"),
-        (["sfl/fig1"], "are missing"),
+        (["sfl/fig1"], "no finished runs"),
     ],
 )
 def test_what_cannot_be_published_is_refused_and_nothing_is_written(words, message, tmp_path, monkeypatch, capsys):
@@ -310,14 +310,14 @@ def test_what_cannot_be_published_is_refused_and_nothing_is_written(words, messa
 
 
 def test_only_an_experiment_whose_cells_can_be_chosen_is_published_in_part(run, tmp_path):
-    cache = FinishedRuns(tmp_path)
-    with pytest.raises(BadConfig, match="1 runs are missing"):
-        cache.groups([TOY], (0, 1))
-    cache.in_part = True
-    (group,) = cache.groups([TOY.with_("later", {"rounds": 5}), TOY], (0, 1))
-    assert [one.path for one in group.runs] == [run.path]
-    with pytest.raises(BadConfig, match="runs are missing"):
-        cache.groups([TOY.with_("later", {"rounds": 5})])
+    toy = replace(TOY, cell={"method": "toy"})
+    rows = [ledger.row(run, toy.cell, "")]
+    (group,) = LedgerRows(find("audit/scaffold-network"), rows).groups([replace(toy, label="x", cell={}), toy], (0, 1))
+    assert [one.config["seed"] for one in group.runs] == [0]
+    whole = find("audit/scaffold")
+    whole.measures = {}
+    with pytest.raises(BadConfig, match="runs of 1 settings are missing"):
+        LedgerRows(whole, rows).groups([toy], (0, 1))
 
 
 def on(path, number=0):
@@ -336,7 +336,7 @@ def test_runs_on_other_images_are_looked_for_with_these_images(tmp_path, monkeyp
     experiment = find("audit/fednova-cifar")
     base = setting("x", ["reproduce/audit_network", "data/cifar10"])
     for images, name in (("a.tgz", "image_folder"), (None, "cifar10")):
-        data = _finished_runs("audit/fednova-cifar", experiment, images)._job(base, 0).config["data"]
+        data = _cache("audit/fednova-cifar", experiment, images)._job(base, 0).config["data"]
         assert data["name"] == name
         assert data["init_args"].get("path") == images
 
@@ -352,7 +352,7 @@ def test_a_diverged_row_is_a_run_that_ends_in_an_infinite_value(change, last):
     cache = LedgerRows(audit, [replace(ended, **change)])
     (line,) = audit.run(cache).tables[0].rows
     assert line["accuracy"].mean == math.inf
-    (group,) = cache.groups([setting("SCAFFOLD", ["reproduce/audit_network"])])
+    (group,) = cache.groups([replace(TOY, cell={"method": "SCAFFOLD"})])
     assert group.runs[0].rounds[-1] == last
 
 
@@ -380,10 +380,8 @@ def test_a_run_is_published_to_the_experiment_that_it_belongs_to(run, tmp_path):
     places = {"results": tmp_path / "results", "docs": tmp_path / "docs"}
     with pytest.raises(BadConfig, match="give its experiment with --to"):
         publish([str(run.path)], **places)
-    with pytest.raises(BadConfig, match="none of its cells"):
-        publish([str(run.path)], "sfl/table10", **places)
-    with pytest.raises(BadConfig, match="belong together"):
-        publish([str(run.path)], "sfl/fig1", **places)
+    with pytest.raises(BadConfig, match="has not the setting of audit/scaffold: "):
+        publish([str(run.path)], "audit/scaffold", **places)
 
 
 def test_pictures_of_partitions_are_published_without_runs(tmp_path, monkeypatch):
@@ -392,12 +390,6 @@ def test_pictures_of_partitions_are_published_without_runs(tmp_path, monkeypatch
     gallery = (tmp_path / "docs/results.md").read_text()
     assert "[focus/fig8](results/focus-fig8.md)" in gallery
     assert "../../results/focus/fig8/" in (tmp_path / "docs/results/focus-fig8.md").read_text()
-
-
-def test_single_runs_of_both_sfl_tables_can_be_published():
-    for name in ("sfl/table10", "sfl/table11"):
-        assert find(name).stands_alone
-    assert sum(entry.cls().stands_alone for entry in EXPERIMENTS) >= 2
 
 
 def test_a_page_names_the_bits_of_each_run_and_where_they_are_repeated(tmp_path):

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from papers.run_cache import Job, RunCache, _fetched, digests
+from papers.setting import layered, setting
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.errors import BadConfig, DataMissing
 from raylfl.report.derived import best_setting, last_k
-from papers.run_cache import Job, RunCache, _fetched, digests
-from papers.setting import layered, setting
 from raylfl.runtime.records import mirror
 
 TOY = setting("toy", ["reproduce/sfl_fig1"], {"rounds": 4})

@@ -1,4 +1,4 @@
-"""SFL's tables 3, 10 and 11 from published runs, compared with the paper and with the authors' logs.
+"""The judgement of SFL's tables 3, 10 and 11: rows of the ledger beside the paper and the authors' logs.
 
 PFL is the paper's name for parallel federated learning, that is FedAvg.
 """
@@ -6,56 +6,25 @@ PFL is the paper's name for parallel federated learning, that is FedAvg.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from papers.base import Claim, Findings
+from papers.ledger import Row
+from papers.sfl_cells import GRID, METHODS, SEARCH_SEED, SYMBOLS, VARIANTS
+from papers.sfl_curves import overlay
+from papers.sfl_logs import LAST, MORE, Reference, by_place, key, references
+from papers.texts import accuracy_text
 from raylfl.report.derived import Stat
 from raylfl.report.statistics import Level, bootstrap_mean, equivalent, level, paired_test
 from raylfl.report.tables import Column, ReportTable
-from papers.base import Claim, Findings
-from papers.ledger import Row, read
-from papers.setting import Setting
-from papers.sfl_cells import CLIP, GRID, METHODS, SEARCH_SEED, SYMBOLS, TASKS, VARIANTS, Cell
-from papers.sfl_curves import overlay
-from papers.sfl_reference import LONG, SHORT, Reference, by_place, key, references
-from papers.texts import accuracy_text
 
 MARGIN = 0.005  # difference of accuracies that counts as equivalent
 SAME = {True: "yes", False: "not shown"}  # equivalence that a test does not show may exist nevertheless
 PUBLISHED_SEEDS = 3
-
-
-def cell_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The table cell to which a run belongs, with its learning rate; None if it belongs to none.
-
-    config: the run's config. The cell has the keys task, classes, steps, method, lr and clip.
-    """
-    task = next((task for task in TASKS if _is_task(task, config)), None)
-    method = next((name for name, key in METHODS.items() if key == config["algorithm"]["name"]), None)
-    if task is None or method is None or config["partition"].get("name") != "exdir":
-        return None
-    local = config["local"]
-    found = {"task": task, "classes": config["partition"]["classes"], "steps": local["steps"], "method": method}
-    return found | {"lr": local["lr"], "clip": local["clip_norm"]}
-
-
-def setting_of(cell: Mapping[str, Any], cells: Collection[Cell], rounds: int, scale: str) -> Setting | None:
-    """The setting of a cell of the ledger; None if it is not one of `cells` or its learning rate is not in the grid.
-
-    cell: from `cell_of`. rounds: of the table's runs. scale: `smoke` or `paper`.
-    """
-    own = Cell(cell["task"], cell["classes"], cell["steps"], cell["method"], cell["clip"])
-    known = next((other for other in cells if other == own), None)  # its max norm is written as in the table
-    return known.setting(cell["lr"], rounds, scale) if known and cell["lr"] in GRID[known.method] else None
-
-
-def _is_task(task: str, config: Mapping[str, Any]) -> bool:
-    data, model = config["data"].get("name"), config["model"].get("name")
-    dropout = config["model"].get("init_args", {}).get("dropout", 0.0)
-    return (data, model) == TASKS[task] and (model != "mlp" or (dropout == 0) == (task in VARIANTS))
 
 
 def verdict(row: Row, ref: Reference | None) -> str:
@@ -68,8 +37,8 @@ def verdict(row: Row, ref: Reference | None) -> str:
         return "diverged"
     if ref is None:
         return "–"
-    mean, std = ref.last[str(LONG)][:2]
-    difference = float(np.mean(row.window(LONG))) - mean
+    mean, std = ref.last[str(MORE)][:2]
+    difference = float(np.mean(row.window(MORE))) - mean
     return "within" if abs(difference) <= std else "above" if difference > 0 else "below"
 
 
@@ -87,8 +56,8 @@ def cells_table(name: str, rows: Sequence[Row], refs: Mapping[str, Reference]) -
             "cell": f"C={cell['classes']}, K={cell['steps']}",
             "method": cell["method"],
             "lr": f"{cell['lr']:g}",
-            "ours 40": _percent(row.last[str(SHORT)]),
-            "log 40": _percent(ref.last[str(SHORT)][0]) if ref else "–",
+            "ours 40": _percent(row.last[str(LAST)]),
+            "log 40": _percent(ref.last[str(LAST)][0]) if ref else "–",
             "verdict": verdict(row, ref),
             "ours": "–",
             "log": "–",
@@ -126,13 +95,13 @@ def _long(row: Row, ref: Reference | None) -> dict[str, str]:
 
     ref: the excerpt of the authors' log; without it the entries about the log are left out.
     """
-    values = row.window(LONG)
+    values = row.window(MORE)
     if not values:
         return {}
     own = bootstrap_mean([values])
     out = {"ours": f"{_percent(own.mean)} [{_percent(own.low)}, {_percent(own.high)}]"}
     if ref:
-        mean, std, _, effective = ref.last[str(LONG)]
+        mean, std, _, effective = ref.last[str(MORE)]
         test = equivalent(level(values), Level(mean, std, effective), MARGIN)
         d = test.difference
         out["log"] = f"{_percent(mean)} ± {_percent(std)}"
@@ -178,10 +147,10 @@ def differences(rows: Sequence[Row], refs: Mapping[str, Reference]) -> str:
     pairs = [(row, ref) for row in own if (ref := refs.get(key(row.cell)))]
     if not pairs:
         return "no cell has a log"
-    d = 100 * np.array([np.mean(row.window(LONG)) - ref.last[str(LONG)][0] for row, ref in pairs])
+    d = 100 * np.array([np.mean(row.window(MORE)) - ref.last[str(MORE)][0] for row, ref in pairs])
     near = int((abs(d) < 100 * MARGIN).sum())
     return (
-        f"ours - log, means over the last {LONG} rounds of the {len(d)} cells with the networks of the authors' code: "
+        f"ours - log, means over the last {MORE} rounds of the {len(d)} cells with the networks of the authors' code: "
         f"median |difference| {np.median(abs(d)):.2f} points, below {100 * MARGIN:g} points in {near} cells "
         f"({100 * near / len(d):.0f} %), mean difference {d.mean():+.2f} points"
     )
@@ -191,7 +160,7 @@ def looseness(rows: Sequence[Row]) -> str:
     """A sentence on what the verdict `within` cannot say, with the ratio of our std over rounds to that over seeds."""
     own: dict[str, list[list[float]]] = {}
     for row in rows:
-        own.setdefault(key(row.cell), []).append(row.window(LONG))
+        own.setdefault(key(row.cell), []).append(row.window(MORE))
     cells = [runs for runs in own.values() if len(runs) >= PUBLISHED_SEEDS and all(runs)]
     told = (
         "the logs have one seed, so that the spread of the authors' seeds is unknown; `within` has the standard "
@@ -223,7 +192,7 @@ def method_claims(rows: Sequence[Row]) -> list[Claim]:
             continue
         seeds = sorted(set.intersection(*({row.seed for row in own} for own in tops.values())))
         picked = {m: [row for s in seeds for row in own if row.seed == s] for m, own in tops.items()}
-        sfl, pfl = ([row.window(LONG) for row in picked[method]] for method in ("SFL", "PFL"))
+        sfl, pfl = ([row.window(MORE) for row in picked[method]] for method in ("SFL", "PFL"))
         text = f"{task}, C={classes}, K={steps}: SFL is ahead of PFL at their best learning rates"
         claims.append(Claim(text, *_ahead(sfl, pfl, seeds)))
     return claims
@@ -254,7 +223,7 @@ def best_rows(rows: Sequence[Row]) -> list[Row]:
     search = {row.cell["lr"]: row for row in rows if row.seed == SEARCH_SEED}
     if len(search) < len(GRID["SFL"]) or all(row.diverged for row in search.values()):
         return []
-    best = max(search, key=lambda lr: search[lr].last[str(SHORT)] or -math.inf)
+    best = max(search, key=lambda lr: search[lr].last[str(LAST)] or -math.inf)
     return [row for row in rows if row.cell["lr"] == best and not row.diverged]
 
 
@@ -272,33 +241,35 @@ def _outside(rows: Sequence[Row], refs: Mapping[str, Reference]) -> dict[tuple[A
     return found
 
 
-def rate_findings(name: str, folder: Path) -> Findings:
-    """The findings of table 10 from the ledger in this folder: every cell at every learning rate."""
-    rows = read(folder)
+def rate_findings(name: str, folder: Path, rows: Sequence[Row]) -> Findings:
+    """The findings of table 10 from the rows of the ledger in this folder: every cell at every learning rate."""
     refs = references(folder, rows)
     claims = [*cell_claims(rows, refs), *method_claims(rows)]
     notes = [differences(rows, refs), looseness(rows)]
     return Findings([cells_table(name, rows, refs)], claims, {name: overlay(rows, refs, _outside(rows, refs))}, notes)
 
 
-def best_findings(name: str, folder: Path, published: Mapping[Cell, Stat], last: int) -> Findings:
-    """The findings of tables 3 and 11 from the ledger in this folder: every cell at its best learning rate, over seeds.
+def best_findings(
+    name: str,
+    folder: Path | None,
+    rows: Sequence[Row],
+    published: Mapping[tuple[str, int, int, str], Stat],
+    last: int,
+    stated: Sequence[Claim],
+) -> Findings:
+    """The findings of tables 3 and 11: every cell at its best learning rate, over seeds.
 
-    name: the name of the table. published: cell -> the paper's accuracy. last: the number of last rounds that are
-    averaged. Cells with an incomplete grid are left out.
+    name: the name of the table. folder: of the ledger with the rows; None if they are not published. rows: of the best
+    learning rates. published: (task, C, K, method) -> the paper's accuracy. last: the number of last rounds that are
+    averaged. stated: the paper's claims, judged.
     """
-    rows = read(folder)
-    refs = references(folder, rows)
-    lines, best, verdicts = [], list[Row](), dict[str, dict[str, str]]()
+    refs = references(folder, rows) if folder else {}
+    lines, verdicts = [], dict[str, dict[str, str]]()
     outside: dict[tuple[Any, ...], str] = {}
-    for place, own in by_place(rows, "method").items():
-        top = best_rows(own)
-        if not top:
-            continue
-        best += top
+    for place, top in by_place([row for row in rows if not row.diverged], "method").items():
         task, classes, steps, method = place
         ours = Stat.over(np.concatenate([row.window(last) for row in top]))
-        theirs = published[Cell(task, classes, steps, method, CLIP[method])]
+        theirs = published[VARIANTS.get(task, task), classes, steps, method]
         same = _same([float(np.mean(row.window(last))) for row in top], theirs)
         inside = abs(ours.mean - theirs.mean) <= theirs.std
         word = "within" if inside else "above" if ours.mean > theirs.mean else "below"
@@ -330,7 +301,8 @@ def best_findings(name: str, folder: Path, published: Mapping[Cell, Stat], last:
         f"{PUBLISHED_SEEDS} seeds of ours."
     )
     claims = [_within(task, "the mean is within the published ± std", words) for task, words in verdicts.items()]
-    return Findings([ReportTable(name, caption, columns, lines)], claims, {name: overlay(best, refs, outside)})
+    table = ReportTable(name, caption, columns, lines)
+    return Findings([table], [*stated, *claims], {name: overlay(rows, refs, outside)})
 
 
 def _same(means: Sequence[float], theirs: Stat) -> str:
