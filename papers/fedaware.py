@@ -43,7 +43,7 @@ METHODS: Tuning = {  # App. C.1
     "FedAWARE": ("fedaware", None, ()),
     NORMALISED: ("fedaware", "algorithm.normalize", (True,)),
 }
-DIVERSITY = "update/diversity"
+DIVERSITY = "global/diversity"  # Def. 3.1, of all clients' gradients
 
 
 def systems(*names: str, files: Sequence[str] = ()) -> Axis:
@@ -55,6 +55,7 @@ class Scenario(Grid):
     """The base of all experiments: CIFAR-10, the axis `system` of heterogeneity, and smaller clients at `smoke`."""
 
     base, seeds = ("reproduce/fedaware_table1",), (0, 1, 2)  # the paper does not give the number of seeds
+    options: ClassVar[dict[str, Any]] = {"eval.diversity": True}
     # with lr 0.01, 100 rounds are too few to learn; 20: the smallest images for which the convolutions have an output
     smoke: ClassVar[dict[str, Any]] = {"local.lr": 0.05, "data.init_args.upscale": 20}
 
@@ -175,7 +176,7 @@ class Table1(Tuned):
     change in every round (hybrid+).
     """
 
-    choices = ()
+    choices, curves = (), ("train/loss", DIVERSITY)  # figure 5 shares the runs
     axes: ClassVar = {"system": systems(*SYSTEMS), "method": axis_of(METHODS)}
 
     def run(self, cache: RunCache) -> Findings:
@@ -186,7 +187,11 @@ class Table1(Tuned):
         rows[NORMALISED] = rows["FedAWARE"]  # the paper does not say which form
         theirs = {name: {label: published(rows[name][label]) for label in SYSTEMS} for name in METHODS}
         ours = {name: {label: best(found[label][name], ACCURACY) for label in SYSTEMS} for name in METHODS}
-        plots = [draw.Plot(label, lines, ACCURACY, band="std", window=5) for label, lines in found.items()]
+        plots = [
+            draw.Plot(label, lines, metric, band="std", window=5)
+            for metric in (ACCURACY, "train/loss")
+            for label, lines in found.items()
+        ]
         looks = draw.styles(LOOKS)
         cells = {label: {name: (ours[name][label], theirs[name][label]) for name in METHODS} for label in SYSTEMS}
         figures = {"fig4": draw.curves(plots, looks), "table1": draw.beside({"": cells}, looks)}
@@ -306,7 +311,7 @@ class Fig3(Alphas):
         "system": systems("hybrid"),
         "alpha": {f"alpha {alpha}": {"partition.alpha": alpha} for alpha in (0.1, 0.3, 0.5, 0.7)},
     }
-    options: ClassVar = {"eval.global": True}
+    options: ClassVar = Scenario.options | {"eval.global": True}
 
     def claims(self, lines: Mapping[str, Group], last: int) -> list[Claim]:
         """The claims of Sec. 3: less heterogeneity gives higher accuracy and diversity, and a lower |grad F|."""
@@ -352,12 +357,12 @@ class Methods(Tuned, Curves):
 
 @EXPERIMENTS.register("fedaware/fig5", paper="FedAWARE [4] fig. 5")
 class Fig5(Methods):
-    """Gradient diversity over rounds of the methods of table 1, hybrid system.
+    """Gradient diversity over rounds of the methods of table 1, hybrid system, of the runs of table 1.
 
     In this system clients have label skew and unequal numbers of local steps.
     """
 
-    stem, metrics, curves = "fig5", (DIVERSITY,), (DIVERSITY,)
+    stem, metrics, curves, shares = "fig5", (DIVERSITY,), (DIVERSITY,), "fedaware/table1"
 
     def comparisons(self, lines: Mapping[str, Group], last: int) -> list[Claim]:
         """The claims of `Methods`, and one more: FedAvgM and FedYogi beat FedAvg's accuracy at a lower diversity."""
@@ -445,7 +450,7 @@ class Fig7(Alphas):
         "system": systems("hybrid+"),
         "alpha": {f"alpha {alpha}": {"algorithm.alpha": alpha} for alpha in (0.1, 0.3, 0.5, 0.7, 0.9)},
     }
-    options: ClassVar = {"algorithm.name": "fedaware"}
+    options: ClassVar = Scenario.options | {"algorithm.name": "fedaware"}
 
     def claims(self, lines: Mapping[str, Group], last: int) -> list[Claim]:
         tops = {name: best(group, ACCURACY).mean for name, group in lines.items()}

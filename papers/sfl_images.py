@@ -5,7 +5,7 @@ PFL is the paper's name for parallel federated learning, that is FedAvg. C: clas
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -54,6 +54,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+Setup = tuple[str, int, int]  # task, C, K
+
+
 class Images(Grid):
     """Cells of task, C, K, method and max norm, at the learning rates of a grid, in one or two stages of rounds.
 
@@ -84,10 +87,12 @@ class Images(Grid):
         ]
 
     def label(self, point: Point) -> str:
-        return f"{point.task}, {row_name(point)}, {point.method}, lr {point.lr}, clip {point.clip}"
+        clients = ", clients" if "clients" in point else ""
+        return f"{point.task}, {row_name(point)}, {point.method}, lr {point.lr}, clip {point.clip}{clients}"
 
     def cell(self, point: Point) -> dict[str, Any]:
-        keys = ("task", "classes", "steps", "method", "lr", "clip", *(["rounds"] if len(self.stages[1]) > 1 else []))
+        keys = ["task", "classes", "steps", "method", "lr", "clip", *(["rounds"] if len(self.stages[1]) > 1 else [])]
+        keys += ["clients"] if "clients" in point else []
         return {key: point[key] for key in keys} | {"clip": None if point.clip is None else float(point.clip)}
 
     def setting(self, point: Point, scale: str) -> Setting:
@@ -107,13 +112,17 @@ class Images(Grid):
             options["num_clients"] = 1000
         if point.rounds == self.stages[scale == "paper"][-1][0]:
             options |= self.measured
+        if "clients" in point:
+            options |= CLIENTS
         files = ["reproduce/sfl_images", f"data/{data}", f"model/{model}", f"reproduce/{scale}"]
         return replace(setting(self.label(point), files, options), cell=self.cell(point))
 
     def chosen(self, cache: RunCache) -> dict[Point, list[float]]:
         """Cell -> the learning rates of its grid that `--only` selects."""
         first = self.stages[cache.scale == "paper"][0][0]
-        points = [p for p in self.points(cache.scale) if p.rounds == first and cache.only.keeps(**p)]
+        points = [
+            p for p in self.points(cache.scale) if p.rounds == first and "clients" not in p and cache.only.keeps(**p)
+        ]
         return {cell: list(rates) for cell, rates in by({p.without("rounds"): p for p in points}, "lr").items()}
 
     def stage(
@@ -156,8 +165,12 @@ def close(groups: Mapping[float, Group], last: int, margin: float) -> list[float
 
 
 class Accuracies(Images):
-    """A table of PFL (parallel: FedAvg) and SFL at their best learning rates: means over seeds and last rounds."""
+    """A table of PFL (parallel: FedAvg) and SFL at their best learning rates: means over seeds and last rounds.
 
+    stated: the paper's statements: text, its settings (task, C, K), and whether SFL's leads there agree with it.
+    """
+
+    stated: ClassVar[Sequence[tuple[str, Callable[[str, int, int], bool], Callable[[Mapping[Setup, float]], bool]]]]
     choices = ("task", "classes", "steps", "method", "lr", "seed")
 
     def points(self, scale: str) -> list[Point]:
@@ -186,10 +199,67 @@ class Accuracies(Images):
         )
 
     def claims(self, ends: Mapping[Point, Stat]) -> list[Claim]:
-        return []
+        """The paper's statements, and its marks: the method ahead by more than 1 point (MNIST, FMNIST) or 2 points.
+
+        ends: cell -> our accuracy at its best learning rate. The networks as printed are not in the paper's table.
+        """
+        own = {(cell.task, cell.classes, cell.steps, cell.method): stat for cell, stat in ends.items()}
+        ours, theirs = (
+            leads(own),
+            leads({key: stat for key, stat in published_best().items() if key[0] in self.tasks[1]}),
+        )
+        own_marks, marks = ({key: mark(key, lead) for key, lead in both.items()} for both in (ours, theirs))
+        other = [
+            f"{_place(key)} {own_marks[key]}, published {marks[key]}"
+            for key in theirs
+            if own_marks.get(key, marks[key]) != marks[key]
+        ]
+        text = "the method ahead by more than 1 point (MNIST, FMNIST) or 2 points (CIFAR-10, CINIC-10) is the paper's"
+        told = f"in {len(ours) - len(other)} of {len(ours)} settings; {'; '.join(other)}".rstrip("; ")
+        claims = [Claim(text, _decided(not other, ours, theirs), told)] if ours else []
+        for text, chosen, holds in self.stated:
+            wanted = [key for key in theirs if chosen(*key)]
+            there = {key: ours[key] for key in wanted if key in ours}
+            if there:
+                told = ", ".join(f"{_place(key)} {lead:+.2f}" for key, lead in there.items())
+                verdict = _decided(holds(there), there, wanted)
+                claims.append(Claim(text, verdict, f"SFL - PFL in points: {told}"))
+        return claims
 
     def missing(self, rows: Sequence[Row]) -> list[str]:
         return missing(self, rows)
+
+
+def leads(ends: Mapping[tuple[str, int, int, str], Stat]) -> dict[Setup, float]:
+    """(task, C, K) -> the lead of SFL over PFL in points, where both are known."""
+    pairs = {key[:3]: (ends.get((*key[:3], "SFL")), ends.get((*key[:3], "PFL"))) for key in ends}
+    return {key: 100 * (sfl.mean - pfl.mean) for key, (sfl, pfl) in pairs.items() if sfl and pfl}
+
+
+def margin(task: str) -> float:
+    """The lead in points with which the captions of tables 3 and 11 mark a method."""
+    return 1.0 if "MNIST" in task else 2.0
+
+
+def mark(setup: Setup, lead: float) -> str:
+    """The method that is marked in the paper's table with this lead of SFL, or `none`."""
+    return "none" if abs(lead) <= margin(setup[0]) else "SFL" if lead > 0 else "PFL"
+
+
+def falls(given: Mapping[Setup, float]) -> bool:
+    """Whether SFL is behind at the most local steps, and its lead falls with them, in each task."""
+    tasks = {task: [lead for (own, _, _), lead in sorted(given.items()) if own == task] for task, _, _ in given}
+    return all(own[-1] < 0 and own[-1] < own[0] for own in tasks.values() if len(own) > 1)
+
+
+def _place(setup: Setup) -> str:
+    task, c, k = setup
+    return f"{task}, C={c}, K={k}"
+
+
+def _decided(holds: bool, known: Sized, wanted: Sized) -> bool | None:
+    """The verdict on a statement about the settings `wanted`: open if it holds so far in those that are known."""
+    return holds and (True if len(known) == len(wanted) else None)
 
 
 def missing(grid: Images, rows: Sequence[Row]) -> list[str]:
@@ -219,7 +289,20 @@ def missing(grid: Images, rows: Sequence[Row]) -> list[str]:
 class Table3(Accuracies):
     """PFL (parallel: FedAvg) and SFL with VGG-9 and ResNet-18 on CIFAR-10 and CINIC-10."""
 
-    stem, stages = "table3", (((100, 20),), (SHORT, LONG))
+    stem, stages, measured = "table3", (((100, 20),), (SHORT, LONG)), CLIENTS  # figures 14 and 15 share the long runs
+    stated = (
+        ("C=1: SFL is better in all settings", lambda task, c, k: c == 1, lambda own: min(own.values()) > 0),
+        (
+            "CINIC-10: SFL is better in all settings, by more than 2 points",
+            lambda task, c, k: "CINIC" in task,
+            lambda own: min(own.values()) > 2,
+        ),
+        (
+            "CIFAR-10, C=2: PFL is close or better in some settings (less than 2 points behind)",
+            lambda task, c, k: "CIFAR" in task and c == 2,
+            lambda own: min(own.values()) < 2,
+        ),
+    )
     tasks: ClassVar = ((VGG, "CIFAR-10, ResNet-18"), tuple(task for task in TASKS if "MNIST" not in task))
 
 
@@ -228,6 +311,18 @@ class Table11(Accuracies):
     """PFL (parallel: FedAvg) and SFL with logistic regression, MLP, LeNet-5 and a CNN on MNIST and FashionMNIST."""
 
     stem = "table11"
+    stated = (
+        (
+            "C=1: SFL is better with MNIST/MLP, MNIST/LeNet-5 and FMNIST/CNN",
+            lambda task, c, k: c == 1 and task in ("MNIST, MLP", "MNIST, LeNet-5", "FMNIST, CNN"),
+            lambda own: min(own.values()) > 0,
+        ),
+        (
+            "C=1: SFL is worse with MNIST/logistic and FMNIST/LeNet-5, the more so with many local steps",
+            lambda task, c, k: c == 1 and task in ("MNIST, logistic", "FMNIST, LeNet-5"),
+            falls,
+        ),
+    )
     tasks: ClassVar = (
         ("MNIST, logistic", "MNIST, MLP", "MNIST, LeNet-5"),
         tuple(task for task in TASKS if "MNIST" in task),
@@ -440,6 +535,7 @@ class Fig3(Images):
 class TwoStages(Images):
     """VGG-9 on CIFAR-10: a short search on the whole grid of learning rates, then long runs of some of them."""
 
+    measured = CLIENTS  # the long runs are those of table 3
     stages: ClassVar = (((60, 20), (120, 20)), (SHORT, LONG))
 
     def both(
@@ -554,28 +650,29 @@ class TrainingCurves(Images):
     """Losses and accuracies on the clients' data and on the test set, PFL and SFL at their best learning rates.
 
     "Training" is measured on the data of the participating clients; "training-R" on data of random clients, as many as
-    take part in a round. share: the fraction of all measured points in a moving average.
+    take part in a round. share: the fraction of all measured points in a moving average. extra: further values of the
+    final runs' points.
     """
 
     few, rates = 1, ({"PFL": (0.1,), "SFL": (0.03,)}, GRID)
     share: ClassVar[float] = 0.08
+    extra: ClassVar[Mapping[str, Any]] = {"clients": True}  # of the final runs, which table 11 does not have
     metrics: ClassVar = ("participants/loss", "participants/accuracy", "random/loss", "random/accuracy", ACCURACY)
+    curves = metrics[:-1]
 
-    def final(self, cache: RunCache, rates: Mapping[Point, float], rounds: int) -> dict[Point, Group]:
-        """The runs at the best learning rates on all seeds, with the measurements of the figures."""
-        points = {cell: cell.but(lr=lr, rounds=rounds) for cell, lr in rates.items()}
-        settings = [
-            (own := self.setting(point, cache.scale)).with_(f"{own.label}, clients", CLIENTS)
-            for point in points.values()
-        ]
-        return dict(zip(points, cache.groups(settings, self.of_scale(cache)), strict=True))
+    def points(self, scale: str) -> list[Point]:
+        points = super().points(scale)
+        return [*points, *(point.but(**self.extra) for point in points)] if self.extra else points
 
     def run(self, cache: RunCache) -> Findings:
         from papers import draw
 
         rounds, last = self.stages[cache.scale == "paper"][-1]
         rates = self.search(cache, self.chosen(cache))
-        groups = self.final(cache, rates, rounds)
+        found = self.stage(
+            cache, {cell.but(**self.extra): [lr] for cell, lr in rates.items()}, rounds, self.of_scale(cache)
+        )
+        groups = {cell: found[cell.but(**self.extra)][lr] for cell, lr in rates.items()}
         lines: dict[str, dict[str, Group]] = {}
         for cell, group in groups.items():
             lines.setdefault(f"{cell.task}, C={cell.classes}", {})[f"{cell.method}, K={cell.steps}"] = group
@@ -616,15 +713,17 @@ class Fig13(TrainingCurves):
 
 @EXPERIMENTS.register("sfl/fig14", paper="SFL [2] fig. 14")
 class Fig14(TrainingCurves):
-    """Training, training-R and test curves on CIFAR-10."""
+    """Training, training-R and test curves on CIFAR-10, of the runs of table 3."""
 
     stem, share, stages = "fig14", 0.04, (((60, 20),), (SHORT, LONG))
+    extra, measured = {}, CLIENTS
     tasks: ClassVar = ((VGG,), (VGG, "CIFAR-10, ResNet-18"))
 
 
 @EXPERIMENTS.register("sfl/fig15", paper="SFL [2] fig. 15")
 class Fig15(TrainingCurves):
-    """Training, training-R and test curves on CINIC-10."""
+    """Training, training-R and test curves on CINIC-10, of the runs of table 3."""
 
     stem, share, stages = "fig15", 0.04, (((60, 20),), (SHORT, LONG))
+    extra, measured = {}, CLIENTS
     tasks: ClassVar = (("CINIC-10, VGG-9",), ("CINIC-10, VGG-9", "CINIC-10, ResNet-18"))

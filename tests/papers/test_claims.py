@@ -76,7 +76,7 @@ def test_sfl_is_faster_than_pfl_and_noisier_where_only_gradients_differ(cache):
 
 
 @pytest.mark.exhaustive
-def test_fedacs_ends_at_the_optimum_and_fedavg_where_its_surrogate_weights_say(cache):
+def test_fedacs_and_fedavg_end_where_eq_39_says(cache):
     bases, options = ["preset/fedacs_fig4_middle"], {"rounds": 120, "local.lr": 0.006}
     groups = cache.groups(
         [
@@ -87,16 +87,20 @@ def test_fedacs_ends_at_the_optimum_and_fedavg_where_its_surrogate_weights_say(c
     measures = fedacs_limits.limit_measures(90)
     numbers = [{name: measure(group.runs[0]) for name, measure in measures.items()} for group in groups]
     biased, own = (
-        fedacs_limits.Limit(group.runs[0].config, 90, values.pop("distance"), np.array(list(values.values())))
+        fedacs_limits.Limit(
+            group.runs[0].config, 90, values.pop("distance"), values.pop("noise"), np.array(list(values.values()))
+        )
         for group, values in zip(groups, numbers, strict=True)
     )
-    q, steps = np.linspace(0.01, 0.3, 30), np.arange(1, 31)
-    omega = (1 - q) * steps / ((1 - q) * steps).sum()
-    np.testing.assert_allclose(biased.predicted, omega @ Quadratics(30).centres.numpy(), rtol=1e-9)
-    np.testing.assert_allclose(own.predicted, own.optimum, atol=1e-12)
+    q, steps, eta = np.linspace(0.01, 0.3, 30), np.arange(1, 31), 0.006
+    covered = 1 - (1 - eta) ** steps  # of the distance to a client's minimiser: eq. 33 with the Hessian I
+    drawn = {"biased": (1 - q) * covered, "own": covered / steps}
+    for name, limit in (("biased", biased), ("own", own)):
+        omega = drawn[name] / drawn[name].sum()
+        np.testing.assert_allclose(limit.predicted, omega @ Quadratics(30).centres.numpy(), rtol=1e-9, atol=1e-12)
     assert biased.bias > 2 * own.bias
     assert biased.prediction_error < 0.5 * biased.bias
-    assert own.prediction_error == pytest.approx(own.bias)
+    assert max(limit.prediction_error / limit.noise for limit in (biased, own)) < 3
 
 
 def test_a_diverged_run_of_an_audit_counts_as_an_accuracy_of_0(monkeypatch):
