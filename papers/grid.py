@@ -127,12 +127,20 @@ class Grid(PaperResult):
         return len(points) + (len(self.seeds) - 1) * len({point.without(self.tuned) for point in points})
 
     def missing(self, rows: Sequence[Row]) -> list[str]:
+        names = [*self.measures, *self.curves]
+        lacks = {name for row in rows for name in names if name not in row.measures and name not in row.curves}
+        few = [name for name in names if name in lacks][:4]
+        older = (
+            [f"its rows are older than numbers that it reads now ({', '.join(few)}): make the runs again"]
+            if few
+            else []
+        )
         if not self.choices:
-            return []
+            return older
         cells = {point.without(self.tuned): self.cell(point) for point in self.points("paper")}
         keys = [key for key in next(iter(cells.values())) if key != self.tuned]
         wanted = {self.label(point): tuple(plain(cell[key]) for key in keys) for point, cell in cells.items()}
-        return gaps(wanted, by_cell(rows, *keys), len(self.seeds))
+        return older + gaps(wanted, by_cell(rows, *keys), len(self.seeds))
 
 
 def by(groups: Mapping[Point, T], axis: str) -> dict[Point, dict[Any, T]]:
