@@ -8,7 +8,7 @@ between evaluations.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -55,32 +55,23 @@ NEAR = 1.5  # factor between our rounds and the paper's that counts as agreement
 
 
 @dataclass(frozen=True)
-class Tried:
-    """A run of a cell of table 1 with one learning rate and seed.
-
-    rounds: the number of rounds to the target accuracy; None if it was not reached.
-    """
-
-    lr: float
-    seed: int
-    rounds: float | None
-
-
-@dataclass(frozen=True)
 class TableCell:
-    """A cell of table 1 (pixel scaling, partition, fraction of clients) and the runs of this cell."""
+    """A cell of table 1 (pixel scaling, partition, fraction of clients).
+
+    tried: learning rate -> seed -> rounds to the target accuracy, None if it was not reached.
+    """
 
     pixels: str
     partition: str
     fraction: float
-    tried: Sequence[Tried]
+    tried: Mapping[float, Mapping[int, float | None]]
 
     @cached_property
     def search(self) -> dict[float, float]:
         """Learning rate -> rounds to the target accuracy on the first seed; inf if it was not reached."""
-        first = min(run.seed for run in self.tried)
-        found = {run.lr: run.rounds for run in self.tried if run.seed == first}
-        return {lr: math.inf if rounds is None else rounds for lr, rounds in sorted(found.items())}
+        first = min(seed for own in self.tried.values() for seed in own)
+        found = {lr: own[first] for lr, own in sorted(self.tried.items()) if first in own}
+        return {lr: math.inf if rounds is None else rounds for lr, rounds in found.items()}
 
     @property
     def lr(self) -> float:
@@ -99,7 +90,7 @@ class TableCell:
     @property
     def ours(self) -> Stat:
         """The rounds to the target at the best learning rate, over the seeds that reached it."""
-        own = [run.rounds for run in self.tried if run.lr == self.lr]
+        own = self.tried[self.lr].values()
         return Stat.over([rounds for rounds in own if rounds is not None], of=len(own))
 
     @property
@@ -152,11 +143,10 @@ class Table1(Grid):
                 cell.pixels,
                 cell.partition,
                 cell.fraction,
-                [
-                    Tried(lr, run.config["seed"], self.measure(run, ROUNDS))
+                {
+                    lr: {run.config["seed"]: self.measure(run, ROUNDS) for run in group.runs}
                     for lr, group in own.items()
-                    for run in group.runs
-                ],
+                },
             )
             for cell, own in by(self.groups(cache), "lr").items()
         ]

@@ -6,7 +6,7 @@ keys. If their values are not those of the experiment, the run must not replace 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from papers.run_cache import without_inferred
@@ -17,8 +17,6 @@ from raylfl.report.labels import flatten
 from raylfl.report.runs import RunRecord
 
 PLACES = ("data.init_args.path", "data.init_args.cache")  # the same images may be in another folder
-NO_CELL = "it has no such cell"
-MOST = 6  # differing keys that a message names
 ABSENT = object()
 
 
@@ -43,23 +41,14 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def differences(config: Mapping[str, Any], settings: Iterable[Mapping[str, Any]]) -> str:
-    """The keys in which a run differs from the nearest of the experiment's settings, with both values, as text.
+def differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """The keys in which a run differs from a setting, each with both values, as text.
 
-    config: the run's config, from `resolved`. settings: the `decisive` keys of each setting that the run may have.
+    config: the run's config, from `resolved`. other: the config of the setting.
     """
-    own = decisive(config)
-    found = [_apart(own, other) for other in settings]
-    if not found:
-        return NO_CELL
-    nearest = min(found, key=len)
-    rest = f", and {len(nearest) - MOST} more keys" if len(nearest) > MOST else ""
-    return ", ".join(nearest[:MOST]) + rest
-
-
-def _apart(own: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    keys = [key for key in sorted({*own, *other}) if own.get(key, ABSENT) != other.get(key, ABSENT)]
-    return [f"{key}={_text(own, key)} in place of {_text(other, key)}" for key in keys]
+    own, wanted = decisive(config), decisive(other)
+    keys = [key for key in sorted({*own, *wanted}) if own.get(key, ABSENT) != wanted.get(key, ABSENT)]
+    return [f"{key}={_text(own, key)} in place of {_text(wanted, key)}" for key in keys]
 
 
 def _text(values: Mapping[str, Any], key: str) -> str:

@@ -20,7 +20,7 @@ from papers.gallery import write_pages
 from papers.grid import Grid
 from papers.ledger import Row, add, by_key, check_complete, read, replaced, row
 from papers.ledger_rows import LedgerRows
-from papers.own_setting import NO_CELL, decisive, differences, resolved
+from papers.own_setting import differences, resolved
 from papers.run_cache import RunCache, is_done, words_of
 from papers.setting import Setting
 from raylfl.console import say
@@ -30,7 +30,7 @@ from raylfl.runtime.records.summary import versions
 
 RESULTS, DOCS = Path("results"), Path("docs")
 DPI = 100  # resolution of pictures in the repository
-MOST = 5  # runs with other settings that are named
+MOST, KEYS = 5, 6  # runs with other settings, and their differing keys, that are named
 IMAGES = "data.init_args.path="  # in a command, before the path of images
 
 
@@ -92,10 +92,8 @@ def _rows(name: str, experiment: Grid, runs: Sequence[RunRecord], alone: bool, t
         check_complete(run)
         fault, cell = _cell(run, near, experiment, cache)
         if fault:
-            remedy = (
-                "" if fault == NO_CELL else f"; `{_command(name, experiment, cell, run)}` makes the run of its cell"
-            )
-            left_out.append(f"{run.path.name} has not the setting of {name}: {fault}{remedy}")
+            remedy = f"`{_command(name, experiment, cell, run)}` makes the run of its cell"
+            left_out.append(f"{run.path.name} has not the setting of {name}: {fault}; {remedy}")
             continue
         measures = {key: measure(run) for key, measure in experiment.measures.items()}
         rows.append(row(run, cell, _command(name, experiment, cell, run), measures, experiment.curves, experiment.kept))
@@ -112,8 +110,11 @@ def _cell(run: RunRecord, near: Sequence[Setting], experiment: Grid, cache: RunC
     config, seed = resolved(run), run.config["seed"]
     if seed not in experiment.seeds:
         return f"seed={seed} is none of {', '.join(map(str, experiment.seeds))}", near[0].cell
-    faults = [(differences(config, [decisive(cache.config_of(own, seed))]), own.cell) for own in near]
-    return min(faults, key=lambda fault: fault[0].count(" in place of "))
+    keys, cell = min(
+        ((differences(config, cache.config_of(own, seed)), own.cell) for own in near), key=lambda f: len(f[0])
+    )
+    rest = f", and {len(keys) - KEYS} more keys" if len(keys) > KEYS else ""
+    return ", ".join(keys[:KEYS]) + rest, cell
 
 
 def _other_versions(rows: Sequence[Row]) -> list[str]:

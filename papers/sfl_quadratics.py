@@ -54,10 +54,7 @@ class PairRuns:
     best: Mapping[str, Group]
 
     def end(self, name: str) -> float:
-        """The final distance |x| of a method from x* = 0: the mean over the seeds and the last rounds.
-
-        name: the method, at its best learning rate.
-        """
+        """The final distance |x| of a method from x* = 0: the mean over the seeds and the last rounds."""
         return last_k(self.best[name], DISTANCE, LAST).mean
 
     @property
@@ -66,10 +63,7 @@ class PairRuns:
         return max(self.end(name) for name in METHODS) < EXACT
 
     def rounds_to(self, name: str, goal: float) -> float:
-        """The mean number of rounds over seeds until |x| <= goal; inf if a seed never reaches it.
-
-        name: the method, at its best learning rate.
-        """
+        """The mean number of rounds over seeds until a method has |x| <= goal; inf if a seed never reaches it."""
         return mean_cost(group_to_target(self.best[name], DISTANCE, goal))
 
     def rate(self, name: str) -> float:
