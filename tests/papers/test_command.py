@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from papers.texts import published
 from raylfl.cli import main
 from raylfl.report.derived import Stat
 
+ROOT = Path(__file__).resolve().parents[2]
 WANTED = [
     "focus/fig4",
     "focus/fig8",
@@ -87,6 +90,16 @@ def test_listing_loads_neither_torch_nor_ray():
     code = "import sys; from raylfl.cli import main; main(['reproduce', '--list']); "
     code += "sys.exit(bool({'torch', 'ray', 'lightning'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
+
+
+@pytest.mark.slow
+def test_the_papers_are_found_from_any_folder_before_a_module_of_the_same_name(tmp_path):
+    (tmp_path / "papers.py").write_text("raise ImportError('the user's own module')")
+    code = "from raylfl.cli import main; raise SystemExit(main(['reproduce', '--list']))"
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "sfl/table3" in done.stdout
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_before_anything_runs(capsys, tmp_path):
