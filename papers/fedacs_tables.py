@@ -98,7 +98,7 @@ class Efficiency(Grid):
     all methods.
     """
 
-    seeds, few, choices = (0, 1, 2), 2, ("task", "seed")  # the paper says "multiple runs"
+    seeds, smoke_seeds, choices = (0, 1, 2), 2, ("task", "seed")  # the paper says "multiple runs"
     number: ClassVar[str]
     options: ClassVar[dict[str, Any]] = {"algorithm.calibrate": True}
     measures: ClassVar = _measures(0.35, 0.4, 0.7)

@@ -71,20 +71,20 @@ class Scenario(Grid):
 class Tuned(Scenario):
     """Methods at the best value of a tuned option, by the best accuracy on the first seed.
 
-    methods: as METHODS; at scale `smoke` only the middle value of each grid, or `few_values`, are tried.
+    methods: as METHODS; at scale `smoke` only the middle value of each grid, or `smoke_values`, are tried.
     """
 
-    tuned, few = "tuning", 2
+    tuned, smoke_seeds = "tuning", 2
     choices: ClassVar[tuple[str, ...]] = ("method",)
     methods: ClassVar[Tuning] = METHODS
-    few_values: ClassVar[Sequence[Any]] = ()
+    smoke_values: ClassVar[Sequence[Any]] = ()
 
     def points(self, scale: str) -> list[Point]:
         points = []
         for point in super().points(scale):
             grid = self.methods[point.method][2] or (None,)
             if scale == "smoke" and len(grid) > 1:
-                grid = self.few_values or grid[len(grid) // 2 : len(grid) // 2 + 1]
+                grid = self.smoke_values or grid[len(grid) // 2 : len(grid) // 2 + 1]
             points += [point.but(tuning=value) for value in grid]
         return points
 
@@ -427,8 +427,8 @@ class Fig6(Methods):
     In this system clients have label skew and unequal numbers of local steps.
     """
 
-    stem, metrics, curves, few = "fig6", (ACCURACY, DIVERSITY), (DIVERSITY,), 1
-    methods, few_values = RIVAL, (0.3, 1.0)
+    stem, metrics, curves, smoke_seeds = "fig6", (ACCURACY, DIVERSITY), (DIVERSITY,), 1
+    methods, smoke_values = RIVAL, (0.3, 1.0)
     axes: ClassVar = {"system": systems("hybrid"), "method": axis_of(RIVAL)}
     looks: ClassVar = {"FedAWARE": "fedaware", "FedMGDA+": "fedmgda", "FedAvg": "fedavg"}
 

@@ -44,10 +44,10 @@ class Grid(PaperResult):
 
     axes: axis -> value -> what the value changes in the config: dotted keys and, under `base`, config files. base: the
     config files of all points; files: further ones at scale `paper`. options: dotted keys of all points; smoke, paper:
-    of all points at this scale. seeds: the seeds of each point; of an
-    axis that is `tuned` only the best value has all of them, and the first one decides which it is. few: the number of
-    seeds at scale `smoke`. measures: name -> a number of a run that the ledger's row has because the curve does not
-    determine it. curves: the metrics, besides the main one, of which the row has a curve, of at most `kept` points.
+    those of one scale. seeds: of each point; of an axis that is `tuned` only the best value has all of them, and the
+    first one decides which value that is. smoke_seeds: the number of seeds at scale `smoke`. measures: name -> a number
+    of a run that the ledger's row has because the curve does not determine it. curves: the metrics, besides the main
+    one, of which the row has a curve, of at most `kept` points.
     """
 
     scales: ClassVar[tuple[str, ...]] = SCALES
@@ -58,7 +58,7 @@ class Grid(PaperResult):
     smoke: ClassVar[dict[str, Any]] = {}
     paper: ClassVar[dict[str, Any]] = {}
     seeds: ClassVar[Sequence[int]] = (0,)
-    few: ClassVar[int] = 1
+    smoke_seeds: ClassVar[int] = 1
     tuned: ClassVar[str] = ""
     measures: ClassVar[Mapping[str, Callable[[RunRecord], float | None]]] = {}
     curves: ClassVar[Sequence[str]] = ()
@@ -101,7 +101,7 @@ class Grid(PaperResult):
 
     def of_scale(self, cache: RunCache) -> Sequence[int]:
         """The seeds at the cache's scale; an experiment without scales has all."""
-        return cache.pick(self.seeds[: self.few], self.seeds) if self.scales else self.seeds
+        return cache.pick(self.seeds[: self.smoke_seeds], self.seeds) if self.scales else self.seeds
 
     def best(self, cache: RunCache, score: Callable[[Group], Any]) -> dict[Point, Group]:
         """Point at the best value of the tuned axis -> its runs on all seeds.

@@ -64,7 +64,7 @@ class Images(Grid):
     rounds averaged) of each stage. norms: the max norms of both methods. measured: dotted keys of the last stage.
     """
 
-    shares, tuned, seeds, few = "sfl/images", "lr", (SEARCH_SEED, 0, 1), 2
+    shares, tuned, seeds, smoke_seeds = "sfl/images", "lr", (SEARCH_SEED, 0, 1), 2
     tasks: ClassVar[tuple[Sequence[str], Sequence[str]]] = ((VGG,), (VGG,))
     steps: ClassVar[tuple[Sequence[int], Sequence[int]]] = ((5,), (5, 20, 50))
     rates: ClassVar[tuple[Mapping[str, Sequence[float]], Mapping[str, Sequence[float]]]] = (SMOKE_GRID, GRID)
@@ -654,7 +654,7 @@ class TrainingCurves(Images):
     final runs' points.
     """
 
-    few, rates = 1, ({"PFL": (0.1,), "SFL": (0.03,)}, GRID)
+    smoke_seeds, rates = 1, ({"PFL": (0.1,), "SFL": (0.03,)}, GRID)
     share: ClassVar[float] = 0.08
     extra: ClassVar[Mapping[str, Any]] = {"clients": True}  # of the final runs, which table 11 does not have
     metrics: ClassVar = ("participants/loss", "participants/accuracy", "random/loss", "random/accuracy", ACCURACY)
