@@ -120,17 +120,17 @@ def unchecked(
         command,
         dict(measures or {}),
         len(run.rounds) if diverged else None,
-        {name: _points(run, name, kept) for name in curves},
+        {name: _points(run, name, DIGITS, kept) for name in curves},
     )
 
 
-def _points(run: RunRecord, metric: str, most: int = POINTS) -> list[list[float]]:
-    """The curve of a metric in a row: accuracies with DIGITS decimals, other values with twice as many digits."""
+def _points(run: RunRecord, metric: str, digits: int = 2 * DIGITS, most: int = POINTS) -> list[list[float]]:
+    """The curve of a metric in a row: accuracies with DIGITS decimals, other values with `digits` digits."""
     values = run.column(metric)
     seen = np.isfinite(values)
     points = thinned(list(zip(run.rounds[seen].tolist(), values[seen].tolist(), strict=True)), most)
     short = metric.endswith("accuracy")
-    return [[r, round(value, DIGITS) if short else float(f"{value:.{2 * DIGITS}g}")] for r, value in points]
+    return [[r, round(value, DIGITS) if short else float(f"{value:.{digits}g}")] for r, value in points]
 
 
 def _commit(origin: Mapping[str, Any]) -> str | None:

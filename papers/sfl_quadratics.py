@@ -120,6 +120,7 @@ class Simulations(Grid):
 
     scales, base, seeds, tuned = (), ("reproduce/sfl_fig1",), SEEDS, "lr"
     curves, kept = (DISTANCE,), 500  # all rounds: the claims count them
+    measures: ClassVar = {"end": lambda run: float(run.column(DISTANCE)[-1])}
     pairs: ClassVar[Mapping[str, tuple[float, float]]]
     stem: ClassVar[str]
 
@@ -141,6 +142,11 @@ class Simulations(Grid):
         found = {label: PairRuns(pairs(*self.pairs[label]), rates[label], own) for label, own in ends.items()}
         figure = draw.curves([_plot(label, duel) for label, duel in found.items()], draw.styles(METHODS))
         return Findings([self._table(found)], self.claims(found), {self.stem: figure}, [NOTE])
+
+    def end(self, group: Group) -> float:
+        """The distance |x| after the last round of the first seed."""
+        value = self.measure(group.runs[0], "end")
+        return float("nan") if value is None else value
 
     def claims(self, found: Mapping[str, PairRuns]) -> list[Claim]:
         """The claims of Sec. 4.1 for each pair of clients, and that of `_limits`.
@@ -166,14 +172,13 @@ class Simulations(Grid):
                 claims.append(Claim(f"{label}: SFL is faster and ends nearer to the optimum", holds, told))
         return [*claims, self._limits(found)]
 
-    @staticmethod
-    def _limits(found: Mapping[str, PairRuns]) -> Claim:
+    def _limits(self, found: Mapping[str, PairRuns]) -> Claim:
         """The claim, not in the paper, that PFL (FedAvg) ends at `predicted_limit`, for learning rates from 0.03 on.
 
         found: label of a pair of clients -> runs.
         """
         off = [
-            abs(group.runs[0].column(DISTANCE)[-1] - predicted_limit(duel.clients, lr)) / max(duel.clients[0][1], 1)
+            abs(self.end(group) - predicted_limit(duel.clients, lr)) / max(duel.clients[0][1], 1)
             for duel in found.values()
             for lr, group in duel.rates["PFL"].items()
             if lr >= 0.03  # with smaller rates, 500 rounds do not reach the limit
