@@ -12,7 +12,7 @@ from papers.base import EXPERIMENTS, find
 from papers.choice import Choice
 from papers.fedacs_tables import METHODS, Table1, columns_of
 from papers.grid import Point
-from papers.run_cache import RunCache
+from papers.run_cache import RunCache, config_digest, folder_name
 from papers.sfl_images import Table3, Table11
 from raylfl.report.derived import Stat
 from raylfl.report.render import to_csv, to_markdown
@@ -111,3 +111,28 @@ def test_gains_in_accuracy_are_those_over_the_last_five_rounds(tmp_path):
     claims = Table1().gains(columns, dict.fromkeys(columns, ends))
     assert [claim.holds for claim in claims] == [True, True, True]
     assert claims[0].evidence == "6.0 to 26.0 points above the others; published 7.5 to 36"
+
+
+class Asked(DryCache):
+    """A cache that keeps the folders of the runs that are asked for."""
+
+    def groups(self, settings, seeds=(0,)):
+        self.asked = getattr(self, "asked", set())
+        configs = [(own, config_digest(self._config(own))) for own in settings]
+        self.asked |= {folder_name(own, seed, digest) for own, digest in configs for seed in seeds}
+        return super().groups(settings, seeds)
+
+
+@pytest.mark.parametrize(
+    ("figure", "table"),
+    [("sfl/fig14", "sfl/table3"), ("sfl/fig15", "sfl/table3"), ("fedaware/fig5", "fedaware/table1")],
+)
+def test_a_figure_has_the_runs_of_its_table(figure, table, tmp_path):
+    runs, folders = [], set()
+    for name in (figure, table):
+        cache = Asked(tmp_path, "paper")
+        find(name).run(cache)
+        runs.append(cache.asked)
+        folders.add(find(name).shares or name)
+    assert runs[0] < runs[1]
+    assert len(folders) == 1
