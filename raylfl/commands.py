@@ -6,6 +6,7 @@ Imports are inside the functions: a mistake in the arguments is then reported be
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -159,9 +160,25 @@ def report(args: argparse.Namespace) -> None:
     _write_report(paths, Path(args.out), **choices)
 
 
+def _find_papers(command: str) -> None:
+    """Make `papers` importable, the folder beside raylfl in a checkout, here and in the processes that are started.
+
+    Raises BadConfig if raylfl is not imported from a checkout.
+    """
+    root = Path(__file__).resolve().parents[1]
+    if not (root / "papers" / "command.py").is_file():
+        raise BadConfig(
+            f"{command} needs the repository: the papers' experiments are not part of the installed package; clone it "
+            "and `pip install --editable .` there"
+        )
+    if sys.path[:1] != [str(root)]:
+        sys.path.insert(0, str(root))  # before a module of the user's with this name
+
+
 def reproduce(args: argparse.Namespace) -> None:
     require(*REPORT, what="raylfl reproduce")
-    from raylfl.reproduce.command import list_experiments, reproduce
+    _find_papers("raylfl reproduce")
+    from papers.command import list_experiments, reproduce
 
     names = [argument for argument in args.overrides if "=" not in argument]
     if args.list or not names:
@@ -172,7 +189,8 @@ def reproduce(args: argparse.Namespace) -> None:
 
 def publish(args: argparse.Namespace) -> None:
     require(*REPORT, what="raylfl publish")
-    from raylfl.reproduce.publish import publish
+    _find_papers("raylfl publish")
+    from papers.publish import publish
 
     publish(args.targets, args.to, Path(args.results), Path(args.docs))
 

@@ -128,8 +128,8 @@ def _syntax(module: str) -> ast.Module:
 
 
 def _path(module: str) -> Path:
-    """The path of a module or package of raylfl, without the suffix .py."""
-    return Path(__file__).parent.joinpath(*module.split(".")[1:])
+    """The path of a module or package of raylfl, or of `papers` beside it, without the suffix .py."""
+    return Path(__file__).parents[1].joinpath(*module.split("."))
 
 
 def _type(annotation: ast.expr | None, module: str) -> Any:

@@ -80,6 +80,13 @@ def test_a_run_from_the_wheel_finds_its_config_and_leaves_its_records(unpacked, 
     assert rows == (here.run_dir / "participation.jsonl").read_text()
 
 
+@pytest.mark.parametrize("command", [["reproduce", "--list"], ["publish", "sfl/fig1"]])
+def test_the_wheel_says_that_the_papers_are_in_the_repository(command, unpacked, tmp_path):
+    done = program(unpacked, tmp_path / "empty", *command)
+    assert done.returncode == 2
+    assert f"raylfl {command[0]} needs the repository" in done.stderr
+
+
 def test_the_wheel_says_what_it_needs_and_offers_its_command(wheel):
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = [name for name in archive.namelist() if name.endswith("/METADATA")]

@@ -13,6 +13,8 @@ Assumes  server memory for one momentum [d] of every client received so far.
              lambda = argmin |sum_i lambda_i m_i|^2, lambda_i >= 0, sum 1, over all clients received so far
              x <- x - gamma sum_i lambda_i m_i
 
+The metric algo/chi2 is sum_i (lambda_i / w_i)^2 with this lambda, the chi-square term of Theorems 4.1 and 4.2.
+
 A momentum of exactly 0 is excluded: with it the minimum would be 0, and the model would not move again.
 
 warmup     active: the step above from the first round on. fedavg: x <- x - gamma sum_R c_i U_i with c_i from
@@ -36,6 +38,7 @@ from torch import Tensor
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import RULES, Rule
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State
+from raylfl.core.arrays import Floats
 from raylfl.core.chunked_matrix import norms
 from raylfl.core.client_rows import Table
 from raylfl.core.population import Population, Round
@@ -93,8 +96,17 @@ class FedAWARE(Algorithm):
             found = min_norm_working_set(momenta.matrix, lengths.numpy(), known, changed.numpy(), tol, self.normalize)
             step, members = found.point.to(server["x"].dtype), found.members
             info |= {"support": float(np.count_nonzero(found.weights)), "gap": found.gap}
+            simplex = found.weights * lengths.numpy() if self.normalize else found.weights
+            info["chi2"] = _chi2(simplex, r.population.weights[momenta.clients])
         after = {"x": server["x"] - self.gamma * step, "momenta": momenta, "lengths": lengths, **_state(members)}
         return after, info
+
+
+def _chi2(found: Floats, weights: Floats) -> float:
+    """sum_i (lambda_i / w_i)^2 of the round's own lambda and the clients' weights w_i (Theorem 4.1)."""
+    used = found > 0
+    with np.errstate(divide="ignore"):  # inf for a client of weight 0
+        return float(np.square(found[used] / weights[used]).sum())
 
 
 def _state(members: WorkingSet) -> dict[str, Tensor]:

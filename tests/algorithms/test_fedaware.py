@@ -43,15 +43,25 @@ def play(algorithm: FedAWARE, rounds: list[dict[int, list[float]]], clients: int
 
 
 def test_two_orthogonal_momenta_weigh_as_their_inverse_squares():
-    """|m| = (1, 2): lambda = (4/5, 1/5), x = -(0.8, 0.4)."""
+    """|m| = (1, 2): lambda = (4/5, 1/5), x = -(0.8, 0.4); chi2 = (4/5 / 1/2)^2 + (1/5 / 1/2)^2."""
     server, info = play(FedAWARE(), [{0: [1.0, 0.0], 1: [0.0, 2.0]}])
     np.testing.assert_allclose(server["x"], [-0.8, -0.4], rtol=1e-12)
-    assert info == {"active": 2.0, "support": 2.0, "gap": pytest.approx(0.0, abs=1e-12)}
+    chi2 = pytest.approx(1.6**2 + 0.4**2, rel=1e-12)
+    assert info == {"active": 2.0, "support": 2.0, "gap": pytest.approx(0.0, abs=1e-12), "chi2": chi2}
 
 
 def test_with_normalize_the_unit_momenta_count():
-    server, _ = play(FedAWARE(normalize=True), [{0: [1.0, 0.0], 1: [0.0, 2.0]}])
+    server, info = play(FedAWARE(normalize=True), [{0: [1.0, 0.0], 1: [0.0, 2.0]}])
     np.testing.assert_allclose(server["x"], [-0.5, -0.5], rtol=1e-12)
+    assert info["chi2"] == pytest.approx(2.0, rel=1e-12)  # lambda = w
+
+
+def test_chi2_has_the_weights_of_the_clients_received_so_far():
+    """Client 2 of four comes first and alone: lambda = 1 on a weight of 1/4; then lambda = (1/5, 4/5) for 0 and 2."""
+    _, info = play(FedAWARE(), [{2: [1.0, 0.0]}], clients=4)
+    assert info["chi2"] == 16.0
+    _, info = play(FedAWARE(), [{2: [1.0, 0.0]}, {0: [0.0, 2.0]}], clients=4)
+    assert info["chi2"] == pytest.approx(16 * (0.8**2 + 0.2**2), rel=1e-12)
 
 
 @pytest.mark.parametrize(

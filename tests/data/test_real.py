@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from papers.base import find
+from papers.grid import Point
+from papers.run_cache import RunCache
+from papers.sfl_cells import published_rates
+from papers.sfl_logs import FILE, log_of
 from raylfl.data.image_folder import ImageFolder
 from raylfl.data.mnist import FashionMnist, Mnist
 from raylfl.report.derived import last_k
-from raylfl.reproduce.run_cache import RunCache
-from raylfl.reproduce.sfl_cells import CLIP, Cell
-from raylfl.reproduce.sfl_logs import FILE, log_of
-from raylfl.reproduce.sfl_numbers import TABLE10
 
 HERE = Path(os.environ.get("RAYLFL_DATA", "nowhere"))
 
@@ -56,23 +57,18 @@ def test_the_jpeg_copies_of_cifar_10_are_sixty_thousand_images(tmp_path):
 @needs(FILE)
 def test_the_authors_logs_are_those_of_table_10():
     """Every number of MNIST and FashionMNIST that the paper prints is the mean of a log's last 40 rounds."""
-    for (task, classes, steps), numbers in TABLE10.items():
-        if "MNIST" not in task:
-            continue
-        for method, rates, text in zip(
-            ("PFL", "SFL"), ((0.01, 0.03, 0.1, 0.3), (0.003, 0.01, 0.03, 0.1)), numbers, strict=True
-        ):
-            for lr, value in zip(rates, text.split(), strict=True):
-                where = {"task": task, "classes": classes, "steps": steps, "method": method, "lr": lr}
-                series = log_of(where | {"clip": CLIP[method]}, 1000)
-                mean = 100 * np.mean([accuracy for r, accuracy in series if r >= 960])
-                assert mean == pytest.approx(float(value), abs=0.011), where
+    for cell, numbers in published_rates().items():
+        for lr, stat in numbers.items() if "MNIST" in cell[0] else ():
+            where = dict(zip(("task", "classes", "steps", "method", "clip"), cell, strict=True)) | {"lr": lr}
+            mean = np.mean([accuracy for r, accuracy in log_of(where, 1000) if r >= 960])
+            assert mean == pytest.approx(stat.mean, abs=0.00011), where
 
 
 @needs("MNIST")
 @pytest.mark.slow
 def test_the_first_rounds_of_a_cell_of_table_10_are_where_the_authors_are(tmp_path):
     """Logistic regression, C=2, K=5, PFL at 0.01: 120 rounds; the logs have 85.4 to 88.7 % in rounds 80 to 120."""
-    cell = Cell("MNIST, logistic", 2, 5, "PFL", 10)
-    group = RunCache(tmp_path, "paper", processes=1).groups([cell.setting(0.01, 120, "paper")], [1234])[0]
+    point = Point(task="MNIST, logistic", classes=2, steps=5, method="PFL", clip=10, lr=0.01, rounds=120)
+    setting = find("sfl/table10").setting(point, "paper")
+    group = RunCache(tmp_path, "paper", processes=1).groups([setting], [1234])[0]
     assert 0.84 < last_k(group, "test/accuracy", 40).mean < 0.90

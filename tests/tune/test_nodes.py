@@ -12,10 +12,10 @@ import ray
 import torch
 
 import raylfl
+from papers.run_cache import RunCache
+from papers.setting import setting
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.errors import BadConfig
-from raylfl.reproduce.run_cache import RunCache
-from raylfl.reproduce.setting import setting
 from raylfl.runtime.records.views import here
 from raylfl.tune.sweep import resume, sweep
 from tests.runtime.clusters import QUIET, SMALL, lean_ray

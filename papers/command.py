@@ -1,0 +1,147 @@
+"""The command `raylfl reproduce`: runs experiments by name, and prints and writes their findings.
+
+An experiment here is the reproduction of one figure or table of a paper.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from papers.base import EXPERIMENTS, Claim, Findings, PaperResult, find
+from papers.choice import choice
+from raylfl.config.groups.records import LoggingConfig
+from raylfl.config.urls import url_of
+from raylfl.console import console, say, shown
+from raylfl.report.render import to_csv, to_markdown, to_rich
+from raylfl.runtime.records.mirror import copy_files
+
+if TYPE_CHECKING:
+    from papers.run_cache import Estimated
+
+VERDICTS = {True: "[green]yes[/]", False: "[bold red]NO[/]", None: "[yellow]?[/]"}  # rich markup
+WIDTH = 160  # characters per line without a terminal, wide enough for every table
+SMOKE_NOTE = (
+    "smoke: the paper's code and config on the bundled digits, fewer rounds, clients and seeds; its levels are not "
+    "comparable with the published ones, only the order"
+)
+
+
+def reproduce(
+    names: Sequence[str],
+    scale: str = "smoke",
+    overrides: Sequence[str] = (),
+    only: Sequence[str] = (),
+    processes: int | None = None,
+    estimate: bool = False,
+) -> None:
+    """Carry out the experiments one by one; runs and findings are written to runs/reproduce/NAME[/SCALE].
+
+    scale: `smoke` (small, in minutes) or `paper`. overrides: `key=value` for the config of every run. only:
+    `key=value,value`, the cells to run. processes: the number of runs at the same time; None: one per CPU. estimate:
+    only estimate how long the runs take. Raises BadConfig for an unknown name before anything is run.
+    """
+    from papers.run_cache import Estimated, RunCache
+
+    experiments = {name: find(name) for name in names}
+    choices = {name: choice(only, experiment.choices, name) for name, experiment in experiments.items()}
+    for name, experiment in experiments.items():
+        entry, folder = EXPERIMENTS.get(name), place(name, experiment, scale)
+        say(f"{name}  {entry.paper}: {entry.summary}")
+        runs = place(experiment.shares or name, experiment, scale)
+        options = (folder, scale, overrides, processes, choices[name], runs)
+        if estimate:
+            _estimate(experiment, Estimated(*options))
+            continue
+        findings = experiment.run(RunCache(*options))
+        notes = [*findings.notes, *([SMOKE_NOTE] if experiment.scales and scale == "smoke" else [])]
+        show(findings, notes)
+        for path in write(folder, findings, notes):
+            say(f"written  {shown(path)}")
+        if (url := url_of(folder)) is not None:
+            copy_files(folder, url)
+            say(f"copied   {url}")
+
+
+def place(name: str, experiment: PaperResult, scale: str) -> Path:
+    """The folder of an experiment's results.
+
+    name: the name of the experiment, or of the folder of runs that several experiments share.
+    """
+    folder = LoggingConfig().folder / "reproduce" / name
+    return folder / scale if experiment.scales else folder
+
+
+def _estimate(experiment: PaperResult, cache: Estimated) -> None:
+    from papers.estimate import estimate
+    from papers.run_cache import Enough
+
+    with suppress(Enough):
+        experiment.run(cache)
+    if not cache.waiting:
+        say("nothing to do: all runs are done")
+        return
+    say(f"estimate of the {len(cache.waiting)} runs that come first (searches and further seeds follow them)")
+    for line in estimate([job.config for job in cache.waiting], cache.processes):
+        say(line)
+
+
+def show(findings: Findings, notes: Sequence[str]) -> None:
+    """Print the tables, a verdict on each claim, and the notes."""
+    out = console(width=None if sys.stdout.isatty() else WIDTH)
+    for table in findings.tables:
+        out.print(to_rich(table))
+    if findings.claims:
+        out.print(_verdicts(findings.claims))
+    for note in notes:
+        out.print(f"note: {escape(note)}", soft_wrap=True)
+
+
+def _verdicts(claims: Sequence[Claim]) -> RichTable:
+    table = RichTable(box=None, pad_edge=False, header_style="bold")
+    table.add_column("holds", justify="center")
+    table.add_column("claim")
+    table.add_column("result", style="dim")
+    for claim in claims:
+        remark = f" ({claim.remark})" if claim.remark else ""
+        table.add_row(VERDICTS[claim.holds], escape(claim.text), escape(claim.evidence + remark))
+    return table
+
+
+def write(folder: Path, findings: Findings, notes: Sequence[str], dpi: int = 200) -> list[Path]:
+    """Write figures (PNG), tables (Markdown, CSV) and verdicts.json; returns the paths of figures and verdicts.
+
+    dpi: resolution of the figures.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for table in findings.tables:
+        (folder / f"{table.name}.md").write_text(f"{table.caption}\n\n{to_markdown(table)}", encoding="utf-8")
+        (folder / f"{table.name}.csv").write_text(to_csv(table), encoding="utf-8")
+    content = {"claims": [vars(claim) for claim in findings.claims], "notes": list(notes)}
+    verdicts = folder / "verdicts.json"
+    verdicts.write_text(json.dumps(content, indent=2, ensure_ascii=False, default=bool) + "\n", encoding="utf-8")
+    paths = []
+    for stem, figure in findings.figures.items():
+        figure.savefig(folder / f"{stem}.png", dpi=dpi)
+        paths.append(folder / f"{stem}.png")
+    return [*paths, verdicts]
+
+
+def list_experiments() -> None:
+    """Print the names of all experiments with their summaries, papers and scales."""
+    table = RichTable(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(style="dim", no_wrap=True)
+    for entry in EXPERIMENTS:
+        scales = ", ".join(entry.cls.scales) or "always whole"
+        table.add_row(entry.name, escape(entry.summary), entry.paper, scales)
+    console(width=None if sys.stdout.isatty() else WIDTH, highlight=True).print(table)

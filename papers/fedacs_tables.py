@@ -1,0 +1,303 @@
+"""FedACS [3] (Weng, Ren, Xiao & Skoglund 2025): rounds and computation to a target accuracy, tables 1, 4 and 5."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from papers.base import EXPERIMENTS, Claim, Findings
+from papers.grid import Axis, Grid, Point, nested
+from papers.run_cache import RunCache
+from papers.setting import Setting
+from papers.texts import ACCURACY, accuracy_text, cost_or_dash, mean_cost, ratio_text, table_of
+from raylfl.errors import BadConfig
+from raylfl.report.derived import Stat, tail, to_target
+from raylfl.report.runs import Group, RunRecord
+from raylfl.report.tables import Column, ReportTable
+from raylfl.report.wording import cost_text
+
+AXES = {  # axis of the costs to the target -> what FedACS does, in the claims
+    "rounds": "reaches the target in the fewest rounds (OS apart)",
+    "computation": "computes least to reach the target (OS apart), in local steps",
+}
+# all methods with equal effective steps (App. I.2), in the forms of its eqs. (111)-(116)
+METHODS: dict[str, dict[str, Any]] = {
+    "FedACS": {"algorithm.name": "fedacs"},
+    "FedAvg": {"algorithm.name": "fedavg", "algorithm.aggregate": "anonymous"},
+    "c-a-FedAvg": {"algorithm.name": "cafedavg"},
+    "FedVARP": {"algorithm.name": "fedvarp", "algorithm.lost": "reuse"},
+    "FedNova": {"algorithm.name": "fednova", "algorithm.normalise": "sent"},
+    "FedAU": {"algorithm.name": "fedau"},
+    "OS": {"algorithm.name": "optimal_sampling"},
+}
+LOOKS = {name: str(options["algorithm.name"]) for name, options in METHODS.items()}
+SMOKE_TARGET = 0.7  # at scale `smoke`, on the digits
+LAST = 5  # rounds whose mean is a method's accuracy (App. I.3.4)
+NEVER = math.inf  # a dash in the tables, as for FedAU everywhere
+Costs = Mapping[str, Mapping[str, Mapping[str, Stat]]]  # task -> method -> axis -> our cost to the target
+
+
+@dataclass(frozen=True)
+class Published:
+    """A column of a table: its target accuracy, and what the paper has.
+
+    published: method -> key of AXES -> cost to reach the target; a dash in the file means that it was never reached, as
+    by FedAU everywhere. gains: the lowest and the highest lead of FedACS in accuracy, in percentage points.
+    """
+
+    target: float
+    gains: tuple[float, float]
+    published: Mapping[str, Mapping[str, float]]
+
+
+def columns_of(table: str) -> dict[str, Published]:
+    """Task -> its column in a table of the paper."""
+    return {
+        row["task"]: Published(
+            float(row["target"]),
+            (float(row["lowest gain"]), float(row["highest gain"])),
+            {
+                name: {
+                    axis: NEVER if x == "-" else float(x)
+                    for axis, x in zip(AXES, row.get(name, "- -").split(), strict=True)
+                }
+                for name in METHODS
+            },
+        )
+        for row in table_of("fedacs_costs")
+        if row["table"] == table
+    }
+
+
+def _measures(*targets: float) -> dict[str, Callable[[RunRecord], float | None]]:
+    """The measures of a run: its costs to the targets, and its accuracies in the last rounds."""
+    costs: dict[str, Callable[[RunRecord], float | None]] = {
+        f"{axis} to {target:g}": partial(to_target, metric=ACCURACY, target=target, axis=axis)
+        for target in targets
+        for axis in AXES
+    }
+    ends = {f"accuracy {k} from the end": partial(_before_end, k=k) for k in range(LAST, 0, -1)}
+    return costs | ends
+
+
+def _before_end(run: RunRecord, k: int) -> float:
+    """The k-th last accuracy; inf if the run diverged before."""
+    values = tail(run, ACCURACY, LAST)
+    return float(values[-k]) if len(values) >= k else math.inf
+
+
+class Efficiency(Grid):
+    """A table of the rounds and the computation that seven methods need to reach a test accuracy.
+
+    number: the paper's table, in published/fedacs_costs.csv. `--only` selects columns and seeds; a column needs runs of
+    all methods.
+    """
+
+    seeds, smoke_seeds, choices = (0, 1, 2), 2, ("task", "seed")  # the paper says "multiple runs"
+    number: ClassVar[str]
+    options: ClassVar[dict[str, Any]] = {"algorithm.calibrate": True}
+    measures: ClassVar = _measures(0.35, 0.4, 0.7)
+    small: ClassVar[dict[str, Any]] = {"num_clients": 20, "rounds": 80, "local.batch_size": 32, "local.lr": 0.05}
+
+    @property
+    def stem(self) -> str:
+        return self.number
+
+    def setting(self, point: Point, scale: str) -> Setting:
+        made = super().setting(point, scale)
+        if scale == "paper":
+            return made
+        own = {} if "partition.classes" in self.axes["task"][point.task] else {"partition.min_size": 2}
+        return made.with_(made.label, {**self.small, **own})
+
+    def run(self, cache: RunCache) -> Findings:
+        from papers import draw
+
+        found = nested(self.groups(cache), "task", "method")
+        found = {task: own for task, own in found.items() if len(own) == len(METHODS)}
+        if not found:
+            raise BadConfig("no column has runs of all methods yet; `raylfl reproduce` makes the missing ones")
+        columns = {task: column for task, column in columns_of(self.number).items() if task in found}
+        targets = {task: cache.pick(SMOKE_TARGET, column.target) for task, column in columns.items()}
+        ours = {
+            task: {name: {axis: self.cost(group, axis, target) for axis in AXES} for name, group in found[task].items()}
+            for task, target in targets.items()
+        }
+        ends = {task: {name: self.accuracy(group) for name, group in groups.items()} for task, groups in found.items()}
+        plots = [draw.Plot(task, lines, ACCURACY, band="std", window=5) for task, lines in found.items()]
+        told = ", ".join(f"{task} {100 * target:g} %" for task, target in targets.items())
+        tables = [*(self._table(columns, ours, axis, told) for axis in AXES), self._accuracies(ends)]
+        claims = [*self.claims(ours), *self.gains(columns, ends), *self.rivals(ours, ends)]
+        return Findings(tables, claims, {self.stem: draw.curves(plots, draw.styles(LOOKS))}, [UNITS])
+
+    def cost(self, group: Group, axis: str, target: float) -> Stat:
+        """The cost to the target, over the seeds that reach it."""
+        costs = [self.measure(run, f"{axis} to {target:g}") for run in group.runs]
+        return Stat.over([value for value in costs if value is not None], of=len(costs))
+
+    def accuracy(self, group: Group) -> Stat:
+        """The accuracy over the seeds and the last rounds."""
+        names = [name for name in self.measures if name.startswith("accuracy")]
+        return Stat.over(np.array([self.measure(run, name) for run in group.runs for name in names], dtype=np.float64))
+
+    @staticmethod
+    def claims(ours: Costs) -> list[Claim]:
+        """The claims of Sec. 6: among all methods but OS, FedACS needs the fewest rounds and the least computation.
+
+        ours: the costs to the target. OS: optimal sampling.
+        """
+        claims = []
+        for heading, methods in ours.items():
+            for axis, does in AXES.items():
+                spent = {name: mean_cost(costs[axis]) for name, costs in methods.items()}
+                rivals = [value for name, value in spent.items() if name not in ("FedACS", "OS")]
+                told = ", ".join(f"{name} {cost_or_dash(v)}" for name, v in sorted(spent.items(), key=lambda i: i[1]))
+                claims.append(Claim(f"{heading}: FedACS {does}", spent["FedACS"] < min(rivals), told))
+        return claims
+
+    @staticmethod
+    def gains(columns: Mapping[str, Published], ends: Mapping[str, Mapping[str, Stat]]) -> list[Claim]:
+        """The claims of figs. 6, 9, 10: FedACS has the highest final accuracy; the evidence is its lead in points.
+
+        ends: task -> method -> accuracy over the last rounds.
+        """
+        claims = []
+        for task, column in columns.items():
+            own = ends[task]
+            gains = [100 * (own["FedACS"].mean - stat.mean) for name, stat in own.items() if name != "FedACS"]
+            told = f"{min(gains):.1f} to {max(gains):.1f} points above the others"
+            told += f"; published {column.gains[0]:g} to {column.gains[1]:g}"
+            text = f"{task}: FedACS has the highest accuracy over the last {LAST} rounds"
+            claims.append(Claim(text, min(gains) > 0, told))
+        return claims
+
+    @staticmethod
+    def rivals(ours: Costs, ends: Mapping[str, Mapping[str, Stat]]) -> list[Claim]:
+        """The claims of Sec. 6 about other methods: FedAU never reaches the target, c-a-FedAvg varies more than FedAvg.
+
+        ours: the costs to the target; ends: task -> method -> accuracy over the last rounds.
+        """
+        reached = {heading: mean_cost(methods["FedAU"]["rounds"]) for heading, methods in ours.items()}
+        told = ", ".join(f"{heading} {cost_or_dash(value)}" for heading, value in reached.items())
+        never = Claim("FedAU reaches no target", not any(map(math.isfinite, reached.values())), told)
+        spread = {name: sum(own[name].std for own in ends.values()) / len(ends) for name in METHODS}
+        order = sorted(spread, key=lambda name: -spread[name])
+        told = ", ".join(f"{name} {100 * spread[name]:.1f}" for name in order)
+        text = f"c-a-FedAvg varies more than FedAvg over the last {LAST} rounds and the seeds"
+        return [never, Claim(text, spread["c-a-FedAvg"] > spread["FedAvg"], told)]
+
+    def _accuracies(self, ends: Mapping[str, Mapping[str, Stat]]) -> ReportTable:
+        columns = [Column("method", "method"), *(Column(head, head, accuracy_text, "max", True) for head in ends)]
+        rows = [{"method": name, **{heading: own[name] for heading, own in ends.items()}} for name in METHODS]
+        caption = f"Test accuracy in %: mean ± std over seeds and the last {LAST} rounds (App. I.3.4)."
+        return ReportTable(f"{self.stem}_accuracy", caption, columns, rows)
+
+    def _table(self, columns: Mapping[str, Published], ours: Costs, axis: str, until: str) -> ReportTable:
+        rows: list[dict[str, Any]] = [{"method": name} for name in METHODS]
+        heads = [Column("method", "method")]
+        for task, column in columns.items():
+            heads += [
+                Column(f"{task} ours", f"{task}: ours", cost_text, "min", True),
+                Column(f"{task} ratio", "x FedACS", ratio_text, None, True),
+                Column(f"{task} published", "published", cost_or_dash, "min", True),
+                Column(f"{task} published ratio", "x FedACS", ratio_text, None, True),
+            ]
+            costs = {method: own[axis] for method, own in ours[task].items()}
+            numbers = {method: own[axis] for method, own in column.published.items()}
+            for row in rows:
+                name = row["method"]
+                row[f"{task} ours"], row[f"{task} published"] = costs[name], numbers[name]
+                row[f"{task} ratio"] = mean_cost(costs[name]) / mean_cost(costs["FedACS"])
+                row[f"{task} published ratio"] = numbers[name] / numbers["FedACS"]
+        caption = f"{axis.capitalize()} until {until}; mean ± std over seeds."
+        return ReportTable(f"{self.stem}_{axis}", caption, heads, rows)
+
+
+UNITS = "our computation time is counted in local steps, the paper's in seconds of its machine: compare the ratios"
+
+
+MNIST = ["data/mnist", "model/cnn_fedacs_mnist", "partition/classes"]
+CINIC = ["data/cinic10", "model/cnn_fedacs_cinic"]
+ONE_CLASS: dict[str, Any] = {"partition.classes": 1, "local.batch_size": 512, "local.lr": 0.02}
+
+
+IMAGES: Axis = {"MNIST": {"base": MNIST, **ONE_CLASS}, "CIFAR-10": {}, "CINIC-10": {"base": CINIC}}
+
+
+def base_of(system: str) -> tuple[str, str]:
+    return "reproduce/fedacs_table1", f"preset/fedacs_{system}"
+
+
+@EXPERIMENTS.register("fedacs/table1", paper="FedACS [3] table 1, fig. 6")
+class Table1(Efficiency):
+    """Rounds and computation to a target accuracy in the dynamic system.
+
+    There, links and local steps of the clients are unequal and change in every round.
+    """
+
+    number, base = "table1", base_of("dynamic")
+    axes: ClassVar = {"task": IMAGES, "method": METHODS}
+    time = "the MNIST rows of tables 1 and 4 take about 30 hours on two cores"
+
+
+# The paper's text lacks the dashes of table 4; its ratios (1.06x rounds, 1.34x seconds) identify the numbers of OS.
+@EXPERIMENTS.register("fedacs/table4", paper="FedACS [3] table 4, fig. 9")
+class Table4(Efficiency):
+    """Rounds and computation to a target accuracy in the static system.
+
+    There, links and local steps of the clients are unequal and the same in every round.
+    """
+
+    number, base = "table4", base_of("static")
+    axes: ClassVar = {"task": IMAGES, "method": METHODS}
+
+
+@EXPERIMENTS.register("fedacs/table5", paper="FedACS [3] table 5, fig. 10")
+class Table5(Efficiency):
+    """Rounds and computation to a target accuracy on CIFAR-10 at three Dirichlet alphas, dynamic system.
+
+    In this system, links and local steps of the clients are unequal and change in every round.
+    """
+
+    number, base = "table5", base_of("dynamic")
+    axes: ClassVar = {
+        "task": {f"alpha {alpha:g}": {"partition.alpha": alpha} for alpha in (0.05, 0.2, 0.35)},
+        "method": METHODS,
+    }
+
+
+class Epochs(Efficiency):
+    """A table with T_m local epochs of client m instead of T_m local steps, the other reading of App. I.3.1."""
+
+    small: ClassVar = Efficiency.small | {"local.batch_size": 64, "rounds": 40}  # an epoch has one or two steps
+    options: ClassVar = Efficiency.options | {"local.steps": None}  # which conf/reproduce/fedacs_table1 sets
+
+    @property
+    def stem(self) -> str:
+        return f"{self.number}_epochs"
+
+
+@EXPERIMENTS.register("fedacs/table1-epochs", paper="FedACS [3] table 1, fig. 6")
+class Table1Epochs(Epochs, Table1):
+    """Table 1 with T_m local epochs of client m instead of local steps, as App. I.3.1 says."""
+
+    base = base_of("dynamic_epochs")
+
+
+@EXPERIMENTS.register("fedacs/table4-epochs", paper="FedACS [3] table 4, fig. 9")
+class Table4Epochs(Epochs, Table4):
+    """Table 4 with T_m local epochs of client m instead of local steps, as App. I.3.1 says."""
+
+    base = base_of("static_epochs")
+
+
+@EXPERIMENTS.register("fedacs/table5-epochs", paper="FedACS [3] table 5, fig. 10")
+class Table5Epochs(Epochs, Table5):
+    """Table 5 with T_m local epochs of client m instead of local steps, as App. I.3.1 says."""
+
+    base = base_of("dynamic_epochs")

@@ -1,0 +1,236 @@
+"""FOCUS [1] (Ying, Li & Yang, NeurIPS 2025): ridge regression (figure 4) and a partition of CIFAR-10 (figure 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from papers.base import EXPERIMENTS, Claim, Findings, PaperResult
+from papers.choice import plain
+from papers.grid import Grid, Point, nested
+from papers.run_cache import RunCache
+from papers.texts import cost_or_dash
+from raylfl.core.arrays import Floats
+from raylfl.report.derived import to_target
+from raylfl.report.runs import Group
+from raylfl.report.tables import Column, ReportTable
+from raylfl.report.wording import number
+
+DISTANCE = "global/distance"
+METHODS = {
+    "FOCUS": "focus",
+    "FedAvg": "fedavg",
+    "FedAU": "fedau",
+    "MIFA": "mifa",
+    "SCAFFOLD": "scaffold",
+    "ProxSkip": "scaffnew",
+}
+EXACT = 1e-12  # relative distance that counts as exact; rounding allows about 1e-15
+GOALS = (1e-6, EXACT)
+# Fig. 4 counts ProxSkip's variates as sent; our clients compute them from the next x, so that a run counts half
+COUNTED = {"ProxSkip": 2.0}
+COUNTED_NOTE = (
+    "floats as the paper counts them: 2d in each direction for SCAFFOLD and ProxSkip (our ProxSkip sends d); d is "
+    "the number of parameters"
+)
+REMARKS = {
+    "MIFA": "it diverges in the paper's fig. 4, whose notebook measures updates from the client's own last model",
+    "ProxSkip": "in ours, idle clients keep their variates, so that the variates sum to 0 and x* is a fixed point; if "
+    "idle clients also renew theirs, ProxSkip diverges, as in fig. 4",
+}
+SAME = (("FedAvg", "FedAU", "MIFA"), ("SCAFFOLD", "ProxSkip"))  # identical under full participation
+Panels = Mapping[str, Mapping[str, Mapping[str, float]]]
+
+
+@EXPERIMENTS.register("focus/fig4", paper="FOCUS [1] fig. 4")
+class Fig4(Grid):
+    """Ridge regression under full, uniform and arbitrary participation: six methods by floats sent.
+
+    Each method is drawn by its distance from the optimum over the communicated floats.
+    """
+
+    scales, base = (), ("reproduce/focus_fig4",)
+    axes: ClassVar = {
+        "participation": {  # with the rounds to run, until SCAFFOLD is exact
+            "full": {"rounds": 450},
+            "uniform": {"base": ["preset/focus_fig4_uniform"], "rounds": 600},
+            "arbitrary": {"base": ["preset/focus_fig4_arbitrary"], "rounds": 1000},
+        },
+        "method": {name: {"algorithm.name": key} for name, key in METHODS.items()},
+    }
+    within: ClassVar = {"full": 200, "uniform": 500, "arbitrary": 3000}  # rounds after which FOCUS is exact
+    measures: ClassVar = {
+        f"{axis} to {goal:g}": lambda run, axis=axis, goal=goal: to_target(run, DISTANCE, goal, axis)
+        for goal in GOALS
+        for axis in ("rounds", "floats")
+    } | {
+        "level": lambda run: level(run.column(DISTANCE)),
+        "straightness": lambda run: straightness(run.column(DISTANCE)),
+        "stalls": lambda run: float(stalled(run.column(DISTANCE))),
+    }
+    curves = ("cost/uplink_floats", "cost/downlink_floats")
+
+    def cell(self, point: Point) -> dict[str, Any]:
+        return {"run": plain(self.label(point))}
+
+    def run(self, cache: RunCache) -> Findings:
+        from papers import draw
+
+        panels = nested(self.groups(cache), "participation", "method")
+        numbers = {
+            panel: {
+                name: {key: self.number(group, name, key) for key in self.measures} for name, group in lines.items()
+            }
+            for panel, lines in panels.items()
+        }
+        plots = [
+            draw.Plot(
+                f"{panel} participation", lines, DISTANCE, "floats", limits=(1e-16, 10), factors=COUNTED, start=1.0
+            )
+            for panel, lines in panels.items()
+        ]
+        figure = draw.curves(plots, draw.styles(METHODS))
+        claims = [*self.claims(numbers), *(_same(panels["full"], *names) for names in SAME)]
+        return Findings([_table(numbers)], claims, {"fig4": figure}, [COUNTED_NOTE])
+
+    def number(self, group: Group, name: str, key: str) -> float:
+        """A measure of a method's run, inf for a target that is not reached; floats are counted as in fig. 4."""
+        value = self.measure(group.runs[0], key)
+        if value is None:
+            return float("inf")
+        return value * COUNTED.get(name, 1.0) if key.startswith("floats") else value
+
+    def claims(self, panels: Panels) -> list[Claim]:
+        """The claims of fig. 4 and its caption.
+
+        panels: kind of participation -> method -> measure -> value.
+        """
+        allowed = ", ".join(f"{rounds} ({panel} participation)" for panel, rounds in self.within.items())
+
+        def of(name: str, key: str) -> dict[str, float]:
+            return {panel: lines[name][key] for panel, lines in panels.items()}
+
+        spent, straight = of("FOCUS", f"rounds to {EXACT:g}"), of("FOCUS", "straightness")
+        ends = {name: of(name, "level") for name in METHODS}
+        partial = {panel: end for panel, end in ends["ProxSkip"].items() if panel != "full"}
+        return [
+            Claim(
+                f"FOCUS comes within a relative distance of {EXACT:g} of x*, after at most {allowed} rounds",
+                all(spent[panel] <= self.within[panel] for panel in panels),
+                _said(spent, "{:.0f}") + " rounds",
+            ),
+            Claim(
+                "FOCUS converges linearly: log distance against rounds is a straight line",
+                all(r2 > 0.95 for r2 in straight.values()),
+                "R^2 " + _said(straight, "{:.3f}"),
+            ),
+            self._first_in_floats(panels),
+            Claim("SCAFFOLD is exact", max(ends["SCAFFOLD"].values()) < EXACT, _ends(ends["SCAFFOLD"])),
+            *(
+                Claim(f"{name} stalls", all(of(name, "stalls").values()), _ends(ends[name]), REMARKS.get(name, ""))
+                for name in ("FedAvg", "FedAU", "MIFA")
+            ),
+            Claim(
+                "ProxSkip is exact under full participation",
+                ends["ProxSkip"]["full"] < EXACT,
+                f"relative distance at the end: {ends['ProxSkip']['full']:.2g}",
+            ),
+            Claim(
+                "ProxSkip does not converge under partial participation",
+                min(partial.values()) > 1e-3,
+                _ends(partial),
+                REMARKS["ProxSkip"],
+            ),
+        ]
+
+    @staticmethod
+    def _first_in_floats(panels: Panels) -> Claim:
+        told, holds = [], True
+        for panel, lines in panels.items():
+            costs = {name: own[f"floats to {EXACT:g}"] for name, own in lines.items()}
+            other, name = min((cost, name) for name, cost in costs.items() if name != "FOCUS")
+            told.append(f"{panel} {cost_or_dash(costs['FOCUS'])} (next: {name}, {cost_or_dash(other)})")
+            holds &= costs["FOCUS"] < other
+        return Claim(f"FOCUS reaches a relative distance of {EXACT:g} with the fewest floats", holds, "; ".join(told))
+
+
+def _table(panels: Panels) -> ReportTable:
+    costs = [f"{axis} to {goal:g}" for goal in GOALS for axis in ("rounds", "floats")]
+    rows = [
+        {"block": f"{panel} participation", "method": name, "end": own["level"]}
+        | {key.replace(" to ", ""): own[key] for key in costs}
+        for panel, lines in panels.items()
+        for name, own in lines.items()
+    ]
+    columns = [Column("method", "method"), Column("end", "ends at", lambda v: number(v, 2), "min", True)]
+    columns += [Column(key.replace(" to ", ""), key, cost_or_dash, "min", True) for key in costs]
+    return ReportTable("fig4", "Relative distance |x - x*|/|x*|; floats are the sum of both directions.", columns, rows)
+
+
+def level(distance: Floats) -> float:
+    """The distance at which a method ends: the median of its relative distance over the last tenth of the rounds."""
+    return float(np.median(distance[-max(len(distance) // 10, 1) :]))
+
+
+def straightness(distance: Floats) -> float:
+    """The R^2 of a straight line through log |x_r - x*| over rounds; 1 for exactly linear convergence.
+
+    distance: |x_r - x*| by round; rounds after EXACT is reached are left out.
+    """
+    until = int(np.argmax(distance <= EXACT)) or len(distance)
+    logs = np.log10(distance[:until])
+    return float(np.corrcoef(np.arange(until), logs)[0, 1] ** 2)
+
+
+def stalled(distance: Floats) -> bool:
+    """Whether a method stalls: it ends closer than it started but not near x*, and hardly moves in the last quarter.
+
+    Hardly: the median distance of the last quarter of the rounds is more than half the median of the third quarter.
+    distance: the relative distance to x* by round, 1 at the start.
+    """
+    before, after = (np.median(part) for part in np.array_split(distance, 4)[2:])
+    return bool(1e-6 < after < 1 and after > before / 2)
+
+
+def _same(lines: Mapping[str, Group], *names: str) -> Claim:
+    """The claim in the caption of fig. 4 that the named methods are identical under full participation.
+
+    lines: method -> runs.
+    """
+    first, *others = (lines[name].runs[0].column(DISTANCE) for name in names)
+    apart = max(float(np.nanmax(np.abs(other - first))) for other in others)
+    text = f"under full participation {', '.join(names)} are identical"
+    return Claim(text, apart < 1e-12, f"their distances differ by at most {apart:.1g}")
+
+
+def _said(values: Mapping[str, float], form: str = "{:.2g}") -> str:
+    return ", ".join(f"{panel} {form.format(value)}" for panel, value in values.items())
+
+
+def _ends(values: Mapping[str, float]) -> str:
+    return f"relative distance at the end: {_said(values)}"
+
+
+@EXPERIMENTS.register("focus/fig8", paper="FOCUS [1] fig. 8")
+class Fig8(PaperResult):
+    """Bubble plot of CIFAR-10's labels over 32 clients, Dirichlet(0.05)."""
+
+    clients, alpha = 32, 0.05
+
+    def run(self, cache: RunCache) -> Findings:
+        from papers.partitions import CIFAR10, counts_of
+        from raylfl.report import partition_plot
+
+        counts = counts_of({"name": "dirichlet_client", "alpha": self.alpha}, CIFAR10, self.clients)
+        title = f"Dirichlet {self.alpha:g}, {self.clients} clients"
+        shares = -np.sort(-counts / counts.sum(axis=1, keepdims=True), axis=1)
+        two = shares[:, :2].sum(axis=1)
+        claim = Claim(
+            "the data of each client mainly cover one or two classes",
+            bool(np.median(two) > 0.9),
+            f"a client's two largest classes hold {100 * np.median(two):.1f} % of its samples in the median, "
+            f"{100 * two.min():.1f} % at the least",
+        )
+        return Findings([], [claim], {"fig8": partition_plot.figure(counts, None, title)})

@@ -1,0 +1,200 @@
+"""The results pages `docs/results.md` and `docs/results/*.md`, generated from the ledger of published runs.
+
+docs/results.md lists all published experiments; each experiment has a page of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from papers.base import EXPERIMENTS
+from papers.ledger import ROWS, Row, read
+
+HEAD = "<!-- written by `raylfl publish` from results/; changes by hand are lost -->\n"
+SHORT = 10  # characters of a commit or digest in a table
+WORDS = {True: "yes", False: "**no**", None: "open"}
+REFERENCES = (
+    "Papers: [1] FOCUS (Ying, Li & Yang 2025), [2] SFL (Li & Lyu 2023), [3] FedACS (Weng, Ren, Xiao & Skoglund 2025), "
+    "[4] FedAWARE (Zeng, Xu, Pan, Wang & Tang 2024)."
+)
+INTRO = """# Results
+
+The papers' claims, our results, and whether the two agree. *open* means that the runs so far do not decide the claim.
+Every number comes from runs in the ledger (`results/`); the page of an experiment lists its runs and the command that
+repeats them. Figures of partitions and of theory need no runs.
+[Reproducing the papers](reproduce.md) explains how the numbers are obtained; [Findings](findings.md) lists differences
+from the papers and their causes.
+"""
+
+
+@dataclass(frozen=True)
+class PublishedExperiment:
+    """A published experiment: the folder of its ledger, the ledger's rows (none without runs), verdicts and notes."""
+
+    name: str
+    folder: Path
+    rows: list[Row]
+    claims: list[dict[str, Any]]
+    notes: list[str]
+
+    @property
+    def page(self) -> str:
+        return self.name.replace("/", "-") + ".md"
+
+    @property
+    def experiment(self) -> Any:
+        return EXPERIMENTS.get(self.name)
+
+
+def experiments(results: Path) -> list[PublishedExperiment]:
+    """The experiments whose verdicts are published, sorted by name.
+
+    results: the folder of all ledgers.
+    """
+    found = []
+    for entry in EXPERIMENTS:
+        folder = results / entry.name
+        if (folder / "verdicts.json").is_file():
+            verdicts = json.loads((folder / "verdicts.json").read_text(encoding="utf-8"))
+            found.append(PublishedExperiment(entry.name, folder, read(folder), verdicts["claims"], verdicts["notes"]))
+    return found
+
+
+def pages(results: Path, docs: Path) -> dict[Path, str]:
+    """Path -> text of `results.md` and of each experiment's page, from the ledgers below `results`."""
+    known = experiments(results)
+    return {docs / "results.md": gallery(known)} | {docs / "results" / entry.page: page(entry) for entry in known}
+
+
+def write_pages(results: Path, docs: Path) -> list[Path]:
+    """Write the pages whose text has changed, and return their paths.
+
+    results: the folder of all ledgers; docs: the folder of the documentation.
+    """
+    changed = []
+    for path, text in pages(results, docs).items():
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            changed.append(path)
+    return changed
+
+
+def gallery(known: Sequence[PublishedExperiment]) -> str:
+    """The text of `results.md`: a table of the experiments, then the claims of each."""
+    lines = [
+        HEAD,
+        INTRO,
+        "| experiment | paper | runs made / of the experiment | claims that hold | hours |",
+        "| --- | --- | --: | --: | --: |",
+    ]
+    for entry in known:
+        holding = sum(claim["holds"] is True for claim in entry.claims)
+        undecided = sum(claim["holds"] is None for claim in entry.claims)
+        held = f"{holding} of {len(entry.claims)}" + (f" ({undecided} open)" if undecided else "")
+        whole, hours = entry.experiment.cls().whole(), sum(row.seconds or 0.0 for row in entry.rows) / 3600
+        made = len(entry.rows)
+        runs = f"{made} / {made if whole is None else whole}" if made else "none needed"
+        link = f"[{entry.name}](results/{entry.page})"
+        lines.append(f"| {link} | {entry.experiment.paper} | {runs} | {held} | {hours:.2f} |")
+    lines += ["", REFERENCES, "", *not_run(known)]
+    for entry in known:
+        lines += [
+            "",
+            f"## {entry.name}",
+            "",
+            f"{entry.experiment.summary}. [Figures, tables, runs](results/{entry.page})",
+            "",
+        ]
+        lines += [*_claims(entry.claims), *_notes(entry.notes)]
+    return "\n".join(lines) + "\n"
+
+
+def not_run(known: Sequence[PublishedExperiment]) -> list[str]:
+    """The section on what the ledger lacks: parts of the published experiments, and experiments without a run."""
+    lines = ["## Not run", "", "What the ledger lacks, computed from the experiments' settings and the ledger:", ""]
+    for entry in known:
+        lines += [f"- {entry.name}: {told}" for told in entry.experiment.cls().missing(entry.rows)]
+    names = {entry.name for entry in known}
+    others = [entry for entry in EXPERIMENTS if entry.name not in names]
+    if others:
+        times = [f"{entry.name} ({entry.cls.time})" if entry.cls.time else entry.name for entry in others]
+        lines.append(f"- no run of the experiments {', '.join(times)}")
+    return lines
+
+
+def page(entry: PublishedExperiment) -> str:
+    """The text of an experiment's page: claims, tables, figures, and all runs with a command that repeats one."""
+    lines = [
+        HEAD,
+        f"# {entry.name}",
+        "",
+        f"{entry.experiment.summary} ({entry.experiment.paper}).",
+        "",
+        *_claims(entry.claims),
+    ]
+    lines += _notes(entry.notes)
+    for table in sorted(entry.folder.glob("*.md")):
+        lines += ["", table.read_text(encoding="utf-8").rstrip()]
+    for picture in sorted(entry.folder.glob("*.png")):
+        lines += ["", f"![{entry.name}: {picture.stem}](../../results/{entry.name}/{picture.name})"]
+    lines += ["", "## Runs", "", *_runs(entry.name, entry.rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _claims(claims: Sequence[dict[str, Any]]) -> list[str]:
+    lines = ["| claim | holds | result |", "| --- | --- | --- |"]
+    for claim in claims:
+        remark = f" ({claim['remark']})" if claim.get("remark") else ""
+        lines.append(f"| {_cell(claim['text'])} | {WORDS[claim['holds']]} | {_cell(claim['evidence'] + remark)} |")
+    return lines if claims else []
+
+
+def _notes(notes: Sequence[str]) -> list[str]:
+    return ["", *(f"- {note}" for note in notes)] if notes else []
+
+
+def _runs(name: str, rows: Sequence[Row]) -> list[str]:
+    if not rows:
+        told = "None: figures and tables are computed without a run. The command that repeats them:"
+        return [told, "", "```bash", f"raylfl reproduce {name}", "```"]
+    lines = [
+        "| run | seed | config | seconds | machine | torch | commit | sha256 |",
+        "| --- | --: | --- | --: | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        cell = ", ".join(value if key == "run" else f"{key} {value}" for key, value in row.cell.items())
+        seconds = "–" if row.seconds is None else f"{row.seconds:.0f}"
+        machine = f"{row.machine.get('cpu') or '?'}, {row.machine.get('cpus')} cores"
+        commit = (row.commit or "–")[:SHORT]
+        torch = row.versions.get("torch", "–")
+        bits = f"`{row.params_sha256[:SHORT]}`" if row.params_sha256 else "–"
+        facts = [_cell(cell), row.seed, f"`{row.digest}`", seconds, machine, torch, commit, bits]
+        lines.append(f"| {' | '.join(map(str, facts))} |")
+    return [*lines, "", *_repeating(name, rows[0])]
+
+
+def _repeating(name: str, first: Row) -> list[str]:
+    """The lines of a page on repeating a run: what will be equal, and the command of `first`, the table's first row."""
+    numbers = "accuracies up to about one test image" if first.metric.endswith("accuracy") else "numbers up to rounding"
+    lines = [
+        "sha256 is that of the final parameters (`params_sha256` in the run's summary.json), – if the run diverged. "
+        "A run that is repeated at the commit of its row, with the same torch on the same kind of machine, has the "
+        f"same bits; at later commits it has the same {numbers}."
+    ]
+    if not first.command:
+        return lines
+    told = "The command that repeats them"
+    if "--only" in first.command:
+        told = "The command that repeats the first run; `--only` selects each of the others in the same way"
+    told += f" (results/{name}/{ROWS} has the `command` of every row):"
+    checkout = [f"git checkout {first.commit[:SHORT]}"] if first.commit else []
+    return [*lines, "", told, "", "```bash", *checkout, first.command, "```"]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|").replace("\n", " ")

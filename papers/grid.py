@@ -1,0 +1,186 @@
+"""Grids: experiments whose runs are the points of a grid, such as task x method x learning rate, on some seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any, ClassVar, TypeVar
+
+from papers.base import SCALES, PaperResult
+from papers.choice import plain
+from papers.ledger import POINTS, Row
+from papers.run_cache import RunCache
+from papers.setting import Setting, setting
+from raylfl.report.runs import Group, RunRecord
+
+T = TypeVar("T")
+Axis = Mapping[Any, Mapping[str, Any]]
+
+
+class Point(dict[str, Any]):
+    """A point of a grid: axis -> value. Its values are also attributes, and it can be a key."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+    def __getattr__(self, axis: str) -> Any:
+        try:
+            return self[axis]
+        except KeyError:
+            raise AttributeError(f"no axis {axis}") from None
+
+    def but(self, **values: Any) -> Point:
+        """A copy with other values of some axes."""
+        return Point(self | values)
+
+    def without(self, *axes: str) -> Point:
+        """A copy without these axes."""
+        return Point({axis: value for axis, value in self.items() if axis not in axes})
+
+
+class Grid(PaperResult):
+    """An experiment with one run for each point of a grid and each seed.
+
+    axes: axis -> value -> what the value changes in the config: dotted keys and, under `base`, config files. base: the
+    config files of all points; files: further ones at scale `paper`. options: dotted keys of all points; smoke, paper:
+    those of one scale. seeds: of each point; of an axis that is `tuned` only the best value has all of them, and the
+    first one decides which value that is. smoke_seeds: the number of seeds at scale `smoke`. measures: name -> a number
+    of a run that the ledger's row has because the curve does not determine it. curves: the metrics, besides the main
+    one, of which the row has a curve, of at most `kept` points.
+    """
+
+    scales: ClassVar[tuple[str, ...]] = SCALES
+    axes: ClassVar[dict[str, Axis]]
+    base: ClassVar[Sequence[str]]
+    files: ClassVar[Sequence[str]] = ()
+    options: ClassVar[dict[str, Any]] = {}
+    smoke: ClassVar[dict[str, Any]] = {}
+    paper: ClassVar[dict[str, Any]] = {}
+    seeds: ClassVar[Sequence[int]] = (0,)
+    smoke_seeds: ClassVar[int] = 1
+    tuned: ClassVar[str] = ""
+    measures: ClassVar[Mapping[str, Callable[[RunRecord], float | None]]] = {}
+    curves: ClassVar[Sequence[str]] = ()
+    kept: ClassVar[int] = POINTS
+
+    def points(self, scale: str) -> list[Point]:
+        """All points at this scale, `smoke` or `paper`."""
+        return [Point(zip(self.axes, values, strict=True)) for values in product(*self.axes.values())]
+
+    def label(self, point: Point) -> str:
+        """The name of a point, unique within the experiment."""
+        return ", ".join(map(str, point.values()))
+
+    def cell(self, point: Point) -> dict[str, Any]:
+        """The keys and values that identify the point's runs in the ledger."""
+        return {axis: plain(value) for axis, value in point.items()}
+
+    def setting(self, point: Point, scale: str) -> Setting:
+        """The setting of a point at this scale: the config files and keys of its values over those of all points."""
+        values = [self.axes[axis][value] for axis, value in point.items() if axis in self.axes]
+        files = [*self.base, *(name for value in values for name in value.get("base", ()))]
+        files += self.files if scale == "paper" else ()
+        options = {**(self.smoke if scale == "smoke" else self.paper), **self.options}
+        for value in values:
+            options |= {key: changed for key, changed in value.items() if key != "base"}
+        made = setting(self.label(point), [*files, *([f"reproduce/{scale}"] if self.scales else [])], options)
+        return replace(made, cell=self.cell(point))
+
+    def groups(
+        self, cache: RunCache, points: Iterable[Point] | None = None, seeds: Sequence[int] | None = None
+    ) -> dict[Point, Group]:
+        """Point -> its runs, for those of the points that `--only` selects and that have runs.
+
+        points: None: all; seeds: None: all of the cache's scale.
+        """
+        chosen = self.points(cache.scale) if points is None else points
+        settings = {point: self.setting(point, cache.scale) for point in chosen if cache.only.keeps(**point)}
+        found = {group.label: group for group in cache.groups(list(settings.values()), seeds or self.of_scale(cache))}
+        return {point: found[own.label] for point, own in settings.items() if own.label in found}
+
+    def of_scale(self, cache: RunCache) -> Sequence[int]:
+        """The seeds at the cache's scale; an experiment without scales has all."""
+        return cache.pick(self.seeds[: self.smoke_seeds], self.seeds) if self.scales else self.seeds
+
+    def best(self, cache: RunCache, score: Callable[[Group], Any]) -> dict[Point, Group]:
+        """Point at the best value of the tuned axis -> its runs on all seeds.
+
+        The best value has the highest score on the first seed. Cells without the runs of all values are left out.
+        """
+        every = [point.without(self.tuned) for point in self.points(cache.scale)]
+        chosen = []
+        for cell, tried in by(self.groups(cache, seeds=self.seeds[:1]), self.tuned).items():
+            if len(tried) == every.count(cell):
+                chosen.append(cell.but(**{self.tuned: max(tried, key=lambda value, own=tried: score(own[value]))}))  # type: ignore[misc]
+        return self.groups(cache, chosen) if chosen else {}
+
+    def measure(self, run: RunRecord, name: str) -> float | None:
+        """The measure `name` of a run, from its row in the ledger if it is one."""
+        row = run.summary.get("measures")
+        return self.measures[name](run) if row is None else row[name]
+
+    def whole(self) -> int | None:
+        if not self.choices:
+            return None
+        points = self.points("paper")
+        return len(points) + (len(self.seeds) - 1) * len({point.without(self.tuned) for point in points})
+
+    def missing(self, rows: Sequence[Row]) -> list[str]:
+        names = [*self.measures, *self.curves]
+        lacks = {name for row in rows for name in names if name not in row.measures and name not in row.curves}
+        few = [name for name in names if name in lacks][:4]
+        older = (
+            [f"its rows are older than numbers that it reads now ({', '.join(few)}): make the runs again"]
+            if few
+            else []
+        )
+        if not self.choices:
+            return older
+        cells = {point.without(self.tuned): self.cell(point) for point in self.points("paper")}
+        keys = [key for key in next(iter(cells.values())) if key != self.tuned]
+        wanted = {self.label(point): tuple(plain(cell[key]) for key in keys) for point, cell in cells.items()}
+        return older + gaps(wanted, by_cell(rows, *keys), len(self.seeds))
+
+
+def by(groups: Mapping[Point, T], axis: str) -> dict[Point, dict[Any, T]]:
+    """Point without this axis -> value of the axis -> entry."""
+    out: dict[Point, dict[Any, T]] = {}
+    for point, entry in groups.items():
+        out.setdefault(point.without(axis), {})[point[axis]] = entry
+    return out
+
+
+def nested(groups: Mapping[Point, T], outer: str, inner: str) -> dict[Any, dict[Any, T]]:
+    """Value of one axis -> value of another -> entry."""
+    out: dict[Any, dict[Any, T]] = {}
+    for point, entry in groups.items():
+        out.setdefault(point[outer], {})[point[inner]] = entry
+    return out
+
+
+def by_cell(rows: Iterable[Row], *keys: str) -> dict[tuple[str, ...], set[int]]:
+    """The seeds of the rows by cell: values of these keys, as `plain` text -> seeds of the runs with these values."""
+    seeds: dict[tuple[str, ...], set[int]] = {}
+    for row in rows:
+        seeds.setdefault(tuple(plain(row.cell[key]) for key in keys), set()).add(row.seed)
+    return seeds
+
+
+def gaps(wanted: Mapping[str, Hashable], seeds: Mapping[Any, set[int]], each: int) -> list[str]:
+    """Sentences about cells without a run, and about cells with fewer seeds than `each`.
+
+    wanted: name of a cell -> its key in `seeds`, which is the result of `by_cell`.
+    """
+    none = [name for name, cell in wanted.items() if cell not in seeds]
+    few: dict[int, list[str]] = {}
+    for name, cell in wanted.items():
+        if 0 < len(seeds.get(cell, ())) < each:
+            few.setdefault(len(seeds[cell]), []).append(name)
+    lines = [f"no run of {listed(none)}"] if none else []
+    return lines + [f"{count} of {each} seeds of {listed(names)}" for count, names in sorted(few.items())]
+
+
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """The names, separated by semicolons; only the number of names if there are more than `most`."""
+    return "; ".join(names) if len(names) <= most else f"{len(names)} cells"

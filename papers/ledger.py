@@ -1,0 +1,283 @@
+"""The ledger of results: `results/EXPERIMENT/runs.jsonl`, one row per published run, written by `raylfl publish`.
+
+A row contains everything that tables, curves and checks need: the cell of the table, the config's digest, the command
+that repeats the run, seed, machine, versions, commit, seconds, means over the last rounds, and some points of the
+curve. The raw `metrics.jsonl` files are not published.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from papers.run_cache import DIVERGED, ORIGIN, digests
+from raylfl.config.changes import fingerprint_of_config
+from raylfl.config.defaults import filled
+from raylfl.config.load import load_config
+from raylfl.errors import BadConfig, RaylflError
+from raylfl.report.derived import main_metric, tail
+from raylfl.report.labels import flatten
+from raylfl.report.runs import RunRecord
+
+ROWS = "runs.jsonl"
+POINTS = 120  # largest number of points of a thinned curve
+WINDOWS = (40, 100, 400)  # rounds of the last-k means
+DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Row:
+    """A published run.
+
+    cell: the keys and values of its cell in the table. digest: the digest of its config. metric: the main metric.
+    rounds: the run's number of rounds, smaller than planned if the run ended early, as planned if it diverged. last:
+    number k of last rounds -> mean of the metric over them; None if the run diverged. curve: at most POINTS pairs
+    (round, value). seconds: the duration, with all its resumptions. command: the command that repeats the run.
+    measures: further numbers, see `Grid`. diverged_at: the round, counted from 0, in which the run diverged; None if it
+    did not, or if the row is older than this field. curves: further metric -> curve.
+    """
+
+    cell: dict[str, Any]
+    seed: int
+    digest: str
+    metric: str
+    rounds: int
+    diverged: bool
+    last: dict[str, float | None]
+    curve: list[list[float]]
+    seconds: float | None
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    commit: str | None
+    params_sha256: str | None
+    command: str = ""
+    measures: dict[str, float | None] = field(default_factory=dict)
+    diverged_at: int | None = None
+    curves: dict[str, list[list[float]]] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """(cell as text, seed), unique within a ledger: a new row replaces the old row with the same key."""
+        return json.dumps(self.cell, sort_keys=True), self.seed
+
+    def window(self, last: int) -> list[float]:
+        """The values of the curve's points in the last `last` rounds; empty if the run diverged."""
+        return [] if self.diverged else [value for r, value in self.curve if r >= self.rounds - last]
+
+
+def row(
+    run: RunRecord,
+    cell: Mapping[str, Any],
+    command: str,
+    measures: Mapping[str, float | None] | None = None,
+    curves: Iterable[str] = (),
+    kept: int = POINTS,
+) -> Row:
+    """The ledger's row of a run. Raises BadConfig if the run is not complete.
+
+    cell, command, measures: see `Row`. curves: the metrics of which the row has a curve besides the main one; kept: the
+    largest number of their points.
+    """
+    check_complete(run)
+    return unchecked(run, cell, command, measures, curves, kept)
+
+
+def unchecked(
+    run: RunRecord,
+    cell: Mapping[str, Any],
+    command: str = "",
+    measures: Mapping[str, float | None] | None = None,
+    curves: Iterable[str] = (),
+    kept: int = POINTS,
+) -> Row:
+    """The row of a run for findings that are not published; see `row`."""
+    metric = main_metric([run])
+    diverged = (run.path / DIVERGED).is_file()
+    origin = _origin(run)
+    host = origin.get("host", {})
+    rounds = len(run.rounds) if run.summary.get("stopped_early") else int(run.config["rounds"])
+    return Row(
+        dict(cell),
+        int(run.config["seed"]),
+        named_digest(run) or digests(run.config)[-1],
+        metric,
+        rounds,
+        diverged,
+        {str(k): None if diverged else _mean(run, metric, k) for k in WINDOWS if k <= rounds},
+        _points(run, metric),
+        _seconds(run),
+        {key: host.get(key) for key in ("cpu", "cpus", "memory_gib")},
+        origin.get("versions", {}),
+        _commit(origin),
+        run.summary.get("params_sha256"),
+        command,
+        dict(measures or {}),
+        len(run.rounds) if diverged else None,
+        {name: _points(run, name, DIGITS, kept) for name in curves},
+    )
+
+
+def _points(run: RunRecord, metric: str, digits: int = 2 * DIGITS, most: int = POINTS) -> list[list[float]]:
+    """The curve of a metric in a row: accuracies with DIGITS decimals, other values with `digits` digits."""
+    values = run.column(metric)
+    seen = np.isfinite(values)
+    points = thinned(list(zip(run.rounds[seen].tolist(), values[seen].tolist(), strict=True)), most)
+    short = metric.endswith("accuracy")
+    return [[r, round(value, DIGITS) if short else float(f"{value:.{digits}g}")] for r, value in points]
+
+
+def _commit(origin: Mapping[str, Any]) -> str | None:
+    """The commit of raylfl's checkout; if a run has not recorded it, the commit of the run's working directory."""
+    return origin.get("raylfl_commit") or origin.get("git_commit")
+
+
+def _seconds(run: RunRecord) -> float | None:
+    """The duration of a run; None if it is not recorded.
+
+    The summary has the seconds of the last process only, which for a resumed run are less than the sum over the rounds.
+    The larger of the two is returned.
+    """
+    rounds = run.column("time/round")
+    spent = [float(np.nansum(rounds))] if np.isfinite(rounds).any() else []
+    whole = [float(run.summary["wall_seconds"])] if "wall_seconds" in run.summary else []
+    return round(max(spent + whole), 1) if spent or whole else None
+
+
+def check_complete(run: RunRecord) -> None:
+    """Raise BadConfig, with every fault, unless a run is readable, complete and of a commit without local changes.
+
+    Its config must be the one with which it ran. A diverged run counts as complete.
+    """
+    problems = [f"{run.path.name}: {fault}" for fault in run.faults]
+    if not (run.path / DIVERGED).is_file():
+        if not run.finished:
+            problems.append(f"{run.path.name} is not finished: `raylfl resume {run.path}` resumes it")
+        elif len(run.rounds) < run.config["rounds"] and not run.summary.get("stopped_early"):
+            problems.append(f"{run.path.name} has rows of {len(run.rounds)} of its {run.config['rounds']} rounds")
+    elif not _origin(run):
+        problems.append(f"{run.path.name} diverged without a record of its commit; delete it and run it again")
+    commit = _commit(_origin(run))
+    if _origin(run) and not commit:
+        problems.append(
+            f"{run.path.name} has no record of its commit; delete it and run it again in a git checkout of raylfl"
+        )
+    if str(commit).endswith("+changes"):
+        problems.append(f"{run.path.name} ran with files that differ from their commit; commit them and run it again")
+    try:
+        load_config(run.config)  # later versions may add keys; the digest in the name shows that none is missing
+    except RaylflError as error:
+        problems.append(f"{run.path.name}: its config.yaml is invalid: {error}")
+    problems += _changed(run)
+    if problems:
+        raise BadConfig(problems)
+
+
+def _changed(run: RunRecord) -> list[str]:
+    """A list of one line if a digest shows that the config is not that of the run, else an empty list."""
+    named = named_digest(run)
+    if named and named not in (found := digests(run.config)):
+        lacks = sorted(set(flatten(filled(run.config))) - set(flatten(run.config)))
+        rest = f"; it lacks {', '.join(lacks)}" if lacks else ""
+        return [f"{run.path.name}: its config has the digest {found[-1]}, not that of its name{rest}"]
+    if not named and fingerprint_of_config(run.config) != run.summary.get("config_sha256"):
+        return [
+            f"{run.path.name}: its folder's name has no digest of its config, and summary.json has another one; give "
+            "the folder its first name again, or run it again"
+        ]
+    return []
+
+
+def _origin(run: RunRecord) -> Mapping[str, Any]:
+    """Commit, versions and machine of a finished or diverged run; empty if they are not recorded."""
+    path = run.path / ORIGIN
+    return run.summary or (json.loads(path.read_text()) if path.is_file() else {})
+
+
+def named_digest(run: RunRecord) -> str | None:
+    """The config digest in the name of a run's folder; None if the name has another form."""
+    named = re.search(r"-s\d+-([0-9a-f]{8})$", run.path.name)
+    return named[1] if named else None
+
+
+def _mean(run: RunRecord, metric: str, last: int) -> float | None:
+    mean = float(np.mean(tail(run, metric, last)))
+    return round(mean, DIGITS) if math.isfinite(mean) else None
+
+
+def thinned(points: Sequence[tuple[int, float]], most: int = POINTS) -> list[tuple[int, float]]:
+    """At most `most` of the points, evenly spaced, with the first and the last one."""
+    if len(points) <= most:
+        return list(points)
+    places = np.linspace(0, len(points) - 1, most).round().astype(int)
+    return [points[place] for place in places]
+
+
+def read(folder: Path) -> list[Row]:
+    """The rows of the ledger in this folder; empty if it has none."""
+    path = folder / ROWS
+    if not path.is_file():
+        return []
+    return [Row(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def by_key(rows: Iterable[Row]) -> dict[tuple[str, int], Row]:
+    """`Row.key` -> row; if several rows have the same key, the last of them."""
+    return {row.key: row for row in rows}
+
+
+def replaced(folder: Path, rows: Iterable[Row]) -> list[str]:
+    """One line for each row that replaces the row of another run of the same cell and seed; it names both runs.
+
+    folder: of the ledger. rows: the new rows, in the order in which they are added.
+    """
+    known, out = by_key(read(folder)), []
+    for row in rows:
+        old = known.get(row.key)
+        if old and (old.digest, old.commit, old.params_sha256) != (row.digest, row.commit, row.params_sha256):
+            cell = ", ".join(f"{key} {value}" for key, value in row.cell.items())
+            out.append(f"{cell}, seed {row.seed}: {_origin_text(row)} in place of {_origin_text(old)}")
+        known[row.key] = row
+    return out
+
+
+def _origin_text(row: Row) -> str:
+    version = row.versions.get("raylfl", "?")
+    return f"the run {row.digest} of commit {(row.commit or '?')[:10]} (raylfl {version}, {row.seconds} s)"
+
+
+def add(folder: Path, rows: Iterable[Row]) -> int:
+    """Write rows into the ledger of this folder; they replace older rows of the same cell and seed.
+
+    Returns the number of new or changed rows.
+    """
+    before = by_key(read(folder))
+    after = before | {row.key: row for row in rows}
+    if after == before:
+        return 0
+    write_lines(folder / ROWS, [_entry(row) for row in sorted(after.values(), key=order)])
+    return sum(before.get(key) != row for key, row in after.items())
+
+
+def _entry(row: Row) -> dict[str, Any]:
+    """The row as it is written; without `diverged_at` and `curves` if they are empty: older rows keep their bytes."""
+    later: dict[str, Any] = {"diverged_at": None, "curves": {}}
+    return {key: value for key, value in asdict(row).items() if key not in later or value != later[key]}
+
+
+def write_lines(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
+    """Write one JSON object per line; a file that exists is replaced."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps(item, ensure_ascii=False) for item in items]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def order(row: Row) -> tuple[Any, ...]:
+    """A key that sorts the rows of a ledger, by cell and seed."""
+    return (*((isinstance(value, str), value) for value in row.cell.values()), row.seed, row.digest)

@@ -1,0 +1,79 @@
+"""The ledger's rows of an experiment in place of its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from papers.choice import plain
+from papers.grid import Grid
+from papers.ledger import Row, order
+from papers.run_cache import RunCache, folder_name
+from papers.setting import Setting
+from raylfl.errors import BadConfig
+from raylfl.report.runs import Group, RunRecord
+
+
+class LedgerRows(RunCache):
+    """A cache whose runs are the ledger's rows of an experiment, with the metrics and measures of the rows.
+
+    Settings without a row are left out if the experiment can be published in part, that is if `--only` can select its
+    cells; otherwise a missing row raises BadConfig. It also does if rows lack numbers that the experiment reads: they
+    are older than these. folder: of the ledger.
+    """
+
+    def __init__(self, experiment: Grid, rows: Iterable[Row], folder: Path = Path()):
+        super().__init__(folder, "paper" if experiment.scales else "smoke")
+        self.experiment = experiment
+        self.rows = {_key(row.cell, row.seed): row for row in sorted(rows, key=order)}
+
+    def groups(self, settings: Sequence[Setting], seeds: Sequence[int] = (0,)) -> list[Group]:
+        rows = {
+            s.label: [self.rows[key] for seed in seeds if (key := _key(s.cell, seed)) in self.rows] for s in settings
+        }
+        lacking = [label for label, own in rows.items() if len(own) < len(seeds)]
+        if lacking and not self.experiment.choices:
+            raise BadConfig(
+                f"runs of {len(lacking)} settings are missing ({lacking[0]}, ...); `raylfl reproduce` makes them"
+            )
+        return [
+            Group(s.label, records[0].setting, records)
+            for s in settings
+            if (records := [self._record(s, row) for row in rows[s.label]])
+        ]
+
+    def _record(self, setting: Setting, row: Row) -> RunRecord:
+        names = [*self.experiment.measures, *self.experiment.curves]
+        if lacks := [name for name in names if name not in row.measures and name not in row.curves]:
+            raise BadConfig(
+                f"{setting.label}: its row in the ledger is older than {', '.join(lacks)}; make the run again"
+            )
+        config = {**setting.config, "seed": row.seed, "rounds": row.rounds}
+        rounds = _rounds(row)
+        metrics = {name: _column(points, rounds) for name, points in {row.metric: row.curve, **row.curves}.items()}
+        if row.diverged:
+            for values in metrics.values():
+                values[-1] = np.inf
+        name = folder_name(setting, row.seed, row.digest)
+        return RunRecord(Path(name), config, np.arange(rounds), metrics, {"measures": row.measures})
+
+
+def _key(cell: Any, seed: int) -> tuple[Any, ...]:
+    return (*((axis, plain(value)) for axis, value in sorted(cell.items())), seed)
+
+
+def _column(points: Sequence[Sequence[float]], rounds: int) -> np.ndarray:
+    values = np.full(rounds, np.nan)
+    for r, value in points:
+        values[int(r)] = value
+    return values
+
+
+def _rounds(row: Row) -> int:
+    """The number of rounds of the run; if it diverged and `diverged_at` is None, 1 more than up to the last point."""
+    if not row.diverged:
+        return row.rounds
+    return max(1, row.diverged_at if row.diverged_at is not None else 2 + int(row.curve[-1][0] if row.curve else -1))

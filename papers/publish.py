@@ -1,0 +1,166 @@
+"""The command `raylfl publish`: adds finished runs to the ledger and regenerates all that is computed from it.
+
+The ledger of an experiment is `results/EXPERIMENT/runs.jsonl`; tables, verdicts, figures and pages are computed from
+its rows. Only runs of `raylfl reproduce` are published: at scale `paper`, or of an experiment without scales. Each run
+whose config is that of a point of the experiment's grid becomes a row. An experiment whose cells can be selected by
+`--only` may be published in part; all others need all rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from papers.base import PaperResult, find
+from papers.choice import plain
+from papers.command import place, write
+from papers.gallery import write_pages
+from papers.grid import Grid
+from papers.ledger import Row, add, by_key, check_complete, read, replaced, row
+from papers.ledger_rows import LedgerRows
+from papers.own_setting import differences, resolved
+from papers.run_cache import RunCache, is_done, words_of
+from papers.setting import Setting
+from raylfl.console import say
+from raylfl.errors import BadConfig
+from raylfl.report.runs import RunRecord, find_runs, is_run, load_run
+from raylfl.runtime.records.summary import versions
+
+RESULTS, DOCS = Path("results"), Path("docs")
+DPI = 100  # resolution of pictures in the repository
+MOST, KEYS = 5, 6  # runs with other settings, and their differing keys, that are named
+IMAGES = "data.init_args.path="  # in a command, before the path of images
+
+
+def publish(
+    targets: Sequence[str], to: str | None = None, results: Path = RESULTS, docs: Path = DOCS, tell: Any = say
+) -> None:
+    """Add the runs of the targets to the ledger, and write their experiments' findings and all pages anew.
+
+    targets: names of experiments (all their finished runs) and run directories; without targets only the pages are
+    written. to: the experiment to which run directories belong. results, docs: the folders of the ledgers and of the
+    pages. tell: called with lines of progress. Raises BadConfig for an incomplete run, before anything is
+    written. A run that has another setting than its cell is left out, and a line says so. Raises BadConfig if this
+    leaves no run.
+    """
+    for target in targets:
+        path = Path(target)
+        if is_run(path):
+            if to is None:
+                raise BadConfig(f"{path} is a run: give its experiment with --to")
+            name, experiment, runs = to, find(to), [load_run(path)]
+        else:
+            name, experiment = target, find(target)
+            runs = finished(name, experiment)
+        folder = results / name
+        if not isinstance(experiment, Grid):
+            findings, rows = experiment.run(RunCache(folder)), list[Row]()
+        else:
+            rows = _rows(name, experiment, runs, is_run(path), tell)
+            every = by_key(read(folder)) | by_key(rows)
+            if not every:
+                raise BadConfig(f"{target}: no finished runs; `raylfl reproduce {name}` makes them")
+            findings = experiment.run(LedgerRows(experiment, every.values(), folder))
+        for line in [*_other_versions(rows), *replaced(folder, rows)]:
+            tell(f"{name}  {line}")
+        changed = add(folder, rows)
+        write(folder, findings, [*findings.notes, *_image_notes(read(folder))], DPI)
+        tell(f"{name}  {changed} rows new or changed, {len(rows)} runs checked")
+    for page in write_pages(results, docs):
+        tell(f"written  {page}")
+
+
+def _rows(name: str, experiment: Grid, runs: Sequence[RunRecord], alone: bool, tell: Any) -> list[Row]:
+    """The rows of the runs that have the setting of a point; the others are left out, with a line for each.
+
+    alone: whether the run was given by its directory: its name may then be another one. Raises BadConfig if runs were
+    left out and none is left.
+    """
+    cache = _cache(name, experiment, _images(runs))
+    settings: dict[str, list[Setting]] = {}
+    for point in experiment.points(cache.scale):
+        own = experiment.setting(point, cache.scale)
+        settings.setdefault(words_of(own.label), []).append(own)
+    rows, left_out = [], []
+    for run in runs:
+        words = run.path.name.rpartition("-s")[0]
+        near = settings.get(words) or ([s for own in settings.values() for s in own] if alone else [])
+        if not near:
+            continue  # of another experiment in the same folder
+        check_complete(run)
+        fault, cell = _cell(run, near, experiment, cache)
+        if fault:
+            remedy = f"`{_command(name, experiment, cell, run)}` makes the run of its cell"
+            left_out.append(f"{run.path.name} has not the setting of {name}: {fault}; {remedy}")
+            continue
+        measures = {key: measure(run) for key, measure in experiment.measures.items()}
+        rows.append(row(run, cell, _command(name, experiment, cell, run), measures, experiment.curves, experiment.kept))
+    if left_out and not rows:
+        raise BadConfig(left_out)
+    more = [f"and {len(left_out) - MOST} more runs"] if len(left_out) > MOST else []
+    for line in [*left_out[:MOST], *more]:
+        tell(f"left out  {line}")
+    return rows
+
+
+def _cell(run: RunRecord, near: Sequence[Setting], experiment: Grid, cache: RunCache) -> tuple[str, Mapping[str, Any]]:
+    """What is wrong with a run, empty if nothing is, and the ledger's cell of the nearest setting."""
+    config, seed = resolved(run), run.config["seed"]
+    if seed not in experiment.seeds:
+        return f"seed={seed} is none of {', '.join(map(str, experiment.seeds))}", near[0].cell
+    keys, cell = min(
+        ((differences(config, cache.config_of(own, seed)), own.cell) for own in near), key=lambda f: len(f[0])
+    )
+    rest = f", and {len(keys) - KEYS} more keys" if len(keys) > KEYS else ""
+    return ", ".join(keys[:KEYS]) + rest, cell
+
+
+def _other_versions(rows: Sequence[Row]) -> list[str]:
+    """One line for each version of raylfl that made some of the rows and is not the installed version."""
+    made = Counter(row.versions.get("raylfl", "unknown") for row in rows)
+    own = versions()["raylfl"]
+    return [f"{count} runs are of raylfl {other}; this is {own}" for other, count in made.items() if other != own]
+
+
+def finished(name: str, experiment: PaperResult) -> list[RunRecord]:
+    """The runs of an experiment that have finished or diverged."""
+    folder = place(experiment.shares or name, experiment, "paper") / "runs"
+    paths = find_runs([folder]) if folder.is_dir() else []
+    return [load_run(path) for path in paths if is_done(path)]
+
+
+def _cache(name: str, experiment: Grid, images: str | None) -> RunCache:
+    """A cache with the configs of the experiment's runs, on these images in place of its data set if not None."""
+    scale = "paper" if experiment.scales else "smoke"  # experiments without scales are always run in full
+    return RunCache(place(name, experiment, scale), scale, ["data=image_folder", f"{IMAGES}{images}"] if images else [])
+
+
+def _images(runs: Sequence[RunRecord]) -> str | None:
+    """The path of the images that these runs have in place of the experiment's own data set; None if they have none.
+
+    Raises BadConfig if the runs differ in it.
+    """
+    data = [run.config["data"] for run in runs]
+    found = {own["init_args"]["path"] if own["name"] == "image_folder" else None for own in data}
+    if len(found) > 1:
+        told = ", ".join(sorted(path or "the experiment's own data set" for path in found))
+        raise BadConfig(f"the runs have different data: {told}; keep those of one data set in the folder of runs")
+    return found.pop() if found else None
+
+
+def _image_notes(rows: Sequence[Row]) -> list[str]:
+    """A note on each file of images that runs have in place of the experiment's own data set, from their commands."""
+    words = {word for row in rows for word in row.command.split()}
+    names = sorted(word.removeprefix(IMAGES) for word in words if word.startswith(IMAGES))
+    return [f"the images are those of {name}, in place of the experiment's own data set" for name in names]
+
+
+def _command(name: str, experiment: PaperResult, cell: Mapping[str, Any], run: RunRecord) -> str:
+    words = ["raylfl reproduce", name, *(["--scale paper"] if experiment.scales else [])]
+    values = {**cell, "seed": run.config["seed"]}
+    words += [f"--only {key}={plain(values[key])}" for key in experiment.choices if key in values]
+    if images := _images([run]):
+        words += ["data=image_folder", f"{IMAGES}{Path(images).name}"]
+    return " ".join(words)

@@ -1,0 +1,108 @@
+"""The logs of SFL's authors (Li & Lyu, NeurIPS 2023, [2]): test accuracy by round, from RAYLFL_DATA/published.
+
+`sfl_test_accuracy.csv.gz` has one row per measurement. If a cell has several logs, one after the other, the last one is
+used, as in table 10. The ledgers keep an excerpt per cell.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from papers.author_logs import measurements, path_of
+from papers.ledger import Row, thinned, write_lines
+from papers.sfl_cells import TASKS
+from raylfl.report.statistics import effective_count
+
+REFERENCE = "reference.jsonl"
+LAST, MORE = 40, 400  # the paper averages 40 rounds; 400 rounds have ten times as many values
+FILE = Path("published") / "sfl_test_accuracy.csv.gz"
+SOURCE = "the authors' public logs, seed 1234 (published/sfl_test_accuracy.csv.gz)"
+Series = list[tuple[int, float]]  # (round from 0, accuracy as a fraction)
+
+
+def log_of(cell: Mapping[str, Any], rounds: int) -> Series | None:
+    """The authors' log of a cell at its learning rate, with this many rounds; None if there is none.
+
+    cell: the keys task, classes, steps, method, lr and clip. Raises DataMissing if the file of logs is missing.
+    """
+    clip = cell["clip"] or 0
+    key = (*TASKS[cell["task"]], cell["method"], cell["classes"], cell["steps"], float(cell["lr"]), clip, rounds)
+    return _logs(path_of(FILE)).get(key)
+
+
+@cache
+def _logs(path: Path) -> dict[tuple[Any, ...], Series]:
+    logs: dict[tuple[Any, ...], Series] = {}
+    for line in measurements(path):
+        numbers = (int(line["classes"]), int(line["local_steps"]), float(line["lr"]), int(line["clip_norm"]))
+        series = logs.setdefault((line["data"], line["model"], line["method"], *numbers, int(line["rounds"])), [])
+        r = int(line["round"]) - 1
+        if series and r <= series[-1][0]:
+            series.clear()
+        series.append((r, float(line["test_accuracy_percent"]) / 100))
+    return logs
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An excerpt of the authors' log of a cell.
+
+    last: number of last rounds -> [mean, std, number of values, effective number of independent values] of the
+    accuracy. curve: pairs (round, accuracy).
+    """
+
+    cell: dict[str, Any]
+    source: str
+    last: dict[str, list[float]]
+    curve: list[list[float]]
+
+
+def references(folder: Path, rows: Iterable[Row]) -> dict[str, Reference]:
+    """Key of a cell -> excerpt of the authors' log, for the cells of the ledger in this folder that have a log.
+
+    Logs of cells that are new in `rows` are read and added to the ledger's file of excerpts.
+    """
+    path = folder / REFERENCE
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    known = {key(ref.cell): ref for ref in (Reference(**json.loads(line)) for line in lines)}
+    wanted = {key(row.cell): row for row in rows}
+    fresh = {name: ref for name, row in wanted.items() if name not in known and (ref := _reference(row))}
+    if fresh:
+        known |= fresh
+        write_lines(path, [asdict(known[name]) for name in sorted(known)])
+    return known
+
+
+def _reference(row: Row) -> Reference | None:
+    series = log_of(row.cell, row.rounds)
+    if series is None:
+        return None
+    last = {}
+    for window in (LAST, MORE):
+        values = np.array([value for r, value in series if r >= row.rounds - window])
+        numbers = (values.mean(), values.std(ddof=1), len(values), effective_count(values))
+        last[str(window)] = [round(float(number), 6) for number in numbers]
+    return Reference(row.cell, SOURCE, last, [[r, round(value, 4)] for r, value in thinned(series, 50)])
+
+
+def key(cell: Mapping[str, Any]) -> str:
+    """A cell with its learning rate and max norm as a string, usable as a sort key."""
+    return json.dumps([str(cell[name]) for name in ("task", "classes", "steps", "method", "lr", "clip")])
+
+
+def by_place(rows: Iterable[Row], *more: str) -> dict[tuple[Any, ...], list[Row]]:
+    """(task, classes, steps, ...) -> the rows with these values, in order.
+
+    more: further keys of a cell, after task, classes and steps.
+    """
+    places: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        places.setdefault(tuple(row.cell[name] for name in ("task", "classes", "steps", *more)), []).append(row)
+    return places

@@ -1,0 +1,296 @@
+"""`--only` selects cells of an experiment; `--estimate` predicts their duration; the paper's scale needs no GPU."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import torch
+
+from papers.base import find
+from papers.choice import choice, plain
+from papers.estimate import estimate
+from papers.fedaware import METHODS
+from papers.focus_images import LINES
+from papers.publish import _command
+from papers.run_cache import Enough, Estimated, RunCache
+from papers.setting import setting
+from raylfl.cli import main
+from raylfl.errors import BadConfig, NonFinite
+from raylfl.report.runs import RunRecord
+from tests.papers.caches import DryCache
+
+KEYS = ("task", "steps", "lr", "seed")
+TOY = setting("toy", ["reproduce/sfl_fig1"], {"rounds": 4})
+
+
+@pytest.mark.parametrize(
+    ("words", "cell", "kept"),
+    [
+        ([], {"task": "MNIST, MLP", "steps": 5}, True),
+        (["task=mnist-*"], {"task": "MNIST, LeNet-5"}, True),
+        (["task=mnist-*"], {"task": "FMNIST, LeNet-5"}, False),
+        (["steps=5,20"], {"steps": 20}, True),
+        (["steps=5,20"], {"steps": 50}, False),
+        (["steps=5", "steps=50"], {"steps": 50}, True),
+        (["lr=0.1", "steps=5"], {"lr": 0.1, "steps": 20}, False),
+        (["lr=0.1"], {"lr": 0.10}, True),
+    ],
+)
+def test_a_cell_is_kept_if_each_of_its_keys_fits_one_pattern(words, cell, kept):
+    assert choice(words, KEYS, "x").keeps(**cell) is kept
+
+
+@pytest.mark.parametrize("word", ["colour=red", "steps", "=5"])
+def test_an_unknown_key_is_refused_with_the_known_keys(word):
+    with pytest.raises(BadConfig, match="task, steps, lr, seed"):
+        choice([word], KEYS, "x")
+
+
+def test_names_of_cells_have_no_special_characters_of_a_shell():
+    assert [plain(value) for value in ("MNIST, LeNet-5", 0.003, 50, None)] == ["mnist-lenet-5", "0.003", "50", "none"]
+
+
+@pytest.mark.parametrize("name", ["sfl/table10", "sfl/table11"])
+def test_a_part_of_a_table_is_a_table(name, tmp_path):
+    cache = DryCache(tmp_path, "paper")
+    cache.only = choice(["task=mnist-mlp", "steps=5", "method=sfl", "classes=1"], find(name).choices, name)
+    findings = find(name).run(cache)
+    assert [row["block"].split(",")[:2] for row in findings.tables[0].rows] == [["MNIST", " MLP"]]
+    assert all(claim.holds in (True, False, None) for claim in findings.claims)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "column", "told"),
+    [
+        ("focus/fig9", ["participation=markov", "method=focus,fedau"], "method", ["FOCUS", "FedAU"]),
+        ("focus/fig9-rates", ["method=fedavg,scaffold-*", "lr=0.06"], "method", ["FedAvg", "SCAFFOLD, divisor 10"]),
+        ("fedaware/fig8", ["method=fedavg,fedaware"], "line", ["FedAvg", "FedAWARE"]),
+    ],
+)
+def test_a_part_of_a_figure_is_a_figure(name, words, column, told, tmp_path):
+    cache = DryCache(tmp_path, "paper")
+    cache.only = choice(words, find(name).choices, name)
+    findings = find(name).run(cache)
+    assert [row[column] for row in findings.tables[0].rows] == told
+    assert len(findings.claims) == (2 if name == "focus/fig9" else 0)  # other claims need more methods
+
+
+def test_a_column_of_a_table_is_a_table(tmp_path):
+    cache = DryCache(tmp_path, "paper")
+    cache.only = choice(["task=mnist"], find("fedacs/table4").choices, "fedacs/table4")
+    findings = find("fedacs/table4").run(cache)
+    assert all("CIFAR" not in column.key for table in findings.tables for column in table.columns)
+    assert {claim.text.split(":")[0] for claim in findings.claims[:3]} == {"MNIST"}
+
+
+class Part(DryCache):
+    """A cache without the runs whose labels contain `missing`."""
+
+    missing = ""
+
+    def groups(self, settings, seeds=(0,)):
+        return [group for group in super().groups(settings, seeds) if self.missing not in group.label]
+
+
+@pytest.mark.parametrize(
+    ("name", "missing", "column", "left"),
+    [
+        ("focus/fig9", "FedAvg", "method", ["FOCUS", "FedAU", "MIFA", "SCAFFOLD", "SCAFFOLD, divisor 10"]),
+        ("focus/fig9-rates", "lr 0.02", "method", list(LINES)),
+        ("fedaware/fig9", "FedProx 0.1", "line", [name for name in METHODS if name != "FedProx"]),
+    ],
+)
+def test_methods_without_runs_are_left_out(name, missing, column, left, tmp_path):
+    """If an option is tuned, a method needs the runs of all its values."""
+    cache = Part(tmp_path, "paper")
+    cache.missing = missing
+    findings = find(name).run(cache)
+    assert [row[column] for row in findings.tables[0].rows] == left
+
+
+def test_a_column_without_runs_of_all_methods_is_left_out(tmp_path):
+    cache = Part(tmp_path, "paper")
+    cache.missing = "MNIST, OS"
+    assert all(
+        "MNIST" not in column.key for table in find("fedacs/table1").run(cache).tables for column in table.columns
+    )
+    cache.missing = "OS"
+    with pytest.raises(BadConfig, match="no column"):
+        find("fedacs/table1").run(cache)
+
+
+class Named(DryCache):
+    """A cache that lists the names of the folders of its runs."""
+
+    def __init__(self, *options):
+        super().__init__(*options)
+        self.names = {}
+
+    def groups(self, settings, seeds=(0,)):
+        self.names |= {re.sub(r"[^A-Za-z0-9.]+", "-", s.label).strip("-").lower() + "-s0-0123abcd": s for s in settings}
+        return super().groups([s for s in settings if self.only.keeps(seed=0)], seeds)
+
+
+@pytest.mark.parametrize("name", ["focus/fig9", "focus/fig9-rates", "fedaware/fig5", "fedacs/table4", "fedacs/table5"])
+def test_the_command_of_a_published_run_selects_it(name, tmp_path):
+    experiment, cache = find(name), Named(tmp_path, "paper")
+    experiment.run(cache)
+    for folder in list(cache.names)[::5]:
+        cell = cache.names[folder].cell
+        run = RunRecord(tmp_path / folder, {"seed": 0, "data": {"name": "cifar10"}}, np.zeros(0), {}, {})
+        words = _command(name, experiment, cell, run).split()
+        chosen = Named(tmp_path, "paper")
+        chosen.only = choice([word for word in words if "=" in word], experiment.choices, name)
+        experiment.run(chosen)
+        assert folder in chosen.names
+        assert len(chosen.names) < len(cache.names)
+        run.config["data"] = {"name": "image_folder", "init_args": {"path": "/data/images.tgz"}}
+        assert _command(name, experiment, cell, run).endswith(" data=image_folder data.init_args.path=images.tgz")
+
+
+def test_an_audit_judges_the_claims_whose_lines_are_chosen(tmp_path):
+    cache, name = DryCache(tmp_path, "paper"), "audit/scaffold-network"
+    cache.only = choice(["method=scaffold,scaffold-momentum-0.9", "seed=1"], find(name).choices, name)
+    findings = find(name).run(cache)
+    assert [row["method"] for row in findings.tables[0].rows] == ["SCAFFOLD", "SCAFFOLD, momentum 0.9"]
+    assert [claim.text for claim in findings.claims] == [
+        "a momentum of 0.9 in the local steps costs more than 10 points"
+    ]
+
+
+@pytest.mark.parametrize("word", ["task=mnst-*", "lr=7", "seed=7"])
+def test_a_selection_of_nothing_is_refused_with_what_there_is(word, tmp_path):
+    table = find("sfl/table10")
+    cache = Estimated(tmp_path, "paper", only=choice([word], table.choices, "sfl/table10"))
+    there = {"t": "there are mnist-logistic, mnist-mlp, ", "l": "there are 0.", "s": "there are 1234"}[word[0]]
+    with pytest.raises(BadConfig, match=rf"--only {re.escape(word)}: no cell; {there}"):
+        table.run(cache)
+
+
+def test_without_a_gpu_the_papers_scale_runs_in_process(tmp_path, monkeypatch):
+    words = ["task=mnist-logistic", "steps=5", "classes=1", "lr=0.01"]
+    for gpu, backend in ((False, "local"), (True, "ray")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda gpu=gpu: gpu)
+        table = find("sfl/table10")
+        cache = Estimated(tmp_path, "paper", only=choice(words, table.choices, "sfl/table10"))
+        with pytest.raises(Enough):
+            table.run(cache)
+        assert {job.config["runtime"]["backend"] for job in cache.waiting} == {backend}
+        assert len(cache.waiting) == 2  # PFL and SFL
+
+
+def test_tables_10_and_11_have_their_runs_in_one_place(tmp_path):
+    """Table 11 needs the grid search of table 10: the same configs, so the same folders."""
+    paths = []
+    for name in ("sfl/table10", "sfl/table11"):
+        experiment = find(name)
+        only = choice(["task=mnist-logistic", "steps=5", "seed=1234"], experiment.choices, name)
+        cache = Estimated(tmp_path / name, "paper", only=only, runs=tmp_path / str(experiment.shares))
+        with pytest.raises(Enough):
+            experiment.run(cache)
+        paths.append({job.path for job in cache.waiting})
+    assert paths[0] == paths[1]
+    assert len(paths[0]) == 16  # two methods, two C, four rates
+
+
+def test_an_estimate_names_the_first_runs_that_are_not_there(tmp_path):
+    """After a whole search these are the further seeds."""
+
+    def waiting(seeds):
+        cache = Estimated(tmp_path)
+        with suppress(Enough):
+            for seed in seeds:
+                cache.groups([TOY], [seed])
+        return [job.config["seed"] for job in cache.waiting]
+
+    RunCache(tmp_path, processes=1).groups([TOY])
+    assert waiting([0, 1, 2]) == [1]
+    assert waiting([0]) == []
+
+
+def test_an_estimate_makes_no_full_runs_and_prints_hours(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path))
+    short = ["num_clients=20", "participation.size=2", "rounds=4", "eval.every=2", "local.steps=1"]
+    only = ["--only", "task=mnist-logistic", "--only", "steps=5", "--only", "classes=1", "--only", "lr=0.1"]
+    assert main(["reproduce", "sfl/table10", *only, "--estimate", "--processes", "2", *short]) == 0
+    told = capsys.readouterr()
+    assert " h  in all, 2 at a time on " in told.out + told.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_estimate_counts_an_evaluation_as_often_as_it_is_made(monkeypatch):
+    """Rounds of 1 s, and 11 s where they are evaluated; the first takes a while longer."""
+
+    def run(config, callbacks):
+        assert config["eval"]["every"] == 2
+        for r, seconds in enumerate([5.0, 12.0, 1.0, 11.0, 1.0, 11.0]):
+            if callbacks[0].on_round_end(r, {"time/round": seconds}, None):
+                return
+
+    monkeypatch.setattr("papers.estimate.api.run", run)
+    config = thousand_rounds(steps=5)
+    lines = list(estimate([config], 1))
+    assert lines[0].split()[0] == f"{1000 * (5.0 + 7.0 / 20) / 3600:.2f}"  # ended after two rounds: over 10 s
+    monkeypatch.setattr("papers.estimate.SHORT", 60.0)
+    assert next(estimate([config], 1)).split()[0] == f"{1000 * (1.0 + 10.0 / 20) / 3600:.2f}"
+
+
+def test_an_estimate_goes_on_after_a_kind_that_diverges(monkeypatch):
+    """Of two learning rates the smaller is measured; the kind whose run diverges takes no time."""
+    finite, more, diverging = thousand_rounds(steps=5), thousand_rounds(steps=5, lr=0.2), thousand_rounds(steps=5)
+    diverging["data"] = {"name": "fashion_mnist"}
+
+    def run(config, callbacks):
+        if config["data"] == diverging["data"]:
+            raise NonFinite("client 3 sent a non-finite update in round 1")
+        assert config["local"]["lr"] == finite["local"]["lr"]
+        for r in range(2):
+            callbacks[0].on_round_end(r, {"time/round": 1.0}, None)
+
+    monkeypatch.setattr("papers.estimate.api.run", run)
+    first, last, total, *_ = estimate([diverging, more, finite], 1)
+    assert first.endswith("(diverges: client 3 sent a non-finite update in round 1)")
+    assert [line.split()[0] for line in (first, last, total)] == ["0.00", "0.56", "0.56"]
+
+
+def test_an_estimate_measures_local_work_that_differs_between_clients_by_itself(monkeypatch):
+    """A round takes 1 s with 5 steps and 6 s with drawn steps or two epochs; 15 steps take three times as long as 5."""
+
+    def run(config, callbacks):
+        for r in range(2):
+            callbacks[0].on_round_end(r, {"time/round": 1.0 if config["local"]["steps"] == 5 else 6.0}, None)
+
+    monkeypatch.setattr("papers.estimate.api.run", run)
+    drawn = thousand_rounds(steps={"uniform": [1, 9]})
+    configs = [thousand_rounds(steps=15), drawn, thousand_rounds(steps=5), drawn, thousand_rounds(epochs=2)]
+    hours = [float(line.split()[0]) for line in estimate(configs, 2)]
+    assert hours == pytest.approx([4 / 3.6, 12 / 3.6, 6 / 3.6, 11 / 3.6], abs=0.01)
+
+
+def thousand_rounds(**local):
+    """The keys of a config that an estimate reads."""
+    return {
+        "rounds": 1000,
+        "local": {"steps": None, "epochs": None, "lr": 0.1} | local,
+        "eval": {"every": 20},
+        "checkpoint": {},
+        "logging": {},
+        **{key: {"name": key} for key in ("data", "model", "algorithm", "num_clients", "participation", "runtime")},
+    }
+
+
+def test_seeds_can_be_chosen(tmp_path):
+    cache = RunCache(tmp_path, only=choice(["seed=3"], KEYS, "x"))
+    assert [seed for seed in (1, 3) if cache.only.keeps(seed=seed)] == [3]
+
+
+@pytest.mark.parametrize("name", ["sfl/table10", "sfl/table11", "sfl/table7"])
+def test_best_rates_are_claimed_only_for_a_whole_grid(name, tmp_path):
+    """With one rate chosen there is no best one."""
+    for words, claims in ((["lr=0.1"], False), (["classes=1"], True)):
+        cache = DryCache(tmp_path, "paper")
+        cache.only = choice([*words, "steps=5"], find(name).choices, name)
+        assert bool(find(name).run(cache).claims) == claims

@@ -1,0 +1,130 @@
+"""The papers' claims on problems with known optima, as the full reproductions check them but with fewer rounds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from papers import audit, fedacs, fedacs_limits, focus, sfl_quadratics
+from papers.grid import Point
+from papers.run_cache import RunCache
+from papers.setting import setting
+from raylfl.data.quadratics import Quadratics
+from raylfl.report.derived import Stat, to_target
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return RunCache(tmp_path_factory.mktemp("cache"), processes=1)
+
+
+@pytest.mark.parametrize(
+    ("panel", "rounds"), [pytest.param("full", 160, marks=pytest.mark.exhaustive), ("uniform", 330)]
+)
+def test_focus_is_exact_and_linear_where_fedavg_stalls(cache, panel, rounds):
+    figure = focus.Fig4()
+    points = [Point(participation=panel, method=name) for name in ("FOCUS", "FedAvg")]
+    settings = [figure.setting(point, "smoke").with_(point.method, {"rounds": rounds}) for point in points]
+    own, other = cache.groups(settings)
+    distance = own.runs[0].column("global/distance")
+    assert to_target(own.runs[0], "global/distance", 1e-12) <= figure.within[panel]
+    assert focus.straightness(distance) > 0.98
+    assert not focus.stalled(distance)
+    stuck = other.runs[0].column("global/distance")
+    assert focus.stalled(stuck)
+    assert 1e-5 < focus.level(stuck) < 1e-2  # client drift at eta tau = 1e-3
+
+
+def test_stalling_is_distinguished_from_converging_and_diverging():
+    rounds = np.arange(400.0)
+    assert focus.stalled(1e-3 + 10.0 ** (-rounds / 20))
+    assert not focus.stalled(10.0 ** (-rounds / 40))
+    assert not focus.stalled(10.0 ** np.minimum(rounds, 300))
+    assert focus.straightness(10.0 ** (-rounds / 20)) == pytest.approx(1.0)
+    assert focus.straightness(1.0 / (1.0 + rounds)) < 0.9  # sublinear
+
+
+@pytest.mark.parametrize("delta", [0.0, 1 / 3, 1.0])
+def test_pfl_ends_where_the_surrogate_at_a_finite_step_has_its_minimum(cache, delta):
+    clients = sfl_quadratics.pairs(delta, 10.0)
+    options = {"data.init_args.pairs": clients, "local.lr": 0.06, "rounds": 60}
+    run = cache.groups([setting(f"pfl {delta}", ["reproduce/sfl_fig1"], options)])[0].runs[0]
+    expected = sfl_quadratics.predicted_limit(clients, 0.06)
+    assert run.column("global/distance_abs")[-1] == pytest.approx(expected, abs=1e-9)
+    assert (expected > 0.5) == (delta > 0)  # with equal Hessians the drifts cancel
+
+
+def test_sfl_is_faster_than_pfl_and_noisier_where_only_gradients_differ(cache):
+    settings = [
+        setting(
+            f"{name}, {zeta}",
+            ["reproduce/sfl_fig1"],
+            {
+                "algorithm.name": key,
+                "data.init_args.pairs": sfl_quadratics.pairs(0.0, zeta),
+                "local.lr": 0.03,
+                "rounds": 60,
+            },
+        )
+        for zeta in (0.0, 1.0)
+        for name, key in sfl_quadratics.METHODS.items()
+    ]
+    pfl, sfl, pfl_apart, sfl_apart = (g.runs[0].column("global/distance_abs") for g in cache.groups(settings))
+    np.testing.assert_allclose(sfl[:20], pfl[1:41:2], rtol=1e-9)  # two clients in turn: two rounds in one
+    np.testing.assert_allclose(pfl_apart, pfl, atol=1e-12)
+    assert sfl_apart[-10:].mean() > 1e-3
+
+
+@pytest.mark.exhaustive
+def test_fedacs_and_fedavg_end_where_eq_39_says(cache):
+    bases, options = ["preset/fedacs_fig4_middle"], {"rounds": 120, "local.lr": 0.006}
+    groups = cache.groups(
+        [
+            setting(name, ["reproduce/fedacs_fig4", *bases], options | fedacs.Fig4.axes["method"][name])
+            for name in ("FedAvg, SGD", "FedACS")
+        ]
+    )
+    measures = fedacs_limits.limit_measures(90)
+    numbers = [{name: measure(group.runs[0]) for name, measure in measures.items()} for group in groups]
+    biased, own = (
+        fedacs_limits.Limit(
+            group.runs[0].config, 90, values.pop("distance"), values.pop("noise"), np.array(list(values.values()))
+        )
+        for group, values in zip(groups, numbers, strict=True)
+    )
+    q, steps, eta = np.linspace(0.01, 0.3, 30), np.arange(1, 31), 0.006
+    covered = 1 - (1 - eta) ** steps  # of the distance to a client's minimiser: eq. 33 with the Hessian I
+    drawn = {"biased": (1 - q) * covered, "own": covered / steps}
+    for name, limit in (("biased", biased), ("own", own)):
+        omega = drawn[name] / drawn[name].sum()
+        np.testing.assert_allclose(limit.predicted, omega @ Quadratics(30).centres.numpy(), rtol=1e-9, atol=1e-12)
+    assert biased.bias > 2 * own.bias
+    assert biased.prediction_error < 0.5 * biased.bias
+    assert max(limit.prediction_error / limit.noise for limit in (biased, own)) < 3
+
+
+def test_a_diverged_run_of_an_audit_counts_as_an_accuracy_of_0(monkeypatch):
+    means = {"plain": 0.9, "worse": 0.75, "diverged": np.inf}
+    monkeypatch.setattr(audit, "accuracy", lambda mean: Stat(mean, 0.0, 1, 1))
+
+    def costs_ten_points(line):
+        return audit.gap("", means, line, "plain", -1, -0.1)
+
+    assert costs_ten_points("worse").holds
+    assert costs_ten_points("diverged").holds
+    assert costs_ten_points("diverged").evidence == "diverged: diverged; plain: 90.0 %"
+    assert audit.gap("", means, "plain", "diverged", -1, -0.1).holds is False
+    assert costs_ten_points("missing") is None
+
+
+def test_distances_of_the_scaffold_audit_are_judged_by_that_of_the_initial_model(cache):
+    still = {"local.lr": 1e-9, "rounds": 1}
+    (group,) = cache.groups([setting("still", ["reproduce/audit_scaffold"], still)])
+    start = audit.start_distance(group.runs[0].config)
+    assert audit.ScaffoldAudit.measures["distance after 100"](group.runs[0]) == pytest.approx(start, rel=1e-6)
+    at = {name: {audit.EARLY: 0.1, audit.LATE: 0.1} for name in (*audit.DEPARTURES, audit.LONG)}
+    holds = {}
+    for end in (0.9 * start, 1.1 * start):
+        at[audit.PAIR][audit.LATE] = end
+        holds[end > start] = next(c.holds for c in audit.ScaffoldAudit.claims(at, start) if "both variate" in c.text)
+    assert holds == {False: False, True: True}

@@ -1,0 +1,142 @@
+"""`raylfl reproduce`: its list, refusals, output and files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from papers.base import EXPERIMENTS
+from papers.texts import published
+from raylfl.cli import main
+from raylfl.report.derived import Stat
+
+ROOT = Path(__file__).resolve().parents[2]
+WANTED = [
+    "focus/fig4",
+    "focus/fig8",
+    "focus/fig9",
+    "focus/fig9-rates",
+    "focus/fig9-start",
+    "sfl/fig1",
+    "sfl/fig6",
+    "sfl/exdir",
+    "sfl/table3",
+    "sfl/table11",
+    "sfl/fig2",
+    "sfl/fig3",
+    "sfl/table7",
+    "sfl/table8",
+    "sfl/table9",
+    "sfl/table10",
+    "sfl/fig12",
+    "sfl/fig13",
+    "sfl/fig14",
+    "sfl/fig15",
+    "fedacs/fig4",
+    "fedacs/fig7",
+    "fedacs/table1",
+    "fedacs/table4",
+    "fedacs/table5",
+    "fedacs/table1-epochs",
+    "fedacs/table4-epochs",
+    "fedacs/table5-epochs",
+    "fedavg/table1",
+    "fedaware/table1",
+    "fedaware/fig3",
+    "fedaware/fig5",
+    "fedaware/fig6",
+    "fedaware/fig7",
+    "fedaware/fig8",
+    "fedaware/fig9",
+    "audit/scaffold",
+    "audit/scaffold-digits",
+    "audit/scaffold-network",
+    "audit/scaffold-classes",
+    "audit/scaffold-dirichlet",
+    "audit/fednova-cifar",
+    "audit/fednova-digits",
+    "audit/fednova-network",
+    "theory/sfl-bound",
+    "theory/focus-speedup",
+    "theory/fedacs-bias",
+    "theory/fedaware-identity",
+]
+
+
+@pytest.fixture(autouse=True)
+def _runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path))
+
+
+def test_every_figure_and_table_of_the_papers_and_each_audit_has_a_name():
+    assert set(EXPERIMENTS.names()) == set(WANTED)
+
+
+@pytest.mark.parametrize("arguments", [["--list"], []])
+def test_the_list_names_the_experiments_and_their_scales(arguments, capsys):
+    assert main(["reproduce", *arguments]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any("sfl/table3" in line and "smoke, paper" in line for line in lines)
+    assert any("focus/fig4" in line and "always whole" in line for line in lines)
+
+
+@pytest.mark.slow
+def test_listing_loads_neither_torch_nor_ray():
+    code = "import sys; from raylfl.cli import main; main(['reproduce', '--list']); "
+    code += "sys.exit(bool({'torch', 'ray', 'lightning'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
+
+
+@pytest.mark.slow
+def test_the_papers_are_found_from_any_folder_before_a_module_of_the_same_name(tmp_path):
+    (tmp_path / "papers.py").write_text("raise ImportError('the user's own module')")
+    code = "from raylfl.cli import main; raise SystemExit(main(['reproduce', '--list']))"
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "sfl/table3" in done.stdout
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_before_anything_runs(capsys, tmp_path):
+    assert main(["reproduce", "sfl/exdir", "focus/fig44"]) == 2
+    assert "did you mean focus/fig4?" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_data_end_the_paper_scale_in_one_clear_message(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("RAYLFL_DATA", str(tmp_path / "nowhere"))
+    assert main(["reproduce", "focus/fig9", "--scale", "paper"]) == 2
+    told = capsys.readouterr().err
+    assert "cifar10" in told
+    assert "RAYLFL_DATA" in told
+
+
+def test_a_partition_picture_is_drawn_with_its_verdicts(capsys, tmp_path):
+    assert main(["reproduce", "sfl/exdir", "focus/fig8"]) == 0
+    out = capsys.readouterr().out
+    assert "no sample is left over" in out
+    for place, stem in (("sfl/exdir", "exdir"), ("focus/fig8", "fig8")):
+        folder = tmp_path / "reproduce" / place
+        assert (folder / f"{stem}.png").stat().st_size > 10_000
+        claims = json.loads((folder / "verdicts.json").read_text())["claims"]
+        assert all(claim["holds"] is True for claim in claims)
+    assert (tmp_path / "reproduce/sfl/exdir/exdir.csv").read_text().startswith("partition,")
+
+
+def test_a_smoke_run_prints_our_numbers_and_that_levels_are_not_comparable(capsys, tmp_path):
+    quick = ["--processes", "1", "rounds=2", "local.epochs=1"]
+    assert main(["reproduce", "fedaware/fig6", "--scale", "smoke", *quick]) == 0
+    out = capsys.readouterr().out
+    assert "FedMGDA+" in out
+    assert "not comparable" in out
+    assert (tmp_path / "reproduce/fedaware/fig6/smoke/fig6.png").is_file()
+
+
+def test_published_numbers_are_read_as_fractions():
+    assert published("78.43±2.46") == Stat(pytest.approx(0.7843), pytest.approx(0.0246), 1, 1)
+    assert published("34.89").mean == pytest.approx(0.3489)

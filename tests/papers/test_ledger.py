@@ -1,0 +1,402 @@
+"""The ledger: a row is a whole run, committed pages are those that it generates, the authors' logs read as printed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from papers import ledger, sfl_judged, sfl_logs
+from papers.base import find
+from papers.choice import plain
+from papers.gallery import experiments, gallery, pages
+from papers.ledger import Row
+from papers.ledger_rows import LedgerRows
+from papers.publish import _cache, _images, publish
+from papers.run_cache import DIVERGED, ORIGIN, RunCache
+from papers.setting import setting
+from raylfl.cli import main
+from raylfl.errors import BadConfig, DataMissing
+from raylfl.report.derived import Stat
+from raylfl.report.render import to_markdown
+from raylfl.report.runs import RunRecord, load_run
+
+ROOT = Path(__file__).resolve().parents[2]
+LEDGERS = sorted(path.parent for path in (ROOT / "results").rglob(ledger.ROWS))
+TOY = setting("toy", ["reproduce/sfl_fig1"], {"rounds": 4})
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A whole run of a commit without changes."""
+    monkeypatch.setattr("raylfl.runtime.records.summary.raylfl_commit", lambda: "c0ffee")
+    return RunCache(tmp_path, processes=1).groups([TOY])[0].runs[0]
+
+
+def changed(run, **summary):
+    """The run with other values in its summary, read again."""
+    path = run.path / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | summary))
+    return load_run(run.path)
+
+
+def test_a_row_has_everything_that_tables_and_checks_need(run):
+    row = ledger.row(run, {"run": "toy"}, "raylfl reproduce x")
+    assert (row.seed, row.rounds, row.commit, row.diverged) == (0, 4, "c0ffee", False)
+    assert run.path.name.endswith(f"-s0-{row.digest}")
+    assert row.machine["cpu"]
+    assert row.versions["torch"]
+    assert row.params_sha256 == run.summary["params_sha256"]
+    assert [r for r, _ in row.curve] == [0, 1, 2, 3]
+    assert row.curve[-1][1] == pytest.approx(run.column(row.metric)[-1], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda run: (run.path / "summary.json").unlink(), "not finished"),
+        (lambda run: changed(run, raylfl_commit="c0ffee+changes"), "differ from their commit"),
+        (lambda run: (run.path / "metrics.jsonl").write_text('{"round": 0}\n'), "1 of its 4 rounds"),
+        (lambda run: (run.path / "metrics.jsonl").open("a").write("{broken\n"), "cannot be read"),
+        (lambda run: edit_config(run, "lr: 0.1", "lr: 0.2"), "not that of its name"),
+    ],
+)
+def test_an_incomplete_run_is_refused_with_the_reason(run, damage, message):
+    damage(run)
+    with pytest.raises(BadConfig, match=message):
+        ledger.row(load_run(run.path), {}, "")
+
+
+def test_a_diverged_run_has_a_row_with_its_commit(tmp_path, monkeypatch):
+    monkeypatch.setattr("raylfl.runtime.records.summary.raylfl_commit", lambda: "c0ffee")
+    cache = RunCache(tmp_path, processes=1)
+    (run,) = cache.groups([TOY.with_("far", {"local.lr": 1e7, "rounds": 20})])[0].runs
+    run = load_run(run.path)
+    row = ledger.row(run, {}, "")
+    assert (row.diverged, row.commit, row.rounds) == (True, "c0ffee", 20)
+    assert f"round {row.diverged_at}" in (run.path / DIVERGED).read_text()
+    assert 0 < row.diverged_at < 20
+    assert row.seconds is not None
+    ledger.add(tmp_path / "ledger", [row])
+    assert ledger.read(tmp_path / "ledger") == [row]
+    assert row.machine["cpu"]
+    assert row.versions["torch"]
+    (run.path / ORIGIN).unlink()
+    with pytest.raises(BadConfig, match="without a record of its commit"):
+        ledger.row(run, {}, "")
+
+
+def edit_config(run, old, new):
+    path = run.path / "config.yaml"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+def test_a_row_comes_once_and_the_file_is_sorted(tmp_path):
+    rows = [cell(lr=lr) for lr in (0.3, 0.1)]
+    assert ledger.add(tmp_path, rows) == 2
+    before = (tmp_path / ledger.ROWS).read_bytes()
+    assert ledger.add(tmp_path, rows) == 0
+    assert (tmp_path / ledger.ROWS).read_bytes() == before
+    assert [row.cell["lr"] for row in ledger.read(tmp_path)] == [0.1, 0.3]
+    assert ledger.add(tmp_path, [replace(rows[0], seconds=9.0)]) == 1
+    assert len(ledger.read(tmp_path)) == 2
+
+
+def cell(lr=0.1, method="PFL", level=0.9, seed=1234, **changes):
+    """A made-up row of table 10 that ends at a level, with a wave of half a point."""
+    curve = [[r, level + 0.005 * (-1) ** (r // 10)] for r in range(9, 1000, 10)]
+    where = {"task": "MNIST, logistic", "classes": 1, "steps": 5, "method": method, "lr": lr, "clip": 10}
+    last = {str(k): level for k in ledger.WINDOWS}
+    fixed = {
+        "metric": "test/accuracy",
+        "rounds": 1000,
+        "diverged": False,
+        "seconds": 1.0,
+        "machine": {},
+        "versions": {},
+    }
+    digest = f"{method}{lr}"
+    return replace(
+        Row(where, seed, digest, **fixed, last=last, curve=curve, commit=None, params_sha256=None), **changes
+    )
+
+
+def reference(row, level, std):
+    numbers = [level, std, 100, 100.0]
+    return {sfl_logs.key(row.cell): sfl_logs.Reference(row.cell, "", {"40": numbers, "400": numbers}, [])}
+
+
+@pytest.mark.parametrize(
+    ("level", "word", "same"),
+    [
+        (0.9, "within", "yes"),
+        (0.907, "within", "not shown"),
+        (0.92, "below", "not shown"),
+        (0.88, "above", "not shown"),
+    ],
+)
+def test_a_cell_is_judged_by_the_spread_of_the_authors_log_and_by_a_margin(level, word, same):
+    row = cell()
+    refs = reference(row, level, 0.01)
+    assert sfl_judged.verdict(row, refs[sfl_logs.key(row.cell)]) == word
+    (line,) = sfl_judged.cells_table("t", [row], refs).rows
+    assert (line["verdict"], line["same"]) == (word, same)
+    (claim,) = sfl_judged.cell_claims([row], refs)
+    assert claim.holds == (word == "within")
+    assert sfl_judged.cell_claims([replace(row, seed=row.seed + 1)], refs) == []  # the logs have one seed
+
+
+def test_the_differences_of_all_cells_with_the_authors_networks_are_told():
+    rows = [cell(lr, level=level) for lr, level in ((0.01, 0.9), (0.03, 0.91), (0.1, 0.902), (0.3, 0.5))]
+    rows[3] = replace(rows[3], cell=rows[3].cell | {"task": "MNIST, MLP without dropout"})
+    refs = {name: ref for row in rows for name, ref in reference(row, 0.9, 0.01).items()}
+    told = sfl_judged.differences(rows, refs)
+    assert "3 cells" in told
+    assert "median |difference| 0.20 points, below 0.5 points in 2 cells (67 %), mean difference +0.40 points" in told
+
+
+@pytest.mark.parametrize(
+    ("means", "std", "word"),
+    [
+        ([0.9, 0.901, 0.899], 0.001, "yes"),
+        ([0.9, 0.901, 0.899], 0.02, "not shown"),  # too few seeds for so large a spread
+        ([0.91, 0.911, 0.909], 0.001, "not shown"),
+        ([0.9, 0.901], 0.001, "undecided"),
+    ],
+)
+def test_a_cell_of_table_11_is_the_published_one_only_if_three_seeds_show_it(means, std, word):
+    assert sfl_judged._same(means, Stat(0.9, std, 1, 1)) == word
+
+
+def test_the_figure_shows_the_cells_that_differ_first_with_the_whole_of_their_logs():
+    rows = [cell(0.1, level=0.9 - 0.01 * k) for k in range(20)]
+    rows = [replace(row, cell=row.cell | {"steps": k}) for k, row in enumerate(rows)]
+    refs = {sfl_logs.key(row.cell): reference(row, 0.5, 0.01)[sfl_logs.key(row.cell)] for row in rows}
+    refs = {name: replace(ref, curve=[[r, 0.5] for r in range(9, 1000, 20)]) for name, ref in refs.items()}
+    drawn = sfl_judged.overlay(rows, refs, {("MNIST, logistic", 1, 7, "PFL"): "lr 0.1 above"})
+    assert len(drawn.axes) == 12
+    first = drawn.axes[0]
+    assert "K=7," in first.get_title(loc="left")
+    assert first.get_title(loc="right") == "lr 0.1 above"
+    assert first.get_ylim()[0] < 50 < 83 < first.get_ylim()[1]
+
+
+def test_a_diverged_cell_is_shown_as_diverged():
+    row = cell(diverged=True, last={"40": None, "100": None, "400": None})
+    table = sfl_judged.cells_table("t", [row], reference(row, 0.9, 0.01))
+    assert "diverged" in to_markdown(table)
+
+
+def test_methods_are_compared_at_their_best_rates_once_the_grid_is_complete():
+    pfl = [cell(lr, "PFL", level) for lr, level in ((0.01, 0.80), (0.03, 0.9), (0.1, 0.85), (0.3, 0.7))]
+    sfl = [cell(lr, "SFL", level) for lr, level in ((0.003, 0.92), (0.01, 0.91), (0.03, 0.8), (0.1, 0.7))]
+    assert sfl_judged.method_claims([*pfl, *sfl[:3]]) == []
+    (claim,) = sfl_judged.method_claims([*pfl, *sfl])
+    assert claim.holds is None
+    assert "+2.00 points; one seed" in claim.evidence
+    more = [cell(0.03, "PFL", 0.9, seed) for seed in (0, 1)] + [cell(0.003, "SFL", 0.92, seed) for seed in (0, 1)]
+    (claim,) = sfl_judged.method_claims([*pfl, *sfl, *more])
+    assert claim.holds is True
+    assert "+2.00" in claim.evidence
+
+
+def test_a_method_that_is_not_ahead_is_called_ahead_in_no_more_than_five_per_cent_of_the_tables():
+    """Equal methods, seeds that differ by a point, three seeds: the interval over seeds decides."""
+    rng, wrong = np.random.default_rng(3), 0
+    for _ in range(200):
+        pfl, sfl = (
+            [cell(lr, method, 0.9 + 0.01 * rng.normal(), seed) for seed in (1234, 0, 1)]
+            + [cell(other, method, 0.5) for other in others]
+            for method, lr, others in (("PFL", 0.03, (0.01, 0.1, 0.3)), ("SFL", 0.01, (0.003, 0.03, 0.1)))
+        )
+        (claim,) = sfl_judged.method_claims([*pfl, *sfl])
+        wrong += claim.holds is not None
+    assert 0.01 < wrong / 200 < 0.1  # 0.05 -+ 3 standard errors
+
+
+def test_the_last_complete_series_of_a_cell_counts(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYLFL_DATA", str(tmp_path))
+    where = {"task": "MNIST, logistic", "classes": 1, "steps": 5, "method": "PFL", "lr": 0.1, "clip": 10}
+    with pytest.raises(DataMissing, match="RAYLFL_DATA"):
+        sfl_logs.log_of(where, 1000)
+    (tmp_path / "published").mkdir()
+    head = "data,model,method,classes,local_steps,lr,clip_norm,seed,rounds,round,test_accuracy_percent"
+    rows = [f"mnist,logistic,PFL,1,5,0.1,10,1234,1000,{r},{v}" for r, v in ((5, 1), (1000, 2), (4, 50), (8, 75))]
+    with gzip.open(tmp_path / sfl_logs.FILE, "wt") as file:
+        file.write("\n".join([head, *rows]) + "\n")
+    assert sfl_logs.log_of(where, 1000) == [(3, 0.5), (7, 0.75)]
+    assert sfl_logs.log_of(where | {"lr": 0.7}, 1000) is None
+
+
+@pytest.mark.parametrize("folder", LEDGERS, ids=str)
+def test_the_committed_tables_and_verdicts_are_those_of_the_ledger(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path / "runs"))
+    name = folder.relative_to(ROOT / "results").as_posix()
+    again = tmp_path / "results" / name
+    shutil.copytree(folder, again)
+    for made in (*again.glob("*.md"), *again.glob("*.csv"), again / "verdicts.json"):
+        made.unlink()
+    try:
+        publish([name], results=tmp_path / "results", docs=tmp_path / "docs")
+    except DataMissing as error:
+        pytest.skip(str(error))
+    except BadConfig as error:
+        assert "row in the ledger is older than" in str(error)
+        pytest.skip("the rows are older than numbers that the findings need")
+    for path in (path for path in folder.iterdir() if path.suffix != ".png"):
+        assert (again / path.name).read_text() == path.read_text(), path.name
+
+
+def test_an_experiment_of_few_points_a_run_finds_in_the_rows_what_it_finds_in_the_runs(monkeypatch):
+    monkeypatch.setattr("papers.focus_images.logs", dict)
+    rows = ledger.read(ROOT / "results/focus/fig9-start")
+    (table,) = find("focus/fig9-start").run(LedgerRows(find("focus/fig9-start"), rows)).tables
+    assert len(table.rows) == len(rows) > 0
+    for row in rows:
+        late = [value for r, value in row.curve if r >= 800]
+        panel, name = row.cell["participation"], row.cell["method"]
+        (line,) = [line for line in table.rows if (plain(line["panel"]), plain(line["method"])) == (panel, name)]
+        assert line["ours"].mean == pytest.approx(np.mean(late), abs=1e-12)
+        assert line["ours"].std == pytest.approx(np.std(late, ddof=1), abs=1e-12)
+
+
+def test_tables_and_verdicts_are_published_from_the_ledger_s_rows_without_the_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path / "runs"))
+    committed, folder = ROOT / "results/fedavg/table1", tmp_path / "results/fedavg/table1"
+    folder.mkdir(parents=True)
+    shutil.copy(committed / ledger.ROWS, folder)
+    publish(["fedavg/table1"], results=tmp_path / "results", docs=tmp_path / "docs")
+    for name in (ledger.ROWS, "table1.md", "verdicts.json"):
+        assert (folder / name).read_text() == (committed / name).read_text()
+
+
+def test_the_committed_pages_are_those_of_the_ledger():
+    made = pages(ROOT / "results", ROOT / "docs")
+    for path, text in made.items():
+        assert path.read_text() == text, f"{path.name}: `raylfl publish` writes it anew"
+    known = {path for path in made if path.parent.name == "results"}
+    assert set((ROOT / "docs/results").glob("*.md")) == known
+
+
+def test_every_row_of_the_committed_ledger_names_a_commit_without_changes():
+    for folder in LEDGERS:
+        for row in ledger.read(folder):
+            assert row.commit
+            assert "changes" not in row.commit
+            assert row.machine["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["sfl/nothing"], "no experiment"),
+        (["sfl/table10"], "no finished runs"),
+        (["sfl/fig1"], "no finished runs"),
+    ],
+)
+def test_what_cannot_be_published_is_refused_and_nothing_is_written(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path / "runs"))
+    out = ["--results", str(tmp_path / "results"), "--docs", str(tmp_path / "docs")]
+    assert main(["publish", *words, *out]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
+
+
+def test_only_an_experiment_whose_cells_can_be_chosen_is_published_in_part(run, tmp_path):
+    toy = replace(TOY, cell={"method": "toy"})
+    rows = [ledger.row(run, toy.cell, "")]
+    (group,) = LedgerRows(find("audit/scaffold-network"), rows).groups([replace(toy, label="x", cell={}), toy], (0, 1))
+    assert [one.config["seed"] for one in group.runs] == [0]
+    whole = find("audit/scaffold")
+    whole.measures = {}
+    with pytest.raises(BadConfig, match="runs of 1 settings are missing"):
+        LedgerRows(whole, rows).groups([toy], (0, 1))
+
+
+def on(path, number=0):
+    """A run on a folder of images, or on another data set if path is None."""
+    data = {"name": "image_folder", "init_args": {"path": path}} if path else {"name": "cifar10", "init_args": {}}
+    return RunRecord(Path(f"run-{number}"), {"data": data, "seed": 0}, np.zeros(0), {}, {})
+
+
+def test_runs_on_other_images_are_looked_for_with_these_images(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path))
+    assert _images([on("a.tgz"), on("a.tgz")]) == "a.tgz"
+    assert _images([on(None)]) is None
+    assert _images([]) is None
+    with pytest.raises(BadConfig, match=r"different data: a\.tgz, the experiment's own data set"):
+        _images([on("a.tgz"), on(None)])
+    experiment = find("audit/fednova-cifar")
+    base = setting("x", ["reproduce/audit_network", "data/cifar10"])
+    for images, name in (("a.tgz", "image_folder"), (None, "cifar10")):
+        data = _cache("audit/fednova-cifar", experiment, images)._job(base, 0).config["data"]
+        assert data["name"] == name
+        assert data["init_args"].get("path") == images
+
+
+@pytest.mark.parametrize(
+    ("change", "last"),
+    [({}, 12), ({"diverged_at": None}, 11), ({"curve": []}, 12), ({"curve": [], "diverged_at": 0}, 0)],
+)
+def test_a_diverged_row_is_a_run_that_ends_in_an_infinite_value(change, last):
+    audit = find("audit/scaffold-network")
+    row = next(row for row in ledger.read(ROOT / "results/audit/scaffold-network") if row.cell["method"] == "scaffold")
+    ended = replace(row, diverged=True, diverged_at=13, curve=[[0, 0.2], [10, 0.3]])
+    cache = LedgerRows(audit, [replace(ended, **change)])
+    (line,) = audit.run(cache).tables[0].rows
+    assert line["accuracy"].mean == math.inf
+    (group,) = cache.groups([replace(TOY, cell={"method": "SCAFFOLD"})])
+    assert group.runs[0].rounds[-1] == last
+
+
+def test_the_gallery_says_what_has_not_been_run():
+    rows = ledger.read(ROOT / "results/fedavg/table1")
+    (told,) = find("fedavg/table1").missing(rows[:1])
+    assert told.startswith("1 of 20 cells have runs (IID, C=0.1, pixels 0..1), with 1 to 1 learning rates")
+    audit = find("audit/scaffold-digits")
+    rows = ledger.read(ROOT / "results/audit/scaffold-digits")
+    assert (audit.whole(), audit.missing(rows)) == (30, [])
+    kept = [
+        row for row in rows if row.cell["method"] != "fedprox" and (row.seed == 0 or row.cell["method"] != "fedavg")
+    ]
+    assert audit.missing(kept) == ["no run of FedProx", "1 of 3 seeds of FedAvg"]
+    grid = [cell(lr) for lr in (0.01, 0.03, 0.1, 0.3)]
+    told = find("sfl/table11").missing(grid)
+    assert "one seed of MNIST, logistic: C=1, K=5 PFL" in told
+    assert (
+        find("sfl/table11").missing(grid[:3])[0].startswith("not all learning rates of MNIST, logistic: C=1, K=5 PFL")
+    )
+    assert "audit/fednova-network" in gallery(experiments(ROOT / "results"))
+
+
+def test_a_run_is_published_to_the_experiment_that_it_belongs_to(run, tmp_path):
+    places = {"results": tmp_path / "results", "docs": tmp_path / "docs"}
+    with pytest.raises(BadConfig, match="give its experiment with --to"):
+        publish([str(run.path)], **places)
+    with pytest.raises(BadConfig, match="has not the setting of audit/scaffold: "):
+        publish([str(run.path)], "audit/scaffold", **places)
+
+
+def test_pictures_of_partitions_are_published_without_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path / "runs"))
+    publish(["focus/fig8"], results=tmp_path / "results", docs=tmp_path / "docs")
+    gallery = (tmp_path / "docs/results.md").read_text()
+    assert "[focus/fig8](results/focus-fig8.md)" in gallery
+    assert "../../results/focus/fig8/" in (tmp_path / "docs/results/focus-fig8.md").read_text()
+
+
+def test_a_page_names_the_bits_of_each_run_and_where_they_are_repeated(tmp_path):
+    rows = [cell(commit="c0ffee" * 7, params_sha256="ab" * 32, command="raylfl reproduce sfl/table10 --only lr=0.1")]
+    ledger.add(tmp_path / "sfl/table10", [*rows, cell(0.3, diverged=True)])
+    (tmp_path / "sfl/table10/verdicts.json").write_text('{"claims": [], "notes": []}')
+    text = pages(tmp_path, tmp_path)[tmp_path / "results/sfl-table10.md"]
+    assert "| c0ffeec0ff | `ababababab` |" in text
+    assert "git checkout c0ffeec0ff\nraylfl reproduce sfl/table10 --only lr=0.1" in text
+    assert "at later commits it has the same accuracies up to about one test image" in text
