@@ -20,6 +20,7 @@ from raylfl.core.local_rule import LocalRule
 from raylfl.core.population import Population
 from raylfl.core.returned import init_clients_of
 from raylfl.core.samples import ClientShards, SampleSet
+from raylfl.diagnostics.metric_names import Better, stated_directions
 from raylfl.heterogeneity.links import Link
 from raylfl.heterogeneity.participation.base import Participation
 from raylfl.heterogeneity.partition.base import Split
@@ -115,7 +116,8 @@ class Experiment:
 
     logged: kind of trial step before the run -> names of the metrics that the module logged in this step. The kind
     `train` is a local step. The kinds `test`, `val` and `clients` are evaluations on the test set, the validation set
-    and clients' training data. A kind that was not tried is missing.
+    and clients' training data. A kind that was not tried is missing. logged_directions: metric, without the part before
+    the slash -> its better direction, for the torchmetrics objects that the module logged in these evaluations.
     """
 
     config: Config
@@ -132,6 +134,12 @@ class Experiment:
     setup: WorkerSetup
     warnings: list[str]
     logged: dict[str, list[str]] = field(default_factory=dict)
+    logged_directions: dict[str, Better] = field(default_factory=dict)
+
+    @property
+    def directions(self) -> dict[str, Better]:
+        """The better directions that the config and the logged torchmetrics objects state; the config's come first."""
+        return {**self.logged_directions, **stated_directions(self.config.resolved)}
 
     @property
     def minimiser(self) -> Tensor | None:

@@ -159,6 +159,9 @@ def test_report_takes_runs_and_folders_of_runs(call, fresh, undrawn):
 def test_report_takes_a_main_metric_and_names_the_nearest_one(call, fresh, undrawn):
     call(*RUN, "logging.id=a")
     code, out, err = call("report", "runs", "-o", "page", "--metric", "cohort/received")
+    assert code == 2
+    assert "state it: --better max (or min), and in the config of later runs metrics={cohort/received: max}" in err
+    code, out, err = call("report", "runs", "-o", "page", "--metric", "cohort/received", "--better", "max")
     assert (code, err) == (0, "")
     assert "received" in out.splitlines()[0]
     code, out, err = call("report", "runs", "-o", "page", "--metric", "cohort/recieved")

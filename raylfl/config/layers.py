@@ -36,7 +36,7 @@ NAMED: dict[KeyPath, str | None] = {  # key path -> its default name
     ("local", "lr_schedule"): "constant",
     ("participation", "availability"): None,
 }
-MERGED = {*((group,) for group in GROUPS), *NAMED, ("model", "init_args"), ("data", "init_args")}
+MERGED = {*((group,) for group in GROUPS), *NAMED, ("model", "init_args"), ("data", "init_args"), ("metrics",)}
 QUOTES, QUOTED = "quote arguments with blanks, brackets or braces", "'local.steps={uniform: [1, 5]}'"
 
 

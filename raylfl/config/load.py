@@ -21,6 +21,7 @@ from raylfl.config.groups.top import ComponentConfig, ModelConfig, TopConfig
 from raylfl.config.layers import DEFAULTS, GROUPS, file_layers, merge_layer, override_layers, tree, with_bases
 from raylfl.config.objects import ObjectLayer, passing
 from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
+from raylfl.diagnostics.metric_names import stated_directions
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.clock import Clock
 from raylfl.registries import REGISTRIES
@@ -163,6 +164,7 @@ def resolve(merged: Mapping[str, Any]) -> Config:
         resolved["local"]["lr"] = {"theory": parts["local"].lr_by_theory}
     for group in NAMED_GROUPS:
         resolved[group] = {**REGISTRIES[group].choose(chosen[group], group).keys, **options_of(parts[group])}
+    stated_directions(resolved)
     for group in ("model", "data"):
         parts[group].target = _target(parts[group].class_path, group)
     return Config(**parts, resolved=escaped(resolved), objects=passing(parts))

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raylfl.diagnostics.metric_names import Better, direction
 from raylfl.errors import BadValue, did_you_mean
 from raylfl.report import figures, tables
-from raylfl.report.derived import by_method, default_last, default_target, longest, main_metric
+from raylfl.report.derived import by_method, default_last, default_target, grows, longest, main_metric
 from raylfl.report.facets import Facet, facets
 from raylfl.report.figures import Block, Look
 from raylfl.report.graph_pictures import graph_pictures
@@ -75,13 +76,15 @@ def content_of(
     last: int | None = None,
     metric: str | None = None,
     theory: bool = False,
+    better: Better | None = None,
 ) -> Content:
     """Reads the runs of a report, checks its choices and fills in defaults.
 
     paths: run directories, or directories that contain some. target: target of the main metric, a fraction for
     accuracies (None: `default_target`). last: the number of final rounds over which values are averaged (None:
     `default_last`). metric: the main metric (None: `main_metric`). theory: whether bounds from theorems are drawn
-    beside the curves. Raises BadConfig if there is no readable run (BadValue for a path without runs), and BadValue for
+    beside the curves. better: the better direction of the main metric (None: as stated in the runs' configs, or
+    known). Raises BadConfig if there is no readable run (BadValue for a path without runs), and BadValue for
     a bad choice, such as a metric that no run has measured.
     """
     runs, left_out = read_runs(paths)
@@ -92,6 +95,16 @@ def content_of(
         raise BadValue("metric", got=metric, need=need, hint=did_you_mean(metric, measured))
     if last is not None and last < 1:
         raise BadValue("last", got=last, need="at least 1 round")
+    if better is not None:
+        for run in runs:
+            run.directions[metric] = better
+    if direction(metric) is None and not any(direction(metric, run.directions) for run in runs):
+        raise BadValue(
+            "metric",
+            got=metric,
+            need="a metric that is known to be better high or low",
+            hint=f"state it: --better max (or min), and in the config of later runs metrics={{{metric}: max}}",
+        )
     promises = None
     if theory:
         from raylfl.report.promised import promises_of
@@ -203,7 +216,11 @@ def _facts(groups: Sequence[Group], look: Look) -> list[tuple[str, str]]:
         ("main metric", metric_name(look.metric)),
     ]
     if look.target is not None:
-        goal = target_text(look.metric, look.target).removeprefix(metric_name(look.metric)).strip()
+        goal = (
+            target_text(look.metric, look.target, grows(groups, look.metric))
+            .removeprefix(metric_name(look.metric))
+            .strip()
+        )
         entries.append(("target", goal))
     return entries
 

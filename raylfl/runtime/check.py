@@ -17,13 +17,14 @@ from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import Batch, private_randomness
 from raylfl.core.population import Population
 from raylfl.core.samples import ClientShards, SampleSet
-from raylfl.errors import BadConfig, own_code
+from raylfl.diagnostics.metric_names import direction, higher_is_better
+from raylfl.errors import BadConfig, BadValue, did_you_mean, own_code
 from raylfl.parts import Experiment, WorkerSetup
 from raylfl.runtime.ray.resources import check_resources
 from raylfl.runtime.round.plan import check_sampling
 from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.hooks import HOOKS, overridden
-from raylfl.runtime.workers.logged import Logged
+from raylfl.runtime.workers.logged import Logged, refuse_two_names
 from raylfl.runtime.workers.task import Chunk
 from raylfl.runtime.workers.worker import Worker
 
@@ -35,7 +36,8 @@ def check(experiment: Experiment) -> None:
     """Checks an experiment by a training step and evaluations on two samples each, without Ray.
 
     Raises BadConfig if model, data, algorithm, participation or resources do not fit together. Adds warnings about the
-    model to `experiment.warnings`, and the names of the values that the model logs to `experiment.logged`.
+    model to `experiment.warnings`, the names of the values that the model logs to `experiment.logged`, and the better
+    directions of the metric objects among them to `experiment.logged_directions`.
     """
     check_sampling(experiment)
     if experiment.config.runtime.backend == "ray":
@@ -49,7 +51,11 @@ def check(experiment: Experiment) -> None:
         few, seconds = _on_two_samples(setup), _time_limit(setup)
         worker = _try(f"model {label} cannot be made ready", lambda: Worker(few), seconds)
         experiment.logged["train"] = _try_training(worker, label)
-        experiment.logged.update(_try_evaluations(worker, config, label))
+        for kind, logged in _try_evaluations(worker, config, label).items():
+            experiment.logged[kind] = list(logged.results())
+            experiment.logged_directions.update(logged.directions())
+    if (metric := experiment.config.stop.metric) is not None:
+        check_direction("stop.metric", metric, experiment)
     experiment.warnings.extend(f"model {label}: {line}" for line in _module_warnings(worker, config))
     if setup.pinned and "train" in worker.whole and (config.participants or config.random_clients):
         raise BadConfig(
@@ -61,6 +67,24 @@ def check(experiment: Experiment) -> None:
         raise BadConfig(
             f"the data's optimum() has {len(optimum.x)} entries, but model {label} has {worker.flat.width} parameters"
         )
+
+
+def check_direction(key: str, metric: str, experiment: Experiment) -> None:
+    """Checks that it is known whether a metric, chosen by this config key, is better high or low; raises BadValue.
+
+    A metric of the test or validation set that the model does not log is refused as such.
+    """
+    if direction(metric, experiment.directions) is not None:
+        return
+    logged = [f"{kind}/{name}" for kind in ("test", "val") for name in experiment.logged.get(kind, ())]
+    if metric.startswith(("test/", "val/")) and metric not in logged:
+        raise BadValue(
+            key,
+            got=metric,
+            need=f"one that is recorded: {', '.join(logged) or 'there is no test or validation set'}",
+            hint=did_you_mean(metric, logged),
+        )
+    higher_is_better(metric, experiment.directions, key)
 
 
 def _module_warnings(worker: Worker, config: EvalConfig) -> list[str]:
@@ -164,12 +188,15 @@ def _local_step(worker: Worker, batch: Batch) -> list[str]:
         optimizer.step(x, g, state, worker.setup.rule.lr)
         observer.after_step(0, [0], losses)
         observer.end()
+        for name, given in observer.log.given.items():
+            for other in given:
+                refuse_two_names(name, next(iter(given)), other)
         with warnings.catch_warnings(action="ignore"):  # as in an evaluation
             return list(observer.log.results())
 
 
-def _try_evaluations(worker: Worker, config: EvalConfig, label: str) -> dict[str, list[str]]:
-    """Tries the evaluations of a run; returns test, val or clients -> names of the values that the module logs.
+def _try_evaluations(worker: Worker, config: EvalConfig, label: str) -> dict[str, Logged]:
+    """Tries the evaluations of a run; returns test, val or clients -> the values that the module logs.
 
     label: the model's name for error messages.
     """
@@ -182,13 +209,15 @@ def _try_evaluations(worker: Worker, config: EvalConfig, label: str) -> dict[str
         _try(f"the data's first {kind} batch cannot be made", partial(getattr, batch, "content"))
         text = f"model {label} cannot be evaluated on a batch of {_shapes(batch)}"
         found = _try(text, partial(_evaluated, worker, Chunk(kind, indices)), _time_limit(worker.setup))
-        logged["clients" if kind == "train" else kind] = list(found)
+        logged["clients" if kind == "train" else kind] = found
     return logged
 
 
-def _evaluated(worker: Worker, chunk: Chunk) -> dict[str, float]:
+def _evaluated(worker: Worker, chunk: Chunk) -> Logged:
     with warnings.catch_warnings(action="ignore"):  # metrics may warn that two samples are too few
-        return Logged.joined(worker.evaluate({"x": worker.initial.x}, [chunk])).results()
+        logged = Logged.joined(worker.evaluate({"x": worker.initial.x}, [chunk]))
+        logged.results()  # metric objects keep their results
+        return logged
 
 
 def _try(text: str, make: Callable[[], T], seconds: float | None = None) -> T:

@@ -15,7 +15,8 @@ import torch
 
 from raylfl.config.changes import fingerprint_of_config
 from raylfl.core.links import end_name
-from raylfl.errors import RaylflError, note_own_code
+from raylfl.diagnostics.metric_names import names_of
+from raylfl.errors import RaylflError, did_you_mean, note_own_code
 from raylfl.heterogeneity.partition.base import Samples
 from raylfl.heterogeneity.partition.file import as_text
 from raylfl.heterogeneity.partition.stats import class_counts
@@ -26,9 +27,9 @@ from raylfl.runtime.records.checkpoint import Checkpoints
 from raylfl.runtime.records.lines import metrics_line
 from raylfl.runtime.records.loggers import Loggers
 from raylfl.runtime.records.record_file import Displaced
-from raylfl.runtime.records.run_dir import OF_GRAPHS, RunDirectory
+from raylfl.runtime.records.run_dir import DIRECTIONS, OF_GRAPHS, RunDirectory
 from raylfl.runtime.records.summary import environment, step_line, step_summary, summarise
-from raylfl.runtime.round.early_stop import EarlyStop
+from raylfl.runtime.round.early_stop import LATE, EarlyStop
 from raylfl.runtime.round.loop import Federation, RoundRecord
 from raylfl.runtime.round.state import Metrics
 from raylfl.runtime.workers.backend import Backend
@@ -55,7 +56,7 @@ class Session:
         self.federation = Federation.of(experiment, backend, self.fault)
         self.checkpoints = Checkpoints(run_dir, experiment, self.say)
         self.messages: list[str] = []
-        self.early = EarlyStop(experiment.config.stop)
+        self.early = EarlyStop(experiment.config.stop, experiment.directions)
         self.fresh = False  # whether the newest yielded row was computed here, and not before a resume
         self._stop = threading.Event()
 
@@ -116,6 +117,7 @@ class Session:
                 self.early.update(metrics)
                 for event in metrics.get("events", ()):
                     self.say(event)
+                self._say_unmatched(metrics)
                 loggers.log(metrics)
                 self.fault("log", metrics["round"])
                 self._checkpoint_if_due()
@@ -132,6 +134,19 @@ class Session:
             loggers.close()
             self.run_dir.committed(self.say)
         self.run_dir.require_copied()
+
+    def _say_unmatched(self, row: Metrics) -> None:
+        """Reports entries of the config key `metrics` that belong to no metric of the first row.
+
+        Metrics of the groups LATE, which a first row may lack, are not reported.
+        """
+        if row["round"] == 0:
+            recorded = {name for metric in row for name in names_of(metric)}
+            for name in self.experiment.config.top.metrics:
+                if name not in recorded and name.partition("/")[0] not in LATE:
+                    hint = did_you_mean(name, recorded)
+                    said = f"warning: metrics.{name} has no effect: it is not recorded"
+                    self.say(f"{said} ({hint})" if hint else said)
 
     def _next(self, rounds: Iterator[RoundRecord]) -> RoundRecord | None:
         """Carries out the next round and returns its records; None after the last round.
@@ -219,7 +234,7 @@ class Session:
             "algorithm": self.experiment.config.resolved["algorithm"]["name"],
             "status": "finished",
             **({} if self.early.reason is None else {"stopped_early": self.early.reason}),
-            **summarise(self.run_dir.metrics()),
+            **summarise(self.run_dir.metrics(), self.experiment.directions),
             **({} if busiest is None else {"busiest_link": busiest}),
             "wall_seconds": seconds,
             "local_steps": steps,
@@ -259,10 +274,13 @@ def fingerprint(params: torch.Tensor) -> str:
 def write_records(experiment: Experiment, run_dir: RunDirectory) -> None:
     """Writes the files of a run directory before the first round.
 
-    These are config.yaml, partition.json (only for at most MOST_SAMPLES samples), and partition_counts.json, the
-    number of samples per client and class (only for data with labels and at most MOST_CLIENTS clients).
+    These are config.yaml, directions.json (only for a module that logs metric objects), partition.json (only for at
+    most MOST_SAMPLES samples), and partition_counts.json, the number of samples per client and class (only for data
+    with labels and at most MOST_CLIENTS clients).
     """
     run_dir.write_config(experiment.config.resolved)
+    if experiment.logged_directions:
+        run_dir.write(DIRECTIONS, json.dumps(experiment.logged_directions))
     split, labels = experiment.split, experiment.labels
     if sum(len(c) for c in split.clients) <= MOST_SAMPLES:
         run_dir.write("partition.json", as_text(split.clients))

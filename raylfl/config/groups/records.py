@@ -95,7 +95,7 @@ class StopConfig(Options):
     ) = None
     mode: Annotated[
         Literal["auto", "max", "min"],
-        Doc("the better direction; auto: max for accuracies and scores such as `f1` or `auroc`, min for all others"),
+        Doc("the better direction of the metric; auto: as stated in `metrics`, or known"),
     ] = "auto"
 
     def __post_init__(self) -> None:
