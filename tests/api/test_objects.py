@@ -111,6 +111,24 @@ def test_overrides_change_the_options_of_objects(runs):
     assert result.module.body[0].out_features == 5
 
 
+def test_options_of_the_config_reach_a_class_given_as_an_object(runs):
+    """`{"model": {"init_args": ...}}` beside model=Net, for each group and each kind of class and factory."""
+    config = {**TINY, "model": {"init_args": {"width": 7}}, "data": {"init_args": {"owners": 6}}}
+    config |= {"algorithm": {"mu": 0.7}, "partition": {"alpha": 3.0, "min_size": 1}, "link": {"q": 0.05}}
+    config["participation"] = {"size": 2, "availability": {"p": 0.9}}
+    given = {"algorithm": Slow, "partition": Dirichlet, "link": Lossy, "participation": Uniform, "availability": Coins}
+    for model in (Net, local_class(), make_net, functools.partial(Net, norm=False)):
+        result = raylfl.run(config, [*runs, "rounds=1"], model=model, data=Points, **given)
+        whole = saved(result)
+        assert result.module.body[0].out_features == 7 == whole["model"]["init_args"]["width"]
+        assert whole["data"]["init_args"] == {"owners": 6}
+        assert (whole["algorithm"]["mu"], whole["partition"]["alpha"], whole["link"]["q"]) == (0.7, 3.0, 0.05)
+        assert (whole["participation"]["size"], whole["participation"]["availability"]["p"]) == (2, 0.9)
+    other = {**config, "algorithm": {"name": "fedprox", "mu": 0.7}}
+    named = raylfl.run(other, runs, model=Net, data=Points, **given)
+    assert saved(named)["algorithm"]["mu"] == Slow().mu  # these options belonged to another class
+
+
 def test_algorithms_are_compared_by_name_class_and_instance(runs):
     results = raylfl.compare(TINY, runs, ["fedavg", Slow, FedProx(mu=0.5)], model=local_class())
     assert [saved(r)["algorithm"]["name"] for r in results] == ["fedavg", "Slow", "fedprox"]
