@@ -228,6 +228,10 @@ def checked(config: Config) -> Experiment:
 
         experiment = assembled(config)
         check(experiment)
+        if config.top.weights != "uniform":
+            from raylfl.theory.importance import unused_weights
+
+            experiment.warnings.extend(unused_weights(experiment))
         return experiment
 
 

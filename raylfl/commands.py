@@ -194,6 +194,8 @@ def partition(args: argparse.Namespace) -> None:
     split, samples = make_split(config, source), samples_of(source)
     rows_table(table(split, samples))
     rows_table(summary(split, samples))
+    for line in source.warnings:
+        say(f"warning: {line}")
     if split.dropped:
         say(f"{split.dropped} samples belong to no client: this partition drops a remainder")
     out = Path(args.out)

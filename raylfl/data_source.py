@@ -14,6 +14,7 @@ from raylfl.config.objects import is_factory
 from raylfl.core.arrays import Ints
 from raylfl.core.samples import SampleSet
 from raylfl.core.torch_state import torch_defaults
+from raylfl.data.base import DataSource
 from raylfl.errors import BadConfig
 from raylfl.registries import REGISTRIES
 
@@ -79,7 +80,7 @@ def load_data(config: Config) -> LoadedData:
     cls = class_of(config, "data")
     data = construct(cls, config.data.init_args, "data") if makes(cls) else cls
     name = type(data).__name__
-    warnings: list[str] = []
+    warnings = list(data.notes) if isinstance(data, DataSource) else []
     if hasattr(data, "prepare_data") and hasattr(data, "setup"):  # a LightningDataModule
         if refused := _uncalled(data, REFUSED):
             raise BadConfig([f"data class {name}: {line}" for line in refused])

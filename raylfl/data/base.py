@@ -39,6 +39,7 @@ class DataSource(Arguments):
     None: every node has all samples.
     train_transform, test_transform: applied to the inputs x [B, ...] of a batch each time it is used.
     in_shape: the shape of an input after the transform; in_shape and num_classes are defaults of shipped models.
+    notes: lines about the data that a run prints as warnings, such as files that are left out.
     optimum(weights=None): the minimiser x* [d] of sum_i w_i f_i (w uniform by default), if it is known.
     """
 
@@ -49,6 +50,7 @@ class DataSource(Arguments):
     client_nodes: list[str] | None = None
     train_transform: Transform | None = None
     test_transform: Transform | None = None
+    notes: Sequence[str] = ()
 
 
 def tensors(*columns: Tensor) -> TensorDataset:

@@ -20,10 +20,10 @@ from raylfl.core.samples import ClientShards, SampleSet
 from raylfl.diagnostics.metric_names import direction, higher_is_better
 from raylfl.errors import BadConfig, BadValue, did_you_mean, own_code
 from raylfl.parts import Experiment, WorkerSetup
+from raylfl.runtime.notices import COUNTERS, evaluated_kinds, evaluation_warnings, module_warnings, reads_recorded
 from raylfl.runtime.ray.resources import check_resources
 from raylfl.runtime.round.plan import check_sampling
 from raylfl.runtime.stopping import time_limit
-from raylfl.runtime.workers.hooks import HOOKS, overridden
 from raylfl.runtime.workers.logged import Logged, refuse_two_names
 from raylfl.runtime.workers.task import Chunk
 from raylfl.runtime.workers.worker import Worker
@@ -50,13 +50,16 @@ def check(experiment: Experiment) -> None:
     with _threads_kept(), private_randomness(keyed_int(setup.seed, "check")):
         few, seconds = _on_two_samples(setup), _time_limit(setup)
         worker = _try(f"model {label} cannot be made ready", lambda: Worker(few), seconds)
-        experiment.logged["train"] = _try_training(worker, label)
-        for kind, logged in _try_evaluations(worker, config, label).items():
-            experiment.logged[kind] = list(logged.results())
-            experiment.logged_directions.update(logged.directions())
+        with reads_recorded(worker.flat.module, COUNTERS) as counters:
+            experiment.logged["train"] = _try_training(worker, label)
+            for kind, logged in _try_evaluations(worker, config, label).items():
+                experiment.logged[kind] = list(logged.results())
+                experiment.logged_directions.update(logged.directions())
     if (metric := experiment.config.stop.metric) is not None:
         check_direction("stop.metric", metric, experiment)
-    experiment.warnings.extend(f"model {label}: {line}" for line in _module_warnings(worker, config))
+    lines = [f"{name} is always 0: a run has no epochs that all clients share" for name in sorted(counters)]
+    experiment.warnings.extend(f"model {label}: {line}" for line in [*lines, *module_warnings(worker, config)])
+    experiment.warnings.extend(evaluation_warnings(experiment, worker))
     if setup.pinned and "train" in worker.whole and (config.participants or config.random_clients):
         raise BadConfig(
             f"model {label} has hooks for whole evaluations, but pinned clients are evaluated apart: set "
@@ -85,37 +88,6 @@ def check_direction(key: str, metric: str, experiment: Experiment) -> None:
             hint=did_you_mean(metric, logged),
         )
     higher_is_better(metric, experiment.directions, key)
-
-
-def _module_warnings(worker: Worker, config: EvalConfig) -> list[str]:
-    """Warnings about the module's behaviour in a run, one line each.
-
-    They name hooks that are not called, tensors and random generators that are not reset between clients, and values
-    that are not recorded, and give the reason if clients are not vectorised.
-    """
-    module, evaluator = worker.flat.module, worker.evaluator
-    lines = [f"{name} is not called: {HOOKS[name].note}" for name in overridden(module, "ignored")]
-    used = {evaluator.stage(kind) for kind in _evaluated_kinds(worker, config)}
-    for stage in ("validation", "test"):
-        names = [name for name in overridden(module, "called") if name.startswith(f"on_{stage}_")]
-        if names and stage not in used:
-            lines.append(f"{', '.join(names)} not called: no evaluation goes through {stage}_step")
-    if worker.training.alone:
-        lines.append(f"clients work one by one: {worker.training.alone}")
-    for name in worker.attributes.changed_tensors():
-        lines.append(f"{name} is changed in place and carried from client to client: register it as a buffer")
-    for name in worker.attributes.generators:
-        lines.append(f"{name} is a generator of its own, which is never reset: draw from torch's global generator")
-    if evaluator.left_out:
-        names = sorted(evaluator.left_out)
-        lines.append(f"{', '.join(names)} not recorded in evaluations: logged with on_epoch=False")
-    return lines
-
-
-def _evaluated_kinds(worker: Worker, config: EvalConfig) -> list[str]:
-    """The kinds of data (test, val, train) on which a run evaluates the model."""
-    on_clients = config.clients or config.participants or config.random_clients
-    return [kind for kind in ("test", "val") if worker.sources[kind] is not None] + ["train"] * bool(on_clients)
 
 
 def _time_limit(setup: WorkerSetup) -> float | None:
@@ -201,7 +173,7 @@ def _try_evaluations(worker: Worker, config: EvalConfig, label: str) -> dict[str
     label: the model's name for error messages.
     """
     logged = {}
-    for kind in _evaluated_kinds(worker, config) or ["train"]:
+    for kind in evaluated_kinds(worker, config) or ["train"]:
         source = worker.sources[kind]
         assert source is not None
         indices = np.arange(len(source.samples))
