@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from raylfl.comparison import compare
     from raylfl.control import Callback, StopRun
     from raylfl.errors import BadConfig, BadValue, RaylflError
-    from raylfl.frames import Run, evaluate, load, runs
+    from raylfl.frames import Run, diff, evaluate, load, runs
     from raylfl.streaming import Stream, stream
     from raylfl.tune.trainable import trainable
 
@@ -25,7 +25,7 @@ PLACES = {  # module -> its public names; it is imported when one of them is fir
     "comparison": ("compare",),
     "control": ("Callback", "StopRun"),
     "errors": ("BadConfig", "BadValue", "RaylflError"),
-    "frames": ("Run", "evaluate", "load", "runs"),
+    "frames": ("Run", "diff", "evaluate", "load", "runs"),
     "streaming": ("Stream", "stream"),
     "tune.trainable": ("trainable",),
 }
@@ -40,6 +40,7 @@ __all__ = [
     "StopRun",
     "Stream",
     "compare",
+    "diff",
     "evaluate",
     "load",
     "resume",

@@ -156,7 +156,7 @@ def report(args: argparse.Namespace) -> None:
         return
     require(*REPORT, what="raylfl report")
     choices = {"metric": args.metric, "target": args.target, "last": args.last, "theory": args.theory}
-    choices["better"] = args.better
+    choices |= {"better": args.better, "where": args.where}
     _write_report(paths, Path(args.out), **choices)
 
 
@@ -340,4 +340,11 @@ def runs(args: argparse.Namespace) -> None:
     from raylfl.runtime.records.views import here
     from raylfl.tune.journal import ends
 
-    runs_table([here(p) for p in args.paths or ["runs"]], ends)
+    runs_table([here(p) for p in args.paths or ["runs"]], ends, args.where)
+
+
+def diff(args: argparse.Namespace) -> None:
+    from raylfl.console import differences_table
+    from raylfl.runtime.records.views import here
+
+    differences_table([here(p) for p in args.paths], args.where)

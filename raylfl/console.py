@@ -30,10 +30,13 @@ if TYPE_CHECKING:
 
 PLAIN_SECONDS = 2.0  # time between progress lines without a terminal
 UNFOLDED = 10_000  # width without a terminal: one line per table row, for grep and awk
-SHOWN = (  # metric, its label and its format
-    ("train/loss", "loss", "{:.4f}"),
-    ("test/accuracy", "accuracy", "{:.2%}"),
-    ("global/distance", "distance", "{:.2e}"),
+SHOWN = (  # the metrics in a list of runs, and their formats
+    ("train/loss", "{:.4f}"),
+    ("test/loss", "{:.4f}"),
+    ("test/accuracy", "{:.2%}"),
+    ("val/loss", "{:.4f}"),
+    ("val/accuracy", "{:.2%}"),
+    ("global/distance", "{:.2e}"),
 )
 
 
@@ -69,15 +72,21 @@ def working(text: str) -> Iterator[None]:
 
 
 def status_line(metrics: dict[str, Any]) -> str:
-    """A line of a round's common metrics: `loss 0.3712  accuracy 91.20%  f1 0.8911`.
+    """A line of a round's common metrics: `train 0.8136  test 1.9170  28.41%  f1 0.8911`.
 
-    Of the `test/` metrics that the LightningModule logs, such as f1, the first two are added. metrics: a row of
-    metrics.jsonl.
+    After `train` is the training loss. After `test` are loss and accuracy of the test set, and of the other metrics
+    that the LightningModule logs there, such as f1, the first two. Without a test set, these are of the validation set,
+    after `val`. metrics: a row of metrics.jsonl.
     """
-    usual = {"test/loss", *(name for name, _, _ in SHOWN)}
-    own = [name for name in metrics if name.startswith("test/") and name not in usual][:2]
-    shown = [*SHOWN, *((name, name.removeprefix("test/"), "{:.4f}") for name in own)]
-    return "  ".join(f"{label} {form.format(metrics[name])}" for name, label, form in shown if name in metrics)
+    kind = next((kind for kind in ("test", "val") if any(name.startswith(f"{kind}/") for name in metrics)), "test")
+    measured = {name.removeprefix(f"{kind}/"): v for name, v in metrics.items() if name.startswith(f"{kind}/")}
+    usual = (("loss", "{:.4f}"), ("accuracy", "{:.2%}"))
+    parts = [form.format(measured.pop(name)) for name, form in usual if name in measured]
+    parts += [f"{name} {value:.4f}" for name, value in list(measured.items())[:2]]
+    lines = [f"train {metrics['train/loss']:.4f}"] if "train/loss" in metrics else []
+    lines += [f"{kind} {'  '.join(parts)}"] if parts else []
+    lines += [f"distance {metrics['global/distance']:.2e}"] if "global/distance" in metrics else []
+    return "  ".join(lines)
 
 
 class Watcher:
@@ -289,31 +298,65 @@ def participation_line(rows: Sequence[dict[str, Any]], count: int) -> str:
     )
 
 
-def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]]) -> None:
+def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]], conditions: Sequence[str] = ()) -> None:
     """Prints a line per run: algorithm, state, rounds done, and the newest values of the most common metrics.
 
-    ends: returns trial id -> final state for a sweep's directory, and {} for any other directory.
+    Values of the validation set are shown if a run has no test set.
+    ends: returns trial id -> final state for a sweep's directory, and {} for any other directory. conditions: only runs
+    that meet them are listed (`report.selection.Condition`).
     """
     from raylfl.report.labels import METHOD
     from raylfl.report.runs import read_runs
+    from raylfl.report.selection import select
     from raylfl.runtime.records.views import address
 
-    runs, _ = read_runs(paths)
+    runs = select(read_runs(paths)[0], conditions)
     places = {run.path: address(run.path) for run in runs}
-    measured = [entry for entry in SHOWN if any(run.measured(entry[0]) for run in runs)]
+    untested = [run for run in runs if not any(name.startswith("test/") for name in run.metrics)]
+    measured = [
+        entry
+        for entry in SHOWN
+        if any(run.measured(entry[0]) for run in (untested if entry[0].startswith("val/") else runs))
+    ]
     table = Table(box=None, pad_edge=False)
-    for name in ("run", "algorithm", "state", "rounds", *(label for _, label, _ in measured)):
+    for name in ("run", "algorithm", "state", "rounds", *(metric for metric, _ in measured)):
         table.add_column(name, overflow="fold")
     for run in runs:
-        newest = [values[np.isfinite(values)][-1:] for values in (run.column(name) for name, _, _ in measured)]
+        newest = [values[np.isfinite(values)][-1:] for values in (run.column(name) for name, _ in measured)]
         table.add_row(
             places[run.path] if is_url(places[run.path]) else shown(run.path),
             str(run.setting.get(METHOD, "?")),
             state_of(run, ends),
             f"{len(run.rounds)}/{run.config.get('rounds', '?')}",
-            *(form.format(*value) if len(value) else "" for value, (_, _, form) in zip(newest, measured, strict=True)),
+            *(form.format(*value) if len(value) else "" for value, (_, form) in zip(newest, measured, strict=True)),
         )
     print_table(table)
+
+
+def differences_table(paths: Sequence[Path], conditions: Sequence[str] = ()) -> None:
+    """Prints the config keys, versions and commits in which runs differ, one line each with the value in every run.
+
+    conditions: as in `runs_table`. Raises BadConfig if there are not at least two runs.
+    """
+    from raylfl.report.labels import show_value
+    from raylfl.report.runs import read_runs
+    from raylfl.report.selection import differing_keys, same_parameters, select
+
+    runs = select(read_runs(paths)[0], conditions)
+    if len(runs) < 2:
+        raise BadConfig(f"{len(runs)} run{'s' * (len(runs) != 1)} found, but at least 2 are needed to compare")
+    table = Table(box=None, pad_edge=False)
+    for name in ("key", *(shown(run.path) for run in runs)):
+        table.add_column(name, overflow="fold")
+    found = differing_keys(runs)
+    for key, values in found.items():
+        table.add_row(key, *("-" if value is None else escape(show_value(value)) for value in values))
+    if found:
+        print_table(table)
+    else:
+        say("all config keys, versions and commits are equal")
+    if same_parameters(runs):
+        say("the final parameters are equal, bit for bit")
 
 
 def state_of(run: RunRecord, ends: Callable[[Path], dict[str, str]]) -> str:

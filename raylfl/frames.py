@@ -184,8 +184,11 @@ def evaluate(
     return load(path, overrides, trust=trust, **objects).evaluate()
 
 
-def runs(path: str | Path = "runs") -> pd.DataFrame:
+def runs(path: str | Path = "runs", where: Sequence[str] = ()) -> pd.DataFrame:
     """A table of the runs in a directory or at a URL, subfolders included: one row per run.
+
+    where: only runs that meet these conditions, such as `algorithm=focus` or `test/accuracy>0.8`
+    (`raylfl.report.selection.Condition`).
 
     Columns: path, finished, rounds_done, stopped_early, config keys (`local.lr`) and metrics (`final/test/accuracy`,
     `best/test/accuracy`). The final metrics of an unfinished run are its newest values. A run that cannot be read is
@@ -193,10 +196,11 @@ def runs(path: str | Path = "runs") -> pd.DataFrame:
     """
     from raylfl.report.labels import flatten
     from raylfl.report.runs import read_runs
+    from raylfl.report.selection import select
     from raylfl.runtime.records.views import address
 
     rows = []
-    for run in read_runs(path)[0]:
+    for run in select(read_runs(path)[0], where):
         names = [name for name in run.metrics if run.measured(name)]
         newest = {name: float(run.metrics[name][np.isfinite(run.metrics[name])][-1]) for name in names}
         rows.append(
@@ -211,3 +215,17 @@ def runs(path: str | Path = "runs") -> pd.DataFrame:
             }
         )
     return _frame(rows, None, "raylfl.runs")
+
+
+def diff(*paths: str | Path) -> pd.DataFrame:
+    """A table of the config keys, versions and commits in which runs differ: one row per key, one column per run.
+
+    paths: run directories or URLs, or directories that hold some. Raises BadConfig if there is no readable run.
+    """
+    from raylfl.report.runs import read_runs
+    from raylfl.report.selection import differing_keys
+    from raylfl.runtime.records.views import address
+
+    found = read_runs(paths)[0]
+    rows = [(key, *values) for key, values in differing_keys(found).items()]
+    return _frame(rows, ("key", *(address(run.path) for run in found)), "raylfl.diff").set_index("key")

@@ -98,7 +98,7 @@ def default_window(groups: Sequence[Group], metric: str) -> int:
     would delay.
     """
     scores = any(direction(metric, run.directions) == "max" for group in groups for run in group.runs)
-    noisy = scores or "accuracy" in metric or metric in {"train/loss", "test/loss"}
+    noisy = scores or "accuracy" in metric or metric in {"train/loss", "test/loss", "val/loss"}
     points = max((int(np.isfinite(run.column(metric)).sum()) for group in groups for run in group.runs), default=0)
     return points // 50 if noisy and points >= 200 else 1
 

@@ -94,10 +94,11 @@ def measured_in(groups: Sequence[Group]) -> list[str]:
 def leading(part: Facet, look: Look) -> list[str]:
     """The metrics shown first for the settings of a facet: main metric, losses, metrics that a theorem bounds.
 
-    The losses are the test loss (or else the global loss) and the training loss, as far as they were measured.
+    The losses are the test loss (or else the validation loss, or the global loss) and the training loss, as far as they
+    were measured.
     """
     measured = measured_in(part.groups)
-    held_out = [name for name in ("test/loss", "global/loss") if name in measured][:1]
+    held_out = [name for name in ("test/loss", "val/loss", "global/loss") if name in measured][:1]
     losses = [name for name in (*held_out, "train/loss") if name in measured]
     return list(dict.fromkeys([look.metric, *losses, *(n for n in measured if look.promised(part, n))]))
 

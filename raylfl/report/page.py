@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from raylfl.diagnostics.metric_names import Better, direction
-from raylfl.errors import BadValue, did_you_mean
+from raylfl.errors import BadConfig, BadValue, did_you_mean
 from raylfl.report import figures, tables
 from raylfl.report.derived import by_method, default_last, default_target, grows, longest, main_metric
 from raylfl.report.facets import Facet, facets
@@ -20,6 +20,7 @@ from raylfl.report.overview import overview
 from raylfl.report.paired import paired
 from raylfl.report.pictures import participation_pictures, partition_drawer, partition_pictures
 from raylfl.report.runs import Group, RunRecord, group_runs, read_runs
+from raylfl.report.selection import select
 from raylfl.report.sheet import Part, Sheet, folded, heading, slug
 from raylfl.report.style import method_styles, rc
 from raylfl.report.tables import ReportTable
@@ -77,6 +78,7 @@ def content_of(
     metric: str | None = None,
     theory: bool = False,
     better: Better | None = None,
+    where: Sequence[str] = (),
 ) -> Content:
     """Reads the runs of a report, checks its choices and fills in defaults.
 
@@ -84,10 +86,13 @@ def content_of(
     accuracies (None: `default_target`). last: the number of final rounds over which values are averaged (None:
     `default_last`). metric: the main metric (None: `main_metric`). theory: whether bounds from theorems are drawn
     beside the curves. better: the better direction of the main metric (None: as stated in the runs' configs, or
-    known). Raises BadConfig if there is no readable run (BadValue for a path without runs), and BadValue for
-    a bad choice, such as a metric that no run has measured.
+    known). where: conditions that the runs must meet (`selection.Condition`). Raises BadConfig if there is no readable
+    run (BadValue for a path without runs), and BadValue for a bad choice, such as a metric that no run has measured.
     """
     runs, left_out = read_runs(paths)
+    runs = select(runs, where)
+    if not runs:
+        raise BadConfig(f"no run meets --where {' --where '.join(where)}")
     groups, metric = group_runs(runs), metric or main_metric(runs)
     measured = figures.measured_in(groups)
     if measured and metric not in measured:

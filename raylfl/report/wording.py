@@ -10,6 +10,8 @@ _SUFFIXES = ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"
 NAMES = {
     "test/accuracy": "test accuracy",
     "test/loss": "test loss",
+    "val/accuracy": "validation accuracy",
+    "val/loss": "validation loss",
     "train/loss": "training loss",
     "participants/loss": "loss on participants' data",
     "participants/accuracy": "accuracy on participants' data",

@@ -34,8 +34,8 @@ class TopConfig(Options):
     weights: Annotated[
         Literal["uniform", "data_size"],
         Doc(
-            "the importance weights `w_i` in `F = sum_i w_i f_i`: `uniform` is 1/N, `data_size` is `n_i/n`; a method or "
-            "aggregation rule that does not use them causes a warning"
+            "the importance weights `w_i` in `F = sum_i w_i f_i`: `uniform` is 1/N, `data_size` is `n_i/n`; a method "
+            "or aggregation rule that does not use them causes a warning"
         ),
     ] = "uniform"
     metrics: Annotated[
