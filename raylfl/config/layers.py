@@ -4,8 +4,9 @@ A key path is the sequence of keys that leads to a value. Mappings at the key pa
 At any other key path a value replaces the earlier value, even if both are mappings, such as {uniform: [1, 5]}. At the
 key paths in `NAMED`, which select a component, a plain string means {name: string}. There, a layer with another name or
 class_path replaces the whole mapping: no option of the earlier algorithm, partition or model remains. Options without a
-name belong to the component that a later layer names, or else to the default one. Within one layer
-the order of keys has no effect, except that the last of several equal keys counts.
+name belong to the component that a later layer names, or else to the default one. In `local`, `epochs` of a later layer
+replaces `steps` of an earlier one, and vice versa. Within one layer the order of keys has no effect, except that the
+last of several equal keys counts.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ DEFAULTS: dict[str, Any] = {
 }
 NAMED: set[KeyPath] = {*((group,) for group in DEFAULTS), ("local", "lr_schedule"), ("participation", "availability")}
 MERGED = {*((group,) for group in GROUPS), *NAMED, ("model", "init_args"), ("data", "init_args"), ("metrics",)}
+ALTERNATIVES: dict[KeyPath, tuple[str, ...]] = {("local",): ("steps", "epochs")}  # a later layer's replaces the other
 QUOTES, QUOTED = "quote arguments with blanks, brackets or braces", "'local.steps={uniform: [1, 5]}'"
 
 
@@ -161,6 +163,9 @@ def _laid(before: Any, after: Any, path: KeyPath) -> Any:
     before = before if isinstance(before, Mapping) else {}
     if path in NAMED and _renamed(before, after):
         before = {}
+    others = ALTERNATIVES.get(path, ())
+    if sum(after.get(key) is not None for key in others) == 1:
+        before = {key: value for key, value in before.items() if key not in others}
     return {**before, **{key: _laid(before.get(key), value, (*path, key)) for key, value in after.items()}}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from raylfl.config.components import build, keys_of, mistakes, options_of, typed, unknown_key
+from raylfl.config.components import build, given_options, keys_of, mistakes, options_of, typed, unknown_key
 from raylfl.config.find import find_config
 from raylfl.config.groups.local import LocalConfig
 from raylfl.config.groups.records import CheckpointConfig, EvalConfig, LoggingConfig, StopConfig
@@ -163,7 +163,10 @@ def resolve(merged: Mapping[str, Any]) -> Config:
     if parts["local"].lr_by_theory is not None:
         resolved["local"]["lr"] = {"theory": parts["local"].lr_by_theory}
     for group in NAMED_GROUPS:
-        resolved[group] = {**REGISTRIES[group].choose(chosen[group], group).keys, **options_of(parts[group])}
+        resolved[group] = {
+            **REGISTRIES[group].choose(chosen[group], group).keys,
+            **given_options(parts[group], chosen[group]),
+        }
     stated_directions(resolved)
     for group in ("model", "data"):
         parts[group].target = _target(parts[group].class_path, group)

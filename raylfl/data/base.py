@@ -81,6 +81,15 @@ def data_root(root: str | None) -> Path:
     return Path(root or os.environ.get("RAYLFL_DATA") or "~/.cache/raylfl").expanduser().absolute()
 
 
+def data_path(path: str, root: str | None) -> Path:
+    """The absolute path of your own data: `path` in the working directory if it exists there, else below `data_root`.
+
+    root: the option `root`; if it is given, a relative path is always below it.
+    """
+    given = Path(path).expanduser()
+    return given.absolute() if root is None and given.exists() else data_root(root) / given
+
+
 def data_missing(name: str, problem: str, expected: str, above: str, download: bool) -> DataMissing:
     """The error for missing or damaged files of the data set `name`, with the fault, the expected files and a remedy.
 

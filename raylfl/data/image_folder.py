@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from raylfl.data import DATA
-from raylfl.data.base import data_missing, data_root
+from raylfl.data.base import data_missing, data_path
 from raylfl.data.image import ImageData, normalised
 from raylfl.errors import BadValue, DataMissing
 from raylfl.extras import require
@@ -34,7 +34,8 @@ class ImageFolder(ImageData):
     """Your own images: a folder or tar file of `<half>/<class>/<image>`, read once and cached as arrays.
 
     The two halves are the training set and the test set.
-    path: the folder or the tar file (.tar, .tgz, .tar.gz); a relative path is below the root (RAYLFL_DATA).
+    path: the folder or the tar file (.tar, .tgz, .tar.gz), relative to the working directory, or else below the root
+    (RAYLFL_DATA).
     train: the folder of the training images, below `path`.
     test: the folder of the test images, below `path`.
     size: images are cropped to their middle square and resized to size x size; null: they must all have one size.
@@ -65,7 +66,7 @@ class ImageFolder(ImageData):
                 "test", got=test, need="a folder other than train, or test scores would be scores on training images"
             )
         transform = normalised(mean, std, 1 if grey else 3, augment)
-        source = data_root(root) / Path(path).expanduser()
+        source = data_path(path, root)
         if not source.exists():
             raise _missing(f"{source} is missing", train, test)
         halves, self.classes, self.notes = arrays(source, (train, test), size, grey, _cache_folder(cache))

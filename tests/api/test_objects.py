@@ -84,6 +84,32 @@ def test_a_class_and_a_factory_give_the_bits_of_the_class_path(runs, model):
     assert torch.equal(raylfl.run(TINY, runs, model=model()).params, raylfl.run(TINY, runs).params)
 
 
+def test_lambdas_and_local_functions_of_one_call_are_told_apart(runs):
+    """They share module and name: the digest of their content is part of the class path."""
+
+    def factory(width):
+        return lambda: Net(width=width)
+
+    def of(width):
+        def made():
+            return Net(width=width)
+
+        return made
+
+    small = ["rounds=1", *runs]
+    result = raylfl.run(TINY, small, model=lambda: Net(width=7), data=lambda: Points())
+    assert result.module.body[0].out_features == 7
+    paths = set()
+    for make in (factory, of):
+        for width in (6, 7):
+            result = raylfl.run(TINY, small, model=make(width))
+            assert result.module.body[0].out_features == width
+            paths.add(saved(result)["model"]["class_path"])
+    assert len(paths) == 4
+    again = [saved(raylfl.run(TINY, small, model=factory(6)))["model"]["class_path"] for _ in range(2)]
+    assert again[0] == again[1]  # seeds of one setting are pooled
+
+
 def test_an_instance_is_the_initial_model_and_is_not_changed(runs):
     net = Net(norm=False)
     before = torch.nn.utils.parameters_to_vector(net.parameters()).detach().clone()
