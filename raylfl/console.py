@@ -18,10 +18,11 @@ from rich.status import Status
 from rich.table import Table
 
 from raylfl.config.urls import is_url
+from raylfl.control import in_notebook
 from raylfl.errors import BadConfig
 
 if TYPE_CHECKING:
-    from raylfl.api import Progress as RunProgress
+    from raylfl.control import Progress as RunProgress
     from raylfl.parts import Experiment
     from raylfl.report.runs import RunRecord
     from raylfl.runtime.profile import Timing
@@ -92,7 +93,8 @@ def status_line(metrics: dict[str, Any]) -> str:
 class Watcher:
     """A watch function that shows the progress of successive runs (see `raylfl.run`).
 
-    In a terminal it shows a bar with round, loss, accuracy, s/round and ETA; elsewhere it prints plain lines.
+    In a terminal it shows a bar with round, losses, accuracy, s/round and ETA. In a notebook it prints one line, which
+    it overwrites; elsewhere plain lines.
     """
 
     def __init__(self) -> None:
@@ -103,6 +105,8 @@ class Watcher:
         self._last_line = 0.0
         self._unprinted = ""  # the newest round's line, if it is not printed yet (without a terminal)
         self._latest: dict[str, Any] = {}
+        self._overwrites = in_notebook()
+        self._width = 0  # of the line that will be overwritten
 
     def __enter__(self) -> Watcher:
         self._wait("getting ready")  # imports, a trial batch, Ray and its workers
@@ -110,6 +114,7 @@ class Watcher:
 
     def __exit__(self, *exception: object) -> None:
         self._print_line()
+        self._end_line()
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -119,6 +124,7 @@ class Watcher:
         if progress.run_dir != self._run:
             self._begin(progress, total)
         for message in progress.messages:
+            self._end_line()
             self.console.print(message, soft_wrap=not self.console.is_terminal)
         metrics = progress.metrics
         self._latest |= metrics  # evaluations are not in every row
@@ -134,9 +140,21 @@ class Watcher:
             self._wait("finishing")
 
     def _print_line(self) -> None:
-        if self._unprinted:
+        if not self._unprinted:
+            return
+        if self._overwrites:
+            sys.stdout.write("\r" + self._unprinted.ljust(self._width))
+            sys.stdout.flush()
+            self._width = len(self._unprinted)
+        else:
             self.console.print(self._unprinted, soft_wrap=True)
-            self._unprinted, self._last_line = "", time.monotonic()
+        self._unprinted, self._last_line = "", time.monotonic()
+
+    def _end_line(self) -> None:
+        """Ends the line that would be overwritten, if there is one."""
+        if self._width:
+            sys.stdout.write("\n")
+            self._width = 0
 
     def _begin(self, progress: RunProgress, total: int) -> None:
         self.__exit__()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from raylfl.api import module_of, saved
+from raylfl.api import MissingObjects, module_of, saved
 from raylfl.config.load import Config
 from raylfl.config.objects import Objects
 from raylfl.errors import BadConfig
@@ -20,6 +20,7 @@ from raylfl.extras import require
 if TYPE_CHECKING:
     import pandas as pd
     import torch
+    from matplotlib.figure import Figure
 
 
 def _frame(rows: Sequence[Any], columns: Sequence[str] | None, what: str) -> pd.DataFrame:
@@ -35,10 +36,27 @@ def _frame(rows: Sequence[Any], columns: Sequence[str] | None, what: str) -> pd.
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A saved run, finished or unfinished; its files are read on first use and then kept in memory."""
+    """A saved run, finished or unfinished; its files are read on first use and then kept in memory.
+
+    Tables, `plot` and `summary` need the files only. `config`, `module`, `predict` and `evaluate` also need the objects
+    that the saved config cannot name; without them they raise BadConfig.
+    """
 
     path: Path
-    config: Config
+    _config: Config | MissingObjects
+
+    @property
+    def config(self) -> Config:
+        """The config of the run, with the changes given to `load`. Raises BadConfig if an object is missing."""
+        if isinstance(self._config, MissingObjects):
+            raise self._config
+        return self._config
+
+    def plot(self, metric: str | None = None, axis: str = "rounds") -> Figure:
+        """The curve of one metric of this run as a matplotlib figure, see `raylfl.plot`."""
+        from raylfl.report.plot import plot
+
+        return plot(self.path, metric, axis)
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -166,12 +184,16 @@ def load(path: str | Path, overrides: Sequence[str] = (), *, trust: bool = False
     """Reads the run in this directory, or at this URL.
 
     Overrides and objects, such as `eval.batch_size=1000` or `data=Other()`, change later evaluations, not the saved
-    run. `trust` has the same meaning as in `resume`. Raises BadConfig if there is no run, or an object is missing.
+    run. `trust` has the same meaning as in `resume`. An object that the config cannot name is needed by those parts of
+    the run only that compute with it. Raises BadConfig if there is no run.
     """
     from raylfl.runtime.records.views import here
 
     folder = here(path, whole=True).expanduser().resolve()
-    return Run(folder, saved(folder, overrides, trust, objects)[1])
+    try:
+        return Run(folder, saved(folder, overrides, trust, objects)[1])
+    except MissingObjects as error:
+        return Run(folder, error)
 
 
 def evaluate(

@@ -19,7 +19,7 @@ from raylfl.report.link_table import link_table
 from raylfl.report.overview import overview
 from raylfl.report.paired import paired
 from raylfl.report.pictures import participation_pictures, partition_drawer, partition_pictures
-from raylfl.report.runs import Group, RunRecord, group_runs, read_runs
+from raylfl.report.runs import Group, RunRecord, Runs, group_runs, paths_of, read_runs
 from raylfl.report.selection import select
 from raylfl.report.sheet import Part, Sheet, folded, heading, slug
 from raylfl.report.style import method_styles, rc
@@ -120,12 +120,14 @@ def content_of(
     return Content(runs, left_out, groups, facets(groups), look)
 
 
-def write_report(paths: Paths, out_dir: str | os.PathLike[str], *, pdf: bool = True, **choices: Any) -> Path:
+def write_report(runs: Runs, out_dir: str | os.PathLike[str] = "report", *, pdf: bool = True, **choices: Any) -> Path:
     """Writes `index.html`, `report.png` and every figure and table into out_dir; returns the path of the page.
 
-    pdf: whether figures are also saved as PDF, which doubles the time. paths, choices and errors: as in `content_of`.
+    runs: one run or several: directories, results of `raylfl.run`, or runs of `raylfl.load`. pdf: whether figures are
+    also saved as PDF, which doubles the time. choices (`metric`, `target`, `last`, `theory`, `better`, `where`) and
+    errors: as in `content_of`.
     """
-    return write_page(content_of(paths, **choices), out_dir, pdf)
+    return write_page(content_of(paths_of(runs), **choices), out_dir, pdf)
 
 
 def write_page(content: Content, out_dir: str | os.PathLike[str], pdf: bool = True) -> Path:
