@@ -34,6 +34,9 @@ def _frame(rows: Sequence[Any], columns: Sequence[str] | None, what: str) -> pd.
     return pd.DataFrame(rows, columns=columns)
 
 
+FINAL, BEST = "final.pt", "best.pt"
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """A saved run, finished or unfinished; its files are read on first use and then kept in memory.
@@ -44,6 +47,7 @@ class Run:
 
     path: Path
     _config: Config | MissingObjects
+    _file: str = FINAL
 
     @property
     def config(self) -> Config:
@@ -99,14 +103,21 @@ class Run:
         path = self.path / "summary.json"
         return json.loads(path.read_bytes()) if path.is_file() else {}
 
+    @property
+    def best(self) -> Run:
+        """The same run with the parameters of its best round, from best.pt (`checkpoint.best`). Raises BadConfig."""
+        if not (self.path / BEST).is_file():
+            raise BadConfig(f"{self.path} has no {BEST}: a run with checkpoint.best=val/accuracy, say, writes it")
+        return Run(self.path, self._config, BEST)
+
     @cached_property
     def _final(self) -> dict[str, Any]:
         import torch
 
         from raylfl.runtime.records.state_files import load
 
-        if (self.path / "final.pt").is_file():
-            final: dict[str, Any] = torch.load(self.path / "final.pt", weights_only=True)
+        if (self.path / self._file).is_file():
+            final: dict[str, Any] = torch.load(self.path / self._file, weights_only=True)
             return final
         newest = sorted((self.path / "checkpoints").glob("round_*/server.pt"))
         if not newest:

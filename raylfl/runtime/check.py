@@ -57,6 +57,8 @@ def check(experiment: Experiment) -> None:
                 experiment.logged_directions.update(logged.directions())
     if (metric := experiment.config.stop.metric) is not None:
         check_direction("stop.metric", metric, experiment)
+    if (metric := experiment.config.checkpoint.best) is not None:
+        check_direction("checkpoint.best", metric, experiment)
     lines = [f"{name} is always 0: a run has no epochs that all clients share" for name in sorted(counters)]
     experiment.warnings.extend(f"model {label}: {line}" for line in [*lines, *module_warnings(worker, config)])
     experiment.warnings.extend(evaluation_warnings(experiment, worker))

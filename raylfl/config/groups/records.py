@@ -113,6 +113,10 @@ class CheckpointConfig(Options):
 
     every: Annotated[int, Ge(0), Doc("rounds between checkpoints; 0: only at the end and when interrupted")] = 50
     keep: Annotated[int, Ge(1), Doc("checkpoints kept on disk")] = 2
+    best: Annotated[
+        str | None,
+        Doc("a metric, such as val/accuracy: `best.pt` is the model of the round with its best value; null: no file"),
+    ] = None
 
 
 @dataclass

@@ -52,6 +52,34 @@ class EarlyStop:
             self.reason = f"{metric} has not improved on {best:.6g} of round {self._best_round} for {patience} rounds"
 
 
+class BestRound:
+    """The round with the best value of a metric so far; the first one if several are equal.
+
+    metric: None: no round is the best. directions: as in `EarlyStop`. Raises BadValue if it is neither known nor stated
+    whether the metric is better high or low.
+    """
+
+    def __init__(self, metric: str | None, directions: Mapping[str, Better]):
+        self.metric, self.round, self.value = metric, -1, math.nan
+        self._higher = metric is not None and higher_is_better(metric, directions, "checkpoint.best")
+
+    def update(self, metrics: dict[str, Any]) -> bool:
+        """Takes a finished round into account; returns whether it is the best one so far.
+
+        Raises BadConfig if the run does not measure the metric (`require_recorded`).
+        """
+        if self.metric is None:
+            return False
+        value = metrics.get(self.metric)
+        if value is None:
+            require_recorded("checkpoint.best", self.metric, metrics)
+            return False
+        better = math.isnan(self.value) or (value > self.value if self._higher else value < self.value)
+        if better:
+            self.round, self.value = int(metrics["round"]), float(value)
+        return better
+
+
 def require_recorded(key: str, metric: str, metrics: dict[str, Any]) -> None:
     """Raises BadConfig if `metrics` are those of round 0 and lack `metric`; no effect in later rounds.
 
