@@ -156,7 +156,7 @@ def report(args: argparse.Namespace) -> None:
         return
     require(*REPORT, what="raylfl report")
     choices = {"metric": args.metric, "target": args.target, "last": args.last, "theory": args.theory}
-    choices |= {"better": args.better, "where": args.where}
+    choices |= {"better": args.better, "where": args.where, "columns": [key for key in args.columns.split(",") if key]}
     _write_report(paths, Path(args.out), **choices)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ class Content:
     """The runs of a report, and the choices that all its figures and tables share.
 
     left_out: one sentence on each run that cannot be read. groups: the runs pooled by setting. parts: the groups by
-    scenario.
+    scenario. columns: the columns of the summary table that the user has chosen, by their keys; empty: all.
     """
 
     runs: Sequence[RunRecord]
@@ -43,6 +43,7 @@ class Content:
     groups: Sequence[Group]
     parts: Sequence[Facet]
     look: Look
+    columns: Sequence[str] = ()
 
     @property
     def names(self) -> list[str]:
@@ -66,6 +67,17 @@ class Content:
         """
         return tables.summary(parts, self.look.metric, last=self.look.last, target=self.look.target, name=name)
 
+    def chosen(self, summary: ReportTable) -> ReportTable:
+        """The summary table with the chosen columns, in their order. Raises BadValue for an unknown column."""
+        if not self.columns:
+            return summary
+        known = {column.key: column for column in summary.columns}
+        for key in self.columns:
+            if key not in known:
+                need = f"some of {', '.join(known)}"
+                raise BadValue("columns", got=",".join(self.columns), need=need, hint=did_you_mean(key, known))
+        return replace(summary, columns=[known[key] for key in self.columns])
+
     def paired(self) -> ReportTable | None:
         """The table of paired differences; None if there are no pairs to compare, see `raylfl.report.paired.paired`."""
         return paired(self.shown, self.look.metric, self.look.last)
@@ -79,6 +91,7 @@ def content_of(
     theory: bool = False,
     better: Better | None = None,
     where: Sequence[str] = (),
+    columns: Sequence[str] = (),
 ) -> Content:
     """Reads the runs of a report, checks its choices and fills in defaults.
 
@@ -86,7 +99,8 @@ def content_of(
     accuracies (None: `default_target`). last: the number of final rounds over which values are averaged (None:
     `default_last`). metric: the main metric (None: `main_metric`). theory: whether bounds from theorems are drawn
     beside the curves. better: the better direction of the main metric (None: as stated in the runs' configs, or
-    known). where: conditions that the runs must meet (`selection.Condition`). Raises BadConfig if there is no readable
+    known). where: conditions that the runs must meet (`selection.Condition`). columns: the keys of the columns of the
+    summary table, in order (empty: all). Raises BadConfig if there is no readable
     run (BadValue for a path without runs), and BadValue for a bad choice, such as a metric that no run has measured.
     """
     runs, left_out = read_runs(paths)
@@ -117,15 +131,17 @@ def content_of(
         promises = promises_of(groups, measured)
     target = default_target(groups, metric) if target is None else target
     look = Look(metric, last or default_last(groups), target, method_styles(list(by_method(groups))), promises)
-    return Content(runs, left_out, groups, facets(groups), look)
+    content = Content(runs, left_out, groups, facets(groups), look, tuple(columns))
+    content.chosen(content.summary(content.parts))
+    return content
 
 
 def write_report(runs: Runs, out_dir: str | os.PathLike[str] = "report", *, pdf: bool = True, **choices: Any) -> Path:
     """Writes `index.html`, `report.png` and every figure and table into out_dir; returns the path of the page.
 
     runs: one run or several: directories, results of `raylfl.run`, or runs of `raylfl.load`. pdf: whether figures are
-    also saved as PDF, which doubles the time. choices (`metric`, `target`, `last`, `theory`, `better`, `where`) and
-    errors: as in `content_of`.
+    also saved as PDF, which doubles the time. choices (`metric`, `target`, `last`, `theory`, `better`, `where`,
+    `columns`) and errors: as in `content_of`.
     """
     return write_page(content_of(paths_of(runs), **choices), out_dir, pdf)
 
@@ -155,7 +171,7 @@ def write_page(content: Content, out_dir: str | os.PathLike[str], pdf: bool = Tr
 def shown_tables(content: Content) -> list[ReportTable]:
     """The tables for the terminal: summary of all settings, paired differences, and traffic between clients."""
     more = content.paired(), link_table(content.groups)
-    return [content.summary(content.parts), *(table for table in more if table is not None)]
+    return [content.chosen(content.summary(content.parts)), *(table for table in more if table is not None)]
 
 
 def _summary(sheet: Sheet, content: Content) -> ReportTable:
@@ -165,11 +181,11 @@ def _summary(sheet: Sheet, content: Content) -> ReportTable:
     them.
     """
     summary = content.summary(content.shown)
-    shown = sheet.table(summary)
+    shown = sheet.table(content.chosen(summary))
     if len(content.groups) > len(summary.rows):
         full = content.summary(content.parts, name="settings")
         shown += [{"kind": "text", "text": "Where a method has many settings, its best by the last-k mean is shown."}]
-        shown += folded(f"All {len(content.groups)} settings", sheet.table(full))
+        shown += folded(f"All {len(content.groups)} settings", sheet.table(content.chosen(full)))
     pairs = sheet.table(content.paired())
     shown += [*heading("Paired differences"), *pairs] if pairs else []
     sheet.section("summary", "Summary", shown)
