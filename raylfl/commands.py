@@ -192,7 +192,10 @@ def partition(args: argparse.Namespace) -> None:
 
     source = load_data(config)
     split, samples = make_split(config, source), samples_of(source)
-    rows_table(table(split, samples))
+    natural = config.resolved["partition"]["name"] == "natural"
+    names = source.client_names if natural else None
+    rows = table(split, samples)
+    rows_table([{"name": name, **row} for name, row in zip(names, rows, strict=True)] if names else rows)
     rows_table(summary(split, samples))
     for line in source.warnings:
         say(f"warning: {line}")
@@ -204,7 +207,7 @@ def partition(args: argparse.Namespace) -> None:
     say(f"written  {out / 'partition.json'}")
     if samples.labels is not None:
         title = f"{config.resolved['partition']['name']}, {len(split.clients)} clients"
-        figure(class_counts(split, samples), samples.classes.tolist(), title).savefig(out / "partition.png")
+        figure(class_counts(split, samples), samples.classes.tolist(), title, names).savefig(out / "partition.png")
         say(f"written  {out / 'partition.png'}")
 
 

@@ -55,6 +55,7 @@ class LoadedData:
     data: Any
     warnings: list[str] = field(default_factory=list)
     client_nodes: tuple[str, ...] | None = None
+    client_names: tuple[str, ...] | None = None  # the keys of `client_indices`, if the data give a mapping
 
 
 def class_of(config: Config, group: str) -> Any:
@@ -97,7 +98,7 @@ def load_data(config: Config) -> LoadedData:
     augmented = getattr(data, "train_transform", None)
     plain = getattr(data, "test_transform", None) or augmented
     targets = _attribute(data, "targets")
-    owners = _attribute(data, "client_indices")
+    owners, client_names = _clients(_attribute(data, "client_indices"), name)
     nodes = _attribute(data, "client_nodes")
     return LoadedData(
         SampleSet.of(train, augmented, plain, collate),
@@ -108,6 +109,7 @@ def load_data(config: Config) -> LoadedData:
         data,
         [f"data class {name}: {line}" for line in warnings],
         tuple(map(str, nodes)) if nodes is not None else None,
+        client_names,
     )
 
 
@@ -186,6 +188,27 @@ def _attribute(data: Any, name: str) -> Any:
     value = getattr(data, name, None)
     is_data = hasattr(value, "__getitem__") or hasattr(value, "__array__")
     return value() if callable(value) and not is_data else value
+
+
+def _clients(given: Any, name: str) -> tuple[list[Ints] | None, tuple[str, ...] | None]:
+    """The samples of each client and the clients' names, from `client_indices` of the data class `name`.
+
+    given: a list of index lists, or a mapping name -> index list, such as pandas' `df.groupby("user").indices`; None:
+    both are None. The names are None for a list. Raises BadConfig for anything else.
+    """
+    if given is None:
+        return None, None
+    names = tuple(map(str, given)) if isinstance(given, Mapping) else None
+    try:
+        owners = [np.asarray(indices) for indices in (given.values() if isinstance(given, Mapping) else given)]
+        if all(len(o) == 0 or (o.ndim == 1 and np.issubdtype(o.dtype, np.integer)) for o in owners):
+            return [o.astype(np.int64) for o in owners], names
+    except (TypeError, ValueError):  # no list, or lists of unequal length within an entry
+        pass
+    raise BadConfig(
+        f"data class {name}: client_indices must be a list of index lists, one per client, or a mapping from the "
+        "client's name to its index list"
+    )
 
 
 def _labels(targets: Any, count: int, name: str) -> Ints:

@@ -80,11 +80,14 @@ class Run:
     def clients(self) -> pd.DataFrame:
         """A table with one row per round, client and metric; columns: round, client, metric, value.
 
+        If the data name their clients, a column `name` follows.
+
         Metrics of every sampled client: draws (how often it was drawn), received (1: the upload arrived, 0: lost) and
         steps (local steps). `eval.per_client` adds the client's training loss and the values logged in its local steps.
         In rounds with an evaluation, `eval.per_client` with `eval.clients` adds the metrics on the client's own data,
         and `eval.nodes` the metrics of every node's model.
         """
+        from raylfl.report.runs import load_run
         from raylfl.runtime.records.lines import read_rows
 
         out = []
@@ -95,7 +98,10 @@ class Run:
         for row in self.rows:
             for metric, values in row.get("per_client", {}).items():
                 out += [(row["round"], int(client), metric, value) for client, value in values.items()]
-        return _frame(out, ("round", "client", "metric", "value"), "Run.clients")
+        table = _frame(out, ("round", "client", "metric", "value"), "Run.clients")
+        if (names := load_run(self.path).client_names) is not None:
+            table["name"] = [names[client] for client in table["client"]]
+        return table
 
     @cached_property
     def summary(self) -> dict[str, Any]:

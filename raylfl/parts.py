@@ -135,6 +135,7 @@ class Experiment:
     warnings: list[str]
     logged: dict[str, list[str]] = field(default_factory=dict)
     logged_directions: dict[str, Better] = field(default_factory=dict)
+    client_names: tuple[str, ...] | None = None  # of a natural partition, if the data name their clients
 
     @property
     def directions(self) -> dict[str, Better]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,7 +34,8 @@ class DataSource(Arguments):
     returns a batch as arrays, each worker reads the samples that it needs by index.
     test_dataset: a map-style data set for testing; None: no test set.
     targets: the label of each training sample, int64 [n], for partitions by label; None: unlabelled.
-    client_indices: one list of sample indices per client, for `partition: natural`; None: no clients are defined.
+    client_indices: one list of sample indices per client, or a mapping from the client's name to its list, for
+    `partition: natural`; None: no clients are defined.
     client_nodes: for each client in client_indices, the custom resource of Ray that marks the nodes with its samples;
     None: every node has all samples.
     train_transform, test_transform: applied to the inputs x [B, ...] of a batch each time it is used.
@@ -46,7 +47,7 @@ class DataSource(Arguments):
     train_dataset: Dataset[Any]
     test_dataset: Dataset[Any] | None = None
     targets: Tensor | None = None
-    client_indices: list[list[int]] | list[Ints] | None = None
+    client_indices: list[list[int]] | list[Ints] | Mapping[str, Any] | None = None
     client_nodes: list[str] | None = None
     train_transform: Transform | None = None
     test_transform: Transform | None = None

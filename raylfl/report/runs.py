@@ -28,7 +28,7 @@ from raylfl.diagnostics.metric_names import OF_NODES, Better, direction, higher_
 from raylfl.errors import BadConfig, BadValue
 from raylfl.report.labels import canonical, flatten, is_scenario, labels, method_of, order_key, varying
 from raylfl.runtime.records.lines import lines, numbers_of, read_rows
-from raylfl.runtime.records.run_dir import DIRECTIONS
+from raylfl.runtime.records.run_dir import CLIENT_NAMES, DIRECTIONS
 from raylfl.runtime.records.views import here
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same results, about ten times faster
@@ -126,6 +126,21 @@ class RunRecord:
             self.faults.append(f"{path.name} cannot be read")
             return None
         return names, counts
+
+    @cached_property
+    def client_names(self) -> list[str] | None:
+        """The names of the clients in order; None if the data give none, or the record cannot be read."""
+        path = self.path / CLIENT_NAMES
+        if not path.exists():
+            return None
+        try:
+            names = _sound(json.loads(path.read_bytes()))
+            if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+                raise ValueError("no list of names")
+        except UNREADABLE:
+            self.faults.append(f"{path.name} cannot be read")
+            return None
+        return names
 
     def complete(self, rounds: int) -> bool:
         """Whether the run finished, has rows of at least `rounds` rounds, and has no damaged records."""

@@ -28,7 +28,7 @@ from raylfl.runtime.records.files import read_plain
 from raylfl.runtime.records.lines import metrics_line
 from raylfl.runtime.records.loggers import Loggers
 from raylfl.runtime.records.record_file import Displaced
-from raylfl.runtime.records.run_dir import DIRECTIONS, OF_GRAPHS, RunDirectory
+from raylfl.runtime.records.run_dir import CLIENT_NAMES, DIRECTIONS, OF_GRAPHS, RunDirectory
 from raylfl.runtime.records.summary import environment, step_line, step_summary, summarise
 from raylfl.runtime.round.early_stop import LATE, BestRound, EarlyStop
 from raylfl.runtime.round.loop import Federation, RoundRecord
@@ -300,13 +300,16 @@ def fingerprint(params: torch.Tensor) -> str:
 def write_records(experiment: Experiment, run_dir: RunDirectory) -> None:
     """Writes the files of a run directory before the first round.
 
-    These are config.yaml, directions.json (only for a module that logs metric objects), partition.json (only for at
-    most MOST_SAMPLES samples), and partition_counts.json, the number of samples per client and class (only for data
-    with labels and at most MOST_CLIENTS clients).
+    These are config.yaml, directions.json (only for a module that logs metric objects), client_names.json (only if the
+    data name their clients), partition.json (only for at most MOST_SAMPLES samples), and partition_counts.json, the
+    number of samples per client and class (only for data with labels). The files of clients are for at most
+    MOST_CLIENTS clients.
     """
     run_dir.write_config(experiment.config.resolved)
     if experiment.logged_directions:
         run_dir.write(DIRECTIONS, json.dumps(experiment.logged_directions))
+    if experiment.client_names is not None and experiment.clients <= MOST_CLIENTS:
+        run_dir.write(CLIENT_NAMES, json.dumps(experiment.client_names))
     split, labels = experiment.split, experiment.labels
     if sum(len(c) for c in split.clients) <= MOST_SAMPLES:
         run_dir.write("partition.json", as_text(split.clients))

@@ -74,7 +74,7 @@ def test_files_of_more_samples_or_clients_than_the_limits_are_left_out(monkeypat
     experiment = SimpleNamespace(
         config=SimpleNamespace(resolved={"rounds": 1}), split=split, labels=np.array([7, 7, 9, 7, 9, 9]), clients=3
     )
-    experiment.logged_directions = {}
+    experiment.logged_directions, experiment.client_names = {}, None
     write_records(experiment, run)
     indices = {"partition.json": '{\n"0": [0, 3],\n"1": [1, 2, 5],\n"2": [4]\n}\n'}
     counts = {"partition_counts.json": '{"classes": [7, 9], "counts": [[2, 0], [1, 2], [0, 1]]}'}
