@@ -12,20 +12,24 @@ from typing import TYPE_CHECKING, Any
 from raylfl.startup import torchvision_cpu
 
 if TYPE_CHECKING:
-    from raylfl.api import Progress, Result, resume, run
+    from raylfl.api import Result, resume, run
     from raylfl.comparison import compare
-    from raylfl.control import Callback, StopRun
+    from raylfl.control import Callback, Progress, StopRun
     from raylfl.errors import BadConfig, BadValue, RaylflError
-    from raylfl.frames import Run, evaluate, load, runs
+    from raylfl.frames import Run, diff, evaluate, load, runs
+    from raylfl.report.page import write_report
+    from raylfl.report.plot import plot
     from raylfl.streaming import Stream, stream
     from raylfl.tune.trainable import trainable
 
 PLACES = {  # module -> its public names; it is imported when one of them is first used
-    "api": ("Progress", "Result", "resume", "run"),
+    "api": ("Result", "resume", "run"),
     "comparison": ("compare",),
-    "control": ("Callback", "StopRun"),
+    "control": ("Callback", "Progress", "StopRun"),
     "errors": ("BadConfig", "BadValue", "RaylflError"),
-    "frames": ("Run", "evaluate", "load", "runs"),
+    "frames": ("Run", "diff", "evaluate", "load", "runs"),
+    "report.page": ("write_report",),
+    "report.plot": ("plot",),
     "streaming": ("Stream", "stream"),
     "tune.trainable": ("trainable",),
 }
@@ -40,13 +44,16 @@ __all__ = [
     "StopRun",
     "Stream",
     "compare",
+    "diff",
     "evaluate",
     "load",
+    "plot",
     "resume",
     "run",
     "runs",
     "stream",
     "trainable",
+    "write_report",
 ]
 
 torchvision_cpu.install()

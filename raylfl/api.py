@@ -11,14 +11,14 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from raylfl.config.changes import refuse_changes
 from raylfl.config.load import Config, Source, compose, load_config
 from raylfl.config.objects import GROUPS, ObjectLayer, Objects, known_here, object_layer
-from raylfl.control import Callback, reason_to_stop
+from raylfl.control import Callback, Progress, interactive, reason_to_stop
 from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import BadConfig
 from raylfl.extras import require
@@ -26,36 +26,15 @@ from raylfl.runtime.stopping import sigterm_interrupts
 
 if TYPE_CHECKING:
     import torch
+    from matplotlib.figure import Figure
 
     from raylfl.parts import Experiment
     from raylfl.runtime.records.run_dir import RunDirectory
 
-Watch = Callable[["Progress"], None]
+Watch = Callable[[Progress], None]
 
 
-@dataclass(frozen=True)
-class Progress:
-    """The progress of a run after a round.
-
-    metrics: the row of this round in metrics.jsonl. messages: texts for the user since the previous round. params: all
-    parameters after the round, as one vector [d]; None in a run with neither callbacks nor a stream. resumed: whether
-    the run was resumed. A resumed run first yields the rounds before its checkpoint again, with params None.
-    """
-
-    experiment: Experiment
-    run_dir: Path
-    metrics: dict[str, Any]
-    messages: list[str]
-    params: torch.Tensor | None = None
-    resumed: bool = False
-
-    @property
-    def round(self) -> int:
-        """The number of the round, from 0."""
-        return int(self.metrics["round"])
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """The result of a finished run.
 
@@ -63,10 +42,24 @@ class Result:
     in the config's dtype.
     """
 
-    metrics: list[dict[str, Any]] = field(repr=False)
-    params: torch.Tensor = field(repr=False)
+    metrics: list[dict[str, Any]]
+    params: torch.Tensor
     run_dir: Path
-    config: Config = field(repr=False)
+    config: Config
+
+    def __repr__(self) -> str:
+        from raylfl.console import status_line
+
+        name, latest = self.config.resolved["algorithm"]["name"], dict[str, Any]()
+        for row in self.metrics:  # evaluations are not in every row
+            latest |= row
+        return f"Result({name}, {len(self.metrics)} rounds: {status_line(latest)}, run_dir={str(self.run_dir)!r})"
+
+    def plot(self, metric: str | None = None, axis: str = "rounds") -> Figure:
+        """The curve of one metric of this run as a matplotlib figure, see `raylfl.plot`."""
+        from raylfl.report.plot import plot
+
+        return plot(self.run_dir, metric, axis)
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -128,18 +121,36 @@ def run(
     overrides: Sequence[str] = (),
     watch: Watch | None = None,
     *,
+    progress: bool | None = None,
     callbacks: Sequence[Callback] = (),
     **objects: Unpack[Objects],
 ) -> Result:
     """Carries out one run of a config (a path, a bare name, a dict or a DictConfig) with `key=value` overrides.
 
-    watch: called with the progress after each round. callbacks: hooks of the run, which may end it early. objects:
+    watch: called with the progress after each round. progress: whether the progress is printed; None: if there is no
+    `watch`, in a terminal and in a notebook. callbacks: hooks of the run, which may end it early. objects:
     components that replace the config's, such as `model=Net`, `data=Data()`, `algorithm=FedCM(mu=0.1)`; overrides also
     change the options of these objects.
     Raises BadConfig for mistakes, before anything is started.
     """
     config = load_config(source, overrides, object_layer(objects))
-    return begin(checked(config), watch, callbacks)
+    with watching(watch, progress) as shown:
+        return begin(checked(config), shown, callbacks)
+
+
+@contextmanager
+def watching(watch: Watch | None, progress: bool | None) -> Iterator[Watch | None]:
+    """A context with the watch function of a run from Python: `watch`, or one that prints the progress, or None.
+
+    progress: as in `run`.
+    """
+    if watch is not None or not (interactive() if progress is None else progress):
+        yield watch
+        return
+    from raylfl.console import Watcher
+
+    with Watcher() as watcher:
+        yield watcher
 
 
 def resume(
@@ -148,6 +159,7 @@ def resume(
     watch: Watch | None = None,
     *,
     trust: bool = False,
+    progress: bool | None = None,
     callbacks: Sequence[Callback] = (),
     **objects: Unpack[Objects],
 ) -> Result:
@@ -169,13 +181,18 @@ def resume(
         experiment = checked(config)
         run_dir.write_config(config.resolved)
         try:
-            return _carry_out(experiment, run_dir, True, watch, callbacks)
+            with watching(watch, progress) as shown:
+                return _carry_out(experiment, run_dir, True, shown, callbacks)
         except BadConfig:
             if len(run_dir.metrics()) <= before.resolved["rounds"]:  # otherwise the saved config would be refused, too
                 run_dir.write_config(before.resolved)
             raise
     finally:
         run_dir.close()
+
+
+class MissingObjects(BadConfig):
+    """The error for a saved run whose config needs objects that are neither given nor importable."""
 
 
 def saved(folder: Path, overrides: Sequence[str], trust: bool, objects: Objects) -> tuple[Config, Config]:
@@ -193,8 +210,8 @@ def saved(folder: Path, overrides: Sequence[str], trust: bool, objects: Objects)
 def _objects_again(folder: Path, trust: bool, objects: Objects) -> ObjectLayer:
     """The objects that the config of a saved run cannot name, from the caller or from the run's objects.pkl.
 
-    folder: the run directory. trust: whether objects.pkl may be loaded, which executes code in it. Raises BadConfig if
-    an object is neither given nor importable.
+    folder: the run directory. trust: whether objects.pkl may be loaded, which executes code in it. Raises
+    MissingObjects if an object is neither given nor importable.
     """
     from raylfl.runtime.records.kept_objects import on_trust, read
 
@@ -212,7 +229,7 @@ def _objects_again(folder: Path, trust: bool, objects: Objects) -> ObjectLayer:
         arguments = ", ".join(f"{group}=..." for group in missing.values())
         trusted = any(kept.left_out[path] is None for path in missing) and not trust
         way = f"{on_trust(folder)} (from Python trust=True) runs the code in its objects.pkl, or " if trusted else ""
-        raise BadConfig(
+        raise MissingObjects(
             f"{folder} was started with {', '.join(missing)}, which its config cannot name: {way}from Python "
             f"raylfl.resume({str(folder)!r}, {arguments})"
         )
@@ -234,6 +251,10 @@ def checked(config: Config) -> Experiment:
 
         experiment = assembled(config)
         check(experiment)
+        if config.top.weights != "uniform":
+            from raylfl.theory.importance import unused_weights
+
+            experiment.warnings.extend(unused_weights(experiment))
         return experiment
 
 

@@ -112,6 +112,10 @@ def _parser() -> argparse.ArgumentParser:
     def overrides(sub: Any, text: str, metavar: str = "key=value") -> None:
         sub.add_argument("overrides", nargs="*", default=[], metavar=metavar, help=text)
 
+    def where(sub: Any) -> None:
+        text = "only runs with this config value or newest metric, also with !=, <, <=, >, >= (may be repeated)"
+        sub.add_argument("--where", action="append", default=[], metavar="KEY=VALUE", help=text)
+
     def out(sub: Any, text: str | None, default: str | None = ".") -> None:
         sub.add_argument("-o", "--out", metavar="DIR", default=default, help=text)
 
@@ -141,9 +145,13 @@ def _parser() -> argparse.ArgumentParser:
         "report", commands.report, "write curves, tables and a page about runs; seeds of one setting are pooled"
     )
     sub.add_argument("paths", nargs="+", metavar="RUN_OR_SWEEP_DIR", help="directories or URLs")
+    where(sub)
     out(sub, None, default="report")
     sub.add_argument("--metric", help="the main metric, such as test/f1 (default: accuracy, distance or loss)")
+    sub.add_argument("--better", choices=("max", "min"), help="the better direction of the main metric, if not known")
     sub.add_argument("--target", type=float, help="value of the main metric for `rounds to target`")
+    text = "columns of the summary table, in order: setting, seeds, length, last, final, best, rounds, floats, ..."
+    sub.add_argument("--columns", default="", metavar="A,B,...", help=text)
     sub.add_argument("--last", type=int, help="the number k of rounds in means over the last k rounds")
     sub.add_argument("--theory", action="store_true", help="theorems' bounds, rates and limits as lines beside curves")
     sub.add_argument("--wandb", metavar="ENTITY/PROJECT", help="make a report at wandb instead")
@@ -207,6 +215,10 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--sweep", action="store_true", help="print the schema of a sweep file instead")
     sub = command("runs", commands.runs, "list runs with their state and main metrics")
     sub.add_argument("paths", nargs="*", metavar="DIR", help="directories or URLs (default: runs)")
+    where(sub)
+    sub = command("diff", commands.diff, "print the config keys and versions in which runs differ")
+    sub.add_argument("paths", nargs="+", metavar="RUN_DIR", help="two or more runs, or directories that hold them")
+    where(sub)
     return parser
 
 

@@ -157,6 +157,7 @@ def report(args: argparse.Namespace) -> None:
         return
     require(*REPORT, what="raylfl report")
     choices = {"metric": args.metric, "target": args.target, "last": args.last, "theory": args.theory}
+    choices |= {"better": args.better, "where": args.where, "columns": [key for key in args.columns.split(",") if key]}
     _write_report(paths, Path(args.out), **choices)
 
 
@@ -209,8 +210,13 @@ def partition(args: argparse.Namespace) -> None:
 
     source = load_data(config)
     split, samples = make_split(config, source), samples_of(source)
-    rows_table(table(split, samples))
+    natural = config.resolved["partition"]["name"] == "natural"
+    names = source.client_names if natural else None
+    rows = table(split, samples)
+    rows_table([{"name": name, **row} for name, row in zip(names, rows, strict=True)] if names else rows)
     rows_table(summary(split, samples))
+    for line in source.warnings:
+        say(f"warning: {line}")
     if split.dropped:
         say(f"{split.dropped} samples belong to no client: this partition drops a remainder")
     out = Path(args.out)
@@ -219,7 +225,7 @@ def partition(args: argparse.Namespace) -> None:
     say(f"written  {out / 'partition.json'}")
     if samples.labels is not None:
         title = f"{config.resolved['partition']['name']}, {len(split.clients)} clients"
-        figure(class_counts(split, samples), samples.classes.tolist(), title).savefig(out / "partition.png")
+        figure(class_counts(split, samples), samples.classes.tolist(), title, names).savefig(out / "partition.png")
         say(f"written  {out / 'partition.png'}")
 
 
@@ -355,4 +361,11 @@ def runs(args: argparse.Namespace) -> None:
     from raylfl.runtime.records.views import here
     from raylfl.tune.journal import ends
 
-    runs_table([here(p) for p in args.paths or ["runs"]], ends)
+    runs_table([here(p) for p in args.paths or ["runs"]], ends, args.where)
+
+
+def diff(args: argparse.Namespace) -> None:
+    from raylfl.console import differences_table
+    from raylfl.runtime.records.views import here
+
+    differences_table([here(p) for p in args.paths], args.where)

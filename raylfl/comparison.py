@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Unpack
 
-from raylfl.api import Result, Watch, begin, checked
+from raylfl.api import Result, Watch, begin, checked, watching
 from raylfl.config.load import Config, Source, load_configs
 from raylfl.config.objects import ObjectLayer, Objects, object_layer
 from raylfl.control import Callback
@@ -19,6 +19,7 @@ def compare(
     watch: Watch | None = None,
     *,
     seeds: Sequence[int] = (),
+    progress: bool | None = None,
     callbacks: Sequence[Callback] = (),
     **objects: Unpack[Objects],
 ) -> list[Result]:
@@ -41,10 +42,10 @@ def compare(
     from raylfl.runtime.ray.cluster import cluster_for
 
     first = [checked(config) for config in configs[: len(algorithms)]]  # errors of any method before the first run
-    with cluster_for(configs[0].runtime):
-        results = [begin(experiment, watch, callbacks) for experiment in first]
+    with watching(watch, progress) as shown, cluster_for(configs[0].runtime):
+        results = [begin(experiment, shown, callbacks) for experiment in first]
         del first  # and its data
-        return results + [begin(checked(config), watch, callbacks) for config in configs[len(algorithms) :]]
+        return results + [begin(checked(config), shown, callbacks) for config in configs[len(algorithms) :]]
 
 
 def _variant(overrides: Sequence[str], algorithm: Any, objects: Objects) -> tuple[list[str], ObjectLayer]:

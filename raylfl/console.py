@@ -18,10 +18,11 @@ from rich.status import Status
 from rich.table import Table
 
 from raylfl.config.urls import is_url
+from raylfl.control import in_notebook
 from raylfl.errors import BadConfig
 
 if TYPE_CHECKING:
-    from raylfl.api import Progress as RunProgress
+    from raylfl.control import Progress as RunProgress
     from raylfl.parts import Experiment
     from raylfl.report.runs import RunRecord
     from raylfl.runtime.profile import Timing
@@ -30,10 +31,13 @@ if TYPE_CHECKING:
 
 PLAIN_SECONDS = 2.0  # time between progress lines without a terminal
 UNFOLDED = 10_000  # width without a terminal: one line per table row, for grep and awk
-SHOWN = (  # metric, its label and its format
-    ("train/loss", "loss", "{:.4f}"),
-    ("test/accuracy", "accuracy", "{:.2%}"),
-    ("global/distance", "distance", "{:.2e}"),
+SHOWN = (  # the metrics in a list of runs, and their formats
+    ("train/loss", "{:.4f}"),
+    ("test/loss", "{:.4f}"),
+    ("test/accuracy", "{:.2%}"),
+    ("val/loss", "{:.4f}"),
+    ("val/accuracy", "{:.2%}"),
+    ("global/distance", "{:.2e}"),
 )
 
 
@@ -69,21 +73,28 @@ def working(text: str) -> Iterator[None]:
 
 
 def status_line(metrics: dict[str, Any]) -> str:
-    """A line of a round's common metrics: `loss 0.3712  accuracy 91.20%  f1 0.8911`.
+    """A line of a round's common metrics: `train 0.8136  test 1.9170  28.41%  f1 0.8911`.
 
-    Of the `test/` metrics that the LightningModule logs, such as f1, the first two are added. metrics: a row of
-    metrics.jsonl.
+    After `train` is the training loss. After `test` are loss and accuracy of the test set, and of the other metrics
+    that the LightningModule logs there, such as f1, the first two. Without a test set, these are of the validation set,
+    after `val`. metrics: a row of metrics.jsonl.
     """
-    usual = {"test/loss", *(name for name, _, _ in SHOWN)}
-    own = [name for name in metrics if name.startswith("test/") and name not in usual][:2]
-    shown = [*SHOWN, *((name, name.removeprefix("test/"), "{:.4f}") for name in own)]
-    return "  ".join(f"{label} {form.format(metrics[name])}" for name, label, form in shown if name in metrics)
+    kind = next((kind for kind in ("test", "val") if any(name.startswith(f"{kind}/") for name in metrics)), "test")
+    measured = {name.removeprefix(f"{kind}/"): v for name, v in metrics.items() if name.startswith(f"{kind}/")}
+    usual = (("loss", "{:.4f}"), ("accuracy", "{:.2%}"))
+    parts = [form.format(measured.pop(name)) for name, form in usual if name in measured]
+    parts += [f"{name} {value:.4f}" for name, value in list(measured.items())[:2]]
+    lines = [f"train {metrics['train/loss']:.4f}"] if "train/loss" in metrics else []
+    lines += [f"{kind} {'  '.join(parts)}"] if parts else []
+    lines += [f"distance {metrics['global/distance']:.2e}"] if "global/distance" in metrics else []
+    return "  ".join(lines)
 
 
 class Watcher:
     """A watch function that shows the progress of successive runs (see `raylfl.run`).
 
-    In a terminal it shows a bar with round, loss, accuracy, s/round and ETA; elsewhere it prints plain lines.
+    In a terminal it shows a bar with round, losses, accuracy, s/round and ETA. In a notebook it prints one line, which
+    it overwrites; elsewhere plain lines.
     """
 
     def __init__(self) -> None:
@@ -94,6 +105,8 @@ class Watcher:
         self._last_line = 0.0
         self._unprinted = ""  # the newest round's line, if it is not printed yet (without a terminal)
         self._latest: dict[str, Any] = {}
+        self._overwrites = in_notebook()
+        self._width = 0  # of the line that will be overwritten
 
     def __enter__(self) -> Watcher:
         self._wait("getting ready")  # imports, a trial batch, Ray and its workers
@@ -101,6 +114,7 @@ class Watcher:
 
     def __exit__(self, *exception: object) -> None:
         self._print_line()
+        self._end_line()
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -110,6 +124,7 @@ class Watcher:
         if progress.run_dir != self._run:
             self._begin(progress, total)
         for message in progress.messages:
+            self._end_line()
             self.console.print(message, soft_wrap=not self.console.is_terminal)
         metrics = progress.metrics
         self._latest |= metrics  # evaluations are not in every row
@@ -125,9 +140,21 @@ class Watcher:
             self._wait("finishing")
 
     def _print_line(self) -> None:
-        if self._unprinted:
+        if not self._unprinted:
+            return
+        if self._overwrites:
+            sys.stdout.write("\r" + self._unprinted.ljust(self._width))
+            sys.stdout.flush()
+            self._width = len(self._unprinted)
+        else:
             self.console.print(self._unprinted, soft_wrap=True)
-            self._unprinted, self._last_line = "", time.monotonic()
+        self._unprinted, self._last_line = "", time.monotonic()
+
+    def _end_line(self) -> None:
+        """Ends the line that would be overwritten, if there is one."""
+        if self._width:
+            sys.stdout.write("\n")
+            self._width = 0
 
     def _begin(self, progress: RunProgress, total: int) -> None:
         self.__exit__()
@@ -289,31 +316,65 @@ def participation_line(rows: Sequence[dict[str, Any]], count: int) -> str:
     )
 
 
-def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]]) -> None:
+def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]], conditions: Sequence[str] = ()) -> None:
     """Prints a line per run: algorithm, state, rounds done, and the newest values of the most common metrics.
 
-    ends: returns trial id -> final state for a sweep's directory, and {} for any other directory.
+    Values of the validation set are shown if a run has no test set.
+    ends: returns trial id -> final state for a sweep's directory, and {} for any other directory. conditions: only runs
+    that meet them are listed (`report.selection.Condition`).
     """
     from raylfl.report.labels import METHOD
     from raylfl.report.runs import read_runs
+    from raylfl.report.selection import select
     from raylfl.runtime.records.views import address
 
-    runs, _ = read_runs(paths)
+    runs = select(read_runs(paths)[0], conditions)
     places = {run.path: address(run.path) for run in runs}
-    measured = [entry for entry in SHOWN if any(run.measured(entry[0]) for run in runs)]
+    untested = [run for run in runs if not any(name.startswith("test/") for name in run.metrics)]
+    measured = [
+        entry
+        for entry in SHOWN
+        if any(run.measured(entry[0]) for run in (untested if entry[0].startswith("val/") else runs))
+    ]
     table = Table(box=None, pad_edge=False)
-    for name in ("run", "algorithm", "state", "rounds", *(label for _, label, _ in measured)):
+    for name in ("run", "algorithm", "state", "rounds", *(metric for metric, _ in measured)):
         table.add_column(name, overflow="fold")
     for run in runs:
-        newest = [values[np.isfinite(values)][-1:] for values in (run.column(name) for name, _, _ in measured)]
+        newest = [values[np.isfinite(values)][-1:] for values in (run.column(name) for name, _ in measured)]
         table.add_row(
             places[run.path] if is_url(places[run.path]) else shown(run.path),
             str(run.setting.get(METHOD, "?")),
             state_of(run, ends),
             f"{len(run.rounds)}/{run.config.get('rounds', '?')}",
-            *(form.format(*value) if len(value) else "" for value, (_, _, form) in zip(newest, measured, strict=True)),
+            *(form.format(*value) if len(value) else "" for value, (_, form) in zip(newest, measured, strict=True)),
         )
     print_table(table)
+
+
+def differences_table(paths: Sequence[Path], conditions: Sequence[str] = ()) -> None:
+    """Prints the config keys, versions and commits in which runs differ, one line each with the value in every run.
+
+    conditions: as in `runs_table`. Raises BadConfig if there are not at least two runs.
+    """
+    from raylfl.report.labels import show_value
+    from raylfl.report.runs import read_runs
+    from raylfl.report.selection import differing_keys, same_parameters, select
+
+    runs = select(read_runs(paths)[0], conditions)
+    if len(runs) < 2:
+        raise BadConfig(f"{len(runs)} run{'s' * (len(runs) != 1)} found, but at least 2 are needed to compare")
+    table = Table(box=None, pad_edge=False)
+    for name in ("key", *(shown(run.path) for run in runs)):
+        table.add_column(name, overflow="fold")
+    found = differing_keys(runs)
+    for key, values in found.items():
+        table.add_row(key, *("-" if value is None else escape(show_value(value)) for value in values))
+    if found:
+        print_table(table)
+    else:
+        say("all config keys, versions and commits are equal")
+    if same_parameters(runs):
+        say("the final parameters are equal, bit for bit")
 
 
 def state_of(run: RunRecord, ends: Callable[[Path], dict[str, str]]) -> str:

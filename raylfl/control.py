@@ -1,17 +1,54 @@
-"""Callbacks: hooks that a run calls at its start, after each round and at its end; they may end the run early."""
+"""The progress of a run after a round, and callbacks: hooks of a run, which may end it early."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raylfl.errors import RaylflError
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from raylfl.config.load import Config
+    from raylfl.parts import Experiment
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
+def interactive() -> bool:
+    """Whether a person watches the output: in a terminal, or in a notebook."""
+    return sys.stdout.isatty() or in_notebook()
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of a run after a round.
+
+    metrics: the row of this round in metrics.jsonl. messages: texts for the user since the previous round. params: all
+    parameters after the round, as one vector [d]; None in a run with neither callbacks nor a stream. resumed: whether
+    the run was resumed. A resumed run first yields the rounds before its checkpoint again, with params None.
+    """
+
+    experiment: Experiment
+    run_dir: Path
+    metrics: dict[str, Any]
+    messages: list[str]
+    params: torch.Tensor | None = None
+    resumed: bool = False
+
+    @property
+    def round(self) -> int:
+        """The number of the round, from 0."""
+        return int(self.metrics["round"])
 
 
 class StopRun(RaylflError):

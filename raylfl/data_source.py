@@ -64,6 +64,7 @@ class LoadedData:
     data: Any
     notes: list[str] = field(default_factory=list)
     client_nodes: tuple[str, ...] | None = None
+    client_names: tuple[str, ...] | None = None  # the keys of `client_indices`, if the data give a mapping
 
     @property
     def warnings(self) -> list[str]:
@@ -104,7 +105,7 @@ def load_data(config: Config) -> LoadedData:
     cls = class_of(config, "data")
     data = construct(cls, config.data.init_args, "data") if makes(cls) else cls
     name = type(data).__name__
-    warnings: list[str] = []
+    warnings = list(data.notes) if isinstance(data, DataSource) else []
     if hasattr(data, "prepare_data") and hasattr(data, "setup"):  # a LightningDataModule
         if refused := _uncalled(data, REFUSED):
             raise BadConfig([f"data class {name}: {line}" for line in refused])
@@ -124,7 +125,7 @@ def load_data(config: Config) -> LoadedData:
             "train_transform is for training only, and there is no test_transform: evaluations read the inputs as they "
             "are (test_transform = None says so, test_transform = train_transform applies it)"
         )
-    owners = _attribute(data, "client_indices")
+    owners, client_names = _clients(_attribute(data, "client_indices"), name)
     nodes = _attribute(data, "client_nodes")
     samples = SampleSet.of(train, augmented, plain, collate)
     choice = getattr(config.partition, "labels", None)  # a partition of the user's may have another such option
@@ -132,7 +133,7 @@ def load_data(config: Config) -> LoadedData:
     try:
         known = with_labels(
             samples,
-            [np.asarray(o, dtype=np.int64) for o in owners] if owners is not None else None,
+            owners,
             choice if isinstance(choice, (int, str)) else None,
             partial(_attribute, data),
             partial(_of_set, train),
@@ -149,6 +150,7 @@ def load_data(config: Config) -> LoadedData:
         data,
         warnings,
         tuple(map(str, nodes)) if nodes is not None else None,
+        client_names,
     )
 
 
@@ -247,3 +249,24 @@ def _attribute(data: Any, name: str) -> Any:
     value = getattr(data, name, None)
     is_data = hasattr(value, "__getitem__") or hasattr(value, "__array__")
     return value() if callable(value) and not is_data else value
+
+
+def _clients(given: Any, name: str) -> tuple[list[Ints] | None, tuple[str, ...] | None]:
+    """The samples of each client and the clients' names, from `client_indices` of the data class `name`.
+
+    given: a list of index lists, or a mapping name -> index list, such as pandas' `df.groupby("user").indices`; None:
+    both are None. The names are None for a list. Raises BadConfig for anything else.
+    """
+    if given is None:
+        return None, None
+    names = tuple(map(str, given)) if isinstance(given, Mapping) else None
+    try:
+        owners = [np.asarray(indices) for indices in (given.values() if isinstance(given, Mapping) else given)]
+        if all(len(o) == 0 or (o.ndim == 1 and np.issubdtype(o.dtype, np.integer)) for o in owners):
+            return [o.astype(np.int64) for o in owners], names
+    except (TypeError, ValueError):  # no list, or lists of unequal length within an entry
+        pass
+    raise BadConfig(
+        f"data class {name}: client_indices must be a list of index lists, one per client, or a mapping from the "
+        "client's name to its index list"
+    )

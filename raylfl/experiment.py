@@ -149,6 +149,7 @@ def assemble(config: Config) -> Experiment:
         rule=rule,
         setup=setup,
         warnings=warnings,
+        client_names=source.client_names if partition == "natural" else None,
     )
 
 

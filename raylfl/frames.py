@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from raylfl.api import module_of, saved
+from raylfl.api import MissingObjects, module_of, saved
 from raylfl.config.load import Config
 from raylfl.config.objects import Objects
 from raylfl.errors import BadConfig
@@ -20,6 +20,7 @@ from raylfl.extras import require
 if TYPE_CHECKING:
     import pandas as pd
     import torch
+    from matplotlib.figure import Figure
 
 
 def _frame(rows: Sequence[Any], columns: Sequence[str] | None, what: str) -> pd.DataFrame:
@@ -33,12 +34,33 @@ def _frame(rows: Sequence[Any], columns: Sequence[str] | None, what: str) -> pd.
     return pd.DataFrame(rows, columns=columns)
 
 
+FINAL, BEST = "final.pt", "best.pt"
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A saved run, finished or unfinished; its files are read on first use and then kept in memory."""
+    """A saved run, finished or unfinished; its files are read on first use and then kept in memory.
+
+    Tables, `plot` and `summary` need the files only. `config`, `module`, `predict` and `evaluate` also need the objects
+    that the saved config cannot name; without them they raise BadConfig.
+    """
 
     path: Path
-    config: Config
+    _config: Config | MissingObjects
+    _file: str = FINAL
+
+    @property
+    def config(self) -> Config:
+        """The config of the run, with the changes given to `load`. Raises BadConfig if an object is missing."""
+        if isinstance(self._config, MissingObjects):
+            raise self._config
+        return self._config
+
+    def plot(self, metric: str | None = None, axis: str = "rounds") -> Figure:
+        """The curve of one metric of this run as a matplotlib figure, see `raylfl.plot`."""
+        from raylfl.report.plot import plot
+
+        return plot(self.path, metric, axis)
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -58,11 +80,14 @@ class Run:
     def clients(self) -> pd.DataFrame:
         """A table with one row per round, client and metric; columns: round, client, metric, value.
 
+        If the data name their clients, a column `name` follows.
+
         Metrics of every sampled client: draws (how often it was drawn), received (1: the upload arrived, 0: lost) and
         steps (local steps). `eval.per_client` adds the client's training loss and the values logged in its local steps.
         In rounds with an evaluation, `eval.per_client` with `eval.clients` adds the metrics on the client's own data,
         and `eval.nodes` the metrics of every node's model.
         """
+        from raylfl.report.runs import load_run
         from raylfl.runtime.records.lines import read_rows
 
         out = []
@@ -73,7 +98,10 @@ class Run:
         for row in self.rows:
             for metric, values in row.get("per_client", {}).items():
                 out += [(row["round"], int(client), metric, value) for client, value in values.items()]
-        return _frame(out, ("round", "client", "metric", "value"), "Run.clients")
+        table = _frame(out, ("round", "client", "metric", "value"), "Run.clients")
+        if (names := load_run(self.path).client_names) is not None:
+            table["name"] = [names[client] for client in table["client"]]
+        return table
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -81,14 +109,21 @@ class Run:
         path = self.path / "summary.json"
         return json.loads(path.read_bytes()) if path.is_file() else {}
 
+    @property
+    def best(self) -> Run:
+        """The same run with the parameters of its best round, from best.pt (`checkpoint.best`). Raises BadConfig."""
+        if not (self.path / BEST).is_file():
+            raise BadConfig(f"{self.path} has no {BEST}: a run with checkpoint.best=val/accuracy, say, writes it")
+        return Run(self.path, self._config, BEST)
+
     @cached_property
     def _final(self) -> dict[str, Any]:
         import torch
 
         from raylfl.runtime.records.state_files import load
 
-        if (self.path / "final.pt").is_file():
-            final: dict[str, Any] = torch.load(self.path / "final.pt", weights_only=True)
+        if (self.path / self._file).is_file():
+            final: dict[str, Any] = torch.load(self.path / self._file, weights_only=True)
             return final
         newest = sorted((self.path / "checkpoints").glob("round_*/server.pt"))
         if not newest:
@@ -166,12 +201,16 @@ def load(path: str | Path, overrides: Sequence[str] = (), *, trust: bool = False
     """Reads the run in this directory, or at this URL.
 
     Overrides and objects, such as `eval.batch_size=1000` or `data=Other()`, change later evaluations, not the saved
-    run. `trust` has the same meaning as in `resume`. Raises BadConfig if there is no run, or an object is missing.
+    run. `trust` has the same meaning as in `resume`. An object that the config cannot name is needed by those parts of
+    the run only that compute with it. Raises BadConfig if there is no run.
     """
     from raylfl.runtime.records.views import here
 
     folder = here(path, whole=True).expanduser().resolve()
-    return Run(folder, saved(folder, overrides, trust, objects)[1])
+    try:
+        return Run(folder, saved(folder, overrides, trust, objects)[1])
+    except MissingObjects as error:
+        return Run(folder, error)
 
 
 def evaluate(
@@ -184,8 +223,11 @@ def evaluate(
     return load(path, overrides, trust=trust, **objects).evaluate()
 
 
-def runs(path: str | Path = "runs") -> pd.DataFrame:
+def runs(path: str | Path = "runs", where: Sequence[str] = ()) -> pd.DataFrame:
     """A table of the runs in a directory or at a URL, subfolders included: one row per run.
+
+    where: only runs that meet these conditions, such as `algorithm=focus` or `test/accuracy>0.8`
+    (`raylfl.report.selection.Condition`).
 
     Columns: path, finished, rounds_done, stopped_early, config keys (`local.lr`) and metrics (`final/test/accuracy`,
     `best/test/accuracy`). The final metrics of an unfinished run are its newest values. A run that cannot be read is
@@ -193,10 +235,11 @@ def runs(path: str | Path = "runs") -> pd.DataFrame:
     """
     from raylfl.report.labels import flatten
     from raylfl.report.runs import read_runs
+    from raylfl.report.selection import select
     from raylfl.runtime.records.views import address
 
     rows = []
-    for run in read_runs(path)[0]:
+    for run in select(read_runs(path)[0], where):
         names = [name for name in run.metrics if run.measured(name)]
         newest = {name: float(run.metrics[name][np.isfinite(run.metrics[name])][-1]) for name in names}
         rows.append(
@@ -211,3 +254,17 @@ def runs(path: str | Path = "runs") -> pd.DataFrame:
             }
         )
     return _frame(rows, None, "raylfl.runs")
+
+
+def diff(*paths: str | Path) -> pd.DataFrame:
+    """A table of the config keys, versions and commits in which runs differ: one row per key, one column per run.
+
+    paths: run directories or URLs, or directories that hold some. Raises BadConfig if there is no readable run.
+    """
+    from raylfl.report.runs import read_runs
+    from raylfl.report.selection import differing_keys
+    from raylfl.runtime.records.views import address
+
+    found = read_runs(paths)[0]
+    rows = [(key, *values) for key, values in differing_keys(found).items()]
+    return _frame(rows, ("key", *(address(run.path) for run in found)), "raylfl.diff").set_index("key")

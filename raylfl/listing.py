@@ -53,6 +53,8 @@ def list_own(path: str) -> None:
     table = _table()
     for kind, cls in found:
         about = source.first_line(cls.__doc__) if "__doc__" in vars(cls) else ""
+        if missing := sorted(getattr(cls, "__abstractmethods__", ())):
+            about = f"cannot be used: it does not define {' and '.join(missing)}"
         table.add_row(f"{cls.__module__}.{cls.__qualname__}", escape(about), f"{kind}: {inspect.getfile(cls)}")
         for option, said in _options(cls):
             table.add_row(f"  {option}", escape(said), "")
@@ -73,7 +75,7 @@ def kind_of(cls: Any) -> str | None:
         return None
     for kind, registry in KINDS.items():
         if registry.base is not None and issubclass(cls, registry.base()):
-            return None if inspect.isabstract(cls) else kind
+            return kind
     if hasattr(cls, "training_step"):
         return "models"
     if hasattr(cls, "log_metrics") or (hasattr(cls, "log") and hasattr(cls, "close")):

@@ -20,6 +20,7 @@ from raylfl.core.local_rule import LocalRule
 from raylfl.core.population import Population
 from raylfl.core.returned import init_clients_of
 from raylfl.core.samples import ClientShards, SampleSet
+from raylfl.diagnostics.metric_names import Better, stated_directions
 from raylfl.heterogeneity.links import Link
 from raylfl.heterogeneity.participation.base import Participation
 from raylfl.heterogeneity.partition.base import Split
@@ -124,7 +125,8 @@ class Experiment:
     logged: kind of trial step before the run -> names of the metrics that the module logged in this step. The kind
     `train` is a local step. The kinds `test`, `val` and `clients` are evaluations on the test set, the validation set
     and clients' training data. A kind that was not tried is missing. sources: the digests of the source of the user's
-    classes (`runtime.records.sources`).
+    classes (`runtime.records.sources`). logged_directions: metric, without the part before the slash -> its better
+    direction, for the torchmetrics objects that the module logged in these evaluations.
     """
 
     config: Config
@@ -142,11 +144,18 @@ class Experiment:
     warnings: list[str]
     logged: dict[str, list[str]] = field(default_factory=dict)
     sources: dict[str, dict[str, str]] = field(default_factory=dict)
+    logged_directions: dict[str, Better] = field(default_factory=dict)
+    client_names: tuple[str, ...] | None = None  # of a natural partition, if the data name their clients
 
     def on(self, gpus: float) -> Experiment:
         """The experiment on a machine or cluster with this number of GPUs; config.yaml keeps `auto`."""
         runtime = self.config.runtime.on(gpus)
         return replace(self, config=replace(self.config, runtime=runtime), setup=replace(self.setup, runtime=runtime))
+
+    @property
+    def directions(self) -> dict[str, Better]:
+        """The better directions that the config and the logged torchmetrics objects state; the config's come first."""
+        return {**self.logged_directions, **stated_directions(self.config.resolved)}
 
     @property
     def minimiser(self) -> Tensor | None:

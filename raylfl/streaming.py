@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Unpack
 
-from raylfl.api import Progress, Result, Rounds, checked, new_run_directory, result_of, rounds_of
+from raylfl.api import Result, Rounds, checked, new_run_directory, result_of, rounds_of
 from raylfl.config.load import Source, load_config
 from raylfl.config.objects import Objects, object_layer
+from raylfl.control import Progress
 from raylfl.errors import RaylflError
 
 if TYPE_CHECKING:

@@ -21,12 +21,15 @@ from raylfl.errors import BadConfig
 from tests.startup.forks import LEAN, forks_after
 from tests.tune.sweeps import carry_out, sweep_of
 
-MINE = """
+MINE = '''
 from dataclasses import dataclass
+
+import numpy as np
 
 from raylfl.algorithms.fedprox import FedProx
 from raylfl.heterogeneity.links.bernoulli import Bernoulli as Lossy
-from raylfl.heterogeneity.participation.base import Participation
+from raylfl.heterogeneity.links.base import Link
+from raylfl.heterogeneity.participation.base import Draw, Participation
 from raylfl.heterogeneity.participation.bernoulli import Bernoulli as Coins
 from raylfl.heterogeneity.participation.uniform import Uniform
 from raylfl.heterogeneity.partition.dirichlet import Dirichlet
@@ -65,13 +68,40 @@ class Circle(Ring):
 
 @dataclass
 class Unchecked(Participation):
+    """A process without the method that every process needs."""
+
+
+@dataclass
+class Pairs(Participation):
+    """Clients r and r + 1; it defines the one method that a process needs."""
+
     def attempt(self, r, world, attempt):
-        return None
+        return Draw.once(np.array([r % world.count, (r + 1) % world.count]))
+
+
+@dataclass
+class Half(Link):
+    """Loses half of the uploads; it defines the one method that a link needs."""
+
+    def failure(self, r, clients, world):
+        return np.full(len(clients), 0.5)
+
+
+@dataclass
+class Shrinking(FedProx):
+    """Computes an option from itself."""
+
+    shrink: float = 0.25
+    gamma: float = 1.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.gamma *= self.shrink
 
 
 class Other:
     pass
-"""
+'''
 REGISTERED = '''
 from dataclasses import dataclass
 
@@ -271,6 +301,40 @@ def test_a_later_layer_with_another_class_replaces_the_group(here):
     assert load_config(config, ["algorithm.name=fedprox"]).resolved["algorithm"].get("class_path") is None
 
 
+def test_a_component_needs_only_the_methods_without_a_default(here, capsys):
+    given = ["participation.class_path=mine.Pairs", "link.class_path=mine.Half"]
+    result = raylfl.run("digits", [*SMALL, *given])
+    cohorts = [json.loads(line)["cohort"] for line in (result.run_dir / "participation.jsonl").read_text().splitlines()]
+    assert cohorts == [[0, 1], [1, 2], [2, 3]]
+    assert main(["list", "mine"]) == 0
+    listed = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.startswith("mine.")}
+    assert "cannot be used: it does not define attempt" in listed["mine.Unchecked"]
+    assert "Clients r and r + 1" in listed["mine.Pairs"]
+
+
+@pytest.mark.parametrize("given", [{}, {"gamma": 0.5}, {"gamma": "0.5", "shrink": 0.5, "mu": 0.3}])
+def test_the_saved_config_of_a_class_that_changes_its_options_has_the_given_ones(here, given):
+    config = {"base": "digits", "algorithm": {"class_path": "mine.Shrinking", **given}}
+    result = raylfl.run(config, SMALL)
+    saved = yaml.safe_load((result.run_dir / "config.yaml").read_text())["algorithm"]
+    gamma, shrink = float(given.get("gamma", 1.0)), given.get("shrink", 0.25)
+    assert (saved["gamma"], saved["shrink"]) == (gamma, shrink)
+    assert result.config.algorithm.gamma == gamma * shrink
+    plain = [f"algorithm={{name: fedprox, gamma: {gamma * shrink}, mu: {given.get('mu', FedProx().mu)}}}"]
+    assert torch.equal(result.params, raylfl.run("digits", [*SMALL, *plain]).params)
+    longer = raylfl.run("digits", [*SMALL, *plain, "rounds=5"])
+    assert torch.equal(raylfl.resume(result.run_dir, ["rounds=5"]).params, longer.params)
+    assert torch.equal(raylfl.run(result.run_dir / "config.yaml", ["rounds=3"]).params, result.params)
+
+
+def test_an_instance_whose_class_changes_its_options_is_refused(here):
+    from mine import Shrinking
+
+    with pytest.raises(BadConfig, match=r"Shrinking changes its option gamma when it is made.*\(algorithm.gamma=...\)"):
+        raylfl.run("digits", SMALL, algorithm=Shrinking(gamma=0.5))
+    assert raylfl.run("digits", [*SMALL, "algorithm.gamma=0.5"], algorithm=Shrinking).config.algorithm.gamma == 0.125
+
+
 def test_a_name_with_a_dot_is_a_class_path(here):
     assert load_config({"algorithm": "mine.Sprung"}).resolved["algorithm"]["class_path"] == "mine.Sprung"
 
@@ -286,7 +350,7 @@ def test_a_name_with_a_dot_is_a_class_path(here):
         ("algorithm.class_path=mine.Some", "but must be a dataclass derived from"),
         (
             "participation.class_path=mine.Unchecked",
-            "participation.class_path=mine.Unchecked, but must be a class that defines check and marginals, as the",
+            "participation.class_path=mine.Unchecked, but must be a class that defines attempt, as the",
         ),
         ("link.class_path=mine.Sprung", "link.class_path=mine.Sprung, but must be a dataclass derived from"),
         ("algorithm.class_path=mine.Sprung algorithm.name=fedavg", "algorithm.name=fedavg, but must be left out"),

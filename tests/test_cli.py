@@ -47,7 +47,7 @@ def test_run_trains_and_prints_the_run_directory(call, fresh):
     assert (code, err) == (0, "")
     folder = fresh / re.search(r"^run +(.+)$", out, re.MULTILINE)[1]
     assert len(lines_of(folder / "metrics.jsonl")) == 3
-    assert re.search(r"^round 3/3  loss \d\.\d{4}  accuracy \d+\.\d\d%  \d\.\d{3} s/round$", out, re.MULTILINE)
+    assert re.search(r"^round 3/3  train \d\.\d{4}  test \d\.\d{4}  \d+\.\d\d%  \d\.\d{3} s/round$", out, re.MULTILINE)
     assert "\x1b" not in out
 
 
@@ -81,14 +81,22 @@ def test_a_terminal_shows_a_bar(call, monkeypatch):
     code, out, _ = call(*RUN)
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out)
     assert code == 0
-    assert re.search(r"fedavg ━+ 3/3 loss \d\.\d{4}  accuracy \d+\.\d\d% \d\.\d{3} s/round", plain)
+    assert re.search(r"fedavg ━+ 3/3 train \d\.\d{4}  test \d\.\d{4}  \d+\.\d\d% \d\.\d{3} s/round", plain)
 
 
 def test_the_line_of_a_run_shows_two_metrics_of_a_module_of_ones_own():
     usual = {"train/loss": 0.37119, "test/loss": 1.0, "test/accuracy": 0.912, "cohort/sampled": 3}
-    assert status_line(usual) == "loss 0.3712  accuracy 91.20%"
+    assert status_line(usual) == "train 0.3712  test 1.0000  91.20%"
     own = {"test/f1": 0.5, "val/f1": 0.1, "test/auroc": 0.25, "test/other": 1.0}
-    assert status_line(usual | own) == "loss 0.3712  accuracy 91.20%  f1 0.5000  auroc 0.2500"
+    assert status_line(usual | own) == "train 0.3712  test 1.0000  91.20%  f1 0.5000  auroc 0.2500"
+
+
+def test_the_line_of_a_run_without_a_test_set_shows_the_validation_set():
+    row = {"val/f1": 0.1, "train/loss": 0.5, "val/loss": 2.0, "val/accuracy": 0.25, "global/distance": 0.01}
+    assert status_line(row) == "train 0.5000  val 2.0000  25.00%  f1 0.1000  distance 1.00e-02"
+    assert status_line({"train/loss": 0.5}) == "train 0.5000"
+    assert status_line({"val/f1": 0.5}) == "val f1 0.5000"
+    assert status_line({}) == ""
 
 
 def test_resume_continues_and_rounds_may_be_raised(call, fresh):
@@ -159,6 +167,9 @@ def test_report_takes_runs_and_folders_of_runs(call, fresh, undrawn):
 def test_report_takes_a_main_metric_and_names_the_nearest_one(call, fresh, undrawn):
     call(*RUN, "logging.id=a")
     code, out, err = call("report", "runs", "-o", "page", "--metric", "cohort/received")
+    assert code == 2
+    assert "state it: --better max (or min), and in the config of later runs metrics={cohort/received: max}" in err
+    code, out, err = call("report", "runs", "-o", "page", "--metric", "cohort/received", "--better", "max")
     assert (code, err) == (0, "")
     assert "received" in out.splitlines()[0]
     code, out, err = call("report", "runs", "-o", "page", "--metric", "cohort/recieved")
@@ -225,7 +236,9 @@ def test_runs_shows_what_is_finished_and_what_is_not(call, fresh):
     (fresh / "runs/digits/cut/summary.json").unlink()
     code, out, _ = call("runs")
     assert code == 0
-    assert out.splitlines()[0].split() == ["run", "algorithm", "state", "rounds", "loss", "accuracy"]
+    assert out.splitlines()[0].split() == [
+        *("run", "algorithm", "state", "rounds", "train/loss", "test/loss", "test/accuracy")
+    ]
     assert re.search(r"^runs/digits/done +fedavg +finished +3/3 +\d", out, re.MULTILINE)
     assert re.search(r"^runs/digits/cut +fedavg +stopped", out, re.MULTILINE)
     held = RunDirectory(fresh / "runs/digits/cut").open()

@@ -8,7 +8,8 @@ Assumes  nothing about participation; exact for full-batch gradients if every cl
 
     client   x_i <- x_i - eta (grad f_i(x_i) - c_i + c), K_i times from x;  U_i = x - x_i
              option 1   c_i+ = grad f_i(x), over all of the client's data
-             option 2   c_i+ = c_i - c + U_i / (K_i eta), the mean of its K_i gradients
+             option 2   c_i+ = c_i - c + U_i / (K_i eta), the mean of its K_i gradients; with a schedule over the
+                        local steps the divisor is the sum of their learning rates, and the mean has these as weights
     server   x <- x - gamma (1/|R|) sum_R U_i;  c <- c + (1/N) sum_R (c_i+ - c_i)
     always   c = (1/N) sum_i c_i
 
@@ -117,7 +118,7 @@ class Scaffold(Summing):
 
     def sum_coefficients(self, server: ServerState, r: Round) -> Coefficients:
         if self.uplink == "update":  # a client without a step keeps its variate
-            return {"update": 1.0, "variate": ("update", (r.steps > 0) / (np.maximum(r.steps, 1) * r.lr))}
+            return {"update": 1.0, "variate": ("update", (r.steps > 0) / (np.maximum(r.a_norm, 1.0) * r.lr))}
         return {"update": 1.0, "variate": 1.0}
 
     def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:

@@ -107,6 +107,41 @@ def options_of(component: Any) -> dict[str, Any]:
     return {key: _plain(getattr(component, name)) for key, name in keys_of(type(component)).items()}
 
 
+def given_options(component: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options from which an equal component can be made: `options_of`, unless the class changes its own options.
+
+    If a class outside raylfl computes an option from itself in `__post_init__`, they are the given options, converted
+    to their types, and defaults. given: config key -> value.
+    """
+    found, cls = options_of(component), type(component)
+    if cls.__module__.partition(".")[0] == "raylfl" or changed_option(component) is None:
+        return found
+    keys, hints = keys_of(cls), hints_of(cls)
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    values, _ = converted({key: hints[name] for key, name in keys.items()}, {k: given[k] for k in keys if k in given})
+    defaults = {key: _default(fields[name]) for key, name in keys.items() if key not in values}
+    return {key: _plain({**defaults, **values}[key]) for key in keys}
+
+
+def changed_option(component: Any) -> str | None:
+    """The config key of an option that a second instance, made from the component's options, has otherwise.
+
+    None if the options of both are equal, as they should be.
+    """
+    found, cls = options_of(component), type(component)
+    try:
+        again = options_of(cls(**{name: getattr(component, name) for name in keys_of(cls).values()}))
+    except Exception:  # an option that was changed is out of its range
+        return next(iter(found))
+    return next((key for key in found if repr(again[key]) != repr(found[key])), None)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return options_of(value)

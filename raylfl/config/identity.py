@@ -24,7 +24,7 @@ RUNTIME_FREE = (  # keys of `runtime` that do not change the bits
     "on_client_error",  # a failed run may be resumed with `drop`, with which no run fails
     "on_nonfinite",
 )
-PLACE = ("name", "logging", "checkpoint")
+PLACE = ("name", "logging", "checkpoint", "metrics")
 FREE = tuple(f"runtime.{key}" for key in RUNTIME_FREE)
 UNCHOSEN = {  # the default of `topology`
     "name": "auto",

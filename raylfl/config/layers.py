@@ -3,8 +3,10 @@
 A key path is the sequence of keys that leads to a value. Mappings at the key paths in `MERGED` are merged key by key.
 At any other key path a value replaces the earlier value, even if both are mappings, such as {uniform: [1, 5]}. At the
 key paths in `NAMED`, which select a component, a plain string means {name: string}. There, a layer with another name or
-class_path replaces the whole mapping: no option of the earlier algorithm, partition or model remains. Within one layer
-the order of keys has no effect, except that the last of several equal keys counts.
+class_path replaces the whole mapping: no option of the earlier algorithm, partition or model remains. Options without a
+name belong to the component that a later layer names, or else to the default one. In `local`, `epochs` of a later layer
+replaces `steps` of an earlier one, and vice versa. Within one layer the order of keys has no effect, except that the
+last of several equal keys counts.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from raylfl.config.formats import FORMAT, KEY, refuse_other
 from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
 from raylfl.config.text import parse
 from raylfl.errors import BadConfig
+from raylfl.registry import NAMING
 
 KeyPath = tuple[Any, ...]  # the keys on the way to a value: ("local", "lr")
 GROUPS = (*FIXED_GROUPS, *NAMED_GROUPS)
@@ -31,12 +34,9 @@ DEFAULTS: dict[str, Any] = {
     "topology": {"name": "auto"},
     "algorithm": {"name": "fedavg"},
 }
-NAMED: dict[KeyPath, str | None] = {  # key path -> its default name
-    **{(group,): default["name"] for group, default in DEFAULTS.items()},
-    ("local", "lr_schedule"): "constant",
-    ("participation", "availability"): None,
-}
-MERGED = {*((group,) for group in GROUPS), *NAMED, ("model", "init_args"), ("data", "init_args")}
+NAMED: set[KeyPath] = {*((group,) for group in DEFAULTS), ("local", "lr_schedule"), ("participation", "availability")}
+MERGED = {*((group,) for group in GROUPS), *NAMED, ("model", "init_args"), ("data", "init_args"), ("metrics",)}
+ALTERNATIVES: dict[KeyPath, tuple[str, ...]] = {("local",): ("steps", "epochs")}  # a later layer's replaces the other
 QUOTES, QUOTED = "quote arguments with blanks, brackets or braces", "'local.steps={uniform: [1, 5]}'"
 
 
@@ -161,14 +161,15 @@ def _laid(before: Any, after: Any, path: KeyPath) -> Any:
     if path not in MERGED or not isinstance(after, Mapping):
         return after
     before = before if isinstance(before, Mapping) else {}
-    if path in NAMED and _renamed(before, after, NAMED[path]):
+    if path in NAMED and _renamed(before, after):
         before = {}
+    others = ALTERNATIVES.get(path, ())
+    if sum(after.get(key) is not None for key in others) == 1:
+        before = {key: value for key, value in before.items() if key not in others}
     return {**before, **{key: _laid(before.get(key), value, (*path, key)) for key, value in after.items()}}
 
 
-def _renamed(before: Mapping[str, Any], after: Mapping[str, Any], default: str | None) -> bool:
-    """Whether `after` has another name or class_path than `before`; default: the name if `before` has neither."""
-    held = dict(before)
-    if before.get("class_path") is None:
-        held.setdefault("name", default)
-    return any(key in after and after[key] != held.get(key) for key in ("name", "class_path"))
+def _renamed(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether `after` has another name or class_path than `before`, which has one of the two."""
+    named = any(before.get(key) is not None for key in NAMING)
+    return named and any(key in after and after[key] != before.get(key) for key in NAMING)

@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from raylfl.config.components import build, keys_of, mistakes, options_of, typed, unknown_key
+from raylfl.config.components import build, given_options, keys_of, mistakes, options_of, typed, unknown_key
 from raylfl.config.find import find_config
 from raylfl.config.groups.local import LocalConfig
 from raylfl.config.groups.records import CheckpointConfig, EvalConfig, LoggingConfig, StopConfig
@@ -21,6 +21,7 @@ from raylfl.config.groups.top import ComponentConfig, ModelConfig, TopConfig
 from raylfl.config.layers import DEFAULTS, GROUPS, file_layers, merge_layer, override_layers, tree, with_bases
 from raylfl.config.objects import ObjectLayer, passing
 from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
+from raylfl.diagnostics.metric_names import stated_directions
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.clock import Clock
 from raylfl.registries import REGISTRIES
@@ -162,7 +163,11 @@ def resolve(merged: Mapping[str, Any]) -> Config:
     if parts["local"].lr_by_theory is not None:
         resolved["local"]["lr"] = {"theory": parts["local"].lr_by_theory}
     for group in NAMED_GROUPS:
-        resolved[group] = {**REGISTRIES[group].choose(chosen[group], group).keys, **options_of(parts[group])}
+        resolved[group] = {
+            **REGISTRIES[group].choose(chosen[group], group).keys,
+            **given_options(parts[group], chosen[group]),
+        }
+    stated_directions(resolved)
     for group in ("model", "data"):
         parts[group].target = _target(parts[group].class_path, group)
     return Config(**parts, resolved=escaped(resolved), objects=passing(parts))

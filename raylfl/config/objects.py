@@ -13,9 +13,10 @@ import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
+from types import CodeType
 from typing import Any, TypedDict
 
-from raylfl.config.components import name_of, options_of
+from raylfl.config.components import changed_option, name_of, options_of
 from raylfl.config.schema import NAMED_GROUPS
 from raylfl.errors import BadConfig, BadValue
 from raylfl.registries import REGISTRIES
@@ -101,6 +102,11 @@ def _said(group: str, value: Any, objects: dict[str, Any], path: str | None) -> 
     if not (is_dataclass(value) and isinstance(value, base())):
         raise BadValue(group, got=repr(value), need=f"a class, an instance or a factory of {base().__qualname__}")
     options = options_of(value)
+    if (changed := changed_option(value)) is not None:
+        raise BadConfig(
+            f"{group}: {name_of(type(value))} changes its option {changed} when it is made, so that no config can "
+            f"repeat this instance: give the class, and its options in the config ({place}.{changed}=...)"
+        )
     if group == "availability":
         del options["on_empty"]  # an option of the component that draws empty cohorts again, not of participation
     return {**_named(place, type(value), objects, path), **options}
@@ -126,12 +132,25 @@ def is_factory(value: Any) -> bool:
 
 
 def path_of(value: Any) -> str:
-    """The class path of an object in a config; for an instance or a partial it ends in a digest of the content."""
+    """The class path of an object in a config.
+
+    For an instance, a partial, a lambda or a local function it ends in a digest of the content: these share names.
+    """
+    if inspect.isfunction(value) and "<" in value.__qualname__:
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        content = _code(value.__code__), cells, value.__defaults__, value.__kwdefaults__
+        return f"{value.__module__}.{value.__qualname__}@{_digest(content)}"
     if isinstance(value, type) or inspect.isroutine(value):
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, functools.partial):
         return f"{path_of(value.func)}@{_digest(value)}"
     return f"{type(value).__module__}.{type(value).__qualname__}@{_digest(value)}"
+
+
+def _code(code: CodeType) -> tuple[Any, ...]:
+    """What a function's code does, without its place in a file."""
+    constants = tuple(_code(c) if isinstance(c, CodeType) else c for c in code.co_consts)
+    return code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars
 
 
 def _digest(value: Any) -> str:

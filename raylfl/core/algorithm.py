@@ -60,12 +60,13 @@ class Work:
     clients: Ints | None = None
 
     def per_step(self, like: Tensor) -> Tensor:
-        """The factors 1 / (K_i eta) as a column [C, 1]; 1 / eta if K_i = 0.
+        """The factors 1 / (|a_i|_1 eta) as a column [C, 1]; 1 / eta if K_i = 0.
 
-        For plain SGD, a client's factor times the client's update is the mean of the client's gradients. like: a tensor
-        with the dtype and device of the column.
+        A client's factor times its update U_i = eta G_i a_i is the mean of its K_i gradients with weights a_i. For SGD
+        without momentum |a_i|_1 eta is the sum of the learning rates of its steps: K_i eta if they do not change within
+        the round. like: a tensor with the dtype and device of the column.
         """
-        return column(1.0 / (np.maximum(self.steps, 1.0) * self.lr), like)
+        return column(1.0 / (np.maximum(self.a_norm, 1.0) * self.lr), like)
 
     def uniform(self, like: Tensor, lane: int = 0) -> Tensor:
         """Uniform random numbers in [0, 1), multiples of 2^-24, in the shape [C, ...], dtype and device of `like`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,22 +34,25 @@ class DataSource(Arguments):
     worker reads the samples that it needs by index, many at once.
     test_dataset: a map-style data set for testing; None: no test set.
     targets: the label of each training sample, int64 [n], for partitions by label; None: unlabelled.
-    client_indices: one list of sample indices per client, for `partition: natural`; None: no clients are defined.
+    client_indices: one list of sample indices per client, or a mapping from the client's name to its list, for
+    `partition: natural`; None: no clients are defined.
     client_nodes: for each client in client_indices, the custom resource of Ray that marks the nodes with its samples;
     None: every node has all samples.
     train_transform, test_transform: applied to the inputs x [B, ...] of a batch each time it is used, in training and
     in evaluations.
     in_shape: the shape of an input after the transform; in_shape and num_classes are defaults of shipped models.
+    notes: lines about the data that a run prints as warnings, such as files that are left out.
     optimum(weights=None): the minimiser x* [d] of sum_i w_i f_i (w uniform by default), if it is known.
     """
 
     train_dataset: Dataset[Any]
     test_dataset: Dataset[Any] | None = None
     targets: Tensor | None = None
-    client_indices: list[list[int]] | list[Ints] | None = None
+    client_indices: list[list[int]] | list[Ints] | Mapping[str, Any] | None = None
     client_nodes: list[str] | None = None
     train_transform: Transform | None = None
     test_transform: Transform | None = None
+    notes: Sequence[str] = ()
 
 
 def tensors(*columns: Tensor) -> TensorDataset:
@@ -78,6 +81,15 @@ def client_weights(weights: Sequence[float] | Tensor | None, clients: int) -> Te
 def data_root(root: str | None) -> Path:
     """The folder of data sets: `root`, or else the environment variable RAYLFL_DATA, or else ~/.cache/raylfl."""
     return Path(root or os.environ.get("RAYLFL_DATA") or "~/.cache/raylfl").expanduser().absolute()
+
+
+def data_path(path: str, root: str | None) -> Path:
+    """The absolute path of your own data: `path` in the working directory if it exists there, else below `data_root`.
+
+    root: the option `root`; if it is given, a relative path is always below it.
+    """
+    given = Path(path).expanduser()
+    return given.absolute() if root is None and given.exists() else data_root(root) / given
 
 
 def data_missing(name: str, problem: str, expected: str, above: str, download: bool) -> DataMissing:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import logging
 import os
 import shutil
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path, PurePath, PurePosixPath
@@ -19,14 +19,13 @@ import numpy as np
 import torch
 
 from raylfl.data import DATA
-from raylfl.data.base import data_missing, data_root
+from raylfl.data.base import data_missing, data_path
 from raylfl.data.image import ImageData, normalised
 from raylfl.errors import BadValue, DataMissing
 from raylfl.extras import require
 
-log = logging.getLogger(__name__)
 ENDINGS = (".jpg", ".jpeg", ".png")
-FORM = 3  # format of the cache; a new number invalidates old caches
+FORM = 4  # format of the cache; a new number invalidates old caches
 Half = dict[str, np.ndarray[Any, Any]]
 
 
@@ -35,7 +34,8 @@ class ImageFolder(ImageData):
     """Your own images: a folder or tar file of `<half>/<class>/<image>`, read once and cached as arrays.
 
     The two halves are the training set and the test set.
-    path: the folder or the tar file (.tar, .tgz, .tar.gz); a relative path is below the root (RAYLFL_DATA).
+    path: the folder or the tar file (.tar, .tgz, .tar.gz), relative to the working directory, or else below the root
+    (RAYLFL_DATA).
     train: the folder of the training images, below `path`.
     test: the folder of the test images, below `path`.
     size: images are cropped to their middle square and resized to size x size; null: they must all have one size.
@@ -66,18 +66,20 @@ class ImageFolder(ImageData):
                 "test", got=test, need="a folder other than train, or test scores would be scores on training images"
             )
         transform = normalised(mean, std, 1 if grey else 3, augment)
-        source = data_root(root) / Path(path).expanduser()
+        source = data_path(path, root)
         if not source.exists():
             raise _missing(f"{source} is missing", train, test)
-        halves, self.classes = arrays(source, (train, test), size, grey, _cache_folder(cache))
+        halves, self.classes, self.notes = arrays(source, (train, test), size, grey, _cache_folder(cache))
         tensors = [(torch.from_numpy(half["x"]), torch.from_numpy(half["y"])) for half in halves]
         self.hold(tensors[0], tensors[1], len(self.classes), transform)
 
 
 def arrays(
     source: Path, halves: Sequence[str], size: int | None, grey: bool, cache: Path
-) -> tuple[list[Half], list[str]]:
-    """The halves {"x" uint8 [n, C, H, W], "y" int64 [n]} in the order of `halves`, and the names of the classes.
+) -> tuple[list[Half], list[str], list[str]]:
+    """The halves {"x" uint8 [n, C, H, W], "y" int64 [n]} in the order of `halves`, the names of the classes, and notes.
+
+    The notes name class folders and files that are left out, and classes without test images.
 
     source: the folder or tar file. It is read once; later calls map the files of the cache folder into memory. The
     cache is found by a digest of the names, sizes and modification times of all images, or of the tar file.
@@ -93,14 +95,14 @@ def arrays(
     return _kept(folder) or _read(source, halves, size, grey, None)
 
 
-def _kept(folder: Path) -> tuple[list[Half], list[str]] | None:
-    """The halves and class names in this cache folder; None if it is missing or damaged."""
+def _kept(folder: Path) -> tuple[list[Half], list[str], list[str]] | None:
+    """The halves, class names and notes in this cache folder; None if it is missing or damaged."""
     try:
-        classes: list[str] = json.loads((folder / "classes.json").read_text())
+        classes, notes = json.loads((folder / "classes.json").read_text())
         found = [{key: np.load(folder / f"{key}{i}.npy", mmap_mode="c") for key in ("x", "y")} for i in range(2)]
     except (OSError, ValueError, EOFError):
         return None
-    return found, classes
+    return found, classes, notes
 
 
 def digest(source: Path, halves: Sequence[str], size: int | None, grey: bool) -> str:
@@ -120,13 +122,13 @@ def digest(source: Path, halves: Sequence[str], size: int | None, grey: bool) ->
 
 def _read(
     source: Path, halves: Sequence[str], size: int | None, grey: bool, folder: Path | None
-) -> tuple[list[Half], list[str]]:
-    """The halves and the class names, read from the source. Raises DataMissing.
+) -> tuple[list[Half], list[str], list[str]]:
+    """The halves, the class names and the notes, read from the source. Raises DataMissing.
 
     folder: the folder of the .npy files to which the pixels are written; None: they are kept in memory.
     """
     require("PIL", what="data.name=image_folder")
-    labels = _labels(source, halves)
+    labels, notes = _labels(source, halves)
     classes = sorted(set(labels[halves[0]].values()))
     number = {label: k for k, label in enumerate(classes)}
     rows = {half: {name: row for row, name in enumerate(found)} for half, found in labels.items()}
@@ -148,17 +150,18 @@ def _read(
             )
         pixels_of[half][rows[half][name]] = x
     codes = {half: np.array([number[label] for label in found.values()], np.int64) for half, found in labels.items()}
-    return [{"x": pixels_of[half], "y": codes[half]} for half in halves], classes
+    return [{"x": pixels_of[half], "y": codes[half]} for half in halves], classes, notes
 
 
-def _labels(source: Path, halves: Sequence[str]) -> dict[str, dict[str, str]]:
-    """For each half, image name -> label (the name of the class folder), sorted by label and name.
+def _labels(source: Path, halves: Sequence[str]) -> tuple[dict[str, dict[str, str]], list[str]]:
+    """For each half, image name -> label (the name of the class folder), sorted by label and name; and the notes.
 
-    Warnings in the log name class folders without images, and classes without test images. Raises DataMissing if a
+    The notes name class folders and files that are left out, and classes without test images. Raises DataMissing if a
     half has no images, or if the test set has a label that the training set has not.
     """
     found: dict[str, list[tuple[str, str]]] = {half: [] for half in halves}
-    for name, _ in _files(source, halves):
+    others = list[str]()
+    for name, _ in _files(source, halves, others):
         half, label = PurePosixPath(name).parts[-3:-1]
         found[half].append((label, name))
     train, test = halves
@@ -168,13 +171,26 @@ def _labels(source: Path, halves: Sequence[str]) -> dict[str, dict[str, str]]:
     strange = sorted({label for label, _ in found[test]} - {label for label, _ in found[train]})
     if strange:
         raise _missing(f"{source}: {test} has classes that {train} has not ({', '.join(strange[:3])})", train, test)
-    labels = {half: {label for label, _ in images} for half, images in found.items()}
+    labels, notes = {half: {label for label, _ in images} for half, images in found.items()}, _notes(others)
     for half in halves:
         if source.is_dir() and (empty := sorted(_folders(source / half) - labels[half])):
-            log.warning("image_folder: no images in %s of %s, which are left out", _few(empty), source / half)
+            notes.append(f"no images in {_few(empty)} of {source / half}, which are left out")
     if untested := sorted(labels[train] - labels[test]):
-        log.warning("image_folder: %s has no images of %s: test scores leave them out", source / test, _few(untested))
-    return {half: {name: label for label, name in sorted(images)} for half, images in found.items()}
+        notes.append(f"{source / test} has no images of {_few(untested)}: test scores leave them out")
+    return {half: {name: label for label, name in sorted(images)} for half, images in found.items()}, notes
+
+
+def _notes(others: Sequence[str]) -> list[str]:
+    """The notes on the files that are left out: those of other suffixes, and images that are not in a class folder."""
+    misplaced = sorted(name for name in others if PurePosixPath(name).suffix.lower() in ENDINGS)
+    suffixes = Counter(PurePosixPath(name).suffix.lower() or "none" for name in others)
+    kinds = [f"{count} of suffix {suffix}" for suffix, count in sorted(suffixes.items()) if suffix not in ENDINGS]
+    notes = []
+    if kinds:
+        notes.append(f"files other than {', '.join(ENDINGS)} are left out: {_few(kinds)}")
+    if misplaced:
+        notes.append(f"{len(misplaced)} images outside <half>/<class>/ are left out: {_few(misplaced)}")
+    return notes
 
 
 def _folders(half: Path) -> set[str]:
@@ -185,16 +201,27 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _files(source: Path, halves: Sequence[str]) -> Iterator[tuple[str, Callable[[], bytes]]]:
+def _files(
+    source: Path, halves: Sequence[str], others: list[str] | None = None
+) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """Pairs (name, a function that reads the content) of every image `.../<half>/<class>/<image>`, in any order.
 
-    Names with a dot in front, such as macOS's `._cat.png`, are no images.
+    Names with a dot in front, such as macOS's `._cat.png`, are no images. others: extended by the names of other files
+    in class folders, and of images elsewhere below a half.
     """
+    others = [] if others is None else others
     if source.is_dir():
         for half in halves:
+            others += _images_in(source, (source / half).glob("*"))
             for path in sorted((source / half).glob("*/*")):
-                if path.suffix.lower() in ENDINGS and not _hidden(path):
+                if _hidden(path):
+                    continue
+                if path.suffix.lower() in ENDINGS:
                     yield path.relative_to(source).as_posix(), path.read_bytes
+                elif path.is_dir():
+                    others += _images_in(source, path.rglob("*"))
+                else:
+                    others.append(path.relative_to(source).as_posix())
         return
     try:
         with tarfile.open(source) as archive:
@@ -203,8 +230,17 @@ def _files(source: Path, halves: Sequence[str]) -> Iterator[tuple[str, Callable[
                 image = member.isfile() and len(name.parts) >= 3 and name.suffix.lower() in ENDINGS
                 if image and name.parts[-3] in halves and not _hidden(name):
                     yield member.name, partial(_content, archive, member, halves)
+                elif member.isfile() and not _hidden(name) and set(halves) & set(name.parts[:-1]):
+                    in_class = len(name.parts) >= 3 and name.parts[-3] in halves
+                    others += [member.name] * (in_class or name.suffix.lower() in ENDINGS)
     except (tarfile.TarError, EOFError, OSError) as error:
         raise _missing(f"{source} is damaged, or no tar file ({error})", *halves) from error
+
+
+def _images_in(source: Path, paths: Iterable[Path]) -> list[str]:
+    """The names of the images among these paths, relative to the source."""
+    images = (path for path in paths if path.suffix.lower() in ENDINGS and not path.name.startswith("."))
+    return [path.relative_to(source).as_posix() for path in images]
 
 
 def _hidden(image: PurePath) -> bool:
@@ -252,13 +288,13 @@ def _cache_folder(cache: str | None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "raylfl" / "image_folder"
 
 
-def _keep(folder: Path, halves: Sequence[Half], classes: Sequence[str]) -> None:
-    """Writes labels and class names to this cache folder, which contains the pixels already."""
+def _keep(folder: Path, halves: Sequence[Half], classes: Sequence[str], notes: Sequence[str]) -> None:
+    """Writes labels, class names and notes to this cache folder, which contains the pixels already."""
     for i, half in enumerate(halves):
         if isinstance(pixels := half["x"], np.memmap):
             pixels.flush()
         np.save(folder / f"y{i}.npy", half["y"])
-    (folder / "classes.json").write_text(json.dumps(list(classes)))
+    (folder / "classes.json").write_text(json.dumps([list(classes), list(notes)]))
 
 
 @contextmanager

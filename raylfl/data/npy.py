@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import torch
 
 from raylfl.data import DATA
-from raylfl.data.base import DataSource, data_root
+from raylfl.data.base import DataSource, data_path
 from raylfl.data.by_index import MappedArrays, mapped
 from raylfl.data.image import ImageTransform
 from raylfl.errors import DataMissing
@@ -22,7 +21,7 @@ class Npy(DataSource):
 
     Workers read batches by index: the data set may be larger than the memory, and every node needs the folder. A file
     train_client.npy [n] with the number 0..N-1 of each sample's client makes `partition: natural` possible.
-    path: the folder; a relative path is below the root (RAYLFL_DATA).
+    path: the folder, relative to the working directory, or else below the root (RAYLFL_DATA).
     """
 
     def __init__(
@@ -31,11 +30,12 @@ class Npy(DataSource):
         scale: Annotated[float, Gt(0), Doc("x is divided by this number, such as 255 for pixels")] = 1.0,
         root: Annotated[str | None, Doc("the folder above `path`; null: RAYLFL_DATA or ~/.cache/raylfl")] = None,
     ):
-        folder = data_root(root) / Path(path).expanduser()
+        folder = data_path(path, root)
         if not (folder / "train_x.npy").is_file():
             raise DataMissing(
                 f"data.name=npy: {folder / 'train_x.npy'} is missing; expected train_x.npy and train_y.npy, and for "
-                "tests test_x.npy and test_y.npy\nset data.init_args.path, or RAYLFL_DATA, to their folder"
+                "tests test_x.npy and test_y.npy\nset data.init_args.path to their folder, relative to the working "
+                "directory or to RAYLFL_DATA"
             )
         self.train_dataset = train = MappedArrays([folder / "train_x.npy", folder / "train_y.npy"])
         if (folder / "test_x.npy").is_file():

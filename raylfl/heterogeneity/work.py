@@ -39,7 +39,10 @@ class LocalWork(Options):
     """
 
     steps: Annotated[ValuePerClient, Doc("local steps K_i; 5 if neither steps nor epochs are given")] = None
-    epochs: Annotated[ValuePerClient, Doc("epochs instead of steps: `K_i = epochs * ceil(n_i / batch_size)`")] = None
+    epochs: Annotated[
+        ValuePerClient,
+        Doc("epochs instead of steps: `K_i = epochs * ceil(n_i / batch_size)`; replaces `steps` of a base"),
+    ] = None
     batch_size: Annotated[
         ValuePerClient, Doc("samples per step; also `full`, or `{uniform: [10, null]}` up to n_i")
     ] = 32

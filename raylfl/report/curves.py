@@ -12,7 +12,7 @@ from matplotlib.axis import Axis
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from raylfl.core.arrays import Floats
-from raylfl.diagnostics.metric_names import higher_is_better
+from raylfl.diagnostics.metric_names import direction
 from raylfl.report.derived import AXES, cost, moving_average
 from raylfl.report.runs import Group, RunRecord
 from raylfl.report.style import MUTED, Line, LogTicks
@@ -97,7 +97,8 @@ def default_window(groups: Sequence[Group], metric: str) -> int:
     run. Curves of under 200 points are not smoothed, nor are other metrics such as distances, whose decay an average
     would delay.
     """
-    noisy = higher_is_better(metric) or "accuracy" in metric or metric in {"train/loss", "test/loss"}
+    scores = any(direction(metric, run.directions) == "max" for group in groups for run in group.runs)
+    noisy = scores or "accuracy" in metric or metric in {"train/loss", "test/loss", "val/loss"}
     points = max((int(np.isfinite(run.column(metric)).sum()) for group in groups for run in group.runs), default=0)
     return points // 50 if noisy and points >= 200 else 1
 

@@ -18,11 +18,18 @@ import numpy as np
 import numpy.typing as npt
 
 from raylfl.core.arrays import Floats
-from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.report.labels import is_scenario
-from raylfl.report.runs import Group, RunRecord
+from raylfl.report.runs import Group, RunRecord, more_is_better
 
-MAIN_METRICS = ("test/accuracy", "global/distance", "test/loss", "train/loss", "global/loss")
+MAIN_METRICS = (
+    "test/accuracy",
+    "global/distance",
+    "test/loss",
+    "val/accuracy",
+    "val/loss",
+    "train/loss",
+    "global/loss",
+)
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,11 @@ def main_metric(runs: Sequence[RunRecord]) -> str:
     return "train/loss"
 
 
+def grows(groups: Sequence[Group], metric: str) -> bool:
+    """Whether larger values of the metric are better in these settings, see `more_is_better`."""
+    return more_is_better((run for group in groups for run in group.runs), metric)
+
+
 def cost(run: RunRecord, axis: str) -> Floats | None:
     """The cumulative cost after each of the run's R recorded rounds [R]; None if the run did not record it.
 
@@ -136,7 +148,7 @@ def to_target(run: RunRecord, metric: str, target: float, axis: str = "rounds", 
     2017, Sec. 3).
     """
     values, spent = run.column(metric), cost(run, axis)
-    better = higher_is_better(metric)
+    better = more_is_better([run], metric)
     reached = np.isfinite(values) & (values >= target if better else values <= target)
     if spent is None or not reached.any():
         return None
@@ -193,7 +205,7 @@ def best_value(run: RunRecord, metric: str) -> float:
     finite = run.column(metric)[np.isfinite(run.column(metric))]
     if not len(finite):
         return math.nan
-    return float(finite.max() if higher_is_better(metric) else finite.min())
+    return float(finite.max() if more_is_better([run], metric) else finite.min())
 
 
 def moving_average(values: npt.ArrayLike, window: int) -> Floats:
@@ -240,7 +252,7 @@ def default_target(groups: Sequence[Group], metric: str) -> float | None:
     if not bests:
         return None
     middle = float(np.median(bests))
-    if higher_is_better(metric):
+    if grows(groups, metric):
         return math.floor(middle * 20 + 1e-9) / 20
     if middle <= 0:
         return middle
@@ -254,7 +266,7 @@ def score(group: Group, metric: str, last: int) -> float:
     mean = last_k(group, metric, last).mean
     if not math.isfinite(mean):
         return -math.inf
-    return mean if higher_is_better(metric) else -mean
+    return mean if grows([group], metric) else -mean
 
 
 def best_setting(groups: Sequence[Group], metric: str, last: int) -> Group:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from raylfl.report.curves import Curve, curve, default_window, draw
-from raylfl.report.derived import AXES, by_method, counted_axes, profile, tuned_keys
+from raylfl.report.derived import AXES, by_method, counted_axes, grows, profile, tuned_keys
 from raylfl.report.facets import Facet, scenario_keys, split
 from raylfl.report.labels import display
 from raylfl.report.maps import draw_heat_map, draw_profile
@@ -94,10 +94,11 @@ def measured_in(groups: Sequence[Group]) -> list[str]:
 def leading(part: Facet, look: Look) -> list[str]:
     """The metrics shown first for the settings of a facet: main metric, losses, metrics that a theorem bounds.
 
-    The losses are the test loss (or else the global loss) and the training loss, as far as they were measured.
+    The losses are the test loss (or else the validation loss, or the global loss) and the training loss, as far as they
+    were measured.
     """
     measured = measured_in(part.groups)
-    held_out = [name for name in ("test/loss", "global/loss") if name in measured][:1]
+    held_out = [name for name in ("test/loss", "val/loss", "global/loss") if name in measured][:1]
     losses = [name for name in (*held_out, "train/loss") if name in measured]
     return list(dict.fromkeys([look.metric, *losses, *(n for n in measured if look.promised(part, n))]))
 
@@ -158,7 +159,7 @@ def _block(name: str, part: Facet, look: Look, metrics: Sequence[str], note: str
     if max(len(group.runs) for group in part.groups) > 1:
         caption.append("Lines: means over seeds; bands: from the lowest to the highest seed.")
     if look.target is not None and look.metric in metrics:
-        caption.append(f"Dotted: {target_text(look.metric, look.target)}.")
+        caption.append(f"Dotted: {target_text(look.metric, look.target, grows(part.groups, look.metric))}.")
     windows = sorted({default_window(part.groups, metric) for metric in metrics} - {1})
     if windows:
         over = " or ".join(map(str, windows))
@@ -221,7 +222,16 @@ def _profile(groups: Sequence[Group], look: Look, key: str, caption: str, best: 
         points = {method: own for method, own in points.items() if len(own) > 1}
         drawn |= set(points)
         if points:
-            draw_it = partial(draw_profile, profiles=points, lines=look.methods, metric=look.metric, key=key, best=best)
+            higher = grows(part.groups, look.metric)
+            draw_it = partial(
+                draw_profile,
+                profiles=points,
+                lines=look.methods,
+                metric=look.metric,
+                key=key,
+                higher=higher,
+                best=best,
+            )
             panels.append(Panel(f"{metric_name(look.metric)} over {key}", draw_it, heading=part.label))
     legend = [(display(method), look.methods[method]) for method in by_method(groups) if method in drawn]
     return Block(f"profile_{key}", key, caption, panels, legend) if panels else None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from raylfl.core.arrays import Bools, Floats, Ints
-from raylfl.diagnostics.metric_names import OF_NODES, higher_is_better
+from raylfl.diagnostics.metric_names import OF_NODES, Better, direction
 from raylfl.report.labels import display, method_of
 from raylfl.report.pictures import MAX_PICTURES, Picture, left_out
 from raylfl.report.runs import Group, RunRecord
@@ -52,7 +52,7 @@ def graph_pictures(groups: Sequence[Group], metric: str) -> list[tuple[Picture |
         of = f" of {label if len(groups) > 1 else display(method_of(run.setting))}, seed {run.seed}"
         of += left_out(k, len(found))
         values = node_values(run, graph.net.count)
-        shade = _shade(values, metric)
+        shade = _shade(values, metric, run.directions)
         picture = None
         if graph.net.count <= MOST:
             figure = coloured_figure(graph.net, graph.name, graph.working, shade, graph.rows)
@@ -109,13 +109,13 @@ def node_values(run: RunRecord, count: int) -> dict[str, Floats]:
     return {**found, WORKED: worked}
 
 
-def _shade(values: Mapping[str, Floats], metric: str) -> Shade:
+def _shade(values: Mapping[str, Floats], metric: str, stated: Mapping[str, Better]) -> Shade:
     wanted = (metric.rpartition("/")[2], *COLOURED, *values)
     name = next(name for name in wanted if name in values and np.isfinite(values[name]).any())
     if name == WORKED:
         return Shade(values[name], WORKED, higher=True)
     key = OF_NODES + name
-    return Shade(values[name], axis_name(key), higher_is_better(key), is_percent(key))
+    return Shade(values[name], axis_name(key), direction(key, stated) == "max", is_percent(key))
 
 
 def _caption(of: str, graph: LastGraph, shade: Shade) -> str:

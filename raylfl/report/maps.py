@@ -11,9 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from raylfl.core.arrays import Floats
-from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.report.curves import log_axis
-from raylfl.report.derived import Stat, best_setting, by_method, last_k
+from raylfl.report.derived import Stat, best_setting, by_method, grows, last_k
 from raylfl.report.facets import Facet
 from raylfl.report.labels import display, show_value
 from raylfl.report.style import MUTED, PAPER, Line
@@ -41,7 +40,7 @@ def draw_heat_map(ax: Axes, parts: Sequence[Facet], metric: str, last: int) -> N
     """Draws the heat-map of `heat_values` with its numbers, the best of each row in bold; light colours are better."""
     scenarios, methods, values = heat_values(parts, metric, last)
     scaled = values * (100 if is_percent(metric) else 1)
-    shade = _shades(values, metric)
+    shade = _shades(values, grows([group for part in parts for group in part.groups], metric))
     colors = matplotlib.colormaps["cividis"]
     ax.pcolormesh(np.ma.masked_invalid(shade), cmap=colors, vmin=0, vmax=1, edgecolors=PAPER, linewidth=1.5)
     for (row, column), value in np.ndenumerate(scaled):
@@ -62,13 +61,14 @@ def draw_heat_map(ax: Axes, parts: Sequence[Facet], metric: str, last: int) -> N
     ax.spines[:].set_visible(False)
 
 
-def _shades(values: Floats, metric: str) -> Floats:
+def _shades(values: Floats, higher: bool) -> Floats:
     """Shades from 0 (worst finite value) to 1 (best), in the shape of `values`; nan for non-finite values.
 
-    The scale is logarithmic if smaller values are better and all finite values are positive; otherwise it is linear.
+    higher: whether larger values are better. The scale is logarithmic if smaller values are better and all finite
+    values are positive; otherwise it is linear.
     """
     finite = np.where(np.isfinite(values), values, math.nan)
-    if higher_is_better(metric):
+    if higher:
         good = finite
     elif np.nanmin(finite) > 0:
         good = -np.log10(finite)
@@ -85,16 +85,17 @@ def draw_profile(
     metric: str,
     key: str,
     *,
+    higher: bool,
     best: bool = True,
 ) -> None:
     """Draws the means of profiles (error bars: std) over the values of a config key, one line per method.
 
     profiles: method -> [(value of the key, statistic of the metric)], see `derived.profile`. lines: each method's
-    style. best: whether a ring marks each method's best value.
+    style. higher: whether larger values are better. best: whether a ring marks each method's best value.
     """
     scale = 100.0 if is_percent(metric) else 1.0
     means = [stat.mean * scale for points in profiles.values() for _, stat in points if math.isfinite(stat.mean)]
-    log = not higher_is_better(metric) and bool(means) and min(means) > 0
+    log = not higher and bool(means) and min(means) > 0
     for method, points in profiles.items():
         kept = [(value, stat) for value, stat in points if math.isfinite(stat.mean)]
         if not kept:
@@ -108,7 +109,7 @@ def draw_profile(
         ax.plot(x, y, label=display(method), **line.options())
         if not best:
             continue
-        at = int(np.argmax(y) if higher_is_better(metric) else np.argmin(y))
+        at = int(np.argmax(y) if higher else np.argmin(y))
         ax.plot(x[at], y[at], "o", markersize=10, markerfacecolor="none", markeredgecolor=line.hex, alpha=0.8)
     ax.set_xlabel(key)
     ax.set_ylabel(axis_name(metric))

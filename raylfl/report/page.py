@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from raylfl.errors import BadValue, did_you_mean
+from raylfl.diagnostics.metric_names import Better, direction
+from raylfl.errors import BadConfig, BadValue, did_you_mean
 from raylfl.report import figures, tables
-from raylfl.report.derived import by_method, default_last, default_target, longest, main_metric
+from raylfl.report.derived import by_method, default_last, default_target, grows, longest, main_metric
 from raylfl.report.facets import Facet, facets
 from raylfl.report.figures import Block, Look
 from raylfl.report.graph_pictures import graph_pictures
@@ -18,7 +19,8 @@ from raylfl.report.link_table import link_table
 from raylfl.report.overview import overview
 from raylfl.report.paired import paired
 from raylfl.report.pictures import participation_pictures, partition_drawer, partition_pictures
-from raylfl.report.runs import Group, RunRecord, group_runs, read_runs
+from raylfl.report.runs import Group, RunRecord, Runs, group_runs, paths_of, read_runs
+from raylfl.report.selection import select
 from raylfl.report.sheet import Part, Sheet, folded, heading, slug
 from raylfl.report.style import method_styles, rc
 from raylfl.report.tables import ReportTable
@@ -34,7 +36,7 @@ class Content:
     """The runs of a report, and the choices that all its figures and tables share.
 
     left_out: one sentence on each run that cannot be read. groups: the runs pooled by setting. parts: the groups by
-    scenario.
+    scenario. columns: the columns of the summary table that the user has chosen, by their keys; empty: all.
     """
 
     runs: Sequence[RunRecord]
@@ -42,6 +44,7 @@ class Content:
     groups: Sequence[Group]
     parts: Sequence[Facet]
     look: Look
+    columns: Sequence[str] = ()
 
     @property
     def names(self) -> list[str]:
@@ -65,6 +68,17 @@ class Content:
         """
         return tables.summary(parts, self.look.metric, last=self.look.last, target=self.look.target, name=name)
 
+    def chosen(self, summary: ReportTable) -> ReportTable:
+        """The summary table with the chosen columns, in their order. Raises BadValue for an unknown column."""
+        if not self.columns:
+            return summary
+        known = {column.key: column for column in summary.columns}
+        for key in self.columns:
+            if key not in known:
+                need = f"some of {', '.join(known)}"
+                raise BadValue("columns", got=",".join(self.columns), need=need, hint=did_you_mean(key, known))
+        return replace(summary, columns=[known[key] for key in self.columns])
+
     def paired(self) -> ReportTable | None:
         """The table of paired differences; None if there are no pairs to compare, see `raylfl.report.paired.paired`."""
         return paired(self.shown, self.look.metric, self.look.last)
@@ -76,16 +90,24 @@ def content_of(
     last: int | None = None,
     metric: str | None = None,
     theory: bool = False,
+    better: Better | None = None,
+    where: Sequence[str] = (),
+    columns: Sequence[str] = (),
 ) -> Content:
     """Reads the runs of a report, checks its choices and fills in defaults.
 
     paths: run directories, or directories that contain some. target: target of the main metric, a fraction for
     accuracies (None: `default_target`). last: the number of final rounds over which values are averaged (None:
     `default_last`). metric: the main metric (None: `main_metric`). theory: whether bounds from theorems are drawn
-    beside the curves. Raises BadConfig if there is no readable run (BadValue for a path without runs), and BadValue for
-    a bad choice, such as a metric that no run has measured.
+    beside the curves. better: the better direction of the main metric (None: as stated in the runs' configs, or
+    known). where: conditions that the runs must meet (`selection.Condition`). columns: the keys of the columns of the
+    summary table, in order (empty: all). Raises BadConfig if there is no readable
+    run (BadValue for a path without runs), and BadValue for a bad choice, such as a metric that no run has measured.
     """
     runs, left_out = read_runs(paths)
+    runs = select(runs, where)
+    if not runs:
+        raise BadConfig(f"no run meets --where {' --where '.join(where)}")
     groups, metric = group_runs(runs), metric or main_metric(runs)
     measured = figures.measured_in(groups)
     if measured and metric not in measured:
@@ -93,6 +115,16 @@ def content_of(
         raise BadValue("metric", got=metric, need=need, hint=did_you_mean(metric, measured))
     if last is not None and last < 1:
         raise BadValue("last", got=last, need="at least 1 round")
+    if better is not None:
+        for run in runs:
+            run.directions[metric] = better
+    if direction(metric) is None and not any(direction(metric, run.directions) for run in runs):
+        raise BadValue(
+            "metric",
+            got=metric,
+            need="a metric that is known to be better high or low",
+            hint=f"state it: --better max (or min), and in the config of later runs metrics={{{metric}: max}}",
+        )
     promises = None
     if theory:
         from raylfl.report.promised import promises_of
@@ -100,15 +132,19 @@ def content_of(
         promises = promises_of(groups, measured)
     target = default_target(groups, metric) if target is None else target
     look = Look(metric, last or default_last(groups), target, method_styles(list(by_method(groups))), promises)
-    return Content(runs, left_out, groups, facets(groups), look)
+    content = Content(runs, left_out, groups, facets(groups), look, tuple(columns))
+    content.chosen(content.summary(content.parts))
+    return content
 
 
-def write_report(paths: Paths, out_dir: str | os.PathLike[str], *, pdf: bool = True, **choices: Any) -> Path:
+def write_report(runs: Runs, out_dir: str | os.PathLike[str] = "report", *, pdf: bool = True, **choices: Any) -> Path:
     """Writes `index.html`, `report.png` and every figure and table into out_dir; returns the path of the page.
 
-    pdf: whether figures are also saved as PDF, which doubles the time. paths, choices and errors: as in `content_of`.
+    runs: one run or several: directories, results of `raylfl.run`, or runs of `raylfl.load`. pdf: whether figures are
+    also saved as PDF, which doubles the time. choices (`metric`, `target`, `last`, `theory`, `better`, `where`,
+    `columns`) and errors: as in `content_of`.
     """
-    return write_page(content_of(paths, **choices), out_dir, pdf)
+    return write_page(content_of(paths_of(runs), **choices), out_dir, pdf)
 
 
 def write_page(content: Content, out_dir: str | os.PathLike[str], pdf: bool = True) -> Path:
@@ -136,7 +172,7 @@ def write_page(content: Content, out_dir: str | os.PathLike[str], pdf: bool = Tr
 def shown_tables(content: Content) -> list[ReportTable]:
     """The tables for the terminal: summary of all settings, paired differences, and traffic between clients."""
     more = content.paired(), link_table(content.groups)
-    return [content.summary(content.parts), *(table for table in more if table is not None)]
+    return [content.chosen(content.summary(content.parts)), *(table for table in more if table is not None)]
 
 
 def _summary(sheet: Sheet, content: Content) -> ReportTable:
@@ -146,11 +182,11 @@ def _summary(sheet: Sheet, content: Content) -> ReportTable:
     them.
     """
     summary = content.summary(content.shown)
-    shown = sheet.table(summary)
+    shown = sheet.table(content.chosen(summary))
     if len(content.groups) > len(summary.rows):
         full = content.summary(content.parts, name="settings")
         shown += [{"kind": "text", "text": "Where a method has many settings, its best by the last-k mean is shown."}]
-        shown += folded(f"All {len(content.groups)} settings", sheet.table(full))
+        shown += folded(f"All {len(content.groups)} settings", sheet.table(content.chosen(full)))
     pairs = sheet.table(content.paired())
     shown += [*heading("Paired differences"), *pairs] if pairs else []
     sheet.section("summary", "Summary", shown)
@@ -204,7 +240,11 @@ def _facts(groups: Sequence[Group], look: Look) -> list[tuple[str, str]]:
         ("main metric", metric_name(look.metric)),
     ]
     if look.target is not None:
-        goal = target_text(look.metric, look.target).removeprefix(metric_name(look.metric)).strip()
+        goal = (
+            target_text(look.metric, look.target, grows(groups, look.metric))
+            .removeprefix(metric_name(look.metric))
+            .strip()
+        )
         entries.append(("target", goal))
     return entries
 

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from raylfl.core.arrays import Floats
-from raylfl.diagnostics.metric_names import higher_is_better
-from raylfl.report.derived import best_setting, recent, score
+from raylfl.report.derived import best_setting, grows, recent, score
 from raylfl.report.facets import Facet
 from raylfl.report.runs import Group
 from raylfl.report.statistics import Interval, paired_test
@@ -58,7 +57,7 @@ def _of_scenario(part: Facet, metric: str, last: int) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"block": part.label, "pair": f"{part.names[best]} − {part.names[other]}", "seeds": seeds}
         if np.isfinite(np.concatenate(theirs)).all():
             test = paired_test(ours, theirs)
-            ahead = test.difference.low > 0 if higher_is_better(metric) else test.difference.high < 0
+            ahead = test.difference.low > 0 if grows(part.groups, metric) else test.difference.high < 0
             row |= {"difference": test.difference, "needed": test.needed}
         else:
             ahead, row = True, row | {"difference": DIVERGED}

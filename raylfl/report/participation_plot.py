@@ -20,6 +20,7 @@ from raylfl.report.style import INK, MUTED, PALETTE, Drawing, rc
 
 IDLE, LOST, RECEIVED = 0, 1, 2  # entries of `states`
 _RECEIVED, _LOST = PALETTE[0], PALETTE[1]
+MOST_NAMES = 24  # clients whose names fit beside the raster
 _CELLS = (360, 900)  # largest raster, clients x rounds, that print resolves; cells of larger ones are averaged
 _LINEAR_GAPS = 40  # longest gap up to which each gap length has its own bar
 
@@ -67,12 +68,17 @@ def memoryless(table: Ints, clients: Ints, lengths: Ints) -> Floats:
 
 
 def participation_figure(
-    rows: Sequence[dict[str, Any]], count: int, nominal: Floats | None = None, title: str = ""
+    rows: Sequence[dict[str, Any]],
+    count: int,
+    nominal: Floats | None = None,
+    title: str = "",
+    names: Sequence[str] | None = None,
 ) -> Figure:
     """A figure of 7.2 x 5.4 inches with the panels raster, frequencies and gaps.
 
     rows: rows of a participation.jsonl, in order of rounds. count: the number of clients N. nominal: the expected draws
-    of each client per round [N], if known (`Participation.marginals`, averaged over the rounds).
+    of each client per round [N], if known (`Participation.marginals`, averaged over the rounds). names: names of
+    the clients, for up to MOST_NAMES clients; None: 0, 1, ...
     """
     with rc():
         figure = Drawing(figsize=(7.2, 5.4), dpi=200, layout="constrained")
@@ -81,6 +87,10 @@ def participation_figure(
         _raster(axes["raster"], table, int(rows[0]["round"]) if rows else 0)
         _frequency(axes["frequency"], rows, count, nominal)
         _gaps(axes["gaps"], table)
+        if names is not None and len(names) == count <= MOST_NAMES:
+            axes["raster"].set_yticks(np.arange(count), names, fontsize=6)
+            if nominal is None:
+                axes["frequency"].set_xticks(np.arange(count), names, rotation=90, fontsize=6)
         if title:
             figure.suptitle(title, x=0.012, ha="left", fontsize=11, fontweight="bold")
         return figure

@@ -96,10 +96,13 @@ def stacked(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None) -> Non
     ax.grid(axis="x", visible=False)
 
 
-def figure(counts: Ints, classes: Sequence[Any] | None = None, title: str = "") -> Figure:
+def figure(
+    counts: Ints, classes: Sequence[Any] | None = None, title: str = "", names: Sequence[str] | None = None
+) -> Figure:
     """A figure of a partition: bubbles (or a heat-map) above and stacked bars below, on one client axis.
 
-    counts: samples [clients, classes]. classes: names of classes; None: 0, 1, ...
+    counts: samples [clients, classes]. classes: names of classes; None: 0, 1, ... names: names of the clients, for up
+    to MAX_BUBBLES clients; None: 0, 1, ...
     """
     clients, rows = counts.shape
     width = min(max(1.7 + 0.25 * clients, 5.0), 9.5)
@@ -112,6 +115,8 @@ def figure(counts: Ints, classes: Sequence[Any] | None = None, title: str = "") 
         stacked(below, counts, classes)
         above.set_xlabel("")
         above.tick_params(axis="x", labelbottom=False)
+        if names is not None and len(names) == clients <= MAX_BUBBLES:
+            below.set_xticks(np.arange(clients), names, rotation=90)
         if title:
             drawn.suptitle(title, x=0.012, ha="left", fontsize=11, fontweight="bold")
     return drawn

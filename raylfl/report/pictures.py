@@ -40,7 +40,7 @@ def partition_pictures(groups: Sequence[Group]) -> list[Picture]:
         sizes = counts.sum(axis=1)
         caption = f"Partition{label}, seed {run.seed}: {len(counts)} clients, "
         caption += f"{sizes.min()} to {sizes.max()} samples each."
-        pictures.append(Picture(name, caption, partition_plot.figure(counts, classes)))
+        pictures.append(Picture(name, caption, partition_plot.figure(counts, classes, names=run.client_names)))
     return pictures
 
 
@@ -49,7 +49,7 @@ def participation_pictures(groups: Sequence[Group]) -> list[Picture]:
     pictures = []
     keys = ("participation", "link", "num_clients")
     for name, label, run in _distinct(groups, keys, "participation", _cohorts):
-        figure = participation_figure(run.participation, run.clients)
+        figure = participation_figure(run.participation, run.clients, names=run.client_names)
         pictures.append(Picture(name, f"Participation{label}, seed {run.seed}.", figure))
     return pictures
 

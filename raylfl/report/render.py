@@ -17,7 +17,9 @@ from rich.table import Table as RichTable
 
 from raylfl.report.derived import Stat
 from raylfl.report.statistics import Interval
-from raylfl.report.tables import ReportTable
+from raylfl.report.tables import Column, ReportTable
+
+LONGEST = 60  # characters of a text that LaTeX does not wrap
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -62,10 +64,16 @@ def _md(text: str) -> str:
 
 
 def to_latex(table: ReportTable) -> str:
-    """A table as LaTeX environment `table` for booktabs; best values in bold, a rule between blocks."""
-    spec = "".join("r" if column.numeric else "l" for column in table.columns)
-    lines = [r"\begin{table}[t]", r"\centering", rf"\caption{{{latex(table.caption)}}}"]
-    lines += [rf"\label{{tab:{table.name}}}", rf"\begin{{tabular}}{{{spec}}}", r"\toprule"]
+    """A table as LaTeX environment `table`; best values in bold, a rule between blocks.
+
+    The first line names the packages. A table that is wider than a column of the page is scaled to its width; the texts
+    of a column of over LONGEST characters are wrapped.
+    """
+    spec = "".join("r" if column.numeric else _text_column(table, column) for column in table.columns)
+    lines = [r"% needs \usepackage{booktabs,graphicx}", r"\begin{table}[t]", r"\centering"]
+    lines += [rf"\caption{{{latex(table.caption)}}}", rf"\label{{tab:{table.name}}}"]
+    lines += [r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"]
+    lines += [rf"\begin{{tabular}}{{{spec}}}", r"\toprule"]
     lines.append(" & ".join(latex(column.head) for column in table.columns) + r" \\")
     for heading, rows in table.cells():
         lines.append(r"\midrule")
@@ -74,8 +82,13 @@ def to_latex(table: ReportTable) -> str:
         for cells in rows:
             shown = (rf"\textbf{{{latex(text)}}}" if best else latex(text) for text, best in cells)
             lines.append(" & ".join(shown) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
+    lines += [r"\bottomrule", r"\end{tabular}}", r"\end{table}"]
     return "\n".join(lines) + "\n"
+
+
+def _text_column(table: ReportTable, column: Column) -> str:
+    longest = max((len(column.show(row[column.key])) for row in table.rows if column.key in row), default=0)
+    return r"p{0.7\linewidth}" if longest > LONGEST else "l"
 
 
 def latex(text: str) -> str:

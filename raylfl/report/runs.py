@@ -24,13 +24,15 @@ from raylfl.config.defaults import filled
 from raylfl.config.formats import FORMAT, KEY, refuse_other
 from raylfl.config.identity import identity
 from raylfl.core.arrays import Floats, Ints
-from raylfl.diagnostics.metric_names import OF_NODES
+from raylfl.diagnostics.metric_names import OF_NODES, Better, direction, higher_is_better, stated_directions
 from raylfl.errors import BadConfig, BadValue
 from raylfl.report.labels import canonical, flatten, is_scenario, labels, method_of, order_key, varying
 from raylfl.runtime.records.lines import lines, numbers_of, read_rows
+from raylfl.runtime.records.run_dir import CLIENT_NAMES, DIRECTIONS
 from raylfl.runtime.records.views import here
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same results, about ten times faster
+Runs = Any  # a directory with runs, a Result or a Run; or an iterable of these
 DEEPEST, LARGEST = 50, 100_000  # largest depth and number of values of a config or summary; real ones have far less
 UNREADABLE = (OSError, ValueError, RecursionError, yaml.YAMLError, BadConfig)  # ValueError: wrong bytes, broken JSON
 log = logging.getLogger(__name__)
@@ -43,7 +45,7 @@ class RunRecord:
     rounds: the R recorded rounds, 0-based, ascending [R]. metrics: name -> values [R]; nan if a round did not measure
     the metric, inf if the value was not finite (the run diverged). summary: empty while the run is unfinished. faults:
     descriptions of unreadable files and lines; the list grows when further files of the run are read. nodes: metric ->
-    node -> its last value, for methods without a server.
+    node -> its last value, for methods without a server. directions: metric -> its better direction, if it is stated.
     """
 
     path: Path
@@ -53,6 +55,7 @@ class RunRecord:
     summary: dict[str, Any]
     faults: list[str] = field(default_factory=list)
     nodes: dict[str, dict[int, float]] = field(default_factory=dict)
+    directions: dict[str, Better] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -124,10 +127,41 @@ class RunRecord:
             return None
         return names, counts
 
+    @cached_property
+    def client_names(self) -> list[str] | None:
+        """The names of the clients in order; None if the data give none, or the record cannot be read."""
+        path = self.path / CLIENT_NAMES
+        if not path.exists():
+            return None
+        try:
+            names = _sound(json.loads(path.read_bytes()))
+            if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+                raise ValueError("no list of names")
+        except UNREADABLE:
+            self.faults.append(f"{path.name} cannot be read")
+            return None
+        return names
+
     def complete(self, rounds: int) -> bool:
         """Whether the run finished, has rows of at least `rounds` rounds, and has no damaged records."""
         rows = min(len(self.rounds), len(self.participation))
         return self.finished and rows >= rounds and not self.faults
+
+
+def more_is_better(runs: Iterable[RunRecord], metric: str) -> bool:
+    """Whether larger values of the metric are better, as the runs' configs and logged metric objects state it.
+
+    Raises BadValue if it is neither stated nor known, or if two runs contradict each other.
+    """
+    found = {better: run for run in runs if (better := direction(metric, run.directions)) is not None}
+    if len(found) > 1:
+        raise BadValue(
+            "metric",
+            got=metric,
+            need="better in one direction in all runs",
+            hint=f"max in {found['max'].path}, min in {found['min'].path}",
+        )
+    return higher_is_better(metric, dict(zip((metric,), found, strict=False)))
 
 
 @dataclass(eq=False)
@@ -160,6 +194,7 @@ def load_run(path: str | os.PathLike[str]) -> RunRecord:
     rows = run._rows("metrics.jsonl", _is_round)
     run.rounds, run.metrics = _columns(rows)
     run.nodes = _of_nodes(rows)
+    run.directions = _directions(run)
     return run
 
 
@@ -194,6 +229,12 @@ def readable(folder: Path) -> RunRecord | None:
 def is_run(folder: Path) -> bool:
     """Whether a directory is that of a run: it has the files config.yaml and metrics.jsonl."""
     return (folder / "config.yaml").is_file() and (folder / "metrics.jsonl").is_file()
+
+
+def paths_of(runs: Runs) -> list[str | os.PathLike[str]]:
+    """The run directories of one or several runs: paths, results of `raylfl.run`, or runs of `raylfl.load`."""
+    several = isinstance(runs, Iterable) and not isinstance(runs, (str, os.PathLike))
+    return [getattr(run, "run_dir", None) or getattr(run, "path", run) for run in (runs if several else [runs])]
 
 
 def find_runs(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
@@ -287,6 +328,21 @@ def _summary(path: Path) -> dict[str, Any]:
     except UNREADABLE:  # not yet written, or being written
         return {}
     return data if isinstance(data, dict) else {}
+
+
+def _directions(run: RunRecord) -> dict[str, Better]:
+    """The better directions in the run's directions.json, and those that its config states, which take precedence."""
+    logged: dict[str, Any] = {}
+    path = run.path / DIRECTIONS
+    if path.exists():
+        try:
+            logged = stated_directions({"metrics": _sound(json.loads(path.read_bytes()))})
+        except UNREADABLE:
+            run.faults.append(f"{path.name} cannot be read")
+    try:
+        return {**logged, **stated_directions(run.config)}
+    except BadValue:  # a config that was changed by hand
+        return logged
 
 
 def _is_round(row: dict[str, Any]) -> bool:

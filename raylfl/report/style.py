@@ -7,6 +7,7 @@ another method of the report already has that colour. Dash and marker distinguis
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -75,6 +76,12 @@ class Drawing(Figure):
     def savefig(self, fname: Any, **options: Any) -> None:
         with rc():
             super().savefig(fname, **options)
+
+    def _repr_png_(self) -> bytes:
+        """The figure as a notebook shows it."""
+        content = io.BytesIO()
+        self.savefig(content, format="png", dpi=120)
+        return content.getvalue()
 
 
 class LogTicks(LogFormatterSciNotation):

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.report.derived import (
     AXES,
     Stat,
@@ -21,6 +20,7 @@ from raylfl.report.derived import (
     counted_axes,
     final,
     group_to_target,
+    grows,
     last_k,
     tuned_keys,
 )
@@ -107,8 +107,9 @@ def summary(
     parts: the settings of each scenario (data, model, participation, ...). target: the metric's target; without one,
     the table has no costs. name: the table's file name.
     """
-    better = "max" if higher_is_better(metric) else "min"
     groups = [group for part in parts for group in part.groups]
+    higher = grows(groups, metric)
+    better = "max" if higher else "min"
 
     def value(stat: Stat) -> str:
         return stat_text(stat, metric)
@@ -142,7 +143,7 @@ def summary(
     caption = f"{words[0].upper()}{words[1:]}, mean ± std: over {last_text(last)} and seeds (pooled); "
     caption += "final and best over seeds."
     if target is not None:
-        caption += f" Target: {target_text(metric, target)}."
+        caption += f" Target: {target_text(metric, target, higher)}."
     return ReportTable(name, caption, columns, rows)
 
 
@@ -159,7 +160,8 @@ def best_settings(parts: Sequence[Facet], metric: str, last: int) -> ReportTable
     of data, model, participation, ...), with the settings that were run in it. None if no method was run with several
     values of a tuned option.
     """
-    keys = tuned_keys([group for part in parts for group in part.groups])
+    groups = [group for part in parts for group in part.groups]
+    keys = tuned_keys(groups)
     if not keys:
         return None
     names = short_keys(keys, {key for part in parts for group in part.groups for key in group.setting})
@@ -172,7 +174,7 @@ def best_settings(parts: Sequence[Facet], metric: str, last: int) -> ReportTable
             rows.append(row | {"last": last_k(winner, metric, last)})
     columns = [Column("method", "method"), Column("tried", "tried", numeric=True)]
     columns += [Column(key, f"best {names[key]}", numeric=True) for key in keys]
-    better = "max" if higher_is_better(metric) else "min"
+    better = "max" if grows(groups, metric) else "min"
     head = f"{axis_name(metric)}, last {last}"
     columns.append(Column("last", head, lambda stat: stat_text(stat, metric), better, numeric=True))
     caption = f"Best tuning of each method by its mean over seeds and {last_text(last)}."

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 
-from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.report.derived import Stat
 
 _SUFFIXES = ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))  # (from, divided by, suffix)
 NAMES = {
     "test/accuracy": "test accuracy",
     "test/loss": "test loss",
+    "val/accuracy": "validation accuracy",
+    "val/loss": "validation loss",
     "train/loss": "training loss",
     "participants/loss": "loss on participants' data",
     "participants/accuracy": "accuracy on participants' data",
@@ -78,12 +79,12 @@ def number(value: float, digits: int = 4) -> str:
     return f"{mantissa}e{int(exponent)}" if e else text
 
 
-def target_text(metric: str, target: float) -> str:
+def target_text(metric: str, target: float, higher: bool) -> str:
     """A metric's target as text: `test accuracy ≥ 70 %`, `relative distance to optimum ≤ 1e-6`.
 
-    target: a fraction for accuracies.
+    target: a fraction for accuracies. higher: whether larger values of the metric are better.
     """
-    sign = "≥" if higher_is_better(metric) else "≤"
+    sign = "≥" if higher else "≤"
     value = f"{number(100 * target)}\u202f%" if is_percent(metric) else number(target)
     return f"{metric_name(metric)} {sign} {value}"
 

@@ -19,15 +19,16 @@ from raylfl.core.oracle import Batch, private_randomness
 from raylfl.core.population import Population
 from raylfl.core.samples import ClientShards, SampleSet
 from raylfl.data_source import class_of
-from raylfl.errors import BadConfig, own_code
+from raylfl.diagnostics.metric_names import direction, higher_is_better
+from raylfl.errors import BadConfig, BadValue, did_you_mean, own_code
 from raylfl.parts import Experiment, WorkerSetup
+from raylfl.runtime.notices import COUNTERS, evaluated_kinds, evaluation_warnings, module_warnings, reads_recorded
 from raylfl.runtime.ray.resources import check_resources
 from raylfl.runtime.records.sources import sources_of
 from raylfl.runtime.round.plan import check_sampling
 from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.carried import carried_state
-from raylfl.runtime.workers.hooks import HOOKS, overridden
-from raylfl.runtime.workers.logged import Logged
+from raylfl.runtime.workers.logged import Logged, refuse_two_names
 from raylfl.runtime.workers.task import Chunk
 from raylfl.runtime.workers.worker import Worker
 
@@ -39,7 +40,8 @@ def check(experiment: Experiment) -> None:
     """Checks an experiment by a training step and evaluations on two samples each, without Ray.
 
     Raises BadConfig if model, data, algorithm, participation or resources do not fit together. Adds warnings about the
-    model to `experiment.warnings`, and the names of the values that the model logs to `experiment.logged`.
+    model to `experiment.warnings`, the names of the values that the model logs to `experiment.logged`, and the better
+    directions of the metric objects among them to `experiment.logged_directions`.
     """
     check_sampling(experiment)
     if experiment.config.runtime.backend == "ray":
@@ -53,10 +55,19 @@ def check(experiment: Experiment) -> None:
         few, seconds = _on_two_samples(setup), _time_limit(setup)
         experiment.warnings.extend(f"data: {line}" for line in _carried(setup, seconds))
         worker = _try(f"model {label} cannot be made ready", lambda: Worker(few), seconds)
-        experiment.logged["train"] = _try_training(worker, label)
-        experiment.warnings.extend(f"model {label}: {line}" for line in _changed_buffers(worker))
-        experiment.logged.update(_try_evaluations(worker, config, label))
-    experiment.warnings.extend(f"model {label}: {line}" for line in _module_warnings(worker, config))
+        with reads_recorded(worker.flat.module, COUNTERS) as counters:
+            experiment.logged["train"] = _try_training(worker, label)
+            experiment.warnings.extend(f"model {label}: {line}" for line in _changed_buffers(worker))
+            for kind, logged in _try_evaluations(worker, config, label).items():
+                experiment.logged[kind] = list(logged.results())
+                experiment.logged_directions.update(logged.directions())
+    if (metric := experiment.config.stop.metric) is not None:
+        check_direction("stop.metric", metric, experiment)
+    if (metric := experiment.config.checkpoint.best) is not None:
+        check_direction("checkpoint.best", metric, experiment)
+    lines = [f"{name} is always 0: a run has no epochs that all clients share" for name in sorted(counters)]
+    experiment.warnings.extend(f"model {label}: {line}" for line in [*lines, *module_warnings(worker, config)])
+    experiment.warnings.extend(evaluation_warnings(experiment, worker))
     experiment.sources.update(sources_of(_components(experiment, worker)))
     if setup.pinned and "train" in worker.whole and (config.participants or config.random_clients):
         raise BadConfig(
@@ -88,30 +99,6 @@ def _components(experiment: Experiment, worker: Worker) -> list[Any]:
     return [part for part in parts if part is not None]
 
 
-def _module_warnings(worker: Worker, config: EvalConfig) -> list[str]:
-    """Warnings about the module's behaviour in a run, one line each.
-
-    They name hooks that are not called, tensors and random generators that are not reset between clients, and values
-    that are not recorded, and say which faster forms of the step are not used, as its results would differ.
-    """
-    module, evaluator = worker.flat.module, worker.evaluator
-    lines = [f"{name} is not called: {HOOKS[name].note}" for name in overridden(module, "ignored")]
-    used = {evaluator.stage(kind) for kind in _evaluated_kinds(worker, config)}
-    for stage in ("validation", "test"):
-        names = [name for name in overridden(module, "called") if name.startswith(f"on_{stage}_")]
-        if names and stage not in used:
-            lines.append(f"{', '.join(names)} not called: no evaluation goes through {stage}_step")
-    lines += worker.differences
-    for name in worker.attributes.changed_tensors():
-        lines.append(f"{name} is changed in place and carried from client to client: register it as a buffer")
-    for name in worker.attributes.generators:
-        lines.append(f"{name} is a generator of its own, which is never reset: draw from torch's global generator")
-    if evaluator.left_out:
-        names = sorted(evaluator.left_out)
-        lines.append(f"{', '.join(names)} not recorded in evaluations: logged with on_epoch=False")
-    return lines
-
-
 def _changed_buffers(worker: Worker) -> list[str]:
     """Warnings, one line each, about buffers that the trial step has changed and that do not travel.
 
@@ -127,10 +114,22 @@ def _changed_buffers(worker: Worker) -> list[str]:
     ]
 
 
-def _evaluated_kinds(worker: Worker, config: EvalConfig) -> list[str]:
-    """The kinds of data (test, val, train) on which a run evaluates the model."""
-    on_clients = config.clients or config.participants or config.random_clients
-    return [kind for kind in ("test", "val") if worker.sources[kind] is not None] + ["train"] * bool(on_clients)
+def check_direction(key: str, metric: str, experiment: Experiment) -> None:
+    """Checks that it is known whether a metric, chosen by this config key, is better high or low; raises BadValue.
+
+    A metric of the test or validation set that the model does not log is refused as such.
+    """
+    if direction(metric, experiment.directions) is not None:
+        return
+    logged = [f"{kind}/{name}" for kind in ("test", "val") for name in experiment.logged.get(kind, ())]
+    if metric.startswith(("test/", "val/")) and metric not in logged:
+        raise BadValue(
+            key,
+            got=metric,
+            need=f"one that is recorded: {', '.join(logged) or 'there is no test or validation set'}",
+            hint=did_you_mean(metric, logged),
+        )
+    higher_is_better(metric, experiment.directions, key)
 
 
 def _time_limit(setup: WorkerSetup) -> float | None:
@@ -215,17 +214,20 @@ def _local_step(worker: Worker, batch: Batch) -> list[str]:
         optimizer.step(x, g, state, worker.setup.rule.lr)
         observer.after_step(0, [0], losses)
         observer.end()
+        for name, given in observer.log.given.items():
+            for other in given:
+                refuse_two_names(name, next(iter(given)), other)
         with warnings.catch_warnings(action="ignore"):  # as in an evaluation
             return list(observer.log.results())
 
 
-def _try_evaluations(worker: Worker, config: EvalConfig, label: str) -> dict[str, list[str]]:
-    """Tries the evaluations of a run; returns test, val or clients -> names of the values that the module logs.
+def _try_evaluations(worker: Worker, config: EvalConfig, label: str) -> dict[str, Logged]:
+    """Tries the evaluations of a run; returns test, val or clients -> the values that the module logs.
 
     label: the model's name for error messages.
     """
     logged = {}
-    for kind in _evaluated_kinds(worker, config) or ["train"]:
+    for kind in evaluated_kinds(worker, config) or ["train"]:
         source = worker.sources[kind]
         assert source is not None
         indices = np.arange(len(source.samples))
@@ -233,13 +235,15 @@ def _try_evaluations(worker: Worker, config: EvalConfig, label: str) -> dict[str
         _try(f"the data's first {kind} batch cannot be made", partial(getattr, batch, "content"))
         text = f"model {label} cannot be evaluated on a batch of {_shapes(batch)}"
         found = _try(text, partial(_evaluated, worker, Chunk(kind, indices)), _time_limit(worker.setup))
-        logged["clients" if kind == "train" else kind] = list(found)
+        logged["clients" if kind == "train" else kind] = found
     return logged
 
 
-def _evaluated(worker: Worker, chunk: Chunk) -> dict[str, float]:
+def _evaluated(worker: Worker, chunk: Chunk) -> Logged:
     with warnings.catch_warnings(action="ignore"):  # metrics may warn that two samples are too few
-        return Logged.joined(worker.evaluate({"x": worker.initial.x}, [chunk])).results()
+        logged = Logged.joined(worker.evaluate({"x": worker.initial.x}, [chunk]))
+        logged.results()  # metric objects keep their results
+        return logged
 
 
 def _try(text: str, make: Callable[[], T], seconds: float | None = None) -> T:

@@ -16,7 +16,8 @@ import torch
 from raylfl.config.changes import fingerprint_of_config
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.links import end_name
-from raylfl.errors import RaylflError, note_own_code
+from raylfl.diagnostics.metric_names import names_of
+from raylfl.errors import RaylflError, did_you_mean, note_own_code
 from raylfl.heterogeneity.partition.base import Samples
 from raylfl.heterogeneity.partition.file import as_text
 from raylfl.heterogeneity.partition.stats import class_counts
@@ -25,17 +26,18 @@ from raylfl.parts import Experiment
 from raylfl.runtime.faults import Fault, kill_point
 from raylfl.runtime.records import sources
 from raylfl.runtime.records.checkpoint import Checkpoints
+from raylfl.runtime.records.files import read_plain
 from raylfl.runtime.records.lines import metrics_line
 from raylfl.runtime.records.loggers import Loggers
 from raylfl.runtime.records.record_file import Displaced
-from raylfl.runtime.records.run_dir import OF_GRAPHS, RunDirectory
+from raylfl.runtime.records.run_dir import CLIENT_NAMES, DIRECTIONS, OF_GRAPHS, RunDirectory
 from raylfl.runtime.records.summary import environment, step_line, step_summary, summarise
-from raylfl.runtime.round.early_stop import EarlyStop
+from raylfl.runtime.round.early_stop import LATE, BestRound, EarlyStop
 from raylfl.runtime.round.loop import Federation, RoundRecord
 from raylfl.runtime.round.state import Metrics
 from raylfl.runtime.workers.backend import Backend
 
-EDGES = "edges.csv"
+EDGES, BEST = "edges.csv", "best.pt"
 MOST_SAMPLES = 2_000_000  # with more samples, partition.json is left out: config.yaml determines the partition
 MOST_CLIENTS = 10_000  # with more clients, partition_counts.json is left out
 
@@ -67,7 +69,9 @@ class Session:
         self.federation = Federation.of(experiment, backend, self.fault)
         self.checkpoints = Checkpoints(run_dir, experiment, self.say)
         self.messages: list[str] = []
-        self.early = EarlyStop(experiment.config.stop)
+        self.early = EarlyStop(experiment.config.stop, experiment.directions)
+        self.best = BestRound(experiment.config.checkpoint.best, experiment.directions)
+        self._best_model: dict[str, Any] | None = None  # not yet written to best.pt
         self.fresh = False  # whether the newest yielded row was computed here, and not before a resume
         self._stop = threading.Event()
 
@@ -97,8 +101,12 @@ class Session:
     def save(self) -> None:
         """Saves the state after the newest complete round as a checkpoint.
 
-        On a graph, the checkpoint includes the states of all nodes, which are collected from the workers.
+        On a graph, the checkpoint includes the states of all nodes, which are collected from the workers. A new best
+        model is written to best.pt before.
         """
+        if self._best_model is not None:
+            self._write_tensors(BEST, self._best_model)
+            self._best_model = None
         self.checkpoints.save(self.federation.collected(), self.backend)
 
     def rows(self, resume: bool) -> Iterator[Metrics]:
@@ -119,7 +127,9 @@ class Session:
             self._resume()
             for metrics in self.run_dir.metrics():
                 self.early.update(metrics)
+                self.best.update(metrics)
                 yield metrics
+            self._say_lost_model()
         self.run_dir.committed(self.say)
         loggers = Loggers(config, self.run_dir, self.say)
         try:
@@ -128,8 +138,11 @@ class Session:
                 metrics = record.metrics
                 self._write_down(record)
                 self.early.update(metrics)
+                if self.best.update(metrics):
+                    self._best_model = self._model() | {"round": self.best.round, "value": self.best.value}
                 for event in metrics.get("events", ()):
                     self.say(event)
+                self._say_unmatched(metrics)
                 loggers.log(metrics)
                 self.fault("log", metrics["round"])
                 self._checkpoint_if_due()
@@ -146,6 +159,26 @@ class Session:
             loggers.close()
             self.run_dir.committed(self.say)
         self.run_dir.require_copied()
+
+    def _say_lost_model(self) -> None:
+        """Reports that best.pt does not hold the model of the best round before a resume, for example of an old run."""
+        content = read_plain(self.run_dir.path / BEST) if self.best.round >= 0 else b""
+        held = torch.load(io.BytesIO(content), weights_only=True)["round"] if content else -1
+        if held != self.best.round:
+            self.say(f"checkpoint.best: the model of round {self.best.round}, the best so far, is not in {BEST}")
+
+    def _say_unmatched(self, row: Metrics) -> None:
+        """Reports entries of the config key `metrics` that belong to no metric of the first row.
+
+        Metrics of the groups LATE, which a first row may lack, are not reported.
+        """
+        if row["round"] == 0:
+            recorded = {name for metric in row for name in names_of(metric)}
+            for name in self.experiment.config.top.metrics:
+                if name not in recorded and name.partition("/")[0] not in LATE:
+                    hint = did_you_mean(name, recorded)
+                    said = f"warning: metrics.{name} has no effect: it is not recorded"
+                    self.say(f"{said} ({hint})" if hint else said)
 
     def _next(self, rounds: Iterator[RoundRecord]) -> RoundRecord | None:
         """Carries out the next round and returns its records; None after the last round.
@@ -216,18 +249,12 @@ class Session:
         """
         self.run_dir.verify()
         state = self.federation.state
-        params = state.server["x"].cpu()
-        final = {
-            "state_dict": self.backend.state_dict(params, state.buffers),
-            "params": params,
-            "buffers": state.buffers,
-        }
+        final = self._model()
+        params = final["params"]
         nodes = self.experiment.algorithm.node_parameters(self.federation.collected().server)
         if nodes is not None:
             final["nodes"] = nodes.cpu()
-        buffer = io.BytesIO()
-        torch.save(final, buffer)
-        self.run_dir.write("final.pt", buffer.getvalue())
+        self._write_tensors("final.pt", final)
         busiest = self._write_edges()
         steps = step_summary(self.federation.dispatch.ways)
         summary = {
@@ -236,8 +263,9 @@ class Session:
             "algorithm": self.experiment.config.resolved["algorithm"]["name"],
             "status": "finished",
             **({} if self.early.reason is None else {"stopped_early": self.early.reason}),
-            **summarise(self.run_dir.metrics()),
+            **summarise(self.run_dir.metrics(), self.experiment.directions),
             **({} if busiest is None else {"busiest_link": busiest}),
+            **({} if self.best.round < 0 else {"best_round": self.best.round}),
             "wall_seconds": seconds,
             "local_steps": steps,
             "clients": self.experiment.clients,
@@ -251,6 +279,19 @@ class Session:
         self.run_dir.write_summary(summary)
         self.run_dir.log(f"local steps: {step_line(steps)}")
         self.run_dir.log(f"finished after {state.round} rounds")
+
+    def _model(self) -> dict[str, Any]:
+        """The server's model after the newest round, as in final.pt: its parameters, buffers and state dict."""
+        state = self.federation.state
+        params = state.server["x"].detach().to("cpu", copy=True)
+        state_dict = self.backend.state_dict(params, state.buffers)
+        return {"state_dict": state_dict, "params": params, "buffers": state.buffers.clone()}
+
+    def _write_tensors(self, name: str, content: dict[str, Any]) -> None:
+        """Writes a file for `torch.load` into the run directory."""
+        buffer = io.BytesIO()
+        torch.save(content, buffer)
+        self.run_dir.write(name, buffer.getvalue())
 
     def _write_edges(self) -> dict[str, Any] | None:
         """Writes edges.csv; returns the link with the most floats, as an entry of summary.json.
@@ -276,13 +317,18 @@ def fingerprint(params: torch.Tensor) -> str:
 def write_records(experiment: Experiment, run_dir: RunDirectory) -> None:
     """Writes the files of a run directory before the first round.
 
-    These are config.yaml, sources.json (only with classes of the user), partition.json (only for at most MOST_SAMPLES
-    samples), and partition_counts.json, the number of samples per client and class (only for data with labels and at
-    most MOST_CLIENTS clients).
+    These are config.yaml, sources.json (only with classes of the user), directions.json (only for a module that logs
+    metric objects), client_names.json (only if the data name their clients), partition.json (only for at most
+    MOST_SAMPLES samples), and partition_counts.json, the number of samples per client and class (only for data with
+    labels). The files of clients are for at most MOST_CLIENTS clients.
     """
     run_dir.write_config(experiment.config.resolved)
     if experiment.sources:
         run_dir.write(sources.FILE, sources.as_text(experiment.sources))
+    if experiment.logged_directions:
+        run_dir.write(DIRECTIONS, json.dumps(experiment.logged_directions))
+    if experiment.client_names is not None and experiment.clients <= MOST_CLIENTS:
+        run_dir.write(CLIENT_NAMES, json.dumps(experiment.client_names))
     split, labels = experiment.split, experiment.labels
     if sum(len(c) for c in split.clients) <= MOST_SAMPLES:
         run_dir.write("partition.json", as_text(split.clients))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from raylfl.diagnostics.metric_names import higher_is_better
+from raylfl.diagnostics.metric_names import Better, higher_is_better
 from raylfl.errors import BadValue
 from raylfl.options import Doc, Ge, Options
 from raylfl.report.derived import best_value, final_rounds, tail, to_target
@@ -24,7 +24,7 @@ class Score(Options):
 
     metric: Annotated[
         str,
-        Doc("a name in `metrics.jsonl`; accuracies and scores such as `f1` or `auroc` are maximised, others minimised"),
+        Doc("a name in `metrics.jsonl`; whether it is better high or low is known, or stated in `metrics`"),
     ] = "test/accuracy"
     mode: Annotated[
         Literal["last", "best", "target"], Doc("the mean over the last rounds, the best round, or rounds to the target")
@@ -38,12 +38,18 @@ class Score(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.directions: dict[str, Better] = {}  # stated in the sweep's config
         if (self.mode == "target") != (self.target is not None):
             raise BadValue("target", got=self.target, need="given if and only if mode is target")
 
     def window(self, rounds: int) -> int:
         """The number of last rounds over which mode `last` averages, in a run of `rounds` rounds."""
         return self.last or final_rounds(rounds)
+
+    @property
+    def higher(self) -> bool:
+        """Whether larger values of the metric are better. Raises BadValue if that is neither stated nor known."""
+        return higher_is_better(self.metric, self.directions)
 
     def of(self, run: RunRecord) -> float | None:
         """The run's score in the metric's unit, or in rounds for mode `target`.
@@ -64,7 +70,7 @@ class Score(Options):
         """A score as a number of which larger is better: negated if necessary; `WORST` for None."""
         if score is None:
             return WORST
-        return score if self.mode != "target" and higher_is_better(self.metric) else -score
+        return score if self.mode != "target" and self.higher else -score
 
 
 class RunningScore:
@@ -77,7 +83,7 @@ class RunningScore:
 
     def __init__(self, score: Score, rounds: int):
         self.score, self.window = score, score.window(rounds)
-        self.sign = 1.0 if higher_is_better(score.metric) else -1.0
+        self.sign = 1.0 if score.higher else -1.0
         self._recent: deque[tuple[int, float]] = deque()
         self._best = -math.inf
 

@@ -20,6 +20,7 @@ from raylfl.config.find import conf_roots, find_config
 from raylfl.config.groups.top import TopConfig
 from raylfl.config.layers import DEFAULTS, GROUPS, file_layers, merge_layer, override, override_layers
 from raylfl.config.load import Config, compose, interpolated, load_config
+from raylfl.diagnostics.metric_names import stated_directions
 from raylfl.errors import BadConfig, BadValue
 from raylfl.registry import NAMING
 from raylfl.tune.journal import Trial
@@ -175,7 +176,8 @@ def make_sweep(content: Mapping[str, Any]) -> Sweep:
     base = dict(content["base"])
     known = (*keys_of(TopConfig), *GROUPS)
     problems = [unknown_key(str(k), (*known, *SWEEP_KEYS, "base")).problems[0] for k in base if k not in known]
-    top = {key: value for key, value in interpolated({"seed": 0, **base}).items() if key in keys_of(TopConfig)}
+    plain = interpolated({"seed": 0, **base})
+    top = {key: value for key, value in plain.items() if key in keys_of(TopConfig)}
     try:
         rounds = typed(TopConfig, top).rounds
         options = typed(SweepConfig, options_part)
@@ -186,6 +188,7 @@ def make_sweep(content: Mapping[str, Any]) -> Sweep:
         raise BadConfig([*problems, *error.problems]) from None
     if problems:
         raise BadConfig(problems)
+    options.directions = stated_directions(plain)
     sweep = Sweep(str(content["name"]), options, base, space, scheduler, stages)
     check_together(sweep)
     return sweep

@@ -119,6 +119,7 @@ def tried(spec: Sweep) -> Experiment:
     config.logging.check_shared()
     experiment = checked(config)
     require_measured(spec.score.metric, experiment)
+    spec.score.ranked(0.0)  # raises BadValue if it is not known whether the metric is better high or low
     refuse_data_on_nodes(experiment)
     return experiment
 

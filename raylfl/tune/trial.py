@@ -39,7 +39,13 @@ from raylfl.tune.schedulers import Pbt
 from raylfl.tune.score import SCORE, TIME, WORST, RunningScore
 from raylfl.tune.spec import Sweep, make_sweep, show
 
-STATE = ("checkpoints", *RECORDS, "partition.json", "partition_counts.json")  # files and folders of a run's state
+STATE = (
+    "checkpoints",
+    *RECORDS,
+    "partition.json",
+    "partition_counts.json",
+    "directions.json",
+)  # files and folders of a run's state
 # files that a trial keeps when another trial's state replaces its own
 OWN = ("wandb_id.txt", "lineage.txt", "log.txt", STATE_OF_MIRROR)
 LOCK_SECONDS = 300  # longest wait, in seconds, for the previous owner of a trial's directory or process

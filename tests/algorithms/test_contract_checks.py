@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
@@ -17,8 +18,18 @@ from raylfl.testing import CHECKS, ContractBroken, check_contract
 from raylfl.testing.bench import D, after_all
 
 
-class Undocumented(FedAvg):
-    """An algorithm whose module has no lines State, Sent and Assumes."""
+@dataclass
+class Undocumented(Algorithm):
+    """A shipped algorithm whose module has no lines State, Sent and Assumes."""
+
+    server_step = FedAvg.server_step
+
+
+Undocumented.__module__ = "raylfl.core.algorithm"  # a module without these lines
+
+
+class Private(Undocumented):
+    """An algorithm in a file of its own, of which no docstring is asked."""
 
 
 class Remembers(FedAvg):
@@ -153,6 +164,10 @@ BROKEN = {
     ForgetsWithoutAStep: "a_client_without_data_does_no_harm",
     SamplesTheUnavailable: "its_probabilities_are_probabilities",
 }
+
+
+def test_no_docstring_is_asked_of_an_algorithm_outside_the_package():
+    CHECKS["documented"](Private())
 
 
 @pytest.mark.parametrize(("cls", "check"), BROKEN.items(), ids=lambda value: getattr(value, "__name__", value))

@@ -11,6 +11,7 @@ import torch
 
 import raylfl
 from raylfl.config.groups.runtime import RuntimeConfig
+from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
 from raylfl.runtime.ray import cluster
 from tests.runtime.tiny import TINY
@@ -211,5 +212,7 @@ def test_runs_in_two_threads_share_one_ray_which_ends_with_the_last_of_them(monk
 
 
 def test_a_result_at_the_end_of_a_notebooks_cell_is_one_line(tmp_path):
-    result = raylfl.Result([{"round": 0, "train/loss": 1.0}], torch.zeros(9), tmp_path, None)
-    assert repr(result) == f"Result(run_dir={tmp_path!r})"
+    config = load_config(TINY)
+    rows = [{"round": 0, "train/loss": 2.0, "test/loss": 0.5}, {"round": 1, "train/loss": 1.0}]
+    result = raylfl.Result(rows, torch.zeros(9), tmp_path, config)
+    assert repr(result) == f"Result(fedavg, 2 rounds: train 1.0000  test 0.5000, run_dir={str(tmp_path)!r})"

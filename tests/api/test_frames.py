@@ -149,3 +149,82 @@ def test_tab_completion_has_the_whole_interface():
 def test_importing_raylfl_imports_neither_torch_nor_pandas_nor_ray():
     code = "import sys, raylfl; dir(raylfl); print([m for m in ('torch', 'pandas', 'ray') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_tables_of_a_run_need_none_of_its_objects(tmp_path):
+    class Own(Predicting):
+        pass
+
+    data = Points()
+    done = raylfl.run(TINY, [f"logging.dir={tmp_path}", "logging.report=false"], model=Own, data=data)
+    known = raylfl.load(done.run_dir, data=data, model=Own)
+    assert torch.equal(known.module.state_dict()["body.0.weight"], done.module.state_dict()["body.0.weight"])
+    code = f"""
+import raylfl
+run = raylfl.load({str(done.run_dir)!r})
+assert run.metrics["train/loss"].tolist() == {[row["train/loss"] for row in done.metrics]}
+assert len(run.clients) and run.summary["rounds"] == 6 and len(run.params) == {len(done.params)}
+run.plot("train/loss")
+for part in ("config", "module"):
+    try:
+        getattr(run, part)
+    except raylfl.BadConfig as error:
+        assert "was started with" in str(error)
+    else:
+        raise AssertionError(part)
+try:
+    raylfl.load({str(done.run_dir)!r}, ["local.lrr=1"], model=raylfl.Callback, data=raylfl.Callback)
+except raylfl.BadConfig as error:
+    assert "unknown key local.lrr" in str(error)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_result_prints_its_newest_metrics(done):
+    text = repr(done)
+    last = done.metrics[-1]
+    assert text.startswith(f"Result(fedavg, 6 rounds: train {last['train/loss']:.4f}  test {last['test/loss']:.4f}")
+    assert text.endswith(f"run_dir={str(done.run_dir)!r})")
+
+
+def test_a_plot_has_the_recorded_values_of_runs_results_and_directories(done, tmp_path):
+    for figure in (done.plot("train/loss"), raylfl.load(done.run_dir).plot("train/loss"), raylfl.plot(done.run_dir)):
+        (ax,) = figure.axes
+        assert figure._repr_png_()[:4] == b"\x89PNG"
+    (ax,) = done.plot("train/loss").axes
+    y = ax.get_lines()[0].get_ydata()
+    np.testing.assert_allclose(y, [row["train/loss"] for row in done.metrics])
+    other = raylfl.run(TINY, [f"logging.dir={tmp_path}", "algorithm.name=focus", "logging.report=false"])
+    figure = raylfl.plot([done, other.run_dir, raylfl.load(other.run_dir)], "train/loss", axis="steps")
+    assert sorted(text.get_text() for text in figure.legends[0].get_texts()) == ["FOCUS", "FedAvg"]
+    with pytest.raises(raylfl.BadConfig, match=r"metric=train/los, .*did you mean train/loss\?"):
+        done.plot("train/los")
+    with pytest.raises(raylfl.BadConfig, match=r"axis=time, but must be one of rounds, floats"):
+        done.plot(axis="time")
+    page = raylfl.write_report([done, other], tmp_path / "page", pdf=False)
+    assert page.is_file()
+    assert "FOCUS" in page.read_text()
+
+
+def test_progress_is_printed_where_a_person_watches(tmp_path, monkeypatch, capsys):
+    small = [f"logging.dir={tmp_path}", "logging.report=false"]
+    raylfl.run(TINY, small)
+    assert capsys.readouterr().out == ""
+    raylfl.run(TINY, small, progress=True)
+    out = capsys.readouterr().out
+    assert out.startswith("fedavg: 6 clients, 6 rounds, 1 process -> ")
+    assert "\nround 6/6  train " in out
+    raylfl.compare(TINY, small, ["fedavg", "focus"], progress=True)
+    assert capsys.readouterr().out.count("round 6/6") == 2
+    monkeypatch.setattr("raylfl.control.in_notebook", lambda: True)
+    monkeypatch.setattr("raylfl.console.in_notebook", lambda: True)
+    monkeypatch.setattr("raylfl.console.PLAIN_SECONDS", 0.0)
+    raylfl.run(TINY, small)
+    head, *rest = capsys.readouterr().out.split("\r")
+    assert head.count("\n") == 2  # the run, and a warning
+    assert [line.split()[1] for line in rest] == [f"{r}/6" for r in range(1, 7)]
+    assert rest[-1].endswith("s/round\n")
+    raylfl.run(TINY, small, progress=False)
+    seen = []
+    raylfl.run(TINY, small, seen.append)  # a function of one's own takes its place
+    assert (capsys.readouterr().out, len(seen)) == ("", 6)

@@ -84,6 +84,32 @@ def test_a_class_and_a_factory_give_the_bits_of_the_class_path(runs, model):
     assert torch.equal(raylfl.run(TINY, runs, model=model()).params, raylfl.run(TINY, runs).params)
 
 
+def test_lambdas_and_local_functions_of_one_call_are_told_apart(runs):
+    """They share module and name: the digest of their content is part of the class path."""
+
+    def factory(width):
+        return lambda: Net(width=width)
+
+    def of(width):
+        def made():
+            return Net(width=width)
+
+        return made
+
+    small = ["rounds=1", *runs]
+    result = raylfl.run(TINY, small, model=lambda: Net(width=7), data=lambda: Points())
+    assert result.module.body[0].out_features == 7
+    paths = set()
+    for make in (factory, of):
+        for width in (6, 7):
+            result = raylfl.run(TINY, small, model=make(width))
+            assert result.module.body[0].out_features == width
+            paths.add(saved(result)["model"]["class_path"])
+    assert len(paths) == 4
+    again = [saved(raylfl.run(TINY, small, model=factory(6)))["model"]["class_path"] for _ in range(2)]
+    assert again[0] == again[1]  # seeds of one setting are pooled
+
+
 def test_an_instance_is_the_initial_model_and_is_not_changed(runs):
     net = Net(norm=False)
     before = torch.nn.utils.parameters_to_vector(net.parameters()).detach().clone()
@@ -109,6 +135,24 @@ def test_overrides_change_the_options_of_objects(runs):
     assert saved(result)["algorithm"]["mu"] == 0.3
     assert saved(result)["model"]["init_args"] == {"width": 5}
     assert result.module.body[0].out_features == 5
+
+
+def test_options_of_the_config_reach_a_class_given_as_an_object(runs):
+    """`{"model": {"init_args": ...}}` beside model=Net, for each group and each kind of class and factory."""
+    config = {**TINY, "model": {"init_args": {"width": 7}}, "data": {"init_args": {"owners": 6}}}
+    config |= {"algorithm": {"mu": 0.7}, "partition": {"alpha": 3.0, "min_size": 1}, "link": {"q": 0.05}}
+    config["participation"] = {"size": 2, "availability": {"p": 0.9}}
+    given = {"algorithm": Slow, "partition": Dirichlet, "link": Lossy, "participation": Uniform, "availability": Coins}
+    for model in (Net, local_class(), make_net, functools.partial(Net, norm=False)):
+        result = raylfl.run(config, [*runs, "rounds=1"], model=model, data=Points, **given)
+        whole = saved(result)
+        assert result.module.body[0].out_features == 7 == whole["model"]["init_args"]["width"]
+        assert whole["data"]["init_args"] == {"owners": 6}
+        assert (whole["algorithm"]["mu"], whole["partition"]["alpha"], whole["link"]["q"]) == (0.7, 3.0, 0.05)
+        assert (whole["participation"]["size"], whole["participation"]["availability"]["p"]) == (2, 0.9)
+    other = {**config, "algorithm": {"name": "fedprox", "mu": 0.7}}
+    named = raylfl.run(other, runs, model=Net, data=Points, **given)
+    assert saved(named)["algorithm"]["mu"] == Slow().mu  # these options belonged to another class
 
 
 def test_algorithms_are_compared_by_name_class_and_instance(runs):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from raylfl.config.components import build, changed_option
 from raylfl.config.find import conf_roots, find_config
 from raylfl.config.load import compose, load_config
+from raylfl.config.schema import NAMED_GROUPS
 from raylfl.errors import BadConfig
+from raylfl.registries import REGISTRIES
 
 EDGES = ("edges.txt", "0 1  # an edge\n1 2\n")
 GRAPH = ("topology.jsonl", '{"round": 0, "directed": false, "edges": [[0, 1], [1, 0]], "arrives": [true, false]}\n')
@@ -181,3 +184,39 @@ def test_limits_are_stated_in_words(overrides, message):
     with pytest.raises(BadConfig) as caught:
         load_config("digits", overrides)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("base", "overrides", "steps", "epochs"),
+    [
+        ({"steps": 7}, ["local.epochs=2"], None, 2),
+        ({"epochs": 3}, ["local.steps=4"], 4, None),
+        ({"steps": 7}, ["local.epochs=2", "local.lr=0.5"], None, 2),
+        ({"steps": 7}, ["local.steps=null", "local.epochs=2"], None, 2),
+        ({"steps": 7}, ["local.epochs=null"], 7, None),
+        ({"steps": 7}, ["local.lr=0.5"], 7, None),
+        ({"steps": 7, "batch_size": 9}, ["local={epochs: 2}"], None, 2),
+    ],
+)
+def test_epochs_of_a_later_layer_replace_steps_and_vice_versa(tmp_path, base, overrides, steps, epochs):
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump({"local": base}))
+    local = load_config(tmp_path / "base.yaml", overrides).local
+    assert (local.steps, local.epochs) == (steps, epochs)
+    assert local.batch_size == base.get("batch_size", 32)
+    (tmp_path / "next.yaml").write_text(yaml.safe_dump({"base": "base", "local": {"epochs": 5}}))
+    assert load_config(tmp_path / "next.yaml").local.epochs == 5
+
+
+def test_steps_and_epochs_in_one_layer_are_refused():
+    with pytest.raises(BadConfig, match=r"local.steps=4 beside epochs=2, but must be left out"):
+        load_config({}, ["local.steps=4", "local.epochs=2"])
+
+
+@pytest.mark.parametrize("group", NAMED_GROUPS)
+def test_no_shipped_component_changes_its_options_when_it_is_made(group):
+    for name in REGISTRIES[group].names():
+        try:
+            component = build(REGISTRIES[group], {"name": name}, group)
+        except BadConfig:  # needs an option, such as a file
+            continue
+        assert changed_option(component) is None, name

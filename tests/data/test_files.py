@@ -14,6 +14,7 @@ from raylfl.data.base import data_root
 from raylfl.data.cifar import Cifar10, Cifar100
 from raylfl.data.cinic import Cinic10
 from raylfl.data.mnist import FashionMnist, Mnist, read_idx
+from raylfl.data.npy import Npy
 from raylfl.errors import DataMissing
 
 RNG = np.random.default_rng(0)
@@ -352,3 +353,24 @@ def test_the_root_is_the_option_else_the_environment_else_the_users_cache(tmp_pa
     assert data_root("~/mine") == tmp_path / "mine"
     write_idx(tmp_path / "env")
     assert len(Mnist().train_dataset) == 6
+
+
+def test_a_relative_path_is_below_the_working_directory_or_else_below_the_root(tmp_path, monkeypatch):
+    root, here = tmp_path / "root", tmp_path / "here"
+    for folder, value in ((root / "a", 1.0), (root / "b", 2.0), (here / "b", 3.0)):
+        folder.mkdir(parents=True)
+        np.save(folder / "train_x.npy", np.full((4, 2), value, np.float32))
+        np.save(folder / "train_y.npy", np.arange(4) % 2)
+    monkeypatch.setenv("RAYLFL_DATA", str(root))
+    monkeypatch.chdir(here)
+
+    def first(path, **options):
+        return float(Npy(path, **options).train_dataset.columns[0][0, 0])
+
+    assert [first("a"), first("b"), first(str(root / "b"))] == [1.0, 3.0, 2.0]
+    assert first("b", root=str(root)) == 2.0  # a root that is given holds every relative path
+    made = Npy("b")
+    monkeypatch.chdir(tmp_path)
+    assert float(made.train_dataset.columns[0][0, 0]) == 3.0
+    with pytest.raises(DataMissing, match=r"relative to the working directory or to RAYLFL_DATA"):
+        Npy("c")

@@ -126,12 +126,30 @@ def test_hidden_files_and_folders_are_no_images(folder, load):
         assert (len(data.train_dataset), data.classes) == (3, ["ant", "cat"])
 
 
-def test_an_empty_class_folder_and_an_untested_class_are_named(folder, load, caplog):
+def test_an_empty_class_folder_and_an_untested_class_are_named_also_from_the_cache(folder, load):
     (folder / "train/dog").mkdir()
-    load(folder)
-    empty, untested = (record.getMessage() for record in caplog.records)
-    assert "no images in dog" in empty
-    assert "test has no images of ant" in untested
+    for _ in range(2):
+        others, empty, untested = load(folder).notes
+        assert others == "files other than .jpg, .jpeg, .png are left out: 1 of suffix .txt"
+        assert "no images in dog" in empty
+        assert "test has no images of ant" in untested
+
+
+def test_files_that_are_left_out_are_counted_by_suffix_and_misplaced_images_are_named(folder, load):
+    for name in ("train/cat/e.bmp", "train/ant/f.BMP", "test/cat/g.tiff", "test/cat/plain"):
+        (folder / name).write_bytes(b"another format")
+    for name in ("train/loose.png", "train/cat/more/h.png", "train/cat/more/deep/i.jpg", "test/cat/more/.hidden.png"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes((folder / "train/cat/a.png").read_bytes())
+    (folder / "other.png").write_bytes(b"of no half")
+    for path in forms(folder):
+        data = load(path)
+        others, misplaced, _ = data.notes
+        kinds = "2 of suffix .bmp, 1 of suffix .tiff, 1 of suffix .txt and 1 more"
+        assert others == f"files other than .jpg, .jpeg, .png are left out: {kinds}"
+        assert misplaced.startswith("3 images outside <half>/<class>/ are left out: ")
+        assert "train/cat/more/deep/i.jpg" in misplaced
+        assert len(data.train_dataset) == 3
 
 
 @pytest.mark.parametrize(

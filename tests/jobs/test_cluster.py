@@ -171,7 +171,7 @@ def test_a_job_is_stopped_with_a_checkpoint_and_submitted_again_ends_with_the_sa
     assert (run / "checkpoints" / "round_000021").is_dir()
     assert not (run / "summary.json").exists()
     assert "\r" not in said  # plain lines, no bars
-    assert re.search(r"^round \d+/40  loss ", said, re.MULTILINE)
+    assert re.search(r"^round \d+/40  train ", said, re.MULTILINE)
 
     code, said = submit(cluster, *command, folder=project)  # the same command once more
     assert code == 0, said

@@ -79,7 +79,8 @@ def test_each_seed_is_smoothed_before_the_band_is_taken(tmp_path):
 def test_only_long_noisy_curves_are_smoothed_by_default(tmp_path):
     long = group_of(tmp_path / "a", [np.linspace(0.1, 0.9, 500).tolist()])
     assert default_window([long], "test/accuracy") == 10
-    (scored,) = group_runs([load_run(write_run(tmp_path / "d", [{"round": r, "test/f1": 0.5} for r in range(500)]))])
+    rows, stated = [{"round": r, "test/f1": 0.5} for r in range(500)], {"metrics": {"f1": "max"}}
+    (scored,) = group_runs([load_run(write_run(tmp_path / "d", rows, stated))])
     assert default_window([scored], "test/f1") == 10
     far = group_of(tmp_path / "b", [np.linspace(0.9, 0.1, 500).tolist()], "distance")
     assert default_window([far], "global/distance") == 1

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylfl.diagnostics.metric_names import higher_is_better
 from raylfl.report.derived import (
     Stat,
     best,
@@ -178,26 +177,6 @@ def test_the_main_metric_is_accuracy_then_distance_then_loss(tmp_path):
     assert main_metric([accuracy, distance]) == "train/loss"  # metrics that both have
     assert main_metric([accuracy, load_run(empty)]) == "test/accuracy"
     assert main_metric([named("e", [{"round": 0, "algo/x": 1}])]) == "algo/x"
-
-
-@pytest.mark.parametrize(
-    ("metric", "more"),
-    [
-        ("test/accuracy", True),
-        ("global/distance", False),
-        ("train/loss", False),
-        ("test/accuracy_std", False),
-        ("clients/accuracy_p10", True),
-        ("test/f1", True),
-        ("val/AUROC", True),
-        ("test/top5_acc", True),
-        ("test/f1_std", False),
-        ("test/error", False),
-        ("test/aucx", False),
-    ],
-)
-def test_accuracies_grow_and_losses_fall(metric, more):
-    assert higher_is_better(metric) is more
 
 
 def test_the_default_target_is_reached_by_about_half_of_the_settings(tmp_path):

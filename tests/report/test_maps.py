@@ -57,7 +57,7 @@ def test_the_best_of_a_row_is_bold_whichever_direction_the_metric_has(tmp_path, 
     runs = []
     for index, (method, alpha) in enumerate([(m, a) for m in ("fedavg", "sfl") for a in (0.1, 0.5)]):
         rows = [{"round": 0, metric: float(index + 1)}]
-        changes = {"algorithm.name": method, "partition.alpha": alpha}
+        changes = {"algorithm.name": method, "partition.alpha": alpha, "metrics": {"test/f1": "max"}}
         runs.append(load_run(write_run(tmp_path / str(index), rows, changes)))
     ax = Figure().subplots()
     draw_heat_map(ax, facets(group_runs(runs)), metric, 1)
@@ -67,7 +67,7 @@ def test_the_best_of_a_row_is_bold_whichever_direction_the_metric_has(tmp_path, 
 def test_a_profile_marks_the_best_value_of_each_method_and_leaves_out_diverged_runs():
     points = {"fedavg": [(0.01, Stat(0.3, 0.1, 2, 2)), (0.1, Stat(0.5, 0.1, 2, 2)), (1.0, Stat.over([math.inf]))]}
     ax = Figure().subplots()
-    draw_profile(ax, points, method_styles(["fedavg"]), "test/accuracy", "local.lr")
+    draw_profile(ax, points, method_styles(["fedavg"]), "test/accuracy", "local.lr", higher=True)
     curve, ring = (line for line in ax.get_lines() if len(line.get_xdata()) and line.get_marker() not in "_|")
     assert curve.get_ydata().tolist() == [30, 50]
     assert (ring.get_xdata()[0], ring.get_ydata()[0]) == (0.1, 50)
@@ -78,7 +78,7 @@ def test_a_profile_marks_the_best_value_of_each_method_and_leaves_out_diverged_r
 def test_a_profile_rings_the_best_value_in_the_direction_of_the_metric(metric, best, scale):
     points = {"fedavg": [(1.0, Stat(0.3, 0.1, 2, 2)), (2.0, Stat(0.5, 0.1, 2, 2))]}
     ax = Figure().subplots()
-    draw_profile(ax, points, method_styles(["fedavg"]), metric, "local.steps")
+    draw_profile(ax, points, method_styles(["fedavg"]), metric, "local.steps", higher=metric == "test/f1")
     rings = [line for line in ax.get_lines() if line.get_markersize() == 10]
     assert [line.get_xdata()[0] for line in rings] == [best]
     assert (ax.get_xscale(), ax.get_yscale()) == ("linear", scale)

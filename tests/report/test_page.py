@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from raylfl.cli import main
 from raylfl.errors import BadValue
 from raylfl.report.page import content_of, shown_tables, slug, write_report
 from tests.report.synthetic import rows_of, write_run
@@ -190,3 +191,14 @@ def test_impossible_options_are_refused_by_name(tmp_path, key, value):
 
 def test_a_label_becomes_a_file_name():
     assert slug("alpha=0.1, steps=[1, 2]") == "alpha-0.1_steps-1_2"
+
+
+def test_the_columns_of_the_summary_table_can_be_chosen(tmp_path, capsys):
+    folder = write_run(tmp_path / "a", rows_of(np.linspace(0.1, 0.9, 20).tolist()), {"algorithm.name": "focus"})
+    assert main(["report", str(folder), "-o", str(tmp_path / "page"), "--columns", "last,setting"]) == 0
+    head = (tmp_path / "page/summary.md").read_text().splitlines()[0]
+    assert [cell.strip() for cell in head.strip("|").split("|")] == ["test accuracy (%), last 2", "setting"]
+    assert capsys.readouterr().out.splitlines()[0].split()[-1] == "setting"
+    assert (tmp_path / "page/report.png").is_file()  # its own small table has all of its columns
+    assert main(["report", str(folder), "-o", str(tmp_path / "page"), "--columns", "lasst,setting"]) == 2
+    assert "columns=lasst,setting, but must be some of setting, seeds, length, last" in capsys.readouterr().err

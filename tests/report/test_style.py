@@ -78,5 +78,5 @@ def test_accuracies_are_in_per_cent_and_divergence_is_named():
     assert stat_text(Stat(0.78434, 0.0246, 3, 3), "test/accuracy") == "78.43 ± 2.46"
     assert stat_text(Stat.over([0.5]), "test/accuracy") == "50.00"
     assert stat_text(Stat.over([1.0, float("inf")]), "train/loss") == "diverged"
-    assert target_text("test/accuracy", 0.7) == "test accuracy ≥ 70\u202f%"
-    assert target_text("global/distance", 1e-6) == "relative distance to optimum ≤ 1e-6"
+    assert target_text("test/accuracy", 0.7, True) == "test accuracy ≥ 70\u202f%"
+    assert target_text("global/distance", 1e-6, False) == "relative distance to optimum ≤ 1e-6"

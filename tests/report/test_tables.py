@@ -14,6 +14,7 @@ from raylfl.report.facets import facets
 from raylfl.report.render import latex, template, to_csv, to_latex, to_markdown, to_rich
 from raylfl.report.runs import group_runs, load_run
 from raylfl.report.tables import (
+    KEY_VALUE,
     Column,
     ReportTable,
     best_settings,
@@ -78,6 +79,19 @@ def test_latex_is_booktabs_with_specials_escaped(table):
     assert r"(\%)" in text
     rows = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert {line.count("&") for line in rows} == {len(table.columns) - 1}
+
+
+def test_latex_fits_the_page_and_names_its_packages(table):
+    """Balanced groups and environments; a scaled box around the tabular, and wrapped texts where they are long."""
+    text = to_latex(table)
+    assert text.startswith("% needs \\usepackage{booktabs,graphicx}\n")
+    assert r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%" in text
+    plain = text.replace(r"\{", "").replace(r"\}", "")
+    assert plain.count("{") == plain.count("}")
+    assert text.count(r"\begin{") == text.count(r"\end{") == 2
+    assert "p{0.7" not in text
+    long = ReportTable("config", "Keys.", KEY_VALUE, [{"key": "a", "value": "x" * 61}, {"key": "b", "value": "y"}])
+    assert r"\begin{tabular}{lp{0.7\linewidth}}" in to_latex(long)
 
 
 @pytest.mark.parametrize(

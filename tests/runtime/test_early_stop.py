@@ -92,7 +92,9 @@ def test_a_metric_that_is_not_recorded_is_refused_in_the_first_round(runs):
 
 
 def test_a_metric_may_be_absent_after_the_first_round_and_one_of_uploads_in_it():
-    rule, of_uploads = (EarlyStop(StopConfig(metric=name, patience=1)) for name in ("test/f1", "train/loss"))
+    rule, of_uploads = (
+        EarlyStop(StopConfig(metric=name, patience=1), {"f1": "max"}) for name in ("test/f1", "train/loss")
+    )
     measured = {"round": 0, "test/loss": 1.0, "events": ["a line"], "per_client": {}, "cohort/sampled": 3}
     with pytest.raises(BadConfig, match=r"=test/f1, but must be one that is recorded: test/loss, cohort/sampled$"):
         rule.update(measured)

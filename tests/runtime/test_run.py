@@ -81,6 +81,53 @@ def test_local_rates_follow_the_closed_form_of_the_schedule_in_every_round_and_s
     np.testing.assert_allclose(result.params.numpy(), x, rtol=1e-12)
 
 
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("uplink", ["both", "update"])
+@pytest.mark.parametrize("steps", [[3] * 6, [1, 2, 3, 4, 5, 2]])
+def test_scaffolds_variates_are_means_of_gradients_under_every_schedule(runs, name, uplink, steps):
+    """Option 2 with the divisor sum_t eta_t: c_i+ is the mean of the client's gradients with weights eta_t."""
+    options = f"{{name: {name}, " + ("decay: 0.7}" if "exponential" in name else "period: 2}")
+    given = ["algorithm.name=scaffold", f"algorithm.uplink={uplink}", f"local.lr_schedule={options}"]
+    result = run(QUADRATICS, runs, *given, f"local.steps={{list: {steps}}}")
+    data, x, variates = Quadratics(), np.ones(3), np.zeros((6, 3))
+    for r in range(6):
+        ends, c, renewed = [], variates.mean(axis=0), []
+        for i, (hessian, b) in enumerate(zip(data.hessians, data.b, strict=True)):
+            z, gradients = x.copy(), []
+            rates = [0.1 * SCHEDULES[name](r, t) for t in range(steps[i])]
+            for rate in rates:
+                gradients.append(hessian @ z - b)
+                z = z - rate * (gradients[-1] - variates[i] + c)
+            ends.append(z)
+            renewed.append(np.average(gradients, axis=0, weights=rates))
+        x, variates = np.mean(ends, axis=0), np.array(renewed)
+    np.testing.assert_allclose(result.params.numpy(), x, rtol=1e-11)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("algorithm", ["kgt", "led"])
+def test_graph_methods_divide_by_the_sum_of_the_learning_rates_of_the_steps(runs, name, algorithm):
+    """On the complete graph W = 11'/N: K-GT's z is a mean of directions, and LED subtracts e once in K steps."""
+    options = f"{{name: {name}, " + ("decay: 0.7}" if "exponential" in name else "period: 2}")
+    given = [f"algorithm.name={algorithm}", f"local.lr_schedule={options}", "topology.name=complete"]
+    result = run(QUADRATICS, runs, *given, *(["algorithm.lazy=false"] if algorithm == "led" else []))
+    data, rows, duals = Quadratics(), np.ones((6, 3)), np.zeros((6, 3))
+    for r in range(6):
+        rates = [0.1 * SCHEDULES[name](r, t) for t in range(3)]
+        ends, directions = rows.copy(), []
+        for rate in rates:
+            directions.append(np.einsum("nij,nj->ni", data.hessians, ends) - data.b)
+            directions[-1] += duals if algorithm == "kgt" else duals / sum(rates)
+            ends -= rate * directions[-1]
+        if algorithm == "kgt":
+            z = np.average(directions, axis=0, weights=rates)
+            duals += z.mean(axis=0) - z
+        else:
+            duals += ends - ends.mean(axis=0)
+        rows = np.tile(ends.mean(axis=0), (6, 1))
+    np.testing.assert_allclose(result.params.numpy(), rows[0], rtol=1e-11)
+
+
 def test_focus_with_one_step_and_full_participation_is_gradient_descent_with_step_n_gamma(runs):
     result = run(QUADRATICS, runs, "algorithm.name=focus", "local.steps=1", "algorithm.gamma=0.02", "rounds=5")
     data, x = Quadratics(), np.ones(3)

@@ -23,7 +23,7 @@ def parts(every=3, rounds=10, **stop):
     )
     here, saved = object.__new__(Session), []
     here.experiment = SimpleNamespace(config=config)
-    here.early = EarlyStop(config.stop)
+    here.early, here._best_model = EarlyStop(config.stop), None
     here.federation = SimpleNamespace(state=SimpleNamespace(round=0, server={"x": torch.zeros(2)}))
     here.federation.collected = lambda: here.federation.state
     here.checkpoints, here.backend = SimpleNamespace(save=lambda state, backend: saved.append(state.round)), None
@@ -78,6 +78,7 @@ def test_files_of_more_samples_or_clients_than_the_limits_are_left_out(monkeypat
         clients=3,
         sources={},
     )
+    experiment.logged_directions, experiment.client_names = {}, None
     write_records(experiment, run)
     indices = {"partition.json": '{\n"0": [0, 3],\n"1": [1, 2, 5],\n"2": [4]\n}\n'}
     counts = {"partition_counts.json": '{"classes": [7, 9], "counts": [[2, 0], [1, 2], [0, 1]]}'}

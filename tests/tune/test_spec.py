@@ -184,6 +184,7 @@ def logging(folder, metric, **changes):
         partition={"name": "iid"},
         num_clients=6,
         metric=metric,
+        metrics={"f1": "max", "own": "min", "train/local_drift": "min", "algo/y_norm": "min"},
         eval={"participants": True, **changes},
     )
 
@@ -192,6 +193,12 @@ def test_what_a_model_of_ones_own_logs_can_be_the_metric(tmp_path):
     for metric in ("test/f1", "train/own", "train/loss", "train/local_drift", "participants/accuracy", "algo/y_norm"):
         assert tried(logging(tmp_path, metric, drift=True))
     assert tried(logging(tmp_path, "clients/accuracy_p10", clients=True))
+
+
+def test_a_sweep_asks_for_the_direction_of_a_metric_that_is_neither_stated_nor_known(tmp_path):
+    assert logging(tmp_path, "test/f1").score.ranked(0.2) > logging(tmp_path, "test/f1").score.ranked(0.1)
+    with pytest.raises(BadConfig, match=r"metric=test/f2, .*: metrics={test/f2: max}, or min"):
+        logging(tmp_path, "test/f2").score.ranked(0.1)
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ class StopConfig(Options):
     ) = None
     mode: Annotated[
         Literal["auto", "max", "min"],
-        Doc("the better direction; auto: max for accuracies and scores such as `f1` or `auroc`, min for all others"),
+        Doc("the better direction of the metric; auto: as stated in `metrics`, or known"),
     ] = "auto"
 
     def __post_init__(self) -> None:
@@ -113,6 +113,10 @@ class CheckpointConfig(Options):
 
     every: Annotated[int, Ge(0), Doc("rounds between checkpoints; 0: only at the end and when interrupted")] = 50
     keep: Annotated[int, Ge(1), Doc("checkpoints kept on disk")] = 2
+    best: Annotated[
+        str | None,
+        Doc("a metric, such as val/accuracy: `best.pt` is the model of the round with its best value; null: no file"),
+    ] = None
 
 
 @dataclass

@@ -33,8 +33,18 @@ class TopConfig(Options):
     ) = None
     weights: Annotated[
         Literal["uniform", "data_size"],
-        Doc("the importance weights `w_i` in `F = sum_i w_i f_i`: `uniform` is 1/N, `data_size` is `n_i/n`"),
+        Doc(
+            "the importance weights `w_i` in `F = sum_i w_i f_i`: `uniform` is 1/N, `data_size` is `n_i/n`; a method "
+            "or aggregation rule that does not use them causes a warning"
+        ),
     ] = "uniform"
+    metrics: Annotated[
+        dict[str, Literal["max", "min"]],
+        Doc(
+            "the better direction of metrics that your model logs: `{test/dice_loss: min}`, or `{dice_loss: min}` for "
+            "all data; losses, accuracies and torchmetrics' objects are known"
+        ),
+    ] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -29,9 +29,8 @@ class Link(Options, ABC):
     def failure(self, r: int, clients: Ints, world: RunContext) -> Floats:
         """The probability q_i that client i's upload of round r is lost, float64 [C], for C clients (ids [C])."""
 
-    @abstractmethod
     def check(self, world: RunContext) -> None:
-        """Checks the options against the number of clients N; raises BadValue."""
+        """Checks the options against the number of clients N; raises BadValue. Default: no check."""
 
     @property
     def varies(self) -> bool:

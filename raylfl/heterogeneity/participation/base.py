@@ -117,16 +117,15 @@ class Participation(Options, ABC):
         attempt: 0 for the first draw of the round, k for the k-th redraw.
         """
 
-    @abstractmethod
     def check(self, world: RunContext) -> None:
-        """Checks that list lengths and cohort sizes fit the number of clients N; raises BadValue."""
+        """Checks that list lengths and cohort sizes fit the number of clients N; raises BadValue. Default: no check."""
 
-    @abstractmethod
     def marginals(self, world: RunContext, r: int) -> Floats | None:
         """The expected number of times that each of the N clients is drawn in round r, float64 [N].
 
-        Without replacement it is the inclusion probability. None if no closed form is known.
+        Without replacement it is the inclusion probability. None, the default, if no closed form is known.
         """
+        return None
 
     @property
     def law(self) -> Law | None:

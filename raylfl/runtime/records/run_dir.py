@@ -1,8 +1,8 @@
 """The directory of a run: its files and its locks.
 
-runs/<name>/<id>/ has config.yaml, metrics.jsonl, participation.jsonl, partition.json, partition_counts.json,
-checkpoints/, final.pt, edges.csv, summary.json and log.txt, and topology.jsonl for algorithms without a server. An
-existing id is never overwritten, and symbolic links are never followed.
+runs/<name>/<id>/ has config.yaml, directions.json, metrics.jsonl, participation.jsonl, partition.json,
+partition_counts.json, checkpoints/, final.pt, edges.csv, summary.json and log.txt, and topology.jsonl for algorithms
+without a server. An existing id is never overwritten, and symbolic links are never followed.
 
 There are two locks, each released when its process ends. `.lock` belongs to the process that started the run (the
 driver) and contains its command; a second process is refused. `.writing` belongs to the process of the round loop. This
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from raylfl.config.groups.records import LoggingConfig
 
 RECORDS = ("metrics.jsonl", "participation.jsonl", "topology.jsonl")
+DIRECTIONS = "directions.json"  # whether the metric objects that the module logs are better high or low
+CLIENT_NAMES = "client_names.json"  # the clients' names in order, if the data give them
 OF_GRAPHS = "topology.jsonl"  # only algorithms without a server have this record
 LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 WAIT_SECONDS = 60  # longest wait, in seconds, for the round loop of a driver that has ended

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -13,16 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from raylfl.core.oracle import GradientMode
-from raylfl.diagnostics.metric_names import higher_is_better
+from raylfl.diagnostics.metric_names import Better, direction
 
 PACKAGES = ("raylfl", "ray", "lightning", "torch", "torchvision", "numpy")
-NOT_RATED = ("cost/", "time/", "traffic/", "cohort/", "algo/")  # metrics without a best value
 
 
-def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summarise(rows: list[dict[str, Any]], directions: Mapping[str, Better] | None = None) -> dict[str, Any]:
     """The number of rounds, and the final and best value of each metric in the rows of metrics.jsonl.
 
-    The best value is the largest if `higher_is_better`, otherwise the smallest; metrics in NOT_RATED have none.
+    A metric has a best value, the largest or the smallest, if its better direction is known or in `directions`.
     """
     final: dict[str, Any] = {}
     best: dict[str, Any] = {}
@@ -31,8 +31,8 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
             if name == "round" or not isinstance(value, (int, float)):
                 continue
             final[name] = value
-            if not name.startswith(NOT_RATED):
-                better = max if higher_is_better(name) else min
+            if (known := direction(name, directions)) is not None:
+                better = max if known == "max" else min
                 best[name] = better(best.get(name, value), value)
     return {"rounds": len(rows), "final": final, "best": best}
 

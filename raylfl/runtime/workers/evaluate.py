@@ -12,7 +12,7 @@ from torch import Tensor
 from raylfl.core.oracle import Batch
 from raylfl.core.reference import loss_of
 from raylfl.runtime.workers.hooks import BATCH, WHOLE, overrides_hook, takes_only_a_batch
-from raylfl.runtime.workers.logged import EvaluationLog, Logged, metrics_of
+from raylfl.runtime.workers.logged import EvaluationLog, Logged, as_number, metrics_of
 
 LOG = (  # further positional arguments of LightningModule.log and log_dict, in order
     "prog_bar",
@@ -123,6 +123,6 @@ class Evaluator:
             if stage and not (isinstance(returned, Tensor) and returned.numel() == 1):
                 with self.recorder.into(None):
                     returned = self.module.training_step(batch.fresh(), index)
-            log.log("loss", loss_of(returned, self.module))
+            log.add_loss(as_number("loss", loss_of(returned, self.module)))
         if after:
             after(output, batch.content, index)

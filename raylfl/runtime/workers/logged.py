@@ -16,14 +16,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from raylfl.diagnostics.metric_names import Better
 from raylfl.errors import BadConfig
 
 REDUCTIONS: dict[str, Callable[[Sequence[float], Sequence[float]], float]] = {  # functions of values and weights
-    "mean": lambda values, weights: sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights),
+    "mean": lambda values, weights: _mean([(v, w) for v, w in zip(values, weights, strict=True) if w]),
     "sum": lambda values, weights: math.fsum(values),
     "min": lambda values, weights: min(values),
     "max": lambda values, weights: max(values),
 }
+
+
+def _mean(pairs: Sequence[tuple[float, float]]) -> float:
+    """The weighted mean of pairs (value, weight); nan, which is not recorded, if there are none."""
+    return sum(v * w for v, w in pairs) / sum(w for _, w in pairs) if pairs else math.nan
 
 
 def canonical(name: str) -> str:
@@ -39,7 +45,8 @@ def canonical(name: str) -> str:
 class Series:
     """The values logged under one name, one per batch.
 
-    reduce: a key of `REDUCTIONS`; weights: the batches' numbers of samples, or the `batch_size` that the module logs.
+    reduce: a key of `REDUCTIONS`; weights: the batches' numbers of samples, or the `batch_size` that the module logs. A
+    value with weight 0 (the mean over a mask that is empty in this batch) does not count in a mean.
     """
 
     reduce: str
@@ -65,17 +72,27 @@ class Series:
 class Logged:
     """The values logged over some batches of one evaluation, which a worker sends to the server.
 
-    series: numbers by name; metrics: torchmetrics objects by name, with their states over these batches.
+    series: numbers by name; metrics: torchmetrics objects by name, with their states over these batches. given: for
+    each of these names, the name that the module logs.
     """
 
     series: dict[str, Series] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
+    given: dict[str, str] = field(default_factory=dict)
+
+    def name(self, given: str) -> str:
+        """The name of the metric that the module logs as `given`. Raises BadConfig if it logs it by two names."""
+        name = canonical(given)
+        refuse_two_names(name, self.given.setdefault(name, given), given)
+        return name
 
     @staticmethod
     def joined(parts: Sequence[Logged]) -> Logged:
         """Joins the values of all parts of one evaluation; metric objects of the parts may be changed."""
         whole = Logged()
         for part in parts:
+            for given in part.given.values():
+                whole.name(given)
             for name, series in part.series.items():
                 kept = whole.series.setdefault(name, Series(series.reduce))
                 kept.values += series.values
@@ -88,8 +105,26 @@ class Logged:
         """One number per name; a metric object that computes a dict gives one number per key, named `name_key`."""
         found = {name: series.reduced for name, series in self.series.items()}
         for name, metric in self.metrics.items():
-            found |= _computed(name, metric.compute())
+            for key, value in _computed(name, metric.compute()).items():
+                if key in found:
+                    refuse_two_names(key, f"{self.given.get(name, name)} (a metric object)", self.given.get(key, key))
+                found[key] = value
         return found
+
+    def directions(self) -> dict[str, Better]:
+        """The better direction of each metric object that states it by torchmetrics' `higher_is_better`."""
+        return {
+            key: "max" if metric.higher_is_better else "min"
+            for name, metric in self.metrics.items()
+            if getattr(metric, "higher_is_better", None) is not None
+            for key in _computed(name, metric.compute())
+        }
+
+
+def refuse_two_names(name: str, first: str, second: str) -> None:
+    """Raises BadConfig if a module logs one metric by two names; name: the metric's name, without its stage."""
+    if first != second:
+        raise BadConfig(f"the model logs {first} and {second}, which are both recorded as {name}: rename one of them")
 
 
 def _computed(name: str, value: Any) -> dict[str, float]:
@@ -174,9 +209,13 @@ class EvaluationLog:
         if options.get("on_epoch") is False:
             self.left_out.add(name)
         elif is_metric(value):
-            self._objects[canonical(name)] = value
+            self._objects[self.logged.name(name)] = value
         else:
-            self._add(canonical(name), as_number(name, value), options)
+            self._add(self.logged.name(name), as_number(name, value), options)
+
+    def add_loss(self, value: float) -> None:
+        """Adds the loss of a batch in which the module has logged none."""
+        self._add("loss", value, {})
 
     def _add(self, name: str, value: float, options: Mapping[str, Any]) -> None:
         weight = options.get("batch_size")

@@ -37,15 +37,17 @@ class TrainingLog:
         self._reduce: dict[str, str] = {}
         self._steps: list[tuple[Sequence[int], dict[str, Tensor]]] = []
         self.objects: dict[str, Any] = {}  # metric objects of a single client
+        self.given: dict[str, dict[str, None]] = {}  # metric -> the names by which the module logs it
 
     def log(self, name: str, value: Any, **options: Any) -> None:
         """Adds one value; options as in `LightningModule.log`."""
         if isinstance(value, Tensor):
             value = value.detach().clone()  # a parameter or buffer may change before the value is read
         self.step.note(name, value, options)
-        name = canonical(name)
+        given, name = name, canonical(name)
         if name == "loss":
             return
+        self.given.setdefault(name, {})[given] = None
         if is_metric(value):
             self.objects[name] = value
             return

@@ -1,0 +1,112 @@
+"""Selection of runs by their config and metrics, and the keys in which runs differ."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from raylfl.config.defaults import filled
+from raylfl.config.text import parse
+from raylfl.errors import BadConfig, did_you_mean
+from raylfl.report.labels import canonical, flatten
+from raylfl.report.runs import RunRecord
+
+FORM = re.compile(r"(.+?)(<=|>=|!=|=|<|>)(.*)", re.DOTALL)
+ORDER: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+OF_RECORD = ("format", "logging.id", "logging.dir")  # keys in which every two runs may differ
+
+
+def facts(run: RunRecord) -> dict[str, Any]:
+    """What a condition may name: config keys with dots, groups by the name of their component, and newest metrics.
+
+    Newest metrics have the names of metrics.jsonl; `finished` is true or false, `rounds_done` the number of rounds.
+    """
+    config = filled(run.config)
+    groups = {k: v.get("name") or v.get("class_path") for k, v in config.items() if isinstance(v, Mapping)}
+    newest = {n: float(v[np.isfinite(v)][-1]) for n, v in run.metrics.items() if np.isfinite(v).any()}
+    named = {key: name for key, name in groups.items() if name is not None}
+    return {**flatten(config), **named, **newest, "finished": run.finished, "rounds_done": len(run.rounds)}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition on runs: `local.lr=0.1`, `algorithm!=focus`, `test/accuracy>=0.8`.
+
+    `=` and `!=` compare any values, the other signs numbers. A run without the key meets no condition but `!=`.
+    """
+
+    key: str
+    sign: str
+    value: Any
+
+    @staticmethod
+    def parse(text: str) -> Condition:
+        """The condition in a text KEY SIGN VALUE. Raises BadConfig."""
+        found = FORM.fullmatch(text)
+        if found is None:
+            raise BadConfig(f"--where '{text}' must be KEY=VALUE, or with one of !=, <, <=, >, >=: local.lr=0.1")
+        key, sign, value = (part.strip() for part in found.groups())
+        try:
+            wanted = parse(value)
+        except ValueError as error:
+            raise BadConfig(f"--where '{text}': the value is not yaml ({error})") from None
+        if sign in ORDER and not _is_number(wanted):
+            raise BadConfig(f"--where '{text}', but {sign} needs a number")
+        return Condition(key, sign, wanted)
+
+    def holds(self, known: Mapping[str, Any]) -> bool:
+        """Whether a run with these `facts` meets the condition."""
+        value = known.get(self.key)
+        if self.sign in ORDER:
+            return _is_number(value) and ORDER[self.sign](float(value), float(self.value))
+        return (canonical(value) == canonical(self.value)) is (self.sign == "=")
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def select(runs: Sequence[RunRecord], conditions: Sequence[str]) -> list[RunRecord]:
+    """The runs that meet all conditions. Raises BadConfig for a condition whose key no run has, or that is none."""
+    wanted = [Condition.parse(text) for text in conditions]
+    known = [facts(run) for run in runs]
+    names = dict.fromkeys(name for one in known for name in one)
+    for condition in wanted:
+        if condition.key not in names:
+            hint = did_you_mean(condition.key, names, "config keys, and metrics as in metrics.jsonl, are known")
+            raise BadConfig(f"--where {condition.key}{condition.sign}...: no run has {condition.key}; {hint}")
+    return [run for run, one in zip(runs, known, strict=True) if all(c.holds(one) for c in wanted)]
+
+
+def differing_keys(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
+    """The config keys, versions and commits in which the runs differ: key -> its value in each run, None if missing.
+
+    Options that an older run lacks have their defaults. Keys of the run's place (`OF_RECORD`) are left out.
+    """
+    known = [flatten(filled(run.config)) | _origin(run) for run in runs]
+    names = [name for name in dict.fromkeys(name for one in known for name in one) if name not in OF_RECORD]
+    values = {name: [one.get(name) for one in known] for name in names}
+    return {name: each for name, each in values.items() if len({canonical(value) for value in each}) > 1}
+
+
+def _origin(run: RunRecord) -> dict[str, Any]:
+    """Versions and git commits of a finished run's summary.json, by dotted key."""
+    keys = ("versions", "git_commit", "raylfl_commit")
+    return flatten({key: run.summary[key] for key in keys if key in run.summary})
+
+
+def same_parameters(runs: Sequence[RunRecord]) -> bool | None:
+    """Whether the final parameters of the runs have the same bits; None if a run has not finished."""
+    digests = [run.summary.get("params_sha256") for run in runs]
+    return None if None in digests else len(set(digests)) == 1

@@ -1,0 +1,127 @@
+"""Warnings before a run: parts of the module, options and measurements that have another effect than expected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from raylfl.config.groups.records import EvalConfig
+from raylfl.core.algorithm import Algorithm
+from raylfl.core.population import Population
+from raylfl.core.returned import init_clients_of, start_point_of
+from raylfl.parts import Experiment
+from raylfl.runtime.workers.hooks import HOOKS, overridden, overrides_hook
+from raylfl.runtime.workers.worker import Worker
+
+COUNTERS = ("current_epoch", "global_step")  # Lightning's counters, which are 0 without a Trainer
+
+
+def module_warnings(worker: Worker, config: EvalConfig) -> list[str]:
+    """Warnings about the module's behaviour in a run, one line each.
+
+    They name hooks that are not called, tensors and random generators that are not reset between clients, and values
+    that are not recorded. They say if its own optimizer is not used, and which faster forms of the step are not used, as
+    their results would differ.
+    """
+    module, evaluator = worker.flat.module, worker.evaluator
+    lines = [f"{name} is not called: {HOOKS[name].note}" for name in overridden(module, "ignored")]
+    used = {evaluator.stage(kind) for kind in evaluated_kinds(worker, config)}
+    for stage in ("validation", "test"):
+        names = [name for name in overridden(module, "called") if name.startswith(f"on_{stage}_")]
+        if names and stage not in used:
+            lines.append(f"{', '.join(names)} not called: no evaluation goes through {stage}_step")
+    if overrides_hook(module, "configure_optimizers") and not module_is_shipped(module):
+        if worker.setup.algorithm.own_step:
+            lines.append("configure_optimizers is not used: the method defines its own local step")
+        elif worker.setup.optimizer != "module":
+            used_one = f"local.optimizer={worker.setup.optimizer} with local.lr={worker.setup.rule.lr:g}"
+            lines.append(f"configure_optimizers is not used, {used_one} is: local.optimizer=module uses it")
+    lines += worker.differences
+    for name in worker.attributes.changed_tensors():
+        lines.append(f"{name} is changed in place and carried from client to client: register it as a buffer")
+    for name in worker.attributes.generators:
+        lines.append(f"{name} is a generator of its own, which is never reset: draw from torch's global generator")
+    if evaluator.left_out:
+        names = sorted(evaluator.left_out)
+        lines.append(f"{', '.join(names)} not recorded in evaluations: logged with on_epoch=False")
+    return lines
+
+
+def module_is_shipped(module: Any) -> bool:
+    """Whether `training_step` belongs to a shipped model, whose optimizer is the config's."""
+    return str(type(module).training_step.__module__).startswith("raylfl.models")
+
+
+def evaluated_kinds(worker: Worker, config: EvalConfig) -> list[str]:
+    """The kinds of data (test, val, train) on which a run evaluates the model."""
+    on_clients = config.clients or config.participants or config.random_clients
+    return [kind for kind in ("test", "val") if worker.sources[kind] is not None] + ["train"] * bool(on_clients)
+
+
+@contextmanager
+def reads_recorded(module: Any, names: Sequence[str]) -> Iterator[set[str]]:
+    """A context with a set, to which each of these properties of LightningModule is added when the module reads it."""
+    from lightning.pytorch import LightningModule
+
+    cls, seen = type(module), set[str]()
+    names = [name for name in names if getattr(cls, name) is getattr(LightningModule, name)]
+
+    def recorded(name: str) -> property:
+        def read(self: Any) -> Any:
+            seen.add(name)
+            return getattr(super(watched, self), name)
+
+        return property(read)
+
+    watched = type(cls.__name__, (cls,), {"__module__": cls.__module__, **{name: recorded(name) for name in names}})
+    module.__class__ = watched
+    try:
+        yield seen
+    finally:
+        module.__class__ = cls
+
+
+def evaluation_warnings(experiment: Experiment, worker: Worker) -> list[str]:
+    """Warnings about evaluations that measure another model, or other inputs, than their names may suggest."""
+    config, setup, algorithm = experiment.config.eval, experiment.setup, experiment.algorithm
+    of_clients = {
+        "eval.clients": config.clients,
+        "eval.participants": config.participants,
+        "eval.random_clients": config.random_clients,
+    }
+    chosen = [key for key, on in of_clients.items() if on and config.every]
+    lines = []
+    if chosen and not algorithm.pattern.peers and starts_from_its_own_state(algorithm, worker.initial.x):
+        name = experiment.config.resolved["algorithm"]["name"]
+        lines.append(
+            f"{', '.join(chosen)}: the server's model is measured on the clients' data, not the personal parameters in "
+            f"the client states, from which {name}'s local steps start"
+        )
+    if setup.local_buffers and len(worker.initial.buffers) and config.every:
+        lines.append(
+            "local.buffers=local: evaluations use the initial buffers (of BatchNorm: mean 0 and variance 1), because "
+            "each client keeps its own"
+        )
+    collate, others = setup.train.collate, [s.collate for s in (setup.test, setup.val) if s is not None]
+    if chosen and collate is not None and others and all(other is not collate for other in others):
+        lines.append(
+            f"{', '.join(chosen)}: the clients' data go through the collate function of the training set, with its "
+            "augmentation (MixUp, say), because the data have no other one for them"
+        )
+    return lines
+
+
+def starts_from_its_own_state(algorithm: Algorithm, x: torch.Tensor) -> bool:
+    """Whether the starting point of a client's local steps depends on the client's state.
+
+    It is computed for two states, the one before the first round and another one. x: the initial parameters [d].
+    """
+    broadcast = algorithm.broadcast(algorithm.init_server(x, Population(np.ones(1, dtype=np.int64), np.ones(1))))
+    state = init_clients_of(algorithm, x, 1)
+    other = {name: rows + 1 for name, rows in state.items()}
+    points = [start_point_of(algorithm, broadcast, rows, 1, x.numel()) for rows in (state, other)]
+    return not torch.equal(*points)
