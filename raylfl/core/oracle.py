@@ -21,7 +21,7 @@ from torch import Tensor
 
 from raylfl.core.flat import FlatModule
 from raylfl.core.innermost.steps import InnermostSteps
-from raylfl.core.proof import Bound, Diverged, Outcome, Schedule, difference, unstable
+from raylfl.core.proof import Bound, Diverged, Outcome, Schedule, difference, steady
 from raylfl.core.recorded.program import Program
 from raylfl.core.recorded.steps import RecordedSteps
 from raylfl.core.reference import ReferenceStep
@@ -261,7 +261,9 @@ def translation_differs(reference: ReferenceStep, content: Any, found: Outcome, 
     x, pieces, bound = flat.params.clone(), dict(zip(flat.names, flat.sizes, strict=True)), Bound(reference.eps)
     expected = at(x)
     differs = difference(expected, found, pieces, bound)
-    return None if differs is None or unstable(at, x, expected, found, bound.eps) else differs
+    if differs is not None:
+        differs = difference(expected, steady(at, x, expected, found, bound.eps), pieces, bound)
+    return differs
 
 
 def seed_torch(seed: int) -> None:

@@ -6,7 +6,7 @@ reference's. Equal means: equal bits for recorded steps, and for the other forms
     |a - r| <= sqrt(eps) max(|a|, |r|) + 64 eps max|all of r|      for the loss and the gradient of each parameter,
 
 where |.| is the largest absolute entry. A difference above this bound counts unless the reference itself moves by as
-much when its parameters change in their last bits, as it does where a ReLU or a maximum is about to switch.
+much, entry by entry, when its parameters change in their last bits, as where a ReLU or a maximum is about to switch.
 """
 
 from __future__ import annotations
@@ -157,29 +157,36 @@ class Bound(NamedTuple):
         return float((r - a).abs().amax()) <= self.relative * size + NOISE * self.eps * scale
 
 
-def unstable(at: Callable[[Tensor], Outcome], x: Tensor, reference: Outcome, other: Outcome, eps: float) -> bool:
-    """Whether the reference itself moves as far as `other` is away, when its parameters change in their last bits.
+def steady(at: Callable[[Tensor], Outcome], x: Tensor, reference: Outcome, other: Outcome, eps: float) -> Outcome:
+    """`other` without what the reference itself does when its parameters change in their last bits.
 
-    at: the reference step at given parameters [d]. x: the parameters. other: has the names and shapes of `reference`.
+    Entries of `other` that are not further from the reference's than `MARGIN` times its own move become equal to them.
+    at: the reference step at given parameters [d]. x: the parameters.
     """
-    parts = _tensors_of(reference)
-    if [(name, t.shape) for name, t in parts] != [(name, t.shape) for name, t in _tensors_of(other)]:
-        return False
-
-    def distances(outcome: Outcome) -> Tensor:
-        pairs = zip(parts, _tensors_of(outcome), strict=True)
-        found = [(a.double() - r.double()).abs().amax() for (_, r), (_, a) in pairs if r.numel()]
-        return torch.stack(found).nan_to_num(math.inf).cpu()
-
-    generator, moved = torch.Generator().manual_seed(0), torch.zeros(())
+    near, generator = [at(x)], torch.Generator().manual_seed(0)
     for _ in range(TRIES):
         signs = torch.randint(-2, 3, x.shape, generator=generator).to(x)
-        moved = torch.maximum(moved, distances(at(x * (1 + eps * signs))))
-    return bool((distances(other) <= MARGIN * moved).all())
+        near.append(at(x * (1 + eps * signs)))
 
+    def kept(r: Tensor, a: Tensor, others: Sequence[Tensor]) -> Tensor:
+        if r.shape != a.shape:
+            return a
+        moved = torch.stack([(n.double() - r.double()).abs() for n in others]).amax(0)
+        return torch.where((a.double() - r.double()).abs() <= MARGIN * moved, r, a)
 
-def _tensors_of(outcome: Outcome) -> list[tuple[str, Tensor]]:
-    return [("loss", outcome.loss), ("gradient", outcome.row), *outcome.logged, *outcome.changed.items()]
+    def logged(outcome: Outcome) -> dict[str, Tensor]:
+        return dict(outcome.logged)
+
+    values, own = [logged(n) for n in near], logged(reference)
+    return Outcome(
+        kept(reference.loss, other.loss, [n.loss for n in near]),
+        kept(reference.row, other.row, [n.row for n in near]),
+        [
+            (k, kept(own[k], v, [n[k] for n in values]) if all(k in n for n in [own, *values]) else v)
+            for k, v in other.logged
+        ],
+        {k: kept(reference.changed[k], v, [n.changed[k] for n in near]) for k, v in other.changed.items()},
+    )
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:

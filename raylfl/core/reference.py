@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from raylfl.core.flat import FlatModule
 from raylfl.errors import BadConfig
 
+TF32 = 2.0**-10  # eps of the numbers to which a GPU may round the factors of float32 products
+
 
 class ReferenceStep:
     """The reference step of the module `flat.module`.
@@ -37,7 +39,8 @@ class ReferenceStep:
         device = self.flat.params.device.type
         with self.autocast():
             dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.flat.params.dtype
-        return float(torch.finfo(dtype).eps)
+        short = torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32
+        return TF32 if device == "cuda" and short and dtype == torch.float32 else float(torch.finfo(dtype).eps)
 
     def __call__(self, content: Any, batch_idx: int = 0) -> tuple[Tensor, Tensor]:
         """(loss, gradient [d]) of a batch at the module's parameters; the gradient is 0 where a parameter has none.

@@ -29,7 +29,7 @@ from raylfl.core.innermost.step import Innermost
 from raylfl.core.innermost.steps import InnermostSteps, takes
 from raylfl.core.innermost.translation import IGNORED
 from raylfl.core.oracle import Batch, GradientMode, Oracle, private_randomness, seed_everything, seed_for
-from raylfl.core.proof import Bound, Diverged, Outcome, Schedule, difference, unstable
+from raylfl.core.proof import Bound, Diverged, Outcome, Schedule, difference, steady
 from raylfl.core.recorded.steps import RecordedSteps
 from raylfl.core.recorded.tape import recorded
 from raylfl.core.reference import ReferenceStep, loss_of
@@ -287,18 +287,23 @@ class VectorizedOracle(Oracle):
         program = self.steps.program(given, self.t)
         if not batches[0].random:
             seed_for(program, seed)
-        drawn = torch.get_rng_state() if due else None
+        drawn = self._generators() if due else []
         self.rows.values = {}
         losses, g = self.steps.take(given, self.t) if program is None else self.steps.replay(program, given)
         self.log.values = self.rows.values
         self.buffers.keep(rows, buffers)
-        if drawn is not None:
+        if due:
             call = _Call(x, content, before, seed(), losses, g, buffers, self.log.values)
-            self._prove(call, draws=not torch.equal(drawn, torch.get_rng_state()))
+            self._prove(call, draws=not all(map(torch.equal, drawn, self._generators())))
         if self.must_record:
             self.steps.must_be_possible()
         self.ways[self._mode(program is not None)] += len(batches)
         return losses, g
+
+    def _generators(self) -> list[Tensor]:
+        """The states of torch's generators on the CPU and on the parameters' device."""
+        device = self.flat.params.device
+        return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
     def _mode(self, replayed: bool) -> GradientMode:
         """The mode of a call that was replayed or computed by autograd."""
@@ -370,7 +375,7 @@ class VectorizedOracle(Oracle):
 
         draws: whether the call has drawn random numbers. All clients then draw other numbers than alone. For the
         comparison the two clients take the step once more with the same numbers as the reference; in evaluation mode,
-        if the model computes the losses of a cohort itself.
+        if the model computes the losses of a cohort itself, and on a GPU, where vmap draws by other kernels.
         """
         count, turn = len(call.x), self.schedule.comparisons
         pair = sorted({turn % count, (turn + count // 2) % count})
@@ -379,7 +384,7 @@ class VectorizedOracle(Oracle):
         values, self.log.values = self.log.values, {}
         with private_randomness():
             try:
-                if draws and self.cohort_losses:
+                if draws and (self.cohort_losses or self.flat.params.device.type != "cpu"):
                     self.flat.module.eval()
                 if draws:
                     call, pair = self._with_the_same_numbers(call, pair), list(range(len(pair)))
@@ -435,7 +440,9 @@ class VectorizedOracle(Oracle):
         found = Outcome(call.losses[k], call.g[k], sorted((n, v[k]) for n, v in call.logged.items()), changed)
         bound = Bound(self.reference.eps)
         differs = difference(expected, found, self.pieces, bound)
-        if differs is not None and not unstable(at, call.x[k], expected, found, bound.eps):
+        if differs is not None:
+            differs = difference(expected, steady(at, call.x[k], expected, found, bound.eps), self.pieces, bound)
+        if differs is not None:
             raise Diverged(
                 f"{type(self.flat.module).__name__}.training_step has other results for several clients in one call "
                 f"({self._form(call)}): {differs}, in local step {self.t} of client {k + 1} of {len(call.x)}",

@@ -86,6 +86,21 @@ class Fifth(Base):
         return 3 if batch_idx == 4 else 1
 
 
+class Tripled(Base):
+    """The plain cross-entropy, which has a translation, except in one local step."""
+
+    def shared(self, batch, batch_idx):
+        loss = nn.functional.cross_entropy(self.body(batch[0]), batch[1])
+        return 3 * loss if batch_idx == 3 else loss
+
+
+class Late(Tripled):
+    """The same, in a local step that no trial step has the number of."""
+
+    def shared(self, batch, batch_idx):
+        return super().shared(batch, 3 if batch_idx == 8 else 0)
+
+
 class First(Base):
     def factor(self, batch, batch_idx):
         return 1 if batch_idx else 3
@@ -158,7 +173,7 @@ def shards_of(runs):
 
 @pytest.mark.parametrize("vectorize", ["auto", "never"])
 @pytest.mark.parametrize(
-    "kind", [Base, Rest, Decorated, Weighted, Tensors, Listed, Fifth, First, Typed, Guarded, LogsThird]
+    "kind", [Base, Rest, Decorated, Weighted, Tensors, Listed, Fifth, Tripled, First, Typed, Guarded, LogsThird]
 )
 def test_each_step_gets_its_number(runs, kind, vectorize):
     options = [f"runtime.vectorize={vectorize}"]
@@ -174,6 +189,13 @@ def test_a_step_that_only_hands_the_number_on_is_replayed_with_the_same_bits(run
     ours, theirs = (run(kind, runs, "runtime.vectorize=never", f"runtime.step={step}") for step in ("auto", "autograd"))
     assert {row["step"] for row in ours.summary["local_steps"]} == {"recorded", "autograd"}
     assert torch.equal(ours.params, theirs.params)
+
+
+def test_a_translation_that_differs_at_a_number_beyond_the_trial_ends_the_run(runs):
+    words = r"round 0, client 0: Late.training_step .*matrix products\): loss differs by 6.7e-01 .*, in local step 8"
+    with pytest.raises(BadConfig, match=words):
+        run(Late, runs, "local.steps=10")
+    run(Late, runs, "local.steps=10", "runtime.vectorize=never")
 
 
 def test_a_step_that_differs_at_one_number_only_is_an_error_when_recorded_steps_are_demanded(runs):
