@@ -144,7 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     out(sub, None, default="report")
     sub.add_argument("--metric", help="the main metric, such as test/f1 (default: accuracy, distance or loss)")
     sub.add_argument("--target", type=float, help="value of the main metric for `rounds to target`")
-    sub.add_argument("--last", type=int, help="the number k of rounds in means over the last k rounds")
+    sub.add_argument("--last", type=int, help="means over the last LAST rounds; 0: each run's best round")
     sub.add_argument("--theory", action="store_true", help="theorems' bounds, rates and limits as lines beside curves")
     sub.add_argument("--wandb", metavar="ENTITY/PROJECT", help="make a report at wandb instead")
     sub = command(
