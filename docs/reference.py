@@ -22,12 +22,12 @@ from raylfl.config.groups.top import TopConfig
 from raylfl.config.schema import FIXED_GROUPS
 from raylfl.options import doc_of, hints_of, words
 from raylfl.registries import REGISTRIES
-from raylfl.tune.schedulers import Asha, Pbt
+from raylfl.tune.schedulers import Asha
 from raylfl.tune.schema import Stage, SweepConfig
 
 PAGE = Path(__file__).with_name("config.md")
 HEAD = ("key", "default", "takes", "meaning")
-GROUPS = {"top": TopConfig, **FIXED_GROUPS, "sweep": SweepConfig, "stage": Stage, "asha": Asha, "pbt": Pbt}
+GROUPS = {"top": TopConfig, **FIXED_GROUPS, "sweep": SweepConfig, "stage": Stage, "asha": Asha}
 MARKED = re.compile(r"(<!-- (keys|options): (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

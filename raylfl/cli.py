@@ -152,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--target", type=float, help="value of the main metric for `rounds to target`")
     text = "columns of the summary table, in order: setting, seeds, length, last, final, best, rounds, floats, ..."
     sub.add_argument("--columns", default="", metavar="A,B,...", help=text)
-    sub.add_argument("--last", type=int, help="the number k of rounds in means over the last k rounds")
+    sub.add_argument("--last", type=int, help="means over the last LAST rounds; 0: each run's best round")
     sub.add_argument("--theory", action="store_true", help="theorems' bounds, rates and limits as lines beside curves")
     sub.add_argument("--wandb", metavar="ENTITY/PROJECT", help="make a report at wandb instead")
     sub = command(

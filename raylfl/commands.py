@@ -156,8 +156,18 @@ def report(args: argparse.Namespace) -> None:
         say(f"report   {publish(paths, args.wandb)}")
         return
     require(*REPORT, what="raylfl report")
-    choices = {"metric": args.metric, "target": args.target, "last": args.last, "theory": args.theory}
-    choices |= {"better": args.better, "where": args.where, "columns": [key for key in args.columns.split(",") if key]}
+    choices = {"metric": args.metric, "target": args.target, "last": args.last}
+    if len(paths) == 1 and not any(value is not None for value in choices.values()):
+        from raylfl.console import say
+        from raylfl.tune.spec import shown_choices
+
+        try:
+            choices |= shown_choices(paths[0])
+        except BadConfig as error:
+            say(f"settings are not ranked as in the sweep: {error}")
+    choices |= {"theory": args.theory, "where": args.where, "columns": [key for key in args.columns.split(",") if key]}
+    if args.better is not None:
+        choices["better"] = args.better
     _write_report(paths, Path(args.out), **choices)
 
 

@@ -21,6 +21,7 @@ from raylfl.core.arrays import Floats
 from raylfl.report.labels import is_scenario
 from raylfl.report.runs import Group, RunRecord, more_is_better
 
+BEST = 0  # in place of a number of final rounds: each run counts with its best round
 MAIN_METRICS = (
     "test/accuracy",
     "global/distance",
@@ -170,9 +171,13 @@ def group_to_target(group: Group, metric: str, target: float, axis: str = "round
 def recent(run: RunRecord, metric: str, last: int) -> npt.NDArray[np.intp]:
     """The indices in `run.rounds` of the rounds, among the last `last` ones, in which the metric was measured.
 
-    If there are none, the index of the newest measurement alone; empty if the metric was never measured.
+    If there are none, the index of the newest measurement alone; empty if the metric was never measured. last: BEST
+    selects the round of the best finite value alone.
     """
-    seen = np.flatnonzero(~np.isnan(run.column(metric)))
+    values = run.column(metric)
+    seen = np.flatnonzero(~np.isnan(values))
+    if last == BEST and np.isfinite(values).any():
+        return np.flatnonzero(values == best_value(run, metric))[:1]
     chosen = seen[run.rounds[seen] > run.rounds[-1] - last] if len(seen) else seen
     return chosen if len(chosen) else seen[-1:]
 
@@ -185,7 +190,8 @@ def tail(run: RunRecord, metric: str, last: int) -> Floats:
 def last_k(group: Group, metric: str, last: int) -> Stat:
     """Mean and std over all values that the seeds measured in their last `last` rounds, as in SFL's Table 3.
 
-    A seed without a measurement in these rounds contributes its newest value.
+    A seed without a measurement in these rounds contributes its newest value. last: BEST gives mean and std over the
+    seeds' best values.
     """
     return Stat.over(np.concatenate([tail(run, metric, last) for run in group.runs]))
 

@@ -24,7 +24,7 @@ from raylfl.report.selection import select
 from raylfl.report.sheet import Part, Sheet, folded, heading, slug
 from raylfl.report.style import method_styles, rc
 from raylfl.report.tables import ReportTable
-from raylfl.report.wording import metric_name, target_text
+from raylfl.report.wording import last_text, metric_name, target_text
 from raylfl.runtime.records import sources
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -98,11 +98,11 @@ def content_of(
 
     paths: run directories, or directories that contain some. target: target of the main metric, a fraction for
     accuracies (None: `default_target`). last: the number of final rounds over which values are averaged (None:
-    `default_last`). metric: the main metric (None: `main_metric`). theory: whether bounds from theorems are drawn
-    beside the curves. better: the better direction of the main metric (None: as stated in the runs' configs, or
-    known). where: conditions that the runs must meet (`selection.Condition`). columns: the keys of the columns of the
-    summary table, in order (empty: all). Raises BadConfig if there is no readable
-    run (BadValue for a path without runs), and BadValue for a bad choice, such as a metric that no run has measured.
+    `default_last`; 0: each run counts with its best round). metric: the main metric (None: `main_metric`). theory:
+    whether bounds from theorems are drawn beside the curves. better: the better direction of the main metric (None: as
+    stated in the runs' configs, or known). where: conditions that the runs must meet (`selection.Condition`). columns:
+    the keys of the columns of the summary table, in order (empty: all). Raises BadConfig if there is no readable run
+    (BadValue for a path without runs), and BadValue for a bad choice, such as a metric that no run has measured.
     """
     runs, left_out = read_runs(paths)
     runs = select(runs, where)
@@ -113,8 +113,8 @@ def content_of(
     if measured and metric not in measured:
         need = f"one that was measured: {', '.join(measured)}"
         raise BadValue("metric", got=metric, need=need, hint=did_you_mean(metric, measured))
-    if last is not None and last < 1:
-        raise BadValue("last", got=last, need="at least 1 round")
+    if last is not None and last < 0:
+        raise BadValue("last", got=last, need="at least 1 round, or 0 for each run's best round")
     if better is not None:
         for run in runs:
             run.directions[metric] = better
@@ -131,7 +131,9 @@ def content_of(
 
         promises = promises_of(groups, measured)
     target = default_target(groups, metric) if target is None else target
-    look = Look(metric, last or default_last(groups), target, method_styles(list(by_method(groups))), promises)
+    look = Look(
+        metric, default_last(groups) if last is None else last, target, method_styles(list(by_method(groups))), promises
+    )
     content = Content(runs, left_out, groups, facets(groups), look, tuple(columns))
     content.chosen(content.summary(content.parts))
     return content
@@ -185,7 +187,8 @@ def _summary(sheet: Sheet, content: Content) -> ReportTable:
     shown = sheet.table(content.chosen(summary))
     if len(content.groups) > len(summary.rows):
         full = content.summary(content.parts, name="settings")
-        shown += [{"kind": "text", "text": "Where a method has many settings, its best by the last-k mean is shown."}]
+        by = f"Where a method has many settings, its best by {last_text(content.look.last)} is shown."
+        shown += [{"kind": "text", "text": by}]
         shown += folded(f"All {len(content.groups)} settings", sheet.table(content.chosen(full)))
     pairs = sheet.table(content.paired())
     shown += [*heading("Paired differences"), *pairs] if pairs else []

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from raylfl.core.arrays import Floats
-from raylfl.report.derived import best_setting, grows, recent, score
+from raylfl.report.derived import BEST, best_setting, grows, recent, score
 from raylfl.report.facets import Facet
 from raylfl.report.runs import Group
 from raylfl.report.statistics import Interval, paired_test
@@ -69,8 +69,8 @@ def _shared(a: Group, b: Group, metric: str, last: int) -> tuple[list[Floats], l
     """The values in the last rounds for each common seed: (one array per seed for a, one array per seed for b).
 
     The last rounds of a run are those that `recent` selects. Both arrays of a seed have the rounds that its two runs
-    share; a seed without such a round is left out. If the run of b diverged, each array has all last rounds of its own
-    run.
+    share; a seed without such a round is left out. If the run of b diverged, or with BEST, each array has all selected
+    rounds of its own run.
     """
     ours, theirs, others = list[Floats](), list[Floats](), {run.seed: run for run in b.runs}
     for run in a.runs:
@@ -78,7 +78,7 @@ def _shared(a: Group, b: Group, metric: str, last: int) -> tuple[list[Floats], l
             continue
         here, there = recent(run, metric, last), recent(other, metric, last)
         values, others_values = run.column(metric)[here], other.column(metric)[there]
-        if np.isfinite(others_values).all():
+        if last != BEST and np.isfinite(others_values).all():
             _, first, second = np.intersect1d(run.rounds[here], other.rounds[there], return_indices=True)
             values, others_values = values[first], others_values[second]
         if len(values):

@@ -143,9 +143,9 @@ class RunRecord:
         return names
 
     def complete(self, rounds: int) -> bool:
-        """Whether the run finished, has rows of at least `rounds` rounds, and has no damaged records."""
+        """Whether the run finished after at least `rounds` rounds or by its own rule (`stop`), undamaged."""
         rows = min(len(self.rounds), len(self.participation))
-        return self.finished and rows >= rounds and not self.faults
+        return self.finished and (rows >= rounds or "stopped_early" in self.summary) and not self.faults
 
 
 def more_is_better(runs: Iterable[RunRecord], metric: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from raylfl.report.derived import (
     AXES,
+    BEST,
     Stat,
     best,
     best_setting,
@@ -27,7 +28,16 @@ from raylfl.report.derived import (
 from raylfl.report.facets import Facet
 from raylfl.report.labels import canonical, display, flatten, short_keys, show_value, varying
 from raylfl.report.runs import Group, RunRecord
-from raylfl.report.wording import axis_name, cost_text, last_text, metric_name, number, stat_text, target_text
+from raylfl.report.wording import (
+    axis_name,
+    cost_text,
+    last_head,
+    last_text,
+    metric_name,
+    number,
+    stat_text,
+    target_text,
+)
 
 ENVIRONMENT = ("versions", "git_commit", "host", "runtime", "command")  # keys of summary.json
 
@@ -104,8 +114,8 @@ def summary(
     """The summary table, one row per setting: mean +- std over the last rounds, final, best, and costs to the target.
 
     The first statistic is over all values of the last `last` rounds of all seeds; the other statistics are over seeds.
-    parts: the settings of each scenario (data, model, participation, ...). target: the metric's target; without one,
-    the table has no costs. name: the table's file name.
+    With BEST the first statistic is that of the best values. parts: the settings of each scenario (data, model,
+    participation, ...). target: the metric's target; without one, the table has no costs. name: the table's file name.
     """
     groups = [group for part in parts for group in part.groups]
     higher = grows(groups, metric)
@@ -118,10 +128,10 @@ def summary(
         Column("setting", "setting"),
         Column("seeds", "seeds", numeric=True),
         Column("length", "rounds", numeric=True),
-        Column("last", f"{axis_name(metric)}, last {last}", value, better, numeric=True),
+        Column("last", f"{axis_name(metric)}, {last_head(last)}", value, better, numeric=True),
         Column("final", "final", value, better, numeric=True),
-        Column("best", "best", value, better, numeric=True),
     ]
+    columns += [] if last == BEST else [Column("best", "best", value, better, numeric=True)]
     costs = [] if target is None else counted_axes([run for group in groups for run in group.runs])
     columns += [Column(axis, f"{AXES[axis].head} to target", cost_text, "min", numeric=True) for axis in costs]
     rows = []
@@ -175,7 +185,7 @@ def best_settings(parts: Sequence[Facet], metric: str, last: int) -> ReportTable
     columns = [Column("method", "method"), Column("tried", "tried", numeric=True)]
     columns += [Column(key, f"best {names[key]}", numeric=True) for key in keys]
     better = "max" if grows(groups, metric) else "min"
-    head = f"{axis_name(metric)}, last {last}"
+    head = f"{axis_name(metric)}, {last_head(last)}"
     columns.append(Column("last", head, lambda stat: stat_text(stat, metric), better, numeric=True))
     caption = f"Best tuning of each method by its mean over seeds and {last_text(last)}."
     return ReportTable("best_settings", caption, columns, rows)

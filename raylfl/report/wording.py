@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from raylfl.report.derived import Stat
+from raylfl.report.derived import BEST, Stat
 
 _SUFFIXES = ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))  # (from, divided by, suffix)
 NAMES = {
@@ -90,8 +90,15 @@ def target_text(metric: str, target: float, higher: bool) -> str:
 
 
 def last_text(last: int) -> str:
-    """The number of last rounds as text: `the last 20 rounds`, `the last round`."""
+    """The number of last rounds as text: `the last 20 rounds`, `the last round`; for BEST `each run's best round`."""
+    if last == BEST:
+        return "each run's best round"
     return f"the last {last} rounds" if last > 1 else "the last round"
+
+
+def last_head(last: int) -> str:
+    """The number of last rounds for the heading of a column: `last 20`; for BEST `best`."""
+    return "best" if last == BEST else f"last {last}"
 
 
 def stat_text(stat: Stat, metric: str = "") -> str:

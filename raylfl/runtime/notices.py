@@ -24,7 +24,7 @@ def module_warnings(worker: Worker, config: EvalConfig) -> list[str]:
     """Warnings about the module's behaviour in a run, one line each.
 
     They name hooks that are not called, tensors and random generators that are not reset between clients, and values
-    that are not recorded. They say if its own optimizer is not used, and which faster forms of the step are not used, as
+    that are not recorded. They say if its own optimizer is not used, and which faster forms of the step are not, as
     their results would differ.
     """
     module, evaluator = worker.flat.module, worker.evaluator

@@ -1,7 +1,7 @@
 """The journal of a sweep, trials.jsonl: an append-only list of its trials and their ends.
 
-The state of a trial is its run directory. The journal adds two facts for a resumed sweep: the values that were drawn,
-and the trials that must not be continued, because the scheduler stopped them or they diverged.
+The state of a trial is its run directories. The journal adds two facts for a resumed sweep: the values that were drawn
+or proposed, and the trials that must not be continued, because the scheduler stopped them or their runs diverged.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,37 +25,55 @@ OVER = (FINISHED, STOPPED, DIVERGED)  # final states; a failed trial is repeated
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a sweep.
+    """A setting in a stage of a sweep: one run for each seed.
 
-    id: the name of its run directory. stage: the number of its stage. setting: the number of its setting; the trials of
-    a setting differ only in their seed. rounds: the length of the run. values: dotted config keys and their values.
-    parent: the id of the trial of an earlier stage that this one continues, if any.
+    id: its name. stage: the number of its stage. setting: the number of its setting. seeds: the seeds of its runs.
+    rounds: the length of the runs. values: dotted config keys and their values. parents: for each seed, the id of the
+    run of an earlier stage that this trial's run continues, None if there is none; empty in the first stage.
     """
 
     id: str
     stage: int
     setting: int
-    seed: int
+    seeds: list[int]
     rounds: int
     values: Values
-    parent: str | None = None
+    parents: list[str | None] = field(default_factory=list)
+
+    def run_id(self, seed: int) -> str:
+        """The name of the run directory of a seed."""
+        return f"{self.id}-s{seed}"
+
+    def parent(self, seed: int) -> str | None:
+        """The id of the run of an earlier stage that the run of a seed continues; None if there is none."""
+        return dict(zip(self.seeds, self.parents, strict=False)).get(seed)
 
 
 @dataclass(frozen=True)
 class End:
-    """The end of a trial: its state (finished, stopped by the scheduler, diverged or failed) and the reason."""
+    """The end of a trial: its state (finished, stopped by the scheduler, diverged or failed) and the reason.
+
+    diverged: the seeds whose runs diverged; the trial itself diverged if all did.
+    """
 
     state: str
     reason: str = ""
+    diverged: list[int] = field(default_factory=list)
+
+    def of_run(self, seed: int) -> str:
+        """The state in which the run of a seed ended."""
+        return DIVERGED if seed in self.diverged else self.state
 
 
 TRIAL, END = TypeAdapter(Trial), TypeAdapter(End)
 
 
 def ends(folder: Path) -> dict[str, str]:
-    """The final states of the ended trials of the sweep in this directory: id -> state; empty without a sweep."""
+    """The final states of the ended runs of the sweep in this directory: run id -> state; empty without a sweep."""
     found, _ = _entries(folder / "trials.jsonl")
-    return {name: entry.state for name, entry in found if isinstance(entry, End)}
+    trials = {name: entry for name, entry in found if isinstance(entry, Trial)}
+    ended = [(trials[name], entry) for name, entry in found if isinstance(entry, End) and name in trials]
+    return {trial.run_id(seed): end.of_run(seed) for trial, end in ended for seed in trial.seeds}
 
 
 class Journal:
@@ -90,9 +109,9 @@ class Journal:
         self.trials |= {trial.id: trial for trial in new}
         self._append([asdict(trial) for trial in new])
 
-    def end(self, trial_id: str, state: str, reason: str = "") -> None:
-        self.ends[trial_id] = End(state, reason)
-        self._append([{"id": trial_id, "state": state, "reason": reason}])
+    def end(self, trial_id: str, state: str, reason: str = "", diverged: Sequence[int] = ()) -> None:
+        self.ends[trial_id] = End(state, reason, list(diverged))
+        self._append([{"id": trial_id, **asdict(self.ends[trial_id])}])
 
     def of_stage(self, stage: int) -> list[Trial]:
         return [trial for trial in self.trials.values() if trial.stage == stage]
@@ -124,8 +143,7 @@ def _entries(path: Path) -> tuple[list[tuple[str, Trial | End]], list[int]]:
 
 def _entry(row: dict[str, Any]) -> tuple[str, Trial | End] | None:
     """The pair (trial id, entry) of a parsed line; None if the line's checksum, keys or types are wrong."""
-    check = row.pop("check", None)  # lines of older sweeps have no checksum
-    if check not in (None, _check(row)) or not isinstance(row.get("id"), str):
+    if row.pop("check", None) != _check(row) or not isinstance(row.get("id"), str):
         return None
     try:
         return row["id"], (TRIAL if "values" in row else END).validate_python(row)

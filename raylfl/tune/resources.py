@@ -1,4 +1,4 @@
-"""Resources of a trial (one bundle for its server and one for each worker), and the number of trials that fit.
+"""Resources of a trial (bundles for the processes of its seeds or their workers), and the number of trials that fit.
 
 Ray Tune would wait for ever, with a warning, for resources that the cluster does not have; a sweep raises an error.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import BadConfig
@@ -15,18 +16,27 @@ Bundle = dict[str, float]
 EPSILON = 1e-9
 
 
-def bundles(runtime: RuntimeConfig, workers: int) -> list[Bundle]:
-    """The resource bundles of a trial on Ray: one for the server, then one for each of `workers` workers.
+@dataclass(frozen=True)
+class Need:
+    """The resources of a trial. processes: among which its seeds are divided. workers: of each process."""
 
-    The server's bundle has no CPU, because the server works while the workers wait. With `runtime.backend=local`,
-    server and workers are one process with one bundle.
+    bundles: list[Bundle]
+    workers: int
+    processes: int
+
+
+def bundles(runtime: RuntimeConfig, workers: int, processes: int = 1) -> list[Bundle]:
+    """The resource bundles of a trial on Ray: one for its servers, then one for each worker of each process.
+
+    The servers' bundle has no CPU, because a server works while its workers wait. With `runtime.backend=local`, server
+    and workers are one process with one bundle.
     """
     each: Bundle = {"CPU": runtime.cpus_per_worker}
     if runtime.gpus:
         each["GPU"] = runtime.gpus
     if runtime.backend == "local":
-        return [each]
-    return [{"CPU": 0.0}, *(dict(each) for _ in range(workers))]
+        return [dict(each) for _ in range(processes)]
+    return [{"CPU": 0.0}, *(dict(each) for _ in range(workers * processes))]
 
 
 def capacity(trial: Sequence[Bundle], nodes: Sequence[Bundle], most: int = 10_000) -> int:
@@ -58,24 +68,41 @@ def _whole_shares(node: Bundle, share: float) -> Bundle:
     return {**node, "GPU": math.floor(node.get("GPU", 0.0)) * a_gpu}
 
 
-def choose_workers(runtime: RuntimeConfig, clients: int, concurrent: int | None, nodes: Sequence[Bundle]) -> int:
-    """The number of workers of a trial: `runtime.workers`, or if that is null, a number that depends on `concurrent`.
+def choose_need(
+    runtime: RuntimeConfig, clients: int, seeds: int, settings: int, concurrent: int | None, nodes: Sequence[Bundle]
+) -> Need:
+    """The resources of a trial with this number of seeds.
+
+    The seeds are divided among the largest number of processes with which all trials that can run at once
+    (`settings`, or `concurrent` if it is smaller) still fit; one if there is none. Raises BadConfig, with the needed
+    and the available resources, if not even one trial fits.
+    """
+    at_once = min(settings, concurrent or settings)
+    least = runtime.workers or 1
+    fitting = (n for n in range(seeds, 1, -1) if capacity(bundles(runtime, least, n), nodes, at_once) >= at_once)
+    processes = next(fitting, 1)
+    workers = choose_workers(runtime, clients, concurrent, nodes, processes)
+    return Need(bundles(runtime, workers, processes), workers, processes)
+
+
+def choose_workers(
+    runtime: RuntimeConfig, clients: int, concurrent: int | None, nodes: Sequence[Bundle], processes: int = 1
+) -> int:
+    """The number of workers of a run: `runtime.workers`, or if that is null, a number that depends on `concurrent`.
 
     concurrent: the number of trials at once; the result is the largest number of workers, at most `clients`, with which
-    so many trials fit, or 1 if there is none. With None the result is 1: as many trials as fit, with one worker each,
-    use the machine best. clients: the number of clients. Raises BadConfig, with the needed and the available resources,
-    if not even one trial fits.
+    so many trials of `processes` runs fit, or 1 if there is none. With None the result is 1: as many trials as fit,
+    with one worker each, use the machine best. clients: the number of clients. Raises BadConfig, with the needed and
+    the available resources, if not even one trial fits.
     """
     wanted = runtime.workers or 1
     if runtime.workers is None and concurrent is not None and runtime.backend == "ray":
-        wanted = max((w for w in range(1, clients + 1) if _fits(runtime, w, concurrent, nodes)), default=1)
-    if not _fits(runtime, wanted, 1, nodes):
+        counts = range(1, clients + 1)
+        fits = [w for w in counts if capacity(bundles(runtime, w, processes), nodes, concurrent) >= concurrent]
+        wanted = max(fits, default=1)
+    if not capacity(bundles(runtime, wanted, processes), nodes, 1):
         raise BadConfig(refusal(runtime, wanted, nodes))
     return wanted
-
-
-def _fits(runtime: RuntimeConfig, workers: int, trials: int, nodes: Sequence[Bundle]) -> bool:
-    return capacity(bundles(runtime, workers), nodes, trials) >= trials
 
 
 def refusal(runtime: RuntimeConfig, workers: int, nodes: Sequence[Bundle]) -> str:

@@ -18,16 +18,16 @@ class SweepConfig(Score):
     space: Annotated[dict[str, Any], Doc("the values to try, by config key: `{local.lr: {grid: [0.01, 0.1]}}`")] = (
         field(default_factory=dict)
     )
-    seeds: Annotated[list[int] | None, Doc("the seeds of every setting, which are pooled; null: the config's seed")] = (
+    seeds: Annotated[list[int] | None, Doc("seeds of every setting, judged by their mean; null: the config's seed")] = (
         None
     )
-    scheduler: Annotated[Any, Kind("a name, or a group of keys"), Doc("`fifo`, `asha` or `pbt`; options beside it")] = (
-        "fifo"
-    )
-    search: Annotated[Literal["random", "optuna"], Doc("optuna takes a space without grids")] = "random"
-    samples: Annotated[int, Ge(1), Doc("number of draws of keys without a grid")] = 1
-    concurrent: Annotated[int, Ge(1), Doc("trials at once; null: as many as fit")] | None = None
-    retries: Annotated[int, Ge(0), Doc("further attempts at a trial that failed, each from its newest checkpoint")] = 1
+    scheduler: Annotated[Any, Kind("a name, or a group of keys"), Doc("`fifo` or `asha`; options beside it")] = "fifo"
+    search: Annotated[Literal["random", "optuna"], Doc("optuna: a study for each point of the grids")] = "random"
+    samples: Annotated[int, Ge(1), Doc("draws of the keys without a grid, at each point of the grids")] = 1
+    concurrent: Annotated[int, Ge(1), Doc("settings at once; null: as many as fit")] | None = None
+    retries: Annotated[
+        int, Ge(0), Doc("further attempts at a setting that failed, each from its newest checkpoints")
+    ] = 1
     stages: Annotated[list[Any], Doc("a coarse search, then finer ones: groups of `rounds`, `within`, `seeds`")] = (
         field(default_factory=list)
     )

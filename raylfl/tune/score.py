@@ -4,99 +4,140 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from raylfl.diagnostics.metric_names import Better, higher_is_better
+import numpy as np
+
+from raylfl.diagnostics.metric_names import Better, direction
 from raylfl.errors import BadValue
 from raylfl.options import Doc, Ge, Options
-from raylfl.report.derived import best_value, final_rounds, tail, to_target
+from raylfl.report.derived import BEST, final_rounds
 from raylfl.report.runs import RunRecord
 
-TIME, SCORE = "round", "score"  # keys of a trial's report after a round
-WORST = -1e30  # score of a diverged run; finite, because PBT computes percentiles
+TIME, SCORE = "round", "score"  # keys of a trial's report to Ray Tune
+WORST = 1e30  # size of the score of a diverged run; finite, because Ray Tune computes percentiles
 
 
 @dataclass
 class Score(Options):
-    """The definition of the score of a run: a metric, and how its values are reduced to one number."""
+    """The definition of the score of a run: a metric, its direction, and how its values are reduced to one number."""
 
-    metric: Annotated[
-        str,
-        Doc("a name in `metrics.jsonl`; whether it is better high or low is known, or stated in `metrics`"),
-    ] = "test/accuracy"
-    mode: Annotated[
+    metric: Annotated[str, Doc("a name in `metrics.jsonl`")] = "test/accuracy"
+    mode: (
+        Annotated[
+            Literal["min", "max"],
+            Doc("whether smaller or larger values of the metric are better; null: known for losses and accuracies"),
+        ]
+        | None
+    ) = None
+    score: Annotated[
         Literal["last", "best", "target"], Doc("the mean over the last rounds, the best round, or rounds to the target")
     ] = "last"
     last: (
         Annotated[int, Ge(1), Doc("rounds in the mean of `last`; null: a tenth of all rounds, from 1 to 100")] | None
     ) = None
     target: Annotated[
-        float | None, Doc("the value to reach; required by mode target, and allowed with no other mode")
+        float | None, Doc("the value to reach; required by score target, and allowed with no other score")
     ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.directions: dict[str, Better] = {}  # stated in the sweep's config
-        if (self.mode == "target") != (self.target is not None):
-            raise BadValue("target", got=self.target, need="given if and only if mode is target")
+        if (self.score == "target") != (self.target is not None):
+            raise BadValue("target", got=self.target, need="given if and only if score is target")
 
-    def window(self, rounds: int) -> int:
-        """The number of last rounds over which mode `last` averages, in a run of `rounds` rounds."""
-        return self.last or final_rounds(rounds)
+    def directed(self, stated: Mapping[str, Better]) -> None:
+        """Sets `mode`, if it is null, from `stated` (name -> direction) or what is known of the metric.
+
+        Raises BadValue if the direction of the metric is not known, or `mode` contradicts `stated`.
+        """
+        known = direction(self.metric, stated)
+        if self.mode is None and known is None:
+            hint = f"whether smaller or larger {self.metric} is better is not known"
+            raise BadValue("mode", got=None, need="min or max", hint=hint)
+        if self.mode is not None and known is not None and self.mode != known and direction(self.metric) is None:
+            raise BadValue("mode", got=self.mode, need=f"{known}, as metrics.{self.metric} states")
+        self.mode = self.mode or known
 
     @property
-    def higher(self) -> bool:
-        """Whether larger values of the metric are better. Raises BadValue if that is neither stated nor known."""
-        return higher_is_better(self.metric, self.directions)
+    def direction(self) -> Literal["min", "max"]:
+        """Whether smaller or larger scores are better; fewer rounds to a target are better."""
+        assert self.mode is not None, "`directed` sets it"
+        return "min" if self.score == "target" else self.mode
+
+    @property
+    def worst(self) -> float:
+        """The score of a diverged run."""
+        return -WORST if self.direction == "max" else WORST
+
+    def window(self, rounds: int) -> int:
+        """The number of last rounds over which score `last` averages, in a run of `rounds` rounds."""
+        return self.last or final_rounds(rounds)
+
+    def shown(self, rounds: int) -> dict[str, Any]:
+        """The choices of a report (`raylfl.report.page.content_of`) with which it ranks settings by this score.
+
+        rounds: the length of the runs.
+        """
+        last = BEST if self.score == "best" else self.window(rounds)
+        return {"metric": self.metric, "target": self.target, "last": last}
 
     def of(self, run: RunRecord) -> float | None:
-        """The run's score in the metric's unit, or in rounds for mode `target`.
+        """The run's score in the metric's unit, or in rounds for score `target`.
 
-        None if the metric was not measured, the target was not reached, or the score is not finite.
+        None if the metric was not measured, or the target was not reached.
         """
-        if self.mode == "target":
-            assert self.target is not None
-            return to_target(run, self.metric, self.target)
-        if self.mode == "best":
-            value = best_value(run, self.metric)
-        else:
-            values = tail(run, self.metric, self.window(int(run.config["rounds"])))
-            value = float(values.mean()) if len(values) else math.nan
-        return value if math.isfinite(value) else None
+        running = RunningScore(self, int(run.config["rounds"]))
+        for r, value in zip(run.rounds, run.column(self.metric), strict=True):
+            running.update({"round": int(r), self.metric: float(value)})
+        return running.value if self.target is None or running.reached is not None else None
 
     def ranked(self, score: float | None) -> float:
-        """A score as a number of which larger is better: negated if necessary; `WORST` for None."""
+        """A score as a number of which larger is better; -WORST for None."""
         if score is None:
-            return WORST
-        return score if self.mode != "target" and self.higher else -score
+            return -WORST
+        return score if self.direction == "max" else -score
+
+    def mean(self, scores: Iterable[float | None]) -> float:
+        """The mean score over a setting's seeds; a seed that diverged (None) has the worst score."""
+        return float(np.mean([self.worst if score is None else score for score in scores]))
 
 
 class RunningScore:
-    """The current score of a running trial, by which schedulers compare trials; larger is better.
+    """The score of a running run: the score that it would have if it ended now.
 
-    It is the mean over the last rounds in mode `last`, and the best value so far in modes `best` and `target`: of two
-    runs with equally many rounds, the one closer to the target is expected to reach it first. rounds: the length of the
-    run.
+    Of runs that have not reached the target, the score is rounds + 1 + the distance of the best value from the target:
+    behind all runs that have reached it. rounds: the length of the run. reached: the number of rounds to the target,
+    None if it is not reached.
     """
 
     def __init__(self, score: Score, rounds: int):
-        self.score, self.window = score, score.window(rounds)
-        self.sign = 1.0 if score.higher else -1.0
+        self.score, self.rounds, self.window = score, rounds, score.window(rounds)
+        self.reached: int | None = None
+        self._better = max if score.mode == "max" else min
         self._recent: deque[tuple[int, float]] = deque()
-        self._best = -math.inf
+        self._best: float | None = None
 
     def update(self, metrics: Mapping[str, Any]) -> float | None:
         """The score after the next row of metrics.jsonl, `metrics`; None before the metric is first measured."""
-        value = metrics.get(self.score.metric)
+        r, value, target = metrics["round"], metrics.get(self.score.metric), self.score.target
         if isinstance(value, (int, float)) and math.isfinite(value):
-            self._recent.append((metrics["round"], self.sign * value))
-            self._best = max(self._best, self.sign * value)
-        while len(self._recent) > 1 and self._recent[0][0] <= metrics["round"] - self.window:
+            self._recent.append((r, value))
+            self._best = value if self._best is None else self._better(self._best, value)
+            if target is not None and self.reached is None and self._better(value, target) == value:
+                self.reached = r + 1
+        while len(self._recent) > 1 and self._recent[0][0] <= r - self.window:
             self._recent.popleft()
-        if not self._recent:
+        return self.value
+
+    @property
+    def value(self) -> float | None:
+        """The score so far; None before the metric is first measured."""
+        if self._best is None:
             return None
-        if self.score.mode == "last":
-            return sum(value for _, value in self._recent) / len(self._recent)
-        return self._best
+        if self.score.target is not None:
+            return float(self.reached or self.rounds + 1 + abs(self._best - self.score.target))
+        if self.score.score == "best":
+            return self._best
+        return sum(value for _, value in self._recent) / len(self._recent)

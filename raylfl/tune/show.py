@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,13 +9,12 @@ from rich.table import Table
 
 from raylfl.console import print_table, shown, working
 from raylfl.errors import Say
-from raylfl.report.derived import Stat
 from raylfl.report.labels import canonical, flatten, show_value, tell_apart, varying
 from raylfl.report.runs import is_run
 from raylfl.runtime.records.mirror import copy_again
-from raylfl.tune.spec import Sweep
+from raylfl.tune.spec import Sweep, shown_choices
 from raylfl.tune.sweep import SweepResult
-from raylfl.tune.table import SettingRow
+from raylfl.tune.table import SettingRow, score_text
 
 MOST = 20  # largest number of settings in the terminal; settings.csv has all
 
@@ -32,38 +30,37 @@ def finish(result: SweepResult, say: Say) -> int:
     if any(is_run(path) for path in result.folder.iterdir()):
         from raylfl.report.page import write_report
 
-        metric = result.sweep.score.metric if any(group.score.count for group in result.settings) else None
         with working("drawing the report"):
-            page = write_report([result.folder], result.folder / "report", metric=metric)
+            page = write_report([result.folder], result.folder / "report", **shown_choices(result.folder))
         say(f"report   {shown(page)}")
     say(f"sweep    {shown(result.folder)}")
     if (url := copy_again(result.folder)) is not None:
         say(f"copied   {url}")
     for trial, reason in result.failed.items():
-        say(f"failed   {trial}: {reason.splitlines()[0] if reason else 'see its log.txt'}")
+        say(f"failed   {trial}: {reason.splitlines()[0] if reason else 'see the log.txt of its runs'}")
     if result.failed:
         say(f"again    raylfl sweep --resume {shown(result.folder)}")
     return int(bool(result.failed))
 
 
-def terminal_table(sweep: Sweep, groups: Sequence[SettingRow]) -> Table:
+def terminal_table(sweep: Sweep, rows: Sequence[SettingRow]) -> Table:
     """The table of the best MOST settings, with the keys of the space in which settings differ.
 
-    groups: the settings of the last stage, the best first.
+    rows: the settings of the last stage, the best first.
     """
-    texts = {key: value_texts(key, [group.values.get(key) for group in groups]) for key in sweep.space.keys}
+    texts = {key: value_texts(key, [row.trial.values.get(key) for row in rows]) for key in sweep.space.keys}
     keys = [key for key, column in texts.items() if len(set(column)) > 1]
     table = Table(box=None, pad_edge=False)
     table.add_column("setting")
     for name in (*keys, "seeds", "rounds", f"{sweep.score.metric}, {meaning(sweep)}"):
         table.add_column(name, justify="right")
-    for k, group in enumerate(groups[:MOST]):
+    for k, row in enumerate(rows[:MOST]):
         table.add_row(
-            f"{group.setting:03d}",
+            f"{row.setting:03d}",
             *(texts[key][k] for key in keys),
-            f"{group.finished}/{len(group.rows)}",
-            str(group.rounds),
-            score_text(group.score),
+            f"{row.finished}/{len(row.runs)}",
+            str(row.rounds),
+            score_text(row.score),
         )
     return table
 
@@ -87,16 +84,9 @@ def value_texts(key: str, values: Sequence[Any]) -> list[str]:
 
 def meaning(sweep: Sweep) -> str:
     """A description of the sweep's score: `mean of the last 4 rounds`, `best`, `rounds to 0.9`."""
-    if sweep.score.mode == "target":
+    if sweep.score.score == "target":
         return f"rounds to {sweep.score.target:g}"
     last = sweep.score.window(sweep.stages[-1].rounds)
-    if sweep.score.mode == "best":
+    if sweep.score.score == "best":
         return "best"
     return f"mean of the last {last} rounds" if last > 1 else "in the last round"
-
-
-def score_text(stat: Stat) -> str:
-    """The score of a setting as text: `0.912 ± 0.004`; a dash if no seed has a score."""
-    if not math.isfinite(stat.mean):
-        return "-"
-    return f"{stat.mean:.4g}" + (f" ± {stat.std:.2g}" if math.isfinite(stat.std) else "")

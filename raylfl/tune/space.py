@@ -153,25 +153,56 @@ class Space:
                 found.setdefault(json.dumps(point, sort_keys=True), point)
         return list(found.values())
 
-    def point(self, draw: Draw, base: Mapping[str, Any]) -> Values:
-        """One point of a space without grids.
+    def cells(self, base: Mapping[str, Any]) -> list[Values]:
+        """All points of the grids alone; [{}] for a space without grids.
+
+        base: the config, for conditions on its values. Raises BadConfig if a grid depends on a drawn key.
+        """
+        for key, domains in self.keys.items():
+            conditions = {wanted for domain in domains for wanted in domain.when}
+            drawn = sorted(wanted for wanted in conditions if self._is_drawn(wanted))
+            if drawn and any(domain.kind == "grid" for domain in domains):
+                raise BadConfig(
+                    f"space.{key}: the grid depends on {', '.join(drawn)}, which search=optuna draws: write choice "
+                    "for grid, or grid for that key"
+                )
+        return list(self._expand({}, list(self.keys), None, base))
+
+    def _is_drawn(self, wanted: str) -> bool:
+        """Whether a key of a condition gets its value from a domain that is not a grid."""
+        domains = [self.keys[key] for key in self.keys if wanted == key or wanted.startswith(f"{key}.")]
+        return any(domain.kind != "grid" for alternatives in domains for domain in alternatives)
+
+    def point(self, cell: Values, draw: Draw, base: Mapping[str, Any]) -> Values:
+        """One point of the space in a cell, a point of the grids.
 
         draw: chooses the value of a key from its domain. base: the config, for conditions on its values.
         """
-        return next(self._expand({}, list(self.keys), draw, base))
+        values: Values = {}
+        for key in self.keys:
+            domain = self.active(key, values, base)
+            if key in cell:
+                values[key] = cell[key]
+            elif domain is not None and domain.kind != "grid":
+                values[key] = draw(key, domain)
+        return values
 
-    def _expand(self, values: Values, keys: Sequence[str], draw: Draw, base: Mapping[str, Any]) -> Iterator[Values]:
+    def _expand(
+        self, values: Values, keys: Sequence[str], draw: Draw | None, base: Mapping[str, Any]
+    ) -> Iterator[Values]:
+        """The points with these values for which the other keys, `keys`, have their values; `draw` None: grids only."""
         if not keys:
             yield values
             return
         key, *rest = keys
         domain = self.active(key, values, base)
-        if domain is None:
+        if domain is None or (domain.kind != "grid" and draw is None):
             yield from self._expand(values, rest, draw, base)
         elif domain.kind == "grid":
             for value in domain.args:
                 yield from self._expand({**values, key: value}, rest, draw, base)
         else:
+            assert draw is not None
             yield from self._expand({**values, key: draw(key, domain)}, rest, draw, base)
 
     def active(self, key: str, values: Values, base: Mapping[str, Any]) -> Domain | None:

@@ -17,14 +17,16 @@ from typing import Any
 
 from raylfl.config.components import keys_of, typed, unknown_key
 from raylfl.config.find import conf_roots, find_config
+from raylfl.config.formats import FORMAT, KEY, refuse_other
 from raylfl.config.groups.top import TopConfig
-from raylfl.config.layers import DEFAULTS, GROUPS, file_layers, merge_layer, override, override_layers
+from raylfl.config.layers import DEFAULTS, GROUPS, content_of, file_layers, merge_layer, override, override_layers
 from raylfl.config.load import Config, compose, interpolated, load_config
 from raylfl.diagnostics.metric_names import stated_directions
 from raylfl.errors import BadConfig, BadValue
 from raylfl.registry import NAMING
+from raylfl.report.runs import is_run, readable
 from raylfl.tune.journal import Trial
-from raylfl.tune.schedulers import Pbt, Scheduler, parse_scheduler
+from raylfl.tune.schedulers import Scheduler, parse_scheduler
 from raylfl.tune.schema import SWEEP_KEYS, Stage, SweepConfig
 from raylfl.tune.score import Score
 from raylfl.tune.space import Space, Values, look_up
@@ -75,46 +77,48 @@ class Sweep:
         return int(self.base.get("seed", 0))
 
     def overrides(self, values: Values, seed: int, rounds: int) -> list[str]:
-        """The values, seed and rounds of a trial as `key=value` overrides; a group comes before keys inside it."""
+        """The values, seed and rounds of a run as `key=value` overrides; a group comes before keys inside it."""
         items = {"seed": seed, "rounds": rounds, **values}
-        if isinstance(self.scheduler, Pbt):
-            items["checkpoint.every"] = self.scheduler.every(rounds)
         return [f"{key}={json.dumps(items[key])}" for key in sorted(items, key=lambda key: key.count("."))]
 
-    def config(self, trial: Trial, folder: Path, url: str | None = None) -> Config:
-        """The config of a trial's run.
+    def config(self, trial: Trial, seed: int, folder: Path, url: str | None = None) -> Config:
+        """The config of the run of a seed of a trial.
 
         folder: the sweep's folder. url: the URL to which this folder is copied; None: none.
         """
         place = {
             "name": folder.name,
             "logging.dir": str(folder.parent) if url is None else url.rpartition("/")[0],
-            "logging.id": trial.id,
+            "logging.id": trial.run_id(seed),
             "logging.report": False,
         }
-        own = self.overrides(trial.values, trial.seed, trial.rounds)
+        own = self.overrides(trial.values, seed, trial.rounds)
         return load_config(self.base, [*own, *(f"{key}={json.dumps(value)}" for key, value in place.items())])
 
-    def trials(self, stage: int, setting: int, values: Values, parents: Mapping[int, str] = {}) -> list[Trial]:
-        """The trials of one setting in a stage, one per seed.
+    def trial(self, stage: int, setting: int, values: Values, parents: Mapping[int, str] = {}) -> Trial:
+        """The trial of a setting in a stage.
 
-        setting: the setting's number. parents: seed -> id of the trial of the earlier stage that the trial continues.
+        setting: the setting's number. parents: seed -> id of the run of the earlier stage that the trial continues.
         """
         keys = [look_up(f"algorithm.{key}", values, self.plain) for key in NAMING]
         algorithm = next(filter(None, keys), DEFAULTS["algorithm"]["name"])
-        rounds = self.stages[stage].rounds
-        tail = f"-r{rounds}" if len(self.stages) > 1 else ""
-        return [
-            Trial(f"{setting:03d}-{algorithm}-s{seed}{tail}", stage, setting, seed, rounds, values, parents.get(seed))
-            for seed in self.seeds(stage)
-        ]
+        seeds = self.seeds(stage)
+        tail = f"-stage{stage + 1}" if len(self.stages) > 1 else ""
+        continued: list[str | None] = [parents.get(seed) for seed in seeds] if parents else []
+        return Trial(
+            f"{setting:03d}-{algorithm}{tail}", stage, setting, seeds, self.stages[stage].rounds, values, continued
+        )
 
     def points(self) -> list[Values]:
         """The settings of the sweep: all grid points, each with `samples` random draws.
 
-        With Optuna, they are random examples of settings that it may propose.
+        With Optuna, they are random examples of settings that its studies may propose.
         """
         return self.space.points(self.options.samples, self.draws_from, self.plain)
+
+    def cells(self) -> list[Values]:
+        """The points of the grids; search=optuna makes a study for each of them."""
+        return self.space.cells(self.plain)
 
 
 def load_sweep(source: str | Path, overrides: Sequence[str] = ()) -> Sweep:
@@ -173,6 +177,9 @@ def _override(part: dict[str, Any], item: str) -> None:
 def make_sweep(content: Mapping[str, Any]) -> Sweep:
     """The checked sweep with this content of sweep.yaml (see `Sweep.content`). Raises BadConfig with all mistakes."""
     options_part = {key: value for key, value in content.items() if key in SWEEP_KEYS and value is not None}
+    if options_part.get("mode") in ("last", "best", "target"):
+        hint = f"score: {options_part['mode']} is how rounds are reduced to one number"
+        raise BadValue("mode", got=options_part["mode"], need="min or max", hint=hint)
     base = dict(content["base"])
     known = (*keys_of(TopConfig), *GROUPS)
     problems = [unknown_key(str(k), (*known, *SWEEP_KEYS, "base")).problems[0] for k in base if k not in known]
@@ -188,10 +195,36 @@ def make_sweep(content: Mapping[str, Any]) -> Sweep:
         raise BadConfig([*problems, *error.problems]) from None
     if problems:
         raise BadConfig(problems)
-    options.directions = stated_directions(plain)
+    options.directed(stated := stated_directions(plain))
+    # so that the reports of the runs have the same direction
+    base["metrics"] = {**(base.get("metrics") or {}), **stated, options.metric: options.mode}
     sweep = Sweep(str(content["name"]), options, base, space, scheduler, stages)
     check_together(sweep)
     return sweep
+
+
+def saved(path: Path) -> dict[str, Any]:
+    """The content of a sweep.yaml. Raises BadConfig if the file is missing, damaged or of another format version."""
+    if not path.is_file():
+        raise BadConfig(f"{path.parent} is not a sweep's directory: it has no sweep.yaml")
+    content = content_of(path)
+    refuse_other(content.pop(KEY, FORMAT), path)
+    if not isinstance(content.get("base"), dict) or "name" not in content:
+        raise BadConfig(f"{path} is damaged: a sweep has a name, and its config under base (start the sweep again)")
+    return content
+
+
+def shown_choices(folder: Path) -> dict[str, Any]:
+    """The choices of a report of a sweep's directory, with which it ranks settings as the sweep does (`Score.shown`).
+
+    Empty for another directory, and if no run has measured the sweep's metric yet.
+    """
+    if not (folder / "sweep.yaml").is_file():
+        return {}
+    sweep = make_sweep(saved(folder / "sweep.yaml"))
+    runs = [readable(path) for path in folder.iterdir() if is_run(path)]
+    measured = any(run is not None and run.measured(sweep.score.metric) for run in runs)
+    return sweep.score.shown(sweep.stages[-1].rounds) if measured else {}
 
 
 def parse_stages(content: Sequence[Any], rounds: int) -> list[Stage]:
@@ -219,28 +252,22 @@ def check_together(sweep: Sweep) -> None:
         raise BadValue(
             "samples", got=options.samples, need="1", hint="the space holds only grids, which run every value"
         )
-    if options.search == "optuna" and (not kinds or "grid" in kinds):
-        raise BadValue("search", got="optuna", need="random, or a space without grids", hint="write choice for grid")
+    if options.search == "optuna" and not kinds - {"grid"}:
+        raise BadValue(
+            "search", got="optuna", need="random, or a space with keys to draw", hint="write choice for grid"
+        )
+    if options.search == "optuna":
+        sweep.cells()  # raises BadConfig if the grids depend on drawn keys
     if (sweep.base.get("logging") or {}).get("id") is not None:
         raise BadConfig("logging.id: every trial of a sweep has an id of its own")
     if "seed" in sweep.space.keys:
         raise BadConfig("space.seed: seeds are pooled, not compared: write seeds: [0, 1, 2]")
     if "rounds" in sweep.space.keys:
         raise BadConfig("space.rounds: runs of different length are not compared: write stages")
-    if options.mode == "target" and any(stage.within is not None for stage in sweep.stages):
+    if options.score == "target" and any(stage.within is not None for stage in sweep.stages):
         raise BadValue(
-            "mode", got="target", need="last or best where there are stages", hint="`within` is in the metric's unit"
+            "score", got="target", need="last or best where there are stages", hint="`within` is in the metric's unit"
         )
-    if isinstance(sweep.scheduler, Pbt):
-        if options.search == "optuna":
-            raise BadValue("search", got="optuna", need="random, as pbt changes the values during a run")
-        sweep.scheduler.check(sweep.space)
-        if len(sweep.stages) > 1 or len(sweep.seeds(0)) > 1 or options.concurrent:
-            raise BadConfig("scheduler=pbt takes one seed, no stages, and shares the machine by itself (no concurrent)")
-        if options.samples < 2:
-            raise BadValue(
-                "samples", got=options.samples, need=">= 2, the runs of the population", hint="scheduler is pbt"
-            )
 
 
 def check_settings(sweep: Sweep, points: Sequence[Values]) -> Config:

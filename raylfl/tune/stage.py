@@ -1,4 +1,4 @@
-"""One stage of a sweep on Ray Tune: runs its open trials and records their ends."""
+"""One stage of a sweep on Ray Tune: carries out its open trials and records their ends."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +20,24 @@ from ray.tune import Callback
 
 from raylfl.config.urls import join
 from raylfl.errors import Say
-from raylfl.report.runs import is_run, readable
+from raylfl.report.runs import readable
 from raylfl.runtime.ray.resources import nodes_of_cluster
-from raylfl.runtime.records.lines import read_rows
 from raylfl.runtime.records.mirror import Mirror, refresh
 from raylfl.runtime.stopping import handlers_kept
+from raylfl.tune.job import Job
 from raylfl.tune.journal import FAILED, FINISHED, STOPPED, Journal, Trial
-from raylfl.tune.resources import Bundle, capacity
-from raylfl.tune.schedulers import Asha
-from raylfl.tune.score import TIME, RunningScore
-from raylfl.tune.searchers import OptunaSearcher, PlannedSearcher
-from raylfl.tune.slots import TrialSlots
+from raylfl.tune.resources import Need, capacity
+from raylfl.tune.score import SCORE, TIME, RunningScore
 from raylfl.tune.spec import Sweep
-from raylfl.tune.trial import Job, as_config, called_by_tune, waiting_trainable
+from raylfl.tune.table import score_text, setting_row
+from raylfl.tune.trial import called_by_tune, waiting_trainable
 from raylfl.tune.trial_log import TrialLog
 
 SCRATCH = ".tune"  # Ray Tune's own files, hidden from `raylfl report`
 
 
 class StageRun:
-    """One stage of a sweep; `carry_out` runs its trials that have not ended."""
+    """One stage of a sweep; `carry_out` carries out its trials that have not ended."""
 
     def __init__(
         self,
@@ -46,69 +45,69 @@ class StageRun:
         index: int,
         folder: Path,
         journal: Journal,
-        trial: Sequence[Bundle],
+        need: Need,
         say: Say,
         mirror: Mirror | None = None,
     ):
         """Prepares stage number `index` of a sweep.
 
-        folder: the sweep's folder. trial: the resource bundles of one trial, for the server and each worker. say:
-        called with one line for the user. mirror: copies the sweep's files to its URL, except the run directories,
-        which each trial copies itself; None: the sweep has no URL.
+        folder: the sweep's folder. need: the resources of one trial. say: called with one line for the user. mirror:
+        copies the sweep's files to its URL, except the run directories, which each run copies itself; None: the sweep
+        has no URL.
         """
         self.sweep, self.index, self.folder, self.journal, self.say = sweep, index, folder, journal, say
-        self.bundles, self.mirror = list(trial), mirror
+        self.need, self.mirror = need, mirror
         url = None if mirror is None else mirror.url
-        self.job = Job(sweep.content, str(folder), max(len(trial) - 1, 1), shlex.join(sys.argv), url, os.getcwd())
+        command, here = shlex.join(sys.argv), os.getcwd()
+        self.job = Job(sweep.content, str(folder), need.workers, need.processes, command, url, here)
         self.rounds = sweep.stages[index].rounds
         self.searching = sweep.options.search == "optuna" and index == 0
-        self.total = len(journal.of_stage(index))
-        if self.searching:
-            self.total = sweep.options.samples * len(sweep.seeds(0))
+        self.total = trials_of(sweep, index, journal)
 
     def carry_out(self) -> None:
-        """Runs all open trials until each has ended or failed. Raises KeyboardInterrupt if it is interrupted."""
+        """Carries out all open trials until each has ended. Raises KeyboardInterrupt if it is interrupted."""
         trials = self.journal.of_stage(self.index)
         for trial in trials:
             self._fetch(trial)
         left = [trial for trial in trials if not self._is_over(trial)]
-        if not left and not self.searching:
+        done = len(trials) - len(left)
+        if done == self.total:
             return
-        log = TrialLog(self.journal, self.end, self.say, self.rounds, self.total, len(trials) - len(left))
-        searcher = self._searcher(left)
+        log = TrialLog(self.journal, self.end, self.say, self.rounds, self.total, done)
+        search = self._studies() if self.searching else None
         # Ray Tune leaves its own handlers behind: a later Ctrl-C would have no effect
         with quiet(), handlers_kept(signal.SIGINT, signal.SIGUSR1):
-            self._tuner(left, log, searcher).fit()
-        if {trial.id for trial in left} - log.ended or (searcher is not None and not searcher.complete):
+            self._tuner(left, log, search).fit()
+        if {trial.id for trial in left} - log.ended or (search is not None and not search.complete):
             raise KeyboardInterrupt
 
-    def _searcher(self, left: Sequence[Trial]) -> PlannedSearcher | None:
-        """The searcher that gives the trials to Ray Tune, for Optuna and ASHA; None: Ray Tune gets a list of trials.
+    def _studies(self) -> Any:
+        """The searcher of search=optuna."""
+        from raylfl.tune.studies import Studies
 
-        left: the trials that have not ended.
-        """
-        concurrent = self.sweep.options.concurrent
-        if self.searching:  # so that Optuna learns from the first settings before it proposes the last ones
-            concurrent = concurrent or max(capacity(self.bundles, nodes_of_cluster()), 1)
-            return OptunaSearcher(self.sweep, self.journal, self.folder, left, TrialSlots(concurrent))
-        return PlannedSearcher(left, TrialSlots(concurrent)) if isinstance(self.sweep.scheduler, Asha) else None
+        ended = [trial for trial in self.journal.of_stage(0) if self.journal.is_over(trial)]
+        reports = {trial.id: self.reports(trial) for trial in ended}
+        scores = {name: found[-1][1] if found else self.sweep.score.worst for name, found in reports.items()}
+        return Studies(self.sweep, self.journal, scores, self.say)
 
-    def _tuner(self, left: Sequence[Trial], log: Callback, searcher: PlannedSearcher | None) -> tune.Tuner:
-        sweep, slots = self.sweep, searcher.slots if searcher is not None else TrialSlots()
-        trials = [as_config(trial)["trial"] for trial in left]
-        seeds = len(sweep.seeds(self.index))
-        scheduler = sweep.scheduler.build(sweep.space, self.rounds, sweep.draws_from, seeds, slots)
-        if isinstance(sweep.scheduler, Asha):
-            scheduler.replay(self._earlier())
-        resources = tune.PlacementGroupFactory(self.bundles)
+    def _tuner(self, left: Sequence[Trial], log: Callback, search: Any) -> tune.Tuner:
+        """Ray Tune's Tuner for the trials that have not ended, `left`, or for those that `search` proposes."""
+        options, mode = self.sweep.options, self.sweep.score.direction
+        begun = [(trial, self.reports(trial)) for trial in self.journal.of_stage(self.index)]
+        at_once = options.concurrent
+        if search is not None:  # so that Optuna learns from the first settings before it proposes the last ones
+            at_once = at_once or max(capacity(self.need.bundles, nodes_of_cluster()), 1)
+        resources = tune.PlacementGroupFactory(self.need.bundles)
         return tune.Tuner(
             tune.with_resources(waiting_trainable(tune.with_parameters(called_by_tune, job=self.job)), resources),
-            param_space=None if searcher is not None else {"trial": tune.grid_search(trials)},
+            param_space=None if search is not None else {"trial": tune.grid_search([asdict(trial) for trial in left])},
             tune_config=tune.TuneConfig(
-                num_samples=self.total if searcher is not None else 1,  # an upper limit; `searcher` ends the search
-                search_alg=searcher,
-                scheduler=scheduler,
-                max_concurrent_trials=sweep.options.concurrent if searcher is None else None,
+                metric=SCORE,
+                mode=mode,
+                num_samples=self.total if search is not None else 1,  # an upper limit; `search` ends the search
+                search_alg=search,
+                scheduler=self.sweep.scheduler.build(self.rounds, mode, begun),
+                max_concurrent_trials=at_once,
                 reuse_actors=True,
                 trial_name_creator=lambda trial: str(trial.config["trial"]["id"]),
                 trial_dirname_creator=lambda trial: str(trial.config["trial"]["id"]),
@@ -116,7 +115,7 @@ class StageRun:
             run_config=tune.RunConfig(
                 name=f"stage{self.index}-{time.strftime('%Y%m%d-%H%M%S')}",
                 **self._scratch(),
-                failure_config=tune.FailureConfig(max_failures=sweep.options.retries),
+                failure_config=tune.FailureConfig(max_failures=options.retries),
                 callbacks=[log],
                 verbose=0,
             ),
@@ -135,35 +134,53 @@ class StageRun:
     def _fetch(self, trial: Trial) -> None:
         """Fetches the records of a trial, which another node may have run, from the sweep's URL if it has one."""
         if self.mirror is not None:
-            refresh(self.folder / trial.id, join(self.mirror.url, trial.id))
+            for seed in trial.seeds:
+                run = trial.run_id(seed)
+                refresh(self.folder / run, join(self.mirror.url, run))
+
+    def _incomplete(self, trial: Trial, diverged: Collection[int]) -> list[str]:
+        """The ids of a trial's runs that are not complete, without those of the seeds that diverged."""
+        names = [trial.run_id(seed) for seed in trial.seeds if seed not in diverged]
+        runs = {name: readable(self.folder / name) for name in names}
+        return [name for name, run in runs.items() if run is None or not run.complete(trial.rounds)]
 
     def _is_over(self, trial: Trial) -> bool:
         """Whether a trial needs no further run.
 
-        If the end of a complete run is missing in the journal, it is added. A finished trial with a damaged directory
-        is reported to the user and is run again.
+        If the end of a complete trial is missing in the journal, it is added. The damaged runs of a finished trial are
+        reported to the user and carried out again.
         """
-        run = readable(self.folder / trial.id)
-        complete = run is not None and run.complete(trial.rounds)
-        if complete and trial.id not in self.journal.ends:
+        end = self.journal.ends.get(trial.id)
+        incomplete = self._incomplete(trial, end.diverged if end is not None else ())
+        if not incomplete and end is None:
             self.journal.end(trial.id, FINISHED)
-        if self.journal.state(trial) == FINISHED and not complete:
-            self.say(f"{trial.id}  had finished, but its directory is damaged: run again from what can be read")
+        if self.journal.state(trial) == FINISHED and incomplete:
+            for run in incomplete:
+                self.say(f"{run}  had finished, but its directory is damaged: run again from what can be read")
             return False
         return self.journal.is_over(trial)
 
-    def _earlier(self) -> Iterator[tuple[dict[str, Any], list[tuple[int, float]], str]]:
-        """Yields (fields, scores, state) of each trial that has run, as arguments of `SettingAsha.replay`.
+    def reports(self, trial: Trial) -> list[tuple[int, float]]:
+        """The reports (rounds done, mean score) that a trial has made, read from its run directories.
 
-        scores: pairs (rounds done, score). state: the final state, or "" if the trial has not ended.
+        A run that has ended counts with its last score. A run that has not, and lacks a row of a round that another one
+        has passed, diverged.
         """
-        for trial in self.journal.of_stage(self.index):
-            if is_run(self.folder / trial.id):
-                running = RunningScore(self.sweep.score, trial.rounds)
-                rows = read_rows(self.folder / trial.id / "metrics.jsonl").rows
-                seen = [(row["round"] + 1, running.update(row)) for row in rows if "round" in row]
-                scores = [(done, score) for done, score in seen if score is not None]
-                yield as_config(trial)["trial"], scores, self.journal.state(trial)
+        scores: list[dict[int, float | None]] = []
+        most = 0 if trial.id in self.journal.ends else -1  # after its last round, an open trial may yet be stopped
+        runs = [readable(self.folder / trial.run_id(seed)) for seed in trial.seeds]
+        most += max((int(run.rounds[-1]) + 1 for run in runs if run is not None and len(run.rounds)), default=0)
+        for run in runs:
+            running = RunningScore(self.sweep.score, trial.rounds)
+            rows = [] if run is None else zip(run.rounds, run.column(self.sweep.score.metric), strict=True)
+            seen = {int(r) + 1: running.update({"round": int(r), self.sweep.score.metric: v}) for r, v in rows}
+            after = range(1, most + 1) if run is not None and run.finished else ()
+            scores.append({**dict.fromkeys(after, running.value), **seen})
+        found = []
+        for done in range(1, most + 1):
+            if all(own[done] is not None for own in scores if done in own):
+                found.append((done, self.sweep.score.mean(own.get(done) for own in scores)))
+        return found
 
     # -- ends of trials ------------------------------------------------------------------------------------
 
@@ -172,22 +189,29 @@ class StageRun:
 
         last: the trial's last report to Ray Tune, if any. error: the reason if the trial failed, else "".
         """
-        said = last or {}
+        report = last or {}
+        diverged = report.get("diverged", [])
         self._fetch(trial)
-        run = readable(self.folder / trial.id)
-        if "state" not in said and run is not None and run.complete(trial.rounds):
-            state, reason = FINISHED, ""
-        elif error:
+        state, reason = report.get("state", STOPPED), report.get("reason", "")
+        if "state" not in report and not self._incomplete(trial, diverged):
+            state = FINISHED
+        elif "state" not in report and error:
             state, reason = FAILED, error
-        else:
-            state, reason = said.get("state", STOPPED), said.get("reason", "")
-        self.journal.end(trial.id, state, reason)
+        self.journal.end(trial.id, state, reason, diverged)
         if self.mirror is not None:
             self.mirror.commit(self.say)
-        score = self.sweep.score.of(run) if run is not None and state in (FINISHED, STOPPED) else None
-        value = f"  {self.sweep.score.metric} {score:.4g}" if score is not None else ""
-        rounds = f" after round {last[TIME]}" if state == STOPPED and last else ""
-        return f"{trial.id}  {state}{rounds}{value}{'  ' + reason.splitlines()[0] if reason else ''}"
+        score = setting_row(self.sweep, self.folder, trial, self.journal.ends[trial.id]).score
+        value = f"  {self.sweep.score.metric} {score_text(score)}" if state in (FINISHED, STOPPED) else ""
+        rounds = f" after round {report[TIME]}" if state == STOPPED and report else ""
+        lost = f"  {len(diverged)} of {len(trial.seeds)} seeds diverged" if diverged else ""
+        return f"{trial.id}  {state}{rounds}{value}{lost}{'  ' + reason.splitlines()[0] if reason else ''}"
+
+
+def trials_of(sweep: Sweep, index: int, journal: Journal) -> int:
+    """The number of trials of a stage, including settings that a search has still to propose."""
+    known = len(journal.of_stage(index))
+    searching = sweep.options.search == "optuna" and index == 0
+    return max(known, sweep.options.samples * len(sweep.cells())) if searching else known
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """`raylfl sweep`: runs the trials of a sweep file, writes tables and a report, and resumes interrupted sweeps.
 
-runs/<name>-<date>-<time>/ holds sweep.yaml (the whole sweep), trials.jsonl (the journal), trials.csv and settings.csv,
-report/, and the ordinary run directories of the trials: <setting>-<algorithm>-s<seed>/.
+runs/<name>-<date>-<time>/ holds sweep.yaml (the whole sweep), trials.jsonl (the journal), runs.csv and settings.csv,
+report/, and ordinary run directories: <setting>-<algorithm>-s<seed>/.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from raylfl.config.formats import FORMAT, KEY, refuse_other
+from raylfl.config.formats import FORMAT, KEY
 from raylfl.config.groups.records import LoggingConfig
-from raylfl.config.layers import content_of, merge_layer, override, tree
+from raylfl.config.layers import merge_layer, override, tree
 from raylfl.config.urls import join
 from raylfl.console import shown
 from raylfl.errors import BadConfig, RaylflError, Say
+from raylfl.extras import require
 from raylfl.runtime.ray.resources import nodes_of_cluster
 from raylfl.runtime.records.lines import lines
 from raylfl.runtime.records.mirror import Mirror, at_hand, begin, clear, mirror_of
@@ -33,11 +34,10 @@ from raylfl.runtime.stopping import sigterm_interrupts
 from raylfl.tune.journal import FAILED, FINISHED, Journal
 from raylfl.tune.measured import require_measured
 from raylfl.tune.nodes import check_nodes
-from raylfl.tune.optuna_search import require_optuna
-from raylfl.tune.resources import Bundle, bundles, capacity, choose_workers
+from raylfl.tune.resources import capacity, choose_need
 from raylfl.tune.schema import LATER
-from raylfl.tune.spec import Sweep, check_settings, load_sweep, make_sweep
-from raylfl.tune.table import SettingRow, setting_rows, survivors, trial_rows, write_tables
+from raylfl.tune.spec import Sweep, check_settings, load_sweep, make_sweep, saved
+from raylfl.tune.table import SettingRow, setting_rows, survivors, write_tables
 
 if TYPE_CHECKING:
     from raylfl.parts import Experiment
@@ -85,17 +85,6 @@ def resume(path: str | Path, overrides: Sequence[str] = (), say: Say = print) ->
     return carry_out(spec, tried(spec), folder, say)
 
 
-def saved(path: Path) -> dict[str, Any]:
-    """The content of a sweep.yaml. Raises BadConfig if the file is missing, damaged or of another format version."""
-    if not path.is_file():
-        raise BadConfig(f"{path.parent} is not a sweep's directory: it has no sweep.yaml")
-    content = content_of(path)
-    refuse_other(content.pop(KEY, FORMAT), path)
-    if not isinstance(content.get("base"), dict) or "name" not in content:
-        raise BadConfig(f"{path} is damaged: a sweep has a name, and its config under base (start the sweep again)")
-    return content
-
-
 def changed(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """A copy of the content of sweep.yaml with overrides such as `concurrent=2` or `runtime.workers=1` applied."""
     base = dict(content["base"])
@@ -114,7 +103,7 @@ def tried(spec: Sweep) -> Experiment:
     from raylfl.api import checked
 
     if spec.options.search == "optuna":
-        require_optuna()
+        require("optuna", what="search=optuna", instead="search=random")
     config = check_settings(spec, spec.points())
     config.logging.check_shared()
     experiment = checked(config)
@@ -173,9 +162,7 @@ def carry_out(spec: Sweep, experiment: Experiment, folder: Path | None, say: Say
     runtime, clients = experiment.config.runtime, experiment.clients
     with cluster_for(runtime) as cluster:
         cluster.ready()
-        nodes = nodes_of_cluster()
-        trial = bundles(runtime, choose_workers(runtime, clients, spec.options.concurrent, nodes))
-        check_nodes(spec, trial)
+        check_nodes(spec, choose_need(runtime, clients, 1, 1, None, nodes_of_cluster()).bundles)
         folder = folder or new_folder(spec)
         with locked(folder), mirrored(folder, say) as mirror, sigterm_interrupts():
             journal = Journal(folder)
@@ -185,7 +172,7 @@ def carry_out(spec: Sweep, experiment: Experiment, folder: Path | None, say: Say
             tables = partial(write_tables, spec, folder, journal)
             try:
                 with watched(cluster, command, tables):
-                    run_stages(spec, folder, journal, trial, capacity(trial, nodes), say, mirror)
+                    run_stages(spec, experiment, folder, journal, say, mirror)
             except KeyboardInterrupt:
                 raise RaylflError(f"stopped: {command}") from None
             finally:
@@ -195,20 +182,20 @@ def carry_out(spec: Sweep, experiment: Experiment, folder: Path | None, say: Say
 
 
 def run_stages(
-    spec: Sweep, folder: Path, journal: Journal, trial: Sequence[Bundle], fit: int, say: Say, mirror: Mirror | None
+    spec: Sweep, experiment: Experiment, folder: Path, journal: Journal, say: Say, mirror: Mirror | None
 ) -> None:
-    """Plans and runs one stage after the other. Raises KeyboardInterrupt if a stage is interrupted.
+    """Plans and carries out one stage after the other. Raises KeyboardInterrupt if a stage is interrupted."""
+    from raylfl.tune.stage import SCRATCH, StageRun, trials_of
 
-    trial: the resource bundles of one trial. fit: the number of trials that fit at once.
-    """
-    from raylfl.tune.stage import SCRATCH, StageRun
-
+    runtime, concurrent = experiment.config.runtime, spec.options.concurrent
     for index in range(len(spec.stages)):
         plan(spec, index, folder, journal)
         if mirror is not None:
             mirror.commit(say)
-        stage = StageRun(spec, index, folder, journal, trial, say, mirror)
-        say(announcement(stage, fit))
+        settings, seeds, nodes = trials_of(spec, index, journal), len(spec.seeds(index)), nodes_of_cluster()
+        need = choose_need(runtime, experiment.clients, seeds, settings, concurrent, nodes)
+        stage = StageRun(spec, index, folder, journal, need, say, mirror)
+        say(announcement(stage, capacity(need.bundles, nodes)))
         stage.carry_out()
     shutil.rmtree(folder / SCRATCH, ignore_errors=True)
     if mirror is not None:
@@ -216,47 +203,44 @@ def run_stages(
 
 
 def announcement(stage: StageRun, fit: int) -> str:
-    """A line about a stage: `digits_lr: 9 settings x 3 seeds = 27 trials of 40 rounds, 2 at once, each ...`.
+    """A line about a stage: `digits_lr: 9 settings x 3 seeds of 40 rounds, 2 settings at once, each in 1 process`.
 
     fit: the number of trials that fit at once.
     """
-    options, seeds = stage.sweep.options, len(stage.sweep.seeds(stage.index))
-    workers = len(stage.bundles) - 1
-    each = f"each 1 server + {counted(workers, 'worker')}" if workers else "each in one process"
-    count = f"{counted(stage.total // seeds, 'setting')} x {counted(seeds, 'seed')} = {counted(stage.total, 'trial')}"
-    at_once = f"{min(options.concurrent or fit, fit, stage.total)} at once, {each}"
-    return f"{stage.sweep.name}: {count} of {counted(stage.rounds, 'round')}, {at_once} -> {shown(stage.folder)}"
+    options, seeds, need = stage.sweep.options, len(stage.sweep.seeds(stage.index)), stage.need
+    servers = counted(need.processes, "server")
+    each = f"{servers} + {counted(need.processes * need.workers, 'worker')}"
+    if len(need.bundles) == need.processes:
+        each = f"in {counted(need.processes, 'process')}"
+    count = f"{counted(stage.total, 'setting')} x {counted(seeds, 'seed')} of {counted(stage.rounds, 'round')}"
+    at_once = min(options.concurrent or fit, fit, stage.total)
+    return f"{stage.sweep.name}: {count}, {counted(at_once, 'setting')} at once, each {each} -> {shown(stage.folder)}"
 
 
 def counted(count: int, what: str) -> str:
-    """A number with its noun `what`, in the plural unless it is 1: `1 trial`, `2 trials`."""
-    return f"{count} {what}{'s' * (count != 1)}"
+    """A number with its noun `what`, in the plural unless it is 1: `1 seed`, `2 seeds`."""
+    plural = f"{what}es" if what.endswith("s") else f"{what}s"
+    return f"{count} {what if count == 1 else plural}"
 
 
 def plan(spec: Sweep, index: int, folder: Path, journal: Journal) -> None:
     """Writes the trials of stage `index` to the journal.
 
     The first stage has all settings, a later stage the settings close to the best of the stage before. With Optuna,
-    `OptunaSearcher` writes the trials of the first stage later. In a resumed sweep with Optuna, only missing trials of
-    settings in the journal are added here. Raises RaylflError if no setting finished the previous stage.
+    `Studies` writes the trials of the first stage later. Raises RaylflError if no setting finished the previous stage.
     """
     if index == 0:
         if spec.options.search == "random":
-            for setting, values in enumerate(spec.points()):
-                journal.plan(*spec.trials(0, setting, values))
-        for setting, values in {trial.setting: trial.values for trial in journal.of_stage(0)}.items():
-            journal.plan(*spec.trials(0, setting, values))  # replaces damaged lines of Optuna's settings
+            journal.plan(*(spec.trial(0, setting, values) for setting, values in enumerate(spec.points())))
         return
     within = spec.stages[index - 1].within
     assert within is not None
-    kept = survivors(spec, setting_rows(spec, trial_rows(spec, folder, journal), index - 1), within)
+    kept = survivors(spec, setting_rows(spec, folder, journal, index - 1), within)
     if not kept:
-        raise RaylflError(
-            f"no setting finished its {spec.stages[index - 1].rounds} rounds: see {folder / 'trials.csv'}"
-        )
-    for group in kept:
-        parents = {row.trial.seed: row.trial.id for row in group.rows if row.state == FINISHED}
-        journal.plan(*spec.trials(index, group.setting, group.values, parents))
+        raise RaylflError(f"no setting finished its {spec.stages[index - 1].rounds} rounds: see {folder / 'runs.csv'}")
+    for row in kept:
+        parents = {run.seed: run.id for run in row.runs if run.state == FINISHED}
+        journal.plan(spec.trial(index, row.setting, row.trial.values, parents))
 
 
 @contextmanager

@@ -1,11 +1,11 @@
-"""The tables of a sweep (trials; settings with pooled seeds), and the settings that continue in the next stage."""
+"""The tables of a sweep (runs; settings with the means over their seeds), and the settings of the next stage."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,154 +15,142 @@ from raylfl.report.derived import Stat
 from raylfl.report.render import csv_text
 from raylfl.report.runs import is_run, readable
 from raylfl.runtime.records.files import atomic_write
-from raylfl.tune.journal import FINISHED, Journal, Trial
+from raylfl.tune.journal import DIVERGED, FINISHED, End, Journal, Trial
 from raylfl.tune.score import WORST
-from raylfl.tune.space import Values, comparable, look_up
+from raylfl.tune.space import comparable
 from raylfl.tune.spec import Sweep
 
-Columns = list[tuple[str, Callable[..., Any]]]  # the heading of each column, and a function that gives its cells
+OPEN = End("open")  # the end of a trial that has not ended
 
 
 @dataclass(frozen=True)
-class TrialRow:
-    """A trial with its result.
+class RunRow:
+    """The run of a seed with its result.
 
     state: how it ended (finished, stopped, diverged, failed), or `open` while it has not ended. rounds: the number of
     recorded rounds. seconds: real seconds of these rounds.
     """
 
-    trial: Trial
+    id: str
+    seed: int
     state: str
     reason: str
     rounds: int
     score: float | None
     seconds: float
-    values: Values  # with PBT, the newest values
 
 
-@dataclass
+@dataclass(frozen=True)
 class SettingRow:
-    """The trials of one setting (a point of the search space) in one stage, one per seed."""
+    """A trial, which is a setting in one stage, with its runs."""
 
-    stage: int
-    setting: int
-    values: Values
-    rows: list[TrialRow] = field(default_factory=list)
+    trial: Trial
+    runs: list[RunRow]
+
+    @property
+    def setting(self) -> int:
+        return self.trial.setting
 
     @property
     def finished(self) -> int:
-        return sum(row.state == FINISHED for row in self.rows)
+        return sum(run.state == FINISHED for run in self.runs)
 
     @property
     def rounds(self) -> int:
-        return max(row.rounds for row in self.rows)
+        return max(run.rounds for run in self.runs)
 
     @property
     def score(self) -> Stat:
         """Mean and std of the score over the finished seeds; without finished seeds, over all seeds with a score."""
-        chosen = [row for row in self.rows if row.state == FINISHED or not self.finished]
-        return Stat.over([row.score for row in chosen if row.score is not None], of=len(self.rows))
+        chosen = [run for run in self.runs if run.state == FINISHED or not self.finished]
+        return Stat.over([run.score for run in chosen if run.score is not None], of=len(self.runs))
 
 
-def trial_rows(sweep: Sweep, folder: Path, journal: Journal) -> list[TrialRow]:
-    """The rows of all trials of a sweep, in the order in which they were planned.
-
-    folder: the sweep's folder, which contains the trials' run directories.
-    """
+def setting_row(sweep: Sweep, folder: Path, trial: Trial, end: End = OPEN) -> SettingRow:
+    """A trial with its runs. folder: the sweep's folder, which contains the run directories. end: the trial's end."""
     rows = []
-    for trial in journal.trials.values():
-        end, path = journal.ends.get(trial.id), folder / trial.id
+    for seed in trial.seeds:
+        path = folder / trial.run_id(seed)
         run = readable(path)
-        state, reason = (end.state, end.reason) if end else ("open", "")
+        state = FINISHED if run and run.complete(trial.rounds) else end.of_run(seed)
         faults = run.faults if run else ["config.yaml is damaged"] if is_run(path) else []
-        reason = "; ".join(filter(None, [reason, *faults]))
-        score = sweep.score.of(run) if run and state != "diverged" else None
+        reason = "; ".join(filter(None, [end.reason if state != FINISHED else "", *faults]))
+        score = sweep.score.of(run) if run and state != DIVERGED else None
         seconds = float(np.nansum(run.column("time/round"))) if run else 0.0
-        values = {key: look_up(key, {}, run.config) for key in trial.values} if run else trial.values
-        rows.append(TrialRow(trial, state, reason, len(run.rounds) if run else 0, score, seconds, values))
-    return rows
+        rows.append(RunRow(path.name, seed, state, reason, len(run.rounds) if run else 0, score, seconds))
+    return SettingRow(trial, rows)
 
 
-def setting_rows(sweep: Sweep, rows: Sequence[TrialRow], stage: int) -> list[SettingRow]:
+def setting_rows(sweep: Sweep, folder: Path, journal: Journal, stage: int) -> list[SettingRow]:
     """The settings of a stage, the best first.
 
     Settings are sorted by the number of finished seeds with a score, then by the mean score. Settings without a
-    finished seed follow, sorted by rounds done. Settings whose finished seeds have no score come last. rows: the trials
-    of all stages.
+    finished seed follow, sorted by rounds done. Settings whose finished seeds have no score come last.
     """
-    groups: dict[int, SettingRow] = {}
-    for row in rows:
-        if row.trial.stage == stage:
-            groups.setdefault(row.trial.setting, SettingRow(stage, row.trial.setting, row.values)).rows.append(row)
 
-    def order(group: SettingRow) -> tuple[int, int, float]:
-        counted = group.score.count if group.finished else 0
-        return -counted, 0 if group.finished else -group.rounds, -ranked(sweep, group)
+    def order(row: SettingRow) -> tuple[int, int, float]:
+        counted = row.score.count if row.finished else 0
+        return -counted, 0 if row.finished else -row.rounds, -ranked(sweep, row)
 
-    return sorted(groups.values(), key=order)
+    rows = [setting_row(sweep, folder, t, journal.ends.get(t.id, OPEN)) for t in journal.of_stage(stage)]
+    return sorted(rows, key=order)
 
 
-def ranked(sweep: Sweep, group: SettingRow) -> float:
-    mean = group.score.mean
-    return sweep.score.ranked(mean) if math.isfinite(mean) else WORST
+def ranked(sweep: Sweep, row: SettingRow) -> float:
+    mean = row.score.mean
+    return sweep.score.ranked(mean) if math.isfinite(mean) else -WORST
 
 
-def survivors(sweep: Sweep, groups: Sequence[SettingRow], within: float) -> list[SettingRow]:
+def survivors(sweep: Sweep, rows: Sequence[SettingRow], within: float) -> list[SettingRow]:
     """The settings with a mean score at most `within` worse than the best of the same algorithm in the same scenario.
 
     Scenario: data, model, participation and so on (see `comparable`). within: the largest difference, in the metric's
     unit. Settings without a finished seed are left out. The result is sorted by setting number.
     """
-    alive = [group for group in groups if group.finished]
+    alive = [row for row in rows if row.finished]
     best: dict[str, float] = {}
-    for group in alive:
-        best[comparable(group.values)] = max(best.get(comparable(group.values), -math.inf), ranked(sweep, group))
-    kept = [group for group in alive if ranked(sweep, group) >= best[comparable(group.values)] - within - 1e-12]
-    return sorted(kept, key=lambda group: group.setting)
+    for row in alive:
+        kind = comparable(row.trial.values)
+        best[kind] = max(best.get(kind, -math.inf), ranked(sweep, row))
+    near = [row for row in alive if ranked(sweep, row) >= best[comparable(row.trial.values)] - within - 1e-12]
+    return sorted(near, key=lambda row: row.setting)
+
+
+def score_text(stat: Stat) -> str:
+    """The score of a setting as text: `0.912 ± 0.004`; a dash if no seed has a score."""
+    if not math.isfinite(stat.mean):
+        return "-"
+    return f"{stat.mean:.4g}" + (f" ± {stat.std:.2g}" if math.isfinite(stat.std) else "")
 
 
 # -- as files ----------------------------------------------------------------------------------------------------
 
 
 def write_tables(sweep: Sweep, folder: Path, journal: Journal) -> list[SettingRow]:
-    """Writes trials.csv and settings.csv; returns the settings of the last stage with trials, the best first."""
-    rows = trial_rows(sweep, folder, journal)
-    named = f"{sweep.options.mode}:{sweep.score.metric}"
-    values: Columns = [(key, lambda row, *rank, key=key: row.values.get(key, "")) for key in sweep.space.keys]
-    of_trials: Columns = [
-        ("trial", lambda row: row.trial.id),
-        ("stage", lambda row: row.trial.stage),
-        ("setting", lambda row: row.trial.setting),
-        ("seed", lambda row: row.trial.seed),
-        *values,
-        ("state", lambda row: row.state),
-        ("rounds", lambda row: row.rounds),
-        (named, lambda row: row.score),
-        ("seconds", lambda row: f"{row.seconds:.3f}"),
-        ("reason", lambda row: row.reason.replace("\n", " ")),
-    ]
-    of_settings: Columns = [
-        ("stage", lambda group, rank: group.stage),
-        ("rank", lambda group, rank: rank),
-        ("setting", lambda group, rank: group.setting),
-        *values,
-        ("seeds", lambda group, rank: len(group.rows)),
-        ("finished", lambda group, rank: group.finished),
-        ("rounds", lambda group, rank: group.rounds),
-        (named, lambda group, rank: group.score.mean),
-        ("std", lambda group, rank: group.score.std),
-    ]
-    stages = [setting_rows(sweep, rows, stage) for stage in range(len(sweep.stages))]
-    _write(folder / "trials.csv", of_trials, [(row,) for row in rows])
-    ranks = [(group, rank) for groups in stages for rank, group in enumerate(groups, 1)]
-    _write(folder / "settings.csv", of_settings, ranks)
-    return next((groups for groups in reversed(stages) if groups), [])
+    """Writes runs.csv and settings.csv; returns the settings of the last stage with trials, the best first."""
+    stages = [setting_rows(sweep, folder, journal, stage) for stage in range(len(sweep.stages))]
+    named = f"{sweep.score.score}:{sweep.score.metric}"
+    runs: list[dict[str, Any]] = []
+    settings: list[dict[str, Any]] = []
+    for stage, rows in enumerate(stages):
+        for rank, row in sorted(enumerate(rows, 1), key=lambda pair: pair[1].setting):
+            values = {key: row.trial.values.get(key, "") for key in sweep.space.keys}
+            for run in row.runs:
+                head = {"run": run.id, "stage": stage, "setting": row.setting, "seed": run.seed, **values}
+                head |= {"state": run.state, "rounds": run.rounds, named: run.score, "seconds": f"{run.seconds:.3f}"}
+                runs.append({**head, "reason": run.reason.replace("\n", " ")})
+            head = {"stage": stage, "rank": rank, "setting": row.setting, **values, "seeds": len(row.runs)}
+            head |= {"finished": row.finished, "rounds": row.rounds}
+            settings.append({**head, named: row.score.mean, "std": row.score.std})
+    _write(folder / "runs.csv", runs)
+    _write(folder / "settings.csv", sorted(settings, key=lambda row: (row["stage"], row["rank"])))
+    return next((rows for rows in reversed(stages) if rows), [])
 
 
-def _write(path: Path, columns: Columns, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Writes a table as CSV. rows: the arguments of the columns' functions."""
-    lines = [[_cell(value(*row)) for _, value in columns] for row in rows]
-    atomic_write(path, csv_text([head for head, _ in columns], lines))
+def _write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Writes a table as CSV; rows: column -> cell, the same columns in each."""
+    lines = [[_cell(value) for value in row.values()] for row in rows]
+    atomic_write(path, csv_text(list(rows[0]) if rows else [], lines))
 
 
 def _cell(value: Any) -> Any:

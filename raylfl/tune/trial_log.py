@@ -40,7 +40,7 @@ class TrialLog(Callback):
         self._end(str(trial), trial.last_result, cause(trial))
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._say(f"{trial}  failed ({cause(trial)}): tried again from its newest checkpoint")
+        self._say(f"{trial}  failed ({cause(trial)}): tried again from its newest checkpoints")
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         if time.monotonic() - self._said < PULSE_SECONDS:
@@ -49,7 +49,8 @@ class TrialLog(Callback):
         if not running:
             self._say("waiting for the trials' processes to start")
             return
-        at = ", ".join(f"{t} {t.last_result.get(TIME, 0)}/{self.rounds}" for t in running[:4])
+        done = {trial: trial.last_result.get(TIME) for trial in running[:4]}
+        at = ", ".join(str(trial) if n is None else f"{trial} {n}/{self.rounds}" for trial, n in done.items())
         self._say(f"{len(running)} running: {at}{', ...' if len(running) > 4 else ''}")
 
     def _end(self, trial_id: str, last: Mapping[str, Any] | None, error: str = "") -> None:

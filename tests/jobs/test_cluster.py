@@ -283,7 +283,7 @@ def test_a_plug_in_of_a_folder_is_run_compared_killed_resumed_reported_and_swept
     assert code == 0, said
     assert "[1/1]" in said
     (folder,) = Path(cluster["RAYLFL_RUNS"]).glob("springs-2*")
-    with open(folder / "trials.csv") as file:
+    with open(folder / "runs.csv") as file:
         assert [row["state"] for row in csv.DictReader(file)] == ["finished"]
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylfl.report.derived import (
+    BEST,
     Stat,
     best,
     best_setting,
@@ -115,6 +116,7 @@ def test_last_k_pools_seeds_and_rounds(group):
 def test_final_and_best_are_over_seeds(group):
     assert final(group, "test/accuracy").mean == pytest.approx(np.mean([0.8, 0.7, 0.5]))
     assert best(group, "test/accuracy").mean == pytest.approx(np.mean([0.8, 0.75, 0.5]))
+    assert last_k(group, "test/accuracy", BEST) == best(group, "test/accuracy")
     assert best(group, "test/accuracy").std == pytest.approx(np.std([0.8, 0.75, 0.5], ddof=1))
     lowest = [min(2.3 / (r + 1) ** 0.5 for r in range(5))] * 3
     assert best(group, "train/loss").mean == pytest.approx(np.mean(lowest))

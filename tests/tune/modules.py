@@ -27,6 +27,18 @@ class Named(Quadratics):
     client_nodes = ("red", "blue") * 3
 
 
+class Seeded(Quadratic):
+    """A model whose loss is infinite from the second step on, unless the seed is 0."""
+
+    def __init__(self, dim: int = 3, seed: int = 0):
+        super().__init__(dim)
+        self.seed = seed
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        return loss if self.seed == 0 else loss * float("inf")
+
+
 class Held(Quadratic):
     """A model that waits from the time a file like `after` exists until a file `gate` exists; "": never waits."""
 

@@ -10,12 +10,14 @@ from typing import Any
 import yaml
 
 from raylfl.runtime.records.run_dir import RunDirectory
+from raylfl.tune.job import Job
 from raylfl.tune.journal import Journal, Trial
+from raylfl.tune.resources import Need
 from raylfl.tune.spec import Sweep, load_sweep
 from raylfl.tune.stage import StageRun
 from raylfl.tune.sweep import plan
 from raylfl.tune.table import write_tables
-from raylfl.tune.trial import Job, run_trial
+from raylfl.tune.trial import run_trial
 
 QUADRATICS: dict[str, Any] = {
     "dtype": "float64",
@@ -52,26 +54,19 @@ def job_of(sweep: Sweep, folder: Path, url: str | None = None) -> Job:
 
 
 def carry_out(
-    sweep: Sweep,
-    trial: Trial,
-    folder: Path,
-    stop_after: int | None = None,
-    taken: Path | None = None,
-    url: str | None = None,
-):
-    """The reports of a trial run in this process; stop_after: rounds after which Ray Tune would stop it."""
+    sweep: Sweep, trial: Trial, folder: Path, stop_after: int | None = None, url: str | None = None
+) -> list[dict[str, Any]]:
+    """The reports of a trial in this process; stop_after: rounds after which Ray Tune would stop it."""
     reports: list[dict[str, Any]] = []
-    snapshots: list[Path | None] = []
 
-    def report(row: dict[str, Any], snapshot: Path | None) -> None:
+    def report(row: dict[str, Any]) -> None:
         reports.append(row)
-        snapshots.append(snapshot)
         if row["round"] == stop_after:
             raise SystemExit  # like tune.report in a stopped trial
 
     with suppress(SystemExit):
-        run_trial(job_of(sweep, folder, url), trial, report, taken)
-    return reports, snapshots
+        run_trial(job_of(sweep, folder, url), trial, report)
+    return reports
 
 
 def finish(sweep: Sweep, folder: Path) -> list[str]:
@@ -79,19 +74,18 @@ def finish(sweep: Sweep, folder: Path) -> list[str]:
     said: list[str] = []
     journal = Journal(folder)
     plan(sweep, 0, folder, journal)
-    stage = StageRun(sweep, 0, folder, journal, [{"CPU": 1.0}], said.append)
+    stage = StageRun(sweep, 0, folder, journal, Need([{"CPU": 1.0}], 1, 1), said.append)
     for trial in [trial for trial in journal.of_stage(0) if not stage._is_over(trial)]:
-        reports, _ = carry_out(sweep, trial, folder)
-        said.append(stage.end(trial, reports[-1]))
+        said.append(stage.end(trial, carry_out(sweep, trial, folder)[-1]))
     write_tables(sweep, folder, journal)
     return said
 
 
 def tables(folder: Path) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """trials.csv in the order of the trials' names, without seconds, and settings.csv."""
-    with open(folder / "trials.csv") as one, open(folder / "settings.csv") as other:
-        trials = sorted(csv.DictReader(one), key=lambda row: row["trial"])
-        return [{k: v for k, v in row.items() if k != "seconds"} for row in trials], list(csv.DictReader(other))
+    """runs.csv in the order of the runs' names, without seconds, and settings.csv."""
+    with open(folder / "runs.csv") as one, open(folder / "settings.csv") as other:
+        runs = sorted(csv.DictReader(one), key=lambda row: row["run"])
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in runs], list(csv.DictReader(other))
 
 
 def metrics(folder: Path, without: tuple[str, ...] = ("time/round", "traffic/")) -> list[dict[str, Any]]:

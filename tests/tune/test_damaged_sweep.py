@@ -24,7 +24,7 @@ def sweep(tmp_path_factory):
 @pytest.fixture(scope="module")
 def undisturbed(sweep, tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
-    assert sum("finished" in line for line in finish(sweep, folder)) == 4
+    assert sum("finished" in line for line in finish(sweep, folder)) == 2
     states = [row["state"] for row in tables(folder)[0]]
     assert states == [FINISHED] * 4 + [DIVERGED] * 2
     return folder
@@ -77,6 +77,6 @@ def test_the_table_names_what_of_a_trial_is_damaged(sweep, undisturbed, tmp_path
     with open(folder / "001-fedavg-s0" / "metrics.jsonl", "a") as file:
         file.write("{cut\n")
     write_tables(sweep, folder, Journal(folder))
-    trials = {row["trial"]: row for row in tables(folder)[0]}
+    trials = {row["run"]: row for row in tables(folder)[0]}
     assert trials["000-fedavg-s0"]["reason"] == "config.yaml is damaged"
     assert trials["001-fedavg-s0"]["reason"] == "metrics.jsonl: line 7 cannot be read"

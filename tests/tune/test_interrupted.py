@@ -114,7 +114,7 @@ def test_a_killed_sweep_ends_with_the_table_of_an_undisturbed_one(tmp_path, stri
     assert (folder / "report" / "index.html").exists()
     said = (tmp_path / "log").read_text()
     assert "[2/2]" in said
-    assert said.count("000-fedavg-s0  finished") == 1
+    assert said.count("000-fedavg  finished") == 1
     (tmp_path / "undisturbed").mkdir()
     finish(load_sweep(path), tmp_path / "undisturbed")
     assert tables(folder) == tables(tmp_path / "undisturbed")

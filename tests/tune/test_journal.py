@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
-from raylfl.tune.journal import FAILED, FINISHED, Journal, Trial, ends
+from raylfl.tune.journal import DIVERGED, FAILED, FINISHED, Journal, Trial, ends
 
-TRIALS = [Trial(f"00{k}-fedavg-s0", 0, k, 0, 6, {"local.lr": 0.1 * k}, None) for k in range(3)]
+TRIALS = [Trial(f"00{k}-fedavg", 0, k, [2, 10], 6, {"local.lr": 0.1 * k}, ["p-s2", None]) for k in range(3)]
 
 
 def test_a_journal_read_again_is_the_same(tmp_path):
@@ -49,7 +47,7 @@ def damaged(tmp_path, number, line):
     """A journal of three planned and two ended trials, one line of which is replaced."""
     journal = Journal(tmp_path)
     journal.plan(*TRIALS)
-    journal.end(TRIALS[0].id, FINISHED)
+    journal.end(TRIALS[0].id, FINISHED, diverged=[10])
     journal.end(TRIALS[1].id, FAILED, "out of luck")
     lines = (tmp_path / "trials.jsonl").read_bytes().splitlines(keepends=True)
     lines[number - 1] = line(lines[number - 1]) if callable(line) else line
@@ -63,18 +61,14 @@ def test_a_damaged_line_hides_no_other(tmp_path, line):
     assert list(journal.trials) == [TRIALS[0].id, TRIALS[2].id]
     assert {name: end.state for name, end in journal.ends.items()} == {TRIALS[0].id: FINISHED, TRIALS[1].id: FAILED}
     assert journal.damaged == [2]
-    assert ends(tmp_path) == {TRIALS[0].id: FINISHED, TRIALS[1].id: FAILED}
+    runs = {"000-fedavg-s2": FINISHED, "000-fedavg-s10": DIVERGED}
+    assert ends(tmp_path) == runs
     journal.plan(*TRIALS)
     assert set(Journal(tmp_path).trials) == {trial.id for trial in TRIALS}
+    assert ends(tmp_path) == runs | {"001-fedavg-s2": FAILED, "001-fedavg-s10": FAILED}
 
 
 def test_a_changed_value_in_a_valid_line_is_noticed(tmp_path):
     journal = damaged(tmp_path, 3, lambda line: line.replace(b'"rounds": 6', b'"rounds": 8'))
     assert journal.damaged == [3]
     assert list(journal.trials) == [TRIALS[0].id, TRIALS[1].id]
-
-
-def test_lines_of_sweeps_before_checksums_are_read(tmp_path):
-    journal = damaged(tmp_path, 2, lambda line: re.sub(rb', "check": "[0-9a-f]+"', b"", line))
-    assert journal.damaged == []
-    assert list(journal.trials.values()) == TRIALS

@@ -59,29 +59,29 @@ def params(folder):
 def test_trials_of_two_workers_take_a_node_each_and_lie_together_at_the_url(nodes, tmp_path, monkeypatch):
     ray_workers = {"backend": "ray", "workers": 2, "cpus_per_worker": 1.0}
     result, said = carry_out(tmp_path, nodes.url, rounds=4, runtime=ray_workers, concurrent=2)
-    assert "2 at once, each 1 server + 2 workers" in said[0]
-    trials = ("000-fedavg-s0", "001-fedavg-s0")
+    assert "2 settings at once, each 1 server + 2 workers" in said[0]
+    runs = ("000-fedavg-s0", "001-fedavg-s0")
     where = {
         trial: [
             name for name in ("one", "two") if (nodes.folder(name) / result.folder.name / trial / "final.pt").exists()
         ]
-        for trial in trials
+        for trial in runs
     }
     assert sorted(where.values()) == [["one"], ["two"]]
     far = here(f"{nodes.url}/{result.folder.name}", whole=True)
-    for trial, lr in zip(trials, (0.1, 0.01), strict=True):
+    for trial, lr in zip(runs, (0.1, 0.01), strict=True):
         rows = [json.loads(line) for line in (far / trial / "metrics.jsonl").read_text().splitlines()]
         assert [row["traffic/between_nodes_bytes"] for row in rows] == [0] * 4  # its workers are on its node
         config = {k: v for k, v in QUADRATICS.items() if k not in ("space", "metric")}
         place = [f"logging.dir={tmp_path}/plain", "logging.report=false", "rounds=4", f"local.lr={lr}"]
         assert torch.equal(params(far / trial), raylfl.run(config, place).params)
-    table = (far / "trials.csv").read_text()
-    assert table == (result.folder / "trials.csv").read_text()
+    table = (far / "runs.csv").read_text()
+    assert table == (result.folder / "runs.csv").read_text()
     assert table.count("finished") == 2
     monkeypatch.setenv("RAYLFL_STAGING", str(nodes.home / "three"))  # another machine has nothing to do
     again = resume(f"{nodes.url}/{result.folder.name}", say=said.append)
     assert [str(group.score) for group in again.settings] == [str(group.score) for group in result.settings]
-    assert (again.folder / "trials.csv").read_text() == table
+    assert (again.folder / "runs.csv").read_text() == table
 
 
 def test_a_trial_whose_node_is_lost_continues_on_another_one(nodes, tmp_path):
@@ -142,18 +142,3 @@ def test_runs_of_a_reproduction_spread_over_the_nodes(nodes, monkeypatch):
     (plain,) = RunCache(nodes.home / "plain", overrides=["runtime.backend=local"], processes=1).groups([toy], [0, 1])
     for one, other in zip(group.runs, plain.runs, strict=True):
         assert one.column("global/distance").tolist() == other.column("global/distance").tolist()
-
-
-def test_population_based_training_exchanges_states_through_the_url(nodes, tmp_path):
-    result, _ = carry_out(
-        tmp_path,
-        nodes.url,
-        rounds=8,
-        samples=4,
-        space={"local.lr": {"uniform": [0.001, 0.2]}},
-        scheduler={"name": "pbt", "interval": 2},
-        runtime={"backend": "local", "cpus_per_worker": 1.0},
-    )
-    far = here(f"{nodes.url}/{result.folder.name}")
-    assert len(list(far.glob("*/summary.json"))) == 4
-    assert any(path.read_text() for path in far.glob("*/lineage.txt"))

@@ -6,7 +6,7 @@ import pytest
 
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import BadConfig
-from raylfl.tune.resources import bundles, capacity, choose_workers
+from raylfl.tune.resources import bundles, capacity, choose_need, choose_workers
 
 
 def test_a_trial_has_a_bundle_for_its_server_and_one_per_worker():
@@ -14,6 +14,8 @@ def test_a_trial_has_a_bundle_for_its_server_and_one_per_worker():
     gpus = bundles(RuntimeConfig(gpus_per_worker=0.5), 1)
     assert gpus == [{"CPU": 0.0}, {"CPU": 1.0, "GPU": 0.5}]
     assert bundles(RuntimeConfig(backend="local", cpus_per_worker=0.5), 4) == [{"CPU": 0.5}]
+    assert bundles(RuntimeConfig(), 2, processes=2) == [{"CPU": 0.0}, *[{"CPU": 1.0}] * 4]
+    assert bundles(RuntimeConfig(backend="local"), 1, processes=3) == [{"CPU": 1.0}] * 3
 
 
 def test_two_trials_of_two_half_workers_fill_two_cpus():
@@ -41,6 +43,24 @@ def test_without_a_number_of_workers_one_serves_a_trial_or_those_that_concurrent
     assert choose_workers(runtime, 3, 2, nodes) == 3  # no more than clients
     assert choose_workers(runtime, 100, 20, nodes) == 1  # twenty do not fit at once: eight do
     assert choose_workers(RuntimeConfig(workers=5), 100, 2, nodes) == 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "concurrent", "processes"),
+    [(9, None, 1), (4, None, 2), (2, None, 4), (1, None, 5), (9, 1, 5), (9, 2, 4), (9, 8, 1), (2, 8, 4)],
+)
+def test_seeds_get_processes_of_their_own_where_all_settings_that_run_at_once_leave_room(
+    settings, concurrent, processes
+):
+    """Five seeds a setting on eight CPUs."""
+    local = RuntimeConfig(backend="local")
+    assert choose_need(local, 10, 5, settings, concurrent, [{"CPU": 8.0}]).processes == processes
+
+
+def test_workers_share_what_the_processes_of_the_seeds_leave():
+    need = choose_need(RuntimeConfig(), 100, 2, 3, 2, [{"CPU": 12.0}])
+    assert (need.processes, need.workers, len(need.bundles)) == (2, 3, 7)
+    assert choose_need(RuntimeConfig(workers=4), 100, 2, 3, 2, [{"CPU": 12.0}]).processes == 1
 
 
 def test_what_cannot_fit_is_refused_with_the_arithmetic():

@@ -24,64 +24,88 @@ def rows(values, name="test/accuracy"):
     return [{"round": r} if v is None else {"round": r, name: v} for r, v in enumerate(values)]
 
 
+def score(metric="test/accuracy", how="last", last=None, target=None, mode=None):
+    made = Score(metric, mode, how, last, target)
+    made.directed({})
+    return made
+
+
 def test_last_is_the_mean_over_the_last_k_rounds_not_evaluations():
     run = record(rows([0.1, None, 0.3, None, 0.5, 0.9]))
-    assert Score("test/accuracy", "last", 2).of(run) == pytest.approx(0.7)
-    assert Score("test/accuracy", "last", 4).of(run) == pytest.approx((0.3 + 0.5 + 0.9) / 3)
-    assert Score("test/accuracy", "last", 6).of(run) == pytest.approx(np.mean([0.1, 0.3, 0.5, 0.9]))
+    assert score(last=2).of(run) == pytest.approx(0.7)
+    assert score(last=4).of(run) == pytest.approx((0.3 + 0.5 + 0.9) / 3)
+    assert score(last=6).of(run) == pytest.approx(np.mean([0.1, 0.3, 0.5, 0.9]))
 
 
 def test_the_default_window_is_a_tenth_of_the_rounds():
-    score = Score("test/accuracy", "last")
-    assert [score.window(r) for r in (5, 10, 200, 4000)] == [1, 1, 20, 100]
+    assert [score().window(n) for n in (1, 5, 40, 400, 4000)] == [1, 1, 4, 40, 100]
+    run = record(rows([0.1 * r for r in range(40)]))
+    assert score().of(run) == pytest.approx(np.mean([3.6, 3.7, 3.8, 3.9]))
 
 
-def test_the_window_of_a_stopped_run_is_that_of_the_rounds_it_was_to_run():
-    """The window is a tenth of 40 rounds, also for a run stopped after 8: settings are compared by equal windows."""
+def test_a_stopped_run_counts_with_the_window_of_its_planned_length():
+    """A run of 40 rounds stopped after 8: settings are compared by equal windows."""
     stopped = record(rows([0.1 * r for r in range(8)]), rounds=40)
-    assert Score("test/accuracy", "last").of(stopped) == pytest.approx(np.mean([0.4, 0.5, 0.6, 0.7]))
+    assert score().of(stopped) == pytest.approx(np.mean([0.4, 0.5, 0.6, 0.7]))
 
 
-def test_best_and_target_use_the_better_direction_of_the_metric():
+def test_best_and_target_use_the_direction_of_the_metric():
     accuracy, loss = record(rows([0.2, 0.8, 0.7])), record(rows([3.0, 1.0, 2.0], "train/loss"))
-    assert Score("test/accuracy", "best").of(accuracy) == 0.8
-    assert Score("train/loss", "best").of(loss) == 1.0
-    assert Score("test/accuracy", "target", target=0.7).of(accuracy) == 2  # reached in row 1: after two rounds
-    assert Score("train/loss", "target", target=1.5).of(loss) == 2
-    assert Score("test/accuracy", "target", target=0.9).of(accuracy) is None
+    assert score(how="best").of(accuracy) == 0.8
+    assert score(how="best", mode="min").of(accuracy) == 0.2
+    assert score("train/loss", "best").of(loss) == 1.0
+    assert score(how="target", target=0.7).of(accuracy) == 2  # reached in row 1: after two rounds
+    assert score("train/loss", "target", target=1.5).of(loss) == 2
+    assert score(how="target", target=0.9).of(accuracy) is None
+
+
+@pytest.mark.parametrize(
+    "metric", ["test/dice_loss", "test/map50", "val/f1", "test/accuracy_loss", "clients/accuracy_std"]
+)
+def test_the_direction_of_a_metric_is_asked_and_never_guessed(metric):
+    with pytest.raises(BadConfig, match=rf"^mode=None, but must be min or max .*{metric}"):
+        score(metric)
+    assert [score(metric, mode=mode).direction for mode in ("min", "max")] == ["min", "max"]
+    stated = Score(metric)
+    stated.directed({metric: "max"})
+    assert stated.direction == "max"
+    with pytest.raises(BadConfig, match=f"mode=min, but must be max, as metrics.{metric} states"):
+        Score(metric, "min").directed({metric: "max"})
 
 
 def test_ranks_put_fewer_rounds_and_smaller_losses_first():
-    assert Score("test/accuracy", "last").ranked(0.9) > Score("test/accuracy", "last").ranked(0.8)
-    assert Score("train/loss", "last").ranked(0.1) > Score("train/loss", "last").ranked(0.2)
-    by_rounds = Score("test/accuracy", "target", target=0.5)
-    assert by_rounds.ranked(10) > by_rounds.ranked(20) > by_rounds.ranked(None) == WORST
+    assert score().ranked(0.9) > score().ranked(0.8)
+    assert score("train/loss").ranked(0.1) > score("train/loss").ranked(0.2)
+    by_rounds = score(how="target", target=0.5)
+    assert by_rounds.ranked(10) > by_rounds.ranked(20) > by_rounds.ranked(None) == -WORST
+    assert by_rounds.direction == "min"
 
 
 @given(
     values=st.lists(st.none() | st.floats(0, 1), min_size=1, max_size=30),
     last=st.integers(1, 12),
-    name=st.sampled_from(["test/accuracy", "train/loss"]),
+    mode=st.sampled_from(["min", "max"]),
 )
-def test_a_running_run_has_the_score_that_it_would_have_if_it_ended_now(values, last, name):
-    """The schedulers' score is the oriented score of the rows so far, computed by the report's own functions."""
-    all_rows = rows(values, name)
-    for mode in ("last", "best"):
-        score = Score(name, mode, last)
-        running = RunningScore(score, rounds=len(values))
+def test_a_running_run_has_the_score_that_it_would_have_if_it_ended_now(values, last, mode):
+    """Of runs that have not reached the target, the nearer one is better, and both are behind those that have."""
+    all_rows = rows(values)
+    for how, target in (("last", None), ("best", None), ("target", 0.5)):
+        each = score(how=how, last=last, target=target, mode=mode)
+        running = RunningScore(each, rounds=len(values))
         for r, row in enumerate(all_rows):
-            now, then = running.update(row), score.of(record(all_rows[: r + 1], len(values)))
-            assert (now is None) == (then is None)
-            if now is not None:
-                assert now == pytest.approx(score.ranked(then))
+            now, then = running.update(row), each.of(record(all_rows[: r + 1], len(values)))
+            if then is not None:
+                assert now == pytest.approx(then)
+            else:
+                assert now is None or (how == "target" and now > len(values))
 
 
 def test_on_the_way_to_a_target_the_nearest_so_far_counts():
-    running = RunningScore(Score("train/loss", "target", target=0.1), 5)
-    assert [running.update(row) for row in rows([3.0, 1.0, 2.0], "train/loss")] == [-3.0, -1.0, -1.0]
+    running = RunningScore(score("train/loss", "target", target=0.1), 5)
+    assert [running.update(row) for row in rows([3.0, 1.0, 2.0], "train/loss")] == pytest.approx([8.9, 6.9, 6.9])
 
 
-@pytest.mark.parametrize("options", [("worst",), ("last", 0), ("target",), ("last", 3, 0.5)])
+@pytest.mark.parametrize("options", [{"how": "worst"}, {"last": 0}, {"how": "target"}, {"target": 0.5}, {"mode": "up"}])
 def test_an_impossible_score_is_refused(options):
     with pytest.raises(BadConfig):
-        Score("test/accuracy", *options)
+        score(**options)

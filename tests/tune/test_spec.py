@@ -20,7 +20,7 @@ from raylfl.tune.spec import check_settings, load_sweep, make_sweep
 from raylfl.tune.sweep import changed, resume, sweep, tried
 from tests.tune.sweeps import sweep_of, write
 
-SHIPPED = ("digits_lr", "heterogeneity", "coarse_fine")
+SHIPPED = ("digits_lr", "heterogeneity", "coarse_fine", "tuned")
 
 
 def test_a_sweep_file_is_a_config_with_a_space(tmp_path):
@@ -29,9 +29,9 @@ def test_a_sweep_file_is_a_config_with_a_space(tmp_path):
     spec = load_sweep(tmp_path / "mine.yaml", ["seeds=[3, 4]", "num_clients=7"])
     assert (spec.name, spec.seeds(0), spec.stages[0].rounds) == ("mine", [3, 4], 9)
     assert spec.points() == [{"local.lr": 0.001}, {"local.lr": 2}]
-    config = spec.config(Trial("t", 0, 0, 4, 9, {"local.lr": 0.001}), tmp_path / "runs" / "mine-1")
+    config = spec.config(Trial("t", 0, 0, [4], 9, {"local.lr": 0.001}), 4, tmp_path / "runs" / "mine-1")
     assert (config.local.lr, config.local.steps, config.top.num_clients, config.top.seed) == (0.001, 4, 7, 4)
-    assert (config.top.name, config.logging.id, config.logging.dir) == ("mine-1", "t", str(tmp_path / "runs"))
+    assert (config.top.name, config.logging.id, config.logging.dir) == ("mine-1", "t-s4", str(tmp_path / "runs"))
 
 
 def test_a_config_without_a_space_is_refused_as_a_sweep():
@@ -47,7 +47,7 @@ def test_interpolations_follow_the_trials_seed(tmp_path):
     spec = load_sweep(path, ["seeds=[5, 6]"])
     again = make_sweep(yaml.safe_load(yaml.safe_dump(spec.content)))  # as from sweep.yaml
     for seed in (5, 6):
-        config = again.config(Trial("t", 0, 0, seed, 6, {}), tmp_path / "s")
+        config = again.config(Trial("t", 0, 0, [5, 6], 6, {}), seed, tmp_path / "s")
         assert config.data.init_args["seed"] == seed
 
 
@@ -57,7 +57,7 @@ def test_changing_the_algorithm_resets_its_options(tmp_path):
         algorithm={"name": "fedavgm", "beta": 0.5},
         space={"algorithm.name": {"grid": ["fedavgm", "focus"]}},
     )
-    configs = [spec.config(Trial("t", 0, 0, 0, 6, values), tmp_path / "s") for values in spec.points()]
+    configs = [spec.config(Trial("t", 0, 0, [0], 6, values), 0, tmp_path / "s") for values in spec.points()]
     assert configs[0].algorithm.beta == 0.5
     assert configs[1].resolved["algorithm"]["name"] == "focus"
 
@@ -78,9 +78,10 @@ def test_a_base_in_the_overrides_is_laid_over_the_sweeps_config_and_does_not_nam
     assert spec.name != "mnist_lenet"
 
 
-def test_trials_are_named_by_setting_algorithm_and_seed(tmp_path):
+def test_runs_are_named_by_setting_algorithm_and_seed(tmp_path):
     spec = sweep_of(tmp_path, seeds=[0, 7], space={"algorithm.name": {"grid": ["focus"]}})
-    assert [trial.id for trial in spec.trials(0, 3, spec.points()[0])] == ["003-focus-s0", "003-focus-s7"]
+    trial = spec.trial(0, 3, spec.points()[0])
+    assert [trial.id, *map(trial.run_id, trial.seeds)] == ["003-focus", "003-focus-s0", "003-focus-s7"]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -115,11 +116,17 @@ def test_the_heterogeneity_sweep_varies_what_it_promises():
         ({"space": {"local.lr": {"grid": [-1.0]}}}, "local.lr=-1"),
         ({"spce": {}}, "unknown key spce; did you mean space?"),
         ({"schedular": "asha"}, "unknown key schedular; did you mean scheduler?"),
-        ({"scheduler": "hyperband"}, "scheduler=hyperband, but must be one of fifo, asha, pbt"),
+        ({"scheduler": "hyperband"}, "scheduler=hyperband, but must be one of fifo, asha"),
         ({"scheduler": {"name": "asha", "grce": 3}}, "unknown key scheduler.grce; did you mean scheduler.grace?"),
         ({"scheduler": {"name": "asha", "reduction": 1.0}}, "scheduler.reduction=1.0"),
-        ({"mode": "mean"}, "mode=mean, but must be one of last, best, target"),
-        ({"mode": "target"}, "target=None"),
+        ({"mode": "mean"}, "mode=mean, but must be one of min, max"),
+        ({"mode": "best"}, "mode=best, but must be min or max (score: best is how rounds are reduced to one number)"),
+        ({"score": "mean"}, "score=mean, but must be one of last, best, target"),
+        ({"score": "target"}, "target=None"),
+        (
+            {"metric": "test/dice_loss"},
+            "mode=None, but must be min or max (whether smaller or larger test/dice_loss is",
+        ),
         ({"target": 0.5}, "target=0.5"),
         ({"samples": 4}, "the space holds only grids"),
         ({"samples": 0}, "samples=0"),
@@ -134,18 +141,22 @@ def test_the_heterogeneity_sweep_varies_what_it_promises():
         ({"metric": "test/accuracy"}, "metric=test/accuracy is never measured here: it needs a test set"),
         ({"metric": "global/loss", "eval": {"global": False}}, "never measured here: it needs eval.global=true"),
         ({"metric": "clients/accuracy_p10"}, "never measured here: it needs eval.clients=true"),
-        ({"metric": "global/distanse"}, "metric=global/distanse, but must be one of global/loss, global/grad_norm"),
-        ({"metric": "distance"}, "did you mean global/distance?"),
-        ({"logging": {"id": "x"}}, "logging.id: every trial of a sweep has an id of its own"),
-        ({"scheduler": "pbt", "samples": 4}, "the space holds only grids"),
         (
-            {"scheduler": "pbt", "samples": 4, "space": {"partition.alpha": {"uniform": [0.1, 1]}}},
-            "space.partition.alpha cannot change in the middle of a run",
+            {"metric": "global/distanse", "mode": "min"},
+            "metric=global/distanse, but must be one of global/loss, global/grad_norm",
         ),
-        ({"scheduler": "pbt", "space": {"local.lr": {"uniform": [0.1, 1]}}}, "samples=1"),
+        ({"metric": "distance", "mode": "min"}, "did you mean global/distance?"),
+        ({"logging": {"id": "x"}}, "logging.id: every trial of a sweep has an id of its own"),
+        ({"search": "optuna"}, "search=optuna, but must be random, or a space with keys to draw"),
         (
-            {"scheduler": "pbt", "samples": 2, "seeds": [0, 1], "space": {"local.lr": {"uniform": [0.1, 1]}}},
-            "takes one seed",
+            {
+                "search": "optuna",
+                "space": {
+                    "algorithm.name": {"choice": ["fedavg", "sfl"]},
+                    "local.steps": {"grid": [1, 5], "when": {"algorithm.name": "sfl"}},
+                },
+            },
+            "space.local.steps: the grid depends on algorithm.name, which search=optuna draws",
         ),
     ],
 )
@@ -184,7 +195,8 @@ def logging(folder, metric, **changes):
         partition={"name": "iid"},
         num_clients=6,
         metric=metric,
-        metrics={"f1": "max", "own": "min", "train/local_drift": "min", "algo/y_norm": "min"},
+        mode="max",
+        metrics={"f1": "max", "own": "max", "train/local_drift": "max", "algo/y_norm": "max"},
         eval={"participants": True, **changes},
     )
 

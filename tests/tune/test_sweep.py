@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 import ray
 import torch
-import yaml
 
 import raylfl
-from raylfl.errors import BadConfig
+from raylfl.errors import BadConfig, RaylflError
 from raylfl.tune.sweep import resume, sweep
 from tests.runtime.clusters import QUIET, SMALL, lean_ray
 from tests.tune.sweeps import QUADRATICS, write
@@ -42,8 +41,8 @@ def carry_out(folder, **changes):
 
 
 def table(folder):
-    with open(folder / "trials.csv") as file:
-        return {row["trial"]: row for row in csv.DictReader(file)}
+    with open(folder / "runs.csv") as file:
+        return {row["run"]: row for row in csv.DictReader(file)}
 
 
 def params(folder):
@@ -72,7 +71,7 @@ def test_two_trials_of_two_workers_share_two_cpus(cluster, tmp_path):
         tmp_path, rounds=3, runtime={"backend": "ray", "workers": 2, "cpus_per_worker": 0.5}, concurrent=2
     )
     assert signal.getsignal(signal.SIGINT) is interrupted
-    assert "2 settings x 1 seed = 2 trials of 3 rounds, 2 at once, each 1 server + 2 workers" in said[0]
+    assert "2 settings x 1 seed of 3 rounds, 2 settings at once, each 1 server + 2 workers" in said[0]
     for trial, lr in (("000-fedavg-s0", 0.1), ("001-fedavg-s0", 0.01)):
         summary = json.loads((result.folder / trial / "summary.json").read_text())
         assert summary["runtime"]["workers"] == 2
@@ -139,13 +138,13 @@ def test_what_keeps_failing_ends_alone_and_is_tried_again_by_a_resumed_sweep(clu
     gone.write_text("\n".join(rows) + "\n")
 
     def vanish(line):
-        if "trials of" in line:  # after the settings were checked, before the trials read it
+        if "settings x" in line:  # after the settings were checked, before the trials read it
             gone.unlink()
 
     path = write(tmp_path, logging={"dir": str(tmp_path / "runs")}, space=participation, concurrent=1)
     result = sweep(path, [], vanish)
-    assert list(result.failed) == ["001-fedavg-s0"]
-    assert str(gone) in result.failed["001-fedavg-s0"]
+    assert list(result.failed) == ["001-fedavg"]
+    assert str(gone) in result.failed["001-fedavg"]
     before = (result.folder / "000-fedavg-s0" / "final.pt").stat().st_mtime_ns
     gone.write_text("\n".join(rows) + "\n")
     again = resume(result.folder, ["retries=0"], lambda line: None)
@@ -177,52 +176,39 @@ def test_asha_stops_worse_settings_and_never_a_harder_scenario(cluster, tmp_path
     assert torch.equal(longer.params, plain(tmp_path, "rounds=18", "local.lr=0.03").params)
 
 
-@pytest.mark.exhaustive
-def test_asha_pauses_the_seeds_of_a_setting_until_all_reach_the_rung(cluster, tmp_path):
-    """On one place for three seeds, each waits at the rung and continues from its checkpoint to a plain run's bits."""
-    result, _ = carry_out(
+@pytest.mark.parametrize("concurrent", [1, 2])
+def test_asha_judges_a_setting_by_the_mean_of_its_seeds(cluster, tmp_path, concurrent):
+    """One setting at once: two processes for its three seeds; two at once: one each. The bits are a plain run's."""
+    result, said = carry_out(
         tmp_path,
         rounds=8,
-        concurrent=1,
+        concurrent=concurrent,
         seeds=[0, 1, 2],
         space={"local.lr": {"grid": [0.1, 0.001]}},
         scheduler={"name": "asha", "grace": 2, "reduction": 4},
     )
+    assert f"each in {3 - concurrent} process" in said[0]
     rows = table(result.folder).values()
-    assert [(row["setting"], row["state"], row["rounds"]) for row in rows] == [
-        *[("0", "finished", "8")] * 3,
-        *[("1", "stopped", "2")] * 3,
-    ]
-    assert [group.score.count for group in result.settings] == [3, 3]
+    ends = [(row["state"], row["rounds"]) for row in rows if row["setting"] == "1"]
+    assert ends == ([("stopped", "2")] * 3 if concurrent == 1 else ends[:1] * 3)  # stops as soon as another is better
+    assert [row["state"] for row in rows if row["setting"] == "0"] == ["finished"] * 3
+    assert [row.score.count for row in result.settings] == [3, 3]
     for seed in range(3):
         run = result.folder / f"000-fedavg-s{seed}"
         assert torch.equal(params(run), plain(tmp_path, "rounds=8", f"seed={seed}").params)
-    log = (result.folder / "000-fedavg-s0" / "log.txt").read_text()
-    assert "resumed at round 2" in log
 
 
 @pytest.mark.exhaustive
-def test_pbt_moves_the_worst_to_the_state_of_the_best(cluster, tmp_path):
-    """Four runs take turns on two slots: after each interval the worst run so far moves."""
-    result, _ = carry_out(
-        tmp_path,
-        rounds=9,
-        space={"local.lr": {"loguniform": [0.0001, 0.1]}},
-        samples=4,
-        scheduler={"name": "pbt", "interval": 3},
+def test_the_seeds_of_a_setting_share_its_placement_group(cluster, tmp_path):
+    """Two seeds with a worker each, in parallel: the group holds both CPUs."""
+    runtime = {"backend": "ray", "cpus_per_worker": 1.0, "workers": 1}
+    result, said = carry_out(
+        tmp_path, rounds=3, runtime=runtime, seeds=[0, 1], space={"local.lr": {"grid": [0.1]}}, concurrent=1
     )
-    rows = table(result.folder)
-    assert result.failed == {}
-    assert {(row["state"], row["rounds"]) for row in rows.values()} == {("finished", "9")}
-    lineages = list(result.folder.glob("*/lineage.txt"))
-    assert lineages
-    for lineage in lineages:
-        final = yaml.safe_load((lineage.parent / "config.yaml").read_text())["local"]["lr"]
-        assert f"local.lr={final}" in lineage.read_text().splitlines()[-1]
-        assert float(rows[lineage.parent.name]["local.lr"]) == final
-        assert 0.0001 <= final <= 0.1
-    for log in result.folder.glob("*/log.txt"):  # a trial at its last round is not paused for others
-        assert log.read_text().count("finished after 9 rounds") == 1
+    assert "1 setting x 2 seeds of 3 rounds, 1 setting at once, each 2 servers + 2 workers" in said[0]
+    for seed in (0, 1):
+        run = result.folder / f"000-fedavg-s{seed}"
+        assert torch.equal(params(run), plain(tmp_path, "rounds=3", f"seed={seed}").params)
 
 
 @pytest.mark.exhaustive
@@ -233,13 +219,10 @@ def test_the_fine_stage_continues_settings_near_the_best(cluster, tmp_path):
         space={"local.lr": {"grid": [0.1, 0.09, 0.001]}},
         stages=[{"rounds": 2, "within": 0.5}, {"rounds": 6}],
     )
-    assert ["settings x 1 seed" in line and line.split(": ")[1][0] for line in said if "trials of" in line] == [
-        "3",
-        "2",
-    ]
+    assert [line.split(": ")[1][0] for line in said if "settings x 1 seed" in line] == ["3", "2"]
     assert [group.setting for group in result.settings] == [0, 1]
     for setting, lr in enumerate((0.1, 0.09)):
-        run = result.folder / f"00{setting}-fedavg-s0-r6"
+        run = result.folder / f"00{setting}-fedavg-stage2-s0"
         assert torch.equal(params(run), plain(tmp_path, f"local.lr={lr}").params)
         assert "resumed at round 2" in (run / "log.txt").read_text()
 
@@ -274,17 +257,33 @@ def test_a_sweep_is_a_group_at_wandb(cluster, tmp_path):
         assert (run.run_group, run.job_type, run.display_name) == (result.folder.name, "fedavg", trial)
 
 
-@pytest.mark.exhaustive
-def test_optuna_proposes_settings_and_runs_each_with_all_seeds(cluster, tmp_path):
+def test_optuna_tunes_each_cell_of_the_grids_and_a_resumed_search_goes_on(cluster, tmp_path):
+    """Two cells with two settings each, interrupted after the first two: four different rates, as without a pause."""
     pytest.importorskip("optuna")
-    space = {"local.lr": {"uniform": [0.01, 0.1]}}
-    result, _ = carry_out(tmp_path, search="optuna", samples=3, seeds=[0, 1], space=space)
-    rows = table(result.folder)
-    assert [row["state"] for row in rows.values()] == ["finished"] * 6
-    assert len({row["local.lr"] for row in rows.values()}) == 3
-    again = resume(result.folder, [], lambda line: None)  # all proposals are restored: nothing remains to be done
-    assert [group.setting for group in again.settings] == [group.setting for group in result.settings]
-    assert table(result.folder) == rows
+    space = {"algorithm.name": {"grid": ["fedavg", "fedavgm"]}, "local.lr": {"uniform": [0.01, 0.1]}}
+    said: list[str] = []
+
+    def interrupt(line):
+        said.append(line)
+        if line.startswith("[2/4]"):
+            signal.raise_signal(signal.SIGINT)  # Ctrl-C
+
+    path = write(
+        tmp_path, logging={"dir": str(tmp_path / "runs")}, search="optuna", samples=2, space=space, seeds=[0, 1],
+        rounds=2, concurrent=1,
+    )  # fmt: skip
+    with pytest.raises(RaylflError, match="stopped: raylfl sweep --resume"):
+        sweep(path, [], interrupt)
+    (folder,) = (tmp_path / "runs").iterdir()
+    first = [row for row in table(folder).values() if row["state"] == "finished"]
+    result = resume(folder, [], said.append)
+    rows = table(folder).values()
+    assert [row["state"] for row in rows] == ["finished"] * 8
+    assert [row for row in rows if row in first] == first
+    assert len({row["local.lr"] for row in rows}) == 4
+    assert sorted(row.trial.values["algorithm.name"] for row in result.settings) == ["fedavg"] * 2 + ["fedavgm"] * 2
+    again = resume(folder, [], lambda line: None)
+    assert [row.setting for row in again.settings] == [row.setting for row in result.settings]
 
 
 def test_a_run_is_a_trial_of_a_users_tuner(cluster, tmp_path):

@@ -10,11 +10,13 @@ import pytest
 import yaml
 
 from raylfl.config.load import load_config
-from raylfl.tune.journal import DIVERGED, FINISHED, STOPPED, Journal
+from raylfl.report.page import content_of
+from raylfl.report.tables import best_settings
+from raylfl.tune.journal import FINISHED, STOPPED, Journal
 from raylfl.tune.show import terminal_table
-from raylfl.tune.spec import load_sweep
+from raylfl.tune.spec import load_sweep, shown_choices
 from raylfl.tune.sweep import plan
-from raylfl.tune.table import setting_rows, survivors, trial_rows, write_tables
+from raylfl.tune.table import setting_rows, survivors, write_tables
 from tests.tune.sweeps import write
 
 SPACE = {
@@ -27,21 +29,22 @@ SPACE = {
 def make(tmp_path):
     """A sweep directory with given curves, as if its trials had been run."""
 
-    def build(curves, states=None, **changes):
+    def build(curves, states=None, diverged=None, **changes):
         spec = load_sweep(write(tmp_path, **{"space": SPACE, "metric": "test/accuracy", "last": 2, **changes}))
-        folder, journal = tmp_path / "sweep", Journal(tmp_path / "sweep") if (tmp_path / "sweep").mkdir() else None
+        folder = tmp_path / "sweep"
+        folder.mkdir()
         journal = Journal(folder)
         for setting, values in enumerate(spec.points()):
-            for trial in spec.trials(0, setting, values):
-                journal.plan(trial)
-                curve = curves[setting, trial.seed]
-                run(folder / trial.id, spec, trial, curve)
-                journal.end(trial.id, (states or {}).get((setting, trial.seed), FINISHED))
+            trial = spec.trial(0, setting, values)
+            journal.plan(trial)
+            for seed in trial.seeds:
+                run(folder / trial.run_id(seed), spec, trial, seed, curves[setting, seed])
+            journal.end(trial.id, (states or {}).get(setting, FINISHED), "", (diverged or {}).get(setting, []))
         return spec, folder, journal
 
-    def run(path, spec, trial, curve):
+    def run(path, spec, trial, seed, curve):
         path.mkdir()
-        (path / "config.yaml").write_text(yaml.safe_dump(spec.config(trial, path.parent).resolved))
+        (path / "config.yaml").write_text(yaml.safe_dump(spec.config(trial, seed, path.parent).resolved))
         rows = [{"round": r, spec.score.metric: value, "time/round": 0.5} for r, value in enumerate(curve)]
         (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -70,50 +73,41 @@ def test_settings_pool_their_seeds_and_the_best_comes_first(make):
     assert float(row["last:test/accuracy"]) == pytest.approx(np.mean(scores))
     assert float(row["std"]) == pytest.approx(np.std(scores, ddof=1))
     assert (row["algorithm.name"], row["local.lr"], row["seeds"], row["finished"]) == ("fedavg", "0.1", "2", "2")
-    trials = read(folder / "trials.csv")
+    trials = read(folder / "runs.csv")
     assert [float(t["last:test/accuracy"]) for t in trials[:2]] == pytest.approx(scores)
     assert [t["state"] for t in trials] == ["finished"] * 8
     assert float(trials[0]["seconds"]) == 1.5
 
 
 def test_a_setting_with_a_lost_seed_is_ranked_after_complete_ones(make):
-    states = {(0, 1): DIVERGED}
-    spec, folder, journal = make(CURVES, states, seeds=[0, 1])
-    groups = setting_rows(spec, trial_rows(spec, folder, journal), 0)
+    spec, folder, journal = make(CURVES, diverged={0: [1]}, seeds=[0, 1])
+    groups = setting_rows(spec, folder, journal, 0)
     assert [group.setting for group in groups] == [1, 2, 3, 0]
     assert groups[-1].score.mean == pytest.approx(0.75)  # score of the finished seed
-
-
-def test_the_score_of_a_setting_is_that_of_its_finished_seeds_alone(make):
-    """The score of a seed that was stopped early belongs to earlier rounds."""
-    curves = {**CURVES, (0, 1): [0.1]}
-    spec, folder, journal = make(curves, {(0, 1): STOPPED}, seeds=[0, 1])
-    (group,) = (g for g in setting_rows(spec, trial_rows(spec, folder, journal), 0) if g.setting == 0)
-    assert (group.score.mean, group.score.count, group.score.of) == (pytest.approx(0.75), 1, 2)
 
 
 def test_of_losses_a_setting_that_was_never_measured_comes_last(make):
     """Every loss is a negative score, because larger scores are better."""
     curves = {place: [2.0 + place[0]] * 3 for place in CURVES if place[1] == 0}
-    states = {(1, 0): STOPPED, (2, 0): STOPPED, (3, 0): STOPPED, (0, 0): STOPPED}
+    states = dict.fromkeys(range(4), STOPPED)
     spec, folder, journal = make(curves, states, seeds=[0], metric="train/loss")
     empty = folder / "000-fedavg-s0" / "metrics.jsonl"
     empty.write_text("".join(json.dumps({"round": r}) + "\n" for r in range(3)))
-    assert [group.setting for group in setting_rows(spec, trial_rows(spec, folder, journal), 0)] == [1, 2, 3, 0]
+    assert [group.setting for group in setting_rows(spec, folder, journal, 0)] == [1, 2, 3, 0]
 
 
 def test_what_a_scheduler_stopped_later_stands_before_what_it_stopped_early(make):
     curves = {**CURVES, (2, 0): [0.1], (3, 0): [0.1, 0.2], (1, 0): [0.9]}
-    states = {(k, 0): STOPPED for k in (1, 2, 3)}
+    states = dict.fromkeys((1, 2, 3), STOPPED)
     spec, folder, journal = make(curves, states, seeds=[0])
-    groups = setting_rows(spec, trial_rows(spec, folder, journal), 0)
+    groups = setting_rows(spec, folder, journal, 0)
     assert [group.setting for group in groups] == [0, 3, 1, 2]
 
 
 def test_every_algorithm_keeps_the_settings_close_to_its_best(make):
     """fedavg: 0.80 and 0.775; focus: 0.275 and 0.1. Within 3 points of the best of each."""
     spec, folder, journal = make(CURVES, seeds=[0, 1])
-    groups = setting_rows(spec, trial_rows(spec, folder, journal), 0)
+    groups = setting_rows(spec, folder, journal, 0)
     assert [g.setting for g in survivors(spec, groups, 0.03)] == [0, 1, 2]
     assert [g.setting for g in survivors(spec, groups, 0.02)] == [0, 2]
     assert [g.setting for g in survivors(spec, groups, 1.0)] == [0, 1, 2, 3]
@@ -124,18 +118,18 @@ def test_the_next_stage_continues_the_same_seeds_and_begins_the_others(make):
     spec, folder, journal = make(CURVES, stages=stages)
     plan(spec, 1, folder, journal)
     later = journal.of_stage(1)
-    assert [(t.id, t.rounds, t.parent) for t in later] == [
-        ("000-fedavg-s1-r9", 9, "000-fedavg-s1-r3"),
-        ("000-fedavg-s2-r9", 9, None),
-        ("002-focus-s1-r9", 9, "002-focus-s1-r3"),
-        ("002-focus-s2-r9", 9, None),
+    assert [(t.id, t.rounds, t.seeds, t.parents) for t in later] == [
+        ("000-fedavg-stage2", 9, [1, 2], ["000-fedavg-stage1-s1", None]),
+        ("002-focus-stage2", 9, [1, 2], ["002-focus-stage1-s1", None]),
     ]
-    assert load_config(spec.config(later[1], folder).resolved).top.seed == 2
+    assert later[0].parent(1) == "000-fedavg-stage1-s1"
+    assert later[0].parent(2) is None
+    assert load_config(spec.config(later[1], 2, folder).resolved).top.seed == 2
 
 
 def test_fewer_rounds_to_the_target_are_better(make):
-    spec, folder, journal = make(CURVES, seeds=[0, 1], mode="target", target=0.8, last=None)
-    groups = setting_rows(spec, trial_rows(spec, folder, journal), 0)
+    spec, folder, journal = make(CURVES, seeds=[0, 1], score="target", target=0.8, last=None)
+    groups = setting_rows(spec, folder, journal, 0)
     assert groups[0].setting == 0
     assert groups[0].score.mean == 2.5  # three rounds and two
     assert (groups[1].setting, groups[1].score.count) == (1, 1)  # one of its seeds gets there
@@ -145,6 +139,22 @@ def test_a_whole_group_is_shown_by_its_name_and_the_options_that_differ(make):
     space = {"algorithm": {"grid": ["fedavg", {"name": "fedavgm", "beta": 0.5}, {"name": "fedavgm", "beta": 0.25}]}}
     curves = {(0, 0): [0.1] * 3, (1, 0): [0.2] * 3, (2, 0): [0.3] * 3}
     spec, folder, journal = make(curves, space=space)
-    table = terminal_table(spec, setting_rows(spec, trial_rows(spec, folder, journal), 0))
+    table = terminal_table(spec, setting_rows(spec, folder, journal, 0))
     columns = {column.header: list(column.cells) for column in table.columns}
     assert columns["algorithm"] == ["FedAvgM, beta=0.25", "FedAvgM, beta=0.5", "FedAvg"]
+
+
+@pytest.mark.parametrize(("score", "first"), [("best", "0.2"), ("last", "0.1")])
+def test_the_report_of_a_sweep_ranks_settings_by_the_sweeps_score(make, score, first):
+    """fedavg with lr 0.2 has the best round, and lr 0.1 the better end; the last rounds are the sweep's two."""
+    curves = {**CURVES, (1, 0): [0.1, 1.0, 0.3], (1, 1): [0.1, 1.0, 0.3]}
+    spec, folder, journal = make(curves, seeds=[0, 1], score=score)
+    (folder / "sweep.yaml").write_text(yaml.safe_dump({"format": 2, **spec.content}))
+    best = write_tables(spec, folder, journal)[0]
+    content = content_of([folder], **shown_choices(folder))
+    table = best_settings(content.parts, content.look.metric, content.look.last)
+    (row,) = [row for row in table.rows if row["method"] == "FedAvg"]
+    assert row["local.lr"] == str(best.trial.values["local.lr"]) == first
+    assert row["last"].mean == pytest.approx(best.score.mean)
+    assert content.summary(content.parts).columns[3].head.endswith("best" if score == "best" else "last 2")
+    assert shown_choices(folder / "000-fedavg-s0") == {}

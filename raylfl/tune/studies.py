@@ -1,0 +1,186 @@
+"""Settings proposed by Ray Tune's OptunaSearch, with one study for each cell: each point of the space's grids.
+
+Akiba et al., "Optuna: A Next-generation Hyperparameter Optimization Framework", KDD 2019. The sampler is Optuna's
+default (TPE), seeded. An observation is a setting's mean score over its seeds. A key whose conditions (`when`) do not
+hold gets no value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from ray.tune.search import Searcher
+
+from raylfl.core.keyed import keyed, keyed_int
+from raylfl.errors import Say
+from raylfl.report.labels import canonical
+from raylfl.tune.journal import Journal, Trial
+from raylfl.tune.score import SCORE
+from raylfl.tune.space import Domain, Values
+from raylfl.tune.spec import Sweep, show
+
+if TYPE_CHECKING:
+    import optuna
+    from ray.tune.search.optuna import OptunaSearch
+
+NAME = "cell"  # of an Optuna study, which is alone in its storage
+DRAWS = 1000  # random points that are drawn to find one that no trial has run
+
+
+class Study:
+    """The study of a cell: a sequence of settings, all with the cell's values, that Optuna proposes.
+
+    number: the number of the cell. cell: its values. trials: the cell's trials so far. scores: the mean score of each
+    of them that has ended, by trial id; the others are proposed again, before new settings.
+    """
+
+    def __init__(self, sweep: Sweep, number: int, cell: Values, trials: Sequence[Trial], scores: Mapping[str, float]):
+        import optuna
+        from ray.tune.search.optuna import OptunaSearch
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.space, self.cell, self.base = sweep.space, cell, sweep.plain
+        self.seed, self.number = sweep.draws_from, number
+        self.known = {canonical(trial.values) for trial in trials}
+        self.waiting = [trial for trial in trials if trial.id not in scores]
+        self.left = sweep.options.samples - len(trials)  # settings to propose
+        # another seed after each interruption: a sampler with the same seed would repeat its first draws
+        sampler = optuna.samplers.TPESampler(seed=keyed_int(self.seed, "optuna", number, len(trials)) % 2**32)
+        storage = optuna.storages.InMemoryStorage()
+        direction = optuna.study.StudyDirection[f"{sweep.score.direction}IMIZE".upper()]
+        self.study = optuna.create_study(storage=storage, study_name=NAME, direction=direction)
+        options: dict[str, Any] = {"metric": SCORE, "mode": sweep.score.direction, "study_name": NAME}
+        self.search: OptunaSearch = OptunaSearch(self._point, sampler=sampler, storage=storage, **options)
+        for trial in trials:
+            self.study.enqueue_trial(self._parameters(trial.values))
+            self.search.suggest(trial.id)
+            if trial.id in scores:
+                self.search.on_trial_complete(trial.id, {SCORE: scores[trial.id]})
+
+    def propose(self, trial_id: str) -> tuple[Values, str] | None:
+        """The values of the next setting, and the id under which `search` gets its score.
+
+        None if no setting is left that no trial has run. trial_id: Ray Tune's id.
+        """
+        for observation in (trial_id, f"{trial_id}/unseen"):
+            values: Values = (self.search.suggest(observation) or {})["values"]
+            if canonical(values) not in self.known:
+                self.known.add(canonical(values))
+                return values, observation
+            self.search.on_trial_complete(observation, error=True)  # not an observation
+            if not self._enqueue_unseen():
+                break
+        return None
+
+    def _enqueue_unseen(self) -> bool:
+        """Makes a random setting that no trial has run the next proposal; false if DRAWS draws find none."""
+        for k in range(DRAWS):
+            draws = keyed(self.seed, "optuna/unseen", self.number, len(self.known), k)
+            values = self.space.point(self.cell, partial(_draw, draws), self.base)
+            if canonical(values) not in self.known:
+                self.study.enqueue_trial(self._parameters(values))
+                return True
+        return False
+
+    def _point(self, trial: optuna.Trial) -> dict[str, Values]:
+        """Optuna's definition of the space by a run: the values of a setting, each suggested by an Optuna trial."""
+
+        def suggest(key: str, domain: Domain) -> Any:
+            name = self._name(key, domain)
+            if domain.kind == "choice":  # by position, because a value may be a whole group of keys
+                return domain.args[trial.suggest_categorical(name, list(range(len(domain.args))))]
+            low, high = domain.args
+            if domain.kind == "randint":
+                return trial.suggest_int(name, int(low), int(high) - 1)
+            return domain.rounded(trial.suggest_float(name, low, high, log=domain.kind == "loguniform"))
+
+        return {"values": self.space.point(self.cell, suggest, self.base)}
+
+    def _parameters(self, values: Values) -> dict[str, Any]:
+        """The values of a setting as Optuna's parameters."""
+        parameters: dict[str, Any] = {}
+
+        def note(key: str, domain: Domain) -> Any:
+            value = values[key]
+            parameters[self._name(key, domain)] = domain.args.index(value) if domain.kind == "choice" else value
+            return value
+
+        self.space.point(self.cell, note, self.base)
+        return parameters
+
+    def _name(self, key: str, domain: Domain) -> str:
+        """The name in Optuna of the parameter for a config key and one of its domains.
+
+        Each alternative domain of a key is a separate parameter, because their ranges differ.
+        """
+        domains = self.space.keys[key]
+        return key if len(domains) == 1 else f"{key}#{domains.index(domain)}"
+
+
+def _draw(draws: np.random.Generator, key: str, domain: Domain) -> Any:
+    return domain.draw(draws)
+
+
+class Studies(Searcher):
+    """The searcher of a sweep with search=optuna: the cells take turns, `samples` settings each.
+
+    Proposed settings are written to the journal before they run. scores: the mean score of each trial that has ended,
+    by trial id. say: called with one line for the user.
+    """
+
+    def __init__(self, sweep: Sweep, journal: Journal, scores: Mapping[str, float], say: Say):
+        super().__init__(metric=SCORE, mode=sweep.score.direction)
+        self.sweep, self.journal, self.say = sweep, journal, say
+        trials = journal.of_stage(0)
+        self.studies = [
+            Study(sweep, number, cell, [t for t in trials if cell.items() <= t.values.items()], scores)
+            for number, cell in enumerate(sweep.cells())
+        ]
+        runs = [int(path.name.partition("-")[0]) for path in journal.path.parent.glob("[0-9][0-9][0-9]-*")]
+        self.next_setting = max([*runs, *(trial.setting for trial in trials)], default=-1) + 1  # lines may be damaged
+        self._observed: dict[str, tuple[Study, str]] = {}  # Ray Tune's id -> (study, id in the study's search)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all settings have been given to Ray Tune."""
+        return not any(study.waiting or study.left > 0 for study in self.studies)
+
+    def suggest(self, trial_id: str) -> Any:
+        while not self.complete:
+            interrupted = next((study for study in self.studies if study.waiting), None)
+            if interrupted is not None:
+                trial = interrupted.waiting.pop(0)
+                self._observed[trial_id] = interrupted, trial.id
+                return {"trial": asdict(trial)}
+            study = max(self.studies, key=lambda study: study.left)
+            proposed = study.propose(trial_id)
+            if proposed is None:
+                cell = f" with {show(study.cell)}" if study.cell else ""
+                self.say(f"all settings{cell} have run: {study.left} fewer than samples={self.sweep.options.samples}")
+                study.left = 0
+                continue
+            values, observation = proposed
+            trial = self.sweep.trial(0, self.next_setting, values)
+            self.next_setting, study.left = self.next_setting + 1, study.left - 1
+            self.journal.plan(trial)
+            self._observed[trial_id] = study, observation
+            return {"trial": asdict(trial)}
+        return Searcher.FINISHED
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        study, observation = self._observed[trial_id]
+        study.search.on_trial_result(observation, result)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        study, observation = self._observed[trial_id]
+        study.search.on_trial_complete(observation, result, error)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Does nothing: the journal has the settings, and the run directories the scores."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Does nothing, see `save`."""
