@@ -142,18 +142,20 @@ def resume(
     watch: Watch | None = None,
     *,
     trust: bool = False,
+    take_over: bool = False,
     callbacks: Sequence[Callback] = (),
     **objects: Unpack[Objects],
 ) -> Result:
     """Resumes the run in this directory, or at this URL, from its newest intact checkpoint; `rounds` may be raised.
 
     Objects that the config cannot name must be passed again. With `trust=True` they are loaded from the run's
-    objects.pkl instead. Loading executes code in that file: use `trust=True` for your own run directories only. The
+    objects.pkl instead. Loading executes code in that file: use `trust=True` for your own run directories only.
+    take_over: whether a run at a URL is taken from the process that owns it, which was killed on another machine. The
     other arguments have the same meaning as in `run`. Raises BadConfig, also if a key that defines the run changes.
     """
     from raylfl.runtime.records.mirror import at_hand
 
-    folder = at_hand(path)
+    folder = at_hand(path, take_over)
     before, config = saved(folder, overrides, trust, objects)
     refuse_changes(before.resolved, config.resolved)
     from raylfl.runtime.records.run_dir import RunDirectory

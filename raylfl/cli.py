@@ -115,6 +115,10 @@ def _parser() -> argparse.ArgumentParser:
     def out(sub: Any, text: str | None, default: str | None = ".") -> None:
         sub.add_argument("-o", "--out", metavar="DIR", default=default, help=text)
 
+    def take_over(sub: Any) -> None:
+        text = "take a URL from the machine that was killed, or lost, as it worked there"
+        sub.add_argument("--take-over", action="store_true", help=text)
+
     sub = command("run", commands.run, "carry out one federated run", config=True)
     sub.add_argument("--print-config", action="store_true", help="print the resolved config and stop")
     sub = command("compare", commands.compare, "run several algorithms on one config, then write a report", config=True)
@@ -131,12 +135,14 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="load a notebook's classes from the run's objects.pkl, which executes code in it",
     )
+    take_over(sub)
     sub = command(
         "sweep", commands.sweep, "search over config keys with Ray Tune; writes a table of trials and a report"
     )
     sub.add_argument("sweep", nargs="?", metavar="SWEEP", help="a path, or the name of a file under conf/sweep/")
     overrides(sub, "keys of the sweep or of its config")
     sub.add_argument("--resume", metavar="DIR", help="continue the sweep in this directory, or at this URL")
+    take_over(sub)
     sub = command(
         "report", commands.report, "write curves, tables and a page about runs; seeds of one setting are pooled"
     )

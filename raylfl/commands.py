@@ -49,7 +49,7 @@ def resume(args: argparse.Namespace) -> None:
     from raylfl.console import Watcher
 
     with Watcher() as watch:
-        result = api.resume(args.run_dir, args.overrides, watch, trust=args.trust)
+        result = api.resume(args.run_dir, args.overrides, watch, trust=args.trust, take_over=args.take_over)
     _finished(result)
 
 
@@ -138,9 +138,9 @@ def sweep(args: argparse.Namespace) -> int:
 
     if args.resume:
         overrides = [args.sweep, *args.overrides] if args.sweep else args.overrides
-        return show.finish(sweep.resume(args.resume, overrides, say), say)
-    if not args.sweep:
-        raise BadConfig("sweep needs a file, or --resume DIR")
+        return show.finish(sweep.resume(args.resume, overrides, say, args.take_over), say)
+    if not args.sweep or args.take_over:
+        raise BadConfig("sweep needs a file, or --resume DIR; --take-over belongs to --resume")
     return show.finish(sweep.sweep(args.sweep, args.overrides, say), say)
 
 

@@ -106,7 +106,7 @@ class Session:
             for metrics in self.run_dir.metrics():
                 self.early.update(metrics)
                 yield metrics
-        self.run_dir.committed(self.say)
+        self.run_dir.copied(self.say)
         loggers = Loggers(config, self.run_dir, self.say)
         try:
             rounds = self.federation.rounds(config.top.rounds)
@@ -130,7 +130,7 @@ class Session:
             self._finish(time.perf_counter() - started)
         finally:
             loggers.close()
-            self.run_dir.committed(self.say)
+            self.run_dir.copied(self.say)
         self.run_dir.require_copied()
 
     def _next(self, rounds: Iterator[RoundRecord]) -> RoundRecord | None:

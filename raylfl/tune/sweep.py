@@ -67,13 +67,14 @@ def sweep(source: str | Path, overrides: Sequence[str] = (), say: Say = print) -
     return carry_out(spec, tried(spec), None, say)
 
 
-def resume(path: str | Path, overrides: Sequence[str] = (), say: Say = print) -> SweepResult:
+def resume(path: str | Path, overrides: Sequence[str] = (), say: Say = print, take_over: bool = False) -> SweepResult:
     """Resumes a sweep: ended trials are kept; open and failed trials continue from their checkpoints.
 
     path: the sweep's folder or URL. overrides: `key=value` for `concurrent`, `retries` and keys of `runtime`; raises
-    BadConfig for other keys. say: called with one line for the user.
+    BadConfig for other keys. say: called with one line for the user. take_over: whether a sweep at a URL is taken from
+    the process that owns it.
     """
-    folder = at_hand(path)
+    folder = at_hand(path, take_over)
     content = saved(folder / "sweep.yaml")
     for item in overrides:
         key = item.partition("=")[0]
@@ -288,5 +289,5 @@ def mirrored(folder: Path, say: Say) -> Iterator[Mirror | None]:
     try:
         yield mirror
     finally:
-        mirror.commit(say)
+        mirror.complete(say)
         mirror.release()

@@ -67,8 +67,8 @@ class Job:
     def place(self, trial_id: str) -> Path:
         """The run directory of a trial on this node, fetched from its URL if the sweep has one.
 
-        Raises RaylflError if this node cannot read the sweep's folder. If an earlier attempt still runs on another
-        node, waits until its process has ended. Raises BadConfig if this takes longer than LOCK_SECONDS.
+        It is taken from the node of an earlier attempt, which Ray Tune has ended. Raises RaylflError if this node
+        cannot read the sweep's folder.
         """
         if self.url is None:
             if not (Path(self.folder) / "sweep.yaml").is_file():
@@ -78,7 +78,7 @@ class Job:
                 )
             return Path(self.folder) / trial_id
         url = join(self.url, trial_id)
-        return retry_while_locked(lambda: take(url) if exists(url) else staging(url))
+        return take(url, take_over=True) if exists(url) else staging(url)
 
     def whole(self, trial_id: str) -> Path:
         """The run directory of another trial, for reading; fetched with all files if the sweep has a URL."""
@@ -92,7 +92,7 @@ class Job:
         if self.url is None or mirror_of(folder) is not None:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        if not begin(folder, url := join(self.url, folder.name), self.command or ""):
+        if not begin(folder, url := join(self.url, folder.name), self.command or "", take_over=True):
             raise RaylflError(f"{url} was begun by another process at the same time")
 
 
@@ -207,7 +207,7 @@ def rows(experiment: Experiment, run_dir: RunDirectory, workers: int, rounds: in
     earlier = readable(run_dir.path)
     if earlier is not None and earlier.complete(rounds):
         yield from ((metrics, False) for metrics in before)
-        run_dir.committed(run_dir.log)
+        run_dir.copied(run_dir.log)
         run_dir.require_copied()
         return
     resume = any((run_dir.path / "checkpoints").glob("round_*"))

@@ -121,14 +121,19 @@ class RunDirectory:
         return str(self.path) if self.mirror is None else self.mirror.url
 
     def committed(self, say: Say, seldom: bool = False) -> None:
-        """Copies the files that have changed to the URL of the run; no effect for a run without a URL.
+        """Requests a copy of the files that have changed to the URL of the run; no effect for a run without a URL.
 
-        say: called with a warning if the storage fails, which does not end the run. seldom: whether to copy only if the
-        last copy is at least half a minute old; for commits of rows without a new checkpoint. Raises Displaced if
-        another machine has taken over the run.
+        say: called with a warning if the storage has failed, which does not end the run. seldom: whether to copy only
+        if the last copy is at least half a minute old; for commits of rows without a new checkpoint. Raises Displaced
+        if another machine has taken over the run.
         """
         if self.mirror is not None:
             self.mirror.commit(say, seldom)
+
+    def copied(self, say: Say) -> None:
+        """Copies the files that have changed to the URL of the run, and waits for the end; otherwise as `committed`."""
+        if self.mirror is not None:
+            self.mirror.complete(say)
 
     @property
     def command(self) -> str:
