@@ -119,6 +119,9 @@ def _parser() -> argparse.ArgumentParser:
         text = "take a URL from the machine that was killed, or lost, as it worked there"
         sub.add_argument("--take-over", action="store_true", help=text)
 
+    def trust(sub: Any, text: str) -> None:
+        sub.add_argument("--trust", action="store_true", help=text)
+
     sub = command("run", commands.run, "carry out one federated run", config=True)
     sub.add_argument("--print-config", action="store_true", help="print the resolved config and stop")
     sub = command("compare", commands.compare, "run several algorithms on one config, then write a report", config=True)
@@ -130,11 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("resume", commands.resume, "continue a run from its newest intact checkpoint")
     sub.add_argument("run_dir", metavar="RUN_DIR", help="a run's directory, or its URL")
     overrides(sub, "rounds may be raised")
-    sub.add_argument(
-        "--trust",
-        action="store_true",
-        help="load a notebook's classes from the run's objects.pkl, which executes code in it",
-    )
+    trust(sub, "load objects.pkl, and the classes that a run from elsewhere names: executes code")
     take_over(sub)
     sub = command(
         "sweep", commands.sweep, "search over config keys with Ray Tune; writes a table of trials and a report"
@@ -143,6 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     overrides(sub, "keys of the sweep or of its config")
     sub.add_argument("--resume", metavar="DIR", help="continue the sweep in this directory, or at this URL")
     take_over(sub)
+    trust(sub, "import the classes that a sweep from elsewhere names: executes code")
     sub = command(
         "report", commands.report, "write curves, tables and a page about runs; seeds of one setting are pooled"
     )

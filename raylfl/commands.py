@@ -138,9 +138,9 @@ def sweep(args: argparse.Namespace) -> int:
 
     if args.resume:
         overrides = [args.sweep, *args.overrides] if args.sweep else args.overrides
-        return show.finish(sweep.resume(args.resume, overrides, say, args.take_over), say)
-    if not args.sweep or args.take_over:
-        raise BadConfig("sweep needs a file, or --resume DIR; --take-over belongs to --resume")
+        return show.finish(sweep.resume(args.resume, overrides, say, args.take_over, args.trust), say)
+    if not args.sweep or args.take_over or args.trust:
+        raise BadConfig("sweep needs a file, or --resume DIR, to which --take-over and --trust belong")
     return show.finish(sweep.sweep(args.sweep, args.overrides, say), say)
 
 

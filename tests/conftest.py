@@ -6,10 +6,13 @@ tests). Any other test that starts a Python process is then skipped, so that the
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,6 +26,9 @@ from tests.undrawn import savefig
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("MPLBACKEND", "agg")
+if "RAYLFL_STAGING" not in os.environ:  # inherited by the processes of pytest-xdist
+    os.environ["RAYLFL_STAGING"] = tempfile.mkdtemp(prefix="raylfl-tests-")
+    atexit.register(shutil.rmtree, os.environ["RAYLFL_STAGING"], ignore_errors=True)
 
 settings.register_profile(
     "suite",

@@ -19,12 +19,17 @@ def join(url: str, *names: str) -> str:
     return "/".join([url.rstrip("/"), *names])
 
 
+def cache_folder() -> Path:
+    """The folder `RAYLFL_STAGING` (default ~/.cache/raylfl)."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "raylfl"
+    return Path(os.environ.get("RAYLFL_STAGING", cache)).expanduser().resolve()
+
+
 def staging(url: str) -> Path:
     """The local folder to which runs at this URL are written, inside `RAYLFL_STAGING` (default ~/.cache/raylfl)."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "raylfl"
     protocol, _, rest = url.partition("://")
     parts = [part for part in rest.split("/") if part]
-    return Path(os.environ.get("RAYLFL_STAGING", cache)).expanduser().resolve().joinpath(protocol, *parts)
+    return cache_folder().joinpath(protocol, *parts)
 
 
 def url_of(folder: Path) -> str | None:

@@ -326,6 +326,7 @@ def make_run(job: Job, watch: Any = None) -> None:
     progress.
     """
     from raylfl import api
+    from raylfl.runtime.records.provenance import class_paths
     from raylfl.runtime.records.summary import environment
 
     config, path = job.config, staging(job.url) if job.url is not None else job.path
@@ -334,7 +335,7 @@ def make_run(job: Job, watch: Any = None) -> None:
     try:
         if (path / "config.yaml").is_file() if job.url is None else exists(job.url):
             free = [f"runtime.{key}={_as_override(config['runtime'][key])}" for key in RUNTIME_FREE]
-            api.resume(job.url or path, free, watch)
+            api.resume(job.url or path, free, watch, known=list(class_paths(config)))
         else:
             api.run(config, (), watch)
     except NonFinite as error:

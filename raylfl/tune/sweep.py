@@ -29,6 +29,7 @@ from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.runtime.ray.resources import nodes_of_cluster
 from raylfl.runtime.records.lines import lines
 from raylfl.runtime.records.mirror import Mirror, at_hand, begin, clear, mirror_of
+from raylfl.runtime.records.provenance import require_trust, sign
 from raylfl.runtime.stopping import sigterm_interrupts
 from raylfl.tune.journal import FAILED, FINISHED, Journal
 from raylfl.tune.measured import require_measured
@@ -67,15 +68,25 @@ def sweep(source: str | Path, overrides: Sequence[str] = (), say: Say = print) -
     return carry_out(spec, tried(spec), None, say)
 
 
-def resume(path: str | Path, overrides: Sequence[str] = (), say: Say = print, take_over: bool = False) -> SweepResult:
+def resume(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    say: Say = print,
+    take_over: bool = False,
+    trust: bool = False,
+) -> SweepResult:
     """Resumes a sweep: ended trials are kept; open and failed trials continue from their checkpoints.
 
     path: the sweep's folder or URL. overrides: `key=value` for `concurrent`, `retries` and keys of `runtime`; raises
     BadConfig for other keys. say: called with one line for the user. take_over: whether a sweep at a URL is taken from
-    the process that owns it.
+    the process that owns it. trust: whether the classes that its config names may be imported although the sweep was
+    not written on this machine.
     """
     folder = at_hand(path, take_over)
     content = saved(folder / "sweep.yaml")
+    if not trust:
+        way = f"raylfl sweep --resume {folder} --trust"
+        require_trust(folder / "sweep.yaml", content, (), way)
     for item in overrides:
         key = item.partition("=")[0]
         if key not in LATER and not key.startswith("runtime."):
@@ -152,6 +163,7 @@ def new_folder(spec: Sweep) -> Path:
             if logging.url is not None and not begin(folder, join(logging.url, folder.name), shlex.join(sys.argv)):
                 continue
             (folder / "sweep.yaml").write_text(yaml.safe_dump({KEY: FORMAT, **spec.content}, sort_keys=False))
+            sign(folder / "sweep.yaml", spec.content)
             return folder
         except FileExistsError:
             continue

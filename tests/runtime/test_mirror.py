@@ -40,6 +40,9 @@ def clean(tmp_path_factory):
     return outcome(raylfl.run(SHORT, [f"logging.dir={folder}"]).run_dir)
 
 
+resume = partial(raylfl.resume, trust=True)  # of a run from another machine whose config names classes
+
+
 def run(url, *overrides):
     return raylfl.run(SHORT, [f"logging.dir={url}", "logging.id=it", *overrides])
 
@@ -112,8 +115,8 @@ def test_a_machine_lost_between_two_changes_at_the_url_is_replaced_by_another(ur
         if mirror.exists(place):
             owned = Storage(place).read(OWNER) is not None
             with pytest.raises(BadConfig, match="is in use by process") if owned else nullcontext():
-                result = raylfl.resume(place)
-            result = raylfl.resume(place, take_over=True)
+                result = resume(place)
+            result = resume(place, take_over=True)
         else:  # nothing was copied yet
             Storage(place).remove([OWNER])
             result = run(url)
@@ -148,7 +151,7 @@ def test_damaged_files_at_the_url_are_noticed_and_computed_again(url, machine, c
         raylfl.run(SHORT, [f"logging.dir={url}", "logging.id=it"], watch=stop_after(1))
     damage(f"{url}/tiny/it", *DAMAGES[what])
     machine("b")
-    result = raylfl.resume(f"{url}/tiny/it")
+    result = resume(f"{url}/tiny/it")
     assert "damaged" in (result.run_dir / "log.txt").read_text()
     assert outcome(result.run_dir) == clean
 
@@ -172,7 +175,7 @@ def test_the_same_machine_goes_on_from_its_own_folder_which_may_have_more(url, c
         with pytest.raises(Stop):
             raylfl.run(SHORT, [f"logging.dir={url}", "logging.id=it"], watch=stop_after(2))
     assert Storage(f"{url}/tiny/it").names() == [OWNER]  # the folder stays the owner: it has more than the URL
-    result = raylfl.resume(named_by(f"{url}/tiny/it"))
+    result = resume(named_by(f"{url}/tiny/it"))
     assert "resumed at round 3" in (result.run_dir / "log.txt").read_text()
     assert outcome(here(result.url, whole=True)) == clean
 
@@ -242,7 +245,7 @@ def test_a_last_copy_that_fails_is_an_error_that_says_where_the_run_is(url, clea
             RaylflError, match=r"The run is finished and complete in .*: raylfl resume .* copies the rest"
         ):
             run(url)
-    result = raylfl.resume(staging(f"{url}/tiny/it"))
+    result = resume(staging(f"{url}/tiny/it"))
     assert outcome(here(result.url, whole=True)) == clean
     assert Storage(f"{url}/tiny/it").read(OWNER) is None
 
@@ -254,7 +257,7 @@ def test_a_run_that_another_machine_carries_out_is_refused(url, machine):
         machine("b")
         words = rf"is in use by process \d+ on .*; if it has ended, raylfl resume {url}/tiny/it --take-over"
         with pytest.raises(BadConfig, match=words) as error:
-            raylfl.resume(f"{url}/tiny/it")
+            resume(f"{url}/tiny/it")
         refused.append(error)
         machine("a")
 
@@ -263,7 +266,7 @@ def test_a_run_that_another_machine_carries_out_is_refused(url, machine):
     machine("c")
     with pytest.raises(BadConfig, match=f"{url}/tiny/it exists and is never overwritten; `raylfl resume {url}/tiny/it"):
         run(url)
-    raylfl.resume(f"{url}/tiny/it")  # given back at the end
+    resume(f"{url}/tiny/it")  # given back at the end
 
 
 PAUSES = ["metrics.jsonl", "participation.jsonl", "checkpoints/round_000003/server.pt", "summary.json"]
@@ -280,7 +283,7 @@ def test_a_machine_that_sleeps_in_a_copy_overwrites_nothing_when_it_wakes_up(url
         last = name.startswith(("check", "summary")) or b'"round": 2' in source.read_bytes()
         if name == paused and last and not seen:
             environment = {**os.environ, "RAYLFL_STAGING": str(staging("file://b"))}
-            code = f"import raylfl; raylfl.resume({place!r}, take_over=True)"
+            code = f"import raylfl; raylfl.resume({place!r}, take_over=True, trust=True)"
             subprocess.run([sys.executable, "-c", code], check=True, timeout=120, env=environment)
             seen.append(outcome(here(place, whole=True)))
         put(self, source, name)
@@ -291,7 +294,7 @@ def test_a_machine_that_sleeps_in_a_copy_overwrites_nothing_when_it_wakes_up(url
     assert seen == [clean]
     assert outcome(here(place, whole=True)) == clean
     with pytest.raises(Displaced, match="was continued on another machine: raylfl resume"):
-        raylfl.resume(staging(place), ["rounds=4"])
+        resume(staging(place), ["rounds=4"])
 
 
 @pytest.mark.parametrize("url", ["memory"], indirect=True)
@@ -317,20 +320,20 @@ def test_a_run_that_went_on_elsewhere_is_fetched_and_the_old_folder_kept(url, ma
     with pytest.raises(Stop):
         raylfl.run(SHORT, [f"logging.dir={url}", "logging.id=it"], watch=stop_after(0))
     machine("b")
-    raylfl.resume(f"{url}/tiny/it")
+    resume(f"{url}/tiny/it")
     machine("a")
-    result = raylfl.resume(f"{url}/tiny/it", ["rounds=4"])
+    result = resume(f"{url}/tiny/it", ["rounds=4"])
     assert len(result.metrics) == 4
     assert (result.run_dir.with_name(".it.old") / "config.yaml").is_file()
     machine("b")
-    raylfl.resume(f"{url}/tiny/it", ["rounds=5"])
+    resume(f"{url}/tiny/it", ["rounds=5"])
     machine("a")
-    assert len(raylfl.resume(f"{url}/tiny/it", ["rounds=6"]).metrics) == 6
+    assert len(resume(f"{url}/tiny/it", ["rounds=6"]).metrics) == 6
     assert (result.run_dir.with_name(".it.old.1") / "config.yaml").is_file()
     assert len(here(f"{url}/tiny/it").joinpath("metrics.jsonl").read_text().splitlines()) == 6
     machine("b")
     with pytest.raises(Displaced, match="was continued on another machine: raylfl resume"):
-        raylfl.resume(staging(f"{url}/tiny/it"), ["rounds=7"])
+        resume(staging(f"{url}/tiny/it"), ["rounds=7"])
 
 
 def test_reports_read_runs_at_a_url_without_their_checkpoints(url):
@@ -341,7 +344,7 @@ def test_reports_read_runs_at_a_url_without_their_checkpoints(url):
     view = here(url) / "tiny/it"
     assert not (view / "checkpoints").exists()
     assert load_run(view).complete(3)
-    assert raylfl.load(result.url).params.equal(result.params)
+    assert raylfl.load(result.url, trust=True).params.equal(result.params)
 
 
 def test_copies_of_runs_are_deleted_when_the_process_ends(url, monkeypatch):
@@ -377,5 +380,5 @@ def test_a_folder_that_was_copied_there_by_other_means_can_be_resumed(url, machi
         if path.is_file() and not path.name.startswith("."):
             Storage(f"{url}/tiny/it").put(path, path.relative_to(tmp_path / "plain/tiny/it").as_posix())
     shutil.rmtree(tmp_path / "plain")
-    assert outcome(raylfl.resume(f"{url}/tiny/it").run_dir) == clean
+    assert outcome(resume(f"{url}/tiny/it").run_dir) == clean
     assert Mirror(staging(f"{url}/tiny/it")).state.copied

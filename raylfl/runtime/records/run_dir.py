@@ -34,6 +34,7 @@ from raylfl.runtime.records import mirror
 from raylfl.runtime.records.files import atomic_write, discard, read_plain
 from raylfl.runtime.records.lines import fault_in_rounds, jsonable, read_rows
 from raylfl.runtime.records.locks import Locks, is_locked
+from raylfl.runtime.records.provenance import sign
 from raylfl.runtime.records.record_file import Displaced, Prefix, RecordFile, open_plain
 
 if TYPE_CHECKING:
@@ -302,6 +303,7 @@ class RunDirectory:
 
     def write_config(self, resolved: dict[str, Any]) -> None:
         self.write("config.yaml", yaml.safe_dump({KEY: FORMAT, **resolved}, sort_keys=False))
+        sign(self.path / "config.yaml", resolved)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         self.write("summary.json", json.dumps(jsonable({**summary, "command": self.command}), indent=2) + "\n")
