@@ -187,6 +187,9 @@ def saved(
     """
     if not (folder / "config.yaml").is_file():
         raise BadConfig(f"{folder} is not a run directory: it has no config.yaml")
+    from raylfl.runtime.records.files import require_inside
+
+    require_inside(folder)
     if not trust:
         from raylfl.runtime.records.kept_objects import read
         from raylfl.runtime.records.provenance import require_trust

@@ -288,7 +288,9 @@ def import_class(path: str, place: str, plugin: bool = False) -> Any:
 
 
 def library_of(value: Any) -> str | None:
-    """The library of a function of an installed package, or of an object of Python's own modules; else None."""
+    """The library of a function of an installed package, or of a function or class of Python's modules; else None."""
+    if not (isinstance(value, type) or inspect.isroutine(value)):
+        return None
     module = sys.modules.get(getattr(value, "__module__", None) or "")
     file = str(getattr(module, "__file__", None) or "")
     installed = file.startswith(LIBRARIES) and not file.startswith(OWN)

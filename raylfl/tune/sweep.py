@@ -6,12 +6,11 @@ report/, and the ordinary run directories of the trials: <setting>-<algorithm>-s
 
 from __future__ import annotations
 
-import fcntl
 import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -27,7 +26,9 @@ from raylfl.config.urls import join
 from raylfl.console import shown
 from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.runtime.ray.resources import nodes_of_cluster
+from raylfl.runtime.records.files import require_inside
 from raylfl.runtime.records.lines import lines
+from raylfl.runtime.records.locks import Locks
 from raylfl.runtime.records.mirror import Mirror, at_hand, begin, clear, mirror_of
 from raylfl.runtime.records.provenance import require_trust, sign
 from raylfl.runtime.stopping import sigterm_interrupts
@@ -275,15 +276,15 @@ def plan(spec: Sweep, index: int, folder: Path, journal: Journal) -> None:
 def locked(folder: Path) -> Iterator[None]:
     """A context manager that holds the lock on a sweep's folder, if its file system has locks.
 
-    Raises BadConfig if another process holds the lock.
+    Raises BadConfig if another process holds the lock, or a symbolic link in the folder leads out of it.
     """
-    with open(folder / ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadConfig(f"{folder} is in use by another process: wait for it, or stop it first") from None
-        except OSError:
-            pass  # a file system without locks: continue unprotected
+    require_inside(folder)
+    locks, free = Locks(folder), True
+    with suppress(OSError):  # a file system without locks: continue unprotected
+        free = locks.take(".lock")
+    if not free:
+        raise BadConfig(f"{folder} is in use by another process: wait for it, or stop it first")
+    with closing(locks):
         yield
 
 

@@ -15,7 +15,6 @@ import errno
 import json
 import os
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -31,7 +30,7 @@ from raylfl.config.groups.top import folder_name
 from raylfl.config.urls import join
 from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.runtime.records import mirror
-from raylfl.runtime.records.files import atomic_write, discard, read_plain
+from raylfl.runtime.records.files import atomic_write, discard, read_plain, require_inside
 from raylfl.runtime.records.lines import fault_in_rounds, jsonable, read_rows
 from raylfl.runtime.records.locks import Locks, is_locked
 from raylfl.runtime.records.provenance import sign
@@ -93,7 +92,7 @@ class RunDirectory:
         """Takes the run's lock; returns this object.
 
         command: the command that started the run, by default the command line of this process. Raises BadConfig if
-        another process holds the lock or the directory is read-only.
+        another process holds the lock, the directory is read-only, or a symbolic link in it leads out of it.
         """
         try:
             free = self._locks.take(".lock")
@@ -108,12 +107,13 @@ class RunDirectory:
             raise BadConfig(f"{self.path} is in use by another process ({self.command}): wait for it, or stop it first")
         with suppress(OSError):  # a full disk
             self._locks.note(".lock", command or shlex.join(sys.argv))
-        if self.mirror is not None:
-            try:
+        try:
+            require_inside(self.path)
+            if self.mirror is not None:
                 self.mirror.hold(self.command)
-            except BaseException:
-                self.close()
-                raise
+        except BaseException:
+            self.close()
+            raise
         return self
 
     @property
@@ -268,7 +268,7 @@ class RunDirectory:
     def keep_damaged(self, name: str) -> None:
         """Copies a damaged record file to damaged_<name>, before its rows are computed again."""
         with suppress(OSError):
-            shutil.copyfile(self.path / name, self.path / f"damaged_{name}", follow_symlinks=False)
+            atomic_write(self.path / f"damaged_{name}", read_plain(self.path / name))
 
     def truncate(self, sizes: Mapping[str, int]) -> None:
         """Cuts the record files to their sizes at a checkpoint.
