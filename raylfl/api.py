@@ -20,7 +20,7 @@ from raylfl.config.load import Config, Source, compose, load_config
 from raylfl.config.objects import GROUPS, ObjectLayer, Objects, known_here, object_layer
 from raylfl.control import Callback, reason_to_stop
 from raylfl.core.torch_state import torch_defaults
-from raylfl.errors import BadConfig
+from raylfl.errors import BadConfig, exits_as_errors
 from raylfl.extras import require
 from raylfl.runtime.stopping import sigterm_interrupts
 
@@ -236,7 +236,7 @@ def _objects_again(folder: Path, trust: bool, objects: Objects) -> ObjectLayer:
 
 def checked(config: Config) -> Experiment:
     """Builds the experiment of a config, and tries a training step and an evaluation step. Raises BadConfig."""
-    with one_at_a_time():
+    with one_at_a_time(), exits_as_errors():
         if config.runtime.backend == "ray":
             require("ray", what="runtime.backend=ray", instead="runtime.backend=local")
             config.logging.check_shared()

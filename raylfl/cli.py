@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import raylfl
 from raylfl import commands
 from raylfl.config.find import working_directory
-from raylfl.errors import BadConfig, RaylflError, is_noted, note_own_code
+from raylfl.errors import BadConfig, RaylflError, exits_as_errors, is_noted, note_own_code
 from raylfl.extras import missing_package, ours
 from raylfl.startup import collector, process
 
@@ -40,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         here = str(working_directory())
         if here not in sys.path:  # as with `python -m raylfl`: class_path=mine.Net finds ./mine.py
             sys.path.insert(0, here)
-        return args.call(args) or 0
+        with exits_as_errors():
+            return args.call(args) or 0
     except BadConfig as error:
         return _fail(args, error, 2)
     except KeyboardInterrupt as error:

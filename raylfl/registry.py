@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from raylfl import source
-from raylfl.errors import LIBRARIES, BadConfig, BadValue, did_you_mean
+from raylfl.errors import LIBRARIES, BadConfig, BadValue, did_you_mean, exits_as_errors
 from raylfl.plugins import Plugin, plugins
 
 T = TypeVar("T")
@@ -270,7 +270,8 @@ def import_class(path: str, place: str, plugin: bool = False) -> Any:
     if not module_name:
         raise refusal("such as package.module.Class")
     try:
-        module = importlib.import_module(module_name)
+        with exits_as_errors():
+            module = importlib.import_module(module_name)
     except ImportError as error:
         raise refusal(
             f"cannot import {module_name}: {error}; looked for in the working directory and on PYTHONPATH"

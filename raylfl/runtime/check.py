@@ -17,7 +17,7 @@ from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import Batch, private_randomness
 from raylfl.core.population import Population
 from raylfl.core.samples import ClientShards, SampleSet
-from raylfl.errors import BadConfig, own_code
+from raylfl.errors import BadConfig, exits_as_errors, own_code
 from raylfl.parts import Experiment, WorkerSetup
 from raylfl.runtime.ray.resources import check_resources
 from raylfl.runtime.round.plan import check_sampling
@@ -197,7 +197,7 @@ def _try(text: str, make: Callable[[], T], seconds: float | None = None) -> T:
     text: the beginning of the message, before the first line of the error.
     """
     try:
-        with time_limit(seconds):
+        with time_limit(seconds), exits_as_errors():
             return make()
     except BadConfig:
         raise

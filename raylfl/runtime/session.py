@@ -15,7 +15,7 @@ import torch
 
 from raylfl.config.changes import fingerprint_of_config
 from raylfl.core.links import end_name
-from raylfl.errors import RaylflError, note_own_code
+from raylfl.errors import RaylflError, exits_as_errors, note_own_code
 from raylfl.heterogeneity.partition.base import Samples
 from raylfl.heterogeneity.partition.file import as_text
 from raylfl.heterogeneity.partition.stats import class_counts
@@ -144,7 +144,8 @@ class Session:
             self.save()
             raise Interrupted(f"stopped before round {state.round}: raylfl resume {self.run_dir.address}")
         try:
-            return next(rounds, None)
+            with exits_as_errors():
+                return next(rounds, None)
         except Exception as error:
             note_own_code(error)
             if self.federation.committed:

@@ -24,7 +24,7 @@ from raylfl.core.reduce import finite_rows, square_norms
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.torch_state import torch_defaults
 from raylfl.core.vectorized import VectorizedOracle
-from raylfl.errors import BadConfig, traceback_text
+from raylfl.errors import BadConfig, exits_as_errors, traceback_text
 from raylfl.parts import BUFFERS, MOMENTS, Initial, WorkerSetup
 from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.evaluate import Evaluator, Recorder
@@ -117,7 +117,8 @@ class Worker:
         if len(task.clients) <= self.most_clients:
             try:
                 seed_everything(keyed_int(self.setup.seed, "user", task.round, *task.clients[:1]))
-                return self._run(task, broadcast, client_states)
+                with exits_as_errors():
+                    return self._run(task, broadcast, client_states)
             except BadConfig:
                 raise
             except Exception as failure:
