@@ -48,6 +48,7 @@ SLOW = (  # files and folders
     "reproduce/test_claims.py",
     "reproduce/test_command.py",
     "reproduce/test_experiments.py",
+    "reproduce/test_killed.py",
     "reproduce/test_run_cache.py",
     "runtime/test_damage.py",
     "runtime/test_device.py",

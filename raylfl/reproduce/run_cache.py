@@ -198,7 +198,7 @@ class RunCache:
             yield from _one_by_one(jobs)
             return
         context = multiprocessing.get_context("spawn")  # a fork would lose torch's threads
-        with ProcessPoolExecutor(processes, mp_context=context, initializer=process.set_up) as pool:
+        with ProcessPoolExecutor(processes, mp_context=context, initializer=process.set_up_child) as pool:
             futures = {pool.submit(make_run, job): job for job in jobs}
             try:
                 for future in as_completed(futures):
