@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from raylfl.config.components import construct
 from raylfl.config.load import Config
 from raylfl.config.objects import is_factory
 from raylfl.core.arrays import Ints
-from raylfl.core.samples import SampleSet
+from raylfl.core.samples import SampleSet, as_array
 from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import BadConfig
 from raylfl.registries import REGISTRIES
@@ -192,7 +193,7 @@ def _labels(targets: Any, count: int, name: str) -> Ints:
 
     Raises BadConfig unless `targets` has one integer for each of the `count` training samples.
     """
-    labels = np.asarray(targets)
+    labels = as_array(targets) if isinstance(targets, torch.Tensor) else np.asarray(targets)
     if labels.shape != (count,) or not np.issubdtype(labels.dtype, np.integer):
         raise BadConfig(
             f"data class {name}: targets is {labels.dtype} {labels.shape}, but must be one integer label for each of "
@@ -215,5 +216,5 @@ def labels_of(dataset: Any) -> Ints | None:
         targets = dataset.tensors[1]
     if targets is None:
         return None
-    array = np.asarray(targets)
+    array = as_array(targets) if isinstance(targets, torch.Tensor) else np.asarray(targets)
     return array.astype(np.int64) if array.ndim == 1 and np.issubdtype(array.dtype, np.integer) else None

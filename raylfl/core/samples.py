@@ -63,7 +63,7 @@ class SampleSet:
         """
         tensors = _tensors_of(dataset) if collate is None else None
         if tensors is not None:
-            arrays = tuple(t.detach().cpu().contiguous().numpy() for t in tensors)
+            arrays = tuple(as_array(t) for t in tensors)
             return SampleSet(arrays, None, transform, measured_through)
         return SampleSet(None, dataset, transform, measured_through, collate)
 
@@ -88,6 +88,12 @@ class SampleSet:
         if (self.owned[at] != indices).any():
             raise LookupError("a sample was requested from a worker that does not hold it")
         return at
+
+
+def as_array(tensor: Tensor) -> np.ndarray:
+    """The values of a tensor; numpy has no bfloat16, whose values float32 holds exactly."""
+    values = tensor.detach().cpu().contiguous()
+    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
 
 
 def _tensors_of(dataset: Any) -> Sequence[Tensor] | None:
