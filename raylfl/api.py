@@ -240,6 +240,9 @@ def checked(config: Config) -> Experiment:
         if config.runtime.backend == "ray":
             require("ray", what="runtime.backend=ray", instead="runtime.backend=local")
             config.logging.check_shared()
+            from raylfl.runtime.ray.connection import check_address
+
+            check_address(config.runtime)
         if config.logging.loggers:
             from raylfl.runtime.records.loggers import check_loggers
 

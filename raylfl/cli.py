@@ -6,7 +6,6 @@ Exit codes: 0 done, 2 bad usage or config, 1 any other error.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -17,9 +16,6 @@ from raylfl.config.find import working_directory
 from raylfl.errors import BadConfig, RaylflError, exits_as_errors, is_noted, note_own_code
 from raylfl.extras import missing_package, ours
 from raylfl.startup import collector, process
-
-# Ray prints raylets' error messages on stdout even with log_to_driver=False; it reads this setting when it is imported
-NO_RAYLET_MESSAGES = ("RAY_DEDUP_LOGS_SKIP_REGEX", "^")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +31,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if hasattr(args, "overrides"):
         args.overrides = [*args.overrides, *rest]  # overrides after an option
     process.set_up()
-    os.environ.setdefault(*NO_RAYLET_MESSAGES)
     try:
         here = str(working_directory())
         if here not in sys.path:  # as with `python -m raylfl`: class_path=mine.Net finds ./mine.py

@@ -297,7 +297,7 @@ def library_of(value: Any) -> str | None:
     installed = file.startswith(LIBRARIES) and not file.startswith(OWN)
     if not file or (installed and not file.startswith(PACKAGES)):
         return "Python"
-    return str(module.__name__).partition(".")[0] if installed and inspect.isroutine(value) else None
+    return str(value.__module__).partition(".")[0] if installed and inspect.isroutine(value) else None
 
 
 def _imported(declared: source.Declared) -> Any:

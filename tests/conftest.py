@@ -55,6 +55,7 @@ SLOW = (  # files and folders
     "runtime/test_exhausted.py",
     "runtime/test_full_disk.py",
     "runtime/test_interrupt.py",
+    "runtime/test_killed_driver.py",
     "runtime/test_long_runs.py",
     "runtime/test_lost_parts.py",
     "runtime/test_own_cluster.py",
