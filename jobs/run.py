@@ -35,9 +35,9 @@ def command(arguments: list[str]) -> list[str]:
             from raylfl.runtime.records.provenance import class_paths
             from raylfl.runtime.records.views import here
 
-            saved = compose(here(place) / "config.yaml")
-            named_here = set(class_paths(saved)) <= set(class_paths(config.resolved))  # the job's own config names them
-            return ["resume", place, *arguments[1:], *(["--trust"] if named_here else [])]
+            saved = set(class_paths(compose(here(place) / "config.yaml")))
+            trusted = saved and saved <= set(class_paths(config.resolved))  # the job's own config names them
+            return ["resume", place, *arguments[1:], *(["--trust"] if trusted else [])]
     return ["run", *arguments]
 
 
