@@ -26,13 +26,18 @@ def command(arguments: list[str]) -> list[str]:
     if arguments[:1] == ["--resume"]:
         return ["resume", *arguments[1:]]
     if any(item.startswith("logging.id=") for item in arguments):
-        from raylfl.config.load import load_config
+        from raylfl.config.load import compose, load_config
 
         config = load_config(arguments[0], arguments[1:])
         from raylfl.runtime.records.run_dir import find_existing
 
         if config.logging.id is not None and (place := find_existing(config.logging, config.top.name)) is not None:
-            return ["resume", place, *arguments[1:]]
+            from raylfl.runtime.records.provenance import class_paths
+            from raylfl.runtime.records.views import here
+
+            saved = set(class_paths(compose(here(place) / "config.yaml")))
+            trusted = saved and saved <= set(class_paths(config.resolved))  # the job's own config names them
+            return ["resume", place, *arguments[1:], *(["--trust"] if trusted else [])]
     return ["run", *arguments]
 
 

@@ -202,7 +202,7 @@ class RunCache:
             yield from _one_by_one(jobs)
             return
         context = multiprocessing.get_context("spawn")  # a fork would lose torch's threads
-        with ProcessPoolExecutor(processes, mp_context=context, initializer=process.set_up) as pool:
+        with ProcessPoolExecutor(processes, mp_context=context, initializer=process.set_up_child) as pool:
             futures = {pool.submit(make_run, job): job for job in jobs}
             try:
                 for future in as_completed(futures):
@@ -332,6 +332,7 @@ def make_run(job: Job, watch: Any = None) -> None:
     progress.
     """
     from raylfl import api
+    from raylfl.runtime.records.provenance import class_paths
     from raylfl.runtime.records.summary import environment
 
     config, path = job.config, staging(job.url) if job.url is not None else job.path
@@ -340,7 +341,7 @@ def make_run(job: Job, watch: Any = None) -> None:
     try:
         if (path / "config.yaml").is_file() if job.url is None else exists(job.url):
             free = [f"runtime.{key}={_as_override(config['runtime'][key])}" for key in RUNTIME_FREE]
-            api.resume(job.url or path, free, watch)
+            api.resume(job.url or path, free, watch, known=list(class_paths(config)))
         else:
             api.run(config, (), watch)
     except NonFinite as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from raylfl.config.load import Config, Source, compose, load_config
 from raylfl.config.objects import GROUPS, ObjectLayer, Objects, known_here, object_layer
 from raylfl.control import Callback, Progress, interactive, reason_to_stop
 from raylfl.core.torch_state import torch_defaults
-from raylfl.errors import BadConfig
+from raylfl.errors import BadConfig, exits_as_errors
 from raylfl.extras import require
 from raylfl.runtime.stopping import sigterm_interrupts
 
@@ -160,19 +160,24 @@ def resume(
     *,
     trust: bool = False,
     progress: bool | None = None,
+    take_over: bool = False,
+    known: Collection[str] = (),
     callbacks: Sequence[Callback] = (),
     **objects: Unpack[Objects],
 ) -> Result:
     """Resumes the run in this directory, or at this URL, from its newest intact checkpoint; `rounds` may be raised.
 
     Objects that the config cannot name must be passed again. With `trust=True` they are loaded from the run's
-    objects.pkl instead. Loading executes code in that file: use `trust=True` for your own run directories only. The
+    objects.pkl instead. Loading executes code in that file, and a run that was not written on this machine is resumed
+    only with `trust=True` if its config names classes outside raylfl: use `trust=True` for run directories of people
+    you trust only. known: class paths for which no trust is needed.
+    take_over: whether a run at a URL is taken from the process that owns it, which was killed on another machine. The
     other arguments have the same meaning as in `run`. Raises BadConfig, also if a key that defines the run changes.
     """
     from raylfl.runtime.records.mirror import at_hand
 
-    folder = at_hand(path)
-    before, config = saved(folder, overrides, trust, objects)
+    folder = at_hand(path, take_over)
+    before, config = saved(folder, overrides, trust, objects, known)
     refuse_changes(before.resolved, config.resolved)
     from raylfl.runtime.records.run_dir import RunDirectory
 
@@ -195,13 +200,29 @@ class MissingObjects(BadConfig):
     """The error for a saved run whose config needs objects that are neither given nor importable."""
 
 
-def saved(folder: Path, overrides: Sequence[str], trust: bool, objects: Objects) -> tuple[Config, Config]:
+def saved(
+    folder: Path, overrides: Sequence[str], trust: bool, objects: Objects, known: Collection[str] = ()
+) -> tuple[Config, Config]:
     """Returns two configs: the one saved in a run directory, and the same with these overrides and objects.
 
-    trust: whether missing objects may be loaded from objects.pkl, as in `resume`. Raises BadConfig.
+    trust: whether missing objects may be loaded from objects.pkl, and classes imported although the directory was not
+    written on this machine, as in `resume`. known: class paths that may be imported in any case. Raises BadConfig.
     """
     if not (folder / "config.yaml").is_file():
         raise BadConfig(f"{folder} is not a run directory: it has no config.yaml")
+    from raylfl.runtime.records.files import require_inside
+
+    require_inside(folder)
+    if not trust:
+        from raylfl.runtime.records.kept_objects import read
+        from raylfl.runtime.records.provenance import require_trust
+
+        said = compose(folder / "config.yaml")
+        passed = {said[g].get("class_path") for g in objects if isinstance(said.get(g), dict)} & set(
+            read(folder).left_out
+        )
+        way = f"raylfl resume {folder} --trust, or trust=True from Python"
+        require_trust(folder / "config.yaml", said, {*known, *(passed & set(read(folder).left_out))}, way)
     again = _objects_again(folder, trust, objects)
     before = load_config(folder / "config.yaml", (), ObjectLayer({}, again.objects))
     return before, load_config(before.resolved, overrides, again)
@@ -238,10 +259,13 @@ def _objects_again(folder: Path, trust: bool, objects: Objects) -> ObjectLayer:
 
 def checked(config: Config) -> Experiment:
     """Builds the experiment of a config, and tries a training step and an evaluation step. Raises BadConfig."""
-    with one_at_a_time():
+    with one_at_a_time(), exits_as_errors():
         if config.runtime.backend == "ray":
             require("ray", what="runtime.backend=ray", instead="runtime.backend=local")
             config.logging.check_shared()
+            from raylfl.runtime.ray.connection import check_address
+
+            check_address(config.runtime)
         if config.logging.loggers:
             from raylfl.runtime.records.loggers import check_loggers
 

@@ -6,7 +6,6 @@ Exit codes: 0 done, 2 bad usage or config, 1 any other error.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -14,12 +13,9 @@ from typing import Any, NoReturn
 import raylfl
 from raylfl import commands
 from raylfl.config.find import working_directory
-from raylfl.errors import BadConfig, RaylflError, is_noted, note_own_code
+from raylfl.errors import BadConfig, RaylflError, exits_as_errors, is_noted, note_own_code
 from raylfl.extras import missing_package, ours
 from raylfl.startup import collector, process
-
-# Ray prints raylets' error messages on stdout even with log_to_driver=False; it reads this setting when it is imported
-NO_RAYLET_MESSAGES = ("RAY_DEDUP_LOGS_SKIP_REGEX", "^")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,12 +31,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if hasattr(args, "overrides"):
         args.overrides = [*args.overrides, *rest]  # overrides after an option
     process.set_up()
-    os.environ.setdefault(*NO_RAYLET_MESSAGES)
     try:
         here = str(working_directory())
         if here not in sys.path:  # as with `python -m raylfl`: class_path=mine.Net finds ./mine.py
             sys.path.insert(0, here)
-        return args.call(args) or 0
+        with exits_as_errors():
+            return args.call(args) or 0
     except BadConfig as error:
         return _fail(args, error, 2)
     except KeyboardInterrupt as error:
@@ -119,6 +115,13 @@ def _parser() -> argparse.ArgumentParser:
     def out(sub: Any, text: str | None, default: str | None = ".") -> None:
         sub.add_argument("-o", "--out", metavar="DIR", default=default, help=text)
 
+    def take_over(sub: Any) -> None:
+        text = "take a URL from the machine that was killed, or lost, as it worked there"
+        sub.add_argument("--take-over", action="store_true", help=text)
+
+    def trust(sub: Any, text: str) -> None:
+        sub.add_argument("--trust", action="store_true", help=text)
+
     sub = command("run", commands.run, "carry out one federated run", config=True)
     sub.add_argument("--print-config", action="store_true", help="print the resolved config and stop")
     sub = command("compare", commands.compare, "run several algorithms on one config, then write a report", config=True)
@@ -130,17 +133,16 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("resume", commands.resume, "continue a run from its newest intact checkpoint")
     sub.add_argument("run_dir", metavar="RUN_DIR", help="a run's directory, or its URL")
     overrides(sub, "rounds may be raised")
-    sub.add_argument(
-        "--trust",
-        action="store_true",
-        help="load a notebook's classes from the run's objects.pkl, which executes code in it",
-    )
+    trust(sub, "load objects.pkl, and the classes that a run from elsewhere names: executes code")
+    take_over(sub)
     sub = command(
         "sweep", commands.sweep, "search over config keys with Ray Tune; writes a table of trials and a report"
     )
     sub.add_argument("sweep", nargs="?", metavar="SWEEP", help="a path, or the name of a file under conf/sweep/")
     overrides(sub, "keys of the sweep or of its config")
     sub.add_argument("--resume", metavar="DIR", help="continue the sweep in this directory, or at this URL")
+    take_over(sub)
+    trust(sub, "import the classes that a sweep from elsewhere names: executes code")
     sub = command(
         "report", commands.report, "write curves, tables and a page about runs; seeds of one setting are pooled"
     )

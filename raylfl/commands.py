@@ -50,7 +50,7 @@ def resume(args: argparse.Namespace) -> None:
     from raylfl.console import Watcher
 
     with Watcher() as watch:
-        result = api.resume(args.run_dir, args.overrides, watch, trust=args.trust)
+        result = api.resume(args.run_dir, args.overrides, watch, trust=args.trust, take_over=args.take_over)
     _finished(result)
 
 
@@ -139,9 +139,9 @@ def sweep(args: argparse.Namespace) -> int:
 
     if args.resume:
         overrides = [args.sweep, *args.overrides] if args.sweep else args.overrides
-        return show.finish(sweep.resume(args.resume, overrides, say), say)
-    if not args.sweep:
-        raise BadConfig("sweep needs a file, or --resume DIR")
+        return show.finish(sweep.resume(args.resume, overrides, say, args.take_over, args.trust), say)
+    if not args.sweep or args.take_over or args.trust:
+        raise BadConfig("sweep needs a file, or --resume DIR, to which --take-over and --trust belong")
     return show.finish(sweep.sweep(args.sweep, args.overrides, say), say)
 
 

@@ -380,13 +380,15 @@ def differences_table(paths: Sequence[Path], conditions: Sequence[str] = ()) -> 
 def state_of(run: RunRecord, ends: Callable[[Path], dict[str, str]]) -> str:
     """The state of a run: `finished`, `running`, the final state of its trial in a sweep, or `stopped`.
 
-    ends: see `runs_table`.
+    At a URL, `running on HOST` also means a process that was killed. ends: see `runs_table`.
     """
     from raylfl.runtime.records.run_dir import RunDirectory
-    from raylfl.runtime.records.views import running
+    from raylfl.runtime.records.views import owner_of
 
     if run.finished:
         return "finished"
-    if RunDirectory(run.path).in_use or running(run.path):
+    if RunDirectory(run.path).in_use:
         return "running"
+    if (owner := owner_of(run.path)) is not None:
+        return f"running on {owner.host}"
     return ends(run.path.parent).get(run.path.name, "stopped")

@@ -8,7 +8,8 @@ from __future__ import annotations
 import difflib
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,27 @@ class NonFinite(RaylflError):
 
 class ClientFailed(RaylflError):
     """The error for failed local work of a client; its message contains client, round and the original error."""
+
+
+class CodeExited(Exception):
+    """Raised in place of `sys.exit`, GeneratorExit and other exceptions that are no Exception, by code of the user."""
+
+
+@contextmanager
+def exits_as_errors() -> Iterator[None]:
+    """A context, or a decorator, that raises CodeExited in place of an exception that would end the process.
+
+    KeyboardInterrupt and exceptions of raylfl are left as they are. The new error has the traceback of the first.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        if type(error).__module__.partition(".")[0] == __package__:
+            raise
+        said = f"sys.exit({error}) was called" if isinstance(error, SystemExit) else f"{error!r} was raised"
+        raise CodeExited(f"{said}, which would end the process").with_traceback(error.__traceback__) from None
 
 
 def is_own(filename: str) -> bool:

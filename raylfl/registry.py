@@ -14,19 +14,24 @@ needs no registration: its `class_path` selects it, or its name as a plug-in (`r
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, is_dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from raylfl import source
-from raylfl.errors import BadConfig, BadValue, did_you_mean
+from raylfl.errors import LIBRARIES, BadConfig, BadValue, did_you_mean, exits_as_errors
 from raylfl.plugins import Plugin, plugins
 
 T = TypeVar("T")
+OWN = f"{Path(__file__).parent}/"
+PACKAGES = tuple(f"{sysconfig.get_path(kind)}/" for kind in ("purelib", "platlib"))
 NAMING = ("name", "class_path")  # the keys of a group that select its class; the others are its options
 
 
@@ -139,7 +144,7 @@ class Registry(Generic[T]):
                 ways = " or ".join(f"class_path={plugin.path}" for plugin in found)
                 raise BadValue("name", got=name, need="the name of one plug-in", hint=f"{origin} offer it: say {ways}")
             try:
-                return self._derived(import_class(found[0].path, ""), "class_path", found[0].path)
+                return self._derived(import_class(found[0].path, "", plugin=True), "class_path", found[0].path)
             except BadValue as error:
                 reason = error.hint or f"{error.got} must be {error.need}"
                 raise BadValue("name", got=name, need="a plug-in that works", hint=f"{origin}: {reason}") from error
@@ -248,10 +253,12 @@ def given_for(path: str) -> bool:
     return path in _given.get({})
 
 
-def import_class(path: str, place: str) -> Any:
+def import_class(path: str, place: str, plugin: bool = False) -> Any:
     """The object at `package.module.Class`, or the object that `standing_for` maps to this path.
 
-    Raises BadValue with the key `<place>.class_path` and the reason if it cannot be imported.
+    plugin: whether a package has registered the object. Otherwise objects of Python's own modules, and functions of
+    installed packages, are refused: a config would call them with arguments of its choice. Raises BadValue with the key
+    `<place>.class_path` and the reason if the object is refused or cannot be imported.
     """
     if given_for(path):
         return _given.get()[path]
@@ -263,7 +270,8 @@ def import_class(path: str, place: str) -> Any:
     if not module_name:
         raise refusal("such as package.module.Class")
     try:
-        module = importlib.import_module(module_name)
+        with exits_as_errors():
+            module = importlib.import_module(module_name)
     except ImportError as error:
         raise refusal(
             f"cannot import {module_name}: {error}; looked for in the working directory and on PYTHONPATH"
@@ -273,7 +281,23 @@ def import_class(path: str, place: str) -> Any:
     if not hasattr(module, name):
         hint = did_you_mean(name, dir(module))
         raise refusal(f"{module_name} has no {name}" + (f"; {hint}" if hint else ""))
-    return getattr(module, name)
+    value = getattr(module, name)
+    if not plugin and (library := library_of(value)) is not None:
+        what = "a function" if inspect.isroutine(value) else "a class"
+        raise refusal(f"{path} is {what} of {library}; call it in a function or class of your own module")
+    return value
+
+
+def library_of(value: Any) -> str | None:
+    """The library of a function of an installed package, or of a function or class of Python's modules; else None."""
+    if not (isinstance(value, type) or inspect.isroutine(value)):
+        return None
+    module = sys.modules.get(getattr(value, "__module__", None) or "")
+    file = str(getattr(module, "__file__", None) or "")
+    installed = file.startswith(LIBRARIES) and not file.startswith(OWN)
+    if not file or (installed and not file.startswith(PACKAGES)):
+        return "Python"
+    return str(value.__module__).partition(".")[0] if installed and inspect.isroutine(value) else None
 
 
 def _imported(declared: source.Declared) -> Any:

@@ -6,10 +6,13 @@ tests). Any other test that starts a Python process is then skipped, so that the
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,6 +26,9 @@ from tests.undrawn import savefig
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("MPLBACKEND", "agg")
+if "RAYLFL_STAGING" not in os.environ:  # inherited by the processes of pytest-xdist
+    os.environ["RAYLFL_STAGING"] = tempfile.mkdtemp(prefix="raylfl-tests-")
+    atexit.register(shutil.rmtree, os.environ["RAYLFL_STAGING"], ignore_errors=True)
 
 settings.register_profile(
     "suite",
@@ -42,12 +48,14 @@ SLOW = (  # files and folders
     "papers/test_claims.py",
     "papers/test_command.py",
     "papers/test_experiments.py",
+    "papers/test_killed.py",
     "papers/test_run_cache.py",
     "runtime/test_damage.py",
     "runtime/test_device.py",
     "runtime/test_exhausted.py",
     "runtime/test_full_disk.py",
     "runtime/test_interrupt.py",
+    "runtime/test_killed_driver.py",
     "runtime/test_long_runs.py",
     "runtime/test_lost_parts.py",
     "runtime/test_own_cluster.py",

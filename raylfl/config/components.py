@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from raylfl.errors import BadConfig, BadValue, did_you_mean
+from raylfl.errors import BadConfig, BadValue, did_you_mean, exits_as_errors
 from raylfl.options import Arguments, arguments_of, fitting, hints_of
 from raylfl.registry import NAMING, Registry
 
@@ -195,7 +195,8 @@ def construct(cls: Callable[..., Any], init_args: Mapping[str, Any], place: str)
         if problems:
             raise BadConfig(problems)
     try:
-        return cls(**init_args)
+        with exits_as_errors():
+            return cls(**init_args)
     except BadValue as error:
         raise error.at(f"{place}.init_args") from None
     except BadConfig:

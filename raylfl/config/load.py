@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from raylfl.config.components import build, given_options, keys_of, mistakes, options_of, typed, unknown_key
+from raylfl.config.expansion import refuse_expansion
 from raylfl.config.find import find_config
 from raylfl.config.groups.local import LocalConfig
 from raylfl.config.groups.records import CheckpointConfig, EvalConfig, LoggingConfig, StopConfig
@@ -100,7 +101,9 @@ def compose(source: Source, overrides: Sequence[str] = (), given: ObjectLayer | 
 
 def _plain(config: DictConfig) -> dict[str, Any]:
     """The plain values of a DictConfig; its interpolations, which may refer to a parent node, are resolved."""
-    refuse_secrets(OmegaConf.to_container(config))
+    refuse_secrets(content := OmegaConf.to_container(config))
+    if isinstance(content, dict):
+        refuse_expansion({str(key): value for key, value in content.items()})
     plain: dict[str, Any] = escaped(OmegaConf.to_container(config, resolve=True))
     return plain
 
@@ -111,6 +114,7 @@ def interpolated(merged: Mapping[str, Any]) -> dict[str, Any]:
     Raises BadConfig for an interpolation that cannot be resolved or would write a secret into the run's records.
     """
     refuse_secrets(merged)
+    refuse_expansion(merged)
     try:
         return OmegaConf.to_container(OmegaConf.create(dict(merged)), resolve=True)  # type: ignore[return-value]
     except (OmegaConfBaseException, RecursionError, ValueError) as error:

@@ -20,7 +20,7 @@ from raylfl.config.components import changed_option, name_of, options_of
 from raylfl.config.schema import NAMED_GROUPS
 from raylfl.errors import BadConfig, BadValue
 from raylfl.registries import REGISTRIES
-from raylfl.registry import import_class
+from raylfl.registry import import_class, library_of
 
 Layer = dict[str, Any]
 
@@ -166,6 +166,8 @@ def _digest(value: Any) -> str:
 def importable(value: Any) -> bool:
     """Whether another process can import this class or function by its module and name."""
     if not (isinstance(value, type) or inspect.isroutine(value)) or value.__module__ == "__main__":
+        return False
+    if library_of(value) is not None:  # refused as a class path
         return False
     module = sys.modules.get(value.__module__)
     return getattr(module, "__spec__", None) is not None and getattr(module, value.__qualname__, None) is value

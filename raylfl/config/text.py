@@ -1,6 +1,7 @@
 """Parsing of yaml text to plain values, for files and for `key=value` overrides.
 
-The dialect is YAML 1.1, except that `1e-3` is a number and a date remains a string, as in OmegaConf. Duplicate keys,
+The dialect is YAML 1.1, except that `1e-3` is a number, a date remains a string, as in OmegaConf, and
+so does `1:30`. Duplicate keys,
 aliases that expand to more than a million values and nesting deeper than 50 levels are refused.
 """
 
@@ -15,7 +16,10 @@ import yaml
 
 MAX_DEPTH = 50  # nested lists and mappings
 MAX_VALUES = 1_000_000  # in the whole text, with aliases expanded
-FLOAT, DATE = "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp"
+FLOAT, DATE, INT = "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:int"
+WHOLE = re.compile(
+    r"^(?:[-+]?0b[0-1_]+|[-+]?0x[0-9a-fA-F_]+|[-+]?0[0-7_]*|[-+]?[1-9][0-9_]*)$"
+)  # no 1:30, 90 in YAML 1.1
 NUMBER = re.compile(
     r"""^(?:[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?
     |[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+
@@ -34,10 +38,11 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, form) for tag, form in resolvers if tag not in (FLOAT, DATE)]
+    first: [(tag, form) for tag, form in resolvers if tag not in (FLOAT, DATE, INT)]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(FLOAT, NUMBER, list("-+0123456789."))
+_Loader.add_implicit_resolver(INT, WHOLE, list("-+0123456789"))
 
 
 def parse(text: str) -> Any:

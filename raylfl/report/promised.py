@@ -71,8 +71,11 @@ def _of_group(group: Group, measured: set[str]) -> tuple[list[tuple[str, Promise
     """Returns pairs (theorem, bound on a measured metric) for a setting, and the reason if there are none."""
     from raylfl.config.load import load_config
     from raylfl.experiment import assemble
+    from raylfl.runtime.records.provenance import require_trust
 
-    experiment = assemble(load_config(group.runs[0].config))
+    run = group.runs[0]
+    require_trust(run.path / "config.yaml", run.config, (), "`raylfl resume` the run with --trust first")
+    experiment = assemble(load_config(run.config))
     if (broken := next(plain_sgd(experiment), None)) is not None:
         return [], broken
     theory = theory_of(experiment)

@@ -20,7 +20,7 @@ from raylfl.core.population import Population
 from raylfl.core.samples import ClientShards, SampleSet
 from raylfl.data_source import class_of
 from raylfl.diagnostics.metric_names import direction, higher_is_better
-from raylfl.errors import BadConfig, BadValue, did_you_mean, own_code
+from raylfl.errors import BadConfig, BadValue, did_you_mean, exits_as_errors, own_code
 from raylfl.parts import Experiment, WorkerSetup
 from raylfl.runtime.notices import COUNTERS, evaluated_kinds, evaluation_warnings, module_warnings, reads_recorded
 from raylfl.runtime.ray.resources import check_resources
@@ -252,7 +252,7 @@ def _try(text: str, make: Callable[[], T], seconds: float | None = None) -> T:
     text: the beginning of the message, before the first line of the error.
     """
     try:
-        with time_limit(seconds):
+        with time_limit(seconds), exits_as_errors():
             return make()
     except BadConfig:
         raise

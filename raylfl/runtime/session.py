@@ -17,7 +17,7 @@ from raylfl.config.changes import fingerprint_of_config
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.links import end_name
 from raylfl.diagnostics.metric_names import names_of
-from raylfl.errors import RaylflError, did_you_mean, note_own_code
+from raylfl.errors import RaylflError, did_you_mean, exits_as_errors, note_own_code
 from raylfl.heterogeneity.partition.base import Samples
 from raylfl.heterogeneity.partition.file import as_text
 from raylfl.heterogeneity.partition.stats import class_counts
@@ -130,7 +130,7 @@ class Session:
                 self.best.update(metrics)
                 yield metrics
             self._say_lost_model()
-        self.run_dir.committed(self.say)
+        self.run_dir.copied(self.say)
         loggers = Loggers(config, self.run_dir, self.say)
         try:
             rounds = self.federation.rounds(config.top.rounds)
@@ -157,7 +157,7 @@ class Session:
             self._finish(time.perf_counter() - started)
         finally:
             loggers.close()
-            self.run_dir.committed(self.say)
+            self.run_dir.copied(self.say)
         self.run_dir.require_copied()
 
     def _say_lost_model(self) -> None:
@@ -191,7 +191,8 @@ class Session:
             self.save()
             raise Interrupted(f"stopped before round {state.round}: raylfl resume {self.run_dir.address}")
         try:
-            return next(rounds, None)
+            with exits_as_errors():
+                return next(rounds, None)
         except Exception as error:
             note_own_code(error)
             if self.federation.committed:

@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from multiprocessing import connection
 
 from raylfl.startup import collector, lazy_imports, malloc
+
+WATCHER = """
+import os, signal, sys, time
+sys.stdin.read()
+time.sleep(3)
+for pid in sys.argv[2:]:
+    try:
+        with open(f"/proc/{pid}/cmdline") as file:
+            if sys.argv[1] in file.read():
+                os.kill(int(pid), signal.SIGKILL)
+    except OSError:
+        pass
+"""
 
 
 def set_up() -> None:
@@ -12,9 +32,45 @@ def set_up() -> None:
 
     The caller calls `collector.as_usual` when the imports are done.
     """
+    without_raylet_messages()
     collector.rarely()
     lazy_imports.install()
     malloc.keep()
+
+
+def set_up_child() -> None:
+    """Applies `set_up` in a process of `multiprocessing`, and ends the process once its parent has ended.
+
+    A killed parent cannot end its children, which would wait for their next task for ever. A run that is under way
+    there continues from its newest checkpoint when it is resumed.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True, name="raylfl parent").start()
+    set_up()
+
+
+def without_raylet_messages() -> None:
+    """Switches off the error messages of raylets, which Ray prints on stdout even with log_to_driver=False.
+
+    Ray reads this setting when it is imported. raylfl reports lost workers itself.
+    """
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")
+
+
+def kill_after_me(pids: Sequence[int], word: str) -> subprocess.Popen[bytes]:
+    """Starts a process that kills the processes `pids` three seconds after the end of this process.
+
+    word: a process is killed only if this word is in its command line, as its number may be that of another one by
+    then. The caller ends the returned process when the others have ended in another way.
+    """
+    command = [sys.executable, "-I", "-S", "-c", WATCHER, word, *map(str, pids)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 
 
 def work_in(folder: str) -> None:

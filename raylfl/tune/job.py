@@ -41,8 +41,8 @@ class Job:
     def place(self, run_id: str) -> Path:
         """The directory of a run on this node, fetched from its URL if the sweep has one.
 
-        Raises RaylflError if this node cannot read the sweep's folder. If an earlier attempt still runs on another
-        node, waits until its process has ended. Raises BadConfig if this takes longer than LOCK_SECONDS.
+        It is taken from the node of an earlier attempt, which Ray Tune has ended. Raises RaylflError if this node
+        cannot read the sweep's folder.
         """
         if self.url is None:
             if not (Path(self.folder) / "sweep.yaml").is_file():
@@ -52,7 +52,7 @@ class Job:
                 )
             return Path(self.folder) / run_id
         url = join(self.url, run_id)
-        return retry_while_locked(lambda: take(url) if exists(url) else staging(url))
+        return take(url, take_over=True) if exists(url) else staging(url)
 
     def whole(self, run_id: str) -> Path:
         """The directory of another run, for reading; fetched with all files if the sweep has a URL."""
@@ -66,7 +66,7 @@ class Job:
         if self.url is None or mirror_of(folder) is not None:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        if not begin(folder, url := join(self.url, folder.name), self.command or ""):
+        if not begin(folder, url := join(self.url, folder.name), self.command or "", take_over=True):
             raise RaylflError(f"{url} was begun by another process at the same time")
 
 

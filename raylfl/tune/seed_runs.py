@@ -130,7 +130,7 @@ def rows(experiment: Experiment, run_dir: RunDirectory, workers: int, rounds: in
     earlier = readable(run_dir.path)
     if earlier is not None and earlier.complete(rounds):
         yield from ((metrics, False) for metrics in before)
-        run_dir.committed(run_dir.log)
+        run_dir.copied(run_dir.log)
         run_dir.require_copied()
         return
     resume = any((run_dir.path / "checkpoints").glob("round_*"))

@@ -6,12 +6,11 @@ report/, and ordinary run directories: <setting>-<algorithm>-s<seed>/.
 
 from __future__ import annotations
 
-import fcntl
 import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -28,8 +27,11 @@ from raylfl.console import shown
 from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.extras import require
 from raylfl.runtime.ray.resources import nodes_of_cluster
+from raylfl.runtime.records.files import require_inside
 from raylfl.runtime.records.lines import lines
+from raylfl.runtime.records.locks import Locks
 from raylfl.runtime.records.mirror import Mirror, at_hand, begin, clear, mirror_of
+from raylfl.runtime.records.provenance import require_trust, sign
 from raylfl.runtime.stopping import sigterm_interrupts
 from raylfl.tune.journal import FAILED, FINISHED, Journal
 from raylfl.tune.measured import require_measured
@@ -67,14 +69,25 @@ def sweep(source: str | Path, overrides: Sequence[str] = (), say: Say = print) -
     return carry_out(spec, tried(spec), None, say)
 
 
-def resume(path: str | Path, overrides: Sequence[str] = (), say: Say = print) -> SweepResult:
+def resume(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    say: Say = print,
+    take_over: bool = False,
+    trust: bool = False,
+) -> SweepResult:
     """Resumes a sweep: ended trials are kept; open and failed trials continue from their checkpoints.
 
     path: the sweep's folder or URL. overrides: `key=value` for `concurrent`, `retries` and keys of `runtime`; raises
-    BadConfig for other keys. say: called with one line for the user.
+    BadConfig for other keys. say: called with one line for the user. take_over: whether a sweep at a URL is taken from
+    the process that owns it. trust: whether the classes that its config names may be imported although the sweep was
+    not written on this machine.
     """
-    folder = at_hand(path)
+    folder = at_hand(path, take_over)
     content = saved(folder / "sweep.yaml")
+    if not trust:
+        way = f"raylfl sweep --resume {folder} --trust"
+        require_trust(folder / "sweep.yaml", content, (), way)
     for item in overrides:
         key = item.partition("=")[0]
         if key not in LATER and not key.startswith("runtime."):
@@ -141,6 +154,7 @@ def new_folder(spec: Sweep) -> Path:
             if logging.url is not None and not begin(folder, join(logging.url, folder.name), shlex.join(sys.argv)):
                 continue
             (folder / "sweep.yaml").write_text(yaml.safe_dump({KEY: FORMAT, **spec.content}, sort_keys=False))
+            sign(folder / "sweep.yaml", spec.content)
             return folder
         except FileExistsError:
             continue
@@ -247,15 +261,15 @@ def plan(spec: Sweep, index: int, folder: Path, journal: Journal) -> None:
 def locked(folder: Path) -> Iterator[None]:
     """A context manager that holds the lock on a sweep's folder, if its file system has locks.
 
-    Raises BadConfig if another process holds the lock.
+    Raises BadConfig if another process holds the lock, or a symbolic link in the folder leads out of it.
     """
-    with open(folder / ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadConfig(f"{folder} is in use by another process: wait for it, or stop it first") from None
-        except OSError:
-            pass  # a file system without locks: continue unprotected
+    require_inside(folder)
+    locks, free = Locks(folder), True
+    with suppress(OSError):  # a file system without locks: continue unprotected
+        free = locks.take(".lock")
+    if not free:
+        raise BadConfig(f"{folder} is in use by another process: wait for it, or stop it first")
+    with closing(locks):
         yield
 
 
@@ -273,5 +287,5 @@ def mirrored(folder: Path, say: Say) -> Iterator[Mirror | None]:
     try:
         yield mirror
     finally:
-        mirror.commit(say)
+        mirror.complete(say)
         mirror.release()

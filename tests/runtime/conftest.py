@@ -10,7 +10,6 @@ from contextlib import suppress
 import fsspec
 import pytest
 
-from raylfl.runtime.records import mirror
 from tests.runtime.faults import carry_out, killed, outcome, start, strike
 from tests.runtime.tiny import FOCUS
 from tests.startup.forks import LEAN, forks_after
@@ -67,8 +66,6 @@ def folder(killed_run, tmp_path):
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
     """`machine("b")`: from now on this process works with the local files of machine b, which has none at first."""
-    for name in ("WATCH_SECONDS", "SETTLE_SECONDS"):
-        monkeypatch.setattr(mirror, name, 0.02)
 
     def go_to(name: str) -> None:
         monkeypatch.setenv("RAYLFL_STAGING", str(tmp_path / name))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -14,7 +17,7 @@ import pytest
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import BadConfig
 from raylfl.runtime.ray import connection
-from raylfl.runtime.ray.connection import join, speaks_grpc
+from raylfl.runtime.ray.connection import check_address, join, speaks_grpc, start
 
 
 @contextmanager
@@ -71,3 +74,54 @@ def test_what_may_be_a_cluster_is_left_to_ray(monkeypatch):
     assert not speaks_grpc(f"127.0.0.1:{port}")
     monkeypatch.setenv("RAY_USE_TLS", "1")  # then its first bytes belong to TLS
     assert speaks_grpc(f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("address", ["http://head:8265", "https://head"])
+def test_the_address_of_a_dashboard_is_refused_before_anything_is_imported(address, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(BadConfig, match=rf"RAY_ADDRESS={address}, but must be host:port of the cluster's head"):
+        check_address(RuntimeConfig())
+
+
+@pytest.mark.slow
+def test_an_address_where_nothing_listens_is_reported_without_importing_torch(tmp_path):
+    with nothing() as port:
+        code = (
+            "import sys, raylfl\nfrom raylfl.errors import BadConfig\n"
+            f"try:\n    raylfl.run('digits', ['runtime.address=127.0.0.1:{port}', 'logging.dir={tmp_path}'])\n"
+            "except BadConfig as error:\n    print(error, 'ray' in sys.modules, 'lightning' in sys.modules)\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert "nothing listens at this address) False False" in done.stdout
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2])
+def test_a_slow_start_of_ray_is_tried_once_more(failures, monkeypatch):
+    """Ray raises a bare Exception, with the remedy in its last sentence, if its node takes more than 30 s."""
+    calls = []
+
+    def init(**options):
+        calls.append(options)
+        if len(calls) <= failures:
+            raise Exception("The current node timed out during startup.\nThis may be fixed by a quiet machine.")
+
+    ray = SimpleNamespace(init=init, shutdown=lambda: None)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    if failures == 2:
+        with pytest.raises(BadConfig, match=r"quiet machine\.\); Ray's limit of 30 s is fixed: wait until") as error:
+            start(RuntimeConfig())
+        assert "RAY_ADDRESS" in str(error.value)
+    else:
+        assert ["tried once more" in line for line in start(RuntimeConfig())] == [True] * failures
+    assert len(calls) == min(failures + 1, 2)
+
+
+def test_the_whole_reason_of_ray_is_shown(monkeypatch):
+    def init(**options):
+        raise RuntimeError("first line\nsecond line: run this command")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init, shutdown=lambda: None))
+    with pytest.raises(
+        BadConfig, match=r"\(first line second line: run this command\); runtime.backend=local needs no"
+    ):
+        start(RuntimeConfig())

@@ -292,7 +292,7 @@ def test_strange_names_in_checkpoints_are_no_checkpoints(folder, clean):
     (place / "round_5").mkdir()
     (place / "round_٠٠٠٠٠٤").mkdir()
     (place / ("round_" + "9" * 200)).mkdir()
-    os.symlink("/nowhere", place / "round_000006")
+    os.symlink("nowhere", place / "round_000006")
     (place / "round_000004" / "server.pt").write_text("damaged")
     carry_out(FOCUS, folder, resume=True)
     assert outcome(folder) == clean

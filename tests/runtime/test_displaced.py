@@ -192,8 +192,65 @@ def test_a_lock_that_is_a_link_is_refused_with_a_message(finished, tmp_path):
     (finished / ".lock").unlink()
     (finished / ".lock").symlink_to(tmp_path / "target")
     with pytest.raises(BadConfig, match="cannot be written, or locked"):
+        RunDirectory(finished).open()
+    with pytest.raises(BadConfig, match="is a symbolic link"):
         raylfl.resume(finished, ["rounds=4"])
     assert not (tmp_path / "target").exists()
+
+
+LINKS = {  # name in the run directory -> whether it is a folder
+    "damaged_metrics.jsonl": False,
+    "checkpoints": True,
+    "checkpoints/damaged_round_000002": True,
+    "checkpoints/.round_000003.tmp": True,
+    "checkpoints/round_000002/server.pt": False,
+    "report": True,
+    "report/index.html": False,
+    "final.pt": False,
+    "summary.json": False,
+    "config.yaml": False,
+    "edges.csv": False,
+    "log.txt": False,
+    "wandb": True,
+    "lightning_logs/version_0/metrics.csv": False,
+    "objects.json": False,
+    ".made_here": False,
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_out_of_the_directory_is_refused_before_anything_is_written(finished, tmp_path, name, exists):
+    """Lightning, wandb and the report write by paths: they must find no link."""
+    target, link = tmp_path / "target", finished / name
+    if exists:
+        shutil.copytree(link, target) if link.is_dir() else target.mkdir() if LINKS[name] else target.touch()
+        if link.is_file():
+            shutil.copy2(link, target)
+    before = sorted((path, path.read_bytes()) for path in tmp_path.rglob("target*/**/*") if path.is_file())
+    shutil.rmtree(link) if link.is_dir() else link.unlink(missing_ok=True)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(target)
+    with pytest.raises(BadConfig, match=r"is a symbolic link to|has no config\.yaml"):
+        raylfl.resume(finished, ["rounds=4", "logging.report=true", "logging.loggers=csv"])
+    with pytest.raises(BadConfig, match="is a symbolic link to"):
+        RunDirectory(finished).open()
+    assert target.exists() == exists
+    after = sorted((path, path.read_bytes()) for path in tmp_path.rglob("target*/**/*") if path.is_file())
+    assert after == before
+
+
+def test_links_within_the_directory_are_used(finished):
+    """wandb makes such links."""
+    (finished / "wandb").mkdir()
+    (finished / "wandb" / "latest").symlink_to("run-1")
+    (finished / "notes").symlink_to(finished / "log.txt")
+    assert len(raylfl.resume(finished, ["rounds=3"]).metrics) == 3
+
+
+def test_a_directory_that_is_reached_by_a_link_is_used(finished, tmp_path):
+    (tmp_path / "short").symlink_to(finished)
+    assert len(raylfl.resume(tmp_path / "short", ["rounds=3"]).metrics) == 3
 
 
 def test_a_refused_second_process_does_not_change_the_lock_of_the_first(finished):

@@ -50,7 +50,7 @@ def test_a_run_of_a_version_without_today_s_options_resumes_with_the_same_bits(t
     rewrite(tmp_path / "run", lambda saved: only(saved, config))
     saved = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert (saved["algorithm"], set(saved)) == ({"name": algorithm}, set(config))
-    raylfl.resume(tmp_path / "run")
+    raylfl.resume(tmp_path / "run", trust=True)
     assert "resumed at round 4" in log_of(tmp_path / "run")
     assert outcome(tmp_path / "run") == outcome(tmp_path / "clean")
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["format"] == FORMAT
@@ -59,7 +59,7 @@ def test_a_run_of_a_version_without_today_s_options_resumes_with_the_same_bits(t
 def test_a_run_that_the_first_version_of_this_format_left_is_continued(tmp_path, runs):
     shutil.copytree(FIRST, tmp_path / "old")
     twin = raylfl.run(tmp_path / "old" / "config.yaml", [*runs, "rounds=8"])
-    result = raylfl.resume(tmp_path / "old", ["rounds=8"])
+    result = raylfl.resume(tmp_path / "old", ["rounds=8"], trust=True)
     assert "resumed at round 4" in log_of(tmp_path / "old")
     assert "momentum" not in (FIRST / "config.yaml").read_text().split("algorithm:")[1]  # SCAFFOLD's came later
     torch.testing.assert_close(result.params, twin.params, rtol=1e-12, atol=1e-14)  # last bits are the machine's
@@ -69,7 +69,7 @@ def test_a_run_that_the_first_version_of_this_format_left_is_continued(tmp_path,
 def test_an_option_newer_than_a_run_cannot_be_set_in_it_afterwards(tmp_path):
     shutil.copytree(FIRST, tmp_path / "old")
     with pytest.raises(BadConfig, match=r"algorithm.momentum: 0.0 -> 0.5"):
-        raylfl.resume(tmp_path / "old", ["rounds=8", "algorithm.momentum=0.5"])
+        raylfl.resume(tmp_path / "old", ["rounds=8", "algorithm.momentum=0.5"], trust=True)
 
 
 def test_a_run_of_a_newer_format_is_refused_everywhere_in_one_sentence(tmp_path, capsys):

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-import time
-from types import SimpleNamespace
+import platform
 
 import fsspec
 import pytest
 
 from raylfl.config.urls import staging
 from raylfl.console import state_of
+from raylfl.errors import BadConfig
 from raylfl.report.runs import load_run
 from raylfl.runtime.records import mirror
-from raylfl.runtime.records.mirror import OWNER, STATE, Mirror, Owner, take
+from raylfl.runtime.records.mirror import STATE, Mirror, MirrorState, take
 from raylfl.runtime.records.record_file import Displaced
 from raylfl.runtime.records.run_dir import RunDirectory
-from raylfl.runtime.records.storage import Storage, StorageError
-from raylfl.runtime.records.views import here
+from raylfl.runtime.records.storage import Storage, StorageError, newest
+from raylfl.runtime.records.views import here, owner_of
 
 URL = "memory://far/runs/it"
 
@@ -26,16 +26,17 @@ def copied(url):
     """A new run directory with a config, copied to the URL."""
     run_dir = RunDirectory.create(staging(url), "tiny", "it", 0, url)
     run_dir.write("config.yaml", "rounds: 1\n")
-    run_dir.committed(print)
+    run_dir.copied(print)
     return run_dir
 
 
 @pytest.fixture
-def mirrored(tmp_path):
+def mirrored(machine):
     """A mirror of a folder that owns its URL."""
-    (tmp_path / STATE).write_text(json.dumps({"url": URL, "token": "mine", "after": None, "copied": {}}))
-    Storage(URL).write(OWNER, Owner("mine").encoded())
-    yield Mirror(tmp_path)
+    folder = staging(URL)
+    folder.mkdir(parents=True)
+    MirrorState(URL, "", "mine", {}).write(folder)
+    yield Mirror(folder)
     fsspec.filesystem("memory").store.clear()
 
 
@@ -60,6 +61,7 @@ def test_an_empty_cache_folder_counts_as_none(monkeypatch, tmp_path):
 def test_a_manifest_is_copied_after_its_files_and_deleted_before_them(mirrored, monkeypatch):
     """The summary marks a finished run: it is copied last and deleted first."""
     copied, deleted = [], []
+    mirrored.hold("mine")
     monkeypatch.setattr(Storage, "put", lambda there, path, name: copied.append(name))
     monkeypatch.setattr(Storage, "remove", lambda there, names: deleted.extend(names))
     for name in reversed(FILES):
@@ -76,37 +78,22 @@ def test_a_manifest_is_copied_after_its_files_and_deleted_before_them(mirrored, 
     assert deleted == []
 
 
-@pytest.mark.parametrize("other", [Owner("theirs", command="theirs"), None])
-def test_the_signs_of_life_end_where_another_folder_owns_the_run_or_it_is_deleted(mirrored, monkeypatch, other):
-    monkeypatch.setattr(mirror, "BEAT_SECONDS", 0.01)
-    mirrored.hold("mine")
-    if other is None:
-        Storage(URL).remove([OWNER])
-    else:
-        Storage(URL).write(OWNER, other.encoded())
-    mirrored._pulse.join(30)
-    assert not mirrored._pulse.is_alive()
-    assert Owner.of(Storage(URL)) == other
-    mirrored.release()
-    assert Owner.of(Storage(URL)) == other
-
-
 def test_a_machine_that_wakes_up_after_another_took_its_run_over_writes_nothing(url, machine):
     """The first machine gives no sign of life (its process is paused), and is not dead."""
     asleep = copied(url)
     machine("b")
-    folder = take(f"{url}/tiny/it")
+    folder = take(f"{url}/tiny/it", take_over=True)
     awake = RunDirectory(folder).open()
     awake.write("log.txt", "second\n")
-    awake.committed(print)
+    awake.copied(print)
     asleep.write("log.txt", "first\n")
     with pytest.raises(Displaced, match=r"was taken over by .* has what was computed here"):
-        asleep.committed(print)
+        asleep.copied(print)
     asleep.close()
-    assert Storage(f"{url}/tiny/it").read("log.txt") == b"second\n"
-    awake.committed(print)
+    assert here(f"{url}/tiny/it").joinpath("log.txt").read_text() == "second\n"
+    awake.copied(print)
     awake.close()
-    assert json.loads(Storage(f"{url}/tiny/it").read(OWNER))["held"] is False
+    assert owner_of(here(f"{url}/tiny/it")) is None
 
 
 def test_a_commit_copies_what_changed_and_a_seldom_one_waits_for_a_while(url, machine):
@@ -114,50 +101,130 @@ def test_a_commit_copies_what_changed_and_a_seldom_one_waits_for_a_while(url, ma
     first.write("log.txt", "new\n")
     first.committed(print, seldom=True)
     assert Storage(f"{url}/tiny/it").read("log.txt") == b""
-    first.committed(print)
+    first.copied(print)
     assert Storage(f"{url}/tiny/it").read("log.txt") == b"new\n"
     first.close()
 
 
-def test_only_a_new_owner_waits_for_others_that_take_the_run_over(url, machine, monkeypatch):
-    waits = []
-    clock = SimpleNamespace(sleep=waits.append, time=time.time, monotonic=time.monotonic)
+@pytest.mark.parametrize("killed", [True, False])
+def test_of_two_machines_that_take_a_run_over_only_one_gets_it(url, machine, killed):
     first = copied(url)
-    first.close()
-    monkeypatch.setattr(mirror, "time", clock)
-    again = Mirror(first.path)
-    again.hold("again")
-    again.release()
-    assert waits == []
-    machine("b")
-    RunDirectory(take(f"{url}/tiny/it")).open().close()
-    assert waits == [mirror.SETTLE_SECONDS]
-
-
-def test_of_two_machines_that_take_a_lost_run_over_only_one_gets_it(url, machine):
-    lost = copied(url)
+    if not killed:
+        first.close()
     folders = []
     for name in "bc":
         machine(name)
-        folders.append(take(f"{url}/tiny/it"))
-    first = RunDirectory(folders[0]).open()
-    second = RunDirectory(folders[1])
-    with pytest.raises(Displaced, match="was taken over by"):
-        second.open()
-    assert not second.in_use  # its lock is free again
+        folders.append(take(f"{url}/tiny/it", take_over=killed))
+    machine("b")
+    second = RunDirectory(folders[0]).open()
+    machine("c")
+    third = RunDirectory(folders[1])
+    with pytest.raises(BadConfig, match="is in use by process"):
+        third.open()
+    assert not third.in_use  # its lock is free again
+    second.close()
+    with pytest.raises(Displaced, match="was continued on another machine"):
+        third.open()
     first.close()
-    lost.close()
+    machine("a")
+    with pytest.raises(Displaced, match="was continued on another machine"):
+        RunDirectory(first.path).open()
 
 
-def test_a_run_elsewhere_is_listed_as_running_as_long_as_it_gives_signs_of_life(url, monkeypatch):
-    monkeypatch.setattr(mirror, "WATCH_SECONDS", 5.0)
+def test_a_run_elsewhere_is_listed_as_running_until_it_is_given_back(url):
     run_dir = copied(url)
     run_dir.write("metrics.jsonl", "")
-    run_dir.committed(print)
+    run_dir.copied(print)
     record = load_run(here(url) / "tiny/it")
-    assert state_of(record, lambda folder: {}) == "running"
+    assert state_of(record, lambda folder: {}) == f"running on {platform.node()}"
     run_dir.close()
     assert state_of(record, lambda folder: {}) == "stopped"
+
+
+STATES = {"url": URL, "place": "", "token": "mine", "copied": {}}
+DAMAGED = {
+    "a list": "[]",
+    "an empty object": "{}",
+    "nothing": "",
+    "deep": "[" * 100_000,
+    "a number as URL": json.dumps({**STATES, "url": 5}),
+    "no URL": json.dumps({**STATES, "url": "folder"}),
+    "a copied file outside": json.dumps({**STATES, "copied": {"../x": None}}),
+    "a copied file at the root": json.dumps({**STATES, "copied": {"/x": None}}),
+    "a place outside": json.dumps({**STATES, "place": "../x"}),
+    "copied is a list": json.dumps({**STATES, "copied": []}),
+    "a stamp is a number": json.dumps({**STATES, "copied": {"x": 3}}),
+    "an unknown key": json.dumps({**STATES, "x": 3}),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_damaged_state_of_a_mirror_is_named_with_the_remedy(what, tmp_path):
+    (tmp_path / STATE).write_text(DAMAGED[what])
+    with pytest.raises(BadConfig, match=r"\.mirror\.json is damaged: resume the run by its URL, or delete the file"):
+        RunDirectory(tmp_path)
+
+
+def test_a_state_that_is_a_link_is_not_read(tmp_path):
+    (tmp_path / "state").write_text(json.dumps(STATES))
+    (tmp_path / STATE).symlink_to(tmp_path / "state")
+    with pytest.raises(BadConfig, match="is damaged"):
+        RunDirectory(tmp_path)
+
+
+def test_a_run_with_a_damaged_state_is_fetched_again_by_its_url(url, machine):
+    copied(url).close()
+    folder = staging(f"{url}/tiny/it")
+    (folder / STATE).write_text("[]")
+    assert take(f"{url}/tiny/it") == folder
+    RunDirectory(folder).open().close()
+
+
+@pytest.mark.parametrize("name", ["precious.txt", "checkpoints/precious.txt"])
+def test_a_folder_that_is_not_the_copy_of_a_url_deletes_and_copies_nothing_there(tmp_path, machine, name):
+    """.mirror.json may come from somebody else."""
+    victim = tmp_path / "victim" / name
+    victim.parent.mkdir(parents=True)
+    victim.write_text("precious")
+    run = tmp_path / "run"
+    run.mkdir()
+    MirrorState(f"file://{tmp_path}/victim", "", "t", {name: None}).write(run)
+    with pytest.raises(BadConfig, match=r"says that this folder is copied to .*, but only .* is"):
+        RunDirectory(run).open()
+    assert victim.read_text() == "precious"
+    assert [path for path in (tmp_path / "victim").rglob("*") if path.is_file()] == [victim]
+
+
+NAMES = {
+    "a/config.yaml": "a/config.yaml",
+    "a/.machine-2/config.yaml": None,
+    "b/config.yaml": None,
+    "b/checkpoints/r/manifest.json": None,
+    "b/.machine-2/config.yaml": None,
+    "b/.machine-2/.copy.json": None,
+    "b/.machine-10/config.yaml": "b/config.yaml",
+    "b/.machine-10/report/index.html": "b/report/index.html",
+    "b/.machine-10/.copy.json": "b/.copy.json",
+    "b/.machine-11/metrics.jsonl": None,
+    "s/sweep.yaml": None,
+    "s/.machine-2/sweep.yaml": "s/sweep.yaml",
+    "s/.machine-2/.copy.json": "s/.copy.json",
+    "s/001/config.yaml": "s/001/config.yaml",
+    "s/002/config.yaml": None,
+    "s/002/.machine-2/config.yaml": "s/002/config.yaml",
+    "s/002/.machine-2/.copy.json": "s/002/.copy.json",
+    "table.csv": "table.csv",
+}
+
+
+def test_of_each_run_the_newest_place_with_a_complete_copy_is_read():
+    assert newest(NAMES) == {run: name for name, run in NAMES.items() if run is not None}
+    only = {name.removeprefix("b/"): name for name in NAMES if name.startswith("b/")}
+    assert newest(only) == {
+        "config.yaml": ".machine-10/config.yaml",
+        "report/index.html": ".machine-10/report/index.html",
+        ".copy.json": ".machine-10/.copy.json",
+    }
 
 
 def test_a_fetch_that_fails_leaves_no_folder(url, machine, monkeypatch):

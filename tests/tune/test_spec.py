@@ -245,7 +245,7 @@ def test_a_resumed_sweep_may_change_resources_and_retries_only(tmp_path):
     with pytest.raises(
         BadConfig, match=r"samples defines the sweep: when a sweep is resumed, only concurrent, retries and"
     ):
-        resume(tmp_path, ["samples=4"])
+        resume(tmp_path, ["samples=4"], trust=True)
     with pytest.raises(BadConfig, match=r"not a sweep's directory"):
         resume(tmp_path / "elsewhere")
 

@@ -14,9 +14,15 @@ Patterns = Annotated[list[str], BeforeValidator(lambda given: [given] if isinsta
 
 
 def folder_name(key: str, value: str) -> None:
-    """Checks that the value of a key can be the name of a folder; raises BadValue if not."""
-    if not value or set(value) & set("/\\\0\n") or value in (".", "..") or len(value.encode()) > 200:
-        raise BadValue(key, got=repr(value)[:300], need="the name of one folder: no slashes, at most 200 bytes")
+    """Checks that the value of a key can be the name of a folder; raises BadValue if not.
+
+    Characters that are not printable (control characters, directions of text, lone surrogates) are refused, because
+    names are printed to terminals.
+    """
+    named = value not in ("", ".", "..") and not set(value) & set("/\\") and value.isprintable()
+    if not named or len(value.encode()) > 200:
+        need = "the name of one folder: printable, no slashes, at most 200 bytes"
+        raise BadValue(key, got=ascii(value)[:300], need=need)
 
 
 @dataclass

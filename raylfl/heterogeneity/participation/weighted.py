@@ -9,6 +9,7 @@ order of independent exponential variables with rates q_i (Efraimidis & Spirakis
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -52,8 +53,8 @@ class Weighted(Sampler):
         for client, weight in enumerate(self.weights):
             if weight not in _WEIGHT:
                 raise BadValue(f"weights[{client}]", got=weight, need=_WEIGHT.text)
-        if not sum(self.weights) > 0:
-            raise BadValue("weights", got=list(self.weights), need="above 0 for at least one client")
+        if not 0 < sum(self.weights) < math.inf:
+            raise BadValue("weights", got=list(self.weights), need="above 0 for at least one client, with a finite sum")
 
     def check(self, world: RunContext) -> None:
         super().check(world)

@@ -23,6 +23,7 @@ from raylfl.core.cut import Cut
 from raylfl.core.partial_sums import SubtreeSums, columns_of, joined
 from raylfl.core.samples import as_tensor
 from raylfl.core.torch_state import torch_defaults
+from raylfl.errors import exits_as_errors
 from raylfl.runtime.faults import kill_point
 from raylfl.runtime.ray.traffic import weight
 from raylfl.runtime.records.checksums import save_hashed
@@ -100,6 +101,7 @@ class WorkerActor:
 
         collector.as_usual()
 
+    @exits_as_errors()
     @torch_defaults()
     def worker(self, shared: list[Any]) -> Worker:
         """The worker for the experiment and samples in `shared`, built if this process has none for them."""
@@ -300,6 +302,7 @@ class WorkerActor:
         """Deletes the client states that all workers have stored on this node under the folder name `held`."""
         shutil.rmtree(self.store(shared, held).folder.parents[1], ignore_errors=True)
 
+    @exits_as_errors()
     def run_block(self, shared: list[Any], operation: str, attempts: int, job: Any, *states: Packed) -> Any:
         """Carries out an operation on a block of graph nodes; returns (a value, *states).
 
@@ -316,19 +319,23 @@ class WorkerActor:
             self.fault("worked", job.tasks[0].round)
         return (value, *map(pack, found)) if found else value
 
+    @exits_as_errors()
     def evaluate(self, shared: list[Any], broadcast: Packed, chunks: Sequence[Chunk]) -> list[Logged]:
         return self.worker(shared).evaluate(unpack(broadcast), chunks)
 
+    @exits_as_errors()
     def objective(
         self, shared: list[Any], broadcast: Packed, groups: Sequence[Sequence[int]]
     ) -> list[tuple[float, np.ndarray]]:
         return [(loss, g.numpy()) for loss, g in self.worker(shared).measures.objective(unpack(broadcast), groups)]
 
+    @exits_as_errors()
     def client_objectives(
         self, shared: list[Any], broadcast: Packed, clients: Sequence[int]
     ) -> list[tuple[float, np.ndarray]]:
         return [(f, g.numpy()) for f, g in self.worker(shared).measures.client_objectives(unpack(broadcast), clients)]
 
+    @exits_as_errors()
     def state_dict(self, shared: list[Any], x: np.ndarray, buffers: np.ndarray) -> dict[str, Tensor]:
         return self.worker(shared).state_dict(as_tensor(x), as_tensor(buffers))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from raylfl.parts import WorkerSetup
 from raylfl.runtime.ray.actor_group import ActorGroup
 from raylfl.runtime.ray.connection import OWN_CLUSTER, address_of, join, listens, start
 from raylfl.runtime.ray.resources import nodes_of_workers, resources_here
+from raylfl.startup import process
 
 HEAD = ("gcs_server", "raylet")  # processes without which a Ray on one machine is lost
 SILENT_SECONDS = 30  # without an answer until a given cluster is abandoned; after 60 s Ray would end this process
@@ -33,10 +35,21 @@ class Connection:
 
     ours: whether raylfl, not its caller, connected this process to Ray; raylfl then disconnects after the last use.
     head: the processes of Ray's head (gcs_server, raylet) if this process started the cluster; otherwise empty.
+    watcher: ends Ray's agents if this process is killed: by themselves they need a minute, unlike all others.
     """
 
     ours: bool
     head: list[psutil.Process] = field(default_factory=list)
+    watcher: subprocess.Popen[bytes] | None = None
+
+    def end(self) -> None:
+        """Disconnects from Ray; ends Ray if this process started it."""
+        import ray
+
+        ray.shutdown()
+        if self.watcher is not None:
+            self.watcher.kill()
+            self.watcher.communicate()
 
 
 _lock = threading.RLock()  # held while Ray is started or ended
@@ -82,7 +95,10 @@ class Cluster:
             return Connection(ours=True)
         others = {child.pid for child in _head_processes()}
         self.notes += start(self.runtime)
-        return Connection(ours=True, head=[child for child in _head_processes() if child.pid not in others])
+        head = [child for child in _head_processes() if child.pid not in others]
+        children = [child for raylet in head for child in raylet.children()]
+        agents = [child.pid for child in children if "agent" in " ".join(child.cmdline()).lower()]
+        return Connection(ours=True, head=head, watcher=process.kill_after_me(agents, "ray"))
 
     def take_actors(self, runtime: RuntimeConfig, setup: WorkerSetup) -> ActorGroup:
         """The actors for a run: kept ones if they fit its settings, otherwise new ones.
@@ -115,8 +131,8 @@ class Cluster:
         message on how to continue: some seconds after the end of Ray's process raylet, and a minute after the end of
         Ray's process gcs_server.
         """
-        if (process := self.lost()) is not None:
-            raise RayLost(f"process {process.pid} of Ray has ended unexpectedly")
+        if (ended := self.lost()) is not None:
+            raise RayLost(f"process {ended.pid} of Ray has ended unexpectedly")
         if self._connection is None or self._connection.head or not self._connection.ours:
             return True
         import ray
@@ -143,13 +159,11 @@ class Cluster:
 
         The new Ray may be one that another run of this process has started since the loss.
         """
-        import ray
-
         global _connection
         self._group = None
         with _lock:
-            if self._connection is _connection:
-                ray.shutdown()
+            if _connection is not None and self._connection is _connection:
+                _connection.end()
                 _connection = self._connect()
             self._connection = _connection
 
@@ -166,9 +180,7 @@ class Cluster:
             if _users == 0:
                 ended, _connection = _connection, None
                 if ended is not None and ended.ours:
-                    import ray
-
-                    ray.shutdown()
+                    ended.end()
 
 
 def _head_processes() -> list[psutil.Process]:

@@ -32,6 +32,7 @@ LEAST_STORE = 80 * 2**20  # bytes; Ray refuses less than 75 MiB
 SOCKET_BYTES = 103 if sys.platform == "darwin" else 107  # the longest path of a Unix socket
 # bytes that Ray appends to the path of its folder
 SESSION_BYTES = len("/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store.1")
+SLOW, START_SECONDS = "timed out during startup", 30  # words of Ray's error if its node is slow to start, its limit
 OTHER_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "~")  # for Ray's files if TMPDIR is not usable
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
 
@@ -49,14 +50,30 @@ def direct_bytes() -> int:
 # -- a given cluster -----------------------------------------------------------------------------------------------
 
 
+def check_address(runtime: RuntimeConfig) -> None:
+    """Checks the address of a given cluster, before anything is imported; raises BadConfig with the reason."""
+    address = address_of(runtime)
+    if address is None:
+        return
+    if address.startswith(("http://", "https://")):
+        need = "host:port of the cluster's head, ray://host:port, or auto"
+        hint = "an http address is that of the dashboard, to which `ray job submit` sends jobs"
+        raise BadConfig(f"{_key(runtime, address)}, but must be {need} ({hint})")
+    if not listens(address):
+        raise BadConfig(f"{_key(runtime, address)}: no Ray cluster answers there (nothing listens at this address)")
+
+
+def _key(runtime: RuntimeConfig, address: str) -> str:
+    return f"runtime.address={address}" if runtime.address else f"RAY_ADDRESS={address}"
+
+
 def join(runtime: RuntimeConfig, address: str) -> None:
     """Connects to the Ray cluster at this address; raises BadConfig with the reason if that fails."""
     import ray
     from ray.exceptions import RayError
 
-    key = f"runtime.address={address}" if runtime.address else f"RAY_ADDRESS={address}"
-    if not listens(address):
-        raise BadConfig(f"{key}: no Ray cluster answers there (nothing listens at this address)")
+    key = _key(runtime, address)
+    check_address(runtime)
     if not speaks_grpc(address):  # Ray itself would try for many minutes
         raise BadConfig(f"{key}: no Ray cluster answers there (another program listens at this address)")
     try:
@@ -153,24 +170,34 @@ def _environment(name: str, value: str) -> Iterator[None]:
 def start(runtime: RuntimeConfig) -> list[str]:
     """Starts Ray on this machine; returns a line for the user about each unusual location of Ray's files.
 
-    Raises BadConfig if Ray cannot start.
+    A start that takes Ray too long, on a busy machine, is tried once more. Raises BadConfig if Ray cannot start.
     """
     import ray
 
     folder, notes = ray_folder()
     store, small = store_bytes(runtime)
-    try:
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            object_store_memory=store,
-            _temp_dir=None if folder is None else str(folder),
-            **QUIET,
-        )
-    except (OSError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        hint = "runtime.backend=local needs no Ray"
-        raise BadConfig(f"runtime.backend=ray: Ray cannot start here ({reason}); {hint}") from error
+    for attempt in (1, 2):
+        try:
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                object_store_memory=store,
+                _temp_dir=None if folder is None else str(folder),
+                **QUIET,
+            )
+            break
+        except Exception as error:  # Ray raises a bare Exception if its node is slow to start
+            ray.shutdown()
+            reason = " ".join(str(error).split())
+            slow = SLOW in reason
+            if slow and attempt == 1:
+                notes.append(f"Ray's start took more than {START_SECONDS} s: it is tried once more")
+                continue
+            way = "wait until the machine is less busy, or `ray start --head` beforehand and set RAY_ADDRESS"
+            busy = f"; Ray's limit of {START_SECONDS} s is fixed: {way}" if slow else ""
+            raise BadConfig(
+                f"runtime.backend=ray: Ray cannot start here ({reason}){busy}; runtime.backend=local needs no Ray"
+            ) from error
     return notes + small
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+from raylfl.errors import BadConfig
 from raylfl.runtime.records.record_file import open_plain
 
 
@@ -18,6 +19,22 @@ def atomic_write(path: Path, content: str | bytes) -> None:
         os.fsync(file.fileno())
     os.replace(aside, path)
     sync_folder(path.parent)
+
+
+def require_inside(folder: Path) -> None:
+    """Checks that no symbolic link below a folder leads out of it; raises BadConfig otherwise.
+
+    Files that raylfl and the libraries of loggers write into a run directory therefore stay in it, whoever made the
+    directory.
+    """
+    root = folder.resolve()
+    for place, folders, files in os.walk(root):
+        for path in (Path(place, name) for name in (*folders, *files)):
+            if path.is_symlink() and not path.resolve().is_relative_to(root):
+                raise BadConfig(
+                    f"{path} is a symbolic link to {path.resolve()}, outside the directory, and nothing is written "
+                    "through it: remove the link, or put the files in its place"
+                )
 
 
 def sync_folder(folder: Path) -> None:

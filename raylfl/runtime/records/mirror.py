@@ -1,14 +1,17 @@
-"""A mirror: a copy of a local run directory at a URL, updated after each commit (new rows or a new checkpoint).
+"""A mirror: a copy of a local run directory at a URL, updated behind the round after each commit.
 
-A run with `logging.dir=s3://bucket/runs` works in a local folder with all its locks and checksums. After each commit,
-`push` copies the files that have changed: records before checkpoints, older checkpoints before newer ones, each
-manifest after its files, and summary.json last. Then `push` deletes files at the URL that no longer exist in the folder
-(only summary.json is deleted before the copies). A run can therefore be resumed from the URL at any moment.
+A run with `logging.dir=s3://bucket/runs` works in a local folder with all its locks and checksums. A thread copies the
+files that have changed: records before checkpoints, older checkpoints before newer ones, each manifest after its
+files, and summary.json last. Then it deletes files at the URL that no longer exist in the folder (only summary.json is
+deleted before the copies). A run can therefore be resumed from the URL at any moment.
 
-The file .owner.json at the URL has a token of the local folder that owns the URL. The process that carries out the run
-renews the file every BEAT_SECONDS, and each push checks it first. Another machine can take over the run once the owner
-has released it, or has not renewed the file for WATCH_SECONDS. The file .mirror.json in the local folder has the URL,
-the token, and a list of the copied files.
+Each machine has a place of its own: the first one the URL itself, the next ones the folders .machine-2, .machine-3,
+...
+there. A process that sleeps while another machine continues its run therefore overwrites nothing. The newest place
+with a complete copy counts, and the files in earlier places are deleted. In a place, .copy.json marks a complete copy.
+.owner.json is a lock: the process that carries out the run creates it, and deletes it once all files are copied. After
+a killed process it remains, and another machine continues the run only with `--take-over`. .mirror.json in the local
+folder has the URL, the place, the folder's token and a list of the copied files.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ import json
 import os
 import platform
 import secrets
+import shlex
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -28,14 +33,11 @@ from pathlib import Path
 
 from raylfl.config.urls import is_url, join, staging
 from raylfl.errors import BadConfig, Say
-from raylfl.runtime.records.files import atomic_write, discard
+from raylfl.runtime.records.files import atomic_write, discard, read_plain
 from raylfl.runtime.records.record_file import Displaced
-from raylfl.runtime.records.storage import Storage, StorageError, fetch
+from raylfl.runtime.records.storage import COPY, PLACE, Storage, StorageError, fetch, leads_outside
 
 OWNER, STATE = ".owner.json", ".mirror.json"
-BEAT_SECONDS = 15.0  # time between two renewals of .owner.json
-WATCH_SECONDS = 50.0  # time without a renewal after which an owner counts as lost
-SETTLE_SECONDS = 1.0  # wait after a take-over, until a simultaneous one by another machine is visible
 ROW_SECONDS = 30.0  # time between copies of rows without a checkpoint
 MARK = "summary.json"  # marks a finished run
 Copied = dict[str, list[int] | None]  # size, time and inode of each file copied; None: unknown
@@ -43,18 +45,12 @@ Copied = dict[str, list[int] | None]  # size, time and inode of each file copied
 
 @dataclass
 class Owner:
-    """The content of .owner.json: the local folder that owns the files at a URL, and the process that wrote the file.
-
-    token: identifies the folder. held: whether a process carries out the run; False after it has released the run.
-    host, process, command: of this process. beat: the time when the file was renewed last, in seconds since 1970.
-    """
+    """The content of .owner.json: the process that carries out a run at a URL, and the token of its local folder."""
 
     token: str
-    held: bool = True
+    command: str = ""
     host: str = field(default_factory=platform.node)
     process: int = field(default_factory=os.getpid)
-    command: str = ""
-    beat: float = field(default_factory=time.time)
 
     def encoded(self) -> bytes:
         return (json.dumps(asdict(self)) + "\n").encode()
@@ -67,84 +63,111 @@ class Owner:
             return None
         try:
             return Owner(**json.loads(content))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             raise BadConfig(f"{storage.url}/{OWNER} is damaged: delete it if no machine carries out this run") from None
 
 
-class Mirror:
-    """Copies a local folder that has a .mirror.json to its URL.
+@dataclass
+class MirrorState:
+    """The content of .mirror.json in a local folder.
 
-    token: identifies this folder as the owner of the files at the URL; after: the token of the previous owner, or None.
+    url: of the run. place: the folder at the URL with the copy; "": the URL itself. token: identifies the local folder.
+    copied: the copied files.
     """
 
+    url: str
+    place: str
+    token: str
+    copied: Copied
+
+    def write(self, folder: Path) -> None:
+        atomic_write(folder / STATE, json.dumps(asdict(self)))
+
+    @staticmethod
+    def read(folder: Path) -> MirrorState:
+        """Reads a folder's .mirror.json; raises BadConfig if it is damaged, or names files outside the URL."""
+        with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
+            state = MirrorState(**json.loads(read_plain(folder / STATE)))
+            texts = is_url(state.url) and isinstance(state.token, str) and PLACE.fullmatch(state.place or ".machine-1")
+            stamps = all(stamp is None or len(stamp) == 3 for stamp in state.copied.values())
+            if texts and stamps and not any(map(leads_outside, state.copied)):
+                return state
+        raise BadConfig(
+            f"{folder / STATE} is damaged: resume the run by its URL, or delete the file to continue without a URL"
+        )
+
+
+class Mirror:
+    """Copies a local folder that has a .mirror.json to its URL. Raises BadConfig if the file is damaged."""
+
     def __init__(self, folder: Path):
-        content = json.loads((folder / STATE).read_text())
-        self.folder, self.storage = folder, Storage(content["url"])
-        self.token, self.after = str(content["token"]), content["after"]
-        self.copied: Copied = content["copied"]
+        self.folder, self.state = folder, MirrorState.read(folder)
+        self.url, self.token = self.state.url, self.state.token
+        self.storage = _place(self.url, self.state.place)
         self.fault: StorageError | None = None  # the failure of the newest copy
-        self._newest = 0.0  # time of the newest commit
-        self._over = threading.Event()  # ends `_pulse`
-        self._pulse: threading.Thread | None = None  # renews the ownership
+        self._copied: Copied | None = None  # None before the first copy
+        self._complete = False  # whether .copy.json was written
+        self._held = False  # whether this object has created .owner.json
+        self._newest = -ROW_SECONDS  # time of the newest commit
+        self._guard = threading.Lock()  # of the three attributes below
+        self._due = False  # whether the folder has changed since the newest copy began
+        self._copier: threading.Thread | None = None
+        self._ends: list[Exception | None] = []  # results of copies, not yet reported
 
     def __reduce__(self) -> tuple[type[Mirror], tuple[Path]]:
         return Mirror, (self.folder,)  # without its thread: Ray Tune saves its callbacks, which refer to the sweep
 
-    @property
-    def url(self) -> str:
-        return self.storage.url
-
     # -- ownership -------------------------------------------------------------------------------------------
 
     def hold(self, command: str) -> None:
-        """Makes this folder the owner of the URL, and renews the ownership in a thread until `release`.
+        """Makes this folder the owner of the run at the URL until `release`.
 
-        command: the command of the run, stored for messages. Raises Displaced if another folder is the owner.
+        command: the command of the run, stored for messages. Raises BadConfig if another process owns the place, or if
+        this folder is not the one that is copied to the URL; Displaced if the run was continued elsewhere.
         """
-        owner, mine = Owner.of(self.storage), Owner(self.token, command=command)
-        if owner is None:
-            if not self.storage.create(OWNER, mine.encoded()):
-                raise self._elsewhere(Owner.of(self.storage))
-        elif owner.token not in (self.token, self.after):
-            raise self._elsewhere(owner)
-        else:
+        if self.folder.resolve() != staging(self.url).resolve():
+            raise BadConfig(
+                f"{self.folder / STATE} says that this folder is copied to {self.url}, but only "
+                f"{staging(self.url)} is: raylfl resume {self.url}, or delete the file to continue without a URL"
+            )
+        mine, earlier = Owner(self.token, command), self._earlier()
+        if earlier is None or _copy_in(self.storage) not in (None, self.token):
+            raise Displaced(f"{self.url} was continued on another machine: raylfl resume {self.url}")
+        if not self.storage.create(OWNER, mine.encoded()):
+            owner = Owner.of(self.storage)
+            if owner is not None and owner.token != self.token:
+                raise in_use(self.url, owner)
             self.storage.write(OWNER, mine.encoded())
-            if owner.token != self.token:
-                time.sleep(SETTLE_SECONDS)
-        self._check_owner()
-        left = Storage(join(self.url, "checkpoints")).names()  # an interrupted copy's files are not in `copied`
-        self.copied = {**dict.fromkeys(f"checkpoints/{name}" for name in left), **self.copied}
-        self._over.clear()
-        self._pulse = threading.Thread(target=self._beat, args=(mine,), daemon=True, name="raylfl mirror")
-        self._pulse.start()
+        for place in earlier:  # a process that only slept ends at its next copy
+            place.write(OWNER, mine.encoded())
+        self._held = True
+
+    def _earlier(self) -> list[Storage] | None:
+        """The places before this folder's; None if there are later ones."""
+        place, places = self.state.place, _places(self.url)
+        if _number(places[-1]) > _number(place):
+            return None
+        return [_place(self.url, name) for name in places if name != place]
 
     def release(self) -> None:
-        """Releases the ownership, so that another machine can resume the run at once."""
-        if self._pulse is None:
-            return
-        self._over.set()
-        self._pulse.join()
-        self._pulse = None
-        with suppress(StorageError, BadConfig):
-            owner = Owner.of(self.storage)
-            if owner is not None and owner.token == self.token:
-                self.storage.write(OWNER, Owner(self.token, held=False, command=owner.command).encoded())
+        """Copies what is left and gives the run back, so that another machine can resume it.
+
+        If files cannot be copied, this folder stays the owner, because it has more than the URL.
+        """
+        self._join()
+        if self._held:
+            self._held = False
+            with suppress(StorageError, BadConfig, Displaced):
+                self.push()
+                self.storage.remove([OWNER])
 
     def delete(self) -> None:
-        """Releases the ownership; deletes the files at the URL if this folder is the owner and the storage answers."""
-        self.release()
+        """Deletes the files at the URL if this folder is the owner and the storage answers."""
+        self._join()
+        self._held = False
         with suppress(StorageError, BadConfig, Displaced):
             self._check_owner()
             clear(self.url)
-
-    def _beat(self, mine: Owner) -> None:
-        while not self._over.wait(BEAT_SECONDS):
-            with suppress(StorageError, BadConfig):  # a push says what is wrong
-                owner = Owner.of(self.storage)
-                if owner is None or owner.token != self.token:
-                    return
-                mine.beat = time.time()
-                self.storage.write(OWNER, mine.encoded())
 
     def _check_owner(self) -> None:
         """Checks that this folder is still the owner; raises Displaced if the run was taken over or deleted."""
@@ -162,52 +185,100 @@ class Mirror:
     # -- copying ---------------------------------------------------------------------------------------------
 
     def commit(self, say: Say, seldom: bool = False) -> None:
-        """Copies the files that have changed to the URL; a failure of the storage is reported, and raises nothing.
+        """Requests a copy of the files that have changed, and returns at once; reports the ends of earlier copies.
 
-        After a failure, the error is stored in `fault`, and the next commit copies the files again. say: called with a
-        line for the user. seldom: whether to copy only if the last copy is at least ROW_SECONDS old. Raises Displaced
-        if another machine has taken over the run.
+        A copy under way is followed by at most one more, of the newest state. say: called with a line for the user if
+        the storage has failed or works again. seldom: whether to copy only if the last copy is at least ROW_SECONDS
+        old. Raises Displaced if another machine has taken over the run.
         """
+        self._report(say)
         now = time.monotonic()
         if seldom and now - self._newest < ROW_SECONDS:
             return
         self._newest = now
-        before, self.fault = self.fault, None
-        try:
-            self.push()
-        except StorageError as error:
-            self.fault = error
-            if before is None:
-                say(f"warning: {error}. Nothing is lost: all files are in {self.folder}; the next commit copies them")
-        else:
-            if before is not None:
+        with self._guard:
+            self._due = True
+            if self._copier is None:
+                self._copier = threading.Thread(target=self._copy, daemon=True, name="raylfl mirror")
+                self._copier.start()
+
+    def complete(self, say: Say) -> None:
+        """Copies the files that have changed, waits for the end and reports it, as `commit` does."""
+        self.commit(say)
+        self._join()
+        self._report(say)
+
+    def _join(self) -> None:
+        copier = self._copier
+        if copier is not None:
+            copier.join()
+
+    def _copy(self) -> None:
+        """Copies until nothing is due; the copier's thread."""
+        while True:
+            with self._guard:
+                if not self._due:
+                    self._copier = None
+                    return
+                self._due = False
+            try:
+                self.push()
+                self._ends.append(None)
+            except Exception as error:  # raised by `_report`
+                self._ends.append(error)
+
+    def _report(self, say: Say) -> None:
+        while self._ends:
+            end, before = self._ends.pop(0), self.fault
+            if end is not None and not isinstance(end, StorageError):
+                raise end
+            self.fault = end
+            if end is not None and before is None:
+                say(f"warning: {end}. Nothing is lost: all files are in {self.folder}; the next commit copies them")
+            elif end is None and before is not None:
                 say(f"the copy at {self.url} is complete again")
 
     def push(self) -> None:
-        """Copies the files that have changed to the URL, and deletes files there that no longer exist in the folder.
+        """Copies the files that have changed, and deletes files at the URL that no longer exist in the folder.
 
-        Raises StorageError, or Displaced if the run was taken over.
+        No effect if the folder was deleted or moved. Raises StorageError, or Displaced if the run was taken over.
         """
         self._check_owner()
-        here = {name: _stamp(path) for name, path in _files(self.folder)}
-        changed = sorted((name for name in here if self.copied.get(name) != here[name]), key=_turn)
-        gone = [name for name in self.copied if name not in here]
+        if self._copied is None:  # an interrupted copy's files are not in the list
+            left = (name for name in self.storage.names() if name.startswith("checkpoints/"))
+            self._copied = {**dict.fromkeys(left), **MirrorState.read(self.folder).copied}
+        while os.path.lexists(self.folder / STATE):
+            with suppress(FileNotFoundError):  # a checkpoint was deleted meanwhile: the files are listed again
+                self._push_files(self._copied)
+                break
+        if not self._complete:
+            self.storage.write(COPY, json.dumps({"token": self.token}).encode())
+            for place in self._earlier() or ():
+                old = (name for name in place.names() if name in self._copied or name.startswith("checkpoints/"))
+                place.remove([*old, COPY])
+            self._complete = True
+
+    def _push_files(self, copied: Copied) -> None:
+        """Copies and deletes files once; `copied` is updated. Raises FileNotFoundError if a local file disappears."""
+        stamps = {name: _stamp(path) for name, path in _files(self.folder)}
+        changed = sorted((name for name in stamps if copied.get(name) != stamps[name]), key=_turn)
+        gone = sorted((name for name in copied if name not in stamps), key=_turn, reverse=True)
         try:
             if MARK in gone:
-                self._remove([MARK])
+                self._remove([MARK], copied)
             for name in changed:
                 self.storage.put(self.folder / name, name)
-                self.copied[name] = here[name]
-            self._remove(sorted(gone, key=_turn, reverse=True))
+                copied[name] = stamps[name]
+            self._remove(gone, copied)
         finally:
             if changed or gone:
                 with suppress(OSError):  # a full disk, or a folder that was moved: files are copied twice
-                    _mark(self.folder, self.url, self.token, self.after, self.copied)
+                    MirrorState(self.url, self.state.place, self.token, copied).write(self.folder)
 
-    def _remove(self, names: list[str]) -> None:
+    def _remove(self, names: list[str], copied: Copied) -> None:
         self.storage.remove(names)
         for name in names:
-            self.copied.pop(name, None)
+            copied.pop(name, None)
 
 
 def _files(top: Path) -> list[tuple[str, Path]]:
@@ -217,7 +288,7 @@ def _files(top: Path) -> list[tuple[str, Path]]:
         here = Path(folder)
         names[:] = [name for name in names if not (name.startswith(".") or _is_trial(here / name))]
         found += [here / file for file in files if not file.startswith(".")]
-    return [(path.relative_to(top).as_posix(), path) for path in found]
+    return [(path.relative_to(top).as_posix(), path) for path in found if path.is_file()]
 
 
 def _is_trial(folder: Path) -> bool:
@@ -241,131 +312,153 @@ def _turn(name: str) -> tuple[int, int, str, bool, str]:
     return stage, len(folder), folder, last == "manifest.json", last
 
 
+# -- places at a URL -----------------------------------------------------------------------------------------------
+
+
+def _place(url: str, place: str) -> Storage:
+    return Storage(join(url, place) if place else url)
+
+
+def _number(place: str) -> int:
+    return int(place.rpartition("-")[2] or 1)
+
+
+def _places(url: str) -> list[str]:
+    """The places of a run at its URL, oldest first: "" (the URL itself), .machine-2, .machine-3, ..."""
+    folders = sorted(filter(PLACE.fullmatch, Storage(url).entries()), key=_number)
+    return ["", *(name for name in folders if any(_place(url, name).read(file) is not None for file in (OWNER, COPY)))]
+
+
+def _copy_in(storage: Storage) -> str | None:
+    """The token of the local folder whose complete copy is in this place; None if there is none."""
+    content = storage.read(COPY)
+    try:
+        return None if content is None else str(json.loads(content)["token"])
+    except (ValueError, TypeError, KeyError):
+        return ""
+
+
+def _newest(url: str) -> tuple[Storage, str | None]:
+    """The newest place with a complete copy, and the token of the run's owner; without one, of the copy; or None."""
+    places = [_place(url, place) for place in _places(url)]
+    newest = next((place for place in reversed(places) if _copy_in(place) is not None), places[0])
+    owner = Owner.of(places[-1])
+    return newest, _copy_in(newest) if owner is None else owner.token
+
+
+def newest_owner(url: str) -> Owner | None:
+    """The process that carries out the run at a URL, or was killed; None without one."""
+    return Owner.of(_place(url, _places(url)[-1]))
+
+
 # -- starting a run, and resuming it on another machine ----------------------------------------------------------
 
 
-def begin(folder: Path, url: str, command: str) -> bool:
+def begin(folder: Path, url: str, command: str, take_over: bool = False) -> bool:
     """Makes a local folder the owner of a new run at this URL; returns False if there is a run at the URL.
 
-    It also returns False if another process becomes the owner at the same moment. command: the command of the run.
-    Raises BadConfig if the process that owns the URL is alive, but has not copied a run there yet.
+    command: the command of the run. take_over: whether to begin it although another process, which has copied nothing
+    yet, owns the URL. Raises BadConfig for such a URL otherwise.
     """
-    storage, token = Storage(url), secrets.token_hex(8)
     if exists(url):
         return False
-    owner = Owner.of(storage)
-    if owner is not None:  # its process may have ended before the first copy
-        _refuse_alive(storage, owner)
-    elif not storage.create(OWNER, Owner(token, command=command).encoded()):
-        return False
-    _mark(folder, url, token, None if owner is None else owner.token, {})
+    token, place = secrets.token_hex(8), ""
+    if not Storage(url).create(OWNER, Owner(token, command).encoded()):
+        owner = Owner.of(Storage(url))
+        if owner is not None and not take_over:
+            raise in_use(url, owner, f"delete {url}/{OWNER}")
+        place = _next_place(url)
+    MirrorState(url, place, token, {}).write(folder)
     return True
+
+
+def _next_place(url: str) -> str:
+    return f".machine-{_number(_places(url)[-1]) + 1}"
 
 
 def exists(url: str) -> bool:
     """Whether there is a run or a sweep at this URL."""
-    return any(Storage(url).read(name) is not None for name in ("config.yaml", "sweep.yaml"))
+    storage, _ = _newest(url)
+    return any(storage.read(name) is not None for name in ("config.yaml", "sweep.yaml"))
 
 
-def at_hand(place: str | os.PathLike[str]) -> Path:
+def at_hand(place: str | os.PathLike[str], take_over: bool = False) -> Path:
     """The absolute local folder of a run or a sweep.
 
-    place: a path, or a URL, from which `take` fetches the run or sweep.
+    place: a path, or a URL, from which `take` fetches the run or sweep. Raises BadConfig for `take_over` with a path.
     """
-    return take(str(place).rstrip("/")) if is_url(place) else Path(place).expanduser().resolve()
+    if is_url(place):
+        return take(str(place).rstrip("/"), take_over)
+    if take_over:
+        raise BadConfig(f"--take-over takes a run at a URL from another machine, but {place} is a folder")
+    return Path(place).expanduser().resolve()
 
 
-def take(url: str) -> Path:
+def take(url: str, take_over: bool = False) -> Path:
     """The local folder with the newest state of the run at this URL, in which the run can be resumed.
 
-    It is the folder on this machine that owns the URL or, if there is none, a new copy. Of a sweep, only the files that
-    reports read are copied. Raises BadConfig if there is no run at the URL, or if another machine carries it out.
+    It is the folder on this machine that owns the URL, or whose state is there, or else a new copy. Of a sweep, only
+    the files that reports read are copied. take_over: whether the run is taken from the process that owns it. Raises
+    BadConfig if there is no run at the URL, or if another process owns it and `take_over` is False.
     """
-    folder, storage = staging(url), Storage(url)
-    owner = Owner.of(storage)
-    if owner is not None and (folder / STATE).is_file() and Mirror(folder).token == owner.token:
-        return folder  # it has at least the state of the URL, and more if the last copy failed
+    folder, (storage, token), place = staging(url), _newest(url), _next_place(url)
+    with suppress(BadConfig):  # a damaged .mirror.json: the folder is fetched again
+        if (mirror := mirror_of(folder)) is not None and mirror.token == token:
+            return folder  # it has at least the state of the URL, and more if the last copy failed
     if not exists(url):
         raise BadConfig(f"{url} is not a run directory: it has no config.yaml")
-    if owner is not None:
-        _refuse_alive(storage, owner)
+    owner = newest_owner(url)
+    if owner is not None and not take_over:
+        raise in_use(url, owner)
     with _renewed(folder) as incoming:
         fetch(storage, incoming, whole=storage.read("sweep.yaml") is None)
-        copied: Copied = {name: _stamp(path) for name, path in _files(incoming)}
-        _mark(incoming, url, secrets.token_hex(8), None if owner is None else owner.token, copied)
+        MirrorState(url, place, secrets.token_hex(8), {}).write(incoming)
     return folder
 
 
-def _refuse_alive(storage: Storage, owner: Owner) -> None:
-    """Raises BadConfig if the owner's process still renews .owner.json, or if another owner appears there.
-
-    Otherwise returns once the owner has released the run, or after WATCH_SECONDS.
-    """
-    deadline = time.monotonic() + WATCH_SECONDS
-    while owner.held and time.monotonic() < deadline:
-        time.sleep(min(1.0, WATCH_SECONDS / 10))
-        now = Owner.of(storage)
-        if now is None or not now.held:
-            return
-        if (now.token, now.beat) != (owner.token, owner.beat):
-            raise BadConfig(
-                f"{storage.url} is in use by process {now.process} on {now.host} ({now.command}): wait for it, or stop "
-                "it first"
-            )
+def in_use(url: str, owner: Owner, remedy: str | None = None) -> BadConfig:
+    """The error for a run at a URL that another process owns; remedy: what to do if the process has ended."""
+    return BadConfig(
+        f"{url} is in use by process {owner.process} on {owner.host} ({owner.command}): wait for it, or stop it first; "
+        f"if it has ended, {remedy or f'raylfl resume {url} --take-over'}"
+    )
 
 
 @contextmanager
 def _renewed(folder: Path) -> Iterator[Path]:
-    """A context with a new empty folder, which replaces `folder` at the end, or is deleted after an error."""
+    """A context with a new empty folder, which replaces `folder` at the end, or is deleted after an error.
+
+    A folder that was a mirror, which may have rounds that were not copied, is kept as .<name>.old, .<name>.old.1, ...
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     incoming = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         yield incoming
-        _set_aside(folder)
+        if os.path.lexists(folder / STATE):
+            names = (f".{folder.name}.old{suffix}" for suffix in ("", *(f".{k}" for k in range(1, 10**6))))
+            folder.rename(next(old for name in names if not (old := folder.with_name(name)).exists()))
+        discard(folder)
         os.replace(incoming, folder)
     except BaseException:
         shutil.rmtree(incoming, ignore_errors=True)
         raise
 
 
-def _set_aside(folder: Path) -> None:
-    """Removes a folder; a folder that has been an owner of a URL is renamed instead.
-
-    Such a folder, which has a .mirror.json, may have rounds that were not copied.
-    """
-    if not (folder / STATE).is_file():
-        discard(folder)
-    else:
-        target = folder.with_name(f".{folder.name}.old")
-        discard(target)
-        folder.rename(target)
-
-
-def _mark(folder: Path, url: str, token: str, after: str | None, copied: Copied) -> None:
-    """Writes the .mirror.json of a folder.
-
-    token: identifies the folder as owner of the URL; after: the token of the previous owner, or None.
-    """
-    atomic_write(folder / STATE, json.dumps({"url": url, "token": token, "after": after, "copied": copied}))
-
-
 def refresh(folder: Path, url: str) -> None:
     """Replaces a local folder of a run by a copy of the run's URL, which another machine may have continued.
 
-    Only the files that reports read are copied. No effect if the folder is the owner of the URL and therefore at least
-    as new, or if no run was begun at the URL.
+    Only the files that reports read are copied. No effect if the folder owns the URL or its state is there, or if no
+    run was begun at the URL.
     """
-    storage = Storage(url)
-    owner, mirror = Owner.of(storage), mirror_of(folder)
-    if owner is None or (mirror is not None and mirror.token == owner.token):
-        return
-    with _renewed(folder) as incoming:
-        fetch(storage, incoming, whole=False)
+    (storage, token), mirror = _newest(url), mirror_of(folder)
+    if token is not None and (mirror is None or mirror.token != token):
+        with _renewed(folder) as incoming:
+            fetch(storage, incoming, whole=False)
 
 
 def mirror_of(folder: Path) -> Mirror | None:
     """The mirror of a folder; None if the folder has no .mirror.json."""
-    return Mirror(folder) if (folder / STATE).is_file() else None
+    return Mirror(folder) if os.path.lexists(folder / STATE) else None
 
 
 def clear(url: str) -> None:
@@ -389,5 +482,9 @@ def copy_again(folder: Path) -> str | None:
     mirror = mirror_of(folder)
     if mirror is None:
         return None
-    mirror.push()
+    mirror.hold(shlex.join(sys.argv))
+    try:
+        mirror.push()
+    finally:
+        mirror.release()
     return mirror.url

@@ -15,7 +15,6 @@ import errno
 import json
 import os
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -31,9 +30,10 @@ from raylfl.config.groups.top import folder_name
 from raylfl.config.urls import join
 from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.runtime.records import mirror
-from raylfl.runtime.records.files import atomic_write, discard, read_plain
+from raylfl.runtime.records.files import atomic_write, discard, read_plain, require_inside
 from raylfl.runtime.records.lines import fault_in_rounds, jsonable, read_rows
 from raylfl.runtime.records.locks import Locks, is_locked
+from raylfl.runtime.records.provenance import sign
 from raylfl.runtime.records.record_file import Displaced, Prefix, RecordFile, open_plain
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class RunDirectory:
         """Takes the run's lock; returns this object.
 
         command: the command that started the run, by default the command line of this process. Raises BadConfig if
-        another process holds the lock or the directory is read-only.
+        another process holds the lock, the directory is read-only, or a symbolic link in it leads out of it.
         """
         try:
             free = self._locks.take(".lock")
@@ -109,12 +109,13 @@ class RunDirectory:
             raise BadConfig(f"{self.path} is in use by another process ({self.command}): wait for it, or stop it first")
         with suppress(OSError):  # a full disk
             self._locks.note(".lock", command or shlex.join(sys.argv))
-        if self.mirror is not None:
-            try:
+        try:
+            require_inside(self.path)
+            if self.mirror is not None:
                 self.mirror.hold(self.command)
-            except BaseException:
-                self.close()
-                raise
+        except BaseException:
+            self.close()
+            raise
         return self
 
     @property
@@ -123,14 +124,19 @@ class RunDirectory:
         return str(self.path) if self.mirror is None else self.mirror.url
 
     def committed(self, say: Say, seldom: bool = False) -> None:
-        """Copies the files that have changed to the URL of the run; no effect for a run without a URL.
+        """Requests a copy of the files that have changed to the URL of the run; no effect for a run without a URL.
 
-        say: called with a warning if the storage fails, which does not end the run. seldom: whether to copy only if the
-        last copy is at least half a minute old; for commits of rows without a new checkpoint. Raises Displaced if
-        another machine has taken over the run.
+        say: called with a warning if the storage has failed, which does not end the run. seldom: whether to copy only
+        if the last copy is at least half a minute old; for commits of rows without a new checkpoint. Raises Displaced
+        if another machine has taken over the run.
         """
         if self.mirror is not None:
             self.mirror.commit(say, seldom)
+
+    def copied(self, say: Say) -> None:
+        """Copies the files that have changed to the URL of the run, and waits for the end; otherwise as `committed`."""
+        if self.mirror is not None:
+            self.mirror.complete(say)
 
     @property
     def command(self) -> str:
@@ -264,7 +270,7 @@ class RunDirectory:
     def keep_damaged(self, name: str) -> None:
         """Copies a damaged record file to damaged_<name>, before its rows are computed again."""
         with suppress(OSError):
-            shutil.copyfile(self.path / name, self.path / f"damaged_{name}", follow_symlinks=False)
+            atomic_write(self.path / f"damaged_{name}", read_plain(self.path / name))
 
     def truncate(self, sizes: Mapping[str, int]) -> None:
         """Cuts the record files to their sizes at a checkpoint.
@@ -299,6 +305,7 @@ class RunDirectory:
 
     def write_config(self, resolved: dict[str, Any]) -> None:
         self.write("config.yaml", yaml.safe_dump({KEY: FORMAT, **resolved}, sort_keys=False))
+        sign(self.path / "config.yaml", resolved)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         self.write("summary.json", json.dumps(jsonable({**summary, "command": self.command}), indent=2) + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
@@ -18,6 +19,8 @@ BYTES_PER_SECOND = 1e5  # slowest accepted transfer; sets the time limit of larg
 WHOLE_OBJECTS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "memory"}  # protocols of atomic writes
 READABLE = (".yaml", ".json", ".jsonl", ".txt", ".csv")  # files that reports read
 BULKY = {"checkpoints", "report", "wandb"}  # folders that reports do not read
+PLACE = re.compile(r"\.machine-\d+")  # the folder at a run's URL with the copy by a second, third, ... machine
+COPY = ".copy.json"  # marks a complete copy in a place
 T = TypeVar("T")
 
 
@@ -49,7 +52,19 @@ class Storage:
             fs.invalidate_cache()
             return sorted(str(path).removeprefix(root).lstrip("/") for path in fs.find(root))
 
-        return [name for name in self._call("listed", found) if ".." not in PurePosixPath(name).parts]
+        return [name for name in self._call("listed", found) if not leads_outside(name)]
+
+    def entries(self) -> list[str]:
+        """The names of the files and folders directly at the URL; empty if the URL does not exist."""
+
+        def listed(fs: Any, root: str) -> list[str]:
+            fs.invalidate_cache()
+            try:
+                return [str(path).rstrip("/").rpartition("/")[2] for path in fs.ls(root, detail=False)]
+            except FileNotFoundError:
+                return []
+
+        return self._call("listed", listed)
 
     def read(self, name: str) -> bytes | None:
         """The content of a file; None if the file does not exist."""
@@ -190,16 +205,40 @@ def readable(name: PurePosixPath) -> bool:
     return name.suffix in READABLE and not BULKY & set(name.parts[:-1])
 
 
+def leads_outside(name: str) -> bool:
+    """Whether a file's name relative to a folder or URL may lead out of it."""
+    return name.startswith("/") or ".." in PurePosixPath(name).parts
+
+
+def newest(names: Iterable[str]) -> dict[str, str]:
+    """Name of a file in a run, or in a folder of runs -> its name at the URL.
+
+    names: all names below the URL. Of a run that several machines have carried out, only the files in the newest place
+    with a complete copy are included.
+    """
+    paths = [PurePosixPath(name) for name in names]
+    copies = [path.parent for path in paths if path.name == COPY and PLACE.fullmatch(path.parent.name)]
+    places = {copy.parent: copy for copy in sorted(copies, key=lambda copy: (len(copy.name), copy.name))}
+    runs = {path.parent for path in paths if path.name in ("config.yaml", "sweep.yaml")} | places.keys()
+    result = {}
+    for path in paths:
+        place = next((folder for folder in path.parents if PLACE.fullmatch(folder.name)), None)
+        run = place.parent if place else next((folder for folder in path.parents if folder in runs), path.parent)
+        if places.get(run) == place:
+            result[str(run / path.relative_to(place or run))] = str(path)
+    return result
+
+
 def fetch(storage: Storage, target: Path, whole: bool) -> None:
     """Copies files from a storage into a folder, except hidden files.
 
     Checkpoints without a manifest are not copied, because their own copy to the URL was interrupted. whole: whether to
     copy all files, or only those that reports read.
     """
-    paths = [PurePosixPath(name) for name in storage.names()]
-    complete = {path.parent for path in paths if path.name == "manifest.json"}
-    for path in paths:
+    names = {PurePosixPath(name): source for name, source in newest(storage.names()).items()}
+    complete = {path.parent for path in names if path.name == "manifest.json"}
+    for path, source in names.items():
         cut_off = path.parent.parent.name == "checkpoints" and path.parent not in complete
         hidden = any(part.startswith(".") for part in path.parts)
         if not cut_off and not hidden and (whole or readable(path)):
-            storage.get(path.as_posix(), target / path)
+            storage.get(source, target / path)

@@ -6,11 +6,10 @@ import atexit
 import os
 import shutil
 import tempfile
-import time
 from pathlib import Path
 
 from raylfl.config.urls import is_url, join
-from raylfl.runtime.records.mirror import WATCH_SECONDS, Owner
+from raylfl.runtime.records.mirror import Owner, newest_owner
 from raylfl.runtime.records.storage import Storage, fetch
 
 _views: dict[Path, str] = {}
@@ -33,15 +32,13 @@ def here(place: str | os.PathLike[str], whole: bool = False) -> Path:
     return view
 
 
-def running(path: Path) -> bool:
-    """Whether a process carries out the run at the URL from which `here` copied this folder.
+def owner_of(path: Path) -> Owner | None:
+    """The process that carries out the run at the URL from which `here` copied this folder, or was killed there.
 
-    Such a process has renewed its ownership within the last WATCH_SECONDS and has not released the run. False for a
-    folder that is no copy.
+    None if no process does, or if the folder is no copy.
     """
     url = address(path)
-    owner = Owner.of(Storage(url)) if is_url(url) else None
-    return owner is not None and owner.held and time.time() - owner.beat < WATCH_SECONDS
+    return newest_owner(url) if is_url(url) else None
 
 
 def address(path: Path) -> str:

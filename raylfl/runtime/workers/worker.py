@@ -29,7 +29,7 @@ from raylfl.core.torch_state import torch_defaults
 from raylfl.core.transfer import all_to_host, to_device
 from raylfl.core.unchanged import Unchanged
 from raylfl.core.vectorized import VectorizedOracle, vectorized_pays
-from raylfl.errors import BadConfig, traceback_text
+from raylfl.errors import BadConfig, exits_as_errors, traceback_text
 from raylfl.parts import BUFFERS, MOMENTS, Initial, WorkerSetup
 from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.evaluate import Evaluator, Recorder
@@ -195,7 +195,8 @@ class Worker:
         if len(task.clients) <= self.most_clients:
             try:
                 seed_everything(keyed_int(self.setup.seed, "user", task.round, *task.clients[:1]))
-                return self._run(task, broadcast, client_states)
+                with exits_as_errors():
+                    return self._run(task, broadcast, client_states)
             except Diverged as diverged:
                 clients = ", ".join(map(str, task.clients[:4])) + ", ..." * (len(task.clients) > 4)
                 raise diverged.at(f"round {task.round}, client {clients}: ") from None

@@ -1,0 +1,98 @@
+"""Values that a config cannot have, or has in another meaning than yaml: names, URLs, numbers with colons."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import raylfl
+from raylfl.cli import main
+from raylfl.config.load import load_config
+from raylfl.config.text import parse
+from raylfl.core.samples import SampleSet
+from raylfl.data_source import labels_of
+from raylfl.errors import BadConfig
+from raylfl.heterogeneity.participation.weighted import Weighted
+
+ODD = ["a\ud800", "a\x1b[31m", "a\u202eb", "a\x7f", "a\u200bb", "a\tb", "a\x85b", "\u2028", "a\x00", "x" * 201]
+
+
+@pytest.mark.parametrize("name", ODD, ids=ascii)
+@pytest.mark.parametrize("key", ["name", "logging.id"])
+def test_names_that_a_terminal_would_not_show_are_refused(name, key, capsys):
+    with pytest.raises(BadConfig, match="the name of one folder: printable") as error:
+        load_config({"name": name} if key == "name" else {"logging": {"id": name}})
+    assert str(error.value).isascii()
+
+
+@pytest.mark.parametrize("name", ["Größe 2", "实验", "a-b_c.d", "x" * 200])
+def test_names_in_any_language_are_names(name):
+    assert load_config({"name": name}).top.name == name
+
+
+@pytest.mark.parametrize("query", ["secret=abc", "token=abc", "X-Amz-Signature=1", "a"])
+def test_a_url_with_a_query_is_refused_and_not_shown(query):
+    with pytest.raises(BadConfig, match=r"must be a URL without a password and without \?") as error:
+        load_config({"logging": {"dir": f"s3://bucket/runs?{query}"}})
+    assert query not in str(error.value).replace("a URL without a password", "") or query == "a"
+
+
+NUMBERS = {
+    "7": 7,
+    "-7": -7,
+    "+7": 7,
+    "0": 0,
+    "1_000": 1000,
+    "0x1f": 31,
+    "0b11": 3,
+    "017": 15,
+    "1e3": 1000.0,
+    "1.5": 1.5,
+}
+TEXTS = ["1:2:3", "1:30", "-1:30", "1:30.5", "08:15", "1_0:00"]
+
+
+def test_numbers_with_colons_are_texts_and_others_numbers():
+    assert {text: parse(text) for text in NUMBERS} == NUMBERS
+    assert [parse(text) for text in TEXTS] == TEXTS
+
+
+def test_a_seed_with_colons_is_refused(capsys):
+    assert main(["run", "digits", "seed=1:2:3"]) == 2
+    assert "seed=1:2:3, but must be a whole number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("weights", [[1e308] * 4, [0.0] * 4, [1.7e308, 1e308]])
+def test_weights_without_a_finite_positive_sum_are_refused(weights):
+    with pytest.raises(BadConfig, match="above 0 for at least one client, with a finite sum"):
+        Weighted(size=2, weights=weights)
+    assert Weighted(size=2, weights=[1e308, 0.0]).weights == [1e308, 0.0]
+
+
+def test_samples_of_bfloat16_have_their_values():
+    x = torch.tensor([[1.5, -2.25], [3.0, 1e30]], dtype=torch.bfloat16)
+    samples = SampleSet.of(TensorDataset(x, torch.tensor([0, 1])))
+    assert torch.equal(torch.as_tensor(samples.arrays[0]).to(torch.bfloat16), x)
+    assert labels_of(TensorDataset(x, x[:, 0])) is None
+
+
+class Halves:
+    """Two classes in bfloat16."""
+
+    def __init__(self):
+        x = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+        self.train_dataset = self.test_dataset = TensorDataset(x.bfloat16(), (x[:, 0] > 0).long())
+
+
+def test_a_run_on_bfloat16_samples_is_that_on_their_float32_values(tmp_path):
+    class Floats(Halves):
+        def __init__(self):
+            super().__init__()
+            x, y = self.train_dataset.tensors
+            self.train_dataset = self.test_dataset = TensorDataset(x.float(), y)
+
+    model = {"class_path": "tests.runtime.tiny.Net", "init_args": {"norm": False}}
+    config = {"rounds": 2, "num_clients": 4, "partition": "iid", "model": model, "runtime": {"backend": "local"}}
+    runs = [raylfl.run(config, [f"logging.dir={tmp_path}/{data.__name__}"], data=data) for data in (Halves, Floats)]
+    assert torch.equal(runs[0].params, runs[1].params)

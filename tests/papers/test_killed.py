@@ -1,0 +1,71 @@
+"""A reproduction whose process is ended leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = """
+import sys
+from pathlib import Path
+from papers.run_cache import RunCache
+from papers.setting import setting
+if __name__ == "__main__":
+    long = setting("long", ["reproduce/sfl_fig1"], {"rounds": 10**6})
+    RunCache(Path(sys.argv[1]), processes=2).groups([long], [0, 1])
+"""
+
+IDLE = """
+import multiprocessing, sys, time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from raylfl.startup import process
+if __name__ == "__main__":
+    spawn, folder = multiprocessing.get_context("spawn"), Path(sys.argv[1]).parent
+    with ProcessPoolExecutor(2, mp_context=spawn, initializer=process.set_up_child) as pool:
+        calls = [pool.submit(time.sleep, 1) for _ in range(4)]
+        for k, call in enumerate(calls):
+            call.result()
+            (folder / f"ready-{k}").touch()
+        time.sleep(10**6)
+"""
+
+
+@pytest.mark.parametrize("idle", [False, True], ids=["at work", "waiting for work"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_processes_of_a_killed_reproduction_end_within_seconds(tmp_path, number, idle):
+    """Only the parent is struck, not its process group."""
+    script = tmp_path / "reproduce.py"
+    script.write_text(IDLE if idle else CODE)
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path / "out")],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+    )
+    children = []
+    try:
+        deadline = time.monotonic() + 120
+        ready = tmp_path / "out" / "runs"
+        while len(list(ready.glob("*/metrics.jsonl")) if not idle else list(tmp_path.glob("ready-*"))) < 2:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.1)
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert len(children) >= 2
+        process.send_signal(number)
+        process.wait(30)
+        _, left = psutil.wait_procs(children, timeout=15)
+        assert left == []
+    finally:
+        for child in (process, *children):
+            if child.pid != os.getpid() and psutil.pid_exists(child.pid):
+                psutil.Process(child.pid).kill()

@@ -1,0 +1,128 @@
+"""Code of the user that calls `sys.exit`, or raises what is no Exception, is a failure that is named; no run ends with
+exit code 0 before its last round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+import raylfl
+from raylfl.cli import main
+from raylfl.errors import CodeExited, RaylflError, exits_as_errors, own_code
+from raylfl.testing.runs import Killed
+from tests.runtime.tiny import TINY, Net
+
+
+class Own(BaseException):
+    """An error of the user that is no Exception."""
+
+
+ENDS = {
+    "sys.exit": (SystemExit, "sys.exit() was called"),
+    "sys.exit(0)": (SystemExit(0), "sys.exit(0) was called"),
+    "sys.exit(3)": (SystemExit(3), "sys.exit(3) was called"),
+    "sys.exit(text)": (SystemExit("bye"), "sys.exit(bye) was called"),
+    "GeneratorExit": (GeneratorExit(), "GeneratorExit() was raised"),
+    "cancelled": (asyncio.CancelledError(), "CancelledError() was raised"),
+    "own": (Own("x"), "Own('x') was raised"),
+}
+
+
+class Ending(Net):
+    """Raises `end` (a key of ENDS) in the hook `hook` from the step number `after` on."""
+
+    def __init__(self, end, hook, after=0, **options):
+        super().__init__(**options)
+        self.end, self.hook, self.after = ENDS[end][0], hook, after
+        if hook == "init":
+            raise self.end
+
+    def training_step(self, batch, batch_idx):
+        if self.hook == "training_step":
+            raise self.end
+        return super().training_step(batch, batch_idx)
+
+    def on_train_start(self):
+        if self.hook == "on_train_start":
+            raise self.end
+
+    def test_step(self, batch, batch_idx):
+        if self.hook == "test_step":
+            raise self.end
+        return super().test_step(batch, batch_idx)
+
+
+HOOKS = ("init", "training_step", "on_train_start", "test_step")
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("end", ENDS)
+def test_an_exit_of_a_module_is_an_error_that_is_named(end, hook, tmp_path):
+    model = {"class_path": "tests.runtime.test_exits.Ending", "init_args": {"end": end, "hook": hook}}
+    with pytest.raises(Exception) as error:
+        raylfl.run({**TINY, "model": model}, [f"logging.dir={tmp_path}"])
+    said = "\n".join([str(error.value), *getattr(error.value, "__notes__", [])])
+    assert ENDS[end][1] in said
+    assert "test_exits.py" in said or "test_exits.py" in own_code(error.value)
+
+
+LATE = """
+import sys
+from pathlib import Path
+from tests.runtime.tiny import Net
+class Late(Net):
+    def training_step(self, batch, batch_idx):
+        with Path("steps").open("a") as file:
+            file.write(".")
+        if Path("steps").stat().st_size > 12:
+            sys.exit({code})
+        return super().training_step(batch, batch_idx)
+"""
+
+
+@pytest.mark.parametrize("code", [0, 3, ""])
+def test_the_exit_code_is_1_and_client_and_round_are_named(tmp_path, monkeypatch, capsys, code):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "late.py").write_text(LATE.format(code=code))
+    config = {**TINY, "num_clients": 1, "participation": {"name": "full"}, "model": {"class_path": "late.Late"}}
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+    assert main(["run", "c.yaml", "runtime.vectorize=never", "runtime.step=autograd"]) == 1
+    said = capsys.readouterr().err
+    assert f"sys.exit({code}) was called" in said
+    assert "late.py:10, in training_step" in said
+    assert "client 0" in said
+    assert "round" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["import", "data", "server_step"])
+def test_no_command_ends_with_code_0_before_its_last_round(tmp_path, where):
+    code = {
+        "import": "import sys\nsys.exit(0)\n",
+        "data": "import sys\nclass Data:\n    def __init__(self):\n        sys.exit(0)\n",
+        "server_step": (
+            "import sys\nfrom dataclasses import dataclass\nfrom raylfl.algorithms.fedprox import FedProx\n"
+            "@dataclass\nclass Fed(FedProx):\n    def server_step(self, *args):\n        sys.exit(0)\n"
+        ),
+    }[where]
+    (tmp_path / "mine.py").write_text(code)
+    key = {"import": "model.class_path=mine.Net", "data": "data.class_path=mine.Data"}
+    override = key.get(where, "algorithm.class_path=mine.Fed")
+    command = [sys.executable, "-m", "raylfl", "run", "digits", "runtime.backend=local", "rounds=1", override]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode in (1, 2)
+    assert "sys.exit(0) was called" in done.stderr
+
+
+def test_a_keyboard_interrupt_and_exceptions_of_raylfl_stay_what_they_are():
+    for kind in (KeyboardInterrupt, Killed, RaylflError, ValueError, StopIteration):
+        with pytest.raises(kind), exits_as_errors():
+            raise kind
+    with pytest.raises(CodeExited), exits_as_errors():
+        raise SystemExit

@@ -1,0 +1,255 @@
+"""A run or a sweep from elsewhere runs no code of its config before the caller trusts it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import raylfl
+from raylfl.cli import main
+from raylfl.config.load import load_config
+from raylfl.errors import BadConfig
+from raylfl.registry import library_of
+from raylfl.report.promised import promises_of
+from raylfl.report.runs import Group, load_run
+from raylfl.runtime.records.provenance import class_paths, require_trust, sign
+from tests.runtime.tiny import TINY
+
+SHORT = {**TINY, "rounds": 1}
+MODULE = "from pathlib import Path\nfrom tests.runtime.tiny import Net\nPath({proof!r}).touch()\n"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run written here, of a config that names its own classes."""
+    return raylfl.run(SHORT, [f"logging.dir={tmp_path}/runs"]).run_dir
+
+
+@pytest.fixture
+def hostile(tmp_path, monkeypatch):
+    """`hostile(run, key, entry)`: changes a config to name code that touches the returned file."""
+    proof = tmp_path / "proof"
+    (tmp_path / "evil.py").write_text(MODULE.format(proof=str(proof)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def change(folder, change):
+        content = yaml.safe_load((folder / "config.yaml").read_text())
+        change(content)
+        (folder / "config.yaml").write_text(yaml.safe_dump(content))
+        return proof
+
+    yield change
+    sys.modules.pop("evil", None)
+
+
+def elsewhere(monkeypatch, tmp_path):
+    monkeypatch.setenv("RAYLFL_STAGING", str(tmp_path / "elsewhere"))
+
+
+def as_string(content):
+    content["model"] = "evil.Net"
+
+
+def as_name(content):
+    content["model"] = {"name": "evil.Net"}
+
+
+def as_class_path(content):
+    content["model"]["class_path"] = "evil.Net"
+
+
+def as_logger(content):
+    content["logging"]["loggers"] = ["evil.Net"]
+
+
+def as_logger_group(content):
+    content["logging"]["loggers"] = [{"class_path": "evil.Net"}]
+
+
+def as_availability(content):
+    content["participation"] = {"name": "full", "availability": "evil.Net"}
+
+
+def as_algorithm(content):
+    content["algorithm"] = {"class_path": "evil.Net"}
+
+
+def as_data(content):
+    content["data"] = {"class_path": "evil.Net", "init_args": {}}
+
+
+def by_interpolation(content):
+    content["model"] = {"class_path": "${eval.nothing}.Net"}
+    content["eval"] = {"nothing": "evil"}
+
+
+def by_a_base(content):
+    Path("more.yaml").write_text("model: {class_path: evil.Net}\n")
+    content["base"] = str(Path("more.yaml").resolve())
+    del content["model"]
+
+
+def made_up(content):
+    content["model"] = {"class_path": "evil.Net@ab12cd34"}
+
+
+FORMS = [as_string, as_name, as_class_path, as_logger, as_logger_group, as_availability, as_algorithm, as_data]
+FORMS += [by_interpolation, by_a_base, made_up]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+@pytest.mark.parametrize("call", [raylfl.resume, raylfl.load, raylfl.evaluate], ids=lambda call: call.__name__)
+def test_no_class_of_a_changed_config_is_imported_before_it_is_trusted(
+    run, hostile, form, call, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    proof = hostile(run, form)
+    with pytest.raises(BadConfig, match=r"was not written on this machine .* and it runs .*evil\.Net.* --trust"):
+        call(run)
+    assert main(["resume", str(run)]) == 2
+    assert "--trust" in capsys.readouterr().err
+    assert not proof.exists()
+
+
+def test_a_trusted_config_is_imported(run, hostile):
+    proof = hostile(run, as_class_path)
+    assert raylfl.load(run, trust=True).module is not None
+    assert proof.exists()
+
+
+def test_a_run_from_elsewhere_is_resumed_with_trust_and_is_then_at_home(run, monkeypatch, tmp_path):
+    assert len(raylfl.resume(run, ["rounds=2"]).metrics) == 2
+    elsewhere(monkeypatch, tmp_path)
+    with pytest.raises(BadConfig, match="--trust"):
+        raylfl.resume(run, ["rounds=3"])
+    assert main(["resume", str(run), "rounds=3", "--trust"]) == 0
+    assert len(raylfl.resume(run, ["rounds=4"]).metrics) == 4
+
+
+def test_a_run_of_shipped_components_needs_no_trust_anywhere(tmp_path, monkeypatch):
+    result = raylfl.run("digits", ["rounds=1", "num_clients=3", "runtime.backend=local", f"logging.dir={tmp_path}"])
+    assert not (result.run_dir / ".made_here").exists()
+    elsewhere(monkeypatch, tmp_path)
+    assert len(raylfl.resume(result.run_dir, ["rounds=2"]).metrics) == 2
+
+
+def test_class_paths_that_the_caller_names_need_no_trust(run, monkeypatch, tmp_path):
+    elsewhere(monkeypatch, tmp_path)
+    known = list(class_paths(load_config(SHORT).resolved))
+    assert len(raylfl.resume(run, ["rounds=2"], known=known).metrics) == 2
+
+
+def test_the_mark_of_another_config_is_no_mark(tmp_path):
+    config = {"model": {"class_path": "mine.Net"}}
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(name)
+        sign(tmp_path / name / "config.yaml", config)
+    require_trust(tmp_path / "a" / "config.yaml", config, (), "")
+    shutil.copy(tmp_path / "b" / ".made_here", tmp_path / "a" / ".made_here")
+    with pytest.raises(BadConfig):
+        require_trust(tmp_path / "a" / "config.yaml", config, (), "")
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 64, "é".encode(), b"\xff\xfe"])
+def test_a_damaged_mark_or_a_link_is_no_mark(tmp_path, content):
+    config = {"model": {"class_path": "mine.Net"}}
+    path = tmp_path / "config.yaml"
+    path.write_text("x")
+    sign(path, config)
+    require_trust(path, config, (), "")
+    mark = (tmp_path / ".made_here").read_bytes()
+    (tmp_path / ".made_here").write_bytes(content)
+    with pytest.raises(BadConfig):
+        require_trust(path, config, (), "")
+    (tmp_path / "kept").write_bytes(mark)
+    (tmp_path / ".made_here").unlink()
+    (tmp_path / ".made_here").symlink_to(tmp_path / "kept")
+    with pytest.raises(BadConfig):
+        require_trust(path, config, (), "")
+
+
+def test_without_a_key_nothing_is_made_here(tmp_path, monkeypatch):
+    """An empty key must not make every checksum of an empty key valid."""
+    elsewhere(monkeypatch, tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "key").touch()
+    path = tmp_path / "config.yaml"
+    path.write_text("x")
+    with pytest.raises(BadConfig):
+        require_trust(path, {"model": {"class_path": "mine.Net"}}, (), "")
+
+
+def test_a_place_that_takes_no_key_ends_no_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYLFL_STAGING", str(tmp_path / "file" / "x"))
+    (tmp_path / "file").touch()
+    assert raylfl.run(SHORT, [f"logging.dir={tmp_path}/runs"]).metrics
+
+
+def test_the_key_is_for_this_user_only(tmp_path, monkeypatch):
+    elsewhere(monkeypatch, tmp_path)
+    (tmp_path / "config.yaml").write_text("x")
+    sign(tmp_path / "config.yaml", {"model": {"class_path": "mine.Net"}})
+    assert (tmp_path / "elsewhere" / "key").stat().st_mode & 0o777 == 0o600
+
+
+PATHS = {
+    "run": ({"name": "v1.0", "model": {"name": "a.B"}, "data": "c.D"}, ["a.B", "c.D"]),
+    "shipped": ({"model": {"class_path": "raylfl.models.mlp.MLP", "name": "mlp"}}, []),
+    "options": ({"data": {"name": "npy", "init_args": {"path": "a.npy"}}, "logging": {"dir": "runs.old"}}, []),
+    "nested": ({"model": {"init_args": {"part": [{"class_path": "a.B"}]}}}, ["a.B"]),
+    "sweep": ({"space": {"model.class_path": {"grid": ["a.B", "a.C"]}, "name": {"grid": ["v1.0"]}}}, ["a.B", "a.C"]),
+    "sweep of groups": ({"space": {"partition": {"choice": [{"name": "a.P"}, "a.Q"]}}}, ["a.P", "a.Q"]),
+}
+
+
+@pytest.mark.parametrize("what", PATHS)
+def test_class_paths_are_found_wherever_a_config_may_have_them(what):
+    config, expected = PATHS[what]
+    assert [path for path in class_paths(config) if path != "v1.0"] == expected
+
+
+SYSTEM = {
+    "model": {"model": {"class_path": "os.system", "init_args": {"command": "touch X"}}},
+    "data": {"data": {"class_path": "os.system", "init_args": {"command": "touch X"}}},
+    "a name": {"model": {"name": "os.system", "init_args": {"command": "touch X"}}},
+    "a class": {"data": {"class_path": "subprocess.Popen", "init_args": {"args": "touch X", "shell": True}}},
+    "imported elsewhere": {"data": {"class_path": "imports.system", "init_args": {"command": "touch X"}}},
+    "of a package": {"data": {"class_path": "numpy.savetxt", "init_args": {"fname": "X", "X": [1]}}},
+    "built in": {"data": {"class_path": "builtins.exec", "init_args": {"source": "open('X', 'w')"}}},
+    "a method": {"data": {"class_path": "imports.touch", "init_args": {}}},
+}
+
+
+@pytest.mark.parametrize("what", SYSTEM)
+def test_functions_of_libraries_are_no_factories_of_any_config(what, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "imports.py").write_text("from os import system\nfrom pathlib import Path\ntouch = Path('X').touch\n")
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump({**SHORT, **SYSTEM[what]}))
+    assert main(["run", "c.yaml"]) == 2
+    assert "call it in a function or class of your own module" in capsys.readouterr().err
+    assert not (tmp_path / "X").exists()
+
+
+def test_functions_of_ones_own_module_are_factories(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "mine.py").write_text("from tests.runtime.tiny import Net\ndef net(width=6):\n    return Net(width)\n")
+    own = {**SHORT, "model": {"class_path": "mine.net", "init_args": {"width": 5}}}
+    result = raylfl.run(own, [f"logging.dir={tmp_path}/runs"])
+    assert len(raylfl.resume(result.run_dir, ["rounds=2"]).metrics) == 2
+    assert library_of(shutil.copy) == "Python"
+    assert library_of(yaml.safe_load) == "yaml"
+    assert library_of(yaml.Loader) is None
+
+
+def test_a_report_with_theory_imports_no_class_of_a_run_from_elsewhere(run, hostile):
+    proof = hostile(run, as_class_path)
+    record = load_run(run)
+    lines = promises_of([Group("x", record.setting, [record])], ["global/distance"])
+    assert "was not written on this machine" in str(lines)
+    assert not proof.exists()
