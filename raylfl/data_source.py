@@ -21,7 +21,7 @@ from raylfl.config.components import construct
 from raylfl.config.load import Config
 from raylfl.config.objects import is_factory
 from raylfl.core.arrays import Ints
-from raylfl.core.samples import SampleSet, as_array
+from raylfl.core.samples import SampleSet
 from raylfl.core.torch_state import torch_defaults
 from raylfl.data.base import DataSource
 from raylfl.errors import BadConfig, BadValue
