@@ -251,7 +251,8 @@ def write_page(measured: dict[str, Any]) -> None:
     compared = [row for row in rows if row["part"] == "against the host"]
     good = sum(row["result"] == "yes" for row in compared)
     shown = [row for row in rows if row["part"] not in ("against the host", "left out")]
-    shown.append(_row("against the host", f"{len(compared)} runs", good == len(compared), f"{good} within {FAR:g}"))
+    if compared:
+        shown.append(_row("against the host", f"{len(compared)} runs", good == len(compared), f"{good} within {FAR:g}"))
     about = f"{measured['gpu']}, torch {measured['torch']}, {measured['date']}, commit {measured['commit']}:"
     write_part("gpu", f"\n{about}\n\n{table(shown)}\n", ROOT / "docs" / "scaling.md")
 

@@ -58,7 +58,7 @@ def check_that_it_resumes(folder, err):
     assert rounds_of(folder) == done
     text = (folder / "config.yaml").read_text().replace(f"rounds: {LONG['rounds']}", f"rounds: {done + 3}")
     (folder / "config.yaml").write_text(text)  # rounds may only be raised: a run of few rounds
-    resumed = raylfl.resume(folder, ["runtime.backend=local"])
+    resumed = raylfl.resume(folder, ["runtime.backend=local"], trust=True)  # the config was changed by hand
     clean = raylfl.run(yaml.safe_load(text), ["runtime.backend=local", "logging.id=clean"])
     assert outcome(resumed.run_dir) == outcome(clean.run_dir)
 
@@ -92,6 +92,8 @@ def test_ctrl_c_before_the_first_round_ends_at_once(monkeypatch, capfd):
     cluster = SimpleNamespace(ready=lambda: None, notes=[], take_actors=lambda runtime, clients: group)
     cluster.lost, cluster.silent = lambda: None, False
     experiment = SimpleNamespace(config=SimpleNamespace(runtime=None), setup=SimpleNamespace(pinned=False))
+    experiment.on = lambda gpus: experiment
+    monkeypatch.setattr("raylfl.runtime.ray.remote.resources_here", list)
     monkeypatch.setattr("ray.put", lambda value: value)
     with pytest.raises(KeyboardInterrupt):
         list(RemoteRun(cluster, experiment, SimpleNamespace(path="run"), False, False).rows())
@@ -118,6 +120,8 @@ def test_no_actors_are_started_or_dismissed_on_a_cluster_whose_head_does_not_ans
     cluster = SimpleNamespace(ready=lambda: None, notes=[], take_actors=take_actors, lost=lambda: None, silent=False)
     cluster.check, cluster.await_answer = lambda: True, silence
     experiment = SimpleNamespace(config=SimpleNamespace(runtime=None), setup=SimpleNamespace(pinned=False))
+    experiment.on = lambda gpus: experiment
+    monkeypatch.setattr("raylfl.runtime.ray.remote.resources_here", list)
     monkeypatch.setattr("ray.put", lambda value: value)
     run_dir = SimpleNamespace(path="run", log=lambda text: None)
     with pytest.raises(RaylflError, match=r"^the Ray cluster has not answered$"):
