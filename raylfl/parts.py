@@ -149,7 +149,10 @@ class Experiment:
 
     def on(self, gpus: float) -> Experiment:
         """The experiment on a machine or cluster with this number of GPUs; config.yaml keeps `auto`."""
-        runtime = self.config.runtime.on(gpus)
+        return self.under(self.config.runtime.on(gpus))
+
+    def under(self, runtime: RuntimeConfig) -> Experiment:
+        """The experiment under other settings of `runtime`, of which config.yaml keeps the given ones."""
         return replace(self, config=replace(self.config, runtime=runtime), setup=replace(self.setup, runtime=runtime))
 
     @property

@@ -254,11 +254,11 @@ def test_own_and_shipped_algorithms_are_compared_and_reported_side_by_side(here,
 def test_a_sweep_tunes_the_options_of_an_own_algorithm(here):
     space = {"algorithm.mu": {"grid": [0.1, 0.2]}}
     spec = sweep_of(here, space=space, algorithm={"class_path": "mine.Sprung"})
-    (trial, _) = [t for k, values in enumerate(spec.points()) for t in spec.trials(0, k, values)]
-    assert trial.id == "000-mine.Sprung-s0"
-    reports, _ = carry_out(spec, trial, here / "sweep")
+    trial = spec.trial(0, 0, spec.points()[0])
+    assert trial.id == "000-mine.Sprung"
+    reports = carry_out(spec, trial, here / "sweep")
     assert "state" not in reports[-1]
-    saved = yaml.safe_load((here / "sweep" / trial.id / "config.yaml").read_text())["algorithm"]
+    saved = yaml.safe_load((here / "sweep" / trial.run_id(0) / "config.yaml").read_text())["algorithm"]
     assert (saved["class_path"], saved["mu"]) == ("mine.Sprung", 0.1)
 
 

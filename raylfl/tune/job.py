@@ -27,7 +27,8 @@ class Job:
     content: the content of sweep.yaml. folder: the sweep's folder. workers: the number of workers per run. processes:
     the number of processes of a trial, among which its seeds are divided. command: the command line of the sweep; None:
     that of this process. url: the sweep's URL, to which each run copies its directory, so that nodes need no shared
-    folder; None: no URL. here: the working directory of the sweep; "": that of Ray's process.
+    folder; None: no URL. here: the working directory of the sweep; "": that of Ray's process. gpus: the share of a GPU
+    of each process or worker.
     """
 
     content: dict[str, Any]
@@ -37,6 +38,7 @@ class Job:
     command: str | None = None
     url: str | None = None
     here: str = ""
+    gpus: float = 0.0
 
     def place(self, run_id: str) -> Path:
         """The directory of a run on this node, fetched from its URL if the sweep has one.

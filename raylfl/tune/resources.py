@@ -24,6 +24,21 @@ class Need:
     workers: int
     processes: int
 
+    @property
+    def gpus(self) -> float:
+        """The share of a GPU of each process or worker."""
+        return self.bundles[-1].get("GPU", 0.0)
+
+
+def packed(runtime: RuntimeConfig, nodes: Sequence[Bundle]) -> RuntimeConfig:
+    """The settings with a number in place of `gpus_per_worker: auto`, for many trials at once on these nodes.
+
+    As many workers share each GPU as fill the CPUs: small runs leave most of a GPU idle. 0 without GPUs.
+    """
+    gpus = sum(node.get("GPU", 0.0) for node in nodes)
+    slots = sum(node.get("CPU", 0.0) for node in nodes) / runtime.cpus_per_worker
+    return runtime.sharing(0.0 if gpus < 1 else 1.0 / max(1, math.ceil(slots / gpus - EPSILON)))
+
 
 def bundles(runtime: RuntimeConfig, workers: int, processes: int = 1) -> list[Bundle]:
     """The resource bundles of a trial on Ray: one for its servers, then one for each worker of each process.
@@ -77,7 +92,7 @@ def choose_need(
     (`settings`, or `concurrent` if it is smaller) still fit; one if there is none. Raises BadConfig, with the needed
     and the available resources, if not even one trial fits.
     """
-    at_once = min(settings, concurrent or settings)
+    runtime, at_once = packed(runtime, nodes), min(settings, concurrent or settings)
     least = runtime.workers or 1
     fitting = (n for n in range(seeds, 1, -1) if capacity(bundles(runtime, least, n), nodes, at_once) >= at_once)
     processes = next(fitting, 1)
@@ -107,10 +122,10 @@ def choose_workers(
 
 def refusal(runtime: RuntimeConfig, workers: int, nodes: Sequence[Bundle]) -> str:
     """The error message for a trial that cannot run on these nodes, with its needs and the nodes' resources."""
-    keys = ("CPU", "GPU") if runtime.gpus_per_worker else ("CPU",)
+    keys = ("CPU", "GPU") if runtime.gpus else ("CPU",)
     need = " and ".join(
         f"{workers} x {each:g} {key}s = {workers * each:g}"
-        for key, each in zip(keys, (runtime.cpus_per_worker, runtime.gpus_per_worker), strict=False)
+        for key, each in zip(keys, (runtime.cpus_per_worker, runtime.gpus), strict=False)
     )
     have = " and ".join(f"{sum(node.get(key, 0.0) for node in nodes):g} {key}s" for key in keys)
     largest = ", ".join(f"{max((node.get(key, 0.0) for node in nodes), default=0.0):g} {key}s" for key in keys)

@@ -98,6 +98,7 @@ class SeedRuns:
         job, trial, sweep = self.job, self.trial, self.sweep
         folder, parent = job.place(trial.run_id(seed)), trial.parent(seed)
         experiment = assembled(sweep.config(trial, seed, Path(job.folder), job.url))
+        experiment = experiment.under(experiment.config.runtime.sharing(job.gpus))
         if parent is not None and not folder.exists():
             continue_from(job.whole(parent), folder, experiment.config.resolved)
         job.begin(folder)

@@ -73,7 +73,7 @@ def _start(work: Callable[[T], None], job: T, runtime: RuntimeConfig, need: Sequ
     inside = PlacementGroupSchedulingStrategy(
         group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
     )
-    gpus = runtime.gpus_per_worker if runtime.backend == "local" else 0  # otherwise its workers have them
+    gpus = runtime.gpus if runtime.backend == "local" else 0  # otherwise its workers have them
     call: Any = ray.remote(carried_out).options(
         num_cpus=0, num_gpus=gpus, max_retries=RETRIES, scheduling_strategy=inside
     )

@@ -59,7 +59,7 @@ class StageRun:
         self.need, self.mirror = need, mirror
         url = None if mirror is None else mirror.url
         command, here = shlex.join(sys.argv), os.getcwd()
-        self.job = Job(sweep.content, str(folder), need.workers, need.processes, command, url, here)
+        self.job = Job(sweep.content, str(folder), need.workers, need.processes, command, url, here, need.gpus)
         self.rounds = sweep.stages[index].rounds
         self.searching = sweep.options.search == "optuna" and index == 0
         self.total = trials_of(sweep, index, journal)

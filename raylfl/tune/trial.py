@@ -145,7 +145,7 @@ def start(job: Job, trial: Trial, seeds: list[int]) -> Any:
 
     runtime = make_sweep(job.content).config(trial, seeds[0], Path(job.folder), job.url).runtime
     local = runtime.backend == "local"  # otherwise its workers have the resources
-    options = {"num_cpus": runtime.cpus_per_worker if local else 0, "num_gpus": runtime.gpus_per_worker if local else 0}
+    options = {"num_cpus": runtime.cpus_per_worker if local else 0, "num_gpus": job.gpus if local else 0}
     remote = ray.remote(SeedActor)
     return remote.options(**options).remote(job, trial, seeds)
 

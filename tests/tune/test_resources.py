@@ -70,3 +70,19 @@ def test_what_cannot_fit_is_refused_with_the_arithmetic():
         choose_workers(RuntimeConfig(workers=4, gpus_per_worker=1), 10, None, [{"CPU": 8.0, "GPU": 2.0}])
     with pytest.raises(BadConfig, match=r"8 CPUs on 2 nodes, at most 4 CPUs on one"):
         choose_workers(RuntimeConfig(workers=1, cpus_per_worker=5), 10, None, [{"CPU": 4.0}, {"CPU": 4.0}])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "share"),
+    [
+        ([{"CPU": 8.0}], 0.0),
+        ([{"CPU": 8.0, "GPU": 1.0}], 1 / 8),
+        ([{"CPU": 8.0, "GPU": 1.0}, {"CPU": 8.0, "GPU": 3.0}], 1 / 4),
+        ([{"CPU": 2.0, "GPU": 4.0}], 1.0),
+    ],
+)
+def test_trials_share_the_gpus_in_as_many_parts_as_fill_the_cpus(nodes, share):
+    need = choose_need(RuntimeConfig(backend="local"), 4, 1, 8, None, nodes)
+    assert need.gpus == pytest.approx(share)
+    fixed = choose_need(RuntimeConfig(backend="local", gpus_per_worker=0.0), 4, 1, 8, None, nodes)
+    assert fixed.gpus == 0.0

@@ -153,6 +153,10 @@ class RuntimeConfig(Options):
         share = 0.0 if gpus < 1 else 1.0 / math.ceil(workers / gpus)
         return replace(self, gpus_per_worker=share)
 
+    def sharing(self, share: float) -> RuntimeConfig:
+        """These settings with this share of a GPU for each worker, if `gpus_per_worker` is `auto`."""
+        return replace(self, gpus_per_worker=share) if self.gpus_per_worker == "auto" else self
+
     @property
     def gpus(self) -> float:
         """The GPUs of each worker, 0 if this is not decided yet (`on`)."""
