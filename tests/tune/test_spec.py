@@ -186,7 +186,7 @@ def test_the_metrics_that_a_sweep_accepts_are_the_documented_ones():
     assert set(names) - {"algo/..."} == set(KNOWN)
 
 
-def logging(folder, metric, **changes):
+def logging(folder, metric, mode="max", **changes):
     """A sweep of a model that logs `own` in training, `f1` on the test set, and `accuracy` on other data."""
     return sweep_of(
         folder,
@@ -195,7 +195,7 @@ def logging(folder, metric, **changes):
         partition={"name": "iid"},
         num_clients=6,
         metric=metric,
-        mode="max",
+        mode=mode,
         metrics={"f1": "max", "own": "max", "train/local_drift": "max", "algo/y_norm": "max"},
         eval={"participants": True, **changes},
     )
@@ -208,9 +208,12 @@ def test_what_a_model_of_ones_own_logs_can_be_the_metric(tmp_path):
 
 
 def test_a_sweep_asks_for_the_direction_of_a_metric_that_is_neither_stated_nor_known(tmp_path):
-    assert logging(tmp_path, "test/f1").score.ranked(0.2) > logging(tmp_path, "test/f1").score.ranked(0.1)
-    with pytest.raises(BadConfig, match=r"metric=test/f2, .*: metrics={test/f2: max}, or min"):
-        logging(tmp_path, "test/f2").score.ranked(0.1)
+    score = logging(tmp_path, "test/f1", mode=None).score  # f1 is stated in `metrics`
+    assert score.ranked(0.2) > score.ranked(0.1)
+    with pytest.raises(BadConfig, match=r"mode=None.*min or max.*test/f2"):
+        logging(tmp_path, "test/f2", mode=None)
+    with pytest.raises(BadConfig, match=r"mode=min.*max, as metrics.test/f1 states"):
+        logging(tmp_path, "test/f1", mode="min")
 
 
 @pytest.mark.parametrize(
