@@ -19,6 +19,7 @@ from raylfl.config.load import load_config
 from raylfl.console import Watcher, status_line
 from raylfl.registries import KINDS as REGISTERED
 from raylfl.runtime.records.run_dir import RunDirectory
+from raylfl.tune.journal import Journal, Trial
 
 SMALL = ["rounds=3", "num_clients=4", "partition=iid", "runtime.backend=local", "logging.report=false"]
 RUN = ["run", "digits", *SMALL]
@@ -244,8 +245,11 @@ def test_runs_shows_what_is_finished_and_what_is_not(call, fresh):
     held = RunDirectory(fresh / "runs/digits/cut").open()
     assert re.search(r"^runs/digits/cut +fedavg +running", call("runs")[1], re.MULTILINE)
     held.close()
-    (fresh / "runs/digits/trials.jsonl").write_text('{"id": "cut", "state": "diverged", "reason": "too far"}\n')
-    assert re.search(r"^runs/digits/cut +fedavg +diverged", call("runs")[1], re.MULTILINE)
+    (fresh / "runs/digits/cut").rename(fresh / "runs/digits/cut-s0")
+    journal = Journal(fresh / "runs/digits")
+    journal.plan(Trial("cut", 0, 0, [0], 3, {}))
+    journal.end("cut", "diverged", "too far", [0])
+    assert re.search(r"^runs/digits/cut-s0 +fedavg +diverged", call("runs")[1], re.MULTILINE)
 
 
 def test_the_printed_config_is_a_config(call):

@@ -51,7 +51,8 @@ def scaffold(
 ) -> History:
     """Karimireddy 2020, Alg. 1: local x <- x - eta (g - c_i + c); x <- x - gamma mean_R U_i (or sum_R U_i / divisor).
 
-    Option 1: c_i+ = grad f_i(x_r), full batch; option 2: c_i+ = c_i - c + U_i/(K_i eta).
+    Option 1: c_i+ = grad f_i(x_r), full batch; option 2: c_i+ = c_i - c + U_i/(sum of the K_i
+    learning rates), the mean of the gradients if these are weighted by the rates.
     c <- c + (1/N) sum_R (c_i+ - c_i), or 1/|R|. State: x, c [d], c_i [N, d].
     """
     n = problem.count
@@ -67,7 +68,7 @@ def scaffold(
                     renewed[i] = problem.full_gradient(i, x)
                 else:
                     assert option == 2
-                    renewed[i] = own[i] - c + (x - models[i]) / (r.steps_of(i) * r.lr)
+                    renewed[i] = own[i] - c + (x - models[i]) / sum(local.rate(r.lr, t) for t in range(r.steps_of(i)))
             x = x - gamma * add_up(x - models[i] for i in r.arrived) / (divisor or len(r.arrived))
             c = c + add_up(renewed[i] - own[i] for i in r.arrived) / (
                 n if variate_divisor == "clients" else len(r.arrived)
