@@ -6,6 +6,7 @@ import dataclasses
 import re
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,16 @@ def test_every_option_of_heterogeneity_is_on_the_page(registry):
                 entry.name,
                 field.name,
             )
+
+
+def test_the_pictures_of_the_layers_are_those_of_the_import_contract():
+    linter = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    contracts = [contract["layers"] for contract in linter["contracts"] if contract["type"] == "layers"]
+    text = (ROOT / "docs/architecture.md").read_text()
+    pictures = re.findall(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert [
+        [layer for line in picture.splitlines() for layer in line[:46].strip().split("  ")] for picture in pictures
+    ] == contracts
 
 
 def test_every_preset_has_a_row():
