@@ -20,11 +20,22 @@ class Model(LightningModule):
     """A module without hooks."""
 
 
-def layout(setting="auto", step=FEW, device=CPU, dtype="float32", vectorize="auto", optimizer="sgd", convolutions=True):
+def layout(
+    setting="auto",
+    step=FEW,
+    device=CPU,
+    dtype="float32",
+    vectorize="auto",
+    optimizer="sgd",
+    convolutions=True,
+    precision=None,
+):
     """The layout, and the number of requests for the translation of the step."""
     asked = []
     setup = SimpleNamespace(
-        runtime=SimpleNamespace(layout=setting, vectorize=vectorize), optimizer=optimizer, dtype=dtype
+        runtime=SimpleNamespace(layout=setting, vectorize=vectorize, precision=precision),
+        optimizer=optimizer,
+        dtype=dtype,
     )
     module = Model()
     module.layer = nn.Conv2d(1, 1, 1) if convolutions else nn.Linear(1, 1)
@@ -40,6 +51,9 @@ def layout(setting="auto", step=FEW, device=CPU, dtype="float32", vectorize="aut
         ({"step": None}, ("channels_last", 1)),
         ({"step": NONE}, ("channels_last", 1)),
         ({"device": GPU}, ("contiguous", 0)),
+        ({"device": GPU, "precision": "32-tf32"}, ("channels_last", 0)),
+        ({"device": GPU, "precision": "bf16-mixed"}, ("channels_last", 0)),
+        ({"device": GPU, "precision": "32-true"}, ("contiguous", 0)),
         ({"dtype": "float64"}, ("contiguous", 0)),
         ({"vectorize": "always"}, ("channels_last", 0)),
         ({"optimizer": "module"}, ("contiguous", 0)),

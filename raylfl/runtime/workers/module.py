@@ -99,8 +99,8 @@ def layout_for(
     if setting in ("contiguous", "channels_last"):
         return setting
     if setting == "auto" and not quick:
-        units = setup.runtime.precision in ("32-tf32", "bf16-mixed")  # a GPU's matrix units read channels last
-        return "channels_last" if device.type == "cuda" and units else "contiguous"
+        on_units = device.type == "cuda" and setup.runtime.precision in ("32-tf32", "bf16-mixed")
+        return "channels_last" if on_units else "contiguous"  # which a GPU's matrix units read
     alone = device.type == "cpu" and setup.runtime.vectorize != "always"
     step = innermost() if alone else None
     if setting == "batch_last" and (step is None or not step.convolutions):
