@@ -166,7 +166,7 @@ class CohortBatches:
         """The batches of local step t, for the clients at the positions `rows` of `orders.clients`."""
         if self.source.plain and self.orders.whole:
             return [self._whole(k) for k in rows]
-        if self.source.plain and len(self.orders.shards) == 1:
+        if self.source.plain and len(self.orders.shards) == 1 and self.source.device.type == "cpu":
             return [self._ahead(t)]
         indices = self.orders.indices(t, rows)
         even = isinstance(indices, np.ndarray) or len(set(map(len, indices))) == 1

@@ -24,9 +24,10 @@ import torch
 from torch import Tensor
 
 from raylfl.core.effects import attributes_of, first_difference
-from raylfl.core.flat import FlatModule
+from raylfl.core.flat import FlatModule, copy_together
 from raylfl.core.lanes import Lanes
 from raylfl.core.local_rule import LocalRule
+from raylfl.core.local_step import Observer, step_along
 from raylfl.core.oracle import Batch, GradientMode, LoopOracle, Oracle, seed_everything
 from raylfl.core.samples import BatchSource, EvenBatches, IndexedBatch, sizes_of
 from raylfl.core.slots import Slots, aligned_rows
@@ -35,7 +36,6 @@ from raylfl.errors import BadConfig
 
 if TYPE_CHECKING:
     from raylfl.core.algorithm import Algorithm, State
-    from raylfl.core.local import Observer
     from raylfl.core.local_optimizer import LocalOptimizer
     from raylfl.core.vectorized import VectorizedOracle
 
@@ -105,6 +105,10 @@ class Units(ABC):
     def state(self, rows: slice) -> list[Tensor]:
         """The tensors in the memory of these clients that a step changes."""
 
+    @abstractmethod
+    def release(self) -> None:
+        """Frees the memory, of which later calls get new one, of their own size."""
+
 
 class LaneOracle(Oracle, Units):
     """Gradients of C clients, one after the other, by autograd; each client's buffers are in a slot of its own."""
@@ -152,6 +156,8 @@ class LaneOracle(Oracle, Units):
     def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
         losses, rows = [], []
         for c, batch in enumerate(batches):
+            if self.lanes is not None:
+                self.lanes.restore()
             seed_everything(seeds(c))
             loss, row = self.reference(slice(c, c + 1), batch.content, self.t)
             losses.append(loss)
@@ -164,10 +170,19 @@ class LaneOracle(Oracle, Units):
             self.flat.load(self.flat.params)
             loss, row = self.loop.reference(content, t)
             self.flat.store(self.flat.params)  # a step may change parameters in place
+            for _, owner, key, buffer in self.flat._places:  # an assigned tensor that `take_back_buffers` leaves
+                now = owner.get(key)
+                if now is not None and now is not buffer and now.shape == buffer.shape:
+                    buffer.copy_(now.detach())
         return loss[None], row[None]
 
     def state(self, rows: slice) -> list[Tensor]:
         return self.slots.state(rows)
+
+    def release(self) -> None:
+        self.slots = Slots(self.flat, 0)
+        self.held = self.params = self.slots.params
+        self.count = 0
 
 
 class Together(Units):
@@ -192,23 +207,29 @@ class Together(Units):
     def state(self, rows: slice) -> list[Tensor]:
         return [self.params[rows]]
 
+    def release(self) -> None:
+        self.params, self.count = aligned_rows(0, self.oracle.width, self.flat.params), 0
+
 
 @dataclass
 class Kind:
     """A kind of step, such as steps on batches of 20 samples. uses: its steps so far; compared: client -> comparisons.
 
-    draws: whether a step draws random numbers on the device. logs: the names of the values that a step logs.
+    numbers: of the local steps that were compared. trusted: how many graphs were used without a comparison. draws:
+    whether a step draws random numbers on the device. logs: the names of the values that a step logs.
     """
 
     uses: int = 0
+    trusted: int = 0
+    numbers: set[int] = field(default_factory=set)
     compared: Counter[int] = field(default_factory=Counter)
     draws: bool = False
     logs: tuple[str, ...] = ()
 
-    def due(self, c: int) -> bool:
-        """Whether the current step, of the unit whose first client is c, must be compared."""
+    def due(self, c: int, t: int) -> bool:
+        """Whether the current step, number t of the unit whose first client is c, must be compared."""
         new = self.compared[c] < COMPARED and (c in self.compared or len(self.compared) < COMPARED)
-        return new or self.uses & (self.uses - 1) == 0
+        return new or t not in self.numbers or self.uses & (self.uses - 1) == 0
 
 
 class Memory:
@@ -223,7 +244,7 @@ class Memory:
         self.count, self.steps, self.size = count, steps, size
         self.inner = aligned_rows(count, call.inner.shape[1], x)
         self.carry = {
-            name: aligned_rows(count, rows[0].numel(), rows).unflatten(1, rows.shape[1:])
+            name: _shaped(aligned_rows(count, rows[0].numel(), rows), rows.shape[1:])
             for name, rows in call.carry.items()
         }
         self.table = torch.zeros(count, steps, size, dtype=torch.int64, device=x.device)
@@ -308,11 +329,15 @@ class LaneSteps:
         units = [slice(0, count)] if self.units.together else [slice(c, c + 1) for c in range(count)]
         try:
             if len(units) > 1 and source is not None and self._known(call, sizes):
+                self._restored = False
                 for t in range(total):
                     self._take(self._joint(call, source, units, sizes[t][0], t), next_alike=True)
             else:
                 self._take_units(call, source, units, sizes, batches)
         except torch.OutOfMemoryError:
+            self.forget()
+            raise
+        except BaseException:  # a capture may have been cut short
             self._forget()
             raise
         losses = [memory.losses[:active, t] for t, active in enumerate(actives)]
@@ -334,6 +359,7 @@ class LaneSteps:
         batches: Sequence[Sequence[Batch]],
     ) -> None:
         """Takes all steps of each unit, one unit after the other, divided among the lanes."""
+        contents: list[list[Any]] = [] if source is not None else [list(step) for step in batches]
         self.lanes.fork()
         try:
             for number, rows in enumerate(units):
@@ -344,9 +370,13 @@ class LaneSteps:
                     content, key = None, size
                     if source is None:
                         seed_everything(seed())
-                        content = batches[t][rows.start].content
-                        key = _kind_of(content), size
+                        content = contents[t][rows.start].content
+                        contents[t][rows.start] = None  # frees the batch after its step
+                        if not _is_plain(content) and self.refusal is None:
+                            self._refuse("gets batches that hold more than tensors")
+                        key = (_kind_of(content), size) if self.refusal is None else size
                     next_alike = t + 1 < call.steps[rows.start] and sizes[t + 1][rows.start] == size
+                    next_alike = next_alike and source is not None
                     step = Step(call, source, lane, rows, size, content, key, t, seed)
                     self._note(t, rows, self._take(step, next_alike))
         finally:
@@ -394,7 +424,13 @@ class LaneSteps:
             self._made_for = made_for
         return self.memory
 
+    def forget(self) -> None:
+        """Frees all fixed memory, after the device had too little."""
+        self._forget()
+        self.units.release()
+
     def _forget(self) -> None:
+        self.kinds.clear()  # new graphs are compared again
         self.memory, self._made_for = None, None
         self._drop_graphs()
         self._leaves.clear()
@@ -442,15 +478,17 @@ class LaneSteps:
         kind.uses += 1
         graph, first = self.graphs.get(step.place), step.place not in self._seen
         if self.refusal is None:
-            if graph is not None and not kind.due(step.rows.start):
+            if graph is not None and not kind.due(step.rows.start, step.t):
+                kind.trusted += 1
                 self._replay(step, kind, graph)
                 return kind.logs
             self._seen.add(step.place)
             if graph is not None or ((next_alike or not first) and len(self.graphs) < MOST):
-                if graph is not None or kind.due(step.rows.start):
+                if graph is not None or kind.due(step.rows.start, step.t):
                     self._compare(step, kind)
                     return kind.logs
                 if (graph := self._capture(step)) is not None:
+                    kind.trusted += 1
                     self._replay(step, kind, graph)
                     return kind.logs
         self._begin()
@@ -467,9 +505,13 @@ class LaneSteps:
     def _count(self, way: GradientMode, step: Step) -> None:
         self.units.ways[way] += step.rows.stop - step.rows.start
 
-    def _replay(self, step: Step, kind: Kind, graph: Callable[[], None]) -> None:
+    def _replay(
+        self, step: Step, kind: Kind, graph: Callable[[], None], leaves: Sequence[Tensor] | None = None
+    ) -> None:
+        """Takes a step by its graph. leaves: the tensors of its batch; None: those of its content."""
         if step.content is not None:
-            for leaf, value in zip(self._leaves[step.place], _leaves_of(step.content), strict=True):
+            given = _leaves_of(step.content) if leaves is None else leaves
+            for leaf, value in zip(self._leaves[step.place], given, strict=True):
                 leaf.copy_(value, non_blocking=True)
         if kind.draws and step.parts:
             self.lanes.seed_all([part.seed() for part in step.parts])
@@ -485,8 +527,10 @@ class LaneSteps:
         """
         self._begin()
         rows, module = step.rows, self.units.flat.module
-        before, attributes, draws = [t.clone() for t in self._state(rows)], attributes_of(module), self.lanes.draws()
+        before, attributes = [t.clone() for t in self._state(rows)], attributes_of(module)
+        leaves = [leaf.clone() for leaf in _leaves_of(step.content)]  # the step may change its batch
         seed_everything(step.seed())
+        draws = self.lanes.draws()
         kind.logs = self._plain(step)
         self._count(COMPARING, step)
         kind.draws |= draws()
@@ -497,18 +541,18 @@ class LaneSteps:
         reference = [t.clone() for t in self._state(rows)]
         before += [torch.full_like(t, torch.nan) for t in reference[len(before) :]]  # names logged for the first time
         self._restore(rows, before)
-        used = step.place in self.graphs
         graph = self.graphs.get(step.place) or self._capture(step)
         difference = None
         if graph is not None:
-            self._replay(step, kind, graph)
+            self._replay(step, kind, graph, leaves)
             self.units.ways[CAPTURED] -= rows.stop - rows.start
             kind.compared[rows.start] += 1
+            kind.numbers.add(step.t)
             difference = _difference(self._state(rows), reference)
             if difference is None:
                 return
         self._restore(rows, reference)
-        if difference is not None and used and kind.compared[rows.start] > COMPARED:
+        if difference is not None and kind.trusted:
             raise BadConfig(
                 f"{type(module).__name__}.training_step: its captured step number {kind.uses}, of client "
                 f"{step.call.ids[rows.start]} of a call, differs from the step itself ({difference}), so that earlier "
@@ -542,8 +586,6 @@ class LaneSteps:
 
     def _plain(self, step: Step) -> tuple[str, ...]:
         """Takes a step in fixed memory, operator by operator: what a graph repeats. Returns the names that it logs."""
-        from raylfl.core.local import step_along
-
         if step.parts:
             names: tuple[str, ...] = ()
             for part in step.parts:
@@ -563,9 +605,7 @@ class LaneSteps:
             memory.drift[rows] += norms**2
         rate = memory.rates.index_select(0, counter)
         moved = step_along(call.algorithm, call.rule, call.optimizer, x, g, carry, memory.inner[rows], rate)
-        for name, values in moved.items():
-            if values is not carry[name]:
-                carry[name].copy_(values)
+        copy_together([(carry[name], values) for name, values in moved.items() if values is not carry[name]])
         memory.losses[rows].index_copy_(1, counter, losses[:, None].to(memory.losses))
         logged = self.log.take()
         for name, value in logged.items():
@@ -611,8 +651,21 @@ def _difference(values: Sequence[Tensor], reference: Sequence[Tensor]) -> str | 
     pairs = list(zip(values, reference, strict=True))
     if all(torch.equal(a.nan_to_num(), b.nan_to_num()) and torch.equal(a.isnan(), b.isnan()) for a, b in pairs):
         return None
-    far = max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) for a, b in pairs if a.numel())
+    wide = [(a.to(torch.complex128), b.to(torch.complex128)) for a, b in pairs if a.numel()]
+    far = max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) for a, b in wide)
     return f"by {far:.1e} of the largest entry"
+
+
+def _shaped(rows: Tensor, shape: Sequence[int]) -> Tensor:
+    """Rows [C, n] in the shape [C, *shape]."""
+    return rows.unflatten(1, shape) if len(shape) else rows[:, 0]
+
+
+def _is_plain(content: Any) -> bool:
+    """Whether the content of a batch is tensors, numbers and texts in tuples, lists and dicts."""
+    if isinstance(content, tuple) or type(content) in (list, dict):
+        return all(map(_is_plain, content.values() if isinstance(content, dict) else content))
+    return isinstance(content, (Tensor, bool, int, float, str, type(None)))
 
 
 def _kind_of(content: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch
 
@@ -119,6 +120,7 @@ class CudaLanes(Lanes):
         stream.wait_stream(before)
         torch.cuda.set_stream(stream)
         try:
+            default.graphsafe_set_state(self._by_function[0])  # a failed capture may leave a generator unusable
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             for lane in self.streams:
                 lane.wait_stream(stream)
@@ -131,7 +133,11 @@ class CudaLanes(Lanes):
                 stream.wait_stream(lane)
             graph.capture_end()
         except BaseException:
-            self._abandon(graph)
+            torch.cuda.set_stream(stream)  # a capture ends on the stream on which it began, after all others
+            with suppress(RuntimeError):
+                for lane in self.streams:
+                    stream.wait_stream(lane)
+            self._abandon(graph, pool)
             self.__init__(self.device, self.count)  # type: ignore[misc]
             raise
         finally:
@@ -139,14 +145,17 @@ class CudaLanes(Lanes):
             torch.cuda.set_stream(before)
         return graph.replay
 
-    @staticmethod
-    def _abandon(graph: torch.cuda.CUDAGraph) -> None:
-        with suppress(RuntimeError):
+    def _abandon(self, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
+        """Ends a capture that has failed; if torch cannot end it, at least its allocations no longer go to the pool."""
+        try:
             graph.capture_end()
+        except RuntimeError:
+            with suppress(RuntimeError, AttributeError):
+                torch._C._cuda_endAllocateToPool(self.device.index or 0, pool)
 
     def _forget(self, lane: int, graph: torch.cuda.CUDAGraph) -> None:
         """Ends a capture that failed; its stream, memory and generator may be left in the middle of it."""
-        self._abandon(graph)
+        self._abandon(graph, self.pools[lane])
         before, self.streams[lane] = self.streams[lane], torch.cuda.Stream(self.device)
         self.streams[lane].wait_stream(before)  # the earlier steps of the lane's clients
         self.pools[lane] = torch.cuda.graph_pool_handle()

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -26,9 +26,6 @@ from raylfl.core.recorded.program import Program
 from raylfl.core.recorded.steps import RecordedSteps
 from raylfl.core.reference import ReferenceStep
 from raylfl.core.step_log import StepLog
-
-if TYPE_CHECKING:
-    from raylfl.core.lane_steps import LaneSteps
 
 
 class Batch:
@@ -64,6 +61,20 @@ RECORDING = GradientMode("autograd", "to record a kind of batch and to compare i
 BATCH_LAST = GradientMode("batch_last", "small convolutions as matrix products, the samples of a batch innermost")
 
 
+class SideBySide(Protocol):
+    """Takes the local steps of all clients of a call at once on a GPU: `raylfl.core.lane_steps.LaneSteps`."""
+
+    @property
+    def restore(self) -> Callable[[], object]:
+        """Puts the module's attributes back as a client finds them."""
+
+    def run(self, call: Any) -> Any:
+        """Takes the steps of a `LocalCall`; returns `LocalSteps`."""
+
+    def forget(self) -> None:
+        """Drops the graphs and the fixed memory."""
+
+
 class Oracle(ABC):
     """The interface of gradient oracles: losses and gradients of C clients on one mini-batch each.
 
@@ -72,8 +83,8 @@ class Oracle(ABC):
     `GradientMode`, the number of gradients computed in this mode.
     """
 
-    lanes: LaneSteps | None = None
-    """Takes the local steps of all clients side by side on a GPU; None: the local solver takes them."""
+    lanes: SideBySide | None = None
+    """None: the local solver takes the local steps."""
     held: Tensor | None = None
     """The oracle's own memory, if `workspace` may return it; later calls of the oracle overwrite it. None: every
     workspace is new memory."""

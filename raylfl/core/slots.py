@@ -71,7 +71,7 @@ class Slots:
     """The slots of `count` clients: `params` [count, d], and buffers as one matrix per dtype."""
 
     def __init__(self, flat: FlatModule, count: int):
-        self.flat, self.count = flat, count
+        self.flat, self.count, self._used = flat, count, 0
         self.params = aligned_rows(count, flat.width, flat.params)
         self._matrices: dict[torch.dtype, Tensor] = {}
         self._buffers = self._views()  # one tensor [count, *shape] per buffer
@@ -94,13 +94,14 @@ class Slots:
         ]
 
     def write_buffers(self, rows: Tensor | None, count: int) -> None:
-        """Sets the buffers of the first `count` slots: those that travel from rows [count, b], others to the module's.
+        """Sets the buffers of the first `count` slots: those that travel from rows [count, b], others as at first.
 
-        None: all buffers get the module's entries.
+        rows: None sets all buffers to their initial entries.
         """
+        self._used = count
         given = iter(() if rows is None else self.flat.packing.split(rows))
-        for held, own, travels in zip(self._buffers, self.flat.buffers, self.flat.sent, strict=True):
-            held[:count].copy_(next(given) if travels and rows is not None else own)
+        for held, first, travels in zip(self._buffers, self.flat._initial, self.flat.sent, strict=True):
+            held[:count].copy_(next(given) if travels and rows is not None else first)
 
     def read_buffers(self, count: int) -> Tensor:
         """The buffers that travel, of the first `count` slots, as rows [count, b]."""
@@ -108,9 +109,10 @@ class Slots:
         return self.flat.packing.rows(sent, count)
 
     def changed_buffers(self) -> list[str]:
-        """The names of the buffers that do not travel and that differ from the module's in any slot."""
-        each = zip(self.flat.buffer_names, self._buffers, self.flat.buffers, self.flat.sent, strict=True)
-        return [name for name, held, own, travels in each if not (travels or same_entries(held, own))]
+        """The names of the buffers that do not travel and that differ from their initial entries in any used slot."""
+        each = zip(self.flat.buffer_names, self._buffers, self.flat._initial, self.flat.sent, strict=True)
+        used = self._used
+        return [name for name, held, first, sent in each if not (sent or same_entries(held[:used], first))]
 
     def reorder(self, order: Tensor) -> None:
         """Reorders the buffers of the first slots: slot k gets those of slot order[k]."""

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -37,8 +37,14 @@ from raylfl.core.samples import EvenBatches, IndexedBatch, sizes_of
 from raylfl.core.step_log import StepLog
 from raylfl.core.torch_state import checks_without_symbols
 
-if TYPE_CHECKING:
-    from raylfl.core.lane_steps import Together
+
+class FixedRows(Protocol):
+    """Memory for the parameters of clients that stays where it is: `params`, of which `workspace` gives rows."""
+
+    params: Tensor
+
+    def workspace(self, count: int) -> Tensor: ...
+
 
 LARGEST_ON_CPU = 150_000  # largest d; more parameters do not fit in the caches, and one client at a time is faster
 LARGEST_SAMPLE = 1000  # largest mean number of entries per sample in an operator's result, for the same reason
@@ -164,7 +170,7 @@ class VectorizedOracle(Oracle):
         """
         super().__init__()
         self.flat, self.autocast, self.log = flat, autocast, log or StepLog()
-        self.fixed: Together | None = None  # memory for steps that are captured
+        self.fixed: FixedRows | None = None  # memory for steps that are captured
         self.step = _Step(flat.module, self.log)
         self.places = places_of(flat.parameters, self.step)
         self.buffers, self.buffer_places = CohortBuffers(flat), places_of(flat.buffers, self.step, "_buffers")
@@ -209,7 +215,11 @@ class VectorizedOracle(Oracle):
         self.schedule.doubt()
 
     def workspace(self, count: int) -> Tensor:
-        return self.flat.params.new_empty(count, self.flat.width) if self.fixed is None else self.fixed.workspace(count)
+        if self.fixed is None:
+            return self.flat.params.new_empty(count, self.flat.width)
+        rows = self.fixed.workspace(count)
+        self.held = self.fixed.params
+        return rows
 
     def plain(self, x: Tensor, content: tuple[Tensor, ...], t: int) -> tuple[Tensor, Tensor]:
         """(losses [C], gradients [C, d]) at the parameters x [C, d] by autograd, of a module without buffers.

@@ -46,10 +46,11 @@ def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(folder, clean, fi
 
 
 def test_a_resume_of_an_intact_run_warns_of_nothing(folder):
-    before = len(log_of(folder))
+    before = log_of(folder)
     carry_out(FOCUS, folder, resume=True)
-    said = [line.partition(" ")[2] for line in log_of(folder)[before:].splitlines()]
-    assert [line.split()[0] for line in said] == ["6", "resumed", "local", "finished"]
+    said = [line.partition(" ")[2] for line in log_of(folder)[len(before) :].splitlines()]
+    new = [line for line in said if not (line.startswith("warning: ") and line in before)]  # of the model
+    assert [line.split()[0] for line in new] == ["6", "resumed", "local", "finished"]
 
 
 def test_the_damage_is_named_with_its_file(folder):

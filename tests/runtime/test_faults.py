@@ -183,7 +183,7 @@ def test_the_last_finite_loss_is_the_clients_own_if_it_has_one(vectorize):
     """Steps of 1e200 away from x_0 = (5, 5): client 1 takes two, and the loss of the first is finite."""
     points = measured.Points()
     start = np.square(5.0 - points.points[points.client_indices[1]]).sum(axis=1).mean() / 2
-    with pytest.raises(NonFinite, match=rf"client 1 sent .* in round 0; last finite loss {start:.6g} "):
+    with pytest.raises(NonFinite, match=rf"client 1 sent .* in round 0; last finite loss {start:.6g};"):
         measured.walk(["local.lr=1e200", f"runtime.vectorize={vectorize}"])
 
 

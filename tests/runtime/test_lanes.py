@@ -235,7 +235,7 @@ def test_a_graph_that_becomes_wrong_ends_the_run(runs):
 
         def training_step(self, batch, batch_idx):
             Drifting.calls += 1
-            return super().training_step(batch, batch_idx) * (3 if Drifting.calls < 40 else 5)
+            return super().training_step(batch, batch_idx) * (3 if Drifting.calls < 80 else 5)
 
     with pytest.raises(raylfl.errors.BadConfig, match=r"(?s)captured step number \d+.*runtime.step=autograd"):
         run_on_lanes(DIGITS, [*runs, *TOGETHER, "rounds=60", SAME_SIZES, "runtime.vectorize=never"], model=Drifting)
@@ -272,7 +272,7 @@ class Counted(EmulatedLanes):
 
 def calls_and_launches(runs, monkeypatch, steps, *settings):
     """(Python calls in raylfl, torch operators, launches) of the third call of a run, whose graphs are known."""
-    monkeypatch.setattr(Kind, "due", lambda kind, c: not kind.compared)
+    monkeypatch.setattr(Kind, "due", lambda kind, c, t: not kind.compared)
     monkeypatch.setattr(LaneSteps, "_compare", _assume)
     counted = []
     plain = LaneSteps.run

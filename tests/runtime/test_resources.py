@@ -23,7 +23,7 @@ def test_a_worker_has_its_resources_on_one_node():
     nodes = [{"CPU": 3.0, "GPU": 1.0}] * 3
     assert count_workers(RuntimeConfig(cpus_per_worker=2.0), 100, nodes) == 3
     with pytest.raises(BadConfig, match=r"4 x 2 CPUs = 8, but the cluster has 9 CPUs on 3 nodes: at most 3 workers"):
-        count_workers(RuntimeConfig(workers=4, cpus_per_worker=2.0), 100, nodes)
+        count_workers(RuntimeConfig(workers=4, cpus_per_worker=2.0, gpus_per_worker=0.0), 100, nodes)
     with pytest.raises(BadConfig, match=r"9 CPUs and 3 GPUs on 3 nodes: at most 0 workers fit"):
         count_workers(RuntimeConfig(gpus_per_worker=2.0), 100, nodes)
     assert not has_room(RuntimeConfig(cpus_per_worker=4.0), None, nodes)

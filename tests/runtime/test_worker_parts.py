@@ -187,7 +187,7 @@ def test_a_checkpoint_notes_the_kind_of_device(monkeypatch, gpus, device):
     monkeypatch.setattr(checkpoint, "fingerprint_of_config", lambda resolved: "")
     experiment = SimpleNamespace(
         config=SimpleNamespace(checkpoint=SimpleNamespace(keep=2), resolved={}, objects=None),
-        setup=SimpleNamespace(shards=ClientShards.of([np.arange(2)]), runtime=SimpleNamespace(gpus_per_worker=gpus)),
+        setup=SimpleNamespace(shards=ClientShards.of([np.arange(2)]), runtime=SimpleNamespace(gpus=gpus)),
         algorithm=SimpleNamespace(pattern=SimpleNamespace(peers=False)),
     )
     assert Checkpoints(None, experiment, print).identity["device"] == device

@@ -42,7 +42,7 @@ def trial_of(name="000", seeds=(0,), rounds=6, parents=(), **values):
 def test_a_trial_is_an_ordinary_run(tmp_path, plain):
     reports = carry_out(sweep_of(tmp_path), trial_of(), tmp_path / "s")
     folder = tmp_path / "s" / "000-s0"
-    assert {p.name for p in folder.iterdir()} >= {p.name for p in plain.run_dir.iterdir()} - {"log.txt"}
+    assert {p.name for p in folder.iterdir()} >= {p.name for p in plain.run_dir.iterdir()} - {"log.txt", "sources.json"}
     assert torch.equal(params(folder), plain.params)
     assert [row["round"] for row in reports] == [1, 2, 3, 4, 5, 6]
     distances = [row["global/distance"] for row in plain.metrics]
@@ -126,7 +126,7 @@ def test_a_resumed_sweep_reads_the_reports_that_its_trials_have_made(tmp_path, s
     made = {row["round"]: row["score"] for row in carry_out(sweep, trial, folder)}
     journal = Journal(folder)
     journal.plan(trial)
-    stage = StageRun(sweep, 0, folder, journal, Need([], 1, 1), print)
+    stage = StageRun(sweep, 0, folder, journal, Need([{"CPU": 1.0}], 1, 1), print)
     for done, score in stage.reports(trial)[:-1]:
         assert made.get(done, score) == pytest.approx(score)
     open_rounds = [done for done, _ in stage.reports(trial)]

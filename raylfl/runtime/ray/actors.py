@@ -189,12 +189,18 @@ class WorkerActor:
                     task, broadcast, [unpack(client_states[k]) if k >= 0 else None for k in mine]
                 )
             done.append(TaskResult(task, reports, uploads))
+            if worker.room is not None:
+                add_up(done[-1:])  # the uploads are on the GPU, which the next task may need whole
             if returns_states:
                 kept += [pack(state) for state in new] if new else [{} for _ in task.clients]
         self.fault("worked", tasks[0].round)
-        add_up(done)
-        partial = next((result.partial for result in done if result.partial is not None), None)
-        widths, sums = (partial.widths, pack_sums(partial.sums)) if partial is not None else ({}, [])
+        if worker.room is None:
+            add_up(done)
+        parts, plan = [result.partial for result in done if result.partial is not None], tasks[0].sums
+        widths, sums = {}, []
+        if parts and plan is not None:
+            widths = parts[0].widths
+            sums = pack_sums(joined([part.sums for part in parts], len(plan.clients)) if parts[1:] else parts[0].sums)
         reports = ClientReports.joined([d.reports for d in done])
         head = reports, [pack(d.uploads) for d in done], widths, None if separate_sums else sums
         out = [head, *([sums] if separate_sums else []), *kept]

@@ -197,10 +197,13 @@ class InProcess(Executor):
     ) -> Deferred[list[TaskResult]]:
         def results() -> list[TaskResult]:
             with private_randomness():  # keeps the caller's generators
-                done = [
-                    self.attempt(task, broadcast, states) for task, states in zip(tasks, client_states, strict=True)
-                ]
-            add_up(done)
+                done = list[TaskResult]()
+                for task, states in zip(tasks, client_states, strict=True):
+                    done.append(self.attempt(task, broadcast, states))
+                    if self.room is not None:
+                        add_up(done[-1:])  # the uploads are on the GPU, which the next call may need whole
+            if self.room is None:
+                add_up(done)
             return done
 
         return Deferred(results)

@@ -15,6 +15,7 @@ from raylfl.core.arrays import Floats, Ints
 from raylfl.core.oracle import GradientMode
 from raylfl.core.partial_sums import SubtreeSums, SumPlan
 from raylfl.core.population import Round
+from raylfl.core.transfer import all_to_host
 
 
 class Chunk(NamedTuple):
@@ -251,6 +252,9 @@ def add_up(results: Sequence[TaskResult]) -> None:
 
     Failed tasks are left out. The first result that did not fail gets the partial sums over all these results.
     """
+    for result in results:
+        if result.failed:  # of other clients of the task, whose uploads may be on a GPU
+            result.uploads = all_to_host(result.uploads)
     done = [result for result in results if not result.failed and result.task.sums is not None]
     if not done or (plan := done[0].task.sums) is None:
         return

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from raylfl.core.arrays import Floats
 from raylfl.core.flat import FlatModule
-from raylfl.core.local import Observer
 from raylfl.core.local_optimizer import LocalOptimizer
+from raylfl.core.local_step import Observer
 from raylfl.core.oracle import Batch
 from raylfl.core.step_log import StepLog
 from raylfl.errors import BadConfig

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,8 +20,9 @@ from raylfl.core.innermost.steps import InnermostSteps
 from raylfl.core.keyed import keyed_int
 from raylfl.core.lane_steps import LaneOracle, LaneSteps, Together
 from raylfl.core.lanes import LANES, lanes_of
-from raylfl.core.local import LocalResult, Observer, run_local
+from raylfl.core.local import LocalResult, run_local
 from raylfl.core.local_optimizer import LocalOptimizer
+from raylfl.core.local_step import Observer
 from raylfl.core.oracle import GradientMode, LoopOracle, private_randomness, seed_everything
 from raylfl.core.proof import Diverged
 from raylfl.core.reduce import square_norms
@@ -122,8 +124,9 @@ class Worker:
         refusal = "runtime.step=autograd" if runtime.step == "autograd" else refusal
         restore = self.attributes.restore
         if isinstance(found, VectorizedOracle) and (runtime.vectorize == "always" or vectorized_pays(self.flat.module)):
-            self.together, found.fixed = found, Together(found)
-            found.lanes = LaneSteps(found.fixed, lanes, self.training.log, restore, refusal)
+            self.together, fixed, own = found, Together(found), lanes_of(self.device)
+            assert own is not None
+            found.fixed, found.lanes = fixed, LaneSteps(fixed, own, self.training.log, restore, refusal)
         oracle = LaneOracle(self.loop)
         oracle.lanes = LaneSteps(oracle, lanes, self.training.log, restore, refusal)
         return "clients are pinned" if setup.pinned else None, oracle
@@ -162,7 +165,9 @@ class Worker:
 
     def _oracle_for(self, task: Task) -> LoopOracle | VectorizedOracle | LaneOracle:
         """The oracle of a task's local steps."""
-        if self.together is None:
+        if self.setup.merged and task.batch_sizes[0] >= len(self.setup.shards.indices):
+            return self.loop  # whose module the gradients of all data are of
+        if self.together is None or not self.train.plain:
             return self.oracle
         sizes = {(len(self.setup.shards[c]), size) for c, size in zip(task.clients, task.batch_sizes, strict=True)}
         return self.together if len(set(task.steps)) == len(sizes) == 1 else self.oracle
@@ -207,6 +212,11 @@ class Worker:
                 if isinstance(failure, torch.OutOfMemoryError):
                     error += self._out_of_memory()
                     self.most_clients = max(1, len(task.clients) // 2)
+                    traceback.clear_frames(failure.__traceback__)  # they hold tensors
+                    for oracle in (self.oracle, self.together):
+                        if oracle is not None and oracle.lanes is not None:
+                            oracle.lanes.forget()
+                    torch.cuda.empty_cache()
             if len(task.clients) == 1:
                 return ClientReports.failed(task.clients, error), {}, []
         return self._in_halves(task, broadcast, client_states)
