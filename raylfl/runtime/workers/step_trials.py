@@ -185,16 +185,17 @@ class StepTrials:
         decide how the others compute.
         """
         limit = self.setup.runtime.client_timeout
-        effect: str | None = "fails in trial steps"  # `check` reports the failure
+        effect: str | None = None
         for read in (self._batches, self._checked):
             try:
                 with time_limit(None if limit is None else 8 * limit):  # 8 steps
                     self.batches = read()
                     effect, finite = self._effect_of_steps()
                 if finite:
-                    break
+                    return effect
+                effect = "has results that are not finite in trial steps"
             except Exception:
-                continue
+                effect = "fails in trial steps"  # `check` reports the failure
             finally:
                 self.flat.load(self.flat.params.copy_(self.parameters))
         return effect
@@ -258,7 +259,7 @@ class StepTrials:
         """Two batches of each of two clients, of the two samples that `check` has read."""
         trial = self.setup.trial
         with private_randomness(keyed_int(self.setup.seed, "check")):
-            return [[Batch(self.train.batch(part).content, len(part)) for part in (trial, trial[::-1])]] * 2
+            return [[Batch(self.train.batch(part).content, len(part)) for part in (trial, np.flip(trial).copy())]] * 2
 
     def _large_samples(self) -> str | None:
         """The reason why samples are too large for vectorised steps (`vectorize: auto`); None if they are not."""
