@@ -23,13 +23,11 @@ from raylfl.core.samples import BatchSource
 from raylfl.core.step_log import StepLog
 from raylfl.core.vectorized import VectorizedOracle, large_samples, refusal
 from raylfl.parts import WorkerSetup
-from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.training import Training, TrainingLog
 
 METRIC = "logs a metric object"  # whose state is of one client
-LARGEST = 16  # samples of a batch in trial steps
 NUMBERS = (0, 1, 2, 3, 5, 10, 100)  # of local steps, at which a step that ignores batch_idx has the same results
 
 
@@ -178,48 +176,29 @@ class StepTrials:
                     oracle.gradients(x, [self.batches[client][k] for client in order], lambda c, k=k: k)  # type: ignore
 
     def _effect(self) -> str | None:
-        """What the steps of the trial do besides their results; None if nothing.
+        """What two steps of two clients by the reference do besides their results, in both orders; None if nothing.
 
-        The end of a sentence that begins with `training_step`. The trial is on samples of two clients, or on those of
-        `check` if a client's samples fail, hang or have results that are not finite: that client's fault must not
-        decide how the others compute.
-        """
-        limit = self.setup.runtime.client_timeout
-        effect: str | None = None
-        for read in (self._batches, self._checked):
-            try:
-                with time_limit(None if limit is None else 8 * limit):  # 8 steps
-                    self.batches = read()
-                    effect, finite = self._effect_of_steps()
-                if finite:
-                    return effect
-                effect = "has results that are not finite in trial steps"
-            except Exception:
-                effect = "fails in trial steps"  # `check` reports the failure
-            finally:
-                self.flat.load(self.flat.params.copy_(self.parameters))
-        return effect
-
-    def _effect_of_steps(self) -> tuple[str | None, bool]:
-        """(effect as in `_effect`, whether all results are finite) of two steps of two clients by the reference.
-
-        The clients take their steps in both orders.
+        The end of a sentence that begins with `training_step`.
         """
         first: dict[tuple[int, int], Outcome] = {}
         pieces = dict(zip(self.flat.names, self.flat.sizes, strict=True))
-        for client, k, begins in [(c, k, k == 0) for order in ((0, 1), (1, 0)) for c in order for k in (0, 1)]:
-            if begins:
-                x = self.parameters.clone()
-            found = self._step(client, k, x)
-            if isinstance(found, str):
-                return found, True
-            if not (found.loss.isfinite().all() and found.row.isfinite().all()):
-                return None, False
-            differs = difference(first.setdefault((client, k), found), found, pieces)
-            if differs is not None:
-                return f"has other results after another client's step: {differs}", True
-            self.at[client, k], x = x, x - self.setup.rule.lr * found.row
-        return None, True
+        try:
+            self.batches = self._batches()
+            for client, k, begins in [(c, k, k == 0) for order in ((0, 1), (1, 0)) for c in order for k in (0, 1)]:
+                if begins:
+                    x = self.parameters.clone()
+                found = self._step(client, k, x)
+                if isinstance(found, str):
+                    return found
+                differs = difference(first.setdefault((client, k), found), found, pieces)
+                if differs is not None:
+                    return f"has other results after another client's step: {differs}"
+                self.at[client, k], x = x, x - self.setup.rule.lr * found.row
+        except Exception:
+            return "fails in trial steps"  # `check` reports the failure
+        finally:
+            self.flat.load(self.flat.params.copy_(self.parameters))
+        return None
 
     def _step(self, client: int, k: int, x: Tensor) -> Outcome | str:
         """The outcome of a step by the reference at x [d], or what it does besides."""
@@ -241,25 +220,16 @@ class StepTrials:
             return Outcome(loss, row, sorted(log.step.take().items()), {"buffers": self.flat.read_buffers()})
 
     def _batches(self) -> list[list[Batch]]:
-        """Two batches of each of two clients whose samples this process can read, of one size."""
-        setup, owned = self.setup, self.setup.train.owned
-        some = np.flatnonzero(setup.shards.sizes)[:2]
-        shards = [setup.shards[c] for c in some] if owned is None else [owned]
-        if len(shards) == 1:
-            shards = [shards[0][::2], shards[0][1::2]] if len(shards[0]) > 1 else shards * 2
-        size = max(1, min(LARGEST, *(len(shard) // 2 for shard in shards)))
-        found = []
-        for shard in shards:
-            parts = [shard[:size], shard[size : 2 * size]] if len(shard) >= 2 * size else [shard[:size]] * 2
-            with private_randomness(keyed_int(setup.seed, "check")):
-                found.append([Batch(self.train.batch(part).content, len(part)) for part in parts])
-        return found
+        """Two batches of each of two clients: other shares of the two samples a and b that `check` has read.
 
-    def _checked(self) -> list[list[Batch]]:
-        """Two batches of each of two clients, of the two samples that `check` has read."""
-        trial = self.setup.trial
+        No others, because a sample that fails, hangs or is not finite is the fault of its client alone.
+        """
+        a, b = np.resize(self.setup.trial, 2)
         with private_randomness(keyed_int(self.setup.seed, "check")):
-            return [[Batch(self.train.batch(part).content, len(part)) for part in (trial, np.flip(trial).copy())]] * 2
+            more_a, more_b = (
+                Batch(self.train.batch(np.array(part)).content, len(part)) for part in ([a, b, a], [b, a, b])
+            )
+        return [[more_a, more_b], [more_b, more_a]]
 
     def _large_samples(self) -> str | None:
         """The reason why samples are too large for vectorised steps (`vectorize: auto`); None if they are not."""
