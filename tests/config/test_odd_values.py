@@ -11,7 +11,6 @@ from raylfl.cli import main
 from raylfl.config.load import load_config
 from raylfl.config.text import parse
 from raylfl.core.samples import SampleSet
-from raylfl.data_source import labels_of
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.participation.weighted import Weighted
 
@@ -74,7 +73,6 @@ def test_samples_of_bfloat16_have_their_values():
     x = torch.tensor([[1.5, -2.25], [3.0, 1e30]], dtype=torch.bfloat16)
     samples = SampleSet.of(TensorDataset(x, torch.tensor([0, 1])))
     assert torch.equal(torch.as_tensor(samples.arrays[0]).to(torch.bfloat16), x)
-    assert labels_of(TensorDataset(x, x[:, 0])) is None
 
 
 class Halves:
