@@ -214,6 +214,9 @@ def typed_groups(merged: Mapping[str, Any]) -> dict[str, Any]:
     for group in ("model", "data"):
         if group in parts:
             problems += mistakes(REGISTRIES[group], vars(parts[group]), parts[group].init_args, group, "init_args")
+    if "top" in parts and "runtime" in parts:
+        with _collected(problems):
+            parts["runtime"].check_dtype(parts["top"].dtype)
     if problems:
         raise BadConfig(problems)
     return parts

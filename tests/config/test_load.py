@@ -85,6 +85,8 @@ def test_the_resolved_config_is_complete_and_resolves_to_itself():
         (["rounds=ten"], "rounds=ten, but must be a whole number"),
         (["dtype=float16"], "dtype=float16, but must be one of float32, float64"),
         (["runtime.precision=16-mixed"], "gradient scaler"),
+        (["runtime.precision=64-true"], "must be null or 32-true or 32-tf32 or bf16-mixed with dtype=float32"),
+        (["runtime.precision=32-tf32", "dtype=float64"], "must be null or 64-true with dtype=float64"),
         (["runtime.gpus_per_worker=1.5"], "runtime.gpus_per_worker=1.5"),
         (["eval.globl=true"], "did you mean eval.global?"),
         (["link.name=bernoulli", "link.q=1.5"], "link.q"),

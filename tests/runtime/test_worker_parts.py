@@ -80,6 +80,25 @@ def test_halves_without_states_return_none_as_a_whole_cohort_does():
     assert worker._in_halves(task, {"x": 0}, [None, None])[2] == []
 
 
+def test_the_uploads_of_halves_are_joined_on_the_host(monkeypatch):
+    """A GPU without room for a call may have no room for the uploads of all its clients."""
+    worker, task = object.__new__(Worker), Task(5, (3, 1), (4, 5), (7, 8), (1.5, 2.5), 0.1)
+    one, on_host = np.ones(1), []
+
+    def run(half, broadcast, states):
+        reports = ClientReports.of(half.clients, loss=one, last_loss=one, gradients=one, finite=one)
+        return reports, {"update": torch.full((1, 2), float(half.clients[0]))}, []
+
+    def to_host(uploads):
+        on_host.append(uploads["update"].tolist())
+        return {name: rows + 10 for name, rows in uploads.items()}
+
+    worker.run = run
+    monkeypatch.setattr("raylfl.runtime.workers.worker.all_to_host", to_host)
+    assert worker._in_halves(task, {"x": 0}, [None, None])[1]["update"].tolist() == [[13.0, 13.0], [11.0, 11.0]]
+    assert on_host == [[[3.0, 3.0]], [[1.0, 1.0]]]
+
+
 def test_the_loss_and_gradient_of_all_clients_are_those_of_one_that_owns_all():
     oracle, loaded = object.__new__(WeightedOracle), []
     oracle.weights, g = [0.25, 0.75], torch.tensor([1.0, 2.0, 3.0])

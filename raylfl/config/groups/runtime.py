@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from raylfl.errors import BadValue
+from raylfl.errors import BadConfig, BadValue
 from raylfl.options import Doc, Ge, Gt, Options
 
 Vectorize = Literal["auto", "always", "never"]
@@ -139,6 +139,14 @@ class RuntimeConfig(Options):
                 got=self.precision,
                 need="one of 32-true, 32-tf32, 64-true, bf16-mixed or null",
                 hint="16-mixed needs a gradient scaler, which federated local steps do not define",
+            )
+
+    def check_dtype(self, dtype: str) -> None:
+        """Raises BadConfig if `precision` would not change the arithmetic of a run of this dtype."""
+        fitting = ("64-true",) if dtype == "float64" else ("32-true", "32-tf32", "bf16-mixed")
+        if self.precision not in (*fitting, None):
+            raise BadConfig(
+                f"runtime.precision={self.precision}, but must be null or {' or '.join(fitting)} with dtype={dtype}"
             )
 
     def on(self, gpus: float) -> RuntimeConfig:

@@ -32,7 +32,7 @@ from raylfl.runtime.workers.backend import first_row
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.nodes import OPERATIONS, OperationContext
 from raylfl.runtime.workers.state_store import HeldState, StateStore, discard_others
-from raylfl.runtime.workers.task import Chunk, ClientReports, Room, Task, TaskResult, add_up
+from raylfl.runtime.workers.task import Chunk, ClientReports, Room, Task, TaskResult, added_up
 from raylfl.runtime.workers.worker import Worker
 from raylfl.startup import collector, process
 
@@ -176,26 +176,25 @@ class WorkerActor:
         tasks, returns_states, known, separate_sums, held = RunArguments(*pickle.loads(work))
         worker = self.worker(shared)
         store = self.store(shared, held) if held else None
-        done, kept = list[TaskResult](), list[Packed]()
-        at, broadcast = 0, unpack(packed)
+        new_states = list[Packed]()
+
+        def results() -> Iterator[TaskResult]:
+            at, broadcast = 0, unpack(packed)
+            for task in tasks:
+                indices = known[at : at + len(task.clients)]
+                at += len(task.clients)
+                if store is not None:
+                    reports, uploads, new = run_with_stored_state(worker, store, task, broadcast, indices[0])
+                else:
+                    old = [unpack(client_states[k]) if k >= 0 else None for k in indices]
+                    reports, uploads, new = worker.run(task, broadcast, old)
+                if returns_states:
+                    new_states.extend([pack(state) for state in new] if new else [{} for _ in task.clients])
+                yield TaskResult(task, reports, uploads)
+
         self.fault("work", tasks[0].round)
-        for task in tasks:
-            mine = known[at : at + len(task.clients)]
-            at += len(task.clients)
-            if store is not None:
-                reports, uploads, new = run_with_stored_state(worker, store, task, broadcast, mine[0])
-            else:
-                reports, uploads, new = worker.run(
-                    task, broadcast, [unpack(client_states[k]) if k >= 0 else None for k in mine]
-                )
-            done.append(TaskResult(task, reports, uploads))
-            if worker.room is not None:
-                add_up(done[-1:])  # the uploads are on the GPU, which the next task may need whole
-            if returns_states:
-                kept += [pack(state) for state in new] if new else [{} for _ in task.clients]
+        done = added_up(results(), each=worker.room is not None)
         self.fault("worked", tasks[0].round)
-        if worker.room is None:
-            add_up(done)
         parts, plan = [result.partial for result in done if result.partial is not None], tasks[0].sums
         widths, sums = {}, []
         if parts and plan is not None:
@@ -203,7 +202,7 @@ class WorkerActor:
             sums = pack_sums(joined([part.sums for part in parts], len(plan.clients)) if parts[1:] else parts[0].sums)
         reports = ClientReports.joined([d.reports for d in done])
         head = reports, [pack(d.uploads) for d in done], widths, None if separate_sums else sums
-        out = [head, *([sums] if separate_sums else []), *kept]
+        out = [head, *([sums] if separate_sums else []), *new_states]
         return tuple(out) if len(out) > 1 else head
 
     def join(self, shared: list[Any], count: int, *parts: list[Any]) -> list[Any]:

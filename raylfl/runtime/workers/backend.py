@@ -22,7 +22,7 @@ from raylfl.parts import Initial, WorkerSetup
 from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.nodes import OPERATIONS, OperationContext, WorkReport
-from raylfl.runtime.workers.task import Chunk, ClientReports, Room, Task, TaskResult, add_up
+from raylfl.runtime.workers.task import Chunk, ClientReports, Room, Task, TaskResult, added_up
 from raylfl.runtime.workers.worker import Worker
 from raylfl.startup import collector
 
@@ -197,14 +197,8 @@ class InProcess(Executor):
     ) -> Deferred[list[TaskResult]]:
         def results() -> list[TaskResult]:
             with private_randomness():  # keeps the caller's generators
-                done = list[TaskResult]()
-                for task, states in zip(tasks, client_states, strict=True):
-                    done.append(self.attempt(task, broadcast, states))
-                    if self.room is not None:
-                        add_up(done[-1:])  # the uploads are on the GPU, which the next call may need whole
-            if self.room is None:
-                add_up(done)
-            return done
+                done = (self.attempt(task, broadcast, own) for task, own in zip(tasks, client_states, strict=True))
+                return added_up(done, each=self.room is not None)
 
         return Deferred(results)
 
@@ -293,6 +287,8 @@ class LocalBackend(InProcess, Backend):
 
     def close(self) -> None:
         torch.set_num_threads(self._threads)
+        if self.worker.device.type == "cuda":
+            self.worker.free_memory()  # for the next run in this process
 
 
 def call_timeout(timeout: float | None, items: int) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, overload
 
@@ -15,7 +15,6 @@ from raylfl.core.arrays import Floats, Ints
 from raylfl.core.oracle import GradientMode
 from raylfl.core.partial_sums import SubtreeSums, SumPlan
 from raylfl.core.population import Round
-from raylfl.core.transfer import all_to_host
 
 
 class Chunk(NamedTuple):
@@ -247,14 +246,27 @@ class TaskResult:
         return bool(self.reports.errors)
 
 
+def added_up(results: Iterable[TaskResult], each: bool) -> list[TaskResult]:
+    """The results of a worker's tasks, with partial sums in place of uploads as in `add_up`.
+
+    each: add up each task alone, as soon as it is done (on a GPU, whose memory the next task may need); otherwise all
+    at once.
+    """
+    done = list[TaskResult]()
+    for result in results:
+        done.append(result)
+        if each:
+            add_up(done[-1:])
+    if not each:
+        add_up(done)
+    return done
+
+
 def add_up(results: Sequence[TaskResult]) -> None:
     """Replaces uploads by partial sums, in place, as the `SumPlan` of the tasks says; no effect without a plan.
 
     Failed tasks are left out. The first result that did not fail gets the partial sums over all these results.
     """
-    for result in results:
-        if result.failed:  # of other clients of the task, whose uploads may be on a GPU
-            result.uploads = all_to_host(result.uploads)
     done = [result for result in results if not result.failed and result.task.sums is not None]
     if not done or (plan := done[0].task.sums) is None:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import traceback
 from collections import Counter
@@ -213,10 +214,7 @@ class Worker:
                     error += self._out_of_memory()
                     self.most_clients = max(1, len(task.clients) // 2)
                     traceback.clear_frames(failure.__traceback__)  # they hold tensors
-                    for oracle in (self.oracle, self.together):
-                        if oracle is not None and oracle.lanes is not None:
-                            oracle.lanes.forget()
-                    torch.cuda.empty_cache()
+                    self.free_memory()
             if len(task.clients) == 1:
                 return ClientReports.failed(task.clients, error), {}, []
         return self._in_halves(task, broadcast, client_states)
@@ -226,7 +224,7 @@ class Worker:
     ) -> tuple[ClientReports, State, list[State]]:
         """The joined result of `run` for the two halves of a task.
 
-        A failed client has zeros in its row of each upload, and an empty state.
+        A failed client has zeros in its row of each upload, and an empty state. Uploads are on the host.
         """
         middle, reports, ups, new = len(task.clients) // 2, [], [], []
         for part in (slice(0, middle), slice(middle, None)):
@@ -239,13 +237,20 @@ class Worker:
             )
             theirs, uploads, states = self.run(half, broadcast, client_states[part])
             reports.append(theirs)
-            ups.append((uploads, len(half.clients)))
+            ups.append((all_to_host(uploads), len(half.clients)))  # the memory may not hold those of all clients
             new += states or [{} for _ in half.clients]
         return ClientReports.joined(reports), joined_rows(ups), new if any(new) else []
 
-    def _out_of_memory(self) -> str:
-        """Explains an out-of-memory error, with the peak of GPU memory; also empties torch's cache of GPU memory."""
+    def free_memory(self) -> None:
+        """Frees the GPU memory of local steps and their graphs, of objects without references, and torch's cache."""
+        for oracle in (self.oracle, self.together):
+            if oracle is not None and oracle.lanes is not None:
+                oracle.lanes.forget()
+        gc.collect()
         torch.cuda.empty_cache()
+
+    def _out_of_memory(self) -> str:
+        """Explains an out-of-memory error, with the peak of GPU memory."""
         gib = 2**30
         peak = torch.cuda.max_memory_allocated(self.device) / gib if self.device.type == "cuda" else float("nan")
         total = torch.cuda.mem_get_info(self.device)[1] / gib if self.device.type == "cuda" else float("nan")
