@@ -85,7 +85,7 @@ def floor_rounds(workload: Workload) -> Iterator[float]:
 def made(workload: Workload) -> nn.Module:
     """The network of a workload: images in, scores out."""
     if "." in workload.model:
-        from raylfl.registry import import_class
+        from raylfl.components.registry import import_class
 
         network = import_class(workload.model, "model")()
     else:

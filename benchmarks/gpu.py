@@ -35,7 +35,7 @@ from benchmarks.rounds import run_seconds
 from benchmarks.tables import table_of
 from benchmarks.workloads import PEERS, WORKLOADS, Workload
 from raylfl.config.load import load_config
-from raylfl.experiment import assemble
+from raylfl.experiment.assemble import assemble
 from raylfl.runtime.records.summary import raylfl_commit
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.workers.backend import LocalBackend

@@ -63,7 +63,7 @@ class Seconds(NamedTuple):
 def in_turns(configs: Sequence[dict[str, Any]], rounds: int) -> list[list[Seconds]]:
     """The times of each round of each config, in this process, one round of each after the other."""
     from raylfl.config.load import load_config
-    from raylfl.experiment import assemble
+    from raylfl.experiment.assemble import assemble
     from raylfl.runtime.round.loop import Federation
     from raylfl.runtime.workers.backend import LocalBackend
 

@@ -27,7 +27,7 @@ ROUNDS = {"W1": 24, "W2": 6, "W3": 24, "W4": 20, "W5": 12}
 def our_rounds(workload: Workload, **runtime: Any) -> Iterator[object]:
     """The rounds of a run in this process."""
     from raylfl.config.load import load_config
-    from raylfl.experiment import assemble
+    from raylfl.experiment.assemble import assemble
     from raylfl.runtime.round.loop import Federation
     from raylfl.runtime.workers.backend import LocalBackend
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.workloads import USERS, Workload
 from raylfl.config.load import load_config
-from raylfl.experiment import assemble
+from raylfl.experiment.assemble import assemble
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.step_profile import SQUARE, Peak, StepProfile, step_profile
 from raylfl.runtime.workers.backend import LocalBackend

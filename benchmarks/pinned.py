@@ -16,7 +16,7 @@ import psutil
 import raylfl
 from benchmarks.pages import table
 from raylfl.config.load import load_config
-from raylfl.experiment import assemble
+from raylfl.experiment.assemble import assemble
 from raylfl.runtime.ray.resources import assignment_of
 from raylfl.runtime.ray.stored import samples_of
 

@@ -19,8 +19,8 @@ from rich.console import Console
 from benchmarks.tables import table_of
 from benchmarks.workloads import WORKLOADS, Workload
 from raylfl.config.load import load_config
-from raylfl.experiment import assemble
-from raylfl.parts import Experiment
+from raylfl.experiment.assemble import assemble
+from raylfl.experiment.parts import Experiment
 from raylfl.runtime.profile import Candidate, kernels
 from raylfl.runtime.ray.cluster import cluster_for
 from raylfl.runtime.round.loop import Federation

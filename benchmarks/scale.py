@@ -16,7 +16,7 @@ import raylfl
 from benchmarks.rounds import WARM_UP
 from raylfl.config.load import load_config
 from raylfl.core.vectorized import VectorizedOracle
-from raylfl.experiment import assemble
+from raylfl.experiment.assemble import assemble
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.workers.backend import LocalBackend
 from raylfl.startup import malloc
@@ -24,7 +24,7 @@ from raylfl.startup import malloc
 PROGRAM = """
 import json, resource, sys, tempfile, time
 started = time.perf_counter()
-from raylfl.api import checked
+from raylfl.python.api import checked
 from raylfl.config.load import load_config
 from raylfl.runtime.workers.backend import LocalBackend
 from raylfl.runtime.round.loop import Federation

@@ -23,7 +23,7 @@ from torch import Tensor
 from benchmarks.pages import table
 from raylfl.config.load import load_config
 from raylfl.core.threads import limit_threads
-from raylfl.experiment import assemble
+from raylfl.experiment.assemble import assemble
 from raylfl.runtime.ray.actors import start_workers
 from raylfl.runtime.ray.backend import RayBackend
 from raylfl.runtime.ray.connection import OWN_CLUSTER, QUIET

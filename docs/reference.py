@@ -17,11 +17,11 @@ from typing import Any
 
 import yaml
 
-from raylfl import source
+from raylfl.components import source
+from raylfl.components.options import doc_of, hints_of, words
 from raylfl.config.groups.top import TopConfig
+from raylfl.config.registries import REGISTRIES
 from raylfl.config.schema import FIXED_GROUPS
-from raylfl.options import doc_of, hints_of, words
-from raylfl.registries import REGISTRIES
 from raylfl.tune.schedulers import Asha
 from raylfl.tune.schema import Stage, SweepConfig
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from raylfl.components.registry import Registry
 from raylfl.errors import BadConfig, did_you_mean
-from raylfl.registry import Registry
 from raylfl.report.tables import ReportTable
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from papers.base import EXPERIMENTS, Claim, Findings, PaperResult, find
 from papers.choice import choice
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.config.urls import url_of
-from raylfl.console import console, say, shown
+from raylfl.python.console import console, say, shown
 from raylfl.report.render import to_csv, to_markdown, to_rich
 from raylfl.runtime.records.mirror import copy_files
 

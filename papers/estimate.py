@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
-from raylfl import api
-from raylfl.control import Callback
 from raylfl.errors import NonFinite
+from raylfl.python import api
+from raylfl.python.control import Callback
 from raylfl.report.labels import canonical
 from raylfl.runtime.records.summary import cpu_model
 

@@ -85,7 +85,7 @@ class Limit:
         method whose coefficients are unknown or that keeps old updates, and for local steps with momentum or a decaying
         learning rate, which eq. 33 does not have.
         """
-        from raylfl.experiment import assemble
+        from raylfl.experiment.assemble import assemble
         from raylfl.runtime.round.plan import Planner
         from raylfl.theory.fedacs import mean_step
         from raylfl.theory.quadratic import QuadraticProblem

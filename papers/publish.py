@@ -23,8 +23,8 @@ from papers.ledger_rows import LedgerRows
 from papers.own_setting import differences, resolved
 from papers.run_cache import RunCache, is_done, words_of
 from papers.setting import Setting
-from raylfl.console import say
 from raylfl.errors import BadConfig
+from raylfl.python.console import say
 from raylfl.report.runs import RunRecord, find_runs, is_run, load_run
 from raylfl.runtime.records.summary import versions
 

@@ -31,9 +31,9 @@ from papers.setting import Setting
 from raylfl.config.identity import RUNTIME_FREE, identity
 from raylfl.config.load import compose, load_config
 from raylfl.config.urls import join, staging, url_of
-from raylfl.console import say
 from raylfl.errors import BadConfig, DataMissing, NonFinite, RaylflError
 from raylfl.models import MODELS
+from raylfl.python.console import say
 from raylfl.report.labels import canonical, flatten
 from raylfl.report.runs import Group, RunRecord, load_run
 from raylfl.runtime.records.files import atomic_write
@@ -282,7 +282,7 @@ def transforms(data: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
 
 def _check_data(jobs: Sequence[Job]) -> None:
     """Check that the data of all jobs can be loaded; raises DataMissing."""
-    from raylfl.data_source import load_data
+    from raylfl.experiment.data_source import load_data
 
     for job in {canonical(job.config["data"]): job for job in jobs}.values():
         try:
@@ -308,7 +308,7 @@ def _fetched(ended: Generator[Job, None, None]) -> Iterator[Job]:
 
 
 def _one_by_one(jobs: Sequence[Job]) -> Iterator[Job]:
-    from raylfl.console import Watcher
+    from raylfl.python.console import Watcher
     from raylfl.runtime.ray.cluster import cluster_for
 
     first = load_config(jobs[0].config)
@@ -331,7 +331,7 @@ def make_run(job: Job, watch: Any = None) -> None:
     A run that diverges is marked as such in its folder, and no error is raised. watch: a callback for the run's
     progress.
     """
-    from raylfl import api
+    from raylfl.python import api
     from raylfl.runtime.records.provenance import class_paths
     from raylfl.runtime.records.summary import environment
 

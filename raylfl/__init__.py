@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING, Any
 from raylfl.startup import torchvision_cpu
 
 if TYPE_CHECKING:
-    from raylfl.api import Result, resume, run
-    from raylfl.comparison import compare
-    from raylfl.control import Callback, Progress, StopRun
     from raylfl.errors import BadConfig, BadValue, RaylflError
-    from raylfl.frames import Run, diff, evaluate, load, runs
+    from raylfl.python.api import Result, resume, run
+    from raylfl.python.comparison import compare
+    from raylfl.python.control import Callback, Progress, StopRun
+    from raylfl.python.frames import Run, diff, evaluate, load, runs
+    from raylfl.python.streaming import Stream, stream
     from raylfl.report.page import write_report
     from raylfl.report.plot import plot
-    from raylfl.streaming import Stream, stream
     from raylfl.tune.trainable import trainable
 
 PLACES = {  # module -> its public names; it is imported when one of them is first used
-    "api": ("Result", "resume", "run"),
-    "comparison": ("compare",),
-    "control": ("Callback", "Progress", "StopRun"),
+    "python.api": ("Result", "resume", "run"),
+    "python.comparison": ("compare",),
+    "python.control": ("Callback", "Progress", "StopRun"),
     "errors": ("BadConfig", "BadValue", "RaylflError"),
-    "frames": ("Run", "diff", "evaluate", "load", "runs"),
+    "python.frames": ("Run", "diff", "evaluate", "load", "runs"),
     "report.page": ("write_report",),
     "report.plot": ("plot",),
-    "streaming": ("Stream", "stream"),
+    "python.streaming": ("Stream", "stream"),
     "tune.trainable": ("trainable",),
 }
 __all__ = [

@@ -175,7 +175,9 @@ assert (main(["resume", {run!r}, "rounds=3"]), said.getvalue()) == (0, "")
 @pytest.fixture(scope="module")
 def resumed_elsewhere(tmp_path_factory):
     """`resumed_elsewhere(run, folder)`: resumes a run in a process that has only the working directory."""
-    first = LEAN + "import io, os, sys, sklearn.datasets, networkx, raylfl.experiment, raylfl.runtime.inprocess\n"
+    first = (
+        LEAN + "import io, os, sys, sklearn.datasets, networkx, raylfl.experiment.assemble, raylfl.runtime.inprocess\n"
+    )
     first += "from raylfl.cli import main\n"
     with forks_after(first, tmp_path_factory.mktemp("elsewhere")) as python:
         yield lambda run, folder: python(RESUMED.format(run=str(run), folder=str(folder)))

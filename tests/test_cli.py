@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from raylfl.api import Progress
-from raylfl.commands import KINDS
+from raylfl.cli.commands import KINDS
 from raylfl.config.find import FOLDERS, config_names
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.load import load_config
-from raylfl.console import Watcher, status_line
-from raylfl.registries import KINDS as REGISTERED
+from raylfl.config.registries import KINDS as REGISTERED
+from raylfl.python.api import Progress
+from raylfl.python.console import Watcher, status_line
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.tune.journal import Journal, Trial
 

@@ -110,7 +110,7 @@ def test_an_unforeseen_error_ends_with_1_and_points_to_debug(call, monkeypatch):
     def fails(*args, **kwargs):
         raise KeyError("a bug")
 
-    monkeypatch.setattr("raylfl.listing.list_kind", fails)
+    monkeypatch.setattr("raylfl.cli.listing.list_kind", fails)
     code, _, err = call("list", "models")
     assert code == 1
     assert_short(err)

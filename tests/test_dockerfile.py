@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from raylfl.cli import _parser
-from raylfl.extras import EXTRAS
+from raylfl.components.extras import EXTRAS
 from tests.test_wheel import build, names_below
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -7,8 +7,7 @@ from importlib import metadata
 
 import pytest
 
-from raylfl import doctor
-from raylfl.cli import main
+from raylfl.cli import doctor, main
 from tests.test_plugins import install
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raylfl.cli import main
-from raylfl.extras import EXTRAS, REQUIRED, install_command, require
+from raylfl.components.extras import EXTRAS, REQUIRED, install_command, require
 
 ROOT = Path(__file__).parents[1]
 OPTIONAL = sorted(module for modules in EXTRAS.values() for module in modules)

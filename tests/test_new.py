@@ -10,10 +10,10 @@ import sys
 import pytest
 
 from raylfl.cli import main
+from raylfl.cli.listing import kind_of
+from raylfl.cli.new import KINDS, module_of, new
+from raylfl.components.registry import import_class
 from raylfl.config.load import load_config
-from raylfl.listing import kind_of
-from raylfl.new import KINDS, module_of, new
-from raylfl.registry import import_class
 from tests.startup.forks import PYTEST
 
 GROUPS = {"algorithm": "algorithms", "partition": "partitions", "link": "links", "model": "models"}

@@ -9,6 +9,7 @@ import pytest
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.fedprox import FedProx
+from raylfl.components.options import Arguments, Doc, Ge, Gt, Lt, Options
 from raylfl.config.components import construct
 from raylfl.config.groups.local import LocalConfig
 from raylfl.config.groups.records import CheckpointConfig, EvalConfig, LoggingConfig
@@ -23,7 +24,6 @@ from raylfl.heterogeneity.partition import PARTITIONS
 from raylfl.heterogeneity.topologies import TOPOLOGIES
 from raylfl.heterogeneity.work import LocalWork
 from raylfl.models.classic import MLP
-from raylfl.options import Arguments, Doc, Ge, Gt, Lt, Options
 
 
 @dataclass

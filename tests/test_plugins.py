@@ -10,11 +10,11 @@ import yaml
 
 import raylfl
 from raylfl.cli import main
-from raylfl.commands import REGISTERED
+from raylfl.cli.commands import REGISTERED
 from raylfl.config.json_schema import config_schema
 from raylfl.config.load import load_config
+from raylfl.config.registries import KINDS
 from raylfl.errors import BadConfig
-from raylfl.registries import KINDS
 
 SMALL = ["rounds=3", "num_clients=4", "logging.report=false", "runtime.backend=local", "eval.every=2"]
 MODULE = '''
@@ -28,7 +28,7 @@ import torch
 from lightning import LightningModule
 from raylfl.algorithms.fedprox import FedProx
 from raylfl.heterogeneity.partition.dirichlet import Dirichlet
-from raylfl.options import Doc, Ge
+from raylfl.components.options import Doc, Ge
 
 
 @dataclass
@@ -190,7 +190,7 @@ def test_raylfls_own_names_are_found_without_searching_packages(monkeypatch):
     def refuse(**group):
         raise AssertionError("packages were searched")
 
-    monkeypatch.setattr("raylfl.plugins.entry_points", refuse)
+    monkeypatch.setattr("raylfl.components.plugins.entry_points", refuse)
     monkeypatch.setattr(sys, "path", [*sys.path, "/nowhere"])
     load_config("digits", ["algorithm=focus", "logging.loggers=[csv]"])
 

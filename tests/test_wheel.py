@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import raylfl
-from raylfl import cli
-from raylfl.extras import EXTRAS
+from raylfl.cli import parser as cli
+from raylfl.components.extras import EXTRAS
 
 ROOT = Path(__file__).resolve().parents[1]
 

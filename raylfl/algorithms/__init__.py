@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raylfl.registry import Registry
+from raylfl.components.registry import Registry
 
 if TYPE_CHECKING:
     from raylfl.core.algorithm import Algorithm

@@ -22,6 +22,7 @@ from typing import Annotated, Literal
 import numpy as np
 from torch import Tensor
 
+from raylfl.components.options import Doc
 from raylfl.core.algorithm import Info, ServerState, State, normalised
 from raylfl.core.arrays import Floats
 from raylfl.core.draws import Law, at_least_once, exchangeable, fixed_set
@@ -30,7 +31,6 @@ from raylfl.core.population import Round, SystemInfo
 from raylfl.core.reduce import weighted_sum
 from raylfl.core.summing import Coefficients, Summing
 from raylfl.errors import BadValue
-from raylfl.options import Doc
 
 
 class AggregationRule(ABC):

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.graph import GraphAlgorithm, weighted
+from raylfl.components.options import Doc, Ge, Lt
 from raylfl.core.algorithm import State, Work
-from raylfl.options import Doc, Ge, Lt
 
 
 @ALGORITHMS.register("dsgdm", paper="Yuan et al. 2021")

@@ -38,11 +38,11 @@ from torch import Tensor
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import Aggregating
 from raylfl.algorithms.calibration import fedacs_lr
+from raylfl.components.options import Doc, Ge, Lt
 from raylfl.core.algorithm import Info, ServerState, State, normalised_over
 from raylfl.core.arrays import Floats
 from raylfl.core.population import Population, Round, SystemInfo
 from raylfl.errors import BadValue
-from raylfl.options import Doc, Ge, Lt
 
 COUNTS = ("times_sampled", "times_received")
 MOST_FAILURE = 0.95  # bound of an estimated q_i: without it a client that is never received would take all draws

@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
+from raylfl.components.options import Doc, Ge
 from raylfl.core.algorithm import Info, ServerState, State
 from raylfl.core.arrays import Ints
 from raylfl.core.population import Population, Round
 from raylfl.core.summing import Coefficients, Summing
-from raylfl.options import Doc, Ge
 
 
 @ALGORITHMS.register("fedau", paper="Wang & Ji 2024")

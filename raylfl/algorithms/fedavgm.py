@@ -23,10 +23,10 @@ from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import Aggregating, Rule
+from raylfl.components.options import Doc, Ge, Lt
 from raylfl.core.algorithm import Info, ServerState, State
 from raylfl.core.elementwise import elementwise
 from raylfl.core.population import Population, Round
-from raylfl.options import Doc, Ge, Lt
 
 
 @ALGORITHMS.register("fedavgm", paper="Hsu et al. 2019")

@@ -37,13 +37,13 @@ from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import RULES, Rule
+from raylfl.components.options import Doc, Ge, Gt, Le
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State
 from raylfl.core.arrays import Floats
 from raylfl.core.chunked_matrix import norms
 from raylfl.core.client_rows import Table
 from raylfl.core.population import Population, Round
 from raylfl.core.reduce import column
-from raylfl.options import Doc, Ge, Gt, Le
 from raylfl.solvers.working_set import WorkingSet, min_norm_working_set
 
 

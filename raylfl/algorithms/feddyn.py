@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
+from raylfl.components.options import Doc, Gt
 from raylfl.core.algorithm import Info, ServerState, State, Work
 from raylfl.core.population import Population, Round
 from raylfl.core.summing import Coefficients, Summing
-from raylfl.options import Doc, Gt
 
 
 @ALGORITHMS.register("feddyn", paper="Acar et al. 2021")

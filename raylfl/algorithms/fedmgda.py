@@ -23,11 +23,11 @@ from typing import Annotated
 import torch
 
 from raylfl.algorithms import ALGORITHMS
+from raylfl.components.options import Doc, Ge, Gt, Le
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalised
 from raylfl.core.chunked_matrix import select
 from raylfl.core.population import Round
 from raylfl.core.reduce import weighted_sum
-from raylfl.options import Doc, Ge, Gt, Le
 from raylfl.solvers.gram import inner_products_f64
 from raylfl.solvers.simplex import min_norm_point
 

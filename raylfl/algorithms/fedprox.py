@@ -20,8 +20,8 @@ from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import Aggregating, Rule
+from raylfl.components.options import Doc, Ge
 from raylfl.core.algorithm import State
-from raylfl.options import Doc, Ge
 
 
 @ALGORITHMS.register("fedprox", paper="Li et al. 2020")

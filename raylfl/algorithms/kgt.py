@@ -20,8 +20,8 @@ from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.graph import GraphAlgorithm, weighted
+from raylfl.components.options import Doc, Gt
 from raylfl.core.algorithm import State, Work
-from raylfl.options import Doc, Gt
 
 
 @ALGORITHMS.register("kgt", paper="Liu et al. 2024")

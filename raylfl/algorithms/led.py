@@ -22,9 +22,9 @@ from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.graph import GraphAlgorithm, weighted
+from raylfl.components.options import Doc, Gt, Le
 from raylfl.core.algorithm import State, Work
 from raylfl.core.mixing_rows import MixingRows
-from raylfl.options import Doc, Gt, Le
 
 
 @dataclass

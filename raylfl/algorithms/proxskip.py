@@ -23,7 +23,7 @@ import numpy as np
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.led import LocalDual
-from raylfl.options import Doc, Gt, Le
+from raylfl.components.options import Doc, Gt, Le
 
 
 @ALGORITHMS.register("proxskip", paper="Mishchenko et al. 2022")

@@ -25,10 +25,10 @@ import numpy as np
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
+from raylfl.components.options import Gt, Le
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State, Work
 from raylfl.core.population import Round
 from raylfl.core.reduce import column, tree_sum
-from raylfl.options import Gt, Le
 
 
 @ALGORITHMS.register("scaffnew", paper="Mishchenko et al. 2022")

@@ -37,13 +37,13 @@ import torch
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
+from raylfl.components.options import Doc, Ge, Gt, Kind, Lt
 from raylfl.core.algorithm import Info, ServerState, State, Work
 from raylfl.core.elementwise import elementwise
 from raylfl.core.population import Population, Round
 from raylfl.core.reduce import column
 from raylfl.core.summing import Coefficients, Summing
 from raylfl.errors import BadValue
-from raylfl.options import Doc, Ge, Gt, Kind, Lt
 
 
 @ALGORITHMS.register("scaffold", paper="Karimireddy et al. 2020")

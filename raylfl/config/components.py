@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from raylfl.components.options import Arguments, arguments_of, fitting, hints_of
+from raylfl.components.registry import NAMING, Registry
 from raylfl.errors import BadConfig, BadValue, did_you_mean, exits_as_errors
-from raylfl.options import Arguments, arguments_of, fitting, hints_of
-from raylfl.registry import NAMING, Registry
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from raylfl.config.components import options_of
 from raylfl.config.groups.top import ComponentConfig
+from raylfl.config.registries import REGISTRIES
 from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
-from raylfl.registries import REGISTRIES
 
 
 def filled(config: Mapping[str, Any]) -> dict[str, Any]:

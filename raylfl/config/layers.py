@@ -16,12 +16,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from raylfl.components.registry import NAMING
 from raylfl.config.find import find_config
 from raylfl.config.formats import FORMAT, KEY, refuse_other
 from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
 from raylfl.config.text import parse
 from raylfl.errors import BadConfig
-from raylfl.registry import NAMING
 
 KeyPath = tuple[Any, ...]  # the keys on the way to a value: ("local", "lr")
 GROUPS = (*FIXED_GROUPS, *NAMED_GROUPS)

@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from raylfl.components.registry import NAMING, given_for, import_class, standing_for
 from raylfl.config.components import build, given_options, keys_of, mistakes, options_of, typed, unknown_key
 from raylfl.config.expansion import refuse_expansion
 from raylfl.config.find import find_config
@@ -21,12 +22,11 @@ from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.groups.top import ComponentConfig, ModelConfig, TopConfig
 from raylfl.config.layers import DEFAULTS, GROUPS, file_layers, merge_layer, override_layers, tree, with_bases
 from raylfl.config.objects import ObjectLayer, passing
+from raylfl.config.registries import REGISTRIES
 from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
 from raylfl.diagnostics.metric_names import stated_directions
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.clock import Clock
-from raylfl.registries import REGISTRIES
-from raylfl.registry import NAMING, given_for, import_class, standing_for
 
 SECRET = re.compile(r"\$\{\s*oc\.env\s*:([^,}]*(?:KEY|TOKEN|SECRET|PASSW|CREDENTIAL|\$\{)[^,}]*)", re.IGNORECASE)
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, is_dataclass
 from types import CodeType
 from typing import Any, TypedDict
 
+from raylfl.components.registry import import_class, library_of
 from raylfl.config.components import changed_option, name_of, options_of
+from raylfl.config.registries import REGISTRIES
 from raylfl.config.schema import NAMED_GROUPS
 from raylfl.errors import BadConfig, BadValue
-from raylfl.registries import REGISTRIES
-from raylfl.registry import import_class, library_of
 
 Layer = dict[str, Any]
 

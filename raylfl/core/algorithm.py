@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raylfl.components.options import Options
 from raylfl.core.arrays import Bools, Floats, Ints
 from raylfl.core.costs import floats_in
 from raylfl.core.draws import Law
@@ -34,7 +35,6 @@ from raylfl.core.pattern import ExchangePattern, Star
 from raylfl.core.population import Population, Round, SystemInfo
 from raylfl.core.reduce import column
 from raylfl.errors import did_you_mean
-from raylfl.options import Options
 
 State = dict[str, Tensor]  # of clients, broadcasts or uploads: name -> tensor [d] or [C, d]
 ServerState = dict[str, Any]  # Tensors, Tables and [N] vectors

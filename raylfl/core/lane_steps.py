@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raylfl.core.effects import attributes_of, first_difference
 from raylfl.core.flat import FlatModule, copy_together
 from raylfl.core.lanes import Lanes
 from raylfl.core.local_rule import LocalRule
@@ -31,8 +30,9 @@ from raylfl.core.local_step import Observer, step_along
 from raylfl.core.oracle import Batch, GradientMode, LoopOracle, Oracle, seed_everything
 from raylfl.core.samples import BatchSource, EvenBatches, IndexedBatch, sizes_of
 from raylfl.core.slots import Slots, aligned_rows
-from raylfl.core.step_log import StepLog
 from raylfl.errors import BadConfig
+from raylfl.replay.effects import attributes_of, first_difference
+from raylfl.replay.step_log import StepLog
 
 if TYPE_CHECKING:
     from raylfl.core.algorithm import Algorithm, State

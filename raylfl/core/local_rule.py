@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from raylfl.components.options import Doc, Ge, Gt, Le, Lt, Options
 from raylfl.core.arrays import Floats
-from raylfl.options import Doc, Ge, Gt, Le, Lt, Options
 
 
 @dataclass

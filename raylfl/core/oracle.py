@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from raylfl.core.flat import FlatModule
-from raylfl.core.innermost.steps import InnermostSteps
-from raylfl.core.proof import Bound, Diverged, Outcome, Schedule, difference, steady
-from raylfl.core.recorded.program import Program
-from raylfl.core.recorded.steps import RecordedSteps
 from raylfl.core.reference import ReferenceStep
-from raylfl.core.step_log import StepLog
+from raylfl.replay.innermost.steps import InnermostSteps
+from raylfl.replay.proof import Bound, Diverged, Outcome, Schedule, difference, steady
+from raylfl.replay.recorded.program import Program
+from raylfl.replay.recorded.steps import RecordedSteps
+from raylfl.replay.step_log import StepLog
 
 
 class Batch:

@@ -25,17 +25,17 @@ from torch.func import functional_call, vmap
 
 from raylfl.core.cohort_buffers import CohortBuffers, Rows
 from raylfl.core.flat import FlatModule, copy_together
-from raylfl.core.innermost.step import Innermost
-from raylfl.core.innermost.steps import InnermostSteps, takes
-from raylfl.core.innermost.translation import IGNORED
 from raylfl.core.oracle import Batch, GradientMode, Oracle, private_randomness, seed_everything, seed_for
-from raylfl.core.proof import Bound, Diverged, Outcome, Schedule, difference, steady
-from raylfl.core.recorded.steps import RecordedSteps
-from raylfl.core.recorded.tape import recorded
 from raylfl.core.reference import ReferenceStep, loss_of
 from raylfl.core.samples import EvenBatches, IndexedBatch, sizes_of
-from raylfl.core.step_log import StepLog
 from raylfl.core.torch_state import checks_without_symbols
+from raylfl.replay.innermost.step import Innermost
+from raylfl.replay.innermost.steps import InnermostSteps, takes
+from raylfl.replay.innermost.translation import IGNORED
+from raylfl.replay.proof import Bound, Diverged, Outcome, Schedule, difference, steady
+from raylfl.replay.recorded.steps import RecordedSteps
+from raylfl.replay.recorded.tape import recorded
+from raylfl.replay.step_log import StepLog
 
 
 class FixedRows(Protocol):

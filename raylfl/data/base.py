@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
+from raylfl.components.options import Arguments, Ge
 from raylfl.core.arrays import Ints
 from raylfl.errors import BadValue, DataMissing
-from raylfl.options import Arguments, Ge
 
 Transform = Callable[[Tensor], Tensor]
 Count = Annotated[int, Ge(1)]

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from raylfl.components.extras import require
 from raylfl.data import DATA
 from raylfl.data.base import data_missing, data_root
 from raylfl.data.image import ImageData, normalised
 from raylfl.errors import DataMissing
-from raylfl.extras import require
 
 
 class CifarImages(ImageData):

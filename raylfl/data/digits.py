@@ -10,13 +10,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from raylfl.components.extras import require
+from raylfl.components.options import Doc, Ge
 from raylfl.core.keyed import keyed
 from raylfl.data import DATA
 from raylfl.data.base import Count
 from raylfl.data.image import ImageData, ImageTransform
 from raylfl.errors import BadValue
-from raylfl.extras import require
-from raylfl.options import Doc, Ge
 
 
 @DATA.register("digits", paper="Alpaydin & Kaynak 1998 (scikit-learn)")

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from raylfl.components.extras import require
 from raylfl.data import DATA
 from raylfl.data.base import data_missing, data_path
 from raylfl.data.image import ImageData, normalised
 from raylfl.errors import BadValue, DataMissing
-from raylfl.extras import require
 
 ENDINGS = (".jpg", ".jpeg", ".png")
 FORM = 4  # format of the cache; a new number invalidates old caches

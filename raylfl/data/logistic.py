@@ -7,10 +7,10 @@ from typing import Annotated
 import numpy as np
 import torch
 
+from raylfl.components.options import Doc, Ge
 from raylfl.core.keyed import keyed
 from raylfl.data import DATA
 from raylfl.data.base import Count, DataSource, blocks, tensors
-from raylfl.options import Doc, Ge
 
 
 @DATA.register("logistic_regression_synthetic", paper="Li 2020 (FedProx)")

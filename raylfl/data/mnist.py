@@ -15,11 +15,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from raylfl.components.extras import require
 from raylfl.data import DATA
 from raylfl.data.base import data_missing, data_root
 from raylfl.data.image import ImageData, normalised
 from raylfl.errors import DataMissing
-from raylfl.extras import require
 
 HALVES = (
     ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),

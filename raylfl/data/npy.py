@@ -7,12 +7,12 @@ from typing import Annotated
 import numpy as np
 import torch
 
+from raylfl.components.options import Doc, Gt
 from raylfl.data import DATA
 from raylfl.data.base import DataSource, data_path
 from raylfl.data.by_index import MappedArrays, mapped
 from raylfl.data.image import ImageTransform
 from raylfl.errors import DataMissing
-from raylfl.options import Doc, Gt
 
 
 @DATA.register("npy")

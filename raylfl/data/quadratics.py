@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raylfl.components.options import Doc, Ge
 from raylfl.core.keyed import keyed
 from raylfl.data import DATA
 from raylfl.data.base import Count, DataSource, blocks, client_weights, tensors
 from raylfl.errors import BadValue
-from raylfl.options import Doc, Ge
 
 
 @DATA.register("quadratics", paper="FedACS fig. 4")

@@ -8,11 +8,11 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from raylfl.components.options import Ge
 from raylfl.core.keyed import keyed
 from raylfl.data import DATA
 from raylfl.data.base import Count, DataSource, blocks, client_weights, tensors
 from raylfl.errors import BadValue
-from raylfl.options import Ge
 
 
 @DATA.register("ridge", paper="FOCUS fig. 4")

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from raylfl.components.options import Doc, Ge
 from raylfl.data import DATA
 from raylfl.data.base import DataSource, tensors
 from raylfl.errors import BadValue, DataMissing
-from raylfl.options import Doc, Ge
 
 BUNDLED = Path(__file__).with_name("texts")
 TEST_SHARE = 0.2

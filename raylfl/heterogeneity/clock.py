@@ -17,11 +17,11 @@ from typing import Annotated
 
 import numpy as np
 
+from raylfl.components.options import Doc, Gt, Options
 from raylfl.core.arrays import Floats, Ints
 from raylfl.core.pattern import ExchangePattern
 from raylfl.heterogeneity.values import POSITIVE, PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
-from raylfl.options import Doc, Gt, Options
 
 _SECONDS = replace(POSITIVE, phases=False)
 

@@ -26,6 +26,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from raylfl.components.options import Kind
 from raylfl.core.arrays import Floats, Ints
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.forms import (
@@ -41,7 +42,6 @@ from raylfl.heterogeneity.forms import (
     ValueSpec,
 )
 from raylfl.heterogeneity.world import RunContext
-from raylfl.options import Kind
 
 ValuePerClient = Annotated[Any, Kind("a value per client")]
 

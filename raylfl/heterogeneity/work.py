@@ -19,11 +19,11 @@ from typing import Annotated
 
 import numpy as np
 
+from raylfl.components.options import Doc, Options
 from raylfl.core.arrays import Ints
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.values import COUNT, PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
-from raylfl.options import Doc, Options
 
 _BATCH = replace(COUNT, open_top=True)
 DEFAULT_STEPS = 5

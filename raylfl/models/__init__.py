@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raylfl.registry import Registry
+from raylfl.components.registry import Registry
 
 if TYPE_CHECKING:
     from raylfl.models.base import ShippedModel

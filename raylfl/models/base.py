@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from raylfl.core.innermost.translation import IGNORED
+from raylfl.components.options import Arguments
 from raylfl.models.stack import Stack
-from raylfl.options import Arguments
+from raylfl.replay.innermost.translation import IGNORED
 
 
 class ShippedModel(Arguments, LightningModule):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from raylfl.components.options import Ge
 from raylfl.models import MODELS
 from raylfl.models.base import Classifier
 from raylfl.models.stack import Dropout, Stack
-from raylfl.options import Ge
 
 
 @MODELS.register("logistic", paper="SFL table 11")

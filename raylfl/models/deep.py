@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from raylfl.components.options import Doc, Ge
 from raylfl.errors import BadValue
 from raylfl.models import MODELS
 from raylfl.models.base import Classifier
 from raylfl.models.stack import Stack, vgg_init
-from raylfl.options import Doc, Ge
 
 Norm = Literal["none", "group", "batch"]
 

@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
+from raylfl.components.options import Doc, Ge
 from raylfl.models import MODELS
 from raylfl.models.base import Problem
-from raylfl.options import Doc, Ge
 
 Dim = Annotated[int, Ge(1), Doc("the length of x")]
 

@@ -9,8 +9,8 @@ from typing import Annotated
 
 from torch import nn
 
+from raylfl.components.options import Doc, Ge, Lt
 from raylfl.errors import BadValue
-from raylfl.options import Doc, Ge, Lt
 
 Dropout = Annotated[float, Ge(0), Lt(1), Doc("the probability of dropout")]
 

@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchmetrics import Metric
 
+from raylfl.components.options import Doc, Ge
 from raylfl.errors import BadValue
 from raylfl.models import MODELS
 from raylfl.models.base import ShippedModel
 from raylfl.models.stack import Dropout
-from raylfl.options import Doc, Ge
 
 
 class Perplexity(Metric):

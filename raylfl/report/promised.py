@@ -70,7 +70,7 @@ def promises_of(groups: Sequence[Group], measured: Sequence[str]) -> Promises:
 def _of_group(group: Group, measured: set[str]) -> tuple[list[tuple[str, Promised]], str]:
     """Returns pairs (theorem, bound on a measured metric) for a setting, and the reason if there are none."""
     from raylfl.config.load import load_config
-    from raylfl.experiment import assemble
+    from raylfl.experiment.assemble import assemble
     from raylfl.runtime.records.provenance import require_trust
 
     run = group.runs[0]

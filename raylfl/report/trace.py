@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from raylfl.experiment.parts import Experiment
 from raylfl.heterogeneity.trace import write_trace
-from raylfl.parts import Experiment
 from raylfl.report.participation_plot import participation_figure
 from raylfl.runtime.trace_preview import draw_rows
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from raylfl.components.extras import require
 from raylfl.errors import BadValue, RaylflError
-from raylfl.extras import require
 from raylfl.report.labels import METHOD, varying
 from raylfl.report.page import Content, content_of
 from raylfl.report.render import to_markdown

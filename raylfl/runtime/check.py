@@ -18,10 +18,10 @@ from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import Batch, private_randomness
 from raylfl.core.population import Population
 from raylfl.core.samples import ClientShards, SampleSet
-from raylfl.data_source import class_of
 from raylfl.diagnostics.metric_names import direction, higher_is_better
 from raylfl.errors import BadConfig, BadValue, did_you_mean, exits_as_errors, own_code
-from raylfl.parts import Experiment, WorkerSetup
+from raylfl.experiment.data_source import class_of
+from raylfl.experiment.parts import Experiment, WorkerSetup
 from raylfl.runtime.notices import COUNTERS, evaluated_kinds, evaluation_warnings, module_warnings, reads_recorded
 from raylfl.runtime.ray.resources import check_resources
 from raylfl.runtime.records.sources import sources_of

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 import torch
 from torch import Tensor
 
-from raylfl.parts import Experiment, WorkerSetup
+from raylfl.experiment.parts import Experiment, WorkerSetup
 from raylfl.runtime.faults import Fault
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.round.state import Metrics

@@ -13,7 +13,7 @@ from raylfl.config.groups.records import EvalConfig
 from raylfl.core.algorithm import Algorithm
 from raylfl.core.population import Population
 from raylfl.core.returned import init_clients_of, start_point_of
-from raylfl.parts import Experiment
+from raylfl.experiment.parts import Experiment
 from raylfl.runtime.workers.hooks import HOOKS, overridden, overrides_hook
 from raylfl.runtime.workers.worker import Worker
 

@@ -19,7 +19,7 @@ import torch
 
 from raylfl.config.groups.runtime import LAYOUTS, Layout, Vectorize
 from raylfl.errors import BadConfig
-from raylfl.parts import Experiment
+from raylfl.experiment.parts import Experiment
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.step_profile import StepProfile, step_profile
 from raylfl.runtime.workers.backend import LocalBackend

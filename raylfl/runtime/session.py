@@ -18,11 +18,11 @@ from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.links import end_name
 from raylfl.diagnostics.metric_names import names_of
 from raylfl.errors import RaylflError, did_you_mean, exits_as_errors, note_own_code
+from raylfl.experiment.parts import Experiment
 from raylfl.heterogeneity.partition.base import Samples
 from raylfl.heterogeneity.partition.file import as_text
 from raylfl.heterogeneity.partition.stats import class_counts
 from raylfl.heterogeneity.trace import encode_row
-from raylfl.parts import Experiment
 from raylfl.runtime.faults import Fault, kill_point
 from raylfl.runtime.records import sources
 from raylfl.runtime.records.checkpoint import Checkpoints

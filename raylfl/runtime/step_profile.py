@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from raylfl.core.oracle import private_randomness
-from raylfl.core.recorded.calls import Call, Geometry
-from raylfl.core.recorded.contents import kind_of, leaves_of
-from raylfl.core.recorded.program import Program
+from raylfl.replay.recorded.calls import Call, Geometry
+from raylfl.replay.recorded.contents import kind_of, leaves_of
+from raylfl.replay.recorded.program import Program
 from raylfl.runtime.workers.worker import Worker
 
 TIMES = 40  # steps measured; the shortest time of each call counts

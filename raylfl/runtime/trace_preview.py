@@ -7,8 +7,8 @@ from typing import Any, NoReturn, cast
 
 from raylfl.core.algorithm import ServerState
 from raylfl.errors import BadConfig
+from raylfl.experiment.parts import Experiment
 from raylfl.heterogeneity.trace import Row
-from raylfl.parts import Experiment
 from raylfl.runtime.round.plan import Planner, check_sampling
 
 

@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from raylfl.components.registry import NAMING
 from raylfl.config.components import keys_of
 from raylfl.config.load import Config, load_config
 from raylfl.core.algorithm import State
 from raylfl.core.deferred import Deferred
 from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import BadConfig
-from raylfl.experiment import assemble
-from raylfl.parts import Experiment, WorkerSetup
-from raylfl.registry import NAMING
+from raylfl.experiment.assemble import assemble
+from raylfl.experiment.parts import Experiment, WorkerSetup
 from raylfl.runtime import inprocess
 from raylfl.runtime.check import check
 from raylfl.runtime.faults import Fault

@@ -23,8 +23,8 @@ from raylfl.core.local_rule import LocalRule, a_norm
 from raylfl.core.mixing import Edges
 from raylfl.core.oracle import Batch, Oracle
 from raylfl.core.population import Population, Round, SystemInfo
+from raylfl.experiment.parts import Initial
 from raylfl.heterogeneity.trace import Row, make_row
-from raylfl.parts import Initial
 from raylfl.runtime.round.loop import Federation, dispatch_of
 from raylfl.runtime.round.state import FederationState, Metrics, RoundResult
 from raylfl.runtime.workers.backend import InProcess

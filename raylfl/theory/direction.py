@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from raylfl.algorithms.fedaware import FedAWARE
-from raylfl.parts import Experiment
+from raylfl.experiment.parts import Experiment
 from raylfl.theory import fedaware_rate
 from raylfl.theory.bounds import StepBound
 from raylfl.theory.constants import Constants

@@ -18,7 +18,7 @@ from raylfl.core.algorithm import ServerState, overrides
 from raylfl.core.arrays import Floats, Ints
 from raylfl.core.population import SystemInfo
 from raylfl.diagnostics.surrogate import surrogate_weights
-from raylfl.parts import Experiment
+from raylfl.experiment.parts import Experiment
 from raylfl.runtime.round.plan import Planner
 
 LARGEST = 10**6  # largest product of rounds and clients with which the system of every round is computed

@@ -7,7 +7,7 @@ import torch
 
 from raylfl.core.algorithm import Algorithm, normalised
 from raylfl.core.population import Population
-from raylfl.parts import Experiment
+from raylfl.experiment.parts import Experiment
 from raylfl.testing.simulation import Simulation, recorded_round
 
 SIZES = np.array([1, 2, 3, 6])  # samples of the clients of the comparison

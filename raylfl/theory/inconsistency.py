@@ -14,7 +14,7 @@ import numpy as np
 from raylfl.algorithms.fedacs import FedACS
 from raylfl.core.arrays import Floats
 from raylfl.diagnostics.surrogate import chi2
-from raylfl.parts import Experiment
+from raylfl.experiment.parts import Experiment
 from raylfl.theory import fedacs, focus
 from raylfl.theory.bounds import StepBound
 from raylfl.theory.constants import Constants

@@ -16,7 +16,7 @@ from raylfl.core.keyed import keyed
 from raylfl.core.oracle import private_randomness
 from raylfl.core.population import Population
 from raylfl.errors import BadValue
-from raylfl.parts import BUFFERS, Experiment
+from raylfl.experiment.parts import BUFFERS, Experiment
 from raylfl.runtime.workers.worker import Worker
 from raylfl.theory import softmax
 from raylfl.theory.quadratic import QuadraticProblem

@@ -16,7 +16,7 @@ from raylfl.algorithms.fedaware import FedAWARE
 from raylfl.algorithms.focus import Focus
 from raylfl.algorithms.sfl import SFL
 from raylfl.core.arrays import Floats
-from raylfl.parts import Experiment
+from raylfl.experiment.parts import Experiment
 from raylfl.theory import direction, focus, inconsistency, sfl
 from raylfl.theory.bounds import StepBound
 from raylfl.theory.constants import Constants

@@ -5,8 +5,8 @@ from __future__ import annotations
 from raylfl.config.groups.local import PAPERS
 from raylfl.config.load import Config
 from raylfl.errors import BadConfig
-from raylfl.experiment import assemble
-from raylfl.parts import Experiment
+from raylfl.experiment.assemble import assemble
+from raylfl.experiment.parts import Experiment
 
 
 def assembled(config: Config) -> Experiment:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from raylfl.parts import Experiment
+from raylfl.experiment.parts import Experiment
 from raylfl.theory.bounds import StepBound
 from raylfl.theory.constants import Constants, constants_of
 from raylfl.theory.facts import broken_assumptions, facts_of

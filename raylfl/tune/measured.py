@@ -10,7 +10,7 @@ from raylfl.core.costs import Costs
 from raylfl.errors import BadConfig, BadValue, did_you_mean
 
 if TYPE_CHECKING:
-    from raylfl.parts import Experiment
+    from raylfl.experiment.parts import Experiment
 
 EVALUATION = ("loss", "accuracy")  # metrics of shipped models; other models may log others
 NAMES: dict[str, tuple[str, ...]] = {  # docs/heterogeneity.md, "What is measured"

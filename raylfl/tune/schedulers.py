@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
+from raylfl.components.options import Doc, Ge, Gt, Options
 from raylfl.config.components import typed
 from raylfl.errors import BadValue
-from raylfl.options import Doc, Ge, Gt, Options
 from raylfl.tune.score import SCORE, TIME
 
 if TYPE_CHECKING:

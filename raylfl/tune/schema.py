@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from raylfl.components.options import Doc, Ge, Kind, Options
 from raylfl.config.components import keys_of
 from raylfl.errors import BadValue
-from raylfl.options import Doc, Ge, Kind, Options
 from raylfl.tune.score import Score
 
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from raylfl.components.options import Doc, Ge, Options
 from raylfl.diagnostics.metric_names import Better, direction
 from raylfl.errors import BadValue
-from raylfl.options import Doc, Ge, Options
 from raylfl.report.derived import BEST, final_rounds
 from raylfl.report.runs import RunRecord
 

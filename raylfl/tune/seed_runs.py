@@ -12,7 +12,7 @@ from typing import Any, cast
 from raylfl.config.changes import refuse_changes
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig, NonFinite
-from raylfl.parts import Experiment
+from raylfl.experiment.parts import Experiment
 from raylfl.report.runs import readable
 from raylfl.runtime.records.run_dir import RECORDS, RunDirectory
 from raylfl.runtime.round.early_stop import require_recorded

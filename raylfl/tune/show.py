@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.table import Table
 
-from raylfl.console import print_table, shown, working
 from raylfl.errors import Say
+from raylfl.python.console import print_table, shown, working
 from raylfl.report.labels import canonical, flatten, show_value, tell_apart, varying
 from raylfl.report.runs import is_run
 from raylfl.runtime.records.mirror import copy_again

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from raylfl.components.registry import NAMING
 from raylfl.config.components import keys_of, typed, unknown_key
 from raylfl.config.find import conf_roots, find_config
 from raylfl.config.formats import FORMAT, KEY, refuse_other
@@ -23,7 +24,6 @@ from raylfl.config.layers import DEFAULTS, GROUPS, content_of, file_layers, merg
 from raylfl.config.load import Config, compose, interpolated, load_config
 from raylfl.diagnostics.metric_names import stated_directions
 from raylfl.errors import BadConfig, BadValue
-from raylfl.registry import NAMING
 from raylfl.report.runs import is_run, readable
 from raylfl.tune.journal import Trial
 from raylfl.tune.schedulers import Scheduler, parse_scheduler

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from raylfl.components.extras import require
 from raylfl.config.formats import FORMAT, KEY
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.config.layers import merge_layer, override, tree
 from raylfl.config.urls import join
-from raylfl.console import shown
 from raylfl.errors import BadConfig, RaylflError, Say
-from raylfl.extras import require
+from raylfl.python.console import shown
 from raylfl.runtime.ray.resources import nodes_of_cluster
 from raylfl.runtime.records.files import require_inside
 from raylfl.runtime.records.lines import lines
@@ -42,7 +42,7 @@ from raylfl.tune.spec import Sweep, check_settings, load_sweep, make_sweep, save
 from raylfl.tune.table import SettingRow, setting_rows, survivors, write_tables
 
 if TYPE_CHECKING:
-    from raylfl.parts import Experiment
+    from raylfl.experiment.parts import Experiment
     from raylfl.tune.stage import StageRun
 
 
@@ -113,7 +113,7 @@ def tried(spec: Sweep) -> Experiment:
     For the first setting, a training step and an evaluation are tried as well. Of many settings only some are checked,
     see `check_settings`. Raises BadConfig for mistakes, and if runs do not measure the sweep's metric.
     """
-    from raylfl.api import checked
+    from raylfl.python.api import checked
 
     if spec.options.search == "optuna":
         require("optuna", what="search=optuna", instead="search=random")

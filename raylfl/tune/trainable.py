@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from raylfl.api import run
 from raylfl.config.layers import merge_layer
 from raylfl.config.load import Config, Source, compose, load_config
 from raylfl.config.objects import Objects, object_layer
-from raylfl.control import Callback
+from raylfl.python.api import run
+from raylfl.python.control import Callback
 from raylfl.runtime.records.lines import numbers_of
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from raylfl.algorithms import base
+from raylfl.config.registries import ALGORITHMS
 from raylfl.core.algorithm import Work
 from raylfl.core.pattern import Alone, Peers, Ring, Star
 from raylfl.core.population import Population
 from raylfl.core.summing import rows_reason
-from raylfl.registries import ALGORITHMS
 from raylfl.testing import recorded_round
 
 GRAPHS = {"dsgd", "dsgdm", "exact_diffusion", "extra", "gradient_tracking", "kgt", "led", "local_only", "nids"}

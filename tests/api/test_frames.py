@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import raylfl
-from raylfl.extras import MissingExtra
+from raylfl.components.extras import MissingExtra
 from tests.runtime.tiny import TINY, Net, Points
 
 
@@ -216,9 +216,9 @@ def test_progress_is_printed_where_a_person_watches(tmp_path, monkeypatch, capsy
     assert "\nround 6/6  train " in out
     raylfl.compare(TINY, small, ["fedavg", "focus"], progress=True)
     assert capsys.readouterr().out.count("round 6/6") == 2
-    monkeypatch.setattr("raylfl.control.in_notebook", lambda: True)
-    monkeypatch.setattr("raylfl.console.in_notebook", lambda: True)
-    monkeypatch.setattr("raylfl.console.PLAIN_SECONDS", 0.0)
+    monkeypatch.setattr("raylfl.python.control.in_notebook", lambda: True)
+    monkeypatch.setattr("raylfl.python.console.in_notebook", lambda: True)
+    monkeypatch.setattr("raylfl.python.console.PLAIN_SECONDS", 0.0)
     raylfl.run(TINY, small)
     head, *rest = capsys.readouterr().out.split("\r")
     assert head.count("\n") == 2  # the run, and a warning

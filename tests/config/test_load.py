@@ -8,9 +8,9 @@ import yaml
 from raylfl.config.components import build, changed_option
 from raylfl.config.find import conf_roots, find_config
 from raylfl.config.load import compose, load_config
+from raylfl.config.registries import REGISTRIES
 from raylfl.config.schema import NAMED_GROUPS
 from raylfl.errors import BadConfig
-from raylfl.registries import REGISTRIES
 
 EDGES = ("edges.txt", "0 1  # an edge\n1 2\n")
 GRAPH = ("topology.jsonl", '{"round": 0, "directed": false, "edges": [[0, 1], [1, 0]], "arrives": [true, false]}\n')

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from raylfl import source
+from raylfl.components import source
+from raylfl.config.registries import KINDS, REGISTRIES
 from raylfl.config.schema import NAMED_GROUPS
-from raylfl.registries import KINDS, REGISTRIES
 from tests.startup.forks import forks_after
 
 HEAVY = ("torch", "ray", "lightning", "torchvision", "torchmetrics", "sklearn", "matplotlib", "pandas")

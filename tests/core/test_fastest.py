@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from raylfl.core.recorded.calls import Call, Geometry, Slot
-from raylfl.core.recorded.fastest import fastest
+from raylfl.replay.recorded.calls import Call, Geometry, Slot
+from raylfl.replay.recorded.fastest import fastest
 
 ATEN, TORCH = torch.ops.aten, torch._C._VariableFunctions
 MATRIX = Geometry.of(torch.empty(3, 3), base=0)
@@ -35,7 +35,7 @@ def test_an_operator_without_such_a_function_is_called_itself():
 def replaced(monkeypatch, call, function):
     """The function chosen for a call if torch had only this function under the operator's name."""
     name = call.op._schema.name.removeprefix("aten::")
-    monkeypatch.setattr("raylfl.core.recorded.fastest._PLACES", (SimpleNamespace(**{name: function}),))
+    monkeypatch.setattr("raylfl.replay.recorded.fastest._PLACES", (SimpleNamespace(**{name: function}),))
     return function_of(call)
 
 

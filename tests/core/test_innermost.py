@@ -11,11 +11,11 @@ from torch.func import functional_call
 
 from raylfl.config.load import load_config
 from raylfl.core.flat import FlatModule
-from raylfl.core.innermost.steps import InnermostSteps
-from raylfl.core.innermost.translation import IGNORED
 from raylfl.errors import BadConfig
-from raylfl.experiment import assemble
+from raylfl.experiment.assemble import assemble
 from raylfl.models import MODELS
+from raylfl.replay.innermost.steps import InnermostSteps
+from raylfl.replay.innermost.translation import IGNORED
 from raylfl.runtime.workers.backend import LocalBackend
 from raylfl.runtime.workers.task import Chunk
 

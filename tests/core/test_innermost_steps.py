@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from raylfl.core.flat import FlatModule
-from raylfl.core.innermost.steps import InnermostSteps
 from raylfl.core.oracle import Batch, LoopOracle
 from raylfl.core.vectorized import VectorizedOracle
 from raylfl.models import MODELS
 from raylfl.models.base import Classifier
 from raylfl.models.stack import Stack
+from raylfl.replay.innermost.steps import InnermostSteps
 from tests.core import user_modules as users
 
 CPU = torch.device("cpu")

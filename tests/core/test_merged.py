@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from raylfl.core.proof import same_bits
-from raylfl.core.recorded.calls import Call, Slot
-from raylfl.core.recorded.merged import JOINED, SAFE_SOFTMAX, Function, Mask, joined, safe_softmax, same_draws
+from raylfl.replay.proof import same_bits
+from raylfl.replay.recorded.calls import Call, Slot
+from raylfl.replay.recorded.merged import JOINED, SAFE_SOFTMAX, Function, Mask, joined, safe_softmax, same_draws
 from tests.core.test_recorded import check_bits
 from tests.core.user_modules import CLASSES, Net
 
@@ -73,7 +73,7 @@ class Masked(Net):
 
 
 def test_attention_with_everything_masked_is_replayed_with_autograds_bits(monkeypatch):
-    monkeypatch.setattr("raylfl.core.recorded.merged.SMALLEST", 1)
+    monkeypatch.setattr("raylfl.replay.recorded.merged.SMALLEST", 1)
     recorded, replayed = check_bits(Masked)
     assert recorded.refusal is None
     assert replayed

@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from raylfl.core.effects import attributes_of, first_difference
 from raylfl.core.flat import FlatModule
 from raylfl.core.oracle import Batch
-from raylfl.core.proof import Bound, Diverged, Outcome, Schedule, difference, steady
 from raylfl.core.reference import ReferenceStep
 from raylfl.core.vectorized import VectorizedOracle
+from raylfl.replay.effects import attributes_of, first_difference
+from raylfl.replay.proof import Bound, Diverged, Outcome, Schedule, difference, steady
 
 EPS = torch.finfo(torch.float32).eps
 PIECES = {"first": 3, "second": 2}

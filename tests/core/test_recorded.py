@@ -12,11 +12,11 @@ import raylfl
 from raylfl.core.batchnorm import allow_single_samples
 from raylfl.core.flat import FlatModule, in_channels_last
 from raylfl.core.oracle import LoopOracle, seed_everything
-from raylfl.core.recorded.program import Program
-from raylfl.core.recorded.steps import RecordedSteps
 from raylfl.core.reference import loss_of
-from raylfl.core.step_log import StepLog
 from raylfl.models import MODELS
+from raylfl.replay.recorded.program import Program
+from raylfl.replay.recorded.steps import RecordedSteps
+from raylfl.replay.step_log import StepLog
 from tests.core import user_modules as users
 from tests.core.user_modules import CLASSES, HIDDEN
 from tests.runtime.tiny import TINY
@@ -283,7 +283,7 @@ def test_each_mode_of_the_module_has_its_own_recording():
 
 
 def test_the_kind_used_longest_ago_is_dropped(monkeypatch):
-    monkeypatch.setattr("raylfl.core.recorded.steps.MOST", 2)
+    monkeypatch.setattr("raylfl.replay.recorded.steps.MOST", 2)
     module = users.Dense()
     _, recorded = steps_of(module)
     kinds = [recorded._kind(module.batch(size)) for size in (4, 5, 4, 6, 4, 5)]
@@ -311,7 +311,7 @@ def test_recording_imports_no_compiler():
     code = """if True:
         import sys, torch
         from torch import nn
-        from raylfl.core.recorded.steps import RecordedSteps
+        from raylfl.replay.recorded.steps import RecordedSteps
 
         module = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.GELU(), nn.Dropout(0.5), nn.Linear(8, 3))
         ours = list(module.parameters())

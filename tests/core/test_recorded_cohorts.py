@@ -13,10 +13,10 @@ from torch import nn
 from raylfl.config.load import load_config
 from raylfl.core.flat import FlatModule
 from raylfl.core.oracle import Batch, LoopOracle
-from raylfl.core.recorded import program, steps
-from raylfl.core.recorded.calls import Call, Slot
 from raylfl.core.vectorized import VectorizedOracle
-from raylfl.experiment import assemble
+from raylfl.experiment.assemble import assemble
+from raylfl.replay.recorded import program, steps
+from raylfl.replay.recorded.calls import Call, Slot
 from raylfl.runtime.workers.backend import LocalBackend
 from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.training import TrainingLog
@@ -80,7 +80,7 @@ def drawn(module, dtype, sizes):
 @pytest.mark.parametrize("kind", [Normed, Dropped, users.Residual])
 def test_replays_of_a_cohort_have_the_bits_of_vmap(kind, monkeypatch):
     monkeypatch.setattr(steps, "DECISIVE", 1)  # these networks are small
-    monkeypatch.setattr("raylfl.core.recorded.merged.SMALLEST", 1)
+    monkeypatch.setattr("raylfl.replay.recorded.merged.SMALLEST", 1)
     module, flat, (ours, theirs), x = oracles(kind, torch.float32, 3, "auto", "autograd")
     module.train()
     start = flat.read_buffers().expand(3, -1) + 0.5

@@ -9,13 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from raylfl.core.innermost.steps import InnermostSteps
-from raylfl.core.proof import same_bits
-from raylfl.core.recorded import memory
-from raylfl.core.recorded.calls import Geometry
-from raylfl.core.recorded.memory import Arena, _Blocks
-from raylfl.core.recorded.program import Program, listed
-from raylfl.core.recorded.source import ALIGNMENT
+from raylfl.replay.innermost.steps import InnermostSteps
+from raylfl.replay.proof import same_bits
+from raylfl.replay.recorded import memory
+from raylfl.replay.recorded.calls import Geometry
+from raylfl.replay.recorded.memory import Arena, _Blocks
+from raylfl.replay.recorded.program import Program, listed
+from raylfl.replay.recorded.source import ALIGNMENT
 from tests.core import user_modules as users
 from tests.core.test_innermost_steps import LeNet
 from tests.core.test_recorded import KINDS, check_bits, logging_steps, steps_of
@@ -183,7 +183,7 @@ def test_outputs_in_fixed_memory_have_the_same_bits_and_outlive_the_next_step():
 
 def test_a_step_that_cannot_be_listed_is_tried_once(monkeypatch):
     tried = []
-    monkeypatch.setattr("raylfl.core.innermost.step.listed", lambda *given: tried.append(given))
+    monkeypatch.setattr("raylfl.replay.innermost.step.listed", lambda *given: tried.append(given))
     module = LeNet()
     content, weights = module.batch(3), list(module.parameters())
     step, out = InnermostSteps(module).of(content), [torch.empty_like(w) for w in weights]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from raylfl.core.proof import Diverged
+from raylfl.replay.proof import Diverged
 from tests.core import paper_modules as papers
 from tests.core.test_recorded import check_bits, steps_of
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from raylfl.core.recorded.calls import Recording
-from raylfl.core.recorded.plan import reduced
+from raylfl.replay.recorded.calls import Recording
+from raylfl.replay.recorded.plan import reduced
 from tests.core.test_rewrites import Written
 
 aten = torch.ops.aten

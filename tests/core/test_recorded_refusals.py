@@ -9,9 +9,9 @@ import re
 import pytest
 import torch
 
-from raylfl.core.proof import Diverged
-from raylfl.core.recorded.tape import record
-from raylfl.core.step_log import StepLog
+from raylfl.replay.proof import Diverged
+from raylfl.replay.recorded.tape import record
+from raylfl.replay.step_log import StepLog
 from tests.core import refused_modules as refused
 from tests.core import user_modules as users
 from tests.core.test_recorded import check_bits, steps_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from raylfl.core.innermost.pools import pools_first
-from raylfl.core.proof import same_bits
-from raylfl.core.recorded.calls import Call, Geometry, Slot, mapped
-from raylfl.core.recorded.merged import SMALLEST, merged
-from raylfl.core.recorded.products import straightened
+from raylfl.replay.innermost.pools import pools_first
+from raylfl.replay.proof import same_bits
+from raylfl.replay.recorded.calls import Call, Geometry, Slot, mapped
+from raylfl.replay.recorded.merged import SMALLEST, merged
+from raylfl.replay.recorded.products import straightened
 
 aten = torch.ops.aten
 

@@ -13,12 +13,12 @@ import raylfl
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.load import load_config
 from raylfl.core.flat import FlatModule
-from raylfl.core.innermost.step import Innermost
 from raylfl.core.oracle import Batch, LoopOracle
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.vectorized import LARGEST_SAMPLE, VectorizedOracle, _made, large_samples, refusal
-from raylfl.experiment import assemble
+from raylfl.experiment.assemble import assemble
 from raylfl.models import MODELS
+from raylfl.replay.innermost.step import Innermost
 from raylfl.runtime.round.dispatch import calls
 from raylfl.runtime.workers.backend import LocalBackend
 from raylfl.runtime.workers.task import Room

@@ -23,7 +23,7 @@ from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.data.by_index import ClientArrays, MappedArrays
 from raylfl.data.client_files import index_of
 from raylfl.errors import BadConfig, DataMissing
-from raylfl.experiment import assemble
+from raylfl.experiment.assemble import assemble
 from raylfl.runtime.check import check
 from raylfl.runtime.ray.resources import has_room, nodes_of_workers
 from raylfl.runtime.ray.stored import samples_of

@@ -17,9 +17,9 @@ import raylfl
 from raylfl.config.load import load_config
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.data import RowSource
-from raylfl.data_source import load_data
 from raylfl.errors import BadConfig
-from raylfl.experiment import assemble
+from raylfl.experiment.assemble import assemble
+from raylfl.experiment.data_source import load_data
 
 CPU = torch.device("cpu")
 X = torch.randint(0, 256, (60, 2), generator=torch.Generator().manual_seed(0)).float()

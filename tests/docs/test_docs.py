@@ -17,6 +17,7 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.config.components import keys_of
 from raylfl.config.groups.top import TopConfig
 from raylfl.config.load import GROUPS, NAMED_GROUPS, load_config
+from raylfl.config.registries import REGISTRIES
 from raylfl.config.schema import FIXED_GROUPS
 from raylfl.data import DATA
 from raylfl.data.text import Texts
@@ -25,7 +26,6 @@ from raylfl.heterogeneity.participation.base import PARTICIPATION
 from raylfl.heterogeneity.partition.base import PARTITIONS
 from raylfl.heterogeneity.topologies.base import TOPOLOGIES
 from raylfl.models import MODELS
-from raylfl.registries import REGISTRIES
 from raylfl.runtime.workers.hooks import HOOKS
 
 ROOT = Path(__file__).resolve().parents[2]

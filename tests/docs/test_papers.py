@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from raylfl.api import checked
 from raylfl.config.load import load_config
+from raylfl.python.api import checked
 from raylfl.theory.summary import theory_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "papers.md").read_text()

@@ -217,7 +217,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from raylfl.algorithms.fedprox import FedProx
-from raylfl.options import Doc, Ge
+from raylfl.components.options import Doc, Ge
 
 
 @dataclass

@@ -13,11 +13,11 @@ import pytest
 from papers.fedavg import ROUNDS
 from papers.ledger import read
 from papers.partitions import CIFAR10
-from raylfl.api import checked
 from raylfl.config.components import build
 from raylfl.config.load import load_config
 from raylfl.heterogeneity.partition.base import PARTITIONS, Samples
 from raylfl.heterogeneity.partition.stats import class_counts
+from raylfl.python.api import checked
 from raylfl.theory.summary import theory_of
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raylfl.control import Callback
+from raylfl.python.control import Callback
 
 
 class Iterates(Callback):

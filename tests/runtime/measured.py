@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from raylfl.config.load import load_config
-from raylfl.experiment import assemble
+from raylfl.experiment.assemble import assemble
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.workers.backend import LocalBackend
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import raylfl
-from raylfl.api import checked
 from raylfl.config.load import load_config
+from raylfl.python.api import checked
 from tests.runtime.iterates import Iterates
 
 SMALL = [

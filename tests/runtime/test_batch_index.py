@@ -10,9 +10,9 @@ from lightning import LightningModule
 from torch import nn
 
 import raylfl
-from raylfl.api import checked
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
+from raylfl.python.api import checked
 
 STEPS = 6
 X = torch.randn(24, 5, generator=torch.Generator().manual_seed(0))

@@ -7,7 +7,7 @@ import torch
 
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
-from raylfl.experiment import assemble
+from raylfl.experiment.assemble import assemble
 from raylfl.runtime.check import check
 from tests.runtime.tiny import TINY, Net
 

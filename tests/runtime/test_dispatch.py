@@ -11,7 +11,7 @@ import torch
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.core.population import Population
 from raylfl.errors import ClientFailed, NonFinite
-from raylfl.parts import BUFFERS, MEAN, MOMENTS
+from raylfl.experiment.parts import BUFFERS, MEAN, MOMENTS
 from raylfl.runtime.round.dispatch import ServerDispatch, sum_plan
 from raylfl.runtime.round.loop import _mean_moments
 from raylfl.runtime.workers.task import ClientReports

@@ -15,7 +15,7 @@ from ray.exceptions import OutOfDiskError
 
 from raylfl.config.load import load_config
 from raylfl.errors import RaylflError
-from raylfl.experiment import assemble
+from raylfl.experiment.assemble import assemble
 from raylfl.runtime.records import run_dir
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.session import write_records

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 import raylfl
-from raylfl.api import checked
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
+from raylfl.python.api import checked
 from raylfl.runtime.workers.gradient_hooks import GradientHooks
 from raylfl.runtime.workers.task import Task
 from raylfl.runtime.workers.worker import Worker

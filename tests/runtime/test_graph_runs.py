@@ -16,7 +16,7 @@ import torch
 
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
-from raylfl.experiment import assemble
+from raylfl.experiment.assemble import assemble
 from raylfl.runtime import inprocess
 from raylfl.runtime.records.manifest import encode
 from raylfl.testing.runs import RUN_CHECKS, RandomWorkers, carry_out, outcome

@@ -10,8 +10,8 @@ from lightning.pytorch.core import hooks
 
 import raylfl
 from raylfl.config.load import load_config
-from raylfl.data_source import IGNORED, REFUSED, load_data
 from raylfl.errors import BadConfig
+from raylfl.experiment.data_source import IGNORED, REFUSED, load_data
 from raylfl.runtime.workers.hooks import HOOKS
 from tests.runtime.loader_modules import Loaders
 from tests.runtime.tiny import TINY, Net, Points

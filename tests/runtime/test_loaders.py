@@ -12,9 +12,9 @@ from torch.utils.data import TensorDataset
 
 import raylfl
 from raylfl.config.load import load_config
-from raylfl.data_source import load_data
 from raylfl.errors import BadConfig
-from raylfl.experiment import assemble
+from raylfl.experiment.assemble import assemble
+from raylfl.experiment.data_source import load_data
 from raylfl.runtime import check
 from raylfl.runtime.workers.worker import Worker
 from tests.runtime.loader_modules import Text

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 import raylfl
-from raylfl.api import checked
 from raylfl.config.load import load_config
 from raylfl.core.flat import FlatModule
 from raylfl.errors import BadConfig
+from raylfl.python.api import checked
 from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.optimizer import ModuleOptimizer

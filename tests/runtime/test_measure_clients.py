@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import raylfl
-from raylfl.experiment import assemble
+from raylfl.experiment.assemble import assemble
 from raylfl.runtime.round.measure import fairness
 from tests.runtime.measured import DIGITS, received
 

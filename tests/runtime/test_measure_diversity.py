@@ -8,8 +8,8 @@ import torch
 from scipy.optimize import minimize
 
 import raylfl
-from raylfl.api import checked
 from raylfl.config.load import load_config
+from raylfl.python.api import checked
 from raylfl.runtime.round.diversity import diversity_metrics
 from tests.runtime.iterates import Iterates
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import raylfl
-from raylfl.experiment import assemble
+from raylfl.experiment.assemble import assemble
 from tests.runtime import tiny
 from tests.runtime.measured import DIGITS, ETA, LOSSY, STEPS, Points, W, received, walk
 

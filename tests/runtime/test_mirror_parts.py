@@ -9,8 +9,8 @@ import fsspec
 import pytest
 
 from raylfl.config.urls import staging
-from raylfl.console import state_of
 from raylfl.errors import BadConfig
+from raylfl.python.console import state_of
 from raylfl.report.runs import load_run
 from raylfl.runtime.records import mirror
 from raylfl.runtime.records.mirror import STATE, Mirror, MirrorState, take

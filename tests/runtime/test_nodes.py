@@ -10,7 +10,7 @@ import torch
 
 from raylfl.algorithms.dsgd import DSGD
 from raylfl.algorithms.gradient_tracking import GradientTracking
-from raylfl.parts import BUFFERS
+from raylfl.experiment.parts import BUFFERS
 from raylfl.runtime.workers.nodes import (
     MixJob,
     OperationContext,

@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.fedprox import FedProx
-from raylfl.api import checked, run
 from raylfl.config.load import load_config
 from raylfl.config.objects import object_layer
+from raylfl.python.api import checked, run
 from tests.runtime.tiny import TINY, Net, Points
 
 PLAIN = {**TINY, "link": {"name": "perfect"}, "participation": {"name": "full"}, "eval": {"every": 1}}

@@ -9,7 +9,7 @@ import pytest
 from raylfl.config.load import load_config
 from raylfl.core.deferred import Deferred
 from raylfl.errors import RaylflError
-from raylfl.experiment import assemble
+from raylfl.experiment.assemble import assemble
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.round.plan import Planner
 from raylfl.runtime.workers.backend import LocalBackend

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from raylfl.config.load import load_config
-from raylfl.experiment import assemble
+from raylfl.experiment.assemble import assemble
 from raylfl.heterogeneity.trace import write_trace
 from raylfl.runtime.round.plan import Planner, dropped
 from raylfl.runtime.round.state import RoundResult

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from raylfl.api import checked
 from raylfl.config.load import load_config
+from raylfl.python.api import checked
 from raylfl.runtime.round.plan import Planner
 
 N, ROUNDS = 4, 4000

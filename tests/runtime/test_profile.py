@@ -9,8 +9,8 @@ import torch
 from raylfl.cli import main
 from raylfl.config.groups.runtime import LAYOUTS
 from raylfl.config.load import load_config
-from raylfl.core.recorded.calls import Call, Geometry, Slot
-from raylfl.experiment import assemble
+from raylfl.experiment.assemble import assemble
+from raylfl.replay.recorded.calls import Call, Geometry, Slot
 from raylfl.runtime import step_profile
 from raylfl.runtime.profile import PHASES, profile
 from raylfl.runtime.step_profile import Peak, at_peak, operations

@@ -17,14 +17,14 @@ import torch
 from raylfl.config.load import load_config
 from raylfl.core.batches import BatchOrders
 from raylfl.core.population import Population
-from raylfl.experiment import assemble
+from raylfl.experiment.assemble import assemble
+from raylfl.experiment.parts import BUFFERS
 from raylfl.heterogeneity.links.bernoulli import Bernoulli as LossyLink
 from raylfl.heterogeneity.participation.bernoulli import Bernoulli as Coins
 from raylfl.heterogeneity.participation.markov import Markov
 from raylfl.heterogeneity.participation.uniform import Uniform
 from raylfl.heterogeneity.work import LocalWork
 from raylfl.heterogeneity.world import RunContext
-from raylfl.parts import BUFFERS
 from raylfl.runtime.round.plan import Planner
 from raylfl.runtime.workers.backend import LocalBackend
 from raylfl.runtime.workers.task import Chunk, Task

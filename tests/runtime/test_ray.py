@@ -19,7 +19,7 @@ from raylfl.config.load import load_config
 from raylfl.core.algorithm import Algorithm
 from raylfl.core.assignment import Assignment
 from raylfl.core.partial_sums import SumPlan
-from raylfl.experiment import assemble
+from raylfl.experiment.assemble import assemble
 from raylfl.runtime.ray import backend as ray_backend
 from raylfl.runtime.ray import held_states
 from raylfl.runtime.ray.backend import RayBackend

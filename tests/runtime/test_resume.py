@@ -106,7 +106,7 @@ def test_every_phase_of_a_round_is_safe_to_die_in(tmp_path, undisturbed, algorit
 KILLED_AGAIN_AND_AGAIN = """
 import os, sys
 from pathlib import Path
-import networkx, raylfl.experiment, raylfl.runtime.inprocess  # once for all children
+import networkx, raylfl.experiment.assemble, raylfl.runtime.inprocess  # once for all children
 from tests.runtime.faults import PHASES, carry_out, options_of
 from tests.runtime.tiny import TINY
 

@@ -12,7 +12,7 @@ import torch
 from raylfl.core.client_rows import Table
 from raylfl.core.costs import Costs
 from raylfl.core.links import Links
-from raylfl.parts import BUFFERS
+from raylfl.experiment.parts import BUFFERS
 from raylfl.runtime.records.manifest import Damaged
 from raylfl.runtime.records.state_files import (
     NUMBERS,

@@ -9,7 +9,7 @@ import pytest
 import raylfl
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
-from raylfl.experiment import assemble
+from raylfl.experiment.assemble import assemble
 from raylfl.runtime.trace_preview import draw_rows
 from tests.runtime.tiny import TINY
 

@@ -11,9 +11,9 @@ import yaml
 
 import raylfl
 from raylfl.cli import main
+from raylfl.components.registry import library_of
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
-from raylfl.registry import library_of
 from raylfl.report.promised import promises_of
 from raylfl.report.runs import Group, load_run
 from raylfl.runtime.records.provenance import class_paths, require_trust, sign

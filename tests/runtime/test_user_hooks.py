@@ -185,8 +185,8 @@ def config(algorithm, vectorize):
 @pytest.fixture(scope="module")
 def shards():
     """The sample indices of the clients in these runs."""
-    from raylfl.api import checked
     from raylfl.config.load import load_config
+    from raylfl.python.api import checked
 
     named = {"model": {"class_path": f"{__name__}.Net"}, "data": {"class_path": f"{__name__}.Rows"}}
     setup = checked(load_config({**config("fedavg", "never"), **named})).setup

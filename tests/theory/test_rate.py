@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 import raylfl
-from raylfl.api import checked
 from raylfl.cli import main
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
+from raylfl.python.api import checked
 from raylfl.theory import fedacs
 from raylfl.theory.summary import theory_of
 

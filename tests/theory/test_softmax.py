@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylfl.api import checked
 from raylfl.config.load import load_config
+from raylfl.python.api import checked
 from raylfl.theory import softmax
 from raylfl.theory.softmax_problem import SoftmaxProblem
 from raylfl.theory.summary import theory_of

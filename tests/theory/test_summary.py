@@ -8,10 +8,10 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from raylfl.api import checked
 from raylfl.cli import main
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
+from raylfl.python.api import checked
 from raylfl.theory.objectives import Objectives
 from raylfl.theory.summary import theory_of
 from tests.oracles.focus_moments import focus_moments

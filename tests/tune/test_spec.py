@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from raylfl.config.load import load_config
-from raylfl.data_source import load_data
 from raylfl.errors import BadConfig
-from raylfl.experiment import make_split
+from raylfl.experiment.assemble import make_split
+from raylfl.experiment.data_source import load_data
 from raylfl.tune.journal import Trial
 from raylfl.tune.measured import KNOWN
 from raylfl.tune.spec import check_settings, load_sweep, make_sweep

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from raylfl.components.options import Doc, Ge, Gt, Lt
 from raylfl.config.components import typed
 from raylfl.core.local_optimizer import SGD, AdamW, LocalOptimizer
 from raylfl.core.local_rule import LocalRule
 from raylfl.errors import BadConfig, BadValue
 from raylfl.heterogeneity.work import LocalWork
-from raylfl.options import Doc, Ge, Gt, Lt
 
 # papers with bounds on the step size, numbered as in docs/theory.md
 PAPERS = {"focus": "[1]", "sfl": "[2]", "fedacs": "[3]", "fedaware": "[4]"}

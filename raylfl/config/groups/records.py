@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
+from raylfl.components.options import Doc, Ge, Gt, Le, OneOrMore, Options
 from raylfl.config.components import typed
 from raylfl.config.groups.top import ComponentConfig, folder_name
+from raylfl.config.registries import LOGGERS
 from raylfl.config.urls import check_url, is_url, staging
 from raylfl.errors import BadValue
-from raylfl.options import Doc, Ge, Gt, Le, OneOrMore, Options
-from raylfl.registries import LOGGERS
 
 
 @dataclass

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
+from raylfl.components.options import Doc, Ge, Gt, Options
 from raylfl.errors import BadConfig, BadValue
-from raylfl.options import Doc, Ge, Gt, Options
 
 Vectorize = Literal["auto", "always", "never"]
 Layout = Literal["auto", "contiguous", "channels_last", "batch_last"]  # memory order of images and convolutions

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
+from raylfl.components.options import Doc, Ge, Options
 from raylfl.errors import BadValue
-from raylfl.options import Doc, Ge, Options
 
 Patterns = Annotated[list[str], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
 

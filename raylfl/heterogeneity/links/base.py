@@ -8,11 +8,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from raylfl.components.options import Options
+from raylfl.components.registry import Registry
 from raylfl.core.arrays import Bools, Floats, Ints
 from raylfl.core.keyed import keyed_uniform
 from raylfl.heterogeneity.world import RunContext
-from raylfl.options import Options
-from raylfl.registry import Registry
 
 LINKS: Registry[Link] = Registry("links", "raylfl.heterogeneity.links", lambda: Link)
 

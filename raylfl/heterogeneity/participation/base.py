@@ -17,13 +17,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
+from raylfl.components.options import Ge, Gt, Le, Options
+from raylfl.components.registry import NAMING, Entry, Registry
 from raylfl.core.arrays import Bools, Floats, Ints
 from raylfl.core.draws import Law
 from raylfl.core.keyed import keyed, keyed_uniform
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.world import RunContext
-from raylfl.options import Ge, Gt, Le, Options
-from raylfl.registry import NAMING, Entry, Registry
 
 PARTICIPATION: Registry[Participation] = Registry(
     "participation", "raylfl.heterogeneity.participation", lambda: Participation

@@ -12,13 +12,13 @@ from typing import Annotated
 
 import numpy as np
 
+from raylfl.components.options import Ge
 from raylfl.core.arrays import Floats, Ints
 from raylfl.core.keyed import keyed
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.forms import ONCE
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Sampler
 from raylfl.heterogeneity.world import RunContext
-from raylfl.options import Ge
 
 
 @PARTICIPATION.register("cyclic", paper="SFL, App. B (Cho 2023)")

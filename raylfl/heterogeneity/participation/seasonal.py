@@ -18,11 +18,11 @@ from typing import Annotated
 
 import numpy as np
 
+from raylfl.components.options import Doc, Ge, Le
 from raylfl.core.arrays import Floats
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Independent
 from raylfl.heterogeneity.values import PROBABILITY, PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
-from raylfl.options import Doc, Ge, Le
 
 
 @dataclass

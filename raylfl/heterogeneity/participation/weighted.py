@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from raylfl.components.options import Kind
 from raylfl.core.arrays import Floats
 from raylfl.core.draws import Law
 from raylfl.core.keyed import keyed_uniform
@@ -24,7 +25,6 @@ from raylfl.heterogeneity.forms import ONCE
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Sampler, sample_with_replacement
 from raylfl.heterogeneity.values import Interval
 from raylfl.heterogeneity.world import RunContext
-from raylfl.options import Kind
 
 _WEIGHT = Interval("a weight, at least 0", 0.0)
 

@@ -19,11 +19,11 @@ from typing import Annotated
 
 import numpy as np
 
+from raylfl.components.options import Doc, Options
+from raylfl.components.registry import Registry
 from raylfl.core.arrays import Ints
 from raylfl.core.keyed import keyed
 from raylfl.errors import BadValue
-from raylfl.options import Doc, Options
-from raylfl.registry import Registry
 
 PARTITIONS: Registry[Partition] = Registry("partitions", "raylfl.heterogeneity.partition", lambda: Partition)
 

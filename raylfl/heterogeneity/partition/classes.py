@@ -10,11 +10,11 @@ from typing import Annotated
 
 import numpy as np
 
+from raylfl.components.options import Ge
 from raylfl.core.arrays import Bools, Ints
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
 from raylfl.heterogeneity.partition.deal import check_classes, deal, smallest
-from raylfl.options import Ge
 
 
 @PARTITIONS.register("classes", paper="Li et al. 2022")

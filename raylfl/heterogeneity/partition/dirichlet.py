@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from raylfl.components.options import Ge, Gt
 from raylfl.core.arrays import Ints
 from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
 from raylfl.heterogeneity.partition.deal import check_min_size, deal, dirichlet_counts, level, redraw
-from raylfl.options import Ge, Gt
 
 
 @PARTITIONS.register("dirichlet", paper="Yurochkin et al. 2019")

@@ -11,10 +11,10 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from raylfl.components.options import Gt
 from raylfl.core.arrays import Floats, Ints
 from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
 from raylfl.heterogeneity.partition.deal import cut, deal, equal_sizes, level
-from raylfl.options import Gt
 
 
 @PARTITIONS.register("dirichlet_client", paper="Hsu et al. 2019")

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import numpy as np
 
+from raylfl.components.options import Ge, Gt
 from raylfl.core.arrays import Bools, Ints
 from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
 from raylfl.heterogeneity.partition.deal import (
@@ -21,7 +22,6 @@ from raylfl.heterogeneity.partition.deal import (
     redraw,
     smallest,
 )
-from raylfl.options import Ge, Gt
 
 REALLOCATIONS = 300  # draws of the classes before rare classes are completed by exchanges
 

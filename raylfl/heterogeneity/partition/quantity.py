@@ -7,10 +7,10 @@ from typing import Annotated
 
 import numpy as np
 
+from raylfl.components.options import Gt
 from raylfl.core.arrays import Ints
 from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
 from raylfl.heterogeneity.partition.deal import cut
-from raylfl.options import Gt
 
 
 @PARTITIONS.register("quantity", paper="Li et al. 2022")

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import numpy as np
 
+from raylfl.components.options import Ge
 from raylfl.core.arrays import Ints
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
 from raylfl.heterogeneity.partition.deal import grouped
-from raylfl.options import Ge
 
 
 @PARTITIONS.register("shards", paper="McMahan et al. 2017")

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
+from raylfl.components.options import Doc, Options
+from raylfl.components.registry import Registry
 from raylfl.core.arrays import Bools, Floats, Ints
 from raylfl.core.keyed import keyed_uniform
 from raylfl.core.mixing import Edges, Weights, edge_counts
@@ -21,8 +23,6 @@ from raylfl.heterogeneity.topologies.edge_values import PerEdge, ValuePerEdge
 from raylfl.heterogeneity.topologies.links_file import EdgeLinks
 from raylfl.heterogeneity.values import POSITIVE, Interval, PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
-from raylfl.options import Doc, Options
-from raylfl.registry import Registry
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -16,11 +16,11 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from raylfl.components.options import Kind
 from raylfl.core.arrays import Floats, Ints
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.values import Interval, PerClient
 from raylfl.heterogeneity.world import RunContext
-from raylfl.options import Kind
 
 FORMS = ("value", "uniform", "lognormal")
 ValuePerEdge = Annotated[Any, Kind("a number, {uniform: [lo, hi]} or {lognormal: [mean, sigma]}")]

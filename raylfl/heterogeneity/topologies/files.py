@@ -11,13 +11,13 @@ from typing import Annotated, Any, ClassVar
 import networkx as nx
 import numpy as np
 
+from raylfl.components.options import Doc
 from raylfl.core.arrays import Bools, Ints
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.links.base import Link
 from raylfl.heterogeneity.topologies.base import TOPOLOGIES, Graph
 from raylfl.heterogeneity.topologies.links_file import reading, words
 from raylfl.heterogeneity.world import RunContext
-from raylfl.options import Doc
 
 
 @TOPOLOGIES.register("file")

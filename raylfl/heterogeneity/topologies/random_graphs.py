@@ -8,11 +8,11 @@ from typing import Annotated
 
 import networkx as nx
 
+from raylfl.components.options import Doc, Ge, Gt, Le
 from raylfl.core.keyed import keyed_int
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.topologies.base import TOPOLOGIES, Graph
 from raylfl.heterogeneity.world import RunContext
-from raylfl.options import Doc, Ge, Gt, Le
 
 ATTEMPTS = 100  # largest number of draws until a graph is connected
 

@@ -8,10 +8,10 @@ from typing import Annotated, ClassVar
 
 import networkx as nx
 
+from raylfl.components.options import Doc, Ge
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.topologies.base import TOPOLOGIES, Graph
 from raylfl.heterogeneity.world import RunContext
-from raylfl.options import Doc, Ge
 
 
 @TOPOLOGIES.register("complete")

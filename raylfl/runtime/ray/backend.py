@@ -16,7 +16,7 @@ from torch import Tensor
 from raylfl.core.algorithm import State, overrides
 from raylfl.core.deferred import Deferred
 from raylfl.core.samples import as_tensor
-from raylfl.parts import Experiment, Initial
+from raylfl.experiment.parts import Experiment, Initial
 from raylfl.runtime.ray.actors import pack, unpack
 from raylfl.runtime.ray.blocks import BlocksInFlight
 from raylfl.runtime.ray.channel import Channel

@@ -15,7 +15,7 @@ import psutil
 
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import RaylflError
-from raylfl.parts import WorkerSetup
+from raylfl.experiment.parts import WorkerSetup
 from raylfl.runtime.ray.actor_group import ActorGroup
 from raylfl.runtime.ray.connection import OWN_CLUSTER, address_of, join, listens, start
 from raylfl.runtime.ray.resources import nodes_of_workers, resources_here

@@ -13,8 +13,8 @@ from ray.exceptions import (
     RayTaskError,
 )
 
+from raylfl.components.extras import missing_package
 from raylfl.errors import BadConfig, RaylflError
-from raylfl.extras import missing_package
 
 ACTOR_LOST = (RayActorError, OutOfMemoryError)  # the errors of a call if the actor's process ended or does not answer
 

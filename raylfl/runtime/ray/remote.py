@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from raylfl.core.samples import as_tensor
 from raylfl.errors import RaylflError
-from raylfl.parts import Experiment
+from raylfl.experiment.parts import Experiment
 from raylfl.runtime.ray.actor_group import ActorGroup
 from raylfl.runtime.ray.cluster import Cluster, RayLost, cluster_for
 from raylfl.runtime.ray.failures import ACTOR_LOST, loss_behind, reason_of_loss

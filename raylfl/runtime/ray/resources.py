@@ -14,7 +14,7 @@ from raylfl.errors import BadConfig
 from raylfl.runtime.ray.connection import address_of
 
 if TYPE_CHECKING:
-    from raylfl.parts import WorkerSetup
+    from raylfl.experiment.parts import WorkerSetup
 
 Resources = dict[str, float]  # of a node or a bundle: CPU, GPU, memory, custom resources
 

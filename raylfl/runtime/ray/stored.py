@@ -11,7 +11,7 @@ import ray
 
 from raylfl.core.assignment import Assignment
 from raylfl.core.samples import SampleSet
-from raylfl.parts import Experiment, WorkerSetup
+from raylfl.experiment.parts import Experiment, WorkerSetup
 from raylfl.runtime.ray.resources import assignment_of
 
 

@@ -28,7 +28,7 @@ from raylfl.config.formats import FORMAT
 from raylfl.core.algorithm import State
 from raylfl.core.samples import ClientShards
 from raylfl.errors import BadConfig, RaylflError, Say
-from raylfl.parts import Experiment
+from raylfl.experiment.parts import Experiment
 from raylfl.runtime.records.checksums import save_hashed, sha256_of
 from raylfl.runtime.records.files import atomic_write, discard, sync_folder
 from raylfl.runtime.records.lines import read_rows

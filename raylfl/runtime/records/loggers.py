@@ -11,12 +11,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from raylfl.components.extras import require
 from raylfl.config.components import check_arguments, construct
 from raylfl.config.groups.top import ComponentConfig
 from raylfl.config.load import Config
+from raylfl.config.registries import LOGGERS
 from raylfl.errors import BadValue, Say
-from raylfl.extras import require
-from raylfl.registries import LOGGERS
 from raylfl.runtime.records.lines import numbers_of
 from raylfl.runtime.records.run_dir import RunDirectory
 

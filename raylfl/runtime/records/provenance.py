@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from raylfl.config.registries import REGISTRIES
 from raylfl.config.urls import cache_folder
 from raylfl.errors import BadConfig
-from raylfl.registries import REGISTRIES
 from raylfl.runtime.records.files import atomic_write, read_plain
 
 MARK, KEY = ".made_here", "key"

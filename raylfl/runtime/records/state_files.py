@@ -16,7 +16,7 @@ from raylfl.core.buffers import of_older
 from raylfl.core.client_rows import Table
 from raylfl.core.costs import Costs
 from raylfl.core.links import Links
-from raylfl.parts import BUFFERS
+from raylfl.experiment.parts import BUFFERS
 from raylfl.runtime.records.manifest import Damaged
 from raylfl.runtime.round.state import Average, FederationState
 from raylfl.runtime.workers.backend import Backend, Handle

@@ -23,8 +23,8 @@ from urllib.parse import urlparse
 import numpy as np
 
 from raylfl.config.load import Config
+from raylfl.config.registries import LOGGERS
 from raylfl.errors import Say
-from raylfl.registries import LOGGERS
 from raylfl.runtime.records.lines import numbers_of
 from raylfl.runtime.records.run_dir import RunDirectory
 

@@ -12,7 +12,7 @@ from raylfl.core.arrays import Floats, Ints
 from raylfl.core.costs import Costs, RoundCosts, floats_in
 from raylfl.core.cut import Cut
 from raylfl.core.population import Round
-from raylfl.parts import Experiment
+from raylfl.experiment.parts import Experiment
 from raylfl.runtime.round.plan import Planner
 from raylfl.runtime.round.state import RoundResult
 

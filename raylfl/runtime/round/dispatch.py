@@ -26,7 +26,7 @@ from raylfl.core.returned import step_of
 from raylfl.core.summing import Summing, coefficients_of, rows_reason
 from raylfl.core.threads import one_thread
 from raylfl.errors import ClientFailed, NonFinite
-from raylfl.parts import BUFFERS, MEAN, MOMENTS, UNSEEN, Initial
+from raylfl.experiment.parts import BUFFERS, MEAN, MOMENTS, UNSEEN, Initial
 from raylfl.runtime.round.plan import dropped
 from raylfl.runtime.round.state import FederationState, RoundResult
 from raylfl.runtime.workers.backend import Executor

@@ -24,8 +24,8 @@ from raylfl.core.reduce import finite_rows, weighted_sum
 from raylfl.core.returned import broadcast_of, update_clients_of
 from raylfl.core.unchanged import Unchanged
 from raylfl.errors import NonFinite
+from raylfl.experiment.parts import BUFFERS, MOMENTS, UNSEEN, Experiment
 from raylfl.heterogeneity.trace import Row
-from raylfl.parts import BUFFERS, MOMENTS, UNSEEN, Experiment
 from raylfl.runtime.faults import Fault
 from raylfl.runtime.round.blocks import GraphDispatch
 from raylfl.runtime.round.costs import CostModel

@@ -19,7 +19,7 @@ from raylfl.core.threads import one_thread
 from raylfl.diagnostics.metric_names import OF_NODES
 from raylfl.diagnostics.surrogate import chi2, surrogate_weights
 from raylfl.diagnostics.updates import consensus_error, distance_metrics, drift, update_metrics
-from raylfl.parts import BUFFERS, MEAN, Experiment
+from raylfl.experiment.parts import BUFFERS, MEAN, Experiment
 from raylfl.runtime.round.dispatch import Dispatch
 from raylfl.runtime.round.diversity import diversity_metrics
 from raylfl.runtime.round.plan import Planner

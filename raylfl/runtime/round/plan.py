@@ -21,11 +21,11 @@ from raylfl.core.local_rule import a_norm
 from raylfl.core.population import Round, SystemInfo
 from raylfl.core.returned import local_steps_of
 from raylfl.errors import BadConfig
+from raylfl.experiment.parts import Experiment
 from raylfl.heterogeneity.participation.base import Draw, Independent, Sampler
 from raylfl.heterogeneity.participation.trace import Trace
 from raylfl.heterogeneity.topologies.record import GraphLines
 from raylfl.heterogeneity.trace import Row, make_row
-from raylfl.parts import Experiment
 from raylfl.runtime.round.state import RoundResult
 
 

@@ -12,7 +12,7 @@ from raylfl.core.algorithm import ServerState, State
 from raylfl.core.costs import Costs
 from raylfl.core.links import Links
 from raylfl.core.population import Round
-from raylfl.parts import UNSEEN
+from raylfl.experiment.parts import UNSEEN
 from raylfl.runtime.workers.backend import Handle
 from raylfl.runtime.workers.task import ClientReports
 

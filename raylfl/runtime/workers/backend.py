@@ -18,7 +18,7 @@ from raylfl.core.cut import Cut
 from raylfl.core.deferred import Deferred
 from raylfl.core.oracle import private_randomness
 from raylfl.errors import RaylflError
-from raylfl.parts import Initial, WorkerSetup
+from raylfl.experiment.parts import Initial, WorkerSetup
 from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.nodes import OPERATIONS, OperationContext, WorkReport

@@ -10,7 +10,7 @@ from raylfl.core.arrays import Bools, Floats
 from raylfl.core.flat import FlatModule
 from raylfl.core.local import LocalResult
 from raylfl.core.reduce import finite_rows
-from raylfl.parts import BUFFERS
+from raylfl.experiment.parts import BUFFERS
 
 
 class Finiteness:

@@ -13,7 +13,7 @@ from raylfl.core.keyed import keyed
 from raylfl.core.oracle import Batch, Oracle
 from raylfl.core.population import Population
 from raylfl.core.samples import BatchSource
-from raylfl.parts import WorkerSetup
+from raylfl.experiment.parts import WorkerSetup
 from raylfl.runtime.workers.full_gradients import FullGradients, WeightedOracle
 from raylfl.runtime.workers.task import Task
 

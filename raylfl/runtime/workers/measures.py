@@ -14,7 +14,7 @@ from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import Batch, private_randomness, seed_everything
 from raylfl.core.samples import BatchSource
 from raylfl.core.torch_state import torch_defaults
-from raylfl.parts import BUFFERS, WorkerSetup
+from raylfl.experiment.parts import BUFFERS, WorkerSetup
 from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.evaluate import Evaluator
 from raylfl.runtime.workers.full_gradients import FullGradients

@@ -12,16 +12,16 @@ import torch
 
 from raylfl.config.components import construct
 from raylfl.config.groups.top import ModelConfig
-from raylfl.core.innermost.step import Innermost
 from raylfl.core.keyed import keyed_int
 from raylfl.core.matching import matching
 from raylfl.core.oracle import private_randomness
 from raylfl.core.threads import limit_threads
 from raylfl.core.torch_state import torch_defaults
-from raylfl.data_source import makes
 from raylfl.errors import BadConfig
+from raylfl.experiment.data_source import makes
+from raylfl.experiment.parts import WorkerSetup
 from raylfl.models import MODELS
-from raylfl.parts import WorkerSetup
+from raylfl.replay.innermost.step import Innermost
 from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides_hook, refuse
 
 
@@ -84,7 +84,7 @@ def layout_for(
     """The memory layout of images and convolution weights under `runtime.layout`.
 
     contiguous: [n, c, h, w], torch's default; channels_last: [n, h, w, c]; batch_last: [c, h, w, n], for steps that
-    can be translated to it (`raylfl.core.innermost`). auto: for float32 on a CPU, batch_last for convolutions of few
+    can be translated to it (`raylfl.replay.innermost`). auto: for float32 on a CPU, batch_last for convolutions of few
     channels and channels_last otherwise; contiguous in all other cases. The choice never depends on a timing, because
     the layouts differ in the last bits of their results. The layout is always contiguous for a module without 2-D
     convolutions, with hooks on local work, or with its own optimizer.

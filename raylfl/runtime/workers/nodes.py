@@ -26,7 +26,7 @@ from raylfl.core.arrays import Ints
 from raylfl.core.mixing_rows import MixingRows
 from raylfl.core.reduce import tree_sum
 from raylfl.core.threads import one_thread
-from raylfl.parts import UNSEEN
+from raylfl.experiment.parts import UNSEEN
 from raylfl.runtime.workers.task import ClientReports, Rows, Task, TaskResult, joined_rows
 
 Run = Callable[[Task, State, Sequence[State]], TaskResult]  # (task, broadcast, client states)

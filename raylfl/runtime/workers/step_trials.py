@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 from raylfl.core.cut import Cut
-from raylfl.core.effects import attributes_of, first_difference, host_randomness
-from raylfl.core.innermost.step import Innermost
-from raylfl.core.innermost.steps import InnermostSteps
 from raylfl.core.keyed import keyed_int
 from raylfl.core.local_optimizer import SGD
 from raylfl.core.oracle import Batch, LoopOracle, private_randomness, seed_everything
-from raylfl.core.proof import Diverged, Outcome, Schedule, difference
 from raylfl.core.samples import BatchSource
-from raylfl.core.step_log import StepLog
 from raylfl.core.vectorized import VectorizedOracle, large_samples, refusal
-from raylfl.parts import WorkerSetup
+from raylfl.experiment.parts import WorkerSetup
+from raylfl.replay.effects import attributes_of, first_difference, host_randomness
+from raylfl.replay.innermost.step import Innermost
+from raylfl.replay.innermost.steps import InnermostSteps
+from raylfl.replay.proof import Diverged, Outcome, Schedule, difference
+from raylfl.replay.step_log import StepLog
 from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.training import Training, TrainingLog
@@ -34,7 +34,7 @@ NUMBERS = (0, 1, 2, 3, 5, 10, 100)  # of local steps, at which a step that ignor
 def innermost_step(steps: InnermostSteps, setup: WorkerSetup, recorder: Recorder) -> Innermost | None:
     """The module's step, translated so that the samples of a batch are the last dimension; traced on two samples.
 
-    None if the step cannot be translated (`raylfl.core.innermost`) or logs values.
+    None if the step cannot be translated (`raylfl.replay.innermost`) or logs values.
     """
     module, dtype = steps.module, next(steps.module.parameters()).dtype
     log, attributes = TrainingLog(StepLog(), 1), Attributes(module)

@@ -15,8 +15,8 @@ from raylfl.core.flat import FlatModule
 from raylfl.core.local_optimizer import LocalOptimizer
 from raylfl.core.local_step import Observer
 from raylfl.core.oracle import Batch
-from raylfl.core.step_log import StepLog
 from raylfl.errors import BadConfig
+from raylfl.replay.step_log import StepLog
 from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.gradient_hooks import GradientHooks
 from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides_hook, takes_only_a_batch

@@ -17,7 +17,6 @@ from raylfl.core.algorithm import State
 from raylfl.core.batchnorm import allow_single_samples
 from raylfl.core.buffers import travelling
 from raylfl.core.flat import FlatModule
-from raylfl.core.innermost.steps import InnermostSteps
 from raylfl.core.keyed import keyed_int
 from raylfl.core.lane_steps import LaneOracle, LaneSteps, Together
 from raylfl.core.lanes import LANES, lanes_of
@@ -25,7 +24,6 @@ from raylfl.core.local import LocalResult, run_local
 from raylfl.core.local_optimizer import LocalOptimizer
 from raylfl.core.local_step import Observer
 from raylfl.core.oracle import GradientMode, LoopOracle, private_randomness, seed_everything
-from raylfl.core.proof import Diverged
 from raylfl.core.reduce import square_norms
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.torch_state import torch_defaults
@@ -33,7 +31,9 @@ from raylfl.core.transfer import all_to_host, to_device
 from raylfl.core.unchanged import Unchanged
 from raylfl.core.vectorized import VectorizedOracle, vectorized_pays
 from raylfl.errors import BadConfig, exits_as_errors, traceback_text
-from raylfl.parts import BUFFERS, MOMENTS, Initial, WorkerSetup
+from raylfl.experiment.parts import BUFFERS, MOMENTS, Initial, WorkerSetup
+from raylfl.replay.innermost.steps import InnermostSteps
+from raylfl.replay.proof import Diverged
 from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.evaluate import Evaluator, Recorder
 from raylfl.runtime.workers.finiteness import Finiteness

@@ -1,0 +1,381 @@
+"""The commands of the command line: functions of the parsed arguments that return an exit code (None for 0).
+
+Imports are inside the functions: a mistake in the arguments is then reported before torch or Ray is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from raylfl.components.extras import EXTRAS, MissingExtra, require
+from raylfl.config.find import FOLDERS
+from raylfl.errors import BadConfig
+
+REGISTERED = ("algorithms", "partitions", "participation", "links", "topologies", "models", "data", "loggers")
+KINDS = (*REGISTERED, *FOLDERS)  # the arguments of `raylfl list`
+REPORT = EXTRAS["report"]
+
+
+def run(args: argparse.Namespace) -> int | None:
+    if args.print_config:
+        import yaml
+
+        from raylfl.config.load import load_config
+
+        config = load_config(args.config, args.overrides)
+        from raylfl.experiment.assemble import check_without_data
+
+        check_without_data(config)
+        if config.local.lr_by_theory is not None:
+            from raylfl.theory.rate import assembled
+
+            assembled(config)
+        print(yaml.safe_dump(config.resolved, sort_keys=False), end="")
+        return None
+    from raylfl.python import api
+    from raylfl.python.console import Watcher
+
+    with Watcher() as watch:
+        result = api.run(args.config, args.overrides, watch)
+    _finished(result)
+    return None
+
+
+def resume(args: argparse.Namespace) -> None:
+    from raylfl.python import api
+    from raylfl.python.console import Watcher
+
+    with Watcher() as watch:
+        result = api.resume(args.run_dir, args.overrides, watch, trust=args.trust, take_over=args.take_over)
+    _finished(result)
+
+
+def _finished(result: Any) -> None:
+    from raylfl.python.console import say, shown, working
+    from raylfl.runtime.records.mirror import copy_again
+    from raylfl.runtime.records.summary import step_line
+
+    _say_stop(result)
+    if result.config.logging.report:
+        try:
+            require(*REPORT, what="the report (logging.report)")
+        except MissingExtra as error:
+            say(str(error))
+        else:
+            from raylfl.report.page import write_report
+
+            with working("drawing the report"):
+                page = write_report([result.run_dir], result.run_dir / "report", theory=result.config.logging.theory)
+            say(f"report   {shown(page)}")
+    if "local_steps" in result.summary:
+        say(f"steps    {step_line(result.summary['local_steps'])}")
+    say(f"run      {shown(result.run_dir)}")
+    if (url := copy_again(result.run_dir)) is not None:
+        say(f"copied   {url}")
+
+
+def _say_stop(result: Any) -> None:
+    """Prints why a run was stopped early, if it was."""
+    from raylfl.python.console import say, shown
+
+    if result.stopped_early is not None:
+        say(f"stopped  {shown(result.run_dir)} after {len(result.metrics)} rounds: {result.stopped_early}")
+
+
+def compare(args: argparse.Namespace) -> int | None:
+    require(*REPORT, what="the report of a comparison", instead="`raylfl run` for each algorithm")
+    from raylfl.python import comparison
+    from raylfl.python.console import Watcher
+
+    names = [name for name in args.algorithms.split(",") if name]
+    if not names:
+        raise BadConfig(f"--algorithms '{args.algorithms}' names none; write focus,fedavg,sfl, for example")
+    with Watcher() as watch:
+        results = comparison.compare(args.config, args.overrides, names, watch, seeds=_seeds(args.seeds))
+    for result in results:
+        _say_stop(result)
+    folders = [result.run_dir for result in results]
+    out = Path(args.out) if args.out else folders[0].parent / f"report-{folders[0].name}"
+    _write_report(folders, out, theory=any(result.config.logging.theory for result in results))
+    return None
+
+
+def _seeds(text: str | None) -> list[int]:
+    """The seeds in the text of `--seeds`, such as 0,1,2; empty for None. Raises BadConfig."""
+    try:
+        return [] if text is None else [int(part) for part in text.split(",")]
+    except ValueError:
+        raise BadConfig(f"--seeds '{text}' is no list of whole numbers; write 0,1,2, for example") from None
+
+
+def _write_report(paths: Sequence[Path], out: Path, **choices: Any) -> None:
+    """Writes the report of these runs into the folder `out`, and prints the report's main tables.
+
+    choices: keyword arguments of `raylfl.report.page.content_of`, such as `target`.
+    """
+    from raylfl.python.console import print_table, say, shown, working
+    from raylfl.report.page import content_of, shown_tables, write_page
+    from raylfl.report.render import to_rich
+
+    with working("drawing the report"):
+        content = content_of(paths, **choices)
+        page, tables = write_page(content, out), shown_tables(content)
+    for table in tables:
+        shown_table = to_rich(table)
+        shown_table.box = None
+        print_table(shown_table)
+    say(f"report   {shown(page)}")
+
+
+def sweep(args: argparse.Namespace) -> int:
+    require("ray", *EXTRAS["tune"], what="raylfl sweep")
+    require(*REPORT, what="the report of a sweep")
+    from raylfl.python.console import say
+    from raylfl.tune import show, sweep
+
+    if args.resume:
+        overrides = [args.sweep, *args.overrides] if args.sweep else args.overrides
+        return show.finish(sweep.resume(args.resume, overrides, say, args.take_over, args.trust), say)
+    if not args.sweep or args.take_over or args.trust:
+        raise BadConfig("sweep needs a file, or --resume DIR, to which --take-over and --trust belong")
+    return show.finish(sweep.sweep(args.sweep, args.overrides, say), say)
+
+
+def report(args: argparse.Namespace) -> None:
+    from raylfl.runtime.records.views import here
+
+    paths = [here(p) for p in args.paths]
+    if args.wandb:
+        from raylfl.python.console import say
+        from raylfl.report.wandb_report import publish
+
+        say(f"report   {publish(paths, args.wandb)}")
+        return
+    require(*REPORT, what="raylfl report")
+    choices = {"metric": args.metric, "target": args.target, "last": args.last}
+    if len(paths) == 1 and not any(value is not None for value in choices.values()):
+        from raylfl.python.console import say
+        from raylfl.tune.spec import shown_choices
+
+        try:
+            choices |= shown_choices(paths[0])
+        except BadConfig as error:
+            say(f"settings are not ranked as in the sweep: {error}")
+    choices |= {"theory": args.theory, "where": args.where, "columns": [key for key in args.columns.split(",") if key]}
+    if args.better is not None:
+        choices["better"] = args.better
+    _write_report(paths, Path(args.out), **choices)
+
+
+def _find_papers(command: str) -> None:
+    """Make `papers` importable, the folder beside raylfl in a checkout, here and in the processes that are started.
+
+    Raises BadConfig if raylfl is not imported from a checkout.
+    """
+    root = Path(__file__).resolve().parents[2]
+    if not (root / "papers" / "command.py").is_file():
+        raise BadConfig(
+            f"{command} needs the repository: the papers' experiments are not part of the installed package; clone it "
+            "and `pip install --editable .` there"
+        )
+    if sys.path[:1] != [str(root)]:
+        sys.path.insert(0, str(root))  # before a module of the user's with this name
+
+
+def reproduce(args: argparse.Namespace) -> None:
+    require(*REPORT, what="raylfl reproduce")
+    _find_papers("raylfl reproduce")
+    from papers.command import list_experiments, reproduce
+
+    names = [argument for argument in args.overrides if "=" not in argument]
+    if args.list or not names:
+        return list_experiments()
+    overrides = [argument for argument in args.overrides if "=" in argument]
+    return reproduce(names, args.scale, overrides, args.only, args.processes, args.estimate)
+
+
+def publish(args: argparse.Namespace) -> None:
+    require(*REPORT, what="raylfl publish")
+    _find_papers("raylfl publish")
+    from papers.publish import publish
+
+    publish(args.targets, args.to, Path(args.results), Path(args.docs))
+
+
+def partition(args: argparse.Namespace) -> None:
+    from raylfl.config.load import load_config
+
+    config = load_config(args.config, args.overrides)  # before torch is imported
+    require(*REPORT, what="the figure of raylfl partition")
+    from raylfl.experiment.assemble import make_split, samples_of
+    from raylfl.experiment.data_source import load_data
+    from raylfl.heterogeneity.partition.file import save
+    from raylfl.heterogeneity.partition.stats import class_counts, summary, table
+    from raylfl.python.console import rows_table, say
+    from raylfl.report.partition_plot import figure
+
+    source = load_data(config)
+    split, samples = make_split(config, source), samples_of(source)
+    natural = config.resolved["partition"]["name"] == "natural"
+    names = source.client_names if natural else None
+    rows = table(split, samples)
+    rows_table([{"name": name, **row} for name, row in zip(names, rows, strict=True)] if names else rows)
+    rows_table(summary(split, samples))
+    for line in source.warnings:
+        say(f"warning: {line}")
+    if split.dropped:
+        say(f"{split.dropped} samples belong to no client: this partition drops a remainder")
+    out = Path(args.out)
+    out.mkdir(parents=True, exist_ok=True)
+    save(out / "partition.json", split.clients)
+    say(f"written  {out / 'partition.json'}")
+    if samples.labels is not None:
+        title = f"{config.resolved['partition']['name']}, {len(split.clients)} clients"
+        figure(class_counts(split, samples), samples.classes.tolist(), title, names).savefig(out / "partition.png")
+        say(f"written  {out / 'partition.png'}")
+
+
+def trace(args: argparse.Namespace) -> None:
+    from raylfl.config.load import load_config
+
+    config = load_config(args.config, args.overrides)
+    require(*REPORT, what="the figure of raylfl trace")
+    from raylfl.heterogeneity.trace import read_trace
+    from raylfl.python.console import participation_line, say
+    from raylfl.report.trace import draw_trace
+    from raylfl.theory.rate import assembled
+
+    experiment = assembled(config)
+    written = draw_trace(experiment, Path(args.out))
+    say(participation_line(read_trace(written[0]), experiment.world.count))
+    for path in written:
+        say(f"written  {path}")
+
+
+def topology(args: argparse.Namespace) -> None:
+    from raylfl.config.load import load_config
+
+    config = load_config(args.config, args.overrides)
+    require(*REPORT, what="the figure of raylfl topology")
+    from raylfl.core.mixing import Family
+    from raylfl.experiment.assemble import assemble
+    from raylfl.heterogeneity.topologies.summary import mixing_rate, numbers, weights
+    from raylfl.python.console import rows_table, say
+    from raylfl.report.topology_plot import MOST, topology_figure
+
+    experiment = assemble(config)
+    graph, world = experiment.topology, experiment.world
+    name = config.resolved["topology"]["name"]
+    family: Family = getattr(experiment.algorithm, "family", "doubly")
+    if not experiment.algorithm.pattern.peers:
+        say(f"algorithm {config.resolved['algorithm']['name']} does not run on a graph: the weights of dsgd are shown")
+    said = numbers(graph, world, family)
+    rate = mixing_rate(graph, world, family, experiment.participation, experiment.link)
+    rows_table([{"topology": name, **said, "mixing": rate}])
+    say(
+        "gap: 1 minus the factor per round by which differences between nodes shrink, with all nodes of round 0 at work"
+    )
+    say("mixing: the same, measured with this participation and these links")
+    if world.count > MOST:
+        say(f"no figure: it shows {MOST} nodes at most")
+        return
+    path = Path(args.out) / "topology.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    matrix = weights(graph, world, family)
+    topology_figure(matrix, name, graph.directed, f"{name}, {world.count} nodes", said).savefig(path)
+    say(f"written  {path}")
+
+
+def profile(args: argparse.Namespace) -> None:
+    from raylfl.config.load import load_config
+    from raylfl.python.api import checked
+
+    free = ["runtime.backend=local", "eval.every=0", "runtime.vectorize=auto", "runtime.layout=auto"]
+    experiment = checked(load_config(args.config, [*args.overrides, *free]))
+    from raylfl.python.console import profile_tables, working
+    from raylfl.runtime.profile import profile
+
+    with working("timing rounds"):
+        timings, kernels, replayed = profile(experiment, args.rounds)
+    profile_tables(timings, kernels, replayed)
+
+
+def theory(args: argparse.Namespace) -> None:
+    from raylfl.config.load import load_config
+
+    config = load_config(args.config, args.overrides)
+    from raylfl.python.api import checked
+    from raylfl.python.console import theory_tables, working
+    from raylfl.theory.summary import theory_of
+
+    with working("computing the constants"):
+        theory = theory_of(checked(config))
+    if args.json:
+        import json
+
+        print(json.dumps(theory.as_dict(), indent=1))
+        return
+    theory_tables(theory)
+
+
+def list_all(args: argparse.Namespace) -> None:
+    from raylfl.cli.listing import list_kind, list_own
+
+    for what in args.what or KINDS:
+        if what in KINDS:
+            list_kind(what, with_title=len(args.what) != 1)
+        else:
+            list_own(what)
+
+
+def new(args: argparse.Namespace) -> None:
+    from raylfl.cli.new import KINDS as KNOWN
+    from raylfl.cli.new import new
+
+    if args.kind not in KNOWN:
+        raise BadConfig(f"new {args.kind}: there are templates of {', '.join(KNOWN)}")
+    for path in new(args.kind, args.name, Path(args.out)):
+        print(f"written  {path}")
+    print(f"try      pytest {path}")
+
+
+def doctor(args: argparse.Namespace) -> int:
+    from raylfl.cli.doctor import findings
+
+    missing = []
+    for finding in findings():
+        print(finding)
+        missing += [finding.subject] * (finding.state == "missing")
+    print(
+        "raylfl run digits " + (f"needs what is missing: {', '.join(missing)}" if missing else "has all that it needs")
+    )
+    return 1 if missing else 0
+
+
+def schema(args: argparse.Namespace) -> None:
+    import json
+
+    if args.sweep:
+        from raylfl.tune.json_schema import sweep_schema as of_file
+    else:
+        from raylfl.config.json_schema import config_schema as of_file
+    print(json.dumps(of_file(), indent=1))
+
+
+def runs(args: argparse.Namespace) -> None:
+    from raylfl.python.console import runs_table
+    from raylfl.runtime.records.views import here
+    from raylfl.tune.journal import ends
+
+    runs_table([here(p) for p in args.paths or ["runs"]], ends, args.where)
+
+
+def diff(args: argparse.Namespace) -> None:
+    from raylfl.python.console import differences_table
+    from raylfl.runtime.records.views import here
+
+    differences_table([here(p) for p in args.paths], args.where)

@@ -1,0 +1,111 @@
+"""`raylfl completion bash|zsh`: a script that completes commands, options, configs, keys and names of components.
+
+The script contains all words, also the names of plug-ins: completion does not start Python. Names of files are
+candidates too, except for the commands `list` and `new`. bash splits `algorithm.name=foc` at the `=`: the key
+`algorithm.name` determines the candidates for `foc`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterable
+from dataclasses import fields
+from string import Template
+
+from raylfl.config.components import keys_of
+from raylfl.config.find import FOLDERS, config_names
+from raylfl.config.groups.top import TopConfig
+from raylfl.config.registries import KINDS, REGISTRIES
+from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
+from raylfl.core.local_rule import Schedule
+
+SHELLS = ("bash", "zsh")
+SCRIPT = Template("""\
+# raylfl's completion, made by `raylfl completion $shell`
+_raylfl() {
+    local current="$${COMP_WORDS[COMP_CWORD]}" before="" command="$${COMP_WORDS[1]}" key="" words=""
+    ((COMP_CWORD > 0)) && before="$${COMP_WORDS[COMP_CWORD-1]}"
+    COMPREPLY=()
+    if [[ $$current == "=" ]]; then key=$$before current=""
+    elif [[ $$before == "=" ]]; then key="$${COMP_WORDS[COMP_CWORD-2]}"; fi
+    if [[ -n $$key ]]; then
+        case "$$key" in
+$values
+        esac
+        COMPREPLY=($$(compgen -W "$$words" -- "$$current"))
+        return
+    fi
+    if ((COMP_CWORD == 1)); then
+        COMPREPLY=($$(compgen -W $commands -- "$$current"))
+        return
+    fi
+    case "$$command" in
+$cases
+    esac
+    if [[ $$command != list && $$command != new ]]; then COMPREPLY+=($$(compgen -f -- "$$current")); fi
+    if [[ $${#COMPREPLY[@]} == 1 && $${COMPREPLY[0]} == *= ]]; then compopt -o nospace 2>/dev/null; fi
+}
+complete -o filenames -F _raylfl raylfl
+""")
+
+
+def script(shell: str, parser: argparse.ArgumentParser) -> str:
+    """The completion script of a shell (bash or zsh), for the commands of `parser`.
+
+    zsh runs the bash script by its `bashcompinit`.
+    """
+    group = next(action for action in parser._actions if isinstance(action.choices, dict))
+    commands: dict[str, argparse.ArgumentParser] = dict(group.choices or {})
+    values = {f"{group}|{group}.name": registry.names() for group, registry in REGISTRIES.items()}
+    values["base"] = config_names()  # shell pattern of config keys -> their possible values
+    text = SCRIPT.substitute(
+        shell=shell,
+        commands=_quoted([*commands, "--version", "--help"]),
+        values="\n".join(f"            {key}) words={_quoted(words)};;" for key, words in values.items()),
+        cases="\n".join(_case(name, sub) for name, sub in commands.items()),
+    )
+    return text if shell == "bash" else f"autoload -U +X bashcompinit && bashcompinit\n{text}"
+
+
+def _case(name: str, parser: argparse.ArgumentParser) -> str:
+    """The `case` branch of the script for one command.
+
+    Options are candidates at any position. The first argument is completed with names of configs or with fixed words
+    of the command, such as `bash` and `zsh`. Later arguments of a command that reads a config are completed with keys.
+    """
+    options = _quoted(sorted(option for option in parser._option_string_actions if option.startswith("--")))
+    first, later = "''", "''"
+    if getattr(parser, "takes_config", False):
+        first, later = _quoted(config_names(".")), _quoted(_keys())
+    elif name == "sweep":
+        first, later = _quoted([folder.removeprefix("sweep/") for folder in config_names("sweep")]), _quoted(_keys())
+    elif name == "list":
+        first = later = _quoted([*KINDS, *FOLDERS])
+    elif name == "new":
+        first = _quoted(["algorithm", "partition", "participation", "link", "model", "data"])
+    elif name == "completion":
+        first = _quoted(SHELLS)
+    return (
+        f"        {name})\n            if ((COMP_CWORD == 2)); then words={first}; else words={later}; fi\n"
+        f'            words="$words "{options}\n            COMPREPLY=($(compgen -W "$words" -- "$current"));;'
+    )
+
+
+def _keys() -> list[str]:
+    """Dotted keys of the config, each with a trailing `=`.
+
+    Named groups contribute `name`, `class_path` and the options of all their components.
+    """
+    keys = [*keys_of(TopConfig), "base"]
+    keys += [f"{group}.{key}" for group, cls in FIXED_GROUPS.items() for key in keys_of(cls)]
+    keys += [f"local.lr_schedule.{field.name}" for field in fields(Schedule)]
+    keys += [f"{group}.{key}" for group in NAMED_GROUPS for key in ("name", "class_path")]
+    keys += sorted(
+        {f"{group}.{option}" for group in NAMED_GROUPS for e in REGISTRIES[group] for option in e.options() or ()}
+    )
+    return [f"{key}=" for key in dict.fromkeys(keys)]
+
+
+def _quoted(words: Iterable[str]) -> str:
+    return shlex.quote(" ".join(words))

@@ -1,0 +1,199 @@
+"""`raylfl doctor`: checks of installation, data and folders, with the command that corrects each fault.
+
+The state of a fault is `missing` if `raylfl run digits` fails because of it, and `note` otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from raylfl.components.extras import EXTRAS, REQUIRED, install_command, installed
+from raylfl.components.plugins import plugins
+from raylfl.config.groups.records import LoggingConfig
+from raylfl.config.groups.runtime import RuntimeConfig
+from raylfl.config.registries import KINDS
+from raylfl.errors import BadConfig
+from raylfl.startup.torchvision_cpu import operators_load
+
+State = Literal["ok", "note", "missing"]
+DEFAULT_RUN = {*REQUIRED, "ray", "sklearn"}  # modules that `raylfl run digits` imports
+DATA_FOLDERS = {  # data set -> its folder below the root
+    "mnist": "MNIST/raw",
+    "fashion_mnist": "FashionMNIST/raw",
+    "cifar10": "cifar-10-batches-py",
+    "cifar100": "cifar-100-python",
+    "cinic10": "CINIC-10",
+}
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the output of `raylfl doctor`.
+
+    remedy: the command or setting that corrects the fault; empty if there is no fault, or no remedy is known.
+    """
+
+    state: State
+    subject: str
+    text: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        remedy = f": {self.remedy}" if self.remedy else ""
+        return f"{self.state:8} {self.subject:12} {self.text}{remedy}"
+
+
+def findings() -> Iterator[Finding]:
+    """The findings of all checks, in the order of `CHECKS`; a check that raises an error gives a note."""
+    for check in CHECKS:
+        try:
+            yield from check()
+        except Exception as error:
+            name = check.__name__.strip("_").replace("_", " ")
+            yield Finding("note", name, f"could not be looked at ({type(error).__name__}: {error})")
+
+
+def _program() -> Iterator[Finding]:
+    try:
+        version = metadata.version("raylfl")
+    except metadata.PackageNotFoundError:
+        version = "source"  # a source tree that is not installed
+    yield Finding("ok", "raylfl", f"{version} in {Path(__file__).parents[1]}, {sys.executable}")
+    yield Finding("ok", "python", f"{platform.python_version()} on {platform.platform()}")
+
+
+def _packages() -> Iterator[Finding]:
+    distributions = metadata.packages_distributions()  # called once, because it searches every installed package
+    modules = dict.fromkeys(REQUIRED, "")
+    modules |= {module: f" (extra {extra})" for extra, own in EXTRAS.items() for module in own}
+    for module, extra in modules.items():
+        if installed(module):
+            name = distributions.get(module, [module])[0]
+            yield Finding("ok", module, f"{metadata.version(name)}{extra}")
+        else:
+            state: State = "missing" if module in DEFAULT_RUN else "note"
+            yield Finding(state, module, f"is not installed{extra}", install_command(module))
+
+
+def _torchvision() -> Iterator[Finding]:
+    """Checks whether torchvision fits torch: the torch version that it requires, and whether its C++ library loads."""
+    if not (installed("torchvision") and installed("torch")):
+        return
+    wanted = [text for text in metadata.requires("torchvision") or [] if text.startswith("torch ")]
+    exact = next((text.split("==")[1].strip(" )") for text in wanted if "==" in text), None)
+    torch = metadata.version("torch").partition("+")[0]
+    if exact in (None, torch) and operators_load():
+        yield Finding("ok", "torchvision", f"fits torch {torch}")
+    elif exact in (None, torch):
+        problem = f"fits torch {torch}, but not its build (CPU or CUDA): operators such as nms are not available"
+        remedy = "raylfl works without; `python -m raylfl.startup` lets lightning be imported before raylfl"
+        yield Finding("note", "torchvision", problem, remedy)
+    else:
+        remedy = f"pip install 'torch=={exact}', or the torchvision of torch {torch}"
+        yield Finding("note", "torchvision", f"was built for torch {exact}, but this is {torch}", remedy)
+
+
+def _gpus() -> Iterator[Finding]:
+    import torch
+
+    if not torch.cuda.is_available():
+        yield Finding("ok", "gpu", f"none; {os.cpu_count()} CPUs, torch computes on {torch.get_num_threads()}")
+    for k in range(torch.cuda.device_count()):
+        about = torch.cuda.get_device_properties(k)
+        yield Finding("ok", "gpu", f"{about.name}, {about.total_memory / GIB:.0f} GiB; runtime.gpus_per_worker uses it")
+
+
+def _ray() -> Iterator[Finding]:
+    from raylfl.runtime.ray.connection import address_of, ray_folder, store_bytes
+
+    if (address := address_of(RuntimeConfig())) is not None:
+        yield _cluster(address)
+        return
+    size, notes = store_bytes(RuntimeConfig())
+    yield Finding("ok", "ray cluster", f"each run starts its own; up to {size / GIB:.1f} GiB of objects in memory")
+    for note in [*notes, *ray_folder()[1]]:
+        yield Finding("note", "ray cluster", note)
+
+
+def _cluster(address: str) -> Finding:
+    """Joins the cluster in RAY_ADDRESS as a run does, because token and versions are checked only on joining."""
+    from raylfl.runtime.ray.connection import joined
+    from raylfl.runtime.ray.resources import nodes_of_cluster
+
+    try:
+        with joined(RuntimeConfig(), address):
+            nodes = nodes_of_cluster()
+    except BadConfig as error:
+        return Finding("missing", "ray cluster", str(error), "unset RAY_ADDRESS, and each run starts its own Ray")
+    cpus, gpus = (sum(node.get(key, 0.0) for node in nodes) for key in ("CPU", "GPU"))
+    have = f"{len(nodes)} node{'s' * (len(nodes) != 1)} with {cpus:g} CPUs and {gpus:g} GPUs"
+    return Finding("ok", "ray cluster", f"runs join {address}: {have}")
+
+
+def _wandb() -> Iterator[Finding]:
+    from raylfl.runtime.records.wandb_run import logged_in
+
+    if installed("wandb"):
+        known = logged_in()
+        text = "logged in" if known else "not logged in: logging.loggers=wandb logs offline"
+        yield Finding("ok" if known else "note", "wandb login", text, "" if known else "wandb login")
+
+
+def _data() -> Iterator[Finding]:
+    from raylfl.data.base import data_root
+
+    root = data_root(None)
+    there = [name for name, folder in DATA_FOLDERS.items() if (root / folder).is_dir()]
+    absent = [name for name in DATA_FOLDERS if name not in there]
+    yield Finding("ok", "data", f"{', '.join(there) or 'none'} in {root} (digits and synthetic data need no files)")
+    if absent:
+        remedy = "set RAYLFL_DATA to their folder, or data.init_args.download=true"
+        yield Finding("note", "data", f"{', '.join(absent)} not found there", remedy)
+
+
+def _folders() -> Iterator[Finding]:
+    runs = LoggingConfig().folder
+    for subject, folder, remedy in (
+        ("runs", runs, "set RAYLFL_RUNS, or logging.dir, to a folder that can be written"),
+        ("temporary", Path(tempfile.gettempdir()), "set TMPDIR"),
+    ):
+        place = next(place for place in (folder, *folder.parents) if place.exists())
+        try:
+            with tempfile.TemporaryFile(dir=place):
+                yield Finding("ok", subject, f"{folder} can be written")
+        except OSError as error:
+            yield Finding("missing", subject, f"{folder} cannot be written ({error.strerror})", remedy)
+
+
+def _plug_ins() -> Iterator[Finding]:
+    for kind, registry in KINDS.items():
+        for name in plugins(kind):
+            entry = registry.get(name)
+            try:
+                if entry.origin:
+                    _ = entry.cls
+                    yield Finding("ok", "plug-in", f"{kind}/{name} of {entry.origin}")
+            except BadConfig as error:
+                yield Finding("note", "plug-in", f"{kind}/{name} cannot be used ({error})")
+
+
+CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
+    _program,
+    _packages,
+    _torchvision,
+    _gpus,
+    _ray,
+    _wandb,
+    _data,
+    _folders,
+    _plug_ins,
+)

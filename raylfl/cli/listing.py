@@ -1,0 +1,125 @@
+"""The output of `raylfl list`: shipped components, plug-ins, configs, and your own classes with their options."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from raylfl.components import source
+from raylfl.components.options import words
+from raylfl.components.registry import import_class
+from raylfl.config.find import FOLDERS, config_names, find_config, summary_of
+from raylfl.config.registries import KINDS
+from raylfl.errors import BadConfig, BadValue
+from raylfl.python.console import print_table
+
+DATA_ATTRIBUTES = {"train_dataset", "train_dataloader"}  # a class with one of them is a data class
+
+
+def list_kind(kind: str, with_title: bool) -> None:
+    """Prints a table of the components of a kind: name, summary, and paper or package.
+
+    For a kind of configs, such as `presets`, the table has only names and summaries.
+    """
+    table = _table(kind if with_title else None)
+    if kind in FOLDERS:
+        for name in config_names(FOLDERS[kind]):
+            table.add_row(name, escape(summary_of(find_config(name))), "")
+    else:
+        for entry in KINDS[kind]:
+            origin = f"plug-in: {entry.origin}" if entry.origin else entry.paper
+            table.add_row(entry.name, escape(entry.about()), escape(origin))
+        for plugin in KINDS[kind].hidden():
+            about = f"hidden by raylfl's own {plugin.name}: say class_path={plugin.path}"
+            table.add_row(plugin.name, about, escape(f"plug-in: {plugin.origin}"))
+    print_table(table)
+
+
+def list_own(path: str) -> None:
+    """Prints class path, summary, kind, file and options of your own components.
+
+    path: a module, for all components that it defines, or one class (`mine.FedCM`). Raises BadConfig if no component is
+    found.
+    """
+    found = list(_components(path))
+    if not found:
+        raise BadConfig(f"list {path}: no component found; docs/plugins.md says which classes are components")
+    table = _table()
+    for kind, cls in found:
+        about = source.first_line(cls.__doc__) if "__doc__" in vars(cls) else ""
+        if missing := sorted(getattr(cls, "__abstractmethods__", ())):
+            about = f"cannot be used: it does not define {' and '.join(missing)}"
+        table.add_row(f"{cls.__module__}.{cls.__qualname__}", escape(about), f"{kind}: {inspect.getfile(cls)}")
+        for option, said in _options(cls):
+            table.add_row(f"  {option}", escape(said), "")
+    print_table(table)
+
+
+def _table(title: str | None = None) -> Table:
+    table = Table(title=title, title_justify="left", box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    table.add_column(style="dim")
+    return table
+
+
+def kind_of(cls: Any) -> str | None:
+    """The kind of component that a class defines, such as `models`; None if it is not a component."""
+    if not isinstance(cls, type):
+        return None
+    for kind, registry in KINDS.items():
+        if registry.base is not None and issubclass(cls, registry.base()):
+            return kind
+    if hasattr(cls, "training_step"):
+        return "models"
+    if hasattr(cls, "log_metrics") or (hasattr(cls, "log") and hasattr(cls, "close")):
+        return "loggers"
+    code = getattr(vars(cls).get("__init__"), "__code__", None)
+    mentioned = {*dir(cls), *(code.co_names if code else ())}
+    return "data" if mentioned & DATA_ATTRIBUTES else None
+
+
+def _components(path: str) -> Iterator[tuple[str, type]]:
+    """Pairs (kind, class) of the components at a path: one class, or all that a module defines. Raises BadConfig."""
+    if _is_module(path):
+        try:
+            module = import_class(f"{path}.__dict__", "list")
+        except BadValue as error:  # the message names a class
+            raise BadConfig(f"list {path}: {error.hint}") from error
+        classes = [value for value in module.values() if getattr(value, "__module__", None) == path]
+    elif "." in path:
+        classes = [import_class(path, "list")]
+    else:
+        known = ", ".join([*KINDS, *FOLDERS])
+        raise BadConfig(f"list: invalid choice: {path!r} (choose from {known}, or name a module or class)")
+    for cls in classes:
+        if (kind := kind_of(cls)) is not None:
+            yield kind, cls
+
+
+def _is_module(path: str) -> bool:
+    try:
+        return importlib.util.find_spec(path) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _options(cls: type) -> Iterator[tuple[str, str]]:
+    """Pairs (option, its type in words with its default) of a component's class."""
+    hints = source.options_of_class(cls) or {}
+    if dataclasses.is_dataclass(cls):
+        defaults = {field.name: field.default for field in dataclasses.fields(cls)}
+        absent: Any = dataclasses.MISSING
+    else:
+        defaults = {name: p.default for name, p in inspect.signature(cls).parameters.items()}
+        absent = inspect.Parameter.empty
+    for name, hint in hints.items():
+        said = "" if hint is Any else words(hint)
+        default = defaults.get(name, absent)
+        yield name, "; ".join(filter(None, (said, "" if default is absent else f"default {default}")))

@@ -1,0 +1,242 @@
+"""The command line: parses arguments, calls the command, and converts errors to exit codes.
+
+Exit codes: 0 done, 2 bad usage or config, 1 any other error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import raylfl
+from raylfl.cli import commands
+from raylfl.components.extras import missing_package, ours
+from raylfl.config.find import working_directory
+from raylfl.errors import BadConfig, RaylflError, exits_as_errors, is_noted, note_own_code
+from raylfl.startup import collector, process
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command given by these arguments (None: the arguments of the process) and returns its exit code.
+
+    Errors are printed as one or two lines on stderr; with `--debug`, as a traceback.
+    """
+    parser = _parser()
+    args, rest = parser.parse_known_args(argv)
+    unknown = [a for a in rest if a.startswith("-")]
+    if unknown or (rest and not hasattr(args, "overrides")):
+        parser.error(f"unrecognised: {' '.join(unknown or rest)}")
+    if hasattr(args, "overrides"):
+        args.overrides = [*args.overrides, *rest]  # overrides after an option
+    process.set_up()
+    try:
+        here = str(working_directory())
+        if here not in sys.path:  # as with `python -m raylfl`: class_path=mine.Net finds ./mine.py
+            sys.path.insert(0, here)
+        with exits_as_errors():
+            return args.call(args) or 0
+    except BadConfig as error:
+        return _fail(args, error, 2)
+    except KeyboardInterrupt as error:
+        return _fail(args, error, 1, "interrupted")
+    except BrokenPipeError:
+        return 1
+    except RaylflError as error:
+        return _fail(args, error, 1, str(error).partition("\n")[0])
+    except ModuleNotFoundError as error:
+        if ours(error.name or ""):
+            return _fail(args, RaylflError(missing_package(str(error.name), f"this Python, {sys.executable},")), 1)
+        return _fail(args, error, 1, f"ModuleNotFoundError: {error}")
+    except Exception as error:
+        note_own_code(error)
+        return _fail(args, error, 1, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+    finally:
+        collector.as_usual()
+
+
+def _fail(args: argparse.Namespace, error: BaseException, code: int, text: str | None = None) -> int:
+    if getattr(args, "debug", False):
+        import traceback
+
+        traceback.print_exception(error)
+        return code
+    first, *rest = (text or str(error) or type(error).__name__).splitlines()
+    rest += getattr(error, "__notes__", [])
+    if code == 1 and not isinstance(error, (RaylflError, KeyboardInterrupt)):
+        noted = is_noted(error)
+        rest.append("--debug shows the traceback" if noted else "this is unexpected; --debug shows where it happened")
+    for line in [first, "; ".join(rest)] if rest else [first]:  # two lines at most
+        print(f"raylfl: {line}", file=sys.stderr)
+    return code
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that reports bad usage in two lines; for commands with a config, `--help` lists the config's keys."""
+
+    takes_config = False
+
+    def format_help(self) -> str:
+        if self.takes_config:
+            from raylfl.config.schema import keys_text  # imported here, because other commands do not need it
+
+            self.epilog, self.formatter_class = keys_text(), argparse.RawDescriptionHelpFormatter
+        return super().format_help()
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"raylfl: {message}\nraylfl: `{self.prog} --help` shows the usage\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    shared = argparse.ArgumentParser(add_help=False)  # before or after the command
+    shared.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
+    about = "Federated optimisation side by side, on PyTorch Lightning and Ray."
+    parser = _Parser(prog="raylfl", description=about, parents=[shared])
+    parser.add_argument("--version", action="version", version=f"raylfl {raylfl.__version__}")
+    subparsers: Any = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, call: Callable[[argparse.Namespace], int | None], text: str, config: bool = False) -> Any:
+        sub = subparsers.add_parser(name, parents=[shared], help=text, description=text)
+        sub.set_defaults(call=call)
+        if config:
+            sub.takes_config = True
+            sub.add_argument("config", metavar="CONFIG", help="a path, or the name of a file under conf/")
+            overrides(sub, "dotted keys: algorithm.gamma=0.5")
+        return sub
+
+    def overrides(sub: Any, text: str, metavar: str = "key=value") -> None:
+        sub.add_argument("overrides", nargs="*", default=[], metavar=metavar, help=text)
+
+    def where(sub: Any) -> None:
+        text = "only runs with this config value or newest metric, also with !=, <, <=, >, >= (may be repeated)"
+        sub.add_argument("--where", action="append", default=[], metavar="KEY=VALUE", help=text)
+
+    def out(sub: Any, text: str | None, default: str | None = ".") -> None:
+        sub.add_argument("-o", "--out", metavar="DIR", default=default, help=text)
+
+    def take_over(sub: Any) -> None:
+        text = "take a URL from the machine that was killed, or lost, as it worked there"
+        sub.add_argument("--take-over", action="store_true", help=text)
+
+    def trust(sub: Any, text: str) -> None:
+        sub.add_argument("--trust", action="store_true", help=text)
+
+    sub = command("run", commands.run, "carry out one federated run", config=True)
+    sub.add_argument("--print-config", action="store_true", help="print the resolved config and stop")
+    sub = command("compare", commands.compare, "run several algorithms on one config, then write a report", config=True)
+    sub.add_argument(
+        "-a", "--algorithms", required=True, metavar="A,B,...", help="names of algorithms, compared on one config"
+    )
+    sub.add_argument("--seeds", metavar="S,T,...", help="run each algorithm with each of these seeds")
+    out(sub, "where the report goes (default: beside the runs)", default=None)
+    sub = command("resume", commands.resume, "continue a run from its newest intact checkpoint")
+    sub.add_argument("run_dir", metavar="RUN_DIR", help="a run's directory, or its URL")
+    overrides(sub, "rounds may be raised")
+    trust(sub, "load objects.pkl, and the classes that a run from elsewhere names: executes code")
+    take_over(sub)
+    sub = command(
+        "sweep", commands.sweep, "search over config keys with Ray Tune; writes a table of trials and a report"
+    )
+    sub.add_argument("sweep", nargs="?", metavar="SWEEP", help="a path, or the name of a file under conf/sweep/")
+    overrides(sub, "keys of the sweep or of its config")
+    sub.add_argument("--resume", metavar="DIR", help="continue the sweep in this directory, or at this URL")
+    take_over(sub)
+    trust(sub, "import the classes that a sweep from elsewhere names: executes code")
+    sub = command(
+        "report", commands.report, "write curves, tables and a page about runs; seeds of one setting are pooled"
+    )
+    sub.add_argument("paths", nargs="+", metavar="RUN_OR_SWEEP_DIR", help="directories or URLs")
+    where(sub)
+    out(sub, None, default="report")
+    sub.add_argument("--metric", help="the main metric, such as test/f1 (default: accuracy, distance or loss)")
+    sub.add_argument("--better", choices=("max", "min"), help="the better direction of the main metric, if not known")
+    sub.add_argument("--target", type=float, help="value of the main metric for `rounds to target`")
+    text = "columns of the summary table, in order: setting, seeds, length, last, final, best, rounds, floats, ..."
+    sub.add_argument("--columns", default="", metavar="A,B,...", help=text)
+    sub.add_argument("--last", type=int, help="means over the last LAST rounds; 0: each run's best round")
+    sub.add_argument("--theory", action="store_true", help="theorems' bounds, rates and limits as lines beside curves")
+    sub.add_argument("--wandb", metavar="ENTITY/PROJECT", help="make a report at wandb instead")
+    sub = command(
+        "reproduce",
+        commands.reproduce,
+        "reproduce a paper's figure or table; prints our numbers beside the published ones",
+    )
+    overrides(sub, "focus/fig4, ...; key=value applies to every run", metavar="NAME")
+    sub.add_argument("--list", action="store_true", help="list all names (also without NAME)")
+    sub.add_argument(
+        "--scale", choices=("smoke", "paper"), default="smoke", help="scale of image classification (default: smoke)"
+    )
+    sub.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="key=value",
+        help="run only these cells: task=mnist-*, steps=5,20 (keys of SFL: task, classes, steps, method, lr, seed)",
+    )
+    sub.add_argument(
+        "--processes", type=_positive, metavar="N", help="runs at the same time without Ray (default: one per CPU)"
+    )
+    sub.add_argument(
+        "--estimate", action="store_true", help="only estimate the duration on this machine, from short runs"
+    )
+    sub = command(
+        "publish", commands.publish, "add finished runs of `reproduce` to the ledger in results/, and rewrite its pages"
+    )
+    sub.add_argument("targets", nargs="*", metavar="RUN_OR_EXPERIMENT", help="none: only regenerate the pages")
+    sub.add_argument("--to", metavar="NAME", help="the experiment of a run directory")
+    sub.add_argument("--results", default="results", metavar="DIR", help="the ledger (default: results)")
+    sub.add_argument("--docs", default="docs", metavar="DIR", help="the pages (default: docs)")
+    sub = command("partition", commands.partition, "show a partition without training", config=True)
+    out(sub, "the folder for partition.json and partition.png (default: here)")
+    sub = command("trace", commands.trace, "draw the participation of a config without training", config=True)
+    out(sub, "the folder for participation.jsonl and .png (default: here)")
+    sub = command("topology", commands.topology, "print the properties of a graph, and draw it", config=True)
+    out(sub, "the folder for topology.png (default: here)")
+    about = "time the phases of a round and the forms of the gradient oracle"
+    sub = command("profile", commands.profile, about, config=True)
+    sub.add_argument(
+        "--rounds", type=_positive, default=9, metavar="N", help="rounds measured for each form (default: 9)"
+    )
+    about = "print the constants of a problem and what the papers' theorems state about a run"
+    sub = command("theory", commands.theory, about, config=True)
+    sub.add_argument("--json", action="store_true", help="print plain values instead of tables")
+    sub = command("list", commands.list_all, "list components, plug-ins and your own classes, one line each")
+    what = f"{', '.join(commands.KINDS)}; or a module or class of your own (mine, mine.FedCM), with its options"
+    sub.add_argument("what", nargs="*", metavar="KIND", help=what)
+    sub = command("new", commands.new, "write a new component: its file, its yaml and a test that passes")
+    sub.add_argument("kind", metavar="KIND", help="algorithm, partition, participation, link, model or data")
+    sub.add_argument("name", metavar="NAME", help="name of the class: FedCM makes fedcm.py, fedcm.yaml, test_fedcm.py")
+    out(sub, "where the files go (default: here)")
+    command("doctor", commands.doctor, "check the installation; exit code 1 if `raylfl run digits` lacks anything")
+    sub = command("completion", _completion, "print a script that completes commands, configs and keys, for ~/.bashrc")
+    sub.add_argument("shell", metavar="SHELL", help='bash or zsh: eval "$(raylfl completion bash)"')
+    sub = command(
+        "schema", commands.schema, "print the JSON schema of a config, for editors that check and complete yaml"
+    )
+    sub.add_argument("--sweep", action="store_true", help="print the schema of a sweep file instead")
+    sub = command("runs", commands.runs, "list runs with their state and main metrics")
+    sub.add_argument("paths", nargs="*", metavar="DIR", help="directories or URLs (default: runs)")
+    where(sub)
+    sub = command("diff", commands.diff, "print the config keys and versions in which runs differ")
+    sub.add_argument("paths", nargs="+", metavar="RUN_DIR", help="two or more runs, or directories that hold them")
+    where(sub)
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}, but must be a whole number >= 1")
+    return int(text)
+
+
+def _completion(args: argparse.Namespace) -> None:
+    from raylfl.cli.completion import SHELLS, script
+
+    if args.shell not in SHELLS:
+        raise BadConfig(f"completion {args.shell}: there are scripts for {', '.join(SHELLS)}")
+    print(script(args.shell, _parser()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The parts of a run, assembled from its config."""

@@ -1,0 +1,412 @@
+"""The Python interface: `run`, `resume` and their results.
+
+Modules that need torch or Ray are imported inside the functions, after the config has been checked: mistakes are then
+reported at once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from raylfl.components.extras import require
+from raylfl.config.changes import refuse_changes
+from raylfl.config.load import Config, Source, compose, load_config
+from raylfl.config.objects import GROUPS, ObjectLayer, Objects, known_here, object_layer
+from raylfl.core.torch_state import torch_defaults
+from raylfl.errors import BadConfig, exits_as_errors
+from raylfl.python.control import Callback, Progress, interactive, reason_to_stop
+from raylfl.runtime.stopping import sigterm_interrupts
+
+if TYPE_CHECKING:
+    import torch
+    from matplotlib.figure import Figure
+
+    from raylfl.experiment.parts import Experiment
+    from raylfl.runtime.records.run_dir import RunDirectory
+
+Watch = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """The result of a finished run.
+
+    metrics: the rows of metrics.jsonl, one dict per round; params: the final parameters as one vector [d], on the CPU,
+    in the config's dtype.
+    """
+
+    metrics: list[dict[str, Any]]
+    params: torch.Tensor
+    run_dir: Path
+    config: Config
+
+    def __repr__(self) -> str:
+        from raylfl.python.console import status_line
+
+        name, latest = self.config.resolved["algorithm"]["name"], dict[str, Any]()
+        for row in self.metrics:  # evaluations are not in every row
+            latest |= row
+        return f"Result({name}, {len(self.metrics)} rounds: {status_line(latest)}, run_dir={str(self.run_dir)!r})"
+
+    def plot(self, metric: str | None = None, axis: str = "rounds") -> Figure:
+        """The curve of one metric of this run as a matplotlib figure, see `raylfl.plot`."""
+        from raylfl.report.plot import plot
+
+        return plot(self.run_dir, metric, axis)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The content of the run's summary.json."""
+        found: dict[str, Any] = json.loads((self.run_dir / "summary.json").read_text())
+        return found
+
+    @property
+    def url(self) -> str | None:
+        """The URL to which `run_dir` is copied; None if `logging.dir` is a folder."""
+        from raylfl.runtime.records.mirror import mirror_of
+
+        mirror = mirror_of(self.run_dir)
+        return None if mirror is None else mirror.url
+
+    @property
+    def stopped_early(self) -> str | None:
+        """The reason why the run ended before its last configured round; None if all rounds were run."""
+        reason: str | None = self.summary.get("stopped_early")
+        return reason
+
+    @property
+    def module(self) -> Any:
+        """A new LightningModule with the final parameters and buffers of the run."""
+        import torch
+
+        return module_of(self.config, torch.load(self.run_dir / "final.pt", weights_only=True))
+
+
+def module_of(config: Config, final: Mapping[str, Any]) -> Any:
+    """The LightningModule of a config with the parameters and buffers in `final`.
+
+    final: the content of final.pt, or {"params": vector [d], "buffers": vector [b]} from a checkpoint.
+    """
+    import numpy as np
+    import torch
+
+    from raylfl.core.buffers import travelling
+    from raylfl.core.flat import FlatModule, converted
+    from raylfl.runtime.workers.module import make_module
+
+    with one_at_a_time(), torch.no_grad():
+        made = make_module(config.model, config.top.seed)
+        module: Any = converted(made, final["params"].dtype, torch.device("cpu"))
+        if "state_dict" in final:
+            module.load_state_dict(final["state_dict"])
+            return module
+        merged = len(config.algorithm.pattern.owners([np.zeros(0, dtype=np.int64)] * 2)) == 1
+        whole = config.local.buffers == "local" or merged
+        travels = travelling(module, config.model.buffers, whole)
+        flat = FlatModule(module, final["params"].dtype, torch.device("cpu"), travels=travels)
+        flat.load(final["params"])
+        flat.write_buffers(final["buffers"])
+        return module
+
+
+def run(
+    source: Source,
+    overrides: Sequence[str] = (),
+    watch: Watch | None = None,
+    *,
+    progress: bool | None = None,
+    callbacks: Sequence[Callback] = (),
+    **objects: Unpack[Objects],
+) -> Result:
+    """Carries out one run of a config (a path, a bare name, a dict or a DictConfig) with `key=value` overrides.
+
+    watch: called with the progress after each round. progress: whether the progress is printed; None: if there is no
+    `watch`, in a terminal and in a notebook. callbacks: hooks of the run, which may end it early. objects:
+    components that replace the config's, such as `model=Net`, `data=Data()`, `algorithm=FedCM(mu=0.1)`; overrides also
+    change the options of these objects.
+    Raises BadConfig for mistakes, before anything is started.
+    """
+    config = load_config(source, overrides, object_layer(objects))
+    with watching(watch, progress) as shown:
+        return begin(checked(config), shown, callbacks)
+
+
+@contextmanager
+def watching(watch: Watch | None, progress: bool | None) -> Iterator[Watch | None]:
+    """A context with the watch function of a run from Python: `watch`, or one that prints the progress, or None.
+
+    progress: as in `run`.
+    """
+    if watch is not None or not (interactive() if progress is None else progress):
+        yield watch
+        return
+    from raylfl.python.console import Watcher
+
+    with Watcher() as watcher:
+        yield watcher
+
+
+def resume(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    watch: Watch | None = None,
+    *,
+    trust: bool = False,
+    progress: bool | None = None,
+    take_over: bool = False,
+    known: Collection[str] = (),
+    callbacks: Sequence[Callback] = (),
+    **objects: Unpack[Objects],
+) -> Result:
+    """Resumes the run in this directory, or at this URL, from its newest intact checkpoint; `rounds` may be raised.
+
+    Objects that the config cannot name must be passed again. With `trust=True` they are loaded from the run's
+    objects.pkl instead. Loading executes code in that file, and a run that was not written on this machine is resumed
+    only with `trust=True` if its config names classes outside raylfl: use `trust=True` for run directories of people
+    you trust only. known: class paths for which no trust is needed.
+    take_over: whether a run at a URL is taken from the process that owns it, which was killed on another machine. The
+    other arguments have the same meaning as in `run`. Raises BadConfig, also if a key that defines the run changes.
+    """
+    from raylfl.runtime.records.mirror import at_hand
+
+    folder = at_hand(path, take_over)
+    before, config = saved(folder, overrides, trust, objects, known)
+    refuse_changes(before.resolved, config.resolved)
+    from raylfl.runtime.records.run_dir import RunDirectory
+
+    run_dir = RunDirectory(folder).open()
+    try:
+        experiment = checked(config)
+        run_dir.write_config(config.resolved)
+        try:
+            with watching(watch, progress) as shown:
+                return _carry_out(experiment, run_dir, True, shown, callbacks)
+        except BadConfig:
+            if len(run_dir.metrics()) <= before.resolved["rounds"]:  # otherwise the saved config would be refused, too
+                run_dir.write_config(before.resolved)
+            raise
+    finally:
+        run_dir.close()
+
+
+class MissingObjects(BadConfig):
+    """The error for a saved run whose config needs objects that are neither given nor importable."""
+
+
+def saved(
+    folder: Path, overrides: Sequence[str], trust: bool, objects: Objects, known: Collection[str] = ()
+) -> tuple[Config, Config]:
+    """Returns two configs: the one saved in a run directory, and the same with these overrides and objects.
+
+    trust: whether missing objects may be loaded from objects.pkl, and classes imported although the directory was not
+    written on this machine, as in `resume`. known: class paths that may be imported in any case. Raises BadConfig.
+    """
+    if not (folder / "config.yaml").is_file():
+        raise BadConfig(f"{folder} is not a run directory: it has no config.yaml")
+    from raylfl.runtime.records.files import require_inside
+
+    require_inside(folder)
+    if not trust:
+        from raylfl.runtime.records.kept_objects import read
+        from raylfl.runtime.records.provenance import require_trust
+
+        said = compose(folder / "config.yaml")
+        passed = {said[g].get("class_path") for g in objects if isinstance(said.get(g), dict)} & set(
+            read(folder).left_out
+        )
+        way = f"raylfl resume {folder} --trust, or trust=True from Python"
+        require_trust(folder / "config.yaml", said, {*known, *(passed & set(read(folder).left_out))}, way)
+    again = _objects_again(folder, trust, objects)
+    before = load_config(folder / "config.yaml", (), ObjectLayer({}, again.objects))
+    return before, load_config(before.resolved, overrides, again)
+
+
+def _objects_again(folder: Path, trust: bool, objects: Objects) -> ObjectLayer:
+    """The objects that the config of a saved run cannot name, from the caller or from the run's objects.pkl.
+
+    folder: the run directory. trust: whether objects.pkl may be loaded, which executes code in it. Raises
+    MissingObjects if an object is neither given nor importable.
+    """
+    from raylfl.runtime.records.kept_objects import on_trust, read
+
+    kept = read(folder)
+    if not kept.left_out:
+        return object_layer(objects)
+    said = compose(folder / "config.yaml")
+    said["availability"] = (said.get("participation") or {}).get("availability")
+    paths = {group: str((said.get(group) or {}).get("class_path")) for group in GROUPS}
+    again = object_layer(objects, {group: path for group, path in paths.items() if path in kept.left_out})
+    known = {**(kept.load(folder) if trust else {}), **again.objects}
+    unknown = set(kept.left_out) - set(known)
+    missing = {path: group for group, path in paths.items() if path in unknown and not known_here(path, group)}
+    if missing:
+        arguments = ", ".join(f"{group}=..." for group in missing.values())
+        trusted = any(kept.left_out[path] is None for path in missing) and not trust
+        way = f"{on_trust(folder)} (from Python trust=True) runs the code in its objects.pkl, or " if trusted else ""
+        raise MissingObjects(
+            f"{folder} was started with {', '.join(missing)}, which its config cannot name: {way}from Python "
+            f"raylfl.resume({str(folder)!r}, {arguments})"
+        )
+    return ObjectLayer(again.layer, known)
+
+
+def checked(config: Config) -> Experiment:
+    """Builds the experiment of a config, and tries a training step and an evaluation step. Raises BadConfig."""
+    with one_at_a_time(), exits_as_errors():
+        if config.runtime.backend == "ray":
+            require("ray", what="runtime.backend=ray", instead="runtime.backend=local")
+            config.logging.check_shared()
+            from raylfl.runtime.ray.connection import check_address
+
+            check_address(config.runtime)
+        if config.logging.loggers:
+            from raylfl.runtime.records.loggers import check_loggers
+
+            check_loggers(config.logging.chosen)
+        from raylfl.runtime.check import check
+        from raylfl.theory.rate import assembled
+
+        experiment = assembled(config)
+        check(experiment)
+        if config.top.weights != "uniform":
+            from raylfl.theory.importance import unused_weights
+
+            experiment.warnings.extend(unused_weights(experiment))
+        return experiment
+
+
+_computing = threading.RLock()
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """A context with torch's default settings (`torch_defaults`) and a lock, for one thread of the process at a time.
+
+    The lock is needed because all threads share torch's generators, default dtype, default device and number of
+    threads.
+    """
+    with _computing, torch_defaults():
+        yield
+
+
+def begin(experiment: Experiment, watch: Watch | None, callbacks: Sequence[Callback]) -> Result:
+    """Carries out a new run; the arguments have the same meaning as in `run`."""
+    with new_run_directory(experiment, quiet=watch is not None) as run_dir:
+        return _carry_out(experiment, run_dir, False, watch, callbacks)
+
+
+@contextmanager
+def new_run_directory(experiment: Experiment, quiet: bool) -> Iterator[RunDirectory]:
+    """A context with a new, locked run directory that contains the files written before the first round.
+
+    If the run can only be resumed with Python objects that its config cannot name, a line about them is added to the
+    warnings of the experiment and, unless `quiet` is true, printed on stderr.
+    """
+    from raylfl.runtime.records.kept_objects import keep
+    from raylfl.runtime.records.run_dir import RunDirectory
+    from raylfl.runtime.session import write_records
+
+    config = experiment.config
+    logging, top = config.logging, config.top
+    run_dir = RunDirectory.create(logging.folder, top.name, logging.id, top.seed, logging.url)
+    try:
+        write_records(experiment, run_dir)
+        if (line := keep(run_dir, config.objects)) is not None:
+            experiment.warnings.append(line)
+            if not quiet:
+                print(f"raylfl: {line}", file=sys.stderr)
+        yield run_dir
+    finally:
+        run_dir.close()
+
+
+Rounds = Generator[Progress, str | None, None]  # sending a reason to the generator ends the run early
+
+
+@contextmanager
+def _with_resume_hint(run_dir: RunDirectory) -> Iterator[None]:
+    """A context that adds a note with the `raylfl resume` command to errors, if the run directory still exists.
+
+    Interrupted and Displaced get no note: their messages say what to do.
+    """
+    from raylfl.runtime.records.record_file import Displaced
+    from raylfl.runtime.session import Interrupted
+
+    try:
+        yield
+    except (Interrupted, Displaced):
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        if run_dir.path.is_dir():
+            error.add_note(f"raylfl resume {run_dir.address} continues it")
+        raise
+
+
+def rounds_of(experiment: Experiment, run_dir: RunDirectory, again: bool, paced: bool) -> Rounds:
+    """Yields the progress of a run after each round; a reason (a text) sent to the generator ends the run early.
+
+    again: whether the run is resumed. paced: whether the progress of a new round contains the parameters, and the next
+    round starts only when its progress is requested. Between rounds, torch has the caller's global settings. If
+    BadConfig is raised before the first round of a new run, for example because the cluster lacks resources, the run
+    directory is deleted.
+    """
+    local, reason = experiment.config.runtime.backend == "local", None
+    if local:
+        from raylfl.runtime import inprocess
+
+        rows = inprocess.rows(experiment, run_dir, again, paced=paced)
+    else:
+        from raylfl.runtime.ray import remote
+
+        rows = remote.rows(experiment, run_dir, again, paced=paced)
+    with closing(rows):
+        while True:
+            try:
+                with one_at_a_time() if local else nullcontext():  # Ray's workers compute in their own processes
+                    metrics, messages, params = rows.send(reason)
+            except StopIteration:
+                return
+            except BadConfig:
+                if not (again or run_dir.metrics()):
+                    run_dir.delete()
+                raise
+            reason = yield Progress(experiment, run_dir.path, metrics, messages, params, again)
+
+
+def _carry_out(
+    experiment: Experiment, run_dir: RunDirectory, again: bool, watch: Watch | None, callbacks: Sequence[Callback]
+) -> Result:
+    with _with_resume_hint(run_dir):
+        for callback in callbacks:
+            callback.on_run_start(experiment.config, run_dir.path)
+        reason = None
+        with sigterm_interrupts(), closing(rounds_of(experiment, run_dir, again, bool(callbacks))) as stream:
+            while True:
+                try:
+                    progress = stream.send(reason)
+                except StopIteration:
+                    break
+                if watch is not None:
+                    watch(progress)
+                new = progress.params
+                reason = None if new is None else reason_to_stop(callbacks, progress.metrics, new)
+    result = result_of(experiment, run_dir)
+    for callback in callbacks:
+        callback.on_run_end(result)
+    return result
+
+
+def result_of(experiment: Experiment, run_dir: RunDirectory) -> Result:
+    """The result of a finished run, read from the run directory."""
+    import torch
+
+    with one_at_a_time():
+        final = torch.load(run_dir.path / "final.pt", weights_only=True)
+    return Result(run_dir.metrics(), final["params"], run_dir.path, experiment.config)

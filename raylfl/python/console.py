@@ -1,0 +1,394 @@
+"""The output of commands: tables, and the progress of runs as a live display in a terminal, elsewhere as lines."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.status import Status
+from rich.table import Table
+
+from raylfl.config.urls import is_url
+from raylfl.errors import BadConfig
+from raylfl.python.control import in_notebook
+
+if TYPE_CHECKING:
+    from raylfl.experiment.parts import Experiment
+    from raylfl.python.control import Progress as RunProgress
+    from raylfl.report.runs import RunRecord
+    from raylfl.runtime.profile import Timing
+    from raylfl.runtime.step_profile import StepProfile
+    from raylfl.theory.summary import Theory
+
+PLAIN_SECONDS = 2.0  # time between progress lines without a terminal
+UNFOLDED = 10_000  # width without a terminal: one line per table row, for grep and awk
+SHOWN = (  # the metrics in a list of runs, and their formats
+    ("train/loss", "{:.4f}"),
+    ("test/loss", "{:.4f}"),
+    ("test/accuracy", "{:.2%}"),
+    ("val/loss", "{:.4f}"),
+    ("val/accuracy", "{:.2%}"),
+    ("global/distance", "{:.2e}"),
+)
+
+
+def console(highlight: bool = False, **options: Any) -> Console:
+    """A console that has bars and colours only if stdout is a terminal.
+
+    FORCE_COLOR is ignored: Jupyter sets it for the commands of a notebook, and redirected output would get colours.
+    highlight, options: arguments of rich's Console.
+    """
+    return Console(highlight=highlight, force_terminal=sys.stdout.isatty(), force_jupyter=False, **options)
+
+
+def say(text: str) -> None:
+    """Prints a text on stdout without wrapping lines: paths stay whole."""
+    console(soft_wrap=True, markup=False).print(text)
+
+
+def shown(path: Path) -> str:
+    """A path as text for the user, relative to the working directory if it is inside that directory."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+@contextmanager
+def working(text: str) -> Iterator[None]:
+    """A context in which a terminal shows this text with a spinner; without a terminal nothing is shown."""
+    terminal = console(markup=False)
+    if not terminal.is_terminal:
+        yield
+        return
+    with terminal.status(text):
+        yield
+
+
+def status_line(metrics: dict[str, Any]) -> str:
+    """A line of a round's common metrics: `train 0.8136  test 1.9170  28.41%  f1 0.8911`.
+
+    After `train` is the training loss. After `test` are loss and accuracy of the test set, and of the other metrics
+    that the LightningModule logs there, such as f1, the first two. Without a test set, these are of the validation set,
+    after `val`. metrics: a row of metrics.jsonl.
+    """
+    kind = next((kind for kind in ("test", "val") if any(name.startswith(f"{kind}/") for name in metrics)), "test")
+    measured = {name.removeprefix(f"{kind}/"): v for name, v in metrics.items() if name.startswith(f"{kind}/")}
+    usual = (("loss", "{:.4f}"), ("accuracy", "{:.2%}"))
+    parts = [form.format(measured.pop(name)) for name, form in usual if name in measured]
+    parts += [f"{name} {value:.4f}" for name, value in list(measured.items())[:2]]
+    lines = [f"train {metrics['train/loss']:.4f}"] if "train/loss" in metrics else []
+    lines += [f"{kind} {'  '.join(parts)}"] if parts else []
+    lines += [f"distance {metrics['global/distance']:.2e}"] if "global/distance" in metrics else []
+    return "  ".join(lines)
+
+
+class Watcher:
+    """A watch function that shows the progress of successive runs (see `raylfl.run`).
+
+    In a terminal it shows a bar with round, losses, accuracy, s/round and ETA. In a notebook it prints one line, which
+    it overwrites; elsewhere plain lines.
+    """
+
+    def __init__(self) -> None:
+        self.console = console(markup=False)
+        self._live: Progress | Status | None = None  # the display below the printed lines
+        self._run: Path | None = None
+        self._task: Any = None
+        self._last_line = 0.0
+        self._unprinted = ""  # the newest round's line, if it is not printed yet (without a terminal)
+        self._latest: dict[str, Any] = {}
+        self._overwrites = in_notebook()
+        self._width = 0  # of the line that will be overwritten
+
+    def __enter__(self) -> Watcher:
+        self._wait("getting ready")  # imports, a trial batch, Ray and its workers
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._print_line()
+        self._end_line()
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def __call__(self, progress: RunProgress) -> None:
+        total = progress.experiment.config.top.rounds
+        if progress.run_dir != self._run:
+            self._begin(progress, total)
+        for message in progress.messages:
+            self._end_line()
+            self.console.print(message, soft_wrap=not self.console.is_terminal)
+        metrics = progress.metrics
+        self._latest |= metrics  # evaluations are not in every row
+        done, line = metrics["round"] + 1, status_line(self._latest)
+        seconds = f"{metrics['time/round']:.3f} s/round"
+        if isinstance(self._live, Progress):
+            self._live.update(self._task, completed=done, status=line, seconds=seconds)
+        else:
+            self._unprinted = f"round {done}/{total}  {line}  {seconds}"
+            if done == total or time.monotonic() - self._last_line >= PLAIN_SECONDS:
+                self._print_line()
+        if done == total:
+            self._wait("finishing")
+
+    def _print_line(self) -> None:
+        if not self._unprinted:
+            return
+        if self._overwrites:
+            sys.stdout.write("\r" + self._unprinted.ljust(self._width))
+            sys.stdout.flush()
+            self._width = len(self._unprinted)
+        else:
+            self.console.print(self._unprinted, soft_wrap=True)
+        self._unprinted, self._last_line = "", time.monotonic()
+
+    def _end_line(self) -> None:
+        """Ends the line that would be overwritten, if there is one."""
+        if self._width:
+            sys.stdout.write("\n")
+            self._width = 0
+
+    def _begin(self, progress: RunProgress, total: int) -> None:
+        self.__exit__()
+        self._run, self._latest = progress.run_dir, {}
+        if progress.resumed:  # the rounds before the checkpoint follow at once
+            self._last_line = time.monotonic()
+        experiment = progress.experiment
+        name = experiment.config.resolved["algorithm"]["name"]
+        what = f"{name}: {experiment.clients} clients, {total} rounds, {workers_of(experiment)}"
+        self.console.print(f"{what} -> {shown(progress.run_dir)}", soft_wrap=True)
+        if self.console.is_terminal:
+            self._live = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=16),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[status]}"),
+                TextColumn("{task.fields[seconds]}", style="dim"),
+                TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+                console=self.console,
+            )
+            self._task = self._live.add_task(name, total=total, status="", seconds="")
+            self._live.start()
+
+    def _wait(self, text: str) -> None:
+        """Shows this text with a spinner until the next round ends; nothing without a terminal."""
+        self.__exit__()
+        if self.console.is_terminal:
+            self._live = self.console.status(text)
+            self._live.start()
+
+
+def workers_of(experiment: Experiment) -> str:
+    """The workers of a run as text: `2 workers`, `1 process`."""
+    runtime, clients = experiment.config.runtime, experiment.clients
+    if runtime.backend == "local":
+        return "1 process"
+    from raylfl.runtime.ray.resources import count_workers, resources_here
+
+    try:
+        count = count_workers(runtime, clients, resources_here())
+    except BadConfig:  # nodes were lost after the start of the run
+        return "workers"
+    return f"{count} worker{'s' * (count > 1)}"
+
+
+def print_table(table: Table) -> None:
+    """Prints a table as wide as the terminal; without a terminal, each row is one line of any length."""
+    terminal = console()
+    if terminal.is_terminal:
+        terminal.print(table)
+        return
+    text = io.StringIO()
+    console(file=text, width=UNFOLDED).print(table)
+    print("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
+
+
+def rows_table(rows: Sequence[dict[str, Any]]) -> None:
+    """Prints dicts with equal keys as a table; a column that contains a fraction has three decimals."""
+    table = Table(box=None, pad_edge=False)
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    for name in columns:
+        table.add_column(name, justify="right")
+    for cells in zip(*map(_numbers, columns.values()), strict=True):
+        table.add_row(*cells)
+    print_table(table)
+
+
+def _numbers(values: Sequence[Any]) -> list[str]:
+    fractions = any(isinstance(v, float) and not v.is_integer() for v in values)
+    return [f"{v:.{3 if fractions else 0}f}" if isinstance(v, float) else str(v) for v in values]
+
+
+def profile_tables(
+    timings: Sequence[Timing], kernels: Sequence[dict[str, Any]], replayed: tuple[Timing, StepProfile] | None
+) -> None:
+    """Prints the results of `raylfl.runtime.profile.profile`.
+
+    timings: one per form of the gradient oracle (a pair of `runtime.vectorize` and `runtime.layout`), fastest first.
+    kernels: the operators of the fastest form, one dict each. replayed: the timing and the step profile of the fastest
+    form that replays recorded local steps (`runtime.step`); None if no form does.
+    """
+    best, rule = timings[0], next(t for t in timings if t.rule)
+    say("Forms of the gradient oracle, one process, median rounds:")
+    rows_table(
+        [
+            {
+                "setting": t.setting + ("  (auto)" if t.rule else ""),
+                "ms": 1e3 * t.median,
+                "fastest": 1e3 * min(t.seconds),
+                "slowest": 1e3 * max(t.seconds),
+                "local steps/s": round(t.steps_per_round / t.median),
+            }
+            for t in timings
+        ]
+    )
+    say("\nA round of the fastest:")
+    rows_table([{"phase": n, "ms": 1e3 * s, "% of the round": 100 * s / best.median} for n, s in best.phases.items()])
+    say("\nIts kernels:")
+    rows_table(kernels)
+    if replayed is not None:
+        _step_table(*replayed)
+    if best.rule:
+        say("\nThe rule's choice is the fastest here: leave both at auto.")
+    else:
+        say(f"\nFaster here than the rule's choice, by {rule.median / best.median:.2f}x: {best.setting}")
+
+
+def theory_tables(theory: Theory) -> None:
+    """Prints tables of constants, admissible step sizes and guaranteed rates, then notes on violated assumptions."""
+
+    def table(title: str, rows: Sequence[tuple[str, ...]], headers: tuple[str, ...]) -> None:
+        out = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        for header in headers:
+            out.add_column(header, overflow="fold")
+        for row in rows:
+            out.add_row(*row)
+        print_table(out)
+
+    constants = [(c.symbol, f"{c.value:.4g}", c.meaning, c.how) for c in theory.constants]
+    table("Constants", constants, ("", "value", "meaning", "how"))
+    if theory.steps:
+        inside = [
+            (s.theorem, s.case, f"{s.largest:.4g}", "inside" if s.admits(theory.eta) else "OUTSIDE", s.formula)
+            for s in theory.steps
+        ]
+        table(
+            f"Step sizes (local.lr is {theory.eta:g})", inside, ("theorem", "case", "at most", "this run", "condition")
+        )
+    if theory.promises:
+        rows = [(p.theorem, p.what, f"{p.value:.4g}") for p in theory.promises]
+        table("Rates and limits", rows, ("theorem", "", "value"))
+    for note in theory.notes:
+        say(f"note: {note}")
+
+
+def _step_table(timing: Timing, step: StepProfile) -> None:
+    """Prints the operator calls of a recorded local step with the time of each, and their share of a round's time."""
+    say(f"\nThe recorded step of {timing.setting}, call by call:")
+    rows_table([{k: float(v) if k.startswith("us") else escape(v) for k, v in row.items()} for row in step.calls])
+    listed, kernels = (timing.steps_per_round * seconds / timing.median for seconds in (step.seconds, step.kernels))
+    far = step.kernels / max(step.at_peak, 1e-9)
+    say(
+        f"\nOf a round, {kernels:.0%} are these calls, {max(listed - kernels, 0):.0%} Python between them, "
+        f"{max(1 - listed, 0):.0%} everything else. The calls take {far:.1f} times what this machine's peak would."
+    )
+
+
+def participation_line(rows: Sequence[dict[str, Any]], count: int) -> str:
+    """A summary of the rows of participation.jsonl: `100 rounds, 4.97 of 20 clients sampled in each, ...`.
+
+    count: the number of clients N.
+    """
+    sampled = sum(len(row["cohort"]) for row in rows)
+    lost = sum(not arrived for row in rows for arrived in row["received"])
+    empty = sum(not row["cohort"] for row in rows)
+    return (
+        f"{len(rows)} rounds, {sampled / max(len(rows), 1):.3g} of {count} clients sampled in each, "
+        f"{lost / max(sampled, 1):.0%} of uploads lost, {empty} empty rounds"
+    )
+
+
+def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]], conditions: Sequence[str] = ()) -> None:
+    """Prints a line per run: algorithm, state, rounds done, and the newest values of the most common metrics.
+
+    Values of the validation set are shown if a run has no test set.
+    ends: returns trial id -> final state for a sweep's directory, and {} for any other directory. conditions: only runs
+    that meet them are listed (`report.selection.Condition`).
+    """
+    from raylfl.report.labels import METHOD
+    from raylfl.report.runs import read_runs
+    from raylfl.report.selection import select
+    from raylfl.runtime.records.views import address
+
+    runs = select(read_runs(paths)[0], conditions)
+    places = {run.path: address(run.path) for run in runs}
+    untested = [run for run in runs if not any(name.startswith("test/") for name in run.metrics)]
+    measured = [
+        entry
+        for entry in SHOWN
+        if any(run.measured(entry[0]) for run in (untested if entry[0].startswith("val/") else runs))
+    ]
+    table = Table(box=None, pad_edge=False)
+    for name in ("run", "algorithm", "state", "rounds", *(metric for metric, _ in measured)):
+        table.add_column(name, overflow="fold")
+    for run in runs:
+        newest = [values[np.isfinite(values)][-1:] for values in (run.column(name) for name, _ in measured)]
+        table.add_row(
+            places[run.path] if is_url(places[run.path]) else shown(run.path),
+            str(run.setting.get(METHOD, "?")),
+            state_of(run, ends),
+            f"{len(run.rounds)}/{run.config.get('rounds', '?')}",
+            *(form.format(*value) if len(value) else "" for value, (_, form) in zip(newest, measured, strict=True)),
+        )
+    print_table(table)
+
+
+def differences_table(paths: Sequence[Path], conditions: Sequence[str] = ()) -> None:
+    """Prints the config keys, versions and commits in which runs differ, one line each with the value in every run.
+
+    conditions: as in `runs_table`. Raises BadConfig if there are not at least two runs.
+    """
+    from raylfl.report.labels import show_value
+    from raylfl.report.runs import read_runs
+    from raylfl.report.selection import differing_keys, same_parameters, select
+
+    runs = select(read_runs(paths)[0], conditions)
+    if len(runs) < 2:
+        raise BadConfig(f"{len(runs)} run{'s' * (len(runs) != 1)} found, but at least 2 are needed to compare")
+    table = Table(box=None, pad_edge=False)
+    for name in ("key", *(shown(run.path) for run in runs)):
+        table.add_column(name, overflow="fold")
+    found = differing_keys(runs)
+    for key, values in found.items():
+        table.add_row(key, *("-" if value is None else escape(show_value(value)) for value in values))
+    if found:
+        print_table(table)
+    else:
+        say("all config keys, versions and commits are equal")
+    if same_parameters(runs):
+        say("the final parameters are equal, bit for bit")
+
+
+def state_of(run: RunRecord, ends: Callable[[Path], dict[str, str]]) -> str:
+    """The state of a run: `finished`, `running`, the final state of its trial in a sweep, or `stopped`.
+
+    At a URL, `running on HOST` also means a process that was killed. ends: see `runs_table`.
+    """
+    from raylfl.runtime.records.run_dir import RunDirectory
+    from raylfl.runtime.records.views import owner_of
+
+    if run.finished:
+        return "finished"
+    if RunDirectory(run.path).in_use:
+        return "running"
+    if (owner := owner_of(run.path)) is not None:
+        return f"running on {owner.host}"
+    return ends(run.path.parent).get(run.path.name, "stopped")

@@ -1,0 +1,115 @@
+"""The state of a translation: the kinds of values in a recording, and the uses of each value."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from raylfl.replay.innermost.patches import Convolution
+from raylfl.replay.innermost.pools import pools_first
+from raylfl.replay.recorded.calls import Call, Recording, Slot, full_name
+from raylfl.replay.recorded.plan import reduced
+
+IGNORED = -100  # the class label of samples that cross-entropy leaves out (torch's ignore_index)
+
+LAYERS = ("aten::addmm", "aten::convolution")
+
+
+class Unfit(Exception):
+    """The reason why a recording has no translation."""
+
+
+class Translation:
+    """The translation of a recorded step to tensors whose last dimension is the samples of a batch.
+
+    It holds the calls of the step and the kinds of its values.
+    A value is a tensor of the recording, given by its number. Kinds are rows (one row per sample), turned (rows
+    transposed), labels, loss and others. A rule of `rules.py` checks the kinds of a call's arguments and sets the kinds
+    of its results.
+    """
+
+    def __init__(self, recording: Recording, parameters: Sequence[Tensor], cohort: bool):
+        """A translation of this recording, for one client or for several clients at once (`cohort`).
+
+        Raises Unfit if a parameter has no gradient, the step logs values or sets modes, or the batch is not (inputs,
+        labels).
+        """
+        self.cohort, self.parameters = cohort, parameters
+        self.plan = reduced(recording)
+        self.calls, self.geometry = pools_first(self.plan.calls, self.plan.geometry, self.plan.wanted)
+        self.size = self.geometry[0].shape[0]
+        self.kinds: dict[int, str] = {0: "rows", 1: "labels"}
+        self.users = Counter(k for call in self.calls for k in set(call.slots()))
+        self.places = {k: i for i, k in enumerate(self.plan.gradients)}
+        self.convolutions: list[Convolution] = []
+        self.written: set[int] = set()  # parameters whose gradients are written
+        self.scores = -1  # the value with the network's outputs, the input of the cross-entropy
+        if None in self.plan.gradients or len(self.places) < len(parameters):
+            raise Unfit("parameters without a gradient of their own")
+        if self.plan.logged or self.plan.leaves != 2 or recording.modes:
+            raise Unfit("logged values, a step that sets modes, or batches that are not (inputs, labels)")
+
+    def gone(self, at: int) -> list[int]:
+        """The numbers of the values of call number `at` that no later call needs, except batch, loss and weights."""
+        later = {k for call in self.calls[at + 1 :] for k in (*call.slots(), *call.results())}
+        here = {*self.calls[at].slots(), *self.calls[at].results()} & self.kinds.keys()
+        return sorted(here - later - {0, 1, self.plan.loss})
+
+    def only_here(self, k: int) -> bool:
+        """Whether value k is a linear layer's or convolution's result and used by one call, which may overwrite it."""
+        maker = next((call for call in self.calls if k in call.results()), None)
+        return maker is not None and full_name(maker.op) in LAYERS and self.users[k] == 1
+
+    def aliased(self, k: int, call: Call) -> bool:
+        """Whether calls after `call` use another value in the memory of value k, which `call` overwrites."""
+        later = self.calls[next(at for at, one in enumerate(self.calls) if one is call) + 1 :]
+        others = {n for one in later for n in one.slots()} & self.kinds.keys() - {k}
+        return any(self.geometry[n].base == self.geometry[k].base for n in others)
+
+    def argument(self, value: Any, kind: str = "rows") -> int:
+        """The number that identifies `value`, an argument of a call; raises Unfit for a value of another kind."""
+        if not isinstance(value, Slot) or self.kinds.get(value.number) != kind:
+            raise Unfit(f"an argument that is not {kind}")
+        return value.number
+
+    def made(self, result: Any, kind: str = "rows") -> int:
+        """Sets the kind of a call's result and returns the result's number.
+
+        Raises Unfit if the call has several results, or if a result of kind `rows` does not have one row per sample.
+        """
+        if not isinstance(result, Slot):
+            raise Unfit("several results")
+        if kind == "rows" and self.geometry[result.number].shape[:1] != (self.size,):
+            raise Unfit("a result without a row for each sample")
+        self.kinds[result.number] = kind
+        return result.number
+
+    def weight(self, value: Any, turned: bool = False) -> int:
+        """The number -1 - i if the argument `value` is parameter i; raises Unfit if it is no parameter.
+
+        turned: whether it must be the parameter's transposed view.
+        """
+        given = self.plan.constants.get(value.number) if isinstance(value, Slot) else None
+        for i, p in enumerate(self.parameters):
+            if given is not None and _same_memory(given, p.t() if turned and p.ndim == 2 else p):
+                return -1 - i
+        raise Unfit("an argument that is no parameter")
+
+    def gradient(self, result: Any) -> int:
+        """Marks this result of a call as a parameter's gradient, and returns the parameter's position.
+
+        Raises Unfit if the result is not the gradient of a parameter, if another call uses the result, or if this
+        gradient is already marked.
+        """
+        i = self.places.get(result.number) if isinstance(result, Slot) else None
+        if i is None or self.users[result.number] or i in self.written:
+            raise Unfit("a sum over samples that is no gradient")
+        self.written.add(i)
+        return i
+
+
+def _same_memory(a: Tensor, b: Tensor) -> bool:
+    return (a.data_ptr(), a.shape, a.stride()) == (b.data_ptr(), b.shape, b.stride())

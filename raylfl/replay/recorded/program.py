@@ -1,0 +1,156 @@
+"""Programs: recorded steps compiled to Python without branches (`plan.py`, `source.py`), and their execution."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence, Set
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from raylfl.replay.proof import same_bits
+from raylfl.replay.recorded.calls import Recording, Slot, full_name
+from raylfl.replay.recorded.guards import Refused
+from raylfl.replay.recorded.memory import Arena, in_fixed_memory
+from raylfl.replay.recorded.merged import merged
+from raylfl.replay.recorded.plan import reduced
+from raylfl.replay.recorded.products import straightened
+from raylfl.replay.recorded.source import Source
+from raylfl.replay.recorded.tape import Tape, number_of
+from raylfl.replay.step_log import LogCall
+
+
+class Program:
+    """A compiled training step: a call writes the gradient and returns the loss and the logged values.
+
+    listing: the Python source. draws: whether the step draws random numbers from torch's generators. logs: whether it
+    calls `self.log`. modes: (part of the module, its training mode after the step) of each part whose mode it changes.
+    """
+
+    def __init__(
+        self, recording: Recording, sizes: Sequence[int], direct: Set[int] | None = None, arena: Arena | None = None
+    ):
+        """Compiles a recording.
+
+        sizes: the number of entries of each parameter, in the order of the gradients. direct: None for a step of one
+        client; its gradients are computed directly into the row [d] wherever the parameter's part of the row is aligned
+        in memory. For a step of C clients, the positions of the parameters whose gradients are computed directly into
+        the rows [C, d] that a call fills; the caller must compare the bits of these gradients. arena: memory on a CPU
+        for the values of calls that can write to given memory; None: each step allocates all values.
+        """
+        self.recording, self.sizes, self.direct, self.arena = recording, sizes, direct, arena
+        plan = reduced(recording, cohort=direct is not None)
+        if direct:
+            chosen = [k for i, k in enumerate(plan.gradients) if i in direct]
+            calls, geometry = straightened(plan.calls, plan.geometry, chosen, plan.wanted)
+            plan = replace(plan, calls=calls, geometry=geometry)
+        plan = replace(plan, calls=merged(plan.calls, plan.geometry, plan.wanted))
+        plan = plan if arena is None else in_fixed_memory(plan, arena)
+        self.plan, self.calls, self.draws = plan, plan.calls, any(call.draws for call in plan.calls)
+        self.listing, namespace = Source(plan, sizes, direct).written()
+        self._function = _compiled(self.listing, namespace)
+        self.logs, self.modes = bool(recording.logged), recording.modes
+
+    def __call__(self, leaves: Sequence[Tensor], row: Tensor) -> tuple[Tensor, ...]:
+        """Runs the step and returns (loss, logged values...); the module's buffers change as in the step itself.
+
+        leaves: the tensors of the batch, in order. row: receives the gradient [d], or [C, d] for a step of C clients.
+        """
+        with torch._C._AutoDispatchBelowAutograd():
+            return self._function(row, *leaves)
+
+    def logged(self, values: Sequence[Tensor]) -> list[LogCall]:
+        """The step's calls of `self.log` with these values, which `__call__` returned after the loss."""
+        given = iter(values)
+        return [
+            call._replace(value=next(given)) if isinstance(call.value, Slot) else call for call in self.recording.logged
+        ]
+
+    def seconds(self, leaves: Sequence[Tensor], row: Tensor, times: int) -> list[float]:
+        """The duration of each operator call in seconds, the shortest of `times` runs of the step.
+
+        leaves, row: as in `__call__`. The module's buffers and the random generators change as in these steps.
+        """
+        stamps: list[float] = []
+        listing, namespace = Source(self.plan, self.sizes, self.direct).written(stamped=True)
+        namespace["stamp"] = lambda: stamps.append(time.perf_counter())
+        function = _compiled(listing, namespace)
+        found: list[list[float]] = []
+        for _ in range(times):
+            stamps.clear()
+            with torch._C._AutoDispatchBelowAutograd():
+                function(row, *leaves)
+            found.append([after - before for before, after in pairwise(stamps)])
+        return [min(column) for column in zip(*found, strict=True)]
+
+    def table(self) -> list[dict[str, str]]:
+        """One table row per operator call: result, operator, arguments (`of`) and shape of the result."""
+        names, geometry = self.recording.names, self.plan.geometry
+
+        def shown(value: Any) -> str:
+            if isinstance(value, Slot):
+                return names.get(value.number, f"%{value.number}")
+            if isinstance(value, (list, tuple)):
+                return f"[{', '.join(map(shown, value))}]"
+            return str(value)
+
+        rows = []
+        for call in self.calls:
+            shapes = ["x".join(map(str, geometry[k].shape)) or "1" for k in call.results()]
+            named = [f"{name}={shown(a)}" for name, a in call.kwargs.items() if name not in call.outs]
+            given = [*map(shown, call.args), *named]
+            results = ", ".join(f"%{k}" for k in call.results())
+            name = (str(call.op._schema.name) if call.outs else full_name(call.op)).removeprefix("aten::")
+            rows.append({"result": results, "operator": name, "of": ", ".join(given), "shape": ", ".join(shapes)})
+        return rows
+
+
+def listed(
+    function: Callable[[], Tensor], given: Sequence[Tensor], written: Sequence[Tensor], arena: Arena
+) -> Callable[..., tuple[Tensor, ...]] | None:
+    """Carries out `function` on a CPU; returns its operator calls compiled as one function, with fixed memory.
+
+    The compiled function is called as `step(None, *given, *written)`, with tensors of the same layouts, and returns a
+    1-tuple of the result of `function`. None is returned if `function` cannot be recorded, or if the bits of `step`
+    differ. given: the tensors that `function` reads. written: the tensors that it overwrites. arena: the fixed memory.
+    """
+    tape, inputs = Tape(), (*given, *written)
+    try:
+        numbers = [tape.take_in(tensor) for tensor in inputs]
+        with torch.no_grad(), tape:
+            result = function()
+        if tape.reason is not None:
+            return None
+        recording = Recording(
+            calls=tape.calls,
+            geometry=tape.geometry,
+            leaves=len(inputs),
+            inputs={},
+            constants=tape.constants,
+            names={},
+            loss=number_of(result, tape),
+            gradients=[],
+            buffers=set(numbers[len(given) :]),
+        )
+    except Refused:
+        return None
+    finally:
+        tape.forget()
+    step = _compiled(*Source(in_fixed_memory(reduced(recording), arena), (), None).written())
+    expected = [tensor.clone() for tensor in (result, *written)]
+    try:
+        with torch._C._AutoDispatchBelowAutograd():
+            (ours,) = step(None, *inputs)
+    except RuntimeError:  # an operator does not write into the memory that its `out` variant is given
+        return None
+    return step if all(map(same_bits, expected, (ours, *written))) else None
+
+
+def _compiled(listing: str, namespace: dict[str, Any]) -> Callable[..., tuple[Tensor, ...]]:
+    """The function `step` of a source text, with `namespace` as the text's global names."""
+    exec(compile(listing, "<recorded step>", "exec"), namespace)  # generated here, from no outside text
+    step: Callable[..., tuple[Tensor, ...]] = namespace["step"]
+    return step

@@ -1,0 +1,343 @@
+"""Programs for the training steps of a module, one per kind of batch, used where their results were the step's own."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raylfl.errors import BadConfig
+from raylfl.replay.effects import attributes_of, first_difference, host_randomness
+from raylfl.replay.proof import Diverged, Outcome, difference, power_of_two, same_bits
+from raylfl.replay.recorded.calls import Recording
+from raylfl.replay.recorded.compare import Repetition, StepState
+from raylfl.replay.recorded.contents import copied, kind_of, leaves_of
+from raylfl.replay.recorded.guards import Refused
+from raylfl.replay.recorded.memory import Arena
+from raylfl.replay.recorded.program import Program
+from raylfl.replay.recorded.tape import record
+from raylfl.replay.step_log import LogCall, StepLog
+
+SEEN = 1  # steps of a kind before the first recording: many kinds occur only once
+DECISIVE = 4096  # so many entries with equal bits in one step show that two orders of a product round alike
+MOST = 128  # largest number of kinds with a program; then the least recently used one is dropped
+
+Loss = Callable[[Any, int], Tensor]  # content of a batch, number of the local step -> its loss, with a graph
+Gradient = Callable[[Tensor], Sequence[Tensor | None]]  # loss -> one gradient per parameter
+Step = Callable[[Any, int], tuple[Tensor, Tensor]]  # content, number of the local step -> (loss, gradient)
+
+
+class _Kind:
+    """The state of one kind of batch.
+
+    used: the number of its steps. recording: the first one. program: made of it; replays: the number of its uses.
+    visits: the local works of clients in which results were compared; compared: the numbers of the local steps.
+    """
+
+    def __init__(self) -> None:
+        self.used, self.replays = 0, 0
+        self.recording: Recording | None = None
+        self.program: Program | None = None
+        self.visits: set[int] = set()
+        self.compared: set[int] = set()
+
+
+class RecordedSteps:
+    """Losses and gradients of a module's training step, by replays of recordings that have the reference's bits.
+
+    A kind of batch is given by shapes, dtypes, memory order and the modes of the module's parts. The step itself
+    computes the first steps of a kind. Each is then repeated from the same state: as a recording, whose results must be
+    the same; later as a replay. A kind is replayed once steps of two clients have been repeated. A replay is compared
+    again at the first local step of each number (`batch_idx`), at each use of the kind whose number is a power of two,
+    and after each evaluation whose number is one.
+
+    refusal: why steps of this module are not replayed; the step itself then computes all of them.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        parameters: Sequence[Tensor],
+        loss: Loss,
+        gradient: Gradient,
+        log: StepLog | None = None,
+        clients: Callable[[Any], tuple[int, ...]] = lambda content: (),
+        changing: Callable[[Any], Sequence[Tensor]] = lambda content: (),
+        seen: int = SEEN,
+        reference: Step | None = None,
+    ):
+        """Training steps of this module.
+
+        loss: gives the loss of a batch's content. gradient: gives one gradient per parameter for a loss. log: receives
+        the values that the step logs. clients: gives the leading shape of losses and gradients for a content, () for a
+        single client and (C,) for a cohort. changing: gives the tensors of a content that the step may overwrite. seen:
+        the number of steps of a kind before the first recording. reference: the step; None: `loss` and `gradient`.
+        """
+        self.clients, self.changing, self.seen = clients, changing, seen
+        self.log, self.reference = log or StepLog(), reference or self._by_autograd
+        self.module, self.loss, self.gradient = module, loss, gradient
+        numbers = {id(p): name for name, p in module.named_parameters()}
+        self.pieces = {numbers.get(id(p), f"parameter {k}"): p.numel() for k, p in enumerate(parameters)}
+        self.sizes = list(self.pieces.values())
+        self.device, self.dtype = parameters[0].device, parameters[0].dtype
+        self.parts = list(module.modules())
+        width = sum(self.sizes)
+        self.repetition = Repetition(
+            module, lambda content: parameters[0].new_full((*clients(content), width), torch.nan)
+        )
+        self.kinds: OrderedDict[Any, _Kind] = OrderedDict()
+        self.refusal = _compiled_part(module) if self.device.type == "cpu" else "runs on a GPU"
+        self.arena = Arena()
+        self.visit = 0  # the number of the present local work of a client
+        self.evaluations = 0
+        self._doubted = False  # whether the next step must be compared
+
+    @property
+    def reason(self) -> str:
+        """The reason why no step is replayed, as text that begins with an option or `training_step`."""
+        reason = str(self.refusal)
+        return reason if reason.startswith(("runtime.", "training_step")) else f"training_step {reason}"
+
+    def must_be_possible(self) -> None:
+        """Raises BadConfig if steps are not replayed; called under `runtime.step=recorded`."""
+        if self.refusal is not None:
+            name = type(self.module).__name__
+            raise BadConfig(f"runtime.step=recorded, but {name}.training_step {self.refusal} (leave it at auto)")
+
+    def doubt(self) -> None:
+        """Has the next step compared if this is evaluation number 1, 2, 4, ...: it may change what the step reads."""
+        self.evaluations += 1
+        self._doubted |= power_of_two(self.evaluations)
+
+    def begin(self) -> None:
+        """Begins the local work of a client, or of a cohort."""
+        self.visit += 1
+
+    def program(self, content: Any, t: int = 0) -> Program | None:
+        """The program with which to replay the step for a batch with this content; None: `take` must compute it.
+
+        t: the number of the local step.
+        """
+        if self.refusal is not None:
+            return None
+        kind = self._kind(content)
+        if kind is None or kind.program is None or len(kind.visits) < 2:
+            return None
+        if self._doubted or t not in kind.compared or power_of_two(kind.used + 1):
+            return None
+        kind.used += 1
+        kind.replays += 1
+        return kind.program
+
+    def replay(self, program: Program, content: Any) -> tuple[Tensor, Tensor]:
+        """(loss, gradient [d]) of a step, or (losses [C], gradients [C, d]) of a cohort, computed by this program.
+
+        program: from the method `program`, for this content. The calls of `self.log` are passed to `log.sink`.
+        """
+        row = torch.empty(*self.clients(content), sum(self.sizes), device=self.device, dtype=self.dtype)
+        loss, *values = program(leaves_of(content), row)
+        for part, training in program.modes:
+            part.training = training
+        if program.logs and self.log.sink is not None:
+            for call in program.logged(values):
+                self.log.sink(call.name, call.value, **call.options)
+        return loss, row
+
+    def take(self, content: Any, t: int = 0) -> tuple[Tensor, Tensor]:
+        """(loss, gradient [d]) of a step, or (losses [C], gradients [C, d]) of a cohort, computed by the step itself.
+
+        t: the number of the local step. The step may also be recorded, or compared with its replay. Raises Diverged if
+        earlier steps of the kind were replayed and this replay differs.
+        """
+        kind = None if self.refusal is not None else self._kind(content)
+        if kind is None:
+            return self.reference(content, t)
+        kind.used += 1
+        kept = copied(content)  # the step may take parts out of a dict
+        before = self.repetition.state(content)
+        attributes, drawn = attributes_of(self.module), host_randomness()
+        with self.log.calls() as logged:
+            loss, row = self.reference(content, t)
+        values = dict(self.log.values)
+        outcome = self.repetition.outcome(loss, row, _tensors(logged), kept)
+        effect = self._effect(before, attributes, drawn, outcome)
+        if effect is not None:
+            self._differs(kind, t, effect)
+        elif kind.used > self.seen:
+            self._repeat(kind, kept, t, before, outcome)
+        self.log.values = values  # of the step, not of its repetitions
+        return loss, row
+
+    def _effect(self, before: StepState, attributes: Any, drawn: Any, outcome: Outcome) -> str | None:
+        """What a step has done that no replay does, as the end of a sentence that begins with `training_step`."""
+        changed = first_difference(attributes, attributes_of(self.module))
+        if changed is not None:
+            return f"changes the module's attribute `{changed}`"
+        if drawn != host_randomness():
+            return "draws random numbers from Python or numpy"
+        weights = (name for name, p in self.module.named_parameters())
+        written = next((n for n in weights if not same_bits(before.tensors[n], outcome.changed[n])), None)
+        return None if written is None else f"changes the parameter `{written}` in place"
+
+    def _repeat(self, kind: _Kind, content: Any, t: int, before: StepState, outcome: Outcome) -> None:
+        """Repeats a step on this content by a recording or by the kind's program, and compares the results.
+
+        before: the state before the step. outcome: of the step itself.
+        """
+        if kind.program is None:
+            self._record(kind, content, t, before, outcome)
+        else:
+            differs = self._compared(kind, content, before, outcome)
+            if differs is not None:
+                return self._differs(kind, t, differs, self._depends_on(kind, content, before))
+            kind.compared.add(t)
+            self._doubted = False
+        if self.refusal is None:
+            kind.visits.add(self.visit)
+        return None
+
+    def _record(self, kind: _Kind, content: Any, t: int, before: StepState, outcome: Outcome) -> None:
+        """Records a step that has just been carried out; makes the kind's program if an earlier recording is equal."""
+        changing, step = self.changing(content), partial(self.loss, copied(content), t)
+        with self.repetition.again(content, before):
+            try:
+                loss, rows, found, logged = record(
+                    self.module, leaves_of(content), step, self.gradient, self.log, changing
+                )
+            except Exception as error:
+                return self._refuse(f"fails when it is repeated ({str(error).splitlines()[0]})")
+            row = self._row(rows, self.clients(content))
+            again = self.repetition.outcome(loss.detach(), row, _tensors(logged), content)
+        if isinstance(found, str):
+            return self._refuse(found)
+        differs = difference(outcome, again, self.pieces)
+        if differs is not None:
+            return self._refuse(f"has other results when it is repeated: {differs}")
+        if kind.recording is None:
+            kind.recording = found
+        elif kind.recording.same_list(found):
+            clients, direct = self.clients(content), None
+            if clients:  # small gradients are copied: that is cheap, and equal bits in one comparison could be chance
+                direct = {i for i, size in enumerate(self.sizes) if clients[0] * size >= DECISIVE}
+            kind.program = Program(kind.recording, self.sizes, direct, self.arena)
+            self._repeat(kind, content, t, before, outcome)
+        else:
+            return self._refuse("does not take the same course in every step")
+        return None
+
+    def _compared(self, kind: _Kind, content: Any, before: StepState, outcome: Outcome) -> str | None:
+        """How the program of a kind differs from a step, as text; None if all bits are equal.
+
+        Before its first use, variants of the program are tried if bits differ; one that is equal takes its place.
+        """
+        program = kind.program
+        assert program is not None
+        differs = self._replay_differs(program, content, before, outcome)
+        if differs is None or kind.replays:
+            return differs
+        if program.direct:
+            program = self._only_equal(program, content, before, outcome.row)
+            differs = self._replay_differs(program, content, before, outcome)
+        if differs is not None and program.arena is not None:
+            program = Program(program.recording, self.sizes, program.direct)
+            differs = self._replay_differs(program, content, before, outcome)
+        kind.program = program
+        return differs
+
+    def _replay_differs(self, program: Program, content: Any, before: StepState, outcome: Outcome) -> str | None:
+        try:
+            found = difference(outcome, self.repetition.replayed(program, content, before), self.pieces)
+        except RuntimeError as error:
+            return f"cannot be replayed ({str(error).splitlines()[0]})"
+        return None if found is None else f"has other results when it is replayed: {found}"
+
+    def _only_equal(self, program: Program, content: Any, before: StepState, expected: Tensor) -> Program:
+        """A new program that computes only those gradients directly into their rows that then have autograd's bits.
+
+        program: computes all gradients in `program.direct` directly into their rows. before: the state before a step.
+        expected: the step's gradients by autograd.
+        """
+        assert program.direct is not None
+        try:
+            row = self.repetition.replayed(program, content, before).row
+        except RuntimeError:
+            return Program(program.recording, self.sizes, set(), program.arena)
+        pieces = zip(row.split(self.sizes, -1), expected.split(self.sizes, -1), strict=True)
+        same = {i for i, (ours, theirs) in enumerate(pieces) if same_bits(ours, theirs)}
+        return Program(program.recording, self.sizes, program.direct & same, program.arena)
+
+    def _by_autograd(self, content: Any, t: int) -> tuple[Tensor, Tensor]:
+        loss = self.loss(content, t)
+        return loss.detach(), self._row(self.gradient(loss), self.clients(content))
+
+    def _row(self, rows: Sequence[Tensor | None], clients: tuple[int, ...]) -> Tensor:
+        """The gradient [d] or [C, d] from one gradient per parameter (`rows`), with zeros in place of None."""
+        pieces = [
+            torch.zeros(*clients, size, device=self.device, dtype=self.dtype) if g is None else g.reshape(*clients, -1)
+            for g, size in zip(rows, self.sizes, strict=True)
+        ]
+        return torch.cat(pieces, dim=-1)
+
+    def _kind(self, content: Any) -> _Kind | None:
+        try:
+            key = (kind_of(content), self.log.sink is None, *[m.training for m in self.parts])
+        except Refused as refused:
+            self._refuse(str(refused))
+            return None
+        kind = self.kinds.get(key)
+        if kind is None:
+            kind = self.kinds[key] = _Kind()
+            if len(self.kinds) > MOST:
+                self.kinds.popitem(last=False)
+        elif len(self.kinds) == MOST:
+            self.kinds.move_to_end(key)
+        return kind
+
+    def _depends_on(self, kind: _Kind, content: Any, before: StepState) -> bool:
+        """Whether the step on this content would be the kind's program at the number of an earlier local step."""
+        earlier = next(iter(kind.compared), None)
+        if earlier is None:
+            return False
+        with self.repetition.again(content, before), self.log.calls() as logged:
+            loss, row = self.reference(copied(content), earlier)
+            again = self.repetition.outcome(loss, row, _tensors(logged), content)
+        assert kind.program is not None
+        return self._replay_differs(kind.program, content, before, again) is None
+
+    def _differs(self, kind: _Kind, t: int, reason: str, by_number: bool = True) -> None:
+        """Ends all replays; raises Diverged if a replay that this one stands for has been used.
+
+        by_number: whether a difference at the first local step of number t may come from this number alone, as in a
+        step that does something else at batch_idx 5. No replay has been used at this number.
+        """
+        alone = by_number and t not in kind.compared
+        replays = 0 if alone else sum(k.replays for k in self.kinds.values())
+        self._refuse(reason)
+        if replays:
+            raise Diverged(
+                f"{type(self.module).__name__}.training_step {reason}, in local step {t}; "
+                f"{replays} steps were replayed before, and the last of them may be wrong",
+                "runtime.step=autograd",
+            )
+
+    def _refuse(self, reason: str) -> None:
+        self.refusal = reason
+        self.kinds.clear()
+
+
+def _tensors(logged: Sequence[LogCall]) -> list[tuple[str, Tensor]]:
+    """(name, value) of each call of `self.log`; a value that is neither a tensor nor a number has no bits."""
+    plain = (Tensor, bool, int, float)
+    return [(call.name, torch.as_tensor(call.value)) for call in logged if isinstance(call.value, plain)]
+
+
+def _compiled_part(module: nn.Module) -> str | None:
+    """The reason for a refusal if torch.compile has compiled a part of the module: it would compile the recording."""
+    for name, part in module.named_modules():
+        if part._compiled_call_impl is not None or type(part).__module__.startswith("torch._dynamo"):
+            return f"calls `{name}`, which torch.compile has compiled"
+    return None
