@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from raylfl.cli import _parser
+from raylfl.cli.parser import _parser
 from raylfl.components.extras import EXTRAS
 from tests.test_wheel import build, names_below
 

@@ -85,6 +85,56 @@ def test_a_lost_call_gives_the_reason_and_the_node_of_several(monkeypatch, error
     assert [line.startswith(f"worker 0{where} was lost ({reason}") for line in said] == [True]
 
 
+class Actor(Handle):
+    """An actor whose calls end as `outcomes` says, in order: an exception or a value."""
+
+    def __init__(self, *outcomes):
+        super().__init__(*["A"] * 20)
+        self.outcomes = list(outcomes)
+        method = SimpleNamespace(remote=lambda shared, *arguments: self.outcomes.pop(0))
+        self.run = self.measure = SimpleNamespace(options=lambda num_returns: method)
+
+
+@pytest.fixture
+def deadly(monkeypatch):
+    """`deadly(*outcomes)`: a pool of one actor with these outcomes of its calls, on a Ray that answers at once."""
+
+    def get(value):
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    ray = SimpleNamespace(wait=lambda references, **options: (references, []), get=get, nodes=list)
+    monkeypatch.setattr(worker_pool, "ray", ray)
+    return lambda *outcomes: WorkerPool(
+        [Actor(*outcomes)], StoredExperiment(None), lambda text: None, lambda: True, TrafficCounter()
+    )
+
+
+def test_a_call_behind_others_that_kill_its_worker_is_repeated_without_end(deadly):
+    """Clients' work that kills a worker is submitted first, three times; the measurement behind it is harmless."""
+    pool = deadly(*[ActorDiedError() for _ in range(7)], "measured")
+    pool.submit(0, WorkerCall("run", ()))
+    sent = pool.submit(0, WorkerCall("measure", ()))
+    behind = []
+
+    def send(lost):
+        if len(behind) < 2:
+            behind.append(pool.submit(0, WorkerCall("run", ())))
+        return [pool.submit(0, WorkerCall("measure", ()))]
+
+    assert pool.repeated([sent], 1, send) == ["measured"]
+
+
+def test_a_call_that_kills_its_worker_by_itself_is_repeated_as_often_as_allowed(deadly):
+    pool = deadly("worked", *[ActorDiedError() for _ in range(5)])
+    work, measure = pool.submit(0, WorkerCall("run", ())), pool.submit(0, WorkerCall("measure", ()))
+    assert pool.results([work]) == ["worked"]
+    with pytest.raises(RaylflError, match="workers were lost 3 times in a row"):
+        pool.with_retries([measure], 2)
+    assert len(pool.actors[0].outcomes) == 2
+
+
 # -- client states on the nodes of their workers -----------------------------------------------------------------------
 
 

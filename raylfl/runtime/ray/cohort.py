@@ -152,10 +152,10 @@ class CohortInFlight:
     def _failed(self, share: Share, answer: Any) -> list[Share]:
         """The failed tasks of a share that have attempts left, each as a share of its own.
 
-        If a worker is lost during a call with several tasks, the call does not count as an attempt at them, because the
-        task that caused the loss is unknown.
+        If a worker is lost during a call with several tasks, or while the call may have waited for another one, this
+        does not count as an attempt at them, because the cause of the loss is unknown.
         """
-        shared = isinstance(answer, WorkerLost) and len(share) > 1
+        shared = isinstance(answer, WorkerLost) and (len(share) > 1 or answer.waited)
         failed = [k for k in share if self.done[k].failed]
         for k in failed:
             self.tries[k] += not shared

@@ -7,6 +7,7 @@ stored, and a call does not overwrite the stored state from which it starts.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -53,19 +54,29 @@ class WorkerCall:
 
 @dataclass(frozen=True)
 class CallInFlight:
-    """A call in flight: its worker, that worker's restart count, and references to its results."""
+    """A call in flight: its worker, that worker's restart count, and references to its results.
+
+    number: counts the calls of a pool. before: the number of the call that the worker got before this one since its
+    restart; -1 if there is none. A worker carries out its calls in this order.
+    """
 
     call: WorkerCall
     worker: int
     restart: int
     references: list[Any]
+    number: int = 0
+    before: int = -1
 
 
 @dataclass(frozen=True)
 class WorkerLost:
-    """The result of a call whose worker died or hung, with the reason as a text for the user."""
+    """The result of a call whose worker died or hung, with the reason as a text for the user.
+
+    waited: whether an earlier call of the worker may have been unfinished, and thus be the cause of the loss.
+    """
 
     reason: str
+    waited: bool = False
 
 
 class WorkerPool:
@@ -95,6 +106,9 @@ class WorkerPool:
         self.holds_states = False  # whether workers store states of their clients on their node
         self._residence: dict[int, str | None] = {}  # assigned worker -> node of its last call, with its stored states
         self._restarts = [0] * len(actors)
+        self._numbers = itertools.count()
+        self._latest = [-1] * len(actors)  # the number of each worker's latest call since its restart
+        self._finished = [-1] * len(actors)  # the number of each worker's latest call whose result has arrived
         self._starting = {w: self._ping(w) for w in range(len(actors))}
         self._ping_at: dict[int, float] = {}  # the time of the next ping of workers that Ray is restarting
         self._starts = [0] * len(actors)  # failed starts since the worker was last available
@@ -112,7 +126,9 @@ class WorkerPool:
         shared = self.stored.shared(worker if call.assigned is None else call.assigned)
         self.traffic.count_arguments(call.arguments, self.nodes[worker])
         references = method.options(num_returns=call.returns).remote(shared, *call.arguments)
-        return CallInFlight(call, worker, self._restarts[worker], [references] if call.returns == 1 else references)
+        references = [references] if call.returns == 1 else references
+        before, self._latest[worker] = self._latest[worker], next(self._numbers)
+        return CallInFlight(call, worker, self._restarts[worker], references, self._latest[worker], before)
 
     def send(self, calls: Sequence[WorkerCall], workers: Sequence[int] = ()) -> list[CallInFlight]:
         """Submits each call to its assigned worker; calls that have none are divided among `workers`.
@@ -185,6 +201,7 @@ class WorkerPool:
             if isinstance(error.cause, RaylflError):  # its message is for the user, without a traceback
                 raise error.cause from None
             raise
+        self._finished[sent.worker] = max(self._finished[sent.worker], sent.number)
         self.traffic.count_results(value, sent.references[1:], self.nodes[sent.worker])
         return [value, *sent.references[1:]] if sent.call.returns > 1 else value
 
@@ -193,13 +210,13 @@ class WorkerPool:
     ) -> list[Any]:
         """Waits for the results, as `results`; repeats lost calls, each at most `attempts` times.
 
-        send: submits the calls with these numbers again.
+        A loss that an earlier call of the worker may have caused does not count. send: submits the calls with these
+        numbers again.
         """
-        out = self.results(sent)
-        for _ in range(attempts):
-            lost = [k for k, value in enumerate(out) if isinstance(value, WorkerLost)]
-            if not lost:
-                break
+        out, left = self.results(sent), [attempts] * len(sent)
+        while lost := [k for k, value in enumerate(out) if isinstance(value, WorkerLost) and (value.waited or left[k])]:
+            for k in lost:
+                left[k] -= not out[k].waited
             for k, value in zip(lost, self.results(send(lost)), strict=True):
                 out[k] = value
         return out
@@ -297,7 +314,7 @@ class WorkerPool:
         """Records the loss of a worker, whose calls other workers carry out until Ray has restarted it."""
         reason, where = reason_of_loss(error), place_of(self.nodes[sent.worker])
         self._note_loss(sent, f"worker {sent.worker}{where} was lost ({reason}): other workers take its work")
-        return WorkerLost(f"the worker{where} was lost: {reason}")
+        return WorkerLost(f"the worker{where} was lost: {reason}", self._waited(sent))
 
     def _kill_hanging(self, sent: CallInFlight) -> WorkerLost:
         reason = f"no answer within {sent.call.timeout:g} s (runtime.client_timeout)"
@@ -305,12 +322,16 @@ class WorkerPool:
             ray.kill(self.actors[sent.worker], no_restart=False)
         where = place_of(self.nodes[sent.worker])
         self._note_loss(sent, f"worker {sent.worker}{where}: {reason}; it is started again")
-        return WorkerLost(reason)
+        return WorkerLost(reason, self._waited(sent))
+
+    def _waited(self, sent: CallInFlight) -> bool:
+        return sent.before > self._finished[sent.worker]
 
     def _note_loss(self, sent: CallInFlight, news: str) -> None:
         """Records the restart of a worker and passes `news` to the user, once for all calls that were lost with it."""
         if self._restarts[sent.worker] == sent.restart:
             self._restarts[sent.worker] += 1
+            self._latest[sent.worker] = -1
             self._starting[sent.worker] = self._ping(sent.worker)
             self.notify(news)
 
