@@ -132,3 +132,12 @@ def traceback_text(error: BaseException) -> str:
     """The error's traceback; its last line ends with the line of the user's code that raised the error, if any."""
     text, place = "".join(traceback.format_exception(error)).rstrip(), own_code(error)
     return f"{text} ({place})\n" if place else f"{text}\n"
+
+
+def headline(error: BaseException) -> str:
+    """The first line of an error's message; the name of its class if the message is empty.
+
+    >>> headline(ValueError("no clients\\n(see the log)")), headline(KeyboardInterrupt())
+    ('no clients', 'KeyboardInterrupt')
+    """
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -14,7 +14,7 @@ import raylfl
 from raylfl.cli import commands
 from raylfl.components.extras import missing_package, ours
 from raylfl.config.find import working_directory
-from raylfl.errors import BadConfig, RaylflError, exits_as_errors, is_noted, note_own_code
+from raylfl.errors import BadConfig, RaylflError, exits_as_errors, headline, is_noted, note_own_code
 from raylfl.startup import collector, process
 
 
@@ -44,14 +44,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 1
     except RaylflError as error:
-        return _fail(args, error, 1, str(error).partition("\n")[0])
+        return _fail(args, error, 1, headline(error))
     except ModuleNotFoundError as error:
         if ours(error.name or ""):
             return _fail(args, RaylflError(missing_package(str(error.name), f"this Python, {sys.executable},")), 1)
         return _fail(args, error, 1, f"ModuleNotFoundError: {error}")
     except Exception as error:
         note_own_code(error)
-        return _fail(args, error, 1, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+        return _fail(args, error, 1, f"{type(error).__name__}: {headline(error)}")
     finally:
         collector.as_usual()
 

@@ -30,7 +30,7 @@ from raylfl.core.local_step import Observer, step_along
 from raylfl.core.oracle import Batch, GradientMode, LoopOracle, Oracle, seed_everything
 from raylfl.core.samples import BatchSource, EvenBatches, IndexedBatch, sizes_of
 from raylfl.core.slots import Slots, aligned_rows
-from raylfl.errors import BadConfig
+from raylfl.errors import BadConfig, headline
 from raylfl.replay.effects import attributes_of, first_difference
 from raylfl.replay.step_log import StepLog
 
@@ -580,7 +580,7 @@ class LaneSteps:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            self._refuse(f"cannot be captured as a CUDA graph ({str(error).strip().splitlines()[0]})")
+            self._refuse(f"cannot be captured as a CUDA graph ({headline(error)})")
             return None
         return graph
 

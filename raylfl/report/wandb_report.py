@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from raylfl.components.extras import require
-from raylfl.errors import BadValue, RaylflError
+from raylfl.errors import BadValue, RaylflError, headline
 from raylfl.report.labels import METHOD, varying
 from raylfl.report.page import Content, content_of
 from raylfl.report.render import to_markdown
@@ -105,7 +105,7 @@ def publish(paths: Sequence[Path], target: str) -> str:
     try:
         report.save()
     except Exception as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        first = headline(error)
         raise RaylflError(
             f"wandb did not take the report ({first}): is {target} yours to write to? "
             "Runs that were logged offline must be there: `wandb sync` sends them"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raylfl.errors import BadConfig
+from raylfl.errors import BadConfig, headline
 from raylfl.replay.effects import attributes_of, first_difference, host_randomness
 from raylfl.replay.proof import Diverged, Outcome, difference, power_of_two, same_bits
 from raylfl.replay.recorded.calls import Recording
@@ -209,7 +209,7 @@ class RecordedSteps:
                     self.module, leaves_of(content), step, self.gradient, self.log, changing
                 )
             except Exception as error:
-                return self._refuse(f"fails when it is repeated ({str(error).splitlines()[0]})")
+                return self._refuse(f"fails when it is repeated ({headline(error)})")
             row = self._row(rows, self.clients(content))
             again = self.repetition.outcome(loss.detach(), row, _tensors(logged), content)
         if isinstance(found, str):
@@ -252,7 +252,7 @@ class RecordedSteps:
         try:
             found = difference(outcome, self.repetition.replayed(program, content, before), self.pieces)
         except RuntimeError as error:
-            return f"cannot be replayed ({str(error).splitlines()[0]})"
+            return f"cannot be replayed ({headline(error)})"
         return None if found is None else f"has other results when it is replayed: {found}"
 
     def _only_equal(self, program: Program, content: Any, before: StepState, expected: Tensor) -> Program:

@@ -17,7 +17,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from raylfl.errors import BadConfig
+from raylfl.errors import BadConfig, headline
 from raylfl.runtime.records.files import read_plain
 from raylfl.runtime.records.run_dir import RunDirectory
 
@@ -118,5 +118,5 @@ def _pickled(value: Any) -> tuple[bytes | None, str | None]:
     try:
         cloudpickle.dump(value, memory)
     except Exception as error:
-        return None, (str(error) or type(error).__name__).partition("\n")[0]
+        return None, headline(error)
     return memory.getvalue(), None

@@ -16,6 +16,7 @@ from raylfl.core.buffers import of_older
 from raylfl.core.client_rows import Table
 from raylfl.core.costs import Costs
 from raylfl.core.links import Links
+from raylfl.errors import headline
 from raylfl.experiment.parts import BUFFERS
 from raylfl.runtime.records.manifest import Damaged
 from raylfl.runtime.round.state import Average, FederationState
@@ -226,7 +227,7 @@ def _keys(value: Any) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error).partition("\n")[0]
+    return f"{error} is missing" if isinstance(error, KeyError) else headline(error)
 
 
 def _shown(path: Path) -> str:

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from raylfl.errors import RaylflError
+from raylfl.errors import RaylflError, headline
 
 SECONDS = 60.0  # longest wait for the storage to answer
 BYTES_PER_SECOND = 1e5  # slowest accepted transfer; sets the time limit of large files
@@ -152,7 +152,7 @@ class Storage:
         try:
             return within(SECONDS + size / BYTES_PER_SECOND, lambda: work(*self._place))
         except Exception as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            reason = headline(error)
             raise StorageError(f"{self.url} cannot be {what} ({reason}): {remedy(self.url, error)}") from error
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from raylfl.config.load import Config
 from raylfl.config.registries import LOGGERS
-from raylfl.errors import Say
+from raylfl.errors import Say, headline
 from raylfl.runtime.records.lines import numbers_of
 from raylfl.runtime.records.run_dir import RunDirectory
 
@@ -80,7 +80,7 @@ class WandbRun:
         except Exception as error:
             if how != "online":
                 raise
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = headline(error)
             self.say(f"wandb does not take the run ({reason}): logged offline, `wandb sync` sends it later")
             with suppress(Exception, SystemExit):  # raised if wandb's service process has ended
                 wandb.teardown()  # otherwise the service would still hold the id

@@ -17,6 +17,7 @@ from raylfl.core.local_optimizer import SGD
 from raylfl.core.oracle import Batch, LoopOracle, private_randomness, seed_everything
 from raylfl.core.samples import BatchSource
 from raylfl.core.vectorized import VectorizedOracle, large_samples, refusal
+from raylfl.errors import headline
 from raylfl.experiment.parts import WorkerSetup
 from raylfl.replay.effects import attributes_of, first_difference, host_randomness
 from raylfl.replay.innermost.step import Innermost
@@ -149,8 +150,7 @@ class StepTrials:
             except Diverged as error:
                 reason = error.text
             except Exception as error:
-                line = str(error).strip().splitlines()
-                reason = f"vmap refuses the model ({line[0] if line else type(error).__name__})"
+                reason = f"vmap refuses the model ({headline(error)})"
             finally:
                 self.flat.load(self.flat.params.copy_(self.parameters))
         return self._alone(reason)
@@ -194,8 +194,8 @@ class StepTrials:
                 if differs is not None:
                     return f"has other results after another client's step: {differs}"
                 self.at[client, k], x = x, x - self.setup.rule.lr * found.row
-        except Exception:
-            return "fails in trial steps"  # `check` reports the failure
+        except Exception as error:
+            return f"fails in a trial step ({headline(error)})"
         finally:
             self.flat.load(self.flat.params.copy_(self.parameters))
         return None
