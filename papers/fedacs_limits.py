@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from papers.statistics import effective_count
 from raylfl.core.arrays import Floats
 from raylfl.report.runs import RunRecord
-from raylfl.report.statistics import effective_count
 
 DISTANCE = "global/distance_abs"
 

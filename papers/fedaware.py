@@ -14,12 +14,13 @@ from papers.choice import plain
 from papers.grid import Axis, Grid, Point, nested
 from papers.run_cache import RunCache
 from papers.setting import Setting
+from papers.statistics import Level, difference
 from papers.texts import ACCURACY, accuracy_text, published, table_of
 from raylfl.core.arrays import Floats
 from raylfl.errors import BadConfig
 from raylfl.report.derived import Stat, best, last_k
 from raylfl.report.runs import Group
-from raylfl.report.statistics import Interval, Level, difference, paired_test
+from raylfl.report.statistics import Interval, paired_test
 from raylfl.report.style import Line
 from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import axis_name, number, stat_text

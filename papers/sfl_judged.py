@@ -17,9 +17,10 @@ from papers.ledger import Row
 from papers.sfl_cells import GRID, METHODS, SEARCH_SEED, SYMBOLS, VARIANTS
 from papers.sfl_curves import overlay
 from papers.sfl_logs import LAST, MORE, Reference, by_place, key, references
+from papers.statistics import Level, bootstrap_mean, equivalent, level
 from papers.texts import accuracy_text
 from raylfl.report.derived import Stat
-from raylfl.report.statistics import Level, bootstrap_mean, equivalent, level, paired_test
+from raylfl.report.statistics import paired_test
 from raylfl.report.tables import Column, ReportTable
 
 MARGIN = 0.005  # difference of accuracies that counts as equivalent

@@ -18,7 +18,7 @@ import numpy as np
 from papers.author_logs import measurements, path_of
 from papers.ledger import Row, thinned, write_lines
 from papers.sfl_cells import TASKS
-from raylfl.report.statistics import effective_count
+from papers.statistics import effective_count
 
 REFERENCE = "reference.jsonl"
 LAST, MORE = 40, 400  # the paper averages 40 rounds; 400 rounds have ten times as many values
