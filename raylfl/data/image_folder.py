@@ -9,11 +9,12 @@ import os
 import shutil
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
-from pathlib import Path, PurePath, PurePosixPath
-from typing import Any
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,11 +23,15 @@ from raylfl.components.extras import require
 from raylfl.data import DATA
 from raylfl.data.base import data_missing, data_path
 from raylfl.data.image import ImageData, normalised
-from raylfl.errors import BadValue, DataMissing
+from raylfl.errors import BadValue
 
 ENDINGS = (".jpg", ".jpeg", ".png")
-FORM = 4  # format of the cache; a new number invalidates old caches
+FORM = 5  # format of the cache; a new number invalidates old caches
 Half = dict[str, np.ndarray[Any, Any]]
+
+
+class Unreadable(Exception):
+    """The reason why images cannot be read as arrays."""
 
 
 @DATA.register("image_folder")
@@ -45,6 +50,8 @@ class ImageFolder(ImageData):
     cache: the folder of the cached arrays; null: `raylfl/image_folder` below XDG_CACHE_HOME or ~/.cache.
     root: the folder above `path`; null: RAYLFL_DATA or ~/.cache/raylfl.
     """
+
+    name: ClassVar[str] = "image_folder"
 
     def __init__(
         self,
@@ -67,9 +74,12 @@ class ImageFolder(ImageData):
             )
         transform = normalised(mean, std, 1 if grey else 3, augment)
         source = data_path(path, root)
-        if not source.exists():
-            raise _missing(f"{source} is missing", train, test)
-        halves, self.classes, self.notes = arrays(source, (train, test), size, grey, _cache_folder(cache))
+        require("PIL", what=f"data.name={self.name}")
+        try:
+            halves, self.classes, self.notes = arrays(source, (train, test), size, grey, _cache_folder(cache))
+        except Unreadable as problem:
+            expected = f"{train}/<class>/* and {test}/<class>/*, JPEG or PNG, in the folder or tar file {source}"
+            raise data_missing(self.name, str(problem), expected, above=path, download=False) from problem
         tensors = [(torch.from_numpy(half["x"]), torch.from_numpy(half["y"])) for half in halves]
         self.hold(tensors[0], tensors[1], len(self.classes), transform)
 
@@ -82,27 +92,40 @@ def arrays(
     The notes name class folders and files that are left out, and classes without test images.
 
     source: the folder or tar file. It is read once; later calls map the files of the cache folder into memory. The
-    cache is found by a digest of the names, sizes and modification times of all images, or of the tar file.
+    cache is found by a digest of the names, sizes and modification times of all images, or of the tar file. If it
+    cannot be written, the arrays are in files that are removed at once, and exist as long as they are mapped. Raises
+    Unreadable.
     """
+    if not source.exists():
+        raise Unreadable(f"{source} is missing")
     folder = cache / f"{source.name.split('.')[0]}-{digest(source, halves, size, grey)}"
-    if (kept := _kept(folder)) is not None:
-        return kept
+    if (stored := _load(folder)) is not None:
+        return stored
     try:
-        with _own(folder) as part:
-            _keep(part, *_read(source, halves, size, grey, part))
-    except OSError:  # the cache is not writable: the next start reads the images again
-        return _read(source, halves, size, grey, None)
-    return _kept(folder) or _read(source, halves, size, grey, None)
+        cache.mkdir(parents=True, exist_ok=True)
+        draft = TemporaryDirectory(dir=cache)
+    except OSError:
+        draft = TemporaryDirectory()
+    with draft as name:
+        part = Path(name, "arrays")
+        part.mkdir()
+        _write(part, source, halves, size, grey)
+        result = _load(part)
+        shutil.rmtree(folder, ignore_errors=True)  # a damaged cache, if any
+        with suppress(OSError):  # another process was first, or the cache cannot be written
+            part.rename(folder)
+    assert result is not None
+    return result
 
 
-def _kept(folder: Path) -> tuple[list[Half], list[str], list[str]] | None:
-    """The halves, class names and notes in this cache folder; None if it is missing or damaged."""
+def _load(folder: Path) -> tuple[list[Half], list[str], list[str]] | None:
+    """The halves, class names and notes in this folder; None if it is missing or damaged."""
     try:
         classes, notes = json.loads((folder / "classes.json").read_text())
-        found = [{key: np.load(folder / f"{key}{i}.npy", mmap_mode="c") for key in ("x", "y")} for i in range(2)]
+        halves = [{key: np.load(folder / f"{key}{i}.npy", mmap_mode="c") for key in ("x", "y")} for i in range(2)]
     except (OSError, ValueError, EOFError):
         return None
-    return found, classes, notes
+    return halves, classes, notes
 
 
 def digest(source: Path, halves: Sequence[str], size: int | None, grey: bool) -> str:
@@ -110,74 +133,61 @@ def digest(source: Path, halves: Sequence[str], size: int | None, grey: bool) ->
 
     For a tar file, the path, size and modification time of the tar file itself are used.
     """
-    if source.is_dir():
-        paths = sorted(path for half in halves for path in (source / half).rglob("*") if path.is_file())
-        facts = [f"{path.relative_to(source)} {(stat := path.stat()).st_size} {stat.st_mtime_ns}" for path in paths]
-    else:
-        stat = source.stat()
-        facts = [f"{source.resolve()} {stat.st_size} {stat.st_mtime_ns}"]
+    paths = sorted(_paths(source, halves)) if source.is_dir() else [source.resolve()]
+    facts = [f"{path} {(stat := path.stat()).st_size} {stat.st_mtime_ns}" for path in paths]
     text = "\n".join([f"{FORM} {list(halves)} {size} {grey}", *facts])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _read(
-    source: Path, halves: Sequence[str], size: int | None, grey: bool, folder: Path | None
-) -> tuple[list[Half], list[str], list[str]]:
-    """The halves, the class names and the notes, read from the source. Raises DataMissing.
-
-    folder: the folder of the .npy files to which the pixels are written; None: they are kept in memory.
-    """
-    require("PIL", what="data.name=image_folder")
+def _write(folder: Path, source: Path, halves: Sequence[str], size: int | None, grey: bool) -> None:
+    """Reads the images of the source and writes what `_load` reads."""
     labels, notes = _labels(source, halves)
     classes = sorted(set(labels[halves[0]].values()))
-    number = {label: k for k, label in enumerate(classes)}
-    rows = {half: {name: row for row, name in enumerate(found)} for half, found in labels.items()}
-    pixels_of: dict[str, np.ndarray[Any, Any]] = {}
-    first: tuple[tuple[int, ...], str] | None = None  # shape and name
-    for name, content in _files(source, halves):
-        half = PurePosixPath(name).parts[-3]
-        x = pixels(content(), name, size, grey)
-        first = first or (x.shape, name)
-        if first[0] != x.shape:
-            said = f"{first[0][1:]} ({first[1]}) and {x.shape[1:]} pixels ({name})"
-            raise _missing(
-                f"{source}: images of different sizes, {said}; data.init_args.size makes them alike", *halves
-            )
-        if half not in pixels_of:
-            shape, file = (len(rows[half]), *x.shape), None if folder is None else folder / f"x{halves.index(half)}.npy"
-            pixels_of[half] = (
-                np.empty(shape, x.dtype) if file is None else np.lib.format.open_memmap(file, "w+", x.dtype, shape)
-            )
-        pixels_of[half][rows[half][name]] = x
-    codes = {half: np.array([number[label] for label in found.values()], np.int64) for half, found in labels.items()}
-    return [{"x": pixels_of[half], "y": codes[half]} for half in halves], classes, notes
+    rows = {name: (i, row) for i, half in enumerate(halves) for row, name in enumerate(labels[half])}
+    counts = [len(labels[half]) for half in halves]
+    first, columns = "", list[np.ndarray[Any, Any]]()
+    for name, content in _images(source, halves, []):
+        image = pixels(content(), name, size, grey)
+        if not columns:
+            shapes = [(count, *image.shape) for count in counts]
+            columns = [
+                np.lib.format.open_memmap(folder / f"x{i}.npy", "w+", np.uint8, shape) for i, shape in enumerate(shapes)
+            ]
+            first = name
+        i, row = rows[name]
+        if image.shape != columns[i].shape[1:]:
+            sizes = f"{columns[i].shape[2:]} ({first}) and {image.shape[1:]} pixels ({name})"
+            raise Unreadable(f"{source}: images of different sizes, {sizes}; data.init_args.size makes them alike")
+        columns[i][row] = image
+    for i, half in enumerate(halves):
+        np.save(folder / f"y{i}.npy", np.array([classes.index(label) for label in labels[half].values()], np.int64))
+    (folder / "classes.json").write_text(json.dumps([classes, notes]))
 
 
 def _labels(source: Path, halves: Sequence[str]) -> tuple[dict[str, dict[str, str]], list[str]]:
     """For each half, image name -> label (the name of the class folder), sorted by label and name; and the notes.
 
-    The notes name class folders and files that are left out, and classes without test images. Raises DataMissing if a
+    The notes name class folders and files that are left out, and classes without test images. Raises Unreadable if a
     half has no images, or if the test set has a label that the training set has not.
     """
-    found: dict[str, list[tuple[str, str]]] = {half: [] for half in halves}
+    images: dict[str, list[tuple[str, str]]] = {half: [] for half in halves}
     others = list[str]()
-    for name, _ in _files(source, halves, others):
+    for name, _ in _images(source, halves, others):
         half, label = PurePosixPath(name).parts[-3:-1]
-        found[half].append((label, name))
+        images[half].append((label, name))
+    for half in halves:
+        if not images[half]:
+            raise Unreadable(f"{source} holds no {half}/<class>/*.jpg or *.png")
     train, test = halves
-    for half, images in found.items():
-        if not images:
-            raise _missing(f"{source} holds no {half}/<class>/*.jpg or *.png", train, test)
-    strange = sorted({label for label, _ in found[test]} - {label for label, _ in found[train]})
-    if strange:
-        raise _missing(f"{source}: {test} has classes that {train} has not ({', '.join(strange[:3])})", train, test)
-    labels, notes = {half: {label for label, _ in images} for half, images in found.items()}, _notes(others)
+    labels, notes = {half: {label for label, _ in pairs} for half, pairs in images.items()}, _notes(others)
+    if strange := sorted(labels[test] - labels[train]):
+        raise Unreadable(f"{source}: {test} has classes that {train} has not ({', '.join(strange[:3])})")
     for half in halves:
         if source.is_dir() and (empty := sorted(_folders(source / half) - labels[half])):
             notes.append(f"no images in {_few(empty)} of {source / half}, which are left out")
     if untested := sorted(labels[train] - labels[test]):
         notes.append(f"{source / test} has no images of {_few(untested)}: test scores leave them out")
-    return {half: {name: label for label, name in sorted(images)} for half, images in found.items()}, notes
+    return {half: {name: label for label, name in sorted(pairs)} for half, pairs in images.items()}, notes
 
 
 def _notes(others: Sequence[str]) -> list[str]:
@@ -201,64 +211,54 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _files(
-    source: Path, halves: Sequence[str], others: list[str] | None = None
-) -> Iterator[tuple[str, Callable[[], bytes]]]:
+def _images(source: Path, halves: Sequence[str], others: list[str]) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """Pairs (name, a function that reads the content) of every image `.../<half>/<class>/<image>`, in any order.
 
     Names with a dot in front, such as macOS's `._cat.png`, are no images. others: extended by the names of other files
     in class folders, and of images elsewhere below a half.
     """
-    others = [] if others is None else others
+    for name, content in _files(source, halves):
+        path = PurePosixPath(name)
+        in_class, is_image = path.parts[-3:-2] and path.parts[-3] in halves, path.suffix.lower() in ENDINGS
+        if any(part.startswith(".") for part in path.parts[-2:]):
+            continue
+        if in_class and is_image:
+            yield name, content
+        elif in_class or (is_image and set(halves) & set(path.parts[:-1])):
+            others.append(name)
+
+
+def _files(source: Path, halves: Sequence[str]) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """Pairs (name, a function that reads the content) of the files of a tar file, or of the halves of a folder."""
     if source.is_dir():
-        for half in halves:
-            others += _images_in(source, (source / half).glob("*"))
-            for path in sorted((source / half).glob("*/*")):
-                if _hidden(path):
-                    continue
-                if path.suffix.lower() in ENDINGS:
-                    yield path.relative_to(source).as_posix(), path.read_bytes
-                elif path.is_dir():
-                    others += _images_in(source, path.rglob("*"))
-                else:
-                    others.append(path.relative_to(source).as_posix())
+        yield from ((path.relative_to(source).as_posix(), path.read_bytes) for path in _paths(source, halves))
         return
     try:
         with tarfile.open(source) as archive:
             for member in archive:  # nothing is unpacked to disk
-                name = PurePosixPath(member.name)
-                image = member.isfile() and len(name.parts) >= 3 and name.suffix.lower() in ENDINGS
-                if image and name.parts[-3] in halves and not _hidden(name):
-                    yield member.name, partial(_content, archive, member, halves)
-                elif member.isfile() and not _hidden(name) and set(halves) & set(name.parts[:-1]):
-                    in_class = len(name.parts) >= 3 and name.parts[-3] in halves
-                    others += [member.name] * (in_class or name.suffix.lower() in ENDINGS)
+                if member.isfile():
+                    yield member.name, partial(_content, archive, member)
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise _missing(f"{source} is damaged, or no tar file ({error})", *halves) from error
+        raise Unreadable(f"{source} is damaged, or no tar file ({error})") from error
 
 
-def _images_in(source: Path, paths: Iterable[Path]) -> list[str]:
-    """The names of the images among these paths, relative to the source."""
-    images = (path for path in paths if path.suffix.lower() in ENDINGS and not path.name.startswith("."))
-    return [path.relative_to(source).as_posix() for path in images]
+def _paths(source: Path, halves: Sequence[str]) -> Iterator[Path]:
+    for half in halves:
+        for folder, _, names in os.walk(source / half, followlinks=True):
+            yield from (Path(folder, name) for name in names)
 
 
-def _hidden(image: PurePath) -> bool:
-    """Whether the image or its class folder has a name with a dot in front."""
-    return any(part.startswith(".") for part in image.parts[-2:])
-
-
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, halves: Sequence[str]) -> bytes:
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     try:
         file = archive.extractfile(member)
         assert file is not None  # a plain file has content
         return file.read()
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise _missing(f"the tar file is damaged at {member.name} ({error})", *halves) from error
+        raise Unreadable(f"the tar file is damaged at {member.name} ({error})") from error
 
 
 def pixels(content: bytes, name: str, size: int | None, grey: bool) -> np.ndarray[Any, Any]:
-    """The pixels of an image file, uint8 [C, H, W]. Raises DataMissing if it cannot be read.
+    """The pixels of an image file, uint8 [C, H, W]. Raises Unreadable if it cannot be read.
 
     content: the file's bytes. size: the image is cropped to its middle square and resized to size x size; None: it
     keeps its size. grey: one channel instead of three.
@@ -268,14 +268,14 @@ def pixels(content: bytes, name: str, size: int | None, grey: bool) -> np.ndarra
     try:
         with Image.open(io.BytesIO(content)) as opened:
             if opened.mode.startswith(("I", "F")):  # a conversion to 8 bits would cut values above 255
-                raise DataMissing(
-                    f"data.name=image_folder: {name} has more than 8 bits per pixel (mode {opened.mode}); convert all "
+                raise Unreadable(
+                    f"{name} has more than 8 bits per pixel (mode {opened.mode}); convert all "
                     "images to 8 bits with one range of values, for example with `mogrify -depth 8`"
                 )
             image = opened.convert("L" if grey else "RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         why = "its content is of no known format" if isinstance(error, UnidentifiedImageError) else error
-        raise DataMissing(f"data.name=image_folder: {name} cannot be read as an image ({why}); remove it") from error
+        raise Unreadable(f"{name} cannot be read as an image ({why}); remove it") from error
     if size is not None:
         image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
     values = np.array(image, dtype=np.uint8)
@@ -286,34 +286,3 @@ def _cache_folder(cache: str | None) -> Path:
     if cache is not None:
         return Path(cache).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "raylfl" / "image_folder"
-
-
-def _keep(folder: Path, halves: Sequence[Half], classes: Sequence[str], notes: Sequence[str]) -> None:
-    """Writes labels, class names and notes to this cache folder, which contains the pixels already."""
-    for i, half in enumerate(halves):
-        if isinstance(pixels := half["x"], np.memmap):
-            pixels.flush()
-        np.save(folder / f"y{i}.npy", half["y"])
-    (folder / "classes.json").write_text(json.dumps([list(classes), list(notes)]))
-
-
-@contextmanager
-def _own(folder: Path) -> Iterator[Path]:
-    """A context with a new temporary folder, which on exit without an error replaces `folder`.
-
-    If another process creates `folder` at the same moment, that folder stays.
-    """
-    part = folder.with_name(f".{folder.name}-{os.getpid()}")
-    part.mkdir(parents=True)
-    try:
-        yield part
-        shutil.rmtree(folder, ignore_errors=True)  # a damaged cache, if any
-        with suppress(OSError):  # another process was first
-            part.rename(folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-
-
-def _missing(problem: str, train: str, test: str) -> DataMissing:
-    expected = f"a folder or tar file of {train}/<class>/* and {test}/<class>/*, JPEG or PNG, at data.init_args.path"
-    return data_missing("image_folder", problem, expected, above="it", download=False)

@@ -39,6 +39,14 @@ def load(tmp_path):
     return lambda path, **options: ImageFolder(str(path), cache=str(tmp_path / "cache"), **options)
 
 
+def test_a_changed_array_leaves_the_cache_alone(folder, load):
+    first = load(folder).train_dataset.tensors[0].clone()
+    for _ in range(2):
+        x = load(folder).train_dataset.tensors[0]
+        assert torch.equal(x, first)
+        x.zero_()
+
+
 def packed(folder, name="images.tgz", top=""):
     path = folder.parent / name
     with tarfile.open(path, "w:gz" if name.endswith("gz") else "w") as archive:
@@ -64,7 +72,7 @@ def test_a_folder_and_a_tar_file_of_it_give_the_same_arrays(folder, load):
 
 def test_the_second_time_the_arrays_come_from_the_cache(folder, load, monkeypatch):
     first = load(folder).train_dataset.tensors[0]
-    monkeypatch.setattr("raylfl.data.image_folder._read", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr("raylfl.data.image_folder._write", lambda *_: pytest.fail("read again"))
     assert torch.equal(load(folder).train_dataset.tensors[0], first)
 
 
