@@ -13,8 +13,8 @@ import torch
 from benchmarks.pages import table
 from benchmarks.sums import WIDTH
 from raylfl.core.arrays import Ints
-from raylfl.core.assignment import assigned
 from raylfl.core.partial_sums import SumPlan, depth_first
+from raylfl.core.placement import assigned
 
 NODES, WORKERS, CLIENTS, UPLOADS, DRAWS = 8, 64, 10**6, 640, 5
 VECTOR = 4 * WIDTH / 1e9  # GB of one upload

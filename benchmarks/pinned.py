@@ -17,7 +17,7 @@ import raylfl
 from benchmarks.pages import table
 from raylfl.config.load import load_config
 from raylfl.experiment.assemble import assemble
-from raylfl.runtime.ray.resources import assignment_of
+from raylfl.runtime.ray.resources import placement_of
 from raylfl.runtime.ray.stored import samples_of
 
 MANY: dict[str, Any] = {
@@ -40,12 +40,11 @@ def parts(workers: int) -> dict[str, Any]:
     """Seconds to assign the clients, megabytes of the largest worker's samples, and megabytes that workers share."""
     setup = assemble(load_config(MANY)).setup
     started = time.perf_counter()
-    assignment = assignment_of(setup, workers)
+    placement = placement_of(setup, workers)
     seconds = time.perf_counter() - started
-    assert assignment is not None
-    largest = int(np.bincount(assignment.worker, setup.population.sizes).argmax())
+    largest = int(np.bincount(placement.worker, setup.population.sizes).argmax())
     rest = replace(setup, train=setup.train.part(np.empty(0, dtype=np.int64)))
-    megabytes = [len(pickle.dumps(part)) / 1e6 for part in (samples_of(setup, assignment, largest), rest)]
+    megabytes = [len(pickle.dumps(part)) / 1e6 for part in (samples_of(setup, placement, largest), rest)]
     return {"workers": workers, "assigned_s": seconds, "largest_mb": megabytes[0], "shared_mb": megabytes[1]}
 
 

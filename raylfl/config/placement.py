@@ -6,7 +6,7 @@ from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import BadConfig
 
 
-def is_pinned(runtime: RuntimeConfig, by_index: bool, apart: bool, impossible: str | None) -> bool:
+def assigns_clients(runtime: RuntimeConfig, by_index: bool, apart: bool, impossible: str | None) -> bool:
     """Whether each client is pinned to one worker. Raises BadConfig if pinning is required, but impossible.
 
     `placement: auto` pins clients whose samples are read by index, if pinning is possible. Clients whose samples are

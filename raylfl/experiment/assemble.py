@@ -13,7 +13,7 @@ import numpy as np
 from raylfl.config.components import check_arguments
 from raylfl.config.groups.top import ModelConfig
 from raylfl.config.load import Config, escaped
-from raylfl.config.placement import is_pinned
+from raylfl.config.placement import assigns_clients
 from raylfl.core.mixing import DOUBLY
 from raylfl.core.pattern import Ring, Star
 from raylfl.core.population import Population
@@ -132,7 +132,7 @@ def assemble(config: Config) -> Experiment:
         val=source.val,
         drift=config.eval.drift,
         merged=merged,
-        pinned=is_pinned(config.runtime, source.train.by_index, nodes is not None, unpinnable),
+        assigned=assigns_clients(config.runtime, source.train.by_index, nodes is not None, unpinnable),
         nodes=nodes,
     )
     return Experiment(

@@ -72,7 +72,7 @@ class WorkerSetup:
     val: SampleSet | None = None
     drift: bool = False  # whether clients measure their drift in every local step
     merged: bool = False  # a single client trains on the data of all N clients
-    pinned: bool = False  # each client is assigned to a worker, the only one that reads its samples
+    assigned: bool = False  # each client is assigned to a worker, the only one that reads its samples
     nodes: tuple[str, ...] | None = None  # for each client: the Ray resource of nodes with its samples; None: any node
 
     @property

@@ -69,10 +69,10 @@ def check(experiment: Experiment) -> None:
     experiment.warnings.extend(f"model {label}: {line}" for line in [*lines, *module_warnings(worker, config)])
     experiment.warnings.extend(evaluation_warnings(experiment, worker))
     experiment.sources.update(sources_of(_components(experiment, worker)))
-    if setup.pinned and "train" in worker.whole and (config.participants or config.random_clients):
+    if setup.assigned and "train" in worker.whole and (config.participants or config.random_clients):
         raise BadConfig(
-            f"model {label} has hooks for whole evaluations, but pinned clients are evaluated apart: set "
-            "eval.participants=false and eval.random_clients=0, or runtime.placement=shared"
+            f"model {label} has hooks for whole evaluations, but clients on workers of their own are evaluated apart: "
+            "set eval.participants=false and eval.random_clients=0, or runtime.placement=shared"
         )
     optimum = experiment.optimum
     if optimum is not None and len(optimum.x) != worker.flat.width:

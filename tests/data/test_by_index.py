@@ -17,8 +17,8 @@ from torch import nn
 import raylfl
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.load import load_config
-from raylfl.config.placement import is_pinned
-from raylfl.core.assignment import Assignment
+from raylfl.config.placement import assigns_clients
+from raylfl.core.placement import Placement
 from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.data.by_index import ClientArrays, MappedArrays
 from raylfl.data.client_files import index_of
@@ -130,13 +130,13 @@ def test_a_part_keeps_the_numbers_of_its_samples_and_refuses_others(folder, kind
 
 def test_a_worker_has_the_samples_of_its_clients_and_nothing_else():
     setup = assemble(load_config({**TINY, "num_clients": 5}, ["runtime.backend=ray", "runtime.placement=pinned"])).setup
-    assignment = Assignment.of(setup.population.sizes, 3)
-    parts = [samples_of(setup, assignment, w) for w in range(3)]
+    placement = Placement.pinned(setup.population.sizes, 3)
+    parts = [samples_of(setup, placement, w) for w in range(3)]
     assert sorted(k for part in parts for k in part.owned.tolist()) == sorted(setup.shards.indices.tolist())
     for w, part in enumerate(parts):
-        assert {int(k) for c in assignment.clients(w) for k in setup.shards[int(c)]} == set(part.owned.tolist())
+        assert {int(k) for c in placement.clients(w) for k in setup.shards[int(c)]} == set(part.owned.tolist())
         assert [len(a) for a in part.arrays] == [len(part.owned)] * 2
-    beyond = samples_of(setup, Assignment.of(setup.population.sizes, 7), 6)
+    beyond = samples_of(setup, Placement.pinned(setup.population.sizes, 7), 6)
     assert beyond.owned.tolist() == setup.shards.indices[:2].tolist()
 
 
@@ -145,12 +145,12 @@ def test_a_worker_has_the_samples_of_its_clients_and_nothing_else():
 
 def test_auto_pins_data_that_are_read_by_index_and_nothing_else():
     auto = RuntimeConfig()
-    assert is_pinned(auto, by_index=True, apart=False, impossible=None)
-    assert is_pinned(auto, by_index=True, apart=True, impossible=None)
-    assert not is_pinned(auto, by_index=False, apart=False, impossible=None)
-    assert not is_pinned(auto, by_index=True, apart=False, impossible="one client")
-    assert not is_pinned(RuntimeConfig(placement="shared"), by_index=True, apart=False, impossible=None)
-    assert is_pinned(RuntimeConfig(placement="pinned"), by_index=False, apart=False, impossible=None)
+    assert assigns_clients(auto, by_index=True, apart=False, impossible=None)
+    assert assigns_clients(auto, by_index=True, apart=True, impossible=None)
+    assert not assigns_clients(auto, by_index=False, apart=False, impossible=None)
+    assert not assigns_clients(auto, by_index=True, apart=False, impossible="one client")
+    assert not assigns_clients(RuntimeConfig(placement="shared"), by_index=True, apart=False, impossible=None)
+    assert assigns_clients(RuntimeConfig(placement="pinned"), by_index=False, apart=False, impossible=None)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_run_is_checked_without_any_clients_samples(apart, tmp_path):
     """The process that starts the run has the indexes, and neither folder."""
     experiment = assemble(load_config(config_of(apart, tmp_path / "nowhere")))
     check(experiment)
-    assert experiment.setup.pinned
+    assert experiment.setup.assigned
     assert experiment.setup.nodes == ("red", "red", "blue")
     assert experiment.setup.population.sizes.tolist() == [10, 10, 10]
 
@@ -226,9 +226,9 @@ def test_workers_are_on_the_nodes_of_their_clients(apart, tmp_path):
         BadConfig, match=r"1 workers, but the data are on 2 kinds of nodes \(blue, red\): set runtime.workers"
     ):
         nodes_of_workers(RuntimeConfig(workers=1), setup, cluster)
-    assignment = Assignment.of(setup.population.sizes, 3, setup.nodes)
-    assert has_room(RuntimeConfig(), assignment, cluster)
-    assert not has_room(RuntimeConfig(), assignment, [{"CPU": 8.0, "red": 1.0}])
+    placement = Placement.pinned(setup.population.sizes, 3, setup.nodes)
+    assert has_room(RuntimeConfig(), placement, cluster)
+    assert not has_room(RuntimeConfig(), placement, [{"CPU": 8.0, "red": 1.0}])
     with pytest.raises(BadConfig, match="the cluster has no node of that name: start it with ray start"):
         nodes_of_workers(RuntimeConfig(workers=3), setup, [{"CPU": 8.0, "red": 1.0}])
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from ray.exceptions import RayTaskError
 
-from raylfl.core.assignment import Assignment
+from raylfl.core.placement import Placement
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.held_states import FILE_SECONDS, HeldStates
 from raylfl.runtime.ray.stored import StoredExperiment
@@ -21,7 +21,7 @@ STATES = {client: {"c": torch.full((1, 2), float(client))} for client in range(4
 class Pool:
     """Workers 0 and 1 of clients 0, 2 and 1, 3; `answer` gives the result of a call, or raises."""
 
-    stored = StoredExperiment(None, Assignment(np.array([0, 1, 0, 1]), (None, None)), ("", ""))
+    stored = StoredExperiment(None, Placement(np.array([0, 1, 0, 1]), (None, None)), ("", ""))
 
     def __init__(self, answer):
         self.answer, self.calls = answer, []

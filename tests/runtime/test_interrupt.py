@@ -91,7 +91,7 @@ def test_ctrl_c_before_the_first_round_ends_at_once(monkeypatch, capfd):
     group = SimpleNamespace(server=server, workers=[], dismiss=lambda: dismissed.append(True))
     cluster = SimpleNamespace(ready=lambda: None, notes=[], take_actors=lambda runtime, clients: group)
     cluster.lost, cluster.silent = lambda: None, False
-    experiment = SimpleNamespace(config=SimpleNamespace(runtime=None), setup=SimpleNamespace(pinned=False))
+    experiment = SimpleNamespace(config=SimpleNamespace(runtime=None), setup=SimpleNamespace(assigned=False))
     experiment.on = lambda gpus: experiment
     monkeypatch.setattr("raylfl.runtime.ray.remote.resources_here", list)
     monkeypatch.setattr("ray.put", lambda value: value)
@@ -119,7 +119,7 @@ def test_no_actors_are_started_or_dismissed_on_a_cluster_whose_head_does_not_ans
 
     cluster = SimpleNamespace(ready=lambda: None, notes=[], take_actors=take_actors, lost=lambda: None, silent=False)
     cluster.check, cluster.await_answer = lambda: True, silence
-    experiment = SimpleNamespace(config=SimpleNamespace(runtime=None), setup=SimpleNamespace(pinned=False))
+    experiment = SimpleNamespace(config=SimpleNamespace(runtime=None), setup=SimpleNamespace(assigned=False))
     experiment.on = lambda gpus: experiment
     monkeypatch.setattr("raylfl.runtime.ray.remote.resources_here", list)
     monkeypatch.setattr("ray.put", lambda value: value)

@@ -17,8 +17,8 @@ import raylfl
 from raylfl.algorithms import ALGORITHMS
 from raylfl.config.load import load_config
 from raylfl.core.algorithm import Algorithm
-from raylfl.core.assignment import Assignment
 from raylfl.core.partial_sums import SumPlan
+from raylfl.core.placement import Placement
 from raylfl.experiment.assemble import assemble
 from raylfl.runtime.ray import backend as ray_backend
 from raylfl.runtime.ray import held_states
@@ -226,9 +226,9 @@ def test_states_of_pinned_clients_stay_on_any_number_of_workers(veterans, tmp_pa
 
 def workers_of_parts(folder, workers, config):
     """The numbers of workers whose clients are in one file."""
-    assignment = Assignment.of(assemble(load_config(config)).setup.population.sizes, workers)
+    placement = Placement.pinned(assemble(load_config(config)).setup.population.sizes, workers)
     files = [torch.load(path, weights_only=True) for path in folder.glob("checkpoints/round_*/clients_*.pt")]
-    return sorted({len(set(assignment.worker[file["clients"].numpy()].tolist())) for file in files})
+    return sorted({len(set(placement.worker[file["clients"].numpy()].tolist())) for file in files})
 
 
 def test_a_damaged_part_is_passed_over_and_a_worker_that_lacks_the_folder_sends_them(veterans, tmp_path, monkeypatch):
@@ -364,9 +364,9 @@ def test_states_of_pinned_clients_do_not_travel(veterans, tmp_path, monkeypatch)
 
 def sums_of_workers(config, workers):
     """The vectors a sum for which a round of all clients needs: the largest subtrees of each worker."""
-    assignment = Assignment.of(assemble(load_config(config)).setup.population.sizes, workers)
+    placement = Placement.pinned(assemble(load_config(config)).setup.population.sizes, workers)
     plan = SumPlan.of(np.arange(6), {"mean": ("update", np.ones(6))}, torch.float32)
-    return sum(plan.vectors(assignment.clients(w).tolist()) for w in range(workers))
+    return sum(plan.vectors(placement.clients(w).tolist()) for w in range(workers))
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "sfl"])

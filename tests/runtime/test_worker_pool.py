@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError
 
-from raylfl.core.assignment import Assignment
+from raylfl.core.placement import Placement
 from raylfl.errors import RaylflError
 from raylfl.runtime.ray import worker_pool
 from raylfl.runtime.ray.stored import StoredExperiment
@@ -151,7 +151,7 @@ def held(monkeypatch):
     nodes = lambda: [{"NodeID": node, "Alive": node in alive} for node in "AB"]  # noqa: E731
     ray = SimpleNamespace(wait=lambda references, **options: (references, []), get=answer, nodes=nodes)
     monkeypatch.setattr(worker_pool, "ray", ray)
-    stored = StoredExperiment(None, Assignment(np.arange(3), (None,) * 3), (None,) * 3)
+    stored = StoredExperiment(None, Placement(np.arange(3), (None,) * 3), (None,) * 3)
     handles = [Handle(node, *[None] * 20, "B") for node in "AAB"]
     pool = WorkerPool(handles, stored, lambda text: None, lambda: True, TrafficCounter())
     pool.holds_states = True

@@ -85,7 +85,7 @@ class WorkerActor:
 
     The first argument of each Python method is `shared` = [experiment, assigned, samples]. experiment: a reference to
     the experiment. assigned: the number of the worker to which the call's clients are assigned. samples: a reference to
-    the training samples of that worker. The last two are None if clients are not pinned to workers.
+    the training samples of that worker. The last two are None if clients are not assigned to workers.
 
     Each Python method first builds the `Worker` for these arguments if this process has none. A new or restarted actor
     therefore needs no set-up call, and an actor that replaces a lost one reads the samples of the lost one's clients.

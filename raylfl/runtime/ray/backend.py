@@ -13,7 +13,7 @@ import ray
 import torch
 from torch import Tensor
 
-from raylfl.core.algorithm import State, overrides
+from raylfl.core.algorithm import State
 from raylfl.core.deferred import Deferred
 from raylfl.core.samples import as_tensor
 from raylfl.experiment.parts import Experiment, Initial
@@ -51,7 +51,7 @@ class RayBackend(Backend):
         runtime = experiment.config.runtime
         self.attempts, self.timeout = 1 + runtime.client_retries, runtime.client_timeout
         self._traffic = TrafficCounter(ray.get_runtime_context().get_node_id())
-        room = partial(has_room, runtime, stored.assignment)
+        room = partial(has_room, runtime, stored.placement)
         self.pool = WorkerPool(actors, stored, notify, lambda: room(resources_here()), self._traffic)
         self.workers, self._stored = len(self.pool), stored
         self._weights = experiment.setup.population.weights
@@ -62,7 +62,7 @@ class RayBackend(Backend):
             "traits", attempts=self.attempts
         )
         size, keeps = state or 0, state is not None
-        by_workers = keeps and stored.assignment is not None and not overrides(experiment.algorithm, "update_clients")
+        by_workers = keeps and stored.placement.states_on_workers(experiment.algorithm)
         held = f"{stored.key}-{secrets.token_hex(4)}" if by_workers else None
         spills = held is None and size < direct_bytes() and size * experiment.clients > HEAP
         self.channel = Channel(self.pool, self._traffic, self.attempts, self.timeout, keeps, size, spills, held)
@@ -129,20 +129,21 @@ class RayBackend(Backend):
 
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> Deferred[list[Logged]]:
         batches = [chunk.batches(self._batch_size) for chunk in chunks]
-        return self._spread("evaluate", broadcast, chunks, batches, [self._stored.worker_of(c.client) for c in chunks])
+        assigned = [self._stored.placement.worker_of(chunk.client) for chunk in chunks]
+        return self._spread("evaluate", broadcast, chunks, batches, assigned)
 
     def objective(self, broadcast: State, groups: Sequence[Sequence[int]]) -> Deferred[list[tuple[float, Tensor]]]:
-        if self._stored.assignment is not None:
-            return self._objective_of_pinned(broadcast, groups)
+        if self._stored.placement.worker is not None:
+            return self._objective_by_client(broadcast, groups)
         pairs = self._spread("objective", broadcast, groups, [1] * len(groups), [None] * len(groups))
         return pairs.then(lambda found: [(loss, as_tensor(g)) for loss, g in found])
 
-    def _objective_of_pinned(
+    def _objective_by_client(
         self, broadcast: State, groups: Sequence[Sequence[int]]
     ) -> Deferred[list[tuple[float, Tensor]]]:
-        """The result of `objective` for pinned clients: each client's gradient is computed by its own worker."""
+        """The result of `objective` if each client's gradient is computed by the worker to which it is assigned."""
         clients = [c for group in groups for c in group]
-        assigned = [self._stored.worker_of(c) for c in clients]
+        assigned = [self._stored.placement.worker_of(c) for c in clients]
         pairs = self._spread("client_objectives", broadcast, clients, [1] * len(clients), assigned)
 
         def sums(found: list[Any]) -> list[tuple[float, Tensor]]:
@@ -215,7 +216,7 @@ class RayBackend(Backend):
             "backend": "ray",
             "workers": self.workers,
             "device": self.device_name,
-            "placement": "shared" if self._stored.assignment is None else "pinned",
+            "placement": self._stored.placement.name,
             "client_states": "server" if self._held is None else "workers",
             "cluster": ray.cluster_resources(),
         }

@@ -37,15 +37,14 @@ class Channel:
     def worker_of(self, task: Task) -> int | None:
         """The number of the worker that has the samples of a task's client.
 
-        None if clients are not pinned; any worker can then carry out the task. Tasks of pinned clients have one client.
+        None if any worker can carry out the task. Tasks of clients that are assigned to workers have one client.
         """
-        return self.pool.stored.worker_of(task.clients[0])
+        return self.pool.stored.placement.worker_of(task.clients[0])
 
     @property
     def nodes_apart(self) -> bool:
-        """Whether cluster nodes must not receive each other's uploads, because clients' data are bound to nodes."""
-        assignment = self.pool.stored.assignment
-        return assignment is not None and any(assignment.nodes)
+        """Whether cluster nodes must not receive each other's uploads (`Placement.nodes_apart`)."""
+        return self.pool.stored.placement.nodes_apart
 
     @property
     def returns_states(self) -> bool:

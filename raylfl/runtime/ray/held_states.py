@@ -1,4 +1,4 @@
-"""States of pinned clients, which stay on their workers' nodes, and their transfer to and from checkpoints."""
+"""Client states that stay on their workers' nodes, and their transfer to and from checkpoints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ END_SECONDS = 3.0  # time limit for deleting files at the end of a run
 
 
 class HeldStates:
-    """Access to states of pinned clients, which the clients' workers store; the server has handles (`HeldState`)."""
+    """Access to client states that the clients' workers store; the server has handles (`HeldState`)."""
 
     def __init__(self, channel: Channel, notify: Callable[[str], None], before: int):
         """Access to the states of a run.
@@ -99,9 +99,9 @@ class HeldStates:
             ray.wait([s.references[0] for s in sent], num_returns=len(sent), timeout=END_SECONDS)
 
     def _by_worker(self, states: Sequence[HeldState]) -> dict[int, list[HeldState]]:
-        stored, found = self.channel.pool.stored, dict[int, list[HeldState]]()
+        placement, found = self.channel.pool.stored.placement, dict[int, list[HeldState]]()
         for state in states:
-            worker = stored.worker_of(state.client)
+            worker = placement.worker_of(state.client)
             assert worker is not None
             found.setdefault(worker, []).append(state)
         return found

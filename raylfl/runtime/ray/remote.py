@@ -84,7 +84,7 @@ class RemoteRun:
         group = self._group = self.cluster.take_actors(self.experiment.config.runtime, self.experiment.setup)
         reusable, workers = False, len(group.workers)
         try:
-            if self._stored is None or (self._stored.assignment and len(self._stored.samples) != workers):
+            if self._stored is None or (self._stored.samples and len(self._stored.samples) != workers):
                 self._stored = StoredExperiment.put(self.experiment, workers)  # actors import their modules meanwhile
             if self._stop_requested:
                 group.server.stop.remote()

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from raylfl.config.groups.runtime import RuntimeConfig
-from raylfl.core.assignment import Assignment
+from raylfl.core.placement import SHARED, Placement
 from raylfl.errors import BadConfig
 from raylfl.runtime.ray.connection import address_of
 
@@ -61,16 +61,12 @@ def nodes_of_workers(runtime: RuntimeConfig, setup: WorkerSetup, nodes: Sequence
             f"{count} workers, but the data are on {len(names)} kinds of nodes ({', '.join(names)}): set "
             f"runtime.workers to {len(names)} or more"
         )
-    assignment = assignment_of(setup, count) if names else None
-    return (None,) * count if assignment is None else assignment.nodes
+    return placement_of(setup, count).nodes if names else (None,) * count
 
 
-def assignment_of(setup: WorkerSetup, workers: int) -> Assignment | None:
-    """Which of the workers has the samples of which client; None unless clients are pinned.
-
-    workers: the number of workers.
-    """
-    return Assignment.of(setup.population.sizes, workers, setup.nodes) if setup.pinned else None
+def placement_of(setup: WorkerSetup, workers: int) -> Placement:
+    """Where the clients of a run with this many workers work."""
+    return Placement.pinned(setup.population.sizes, workers, setup.nodes) if setup.assigned else SHARED
 
 
 def workers_that_fit(runtime: RuntimeConfig, nodes: Sequence[Resources]) -> int:
@@ -88,9 +84,9 @@ def _workers_on(node: Resources, runtime: RuntimeConfig) -> int:
     return min(by_cpus, math.floor(gpus / share))
 
 
-def has_room(runtime: RuntimeConfig, assignment: Assignment | None, nodes: Sequence[Resources]) -> bool:
+def has_room(runtime: RuntimeConfig, placement: Placement, nodes: Sequence[Resources]) -> bool:
     """Whether the nodes suffice for one worker, and include every named node that has clients' data."""
-    names = {name for name in assignment.nodes if name} if assignment is not None else set()
+    names = {name for name in placement.nodes if name}
     return workers_that_fit(runtime, nodes) > 0 and names <= {name for node in nodes for name in node}
 
 

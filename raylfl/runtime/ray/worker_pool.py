@@ -82,7 +82,7 @@ class WorkerLost:
 class WorkerPool:
     """The worker actors of one run, which get the experiment by reference.
 
-    A pinned client, whose samples only some workers can read, is assigned to one of these workers. While this worker is
+    A client whose samples only some workers can read is assigned to one of these workers. While this worker is
     lost, another one that can read the same samples replaces it.
     """
 
@@ -164,10 +164,9 @@ class WorkerPool:
 
     def _replacements(self, worker: int) -> Sequence[int]:
         """The workers that can carry out this worker's calls, on the node of its stored states if possible."""
-        assert self.stored.assignment is not None
         if self._is_usable(worker):
             return [worker]
-        others, node = self.stored.assignment.replacements(worker), self._residence.get(worker)
+        others, node = self.stored.placement.replacements(worker), self._residence.get(worker)
         near = [w for w in others if self.nodes[w] == node] if self.holds_states and node is not None else []
         return near if near and is_alive(node) else others
 

@@ -4,7 +4,7 @@ checkpoints/round_000100/ has
     server.pt           the algorithm's server state, the module's buffers, counters
     clients_000.pt ...  only the client states that changed since the previous checkpoint, up to 64 MiB per file:
                         {"clients": int64 [C], "states": {name: [C, ...]}}; states that workers have stored
-                        (pinned clients) are written by these workers
+                        of their clients are written by these workers
     manifest.json       sha256 of every file, the round, the definition of the run (its config and sha256, the sha256
                         of the partition), versions, size and sha256 of the record files up to this round, and the
                         checkpoint that has each client's newest state

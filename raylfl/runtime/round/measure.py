@@ -203,12 +203,12 @@ class Measurements:
         return Deferred(found)
 
     def _on_clients(self, name: str, clients: Ints, samples: Callable[[int], Ints]) -> list[Job]:
-        """The jobs of an evaluation on the data of these clients: one job, or one per client if clients are pinned.
+        """The jobs of an evaluation on the data of these clients: one job, or one each if their workers evaluate them.
 
-        A pinned client's samples can be read by its own worker only. samples: returns the sample indices of a client.
+        samples: returns the sample indices of a client.
         """
         shards = [samples(int(c)) for c in clients]
-        if not self.experiment.setup.pinned:
+        if not self.experiment.setup.assigned:
             return [(name, "train", np.concatenate(shards), None)]
         return [(name, "train", shard, int(c)) for shard, c in zip(shards, clients, strict=True)]
 

@@ -1,6 +1,6 @@
 """A store of client states on the disk of a cluster node; each file has the states of a range of clients.
 
-The store is used if clients are pinned: one worker has the client's samples and keeps the client's state.
+The store is used if each client is assigned to a worker, which has its samples and keeps its state.
 
 Each client has two slots in a file. A slot stores a version (the number of rounds of the run after which the client had
 this state) and the state as bytes. One slot has the state from which the local work starts; the new state overwrites

@@ -28,6 +28,7 @@ from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.training import Training, TrainingLog
 
+ASSIGNED = "each client has a worker of its own"
 METRIC = "logs a metric object"  # whose state is of one client
 NUMBERS = (0, 1, 2, 3, 5, 10, 100)  # of local steps, at which a step that ignores batch_idx has the same results
 
@@ -115,8 +116,8 @@ class StepTrials:
             return f"{type(algorithm).__name__} works with one client at a time"
         if self.alone is not None:
             return self._alone(self.alone) if self.training.hooks else self.alone
-        if setup.pinned:
-            return "clients are pinned, and the bits of a vectorised call depend on the clients that share it"
+        if setup.assigned:
+            return f"{ASSIGNED}, and the bits of a vectorised call depend on the clients that share it"
         if setup.train.arrays is None:
             return "the data set returns samples one by one"
         reason = refusal(self.flat, self.flat.params.device, setup.runtime.vectorize)

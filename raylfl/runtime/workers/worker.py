@@ -43,7 +43,7 @@ from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.measures import ModelMeasures
 from raylfl.runtime.workers.module import devices, layout_for, make_module
 from raylfl.runtime.workers.optimizer import ModuleOptimizer, moments_of
-from raylfl.runtime.workers.step_trials import StepTrials, innermost_step
+from raylfl.runtime.workers.step_trials import ASSIGNED, StepTrials, innermost_step
 from raylfl.runtime.workers.task import LOCAL_DRIFT, Chunk, ClientReports, Room, Rows, Task, joined_rows
 from raylfl.runtime.workers.training import Training
 
@@ -130,7 +130,7 @@ class Worker:
             found.fixed, found.lanes = fixed, LaneSteps(fixed, own, self.training.log, restore, refusal)
         oracle = LaneOracle(self.loop)
         oracle.lanes = LaneSteps(oracle, lanes, self.training.log, restore, refusal)
-        return "clients are pinned" if setup.pinned else None, oracle
+        return ASSIGNED if setup.assigned else None, oracle
 
     def _most_clients(self) -> int:
         """The number of clients whose local steps fit into the memory of the worker's part of the GPU at once.

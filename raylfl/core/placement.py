@@ -1,6 +1,6 @@
-"""The assignment of clients to workers under `runtime.placement=pinned`: the worker that holds a client's samples.
+"""Where a run's clients run, and where their states are kept: `shared` and `pinned` of `runtime.placement`.
 
-Clients are assigned by rendezvous hashing with bounded loads (Thaler & Ravishankar 1998; Mirrokni, Thorup &
+Pinned clients are assigned by rendezvous hashing with bounded loads (Thaler & Ravishankar 1998; Mirrokni, Thorup &
 Zadimoghaddam 2018). Each client prefers the worker with the highest hash of (client, worker). Each worker accepts
 clients in the order of falling hashes until it has its share of the samples; a client that is not accepted goes to its
 next preference. If a worker is added, the new worker therefore gets about its share of clients, and hardly any client
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from raylfl.core.algorithm import Algorithm, overrides
 from raylfl.core.arrays import Bools, Ints
 from raylfl.core.keyed import GAMMA, splitmix64
 
@@ -96,37 +97,65 @@ def apportioned(weights: Sequence[float], count: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Assignment:
-    """The assignment of a run's clients to workers.
+class Placement:
+    """Where the clients of a run work, and where their states are kept.
 
-    worker: the number of each client's worker, int64 [N]. nodes: for each worker, the label of the cluster nodes that
-    have the data of its clients; None: all nodes have them.
+    worker: the number of each pinned client's worker, the only one that reads the client's samples, int64 [N]; None if
+    clients are not pinned: any worker can run any client. nodes: for each worker of pinned clients, the label of the
+    cluster nodes that have the data of its clients; None: all nodes have them.
     """
 
-    worker: Ints
-    nodes: tuple[str | None, ...]
+    worker: Ints | None = None
+    nodes: tuple[str | None, ...] = ()
 
     @staticmethod
-    def of(sizes: Ints, workers: int, nodes: Sequence[str] | None = None) -> Assignment:
-        """The assignment of clients with these numbers of samples to `workers` workers.
+    def pinned(sizes: Ints, workers: int, nodes: Sequence[str] | None = None) -> Placement:
+        """The placement of clients with these numbers of samples, each pinned to one of `workers` workers.
 
         nodes: for each client, the label of the cluster nodes that have its samples; None: every node has all samples.
         There must be at least as many workers as distinct labels.
         """
         if nodes is None:
-            return Assignment(assigned(sizes, workers), (None,) * workers)
+            return Placement(assigned(sizes, workers), (None,) * workers)
         names, group = np.unique(np.asarray(nodes), return_inverse=True)
-        given = apportioned([float(sizes[group == k].sum()) for k in range(len(names))], workers)
+        counts = apportioned([float(sizes[group == k].sum()) for k in range(len(names))], workers)
         worker, first = np.zeros(len(sizes), dtype=np.int64), 0
-        for k, own in enumerate(given):
-            worker[group == k] = first + assigned(sizes[group == k], own)
-            first += own
-        return Assignment(worker, tuple(str(name) for name, own in zip(names, given, strict=True) for _ in range(own)))
+        for k, count in enumerate(counts):
+            worker[group == k] = first + assigned(sizes[group == k], count)
+            first += count
+        labels = tuple(str(name) for name, count in zip(names, counts, strict=True) for _ in range(count))
+        return Placement(worker, labels)
+
+    @property
+    def name(self) -> str:
+        return "shared" if self.worker is None else "pinned"
+
+    def worker_of(self, client: int | None) -> int | None:
+        """The number of the worker to which a client is assigned; None if any worker can do the client's work.
+
+        client: None for work on samples of several clients.
+        """
+        return None if self.worker is None or client is None else int(self.worker[client])
 
     def clients(self, worker: int) -> Ints:
-        """The clients of this worker, ascending."""
+        """The clients that are assigned to this worker, ascending."""
         return np.flatnonzero(self.worker == worker)
 
     def replacements(self, worker: int) -> list[int]:
         """The workers that can replace this one, itself included: all workers on nodes with the same data."""
         return [w for w, node in enumerate(self.nodes) if node == self.nodes[worker]]
+
+    @property
+    def nodes_apart(self) -> bool:
+        """Whether clients' data are bound to certain nodes, which must not receive each other's uploads."""
+        return any(self.nodes)
+
+    def states_on_workers(self, algorithm: Algorithm) -> bool:
+        """Whether client states are kept by the clients' workers; otherwise the server keeps and sends them.
+
+        Client states that change once more after the server step (`update_clients`) are kept by the server.
+        """
+        return self.worker is not None and not overrides(algorithm, "update_clients")
+
+
+SHARED = Placement()

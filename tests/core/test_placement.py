@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from raylfl.core.assignment import SLACK, Assignment, apportioned, assigned
+from raylfl.core.placement import SLACK, Placement, apportioned, assigned
 
 
 def sizes_of(kind, count):
@@ -54,7 +54,7 @@ def test_a_changed_client_moves_few_others():
     assert (assigned(sizes, 8) != assigned(grown, 8)).mean() < 0.03
 
 
-def test_an_assignment_is_that_of_every_machine():
+def test_a_placement_is_that_of_every_machine():
     """A constant: the workers of a run's clients must not change from one version to the next."""
     assert assigned(np.arange(1, 13), 3).tolist() == [0, 0, 1, 2, 1, 0, 0, 2, 1, 0, 2, 2]
     assert assigned(np.arange(1, 13), 3).dtype == np.int64
@@ -66,7 +66,7 @@ def test_every_group_of_nodes_has_a_worker_and_the_others_go_by_samples():
 
 
 def test_without_names_any_worker_can_do_any_work():
-    found = Assignment.of(np.arange(1, 13), 3)
+    found = Placement.pinned(np.arange(1, 13), 3)
     assert found.worker.tolist() == assigned(np.arange(1, 13), 3).tolist()
     assert found.nodes == (None, None, None)
     assert found.replacements(1) == [0, 1, 2]
@@ -75,7 +75,7 @@ def test_without_names_any_worker_can_do_any_work():
 @pytest.mark.parametrize("workers", [2, 3, 5, 9])
 def test_clients_live_on_workers_of_their_nodes(workers):
     names = ["b", "a", "b", "b", "a", "b"]
-    found = Assignment.of(np.array([5, 1, 2, 9, 4, 4]), workers, names)
+    found = Placement.pinned(np.array([5, 1, 2, 9, 4, 4]), workers, names)
     assert [found.nodes[w] for w in found.worker] == names
     assert len(found.nodes) == workers
     others = [(name, w) for name, worker in zip(names, found.worker, strict=True) for w in found.replacements(worker)]
