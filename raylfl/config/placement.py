@@ -1,26 +1,33 @@
-"""The rule by which clients are pinned: each to one worker, the only one that reads the client's samples."""
+"""The choice of `runtime.placement`: whether each client has a worker, the only one that reads its samples."""
 
 from __future__ import annotations
 
 from raylfl.config.groups.runtime import RuntimeConfig
+from raylfl.core.algorithm import Algorithm
 from raylfl.errors import BadConfig
 
 
+def obstacle(algorithm: Algorithm, merged: bool) -> str | None:
+    """The reason why clients of this algorithm cannot be pinned; None if they can.
+
+    merged: whether a single client trains on the data of all clients.
+    """
+    if algorithm.pattern.peers:
+        return "the nodes of a graph work in blocks, and each block has a worker of its own"
+    return "a single client trains on all data" if merged else None
+
+
 def assigns_clients(runtime: RuntimeConfig, by_index: bool, apart: bool, impossible: str | None) -> bool:
-    """Whether each client is pinned to one worker. Raises BadConfig if pinning is required, but impossible.
+    """Whether each client is pinned to one worker, whatever their number. Raises BadConfig if this is impossible.
 
     `placement: auto` pins clients whose samples are read by index, if pinning is possible. Clients whose samples are
     read by index are trained one by one, pinned or not: `auto` does not change the bits of a run.
 
     by_index: whether samples are read by index from files. apart: whether the clients' samples are on certain nodes
-    only. impossible: the reason why the algorithm cannot have pinned clients; None if pinning is possible.
+    only. impossible: the `obstacle` of the algorithm.
     """
     chosen = runtime.placement
     if chosen == "pinned":
-        if runtime.backend == "local":
-            raise BadConfig(
-                "runtime.placement=pinned, but runtime.backend=local has one worker for all clients: use auto or shared"
-            )
         if impossible:
             raise BadConfig(f"runtime.placement=pinned, but {impossible}: use auto or shared")
         if runtime.vectorize == "always":

@@ -13,7 +13,7 @@ import numpy as np
 from raylfl.config.components import check_arguments
 from raylfl.config.groups.top import ModelConfig
 from raylfl.config.load import Config, escaped
-from raylfl.config.placement import assigns_clients
+from raylfl.config.placement import assigns_clients, obstacle
 from raylfl.core.mixing import DOUBLY
 from raylfl.core.pattern import Ring, Star
 from raylfl.core.population import Population
@@ -90,9 +90,6 @@ def assemble(config: Config) -> Experiment:
     population = Population.of(np.array([len(c) for c in split.clients]), config.top.weights)
     owners = config.algorithm.pattern.owners(split.clients)
     merged = len(owners) < len(split.clients)  # a single client trains on the data of all clients
-    unpinnable = "a single client trains on all data" if merged else None
-    if config.algorithm.pattern.peers:
-        unpinnable = "the nodes of a graph work in blocks, and each block has a worker of its own"
     nodes, partition = source.client_nodes, config.resolved["partition"]["name"]
     if nodes is not None and partition != "natural":
         raise BadConfig(
@@ -132,7 +129,9 @@ def assemble(config: Config) -> Experiment:
         val=source.val,
         drift=config.eval.drift,
         merged=merged,
-        assigned=assigns_clients(config.runtime, source.train.by_index, nodes is not None, unpinnable),
+        assigned=assigns_clients(
+            config.runtime, source.train.by_index, nodes is not None, obstacle(config.algorithm, merged)
+        ),
         nodes=nodes,
     )
     return Experiment(

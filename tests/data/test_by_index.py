@@ -156,7 +156,6 @@ def test_auto_pins_data_that_are_read_by_index_and_nothing_else():
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["runtime.backend=local"], "runtime.backend=local has one worker for all clients: use auto or shared"),
         (["algorithm.name=centralized"], "a single client trains on all data: use auto or shared"),
         (["algorithm.name=dsgd"], "the nodes of a graph work in blocks, .*: use auto or shared"),
         (["runtime.vectorize=always"], "runs clients one by one: runtime.vectorize must be auto or never"),

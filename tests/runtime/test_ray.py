@@ -190,6 +190,8 @@ def test_pinned_clients_give_the_bits_of_shared_data_on_1_2_and_3_workers(vetera
     config |= {"runtime": {"backend": "local", "vectorize": "never"}}
     carry_out(config, tmp_path / "here")
     config |= {"runtime": {"placement": "pinned"}}
+    carry_out(config, tmp_path / "debugged", ["runtime.backend=local"])
+    assert outcome(tmp_path / "debugged") == outcome(tmp_path / "here")
     for workers in (1, 2, 3):
         carry_out(config, tmp_path / str(workers), rows=session_on(veterans[:workers], []))
         assert outcome(tmp_path / str(workers)) == outcome(tmp_path / "here")
