@@ -32,7 +32,7 @@ from raylfl.runtime.faults import Fault
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.session import write_records
 from raylfl.runtime.workers.backend import BlockCall, LocalBackend
-from raylfl.runtime.workers.task import Task, TaskResult, add_up
+from raylfl.runtime.workers.task import Task, TaskResult, added_up
 from raylfl.runtime.workers.worker import Worker
 from raylfl.testing.bench import must
 
@@ -149,10 +149,12 @@ class RandomWorkers(LocalBackend):
             for k in self.rng.permutation(len(tasks)):
                 self._random_worker()
                 out[int(k)] = self.attempt(tasks[k], broadcast, client_states[k])
-            worker_of = self.rng.integers(3, size=len(tasks))
+            results = [out[k] for k in range(len(tasks))]
+            workers = self.rng.integers(3, size=len(tasks)).tolist()
             for w in range(3):
-                add_up([out[k] for k in range(len(tasks)) if worker_of[k] == w])
-            return [out[k] for k in range(len(tasks))]
+                some = [result for result, worker in zip(results, workers, strict=True) if worker == w]
+                added_up(some, tasks[0].sums, each=False)
+            return results
 
         return Deferred(outcomes)
 

@@ -88,7 +88,7 @@ class FunctionBackend(InProcess):
             {name: values[k : k + 1].clone() for name, values in result.client_state.items()}
             for k in range(len(task.clients))
         ]
-        return TaskResult(task, ClientReports.of(task.clients, finite=True), result.uploads, states)
+        return TaskResult(ClientReports.of(task.clients, finite=True), result.uploads, states)
 
 
 class RecordedRounds:

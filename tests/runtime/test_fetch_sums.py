@@ -11,7 +11,7 @@ from ray.exceptions import ObjectLostError, RayTaskError
 
 from raylfl.core.partial_sums import Node, SumPlan, joined
 from raylfl.runtime.ray import cohort, sums
-from raylfl.runtime.ray.actors import WorkerActor, pack_sums
+from raylfl.runtime.ray.actors import WorkerActor
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.cohort import CohortInFlight
 from raylfl.runtime.ray.connection import DIRECT
@@ -19,14 +19,15 @@ from raylfl.runtime.ray.stored import StoredExperiment
 from raylfl.runtime.ray.sums import StoredSums, fetch
 from raylfl.runtime.ray.traffic import TrafficCounter
 from raylfl.runtime.ray.worker_pool import CallInFlight, WorkerLost
-from raylfl.runtime.workers.task import REPORT, ClientReports, Task
+from raylfl.runtime.workers.task import REPORT, ClientReports, Task, TaskResult, added_up
 
 WIDTH = 10
 
 
 def stored_sums(k, worker, node):
     """The upload of client k of four, which task k adds up."""
-    return StoredSums([{Node(0, k): torch.full((WIDTH,), float(k)).numpy()}], worker, node, [k], 4 * WIDTH)
+    sums = TaskResult.of_sums([{Node(0, k): torch.full((WIDTH,), float(k))}])
+    return StoredSums(sums, worker, node, [k], 4 * WIDTH)
 
 
 def a_loss():
@@ -42,7 +43,7 @@ def channel(monkeypatch):
 
     def make(failure=None, stage="join", lost=(), apart=False):
         def get(reference):
-            if any(node.k in lost for term in reference for node in term):
+            if any(node.k in lost for term in reference.sums for node in term):
                 raise ObjectLostError("0" * 56, None, "")
             return reference
 
@@ -70,7 +71,7 @@ STORED = [stored_sums(0, 5, "a"), stored_sums(1, 6, "b"), stored_sums(2, 7, "a")
 
 
 def total(found):
-    (sums,) = joined(found, 4)
+    (sums,) = joined([result.sums for result in found], 4)
     return {node: row.tolist() for node, row in sums.items()}
 
 
@@ -150,13 +151,17 @@ class Pool:
     def results(self, sent):
         return [self.answer(*pickle.loads(each.call.arguments[0])) for each in sent]
 
-    def answer(self, tasks, returns_states, known, separate_sums, held):
+    def answer(self, tasks, returns_states, known, separate, held, in_ring):
         ((k,),) = (task.clients for task in tasks)
         self.worked.append(k)
         plan = tasks[0].sums
-        sums = plan.parts([k], [{"up": torch.full((1, WIDTH), k + 1.0, dtype=plan.dtype)}])
-        head = ClientReports.of([k], finite=True), [{}], {"up": WIDTH}
-        return [(*head, None), sums] if separate_sums else (*head, pack_sums(sums))
+        result = TaskResult(
+            ClientReports.of([k], finite=True), {"up": torch.full((1, WIDTH), k + 1.0, dtype=plan.dtype)}
+        )
+        added_up([result], plan, each=False)
+        if separate is None:
+            return [result]
+        return [[replace(result, sums=[])], TaskResult.of_sums(result.sums)]
 
 
 def in_flight(pool, dtype=torch.float32):
@@ -171,7 +176,7 @@ def test_small_sums_come_with_the_answers_and_are_not_fetched(monkeypatch):
     monkeypatch.setattr(cohort, "fetch", None)
     (work, plan), small = in_flight(Pool()), WIDTH * 4
     done = work.results()
-    assert plan.sums([done[0].partial.sums])["a"].tolist() == [3.0] * WIDTH
+    assert plan.sums([result.sums for result in done])["a"].tolist() == [3.0] * WIDTH
     assert work.channel.traffic.received == sum(REPORT.itemsize + small for _ in done)
 
 
@@ -189,4 +194,4 @@ def test_work_whose_sums_were_lost_with_their_node_is_repeated(monkeypatch, dtyp
     work, plan = in_flight(pool, dtype)
     done = work.results()
     assert pool.worked == [0, 1, 1]
-    assert plan.sums([done[0].partial.sums])["a"].tolist() == [3.0] * WIDTH
+    assert plan.sums([result.sums for result in done if result.sums])["a"].tolist() == [3.0] * WIDTH

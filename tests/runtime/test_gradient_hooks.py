@@ -53,7 +53,7 @@ def test_gradients_are_clipped_as_in_a_plain_loop(runs, how, optimizer):
     worker = worker_of(runs, *overrides, f"model.init_args.how={how}")
     for client in (3, 0):
         task = Task(0, (client,), (STEPS,), (SIZE,), (float(STEPS),), LR)
-        reports, uploads, _ = worker.run(task, {"x": worker.initial.x}, [None])
+        result = worker.run(task, {"x": worker.initial.x}, [None])
         module = module_at(worker.initial.x.clone())
         x, y = worker.train.batch(worker.setup.shards[client]).content
         steps, parameters, clipped = make(module.parameters()), list(module.parameters()), []
@@ -63,9 +63,10 @@ def test_gradients_are_clipped_as_in_a_plain_loop(runs, how, optimizer):
             CLIPS[how](parameters)
             clipped.append(float(nn.utils.get_total_norm([p.grad for p in parameters])))
             steps.step()
-        assert torch.equal(uploads["update"][0], worker.initial.x - nn.utils.parameters_to_vector(parameters).detach())
-        assert reports.logged["clipped"].tolist() == [max(clipped)]
-        assert reports.logged["norm"] > max(clipped)  # the hook before sees unclipped gradients
+        update = worker.initial.x - nn.utils.parameters_to_vector(parameters).detach()
+        assert torch.equal(result.uploads["update"][0], update)
+        assert result.reports.logged["clipped"].tolist() == [max(clipped)]
+        assert result.reports.logged["norm"] > max(clipped)  # the hook before sees unclipped gradients
 
 
 def test_the_clip_norm_of_the_config_is_the_value_that_the_hook_receives(runs):

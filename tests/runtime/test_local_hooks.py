@@ -106,8 +106,7 @@ def test_attributes_that_a_client_changes_do_not_reach_other_clients(runs):
     broadcast = {"x": busy.initial.x}
     tasks = [Task(0, (c,), (3,), (4,), (3.0,), 0.05) for c in (0, 1)]
     busy.run(tasks[0], broadcast, [None])
-    _, after_another, _ = busy.run(tasks[1], broadcast, [None])
-    _, alone, _ = fresh.run(tasks[1], broadcast, [None])
+    after_another, alone = (worker.run(tasks[1], broadcast, [None]).uploads for worker in (busy, fresh))
     assert torch.equal(after_another["update"], alone["update"])
     row = run("Counting", runs).metrics[-1]
     assert (row["test/count"], row["test/left"]) == (1.0, 0.0)

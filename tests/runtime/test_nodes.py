@@ -37,7 +37,7 @@ def moved(task, broadcast, states):
     rows = torch.cat([state["x"] + 10.0 * client for client, state in zip(task.clients, states, strict=True)])
     uploads = {"x": rows, BUFFERS: rows[:, :1]} if 5 not in task.clients else {}
     reports = ClientReports.of(task.clients) if uploads else ClientReports.failed(task.clients, "lost")
-    return TaskResult(task, reports, uploads)
+    return TaskResult(reports, uploads)
 
 
 def test_each_task_works_on_its_own_rows_and_each_block_gets_what_it_needs():

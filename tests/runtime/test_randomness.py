@@ -185,7 +185,7 @@ def losses(seed=0, r=0, clients=(0,), steps=1, vectorize="never"):
     count = len(clients)
     task = Task(r, tuple(clients), (steps,) * count, (30,) * count, (1.0,) * count, 1e-12)
     x = torch.linspace(-1, 1, len(worker.initial.x))
-    return worker.run(task, {"x": x}, [None] * count)[0].rows["loss"]
+    return worker.run(task, {"x": x}, [None] * count).reports.rows["loss"]
 
 
 class Twins:

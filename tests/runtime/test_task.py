@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 from raylfl.core.oracle import GradientMode
 from raylfl.core.partial_sums import SumPlan
-from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, add_up, order_of
+from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, added_up, order_of
 
 PLAIN, QUICK = GradientMode("autograd", "it was asked for"), GradientMode("recorded", "it was not")
 
@@ -72,17 +73,6 @@ def test_joined_reports_keep_their_order_and_what_only_some_of_them_logged():
     assert len(ClientReports.joined([]).rows) == 0
 
 
-def test_parts_hold_their_clients_and_the_first_holds_the_ways():
-    whole = reports([4, 2, 9], errors={2: "why"})
-    first, rest = whole[:2], whole[2:]
-    assert (first.rows["client"].tolist(), rest.rows["client"].tolist()) == ([4, 2], [9])
-    assert (first.errors, rest.errors) == ({2: "why"}, {})
-    assert (first.logged["a"].tolist(), rest.logged["a"].tolist()) == ([4.5, 2.5], [9.5])
-    assert (first.ways, rest.ways) == ({PLAIN: 3}, {})
-    first.ways.clear()
-    assert whole.ways == {PLAIN: 3}
-
-
 @pytest.mark.parametrize("wanted", [[4, 2, 9], [2, 9], [4], []])
 def test_losses_and_logs_of_some_clients_come_in_the_order_of_the_reports(wanted):
     whole = reports([4, 2, 9])
@@ -95,28 +85,37 @@ def test_reports_that_are_not_finite_are_bad_and_errors_make_a_failed_result():
     whole = reports([4, 2, 9])
     whole.rows["finite"] = [True, False, True]
     assert whole.bad["client"].tolist() == [2]
-    task = Task(0, (4, 2, 9), (1,) * 3, (1,) * 3, (1.0,) * 3, 0.1)
-    assert not TaskResult(task, whole).failed
-    assert TaskResult(task, ClientReports.failed([4, 2, 9], "why")).failed
+    assert not TaskResult(whole).failed
+    assert TaskResult(ClientReports.failed([4, 2, 9], "why")).failed
 
 
-def test_uploads_that_were_added_up_are_kept_as_their_sum_only():
+@pytest.mark.parametrize("each", [False, True])
+def test_uploads_that_were_added_up_are_kept_as_their_sum_only(each):
     """Client 9, whose task failed, is left out; the upload `own` is in no sum and stays as rows."""
     clients, rows = np.array([2, 4, 7]), torch.arange(15.0).reshape(3, 5)
     plan = SumPlan.of(clients, {"total": ("up", np.array([1.0, 10.0, 100.0]))}, torch.float32)
-
-    def result(some, uploads, reports):
-        return TaskResult(Task(0, some, *[(1,) * len(some)] * 2, (1.0,) * len(some), 0.1, plan), reports, uploads)
-
     results = [
-        result((9,), {}, ClientReports.failed([9], "why")),
-        result((4,), {"up": rows[1:2], "own": rows[1:2]}, reports([4])),
-        result((2, 7), {"up": rows[[0, 2]], "own": rows[[0, 2]]}, reports([2, 7])),
+        TaskResult(ClientReports.failed([9], "why")),
+        TaskResult(reports([4]), {"up": rows[1:2], "own": rows[1:2]}),
+        TaskResult(reports([2, 7]), {"up": rows[[0, 2]], "own": rows[[0, 2]]}),
     ]
-    add_up(results)
-    failed, first, second = results
-    assert first.partial.widths == {"up": 5, "own": 5}
-    assert torch.equal(plan.sums([first.partial.sums])["total"], torch.tensor([1.0, 10.0, 100.0]) @ rows)
-    assert {name: own.tolist() for name, own in first.uploads.items()} == {"own": rows[1:2].tolist()}
-    assert {name: own.tolist() for name, own in second.uploads.items()} == {"own": rows[[0, 2]].tolist()}
-    assert failed.partial is None is second.partial
+    failed, first, second = pickle.loads(pickle.dumps(added_up(results, plan, each)))
+    assert torch.equal(plan.sums([first.sums])["total"], torch.tensor([1.0, 10.0, 100.0]) @ rows)
+    assert {name: own.tolist() for name, own in first.uploads.items()} == {"up": [], "own": rows[1:2].tolist()}
+    assert {name: own.tolist() for name, own in second.uploads.items()} == {"up": [], "own": rows[[0, 2]].tolist()}
+    assert second.uploads["up"].shape == (0, 5)  # the size of an upload is still known
+    assert not failed.sums
+    assert not second.sums
+
+
+def test_joined_results_have_zeros_and_an_empty_state_for_a_failed_client():
+    rows = torch.arange(4.0).reshape(2, 2)
+    good = TaskResult(reports([4, 2]), {"up": rows}, [{"c": rows[:1]}, {"c": rows[1:]}])
+    bad = TaskResult(ClientReports.failed([9], "why"))
+    whole = TaskResult.joined([bad, good])
+    assert whole.clients == [9, 4, 2]
+    assert whole.uploads["up"].tolist() == [[0.0, 0.0], [0.0, 1.0], [2.0, 3.0]]
+    assert whole.client_states == [{}, *good.client_states]
+    assert whole.failed
+    nothing = TaskResult.joined([bad, bad])
+    assert (nothing.uploads, nothing.client_states) == ({}, [])

@@ -20,7 +20,7 @@ from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.algorithm import State
 from raylfl.core.cut import Cut
-from raylfl.core.partial_sums import SubtreeSums, columns_of, joined
+from raylfl.core.partial_sums import columns_of, joined
 from raylfl.core.samples import as_tensor
 from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import exits_as_errors
@@ -32,7 +32,7 @@ from raylfl.runtime.workers.backend import first_row
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.nodes import OPERATIONS, OperationContext
 from raylfl.runtime.workers.state_store import HeldState, StateStore, discard_others
-from raylfl.runtime.workers.task import Chunk, ClientReports, Room, Task, TaskResult, added_up
+from raylfl.runtime.workers.task import Chunk, ClientReports, Room, Task, TaskResult, added_up, pack, unpack
 from raylfl.runtime.workers.worker import Worker
 from raylfl.startup import collector, process
 
@@ -40,41 +40,23 @@ Packed = dict[str, np.ndarray]
 NODE_SHARE = 0.001  # amount that a worker takes of a node's custom resource, which is a name, not a quantity
 
 
-def pack(state: State) -> Packed:
-    """Converts tensors to numpy arrays, which Ray reads from its object store without a copy."""
-    return {name: t.contiguous().numpy() for name, t in state.items()}
-
-
-def unpack(packed: Packed) -> State:
-    """Converts packed arrays to tensors of the same memory, which may be shared and must not be written."""
-    return {name: as_tensor(a) for name, a in packed.items()}
-
-
-def pack_sums(sums: Sequence[SubtreeSums]) -> list[Any]:
-    """Converts the partial sums of each weighted sum of a round to numpy arrays."""
-    return [{node: row.numpy() for node, row in term.items()} for term in sums]
-
-
-def unpack_sums(packed: Sequence[Any]) -> list[SubtreeSums]:
-    """The inverse of `pack_sums`."""
-    return [{node: as_tensor(row) for node, row in term.items()} for term in packed]
-
-
 class RunArguments(NamedTuple):
-    """The arguments of `WorkerActor.run` besides broadcast and client states.
+    """The arguments of `WorkerActor.run` besides the start and client states.
 
     returns_states: whether the call returns the new states of clients. known: for each client, -1 if the client has no
     state yet; otherwise the position of the state among the call's arguments or, if the worker stores client states,
-    the number of rounds after which the client has this state (`HeldState.rounds`). separate_sums: whether the partial
-    sums are a result of their own, because they are too large for the first result. held: the name of the folder in
-    which the worker stores client states, None if client states are arguments.
+    the number of rounds after which the client has this state (`HeldState.rounds`). separate: the field of the result
+    that is a value of its own: sums, if they are too large for the first value, or uploads, in a ring; None if there is
+    none. held: the name of the folder in which the worker stores client states, None if client states are arguments.
+    in_ring: whether the start is the upload of the previous client of a ring, not the broadcast.
     """
 
     tasks: Sequence[Task]
     returns_states: bool
     known: Sequence[int]
-    separate_sums: bool
+    separate: str | None
     held: str | None
+    in_ring: bool = False
 
     def pickled(self) -> bytes:
         return pickle.dumps(tuple(self), pickle.HIGHEST_PROTOCOL)
@@ -159,95 +141,61 @@ class WorkerActor:
             weight(state) if state else None,
         )
 
-    def run(
-        self,
-        shared: list[Any],
-        work: bytes,
-        packed: Packed,
-        *client_states: Packed,
-    ) -> Any:
-        """Carries out tasks; returns (reports, uploads of each task, widths, sums), then new states if requested.
+    def run(self, shared: list[Any], work: bytes, start: Packed, *client_states: Packed) -> Any:
+        """Carries out tasks; returns their results, then values for `RunArguments.separate` and the new states, if any.
 
-        packed: the broadcast. work: pickled `RunArguments`, because Ray's own pickling of small objects takes three
-        times as long. widths: floats of one client's uploads by name, if uploads are added up; otherwise empty. sums:
-        the packed partial sums of all tasks. sums is empty if uploads are not added up, and None if the partial sums
-        are the call's second result.
+        start: the broadcast, or the upload of the previous client of a ring, which is empty if that client failed.
+        work: pickled `RunArguments`, because Ray's own pickling of small objects takes three times as long.
         """
-        tasks, returns_states, known, separate_sums, held = RunArguments(*pickle.loads(work))
+        tasks, returns_states, known, separate, held, in_ring = RunArguments(*pickle.loads(work))
         worker = self.worker(shared)
         store = self.store(shared, held) if held else None
-        new_states = list[Packed]()
 
         def results() -> Iterator[TaskResult]:
-            at, broadcast = 0, unpack(packed)
+            at, broadcast = 0, first_row(unpack(start)) if in_ring else unpack(start)
             for task in tasks:
-                indices = known[at : at + len(task.clients)]
-                at += len(task.clients)
-                if store is not None:
-                    reports, uploads, new = run_with_stored_state(worker, store, task, broadcast, indices[0])
+                indices = known[at : (at := at + len(task.clients))]
+                if not broadcast:
+                    reason = "the previous client of the ring sent nothing"
+                    yield TaskResult(ClientReports.failed(task.clients, reason))
+                elif store is not None:
+                    yield run_with_stored_state(worker, store, task, broadcast, indices[0])
                 else:
                     old = [unpack(client_states[k]) if k >= 0 else None for k in indices]
-                    reports, uploads, new = worker.run(task, broadcast, old)
-                if returns_states:
-                    new_states.extend([pack(state) for state in new] if new else [{} for _ in task.clients])
-                yield TaskResult(task, reports, uploads)
+                    yield worker.run(task, broadcast, old)
 
         self.fault("work", tasks[0].round)
-        done = added_up(results(), each=worker.room is not None)
+        done = added_up(results(), tasks[0].sums, each=worker.room is not None)
         self.fault("worked", tasks[0].round)
-        parts, plan = [result.partial for result in done if result.partial is not None], tasks[0].sums
-        widths, sums = {}, []
-        if parts and plan is not None:
-            widths = parts[0].widths
-            sums = pack_sums(joined([part.sums for part in parts], len(plan.clients)) if parts[1:] else parts[0].sums)
-        reports = ClientReports.joined([d.reports for d in done])
-        head = reports, [pack(d.uploads) for d in done], widths, None if separate_sums else sums
-        out = [head, *([sums] if separate_sums else []), *new_states]
-        return tuple(out) if len(out) > 1 else head
+        values: list[Any] = [done]
+        if separate == "sums":
+            first = next((result for result in done if not result.failed), done[0])
+            values.append(TaskResult.of_sums(first.sums))
+            first.sums = []
+        elif separate == "uploads":
+            values.append(pack(done[0].uploads))
+            done[0].uploads = {}
+        if returns_states:
+            for result in done:
+                values += [pack(state) for state in result.client_states or [{}] * len(result.clients)]
+                result.client_states = ()
+        return tuple(values) if len(values) > 1 else done
 
-    def join(self, shared: list[Any], count: int, *parts: list[Any]) -> list[Any]:
-        """Adds up the partial sums of several calls as far as the summation order allows; returns packed partial sums.
+    def join(self, shared: list[Any], count: int, *parts: TaskResult) -> TaskResult:
+        """Adds up the partial sums of several calls as far as the summation order allows.
 
-        parts: the packed partial sums of each call. count: the number of uploads in a complete sum.
+        parts: the partial sums of each call. count: the number of uploads in a complete sum.
         """
-        return pack_sums(joined([unpack_sums(part) for part in parts], count))
+        return TaskResult.of_sums(joined([part.sums for part in parts], count))
 
-    def columns(self, shared: list[Any], count: int, pieces: int, *parts: list[Any]) -> Iterator[Any]:
+    def columns(self, shared: list[Any], count: int, pieces: int, *parts: TaskResult) -> Iterator[Any]:
         """Yields None, then the result of `join` cut into `pieces` ranges of columns, one range after the other.
 
         The first value is small, because the pool fetches the first value of each call.
         """
         yield None
-        whole = [unpack_sums(part) for part in parts]
         for k in range(pieces):
-            yield pack_sums(joined([columns_of(part, k, pieces) for part in whole], count))
-
-    def run_link(
-        self,
-        shared: list[Any],
-        task: Task,
-        previous: Packed,
-        first: bool,
-        returns_states: bool,
-        known: int,
-        held: str | None,
-        *client_states: Packed,
-    ) -> Any:
-        """Carries out the task of one client of a ring; returns (reports, uploads, new state).
-
-        previous: the broadcast if `first`, otherwise the upload of the previous client (empty if that client failed).
-        returns_states, known, held: as the fields of `RunArguments`.
-        """
-        if not previous:
-            return ClientReports.failed(task.clients, "the previous client of the ring sent nothing"), {}, {}
-        broadcast = unpack(previous) if first else first_row(unpack(previous))
-        worker = self.worker(shared)
-        if held:
-            reports, uploads, new = run_with_stored_state(worker, self.store(shared, held), task, broadcast, known)
-        else:
-            state = unpack(client_states[0]) if known >= 0 else None
-            reports, uploads, new = worker.run(task, broadcast, [state])
-        return reports, pack(uploads), pack(new[0]) if new and returns_states else {}
+            yield TaskResult.of_sums(joined([columns_of(part.sums, k, pieces) for part in parts], count))
 
     # -- client states that this worker stores -----------------------------------------------------------------------
 
@@ -345,26 +293,26 @@ class WorkerActor:
         return self.worker(shared).state_dict(as_tensor(x), as_tensor(buffers))
 
 
-def run_with_stored_state(
-    worker: Worker, store: StateStore, task: Task, broadcast: State, known: int
-) -> tuple[ClientReports, State, list[State]]:
+def run_with_stored_state(worker: Worker, store: StateStore, task: Task, broadcast: State, known: int) -> TaskResult:
     """Carries out the task of one client: reads the client's state from `store` before, and writes the new one after.
 
-    Returns (reports, uploads, an empty list of states). known: `HeldState.rounds` of the state; -1 if the client has no
+    Returns the result with a handle of the new state. known: `HeldState.rounds` of the state; -1 if the client has no
     state yet.
     """
     (client,), started = task.clients, None if known < 0 else known
     state = None if started is None else store.read(HeldState(client, started))
-    reports, uploads, new = worker.run(task, broadcast, [state])
-    if new:
-        store.write(HeldState(client, task.round + 1), new[0], started)
-    return reports, uploads, []
+    result = worker.run(task, broadcast, [state])
+    if result.client_states:
+        handle = HeldState(client, task.round + 1)
+        store.write(handle, result.client_states[0], started)
+        result.client_states = [handle]
+    return result
 
 
 def attempted(worker: Worker, attempts: int, task: Task, broadcast: State, states: Sequence[State]) -> TaskResult:
     """Carries out a task, at most `attempts` times, until it succeeds; returns the last result."""
     for _ in range(attempts):
-        result = TaskResult(task, *worker.run(task, broadcast, states))
+        result = worker.run(task, broadcast, states)
         if not result.failed:
             break
     return result

@@ -17,7 +17,6 @@ from raylfl.core.algorithm import State
 from raylfl.core.deferred import Deferred
 from raylfl.core.samples import as_tensor
 from raylfl.experiment.parts import Experiment, Initial
-from raylfl.runtime.ray.actors import pack, unpack
 from raylfl.runtime.ray.blocks import BlocksInFlight
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.cohort import CohortInFlight
@@ -31,7 +30,7 @@ from raylfl.runtime.ray.worker_pool import WorkerCall, WorkerPool
 from raylfl.runtime.workers.backend import Backend, BlockCall, Handle, call_timeout
 from raylfl.runtime.workers.full_gradients import weighted
 from raylfl.runtime.workers.logged import Logged
-from raylfl.runtime.workers.task import Chunk, Task, TaskResult
+from raylfl.runtime.workers.task import Chunk, Task, TaskResult, pack, unpack
 
 COPIES = 2**20  # bytes of a broadcast, times workers, above which one shared object is faster than a copy per call
 HEAP = 2**30  # bytes of all clients' states above which they are moved to the object store, which can spill to disk

@@ -11,7 +11,6 @@ import ray
 from raylfl.runtime.ray.traffic import TrafficCounter
 from raylfl.runtime.ray.worker_pool import WorkerPool
 from raylfl.runtime.workers.backend import Handle
-from raylfl.runtime.workers.state_store import HeldState
 from raylfl.runtime.workers.task import Task
 
 
@@ -61,10 +60,6 @@ class Channel:
         there = [h for h in handles if h is not None]
         place = iter(range(len(there)))
         return [-1 if h is None else next(place) for h in handles], there
-
-    def stored_states(self, task: Task) -> list[Handle]:
-        """Handles of the new client states that a worker has stored at the end of a task; empty if none are stored."""
-        return [HeldState(client, task.round + 1) for client in task.clients] if self.keeps and self.held else []
 
     def returned_states(self, states: Sequence[Any]) -> list[Any]:
         """References to new client states; if `spills`, the states are moved from this process to the object store."""

@@ -7,18 +7,19 @@ A cohort is the clients sampled in a round. Clients of a ring, which work in seq
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raylfl.core.partial_sums import SubtreeSums, depth_first, joined
-from raylfl.runtime.ray.actors import RunArguments, unpack, unpack_sums
+from raylfl.core.partial_sums import depth_first
+from raylfl.runtime.ray.actors import RunArguments
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.sums import StoredSums, fetch
 from raylfl.runtime.ray.traffic import weight
 from raylfl.runtime.ray.worker_pool import CallInFlight, WorkerCall, WorkerLost
 from raylfl.runtime.workers.backend import Handle
-from raylfl.runtime.workers.task import ClientReports, PartialSums, Task, TaskResult
+from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
 
 Share = list[int]  # the numbers of the tasks in one call
 
@@ -40,15 +41,14 @@ class CohortInFlight:
         self.channel, self.tasks, self.broadcast, self.states = channel, tasks, broadcast, states
         self.done: dict[int, TaskResult] = {}
         self.stored_sums = list[StoredSums]()  # partial sums that are still on the workers
-        self.returned_sums = list[list[SubtreeSums]]()  # partial sums that came with an answer
-        self.sums, self.widths = list[SubtreeSums](), dict[str, int]()  # all partial sums, added up
+        self.fetched_sums = list[TaskResult]()
         self.tries = [0] * len(tasks)
         self._send(self._first_shares())
 
     def results(self) -> list[TaskResult]:
         """Waits for the results of all tasks, repeating failed tasks; returns the results in task order.
 
-        If uploads were added up, the first result has the partial sums of all tasks.
+        Partial sums that workers stored follow as results without clients.
         """
         while self.wave:
             again: list[Share] = []
@@ -57,17 +57,15 @@ class CohortInFlight:
                 again += self._failed(share, answer)
             again += self.waiting
             self._send(again or self._fetch_sums())
-        if self.widths:
-            self.done[0].partial = PartialSums(self.sums, self.widths)
-        return [self.done[k] for k in range(len(self.tasks))]
+        return [*(self.done[k] for k in range(len(self.tasks))), *self.fetched_sums]
 
     def _fetch_sums(self) -> list[Share]:
-        """Adds up the partial sums of all calls; returns a share for each task whose sums were lost with a node."""
-        stored, returned, self.stored_sums, self.returned_sums = self.stored_sums, self.returned_sums, [], []
-        if not (stored or returned) or (plan := self.tasks[0].sums) is None:
+        """Fetches the stored partial sums; returns a share for each task whose sums were lost with a node."""
+        stored, self.stored_sums = self.stored_sums, []
+        if not stored or (plan := self.tasks[0].sums) is None:
             return []
-        found, lost = fetch(self.channel, stored, len(plan.clients)) if stored else ([], [])
-        self.sums = joined([*([self.sums] if self.sums else []), *returned, *found], len(plan.clients))
+        found, lost = fetch(self.channel, stored, len(plan.clients))
+        self.fetched_sums += found
         return [[k] for k in lost]
 
     def _first_shares(self) -> list[Share]:
@@ -108,8 +106,8 @@ class CohortInFlight:
         channel, tasks = self.channel, [self.tasks[k] for k in share]
         known, given = channel.state_arguments(handles)
         channel.traffic.count(sent=weight(self.broadcast) + len(given) * channel.state_bytes)
-        separate = self._has_separate_sums(tasks)
-        returns = 1 + separate + channel.returns_states * sum(len(task.clients) for task in tasks)
+        separate = "sums" if self._has_separate_sums(tasks) else None
+        returns = 1 + bool(separate) + channel.returns_states * sum(len(task.clients) for task in tasks)
         work = RunArguments(tasks, channel.returns_states, known, separate, channel.held).pickled()
         return WorkerCall("run", (work, self.broadcast, *given), returns, channel.timeout, self._assigned(share))
 
@@ -128,26 +126,20 @@ class CohortInFlight:
         """Stores the results of one share of the tasks, from its call `sent` and the call's result `answer`."""
         if isinstance(answer, WorkerLost):
             for k in share:
-                self.done[k] = TaskResult(self.tasks[k], ClientReports.failed(self.tasks[k].clients, answer.reason))
+                self.done[k] = TaskResult(ClientReports.failed(self.tasks[k].clients, answer.reason))
             return
         channel = self.channel
-        (reports, uploads, widths, sums), *others = answer if sent.call.returns > 1 else [answer]
-        kept = others if sums is not None else others[1:]
-        channel.traffic.count(received=weight((reports, uploads, sums or [])) + len(kept) * channel.state_bytes)
-        at = 0
-        for k, own in zip(share, uploads, strict=True):
-            mine = slice(at, at := at + len(self.tasks[k].clients))
-            states = channel.stored_states(self.tasks[k]) or channel.returned_states(kept[mine])
-            self.done[k] = TaskResult(self.tasks[k], reports[mine], unpack(own), states)
-        if widths:
-            self.widths = widths
-        if widths and sums is not None:
-            self.returned_sums.append(unpack_sums(sums))
-        elif widths and (plan := self.tasks[0].sums) is not None:
-            size = max(widths.values()) * plan.dtype.itemsize
-            added = [k for k in share if not self.done[k].failed]
-            node = channel.pool.nodes[sent.worker]
-            self.stored_sums.append(StoredSums(others[0], sent.worker, node, added, size))
+        results, *others = answer if sent.call.returns > 1 else [answer]
+        count = channel.returns_states * sum(len(result.clients) for result in results)
+        sums, states = others[: len(others) - count], channel.returned_states(others[len(others) - count :])
+        channel.traffic.count(received=weight(results) + count * channel.state_bytes)
+        for k, result in zip(share, results, strict=True):
+            if channel.returns_states:
+                result.client_states, states = states[: len(result.clients)], states[len(result.clients) :]
+            self.done[k] = result
+        if sums and (added := [k for k in share if not self.done[k].failed]):
+            size = max(rows.element_size() * math.prod(rows.shape[1:]) for rows in self.done[added[0]].uploads.values())
+            self.stored_sums.append(StoredSums(sums[0], sent.worker, channel.pool.nodes[sent.worker], added, size))
 
     def _failed(self, share: Share, answer: Any) -> list[Share]:
         """The failed tasks of a share that have attempts left, each as a share of its own.

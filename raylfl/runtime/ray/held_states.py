@@ -12,7 +12,6 @@ import ray
 import torch
 
 from raylfl.core.algorithm import State
-from raylfl.runtime.ray.actors import pack, unpack
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.traffic import weight
 from raylfl.runtime.ray.worker_pool import CallInFlight, WorkerCall
@@ -20,6 +19,7 @@ from raylfl.runtime.records.checksums import save_hashed
 from raylfl.runtime.records.manifest import Damaged
 from raylfl.runtime.records.state_files import CHUNK_BYTES, SEEN, clients_blob, clients_in, mark_of
 from raylfl.runtime.workers.state_store import HeldState
+from raylfl.runtime.workers.task import pack, unpack
 
 FILE_SECONDS = 600.0  # time limit for writing a worker's files, if calls have a limit
 END_SECONDS = 3.0  # time limit for deleting files at the end of a run

@@ -8,13 +8,13 @@ from typing import Any
 import ray
 
 from raylfl.core.algorithm import State
-from raylfl.runtime.ray.actors import pack, unpack
+from raylfl.runtime.ray.actors import RunArguments
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.traffic import weight
 from raylfl.runtime.ray.worker_pool import CallInFlight, WorkerCall, WorkerLost
 from raylfl.runtime.workers.backend import Handle
-from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
+from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, pack, unpack
 
 
 class RingInFlight:
@@ -65,12 +65,12 @@ class RingInFlight:
         channel, here = self.channel, self.workers()
         links, previous = [], self.last
         for k in range(len(self.done), len(self.tasks)):
-            (known,), state = channel.state_arguments(self.states[k])
+            known, state = channel.state_arguments(self.states[k])
             first = previous is self.start
             channel.traffic.count(sent=(weight(self.start) if first else 0) + len(state) * channel.state_bytes)
-            arguments = (self.tasks[k], previous, first, channel.returns_states, known, channel.held, *state)
-            assigned = channel.worker_of(self.tasks[k])
-            call = WorkerCall("run_link", arguments, 3, channel.timeout, assigned)
+            work = RunArguments([self.tasks[k]], channel.returns_states, known, "uploads", channel.held, not first)
+            assigned, returns = channel.worker_of(self.tasks[k]), 2 + channel.returns_states
+            call = WorkerCall("run", (work.pickled(), previous, *state), returns, channel.timeout, assigned)
             links.append(channel.pool.submit(channel.pool.place(assigned, here[(k + self.attempt) % len(here)]), call))
             previous = links[-1].references[1] if self.received[k] else previous
         return links
@@ -82,23 +82,22 @@ class RingInFlight:
         """
         channel, k = self.channel, len(self.done)
         answer = channel.pool.results([link])[0]
-        lost = isinstance(answer, WorkerLost)
-        reports = ClientReports.failed(self.tasks[k].clients, answer.reason) if lost else answer[0]
-        _, uploads, state = link.references
-        channel.traffic.count(received=weight(reports) + channel.state_bytes * channel.returns_states)
-        if reports.errors and self.attempt < channel.attempts - 1:
+        if isinstance(answer, WorkerLost):
+            result = TaskResult(ClientReports.failed(self.tasks[k].clients, answer.reason))
+        else:
+            (result,) = answer[0]
+        _, uploads, *states = link.references
+        channel.traffic.count(received=weight(result) + channel.state_bytes * channel.returns_states)
+        if result.failed and self.attempt < channel.attempts - 1:
             self.attempt += 1
             return False
-        broken = len(reports.bad) > 0
+        broken = len(result.reports.bad) > 0
         node = channel.pool.nodes[link.worker]
         if self.last is not self.start:
             self.hops.append((self.node, node))
-        kept = (
-            channel.stored_states(self.tasks[k]) or channel.returned_states([state])
-            if channel.keeps and not broken
-            else []
-        )
-        self.done.append(TaskResult(self.tasks[k], reports, {}, kept))
+        if channel.returns_states and not broken:
+            result.client_states = channel.returned_states(states)
+        self.done.append(result)
         self.attempt = 0
         if self.received[k] and not broken:
             self.last, self.sender, self.node = uploads, k, node

@@ -15,20 +15,20 @@ from typing import Any
 import ray
 from ray.exceptions import ObjectLostError, RayTaskError
 
-from raylfl.core.partial_sums import SubtreeSums, side_by_side
-from raylfl.runtime.ray.actors import unpack_sums
+from raylfl.core.partial_sums import side_by_side
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.failures import loss_behind
 from raylfl.runtime.ray.traffic import weight
 from raylfl.runtime.ray.worker_pool import WorkerCall, WorkerLost
+from raylfl.runtime.workers.task import TaskResult
 
 
 @dataclass(frozen=True)
 class StoredSums:
     """The partial sums that one call has left in its node's object store.
 
-    reference: refers to the packed sums (`pack_sums`); worker, node: where the call ran; tasks: the numbers of the
+    reference: refers to a `TaskResult` without clients; worker, node: where the call ran; tasks: the numbers of the
     tasks whose uploads are added up; size: bytes of the longest vector.
     """
 
@@ -39,7 +39,7 @@ class StoredSums:
     size: int
 
 
-def fetch(channel: Channel, stored: Sequence[StoredSums], count: int) -> tuple[list[list[SubtreeSums]], list[int]]:
+def fetch(channel: Channel, stored: Sequence[StoredSums], count: int) -> tuple[list[TaskResult], list[int]]:
     """Fetches partial sums to the server; returns (the sums, the tasks whose sums were lost with their node).
 
     If no vector is larger than `direct_bytes`, the sums of all calls are fetched one by one. Otherwise workers join the
@@ -58,14 +58,12 @@ def fetch(channel: Channel, stored: Sequence[StoredSums], count: int) -> tuple[l
     joined = _answers(channel, together, [WorkerCall("join", (count, *references(own))) for own in together])
     failed = [one for own, answer in zip(together, joined, strict=True) if answer is None for one in own]
     alone = [one for own in nodes if len(own) == 1 for one in own]
-    found = [unpack_sums(answer) for answer in joined if answer is not None]
+    found = [answer for answer in joined if answer is not None]
     others, lost = _each(channel, [*alone, *failed])
     return [*found, *others], lost
 
 
-def _by_columns(
-    channel: Channel, nodes: Sequence[Sequence[StoredSums]], pieces: int, count: int
-) -> list[SubtreeSums] | None:
+def _by_columns(channel: Channel, nodes: Sequence[Sequence[StoredSums]], pieces: int, count: int) -> TaskResult | None:
     """The joined partial sums of several nodes; None if a worker or an object was lost.
 
     nodes: the stored sums of each node. pieces: the number of ranges of columns, each completed on a different node.
@@ -77,7 +75,9 @@ def _by_columns(
         return None
     joins = [WorkerCall("join", (count, *(own[1 + k] for own in cut))) for k in range(pieces)]
     joined = _answers(channel, nodes[:pieces], joins)
-    return None if any(own is None for own in joined) else side_by_side([unpack_sums(own) for own in joined])
+    if any(own is None for own in joined):
+        return None
+    return TaskResult.of_sums(side_by_side([own.sums for own in joined]))
 
 
 def _answers(channel: Channel, nodes: Sequence[Sequence[StoredSums]], calls: Sequence[WorkerCall]) -> list[Any]:
@@ -96,9 +96,9 @@ def _answers(channel: Channel, nodes: Sequence[Sequence[StoredSums]], calls: Seq
     return out
 
 
-def _each(channel: Channel, stored: Sequence[StoredSums]) -> tuple[list[list[SubtreeSums]], list[int]]:
-    """Fetches stored sums one by one; returns (partial sums of each call, tasks whose sums were lost)."""
-    found, lost = list[Any](), list[int]()
+def _each(channel: Channel, stored: Sequence[StoredSums]) -> tuple[list[TaskResult], list[int]]:
+    """Fetches stored sums one by one; returns (the sums of each call, tasks whose sums were lost)."""
+    found, lost = list[TaskResult](), list[int]()
     for one in stored:
         try:
             channel.traffic.count_arguments([one.reference], channel.traffic.here)
@@ -106,11 +106,11 @@ def _each(channel: Channel, stored: Sequence[StoredSums]) -> tuple[list[list[Sub
         except ObjectLostError:
             lost += one.tasks
     channel.traffic.count(received=weight(found))
-    return [unpack_sums(packed) for packed in found], lost
+    return found, lost
 
 
 def references(stored: Sequence[StoredSums]) -> list[Any]:
-    """The references to these packed partial sums."""
+    """The references to these partial sums."""
     return [one.reference for one in stored]
 
 

@@ -12,7 +12,7 @@ from ray.experimental import get_local_object_locations
 from torch import Tensor
 
 from raylfl.runtime.ray.connection import direct_bytes
-from raylfl.runtime.workers.task import ClientReports
+from raylfl.runtime.workers.task import ClientReports, TaskResult
 
 KEPT = 2**16  # number of results whose node is remembered
 
@@ -106,6 +106,8 @@ def weight(value: Any) -> int:
     """The bytes of all arrays and numbers in a value and its nested parts; references and texts count 0."""
     if isinstance(value, (np.ndarray, Tensor)):
         return int(value.nbytes)
+    if isinstance(value, TaskResult):
+        return weight((value.reports, value.uploads, value.sums))
     if isinstance(value, ClientReports):
         return int(value.rows.nbytes)
     if isinstance(value, (int, float)):

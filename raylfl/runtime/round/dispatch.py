@@ -6,7 +6,7 @@ import math
 import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -29,8 +29,8 @@ from raylfl.errors import ClientFailed, NonFinite
 from raylfl.experiment.parts import BUFFERS, MEAN, MOMENTS, UNSEEN, Initial
 from raylfl.runtime.round.plan import dropped
 from raylfl.runtime.round.state import FederationState, RoundResult
-from raylfl.runtime.workers.backend import Executor
-from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, order_of, widths
+from raylfl.runtime.workers.backend import Executor, Handle
+from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, order_of
 
 
 class Dispatch(ABC):
@@ -128,7 +128,7 @@ class ServerDispatch(Dispatch):
         work = self.algorithm.pattern.exchange(self.backend, tasks, broadcast, client_states, received)
 
         def collected(results: Sequence[TaskResult]) -> RoundResult:
-            result = self._collect(r, results, last_loss)
+            result = self._collect(r, results, plan, last_loss)
             if plan is None or result.sums is not None:
                 self.ways.update(result.reports.ways)
                 return result
@@ -162,52 +162,48 @@ class ServerDispatch(Dispatch):
             return [Task.of(r, np.array([k]), plan) for k in range(count)]
         return [Task.of(r, rows, plan) for rows in in_subtrees(count, calls(count, width, self.runtime, self.backend))]
 
-    def _collect(self, r: Round, results: Sequence[TaskResult], last_loss: float) -> RoundResult:
+    def _collect(self, r: Round, results: Sequence[TaskResult], plan: SumPlan | None, last_loss: float) -> RoundResult:
         """The round result, from the results of all tasks; its uploads are the received ones, in cohort order.
 
-        last_loss: the last finite mean loss of the run, for error messages. A client that failed or returned non-finite
-        values raises ClientFailed or NonFinite if `runtime.on_client_error` or `runtime.on_nonfinite` is `fail`;
-        otherwise its upload is dropped.
+        plan: the sums that replace uploads, None if all uploads are rows. last_loss: the last finite mean loss of the
+        run, for error messages. A client that failed or returned non-finite values raises ClientFailed or NonFinite if
+        `runtime.on_client_error` or `runtime.on_nonfinite` is `fail`; otherwise its upload is dropped.
         """
         cohort = r.cohort
         reports = ClientReports.joined([result.reports for result in results]).in_order(cohort)
         events = self._failures(r, reports, last_loss)
         r = dropped(r, reports.bad["client"]) if events else r
         received = set(r.received_view.cohort.tolist())
-        kept = [(result, [k for k, c in enumerate(result.task.clients) if c in received]) for result in results]
-        order = order_of([result.task.clients[k] for result, keep in kept for k in keep], cohort)
-        states = [result.client_states[k] for result, keep in kept for k in keep if result.client_states]
-        rows: dict[str, list[Tensor]] = {}
-        for result, keep in kept:
+        clients, states, rows = list[int](), list[Handle](), dict[str, list[Tensor]]()
+        for result in results:
+            ids = result.clients
+            keep = [k for k, client in enumerate(ids) if client in received]
+            clients += [ids[k] for k in keep]
+            states += [result.client_states[k] for k in keep if result.client_states]
             for name, values in result.uploads.items():
-                mine = [values] if len(keep) == len(values) else [values[k : k + 1] for k in keep] or [values[:0]]
-                rows.setdefault(name, []).extend(mine)
+                if plan is None or not plan.replaces(name):
+                    mine = [values] if len(keep) == len(values) else [values[k : k + 1] for k in keep] or [values[:0]]
+                    rows.setdefault(name, []).extend(mine)
+        order = order_of(clients, cohort)
         uploads = {
             name: as_matrix(reordered(own, order), partial(self.memory.stack, name)) for name, own in rows.items()
         }
-        parts = [result.partial for result in results if result.partial is not None]
-        plan = results[0].task.sums if results else None
-        whole = plan is not None and len(received) == len(plan.clients)
-        sums = plan.sums([part.sums for part in parts]) if plan is not None and whole else None
-        found = [part.widths for part in parts] or [widths(result.uploads) for result in results if result.uploads]
+        complete = plan is not None and len(received) == len(plan.clients)
         return RoundResult(
             round=r,
             reports=reports,
             uploads=uploads,
             client_states=states if order is None or not states else [states[k] for k in order],
-            up_floats=self._upload_floats(found[0]) if found else 0,
+            up_floats=self._upload_floats(next((result.uploads for result in results if result.uploads), {})),
             events=events,
-            sums=sums,
+            sums=plan.sums([result.sums for result in results if result.sums]) if plan and complete else None,
         )
 
-    def _upload_floats(self, widths: Mapping[str, int]) -> int:
-        """The number of floats in one client's uploads that count as traffic.
-
-        widths: name of an upload -> its number of entries.
-        """
-        one = {name: torch.zeros(1, 1).expand(1, width) for name, width in widths.items()}
-        own = {name: rows for name, rows in one.items() if name not in UNSEEN}
-        return self.algorithm.sent_floats(own) + floats_in({k: one[k] for k in one.keys() - own.keys()})
+    def _upload_floats(self, uploads: State) -> int:
+        """The number of floats in one client's uploads that count as traffic; `uploads` may have no rows."""
+        one = {name: torch.zeros(1).expand(1, *rows.shape[1:]) for name, rows in uploads.items()}
+        unseen = {name: one.pop(name) for name in UNSEEN if name in one}
+        return (self.algorithm.sent_floats(one) if one else 0) + floats_in(unseen)
 
 
 def sum_plan(algorithm: Algorithm, broadcast: State, server: ServerState, r: Round) -> SumPlan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -198,7 +198,7 @@ class InProcess(Executor):
         def results() -> list[TaskResult]:
             with private_randomness():  # keeps the caller's generators
                 done = (self.attempt(task, broadcast, own) for task, own in zip(tasks, client_states, strict=True))
-                return added_up(done, each=self.room is not None)
+                return added_up(done, tasks[0].sums if tasks else None, each=self.room is not None)
 
         return Deferred(results)
 
@@ -210,17 +210,15 @@ class InProcess(Executor):
         received: Sequence[bool],
     ) -> Deferred[list[TaskResult]]:
         def results() -> list[TaskResult]:
-            done: list[TaskResult] = []
-            last: TaskResult | None = None  # the last received result
-            start, uploads = broadcast, State()
+            done, start, last = list[TaskResult](), broadcast, TaskResult(ClientReports.of([]))
             with private_randomness():
                 for task, states, arrives in zip(tasks, client_states, received, strict=True):
                     result = self.attempt(task, start, states)
-                    done.append(replace(result, uploads={}))
+                    done.append(result)
                     if arrives and not len(result.reports.bad):
-                        last, uploads, start = done[-1], result.uploads, first_row(result.uploads)
-            if last is not None:
-                last.uploads = uploads
+                        last.uploads, last, start = {}, result, first_row(result.uploads)
+                    else:
+                        result.uploads = {}
             return done
 
         return Deferred(results)
@@ -260,9 +258,9 @@ class LocalBackend(InProcess, Backend):
         for _ in range(self.attempts):
             try:
                 with time_limit(self.timeout):
-                    outcome = TaskResult(task, *self.worker.run(task, broadcast, client_states))
+                    outcome = self.worker.run(task, broadcast, client_states)
             except TimeoutError as error:  # raised where the worker does not handle it
-                outcome = TaskResult(task, ClientReports.failed(task.clients, str(error)))
+                outcome = TaskResult(ClientReports.failed(task.clients, str(error)))
             if not outcome.failed:
                 break
         return outcome

@@ -27,7 +27,7 @@ from raylfl.core.mixing_rows import MixingRows
 from raylfl.core.reduce import tree_sum
 from raylfl.core.threads import one_thread
 from raylfl.experiment.parts import UNSEEN
-from raylfl.runtime.workers.task import ClientReports, Rows, Task, TaskResult, joined_rows
+from raylfl.runtime.workers.task import ClientReports, Rows, Task, TaskResult
 
 Run = Callable[[Task, State, Sequence[State]], TaskResult]  # (task, broadcast, client states)
 
@@ -134,9 +134,9 @@ def work(context: OperationContext, job: WorkJob, broadcast: State, block: State
         mine = job.sending.rows[at : at + len(task.clients)]
         at += len(mine)
         outcomes.append(context.run(task, broadcast, Rows({name: _taken(rows, mine) for name, rows in block.items()})))
-    uploads = joined_rows([(outcome.uploads, len(outcome.task.clients)) for outcome in outcomes])
+    result = TaskResult.joined(outcomes)
+    reports, uploads = result.reports, result.uploads
     unseen = {name: uploads.pop(name) for name in UNSEEN if name in uploads}
-    reports = ClientReports.joined([outcome.reports for outcome in outcomes])
     if not uploads:
         return WorkReport(reports, unseen, 0, ()), {}, *({} for _ in job.sending.needed)
     sizes, *pieces = publish(context, job.sending, block, uploads)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from raylfl.core.algorithm import State
 from raylfl.core.arrays import Floats, Ints
 from raylfl.core.oracle import GradientMode
-from raylfl.core.partial_sums import SubtreeSums, SumPlan
+from raylfl.core.partial_sums import SubtreeSums, SumPlan, joined
 from raylfl.core.population import Round
+from raylfl.core.samples import as_tensor
+
+K = TypeVar("K")
 
 
 class Chunk(NamedTuple):
@@ -132,9 +136,7 @@ class ClientReports:
 
     rows: one row of dtype `REPORT` per client; errors: client -> the error that ended its local work; logged: name ->
     values that the module logged in training [C], nan for a client that logged none; ways: `GradientMode` -> number of
-    gradients of all clients computed in that way; reasons: client -> what it returned that was not finite. `ways`
-    cannot be divided among clients: a slice that starts at the first client has all of it, other slices have none, so
-    that consecutive slices have the right total.
+    gradients of all clients computed in that way; reasons: client -> what it returned that was not finite.
     """
 
     rows: np.ndarray
@@ -182,13 +184,6 @@ class ClientReports:
         logged = {name: values[order] for name, values in self.logged.items()}
         return ClientReports(self.rows[order], self.errors, logged, self.ways, self.reasons)
 
-    def __getitem__(self, part: slice) -> ClientReports:
-        rows = self.rows[part]
-        errors = {c: e for c, e in self.errors.items() if c in rows["client"]} if self.errors else {}
-        logged = {name: values[part] for name, values in self.logged.items()}
-        reasons = {c: reason for c, reason in self.reasons.items() if c in rows["client"]} if self.reasons else {}
-        return ClientReports(rows, errors, logged, Counter() if part.start else self.ways.copy(), reasons)
-
     @property
     def bad(self) -> np.ndarray:
         """The rows (of dtype `REPORT`) of clients that failed or returned non-finite values."""
@@ -216,65 +211,79 @@ class ClientReports:
 
 
 @dataclass
-class PartialSums:
-    """The uploads of some tasks, added up as far as the summation order of the round's `SumPlan` allows.
-
-    sums: for each weighted sum of the plan, the sums over subtrees of the tree in which uploads are added; widths: name
-    of an upload -> its number of floats for one client.
-    """
-
-    sums: list[SubtreeSums]
-    widths: dict[str, int]
-
-
-@dataclass
 class TaskResult:
-    """The result of a task; rows of uploads and client states align with the task's clients.
+    """The result of a task, as it travels from a worker to the server.
 
-    Uploads and client states are empty if the whole task failed. partial: uploads that were added up instead of being
-    returned as rows, possibly together with uploads of other tasks.
+    reports: one for each client of the task. uploads: name -> rows [C, ...]; uploads that were added up have no rows
+    [0, ...]. client_states: the clients' new states, or handles of them. sums: uploads that were added up, of this task
+    and possibly of others: for each term of the round's `SumPlan`, the sums over subtrees of the tree in which uploads
+    are added. All but `reports` is empty if the whole task failed.
+
+    A pickled result has numpy arrays in place of tensors, which are read from shared memory without a copy.
     """
 
-    task: Task
     reports: ClientReports
     uploads: State = field(default_factory=dict)
-    client_states: list[Any] = field(default_factory=list)  # handles of client states
-    partial: PartialSums | None = None
+    client_states: Sequence[Any] = ()
+    sums: list[SubtreeSums] = field(default_factory=list)
+
+    @staticmethod
+    def joined(parts: Sequence[TaskResult]) -> TaskResult:
+        """The results of several tasks as one; a failed task has rows of zeros and empty states, unless all failed."""
+        uploads = joined_rows([(part.uploads, len(part.clients)) for part in parts])
+        states = [state for part in parts for state in part.client_states or [{}] * len(part.clients)]
+        return TaskResult(
+            ClientReports.joined([part.reports for part in parts]), uploads, states if any(states) else []
+        )
+
+    @staticmethod
+    def of_sums(sums: list[SubtreeSums]) -> TaskResult:
+        """A result without clients: partial sums of several tasks, whose own results lack them."""
+        return TaskResult(ClientReports.of([]), sums=sums)
+
+    @property
+    def clients(self) -> list[int]:
+        """The clients of the task."""
+        clients: list[int] = self.reports.rows["client"].tolist()
+        return clients
 
     @property
     def failed(self) -> bool:
+        """Whether a client of the task failed."""
         return bool(self.reports.errors)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "uploads": pack(self.uploads), "sums": [pack(term) for term in self.sums]}
 
-def added_up(results: Iterable[TaskResult], each: bool) -> list[TaskResult]:
-    """The results of a worker's tasks, with partial sums in place of uploads as in `add_up`.
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, uploads=unpack(state["uploads"]), sums=[unpack(term) for term in state["sums"]])
 
-    each: add up each task alone, as soon as it is done (on a GPU, whose memory the next task may need); otherwise all
-    at once.
+
+def added_up(results: Iterable[TaskResult], plan: SumPlan | None, each: bool) -> list[TaskResult]:
+    """The results of a worker's tasks, in which partial sums replace uploads as the plan says; None: nothing is added.
+
+    Failed tasks are left out. The first result that did not fail gets the sums of all tasks. each: each task is added
+    up alone, as soon as it is done (on a GPU, whose memory the next task may need); otherwise all at once.
     """
-    done = list[TaskResult]()
-    for result in results:
-        done.append(result)
-        if each:
-            add_up(done[-1:])
-    if not each:
-        add_up(done)
+    if plan is None:
+        return list(results)
+    done, parts = list[TaskResult](), list[list[SubtreeSums]]()
+    for group in ([result] for result in results) if each else [list(results)]:
+        done += group
+        added = [result for result in group if not result.failed]
+        if not added:
+            continue
+        clients = [client for result in added for client in result.clients]
+        parts.append(plan.parts(clients, [result.uploads for result in added]))
+        for result in added:
+            result.uploads = {
+                name: torch.empty(0, *rows.shape[1:], dtype=rows.dtype) if plan.replaces(name) else rows
+                for name, rows in result.uploads.items()
+            }
+    if parts:
+        first = next(result for result in done if not result.failed)
+        first.sums = joined(parts, len(plan.clients)) if parts[1:] else parts[0]
     return done
-
-
-def add_up(results: Sequence[TaskResult]) -> None:
-    """Replaces uploads by partial sums, in place, as the `SumPlan` of the tasks says; no effect without a plan.
-
-    Failed tasks are left out. The first result that did not fail gets the partial sums over all these results.
-    """
-    done = [result for result in results if not result.failed and result.task.sums is not None]
-    if not done or (plan := done[0].task.sums) is None:
-        return
-    clients = [client for result in done for client in result.task.clients]
-    sums = plan.parts(clients, [result.uploads for result in done])
-    done[0].partial = PartialSums(sums, widths(done[0].uploads))
-    for result in done:
-        result.uploads = {name: rows for name, rows in result.uploads.items() if not plan.replaces(name)}
 
 
 def joined_rows(parts: Sequence[tuple[State, int]]) -> State:
@@ -291,6 +300,11 @@ def joined_rows(parts: Sequence[tuple[State, int]]) -> State:
     }
 
 
-def widths(uploads: State) -> dict[str, int]:
-    """Name of an upload -> its number of floats for one client."""
-    return {name: rows[0].numel() for name, rows in uploads.items()}
+def pack(tensors: Mapping[K, Tensor]) -> dict[K, np.ndarray]:
+    """Converts tensors to numpy arrays, which Ray reads from its object store without a copy."""
+    return {name: tensor.contiguous().numpy() for name, tensor in tensors.items()}
+
+
+def unpack(packed: Mapping[K, np.ndarray]) -> dict[K, Tensor]:
+    """Converts packed arrays to tensors of the same memory, which may be shared and must not be written."""
+    return {name: as_tensor(array) for name, array in packed.items()}

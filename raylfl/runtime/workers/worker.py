@@ -44,7 +44,7 @@ from raylfl.runtime.workers.measures import ModelMeasures
 from raylfl.runtime.workers.module import devices, layout_for, make_module
 from raylfl.runtime.workers.optimizer import ModuleOptimizer, moments_of
 from raylfl.runtime.workers.step_trials import ASSIGNED, StepTrials, innermost_step
-from raylfl.runtime.workers.task import LOCAL_DRIFT, Chunk, ClientReports, Room, Rows, Task, joined_rows
+from raylfl.runtime.workers.task import LOCAL_DRIFT, Chunk, ClientReports, Room, Rows, Task, TaskResult
 from raylfl.runtime.workers.training import Training
 
 COPIES = 8  # vectors [d] of a client in local work: x, start, direction, carry, update, and their copies
@@ -188,15 +188,13 @@ class Worker:
     # -- local work ------------------------------------------------------------------------------------------
 
     @torch_defaults()
-    def run(
-        self, task: Task, broadcast: State, client_states: Sequence[State | None]
-    ) -> tuple[ClientReports, State, list[State]]:
-        """Carries out a task; returns (reports, uploads [C, ...] by name, one new state per client).
+    def run(self, task: Task, broadcast: State, client_states: Sequence[State | None]) -> TaskResult:
+        """Carries out a task; returns its uploads as rows, and one new state per client.
 
         client_states: None for a client without a state so far. Exceptions except BadConfig become errors in the
-        reports; uploads and states are empty if all clients fail. If a call of several clients fails, its two halves
-        are tried separately, down to single clients, because the cause may be a single client or a lack of memory. The
-        global random generators are left seeded; a caller in the same process must restore them.
+        reports. If a call of several clients fails, its two halves are tried separately, down to single clients,
+        because the cause may be a single client or a lack of memory. The global random generators are left seeded; a
+        caller in the same process must restore them.
         """
         if len(task.clients) <= self.most_clients:
             try:
@@ -216,17 +214,12 @@ class Worker:
                     traceback.clear_frames(failure.__traceback__)  # they hold tensors
                     self.free_memory()
             if len(task.clients) == 1:
-                return ClientReports.failed(task.clients, error), {}, []
+                return TaskResult(ClientReports.failed(task.clients, error))
         return self._in_halves(task, broadcast, client_states)
 
-    def _in_halves(
-        self, task: Task, broadcast: State, client_states: Sequence[State | None]
-    ) -> tuple[ClientReports, State, list[State]]:
-        """The joined result of `run` for the two halves of a task.
-
-        A failed client has zeros in its row of each upload, and an empty state. Uploads are on the host.
-        """
-        middle, reports, ups, new = len(task.clients) // 2, [], [], []
+    def _in_halves(self, task: Task, broadcast: State, client_states: Sequence[State | None]) -> TaskResult:
+        """The joined result of `run` for the two halves of a task, with uploads on the host."""
+        middle, halves = len(task.clients) // 2, []
         for part in (slice(0, middle), slice(middle, None)):
             half = replace(
                 task,
@@ -235,11 +228,10 @@ class Worker:
                 batch_sizes=task.batch_sizes[part],
                 a_norm=task.a_norm[part],
             )
-            theirs, uploads, states = self.run(half, broadcast, client_states[part])
-            reports.append(theirs)
-            ups.append((all_to_host(uploads), len(half.clients)))  # the memory may not hold those of all clients
-            new += states or [{} for _ in half.clients]
-        return ClientReports.joined(reports), joined_rows(ups), new if any(new) else []
+            result = self.run(half, broadcast, client_states[part])
+            result.uploads = all_to_host(result.uploads)  # the memory may not hold those of all clients
+            halves.append(result)
+        return TaskResult.joined(halves)
 
     def free_memory(self) -> None:
         """Frees the GPU memory of local steps and their graphs, of objects without references, and torch's cache."""
@@ -259,9 +251,7 @@ class Worker:
             "or raise runtime.gpus_per_worker so that fewer workers share a GPU)\n"
         )
 
-    def _run(
-        self, task: Task, broadcast: State, client_states: Sequence[State | None]
-    ) -> tuple[ClientReports, State, list[State]]:
+    def _run(self, task: Task, broadcast: State, client_states: Sequence[State | None]) -> TaskResult:
         broadcast = self._received(broadcast)
         buffers = broadcast.pop(BUFFERS, self.initial.buffers.to(self.device))
         states, oracle = self._states(client_states), self._oracle_for(task)
@@ -298,14 +288,12 @@ class Worker:
             finite=[reason is None for reason in finite],
         )
         reports.reasons = {c: reason for c, reason in zip(task.clients, finite, strict=True) if reason}
-        added = set() if task.sums is None else {name for name in uploads if task.sums.replaces(name)}
-        rows_needed = all_to_host({name: rows for name, rows in uploads.items() if name not in added})
-        uploads = {name: rows if name in added else rows_needed[name] for name, rows in uploads.items()}
         reports.logged = logged if result.drift is None else logged | {LOCAL_DRIFT: result.drift}
         reports.ways = sum((each.ways for each in oracles), Counter[GradientMode]())
-        own_rows = all_to_host(result.client_state)
-        new_own = [{k: v[c : c + 1] for k, v in own_rows.items()} for c in range(len(task.clients))] if own_rows else []
-        return reports, uploads, new_own
+        plan = task.sums  # the worker adds up the uploads that it replaces, on the device
+        uploads |= all_to_host({k: rows for k, rows in uploads.items() if plan is None or not plan.replaces(k)})
+        states = all_to_host(result.client_state)
+        return TaskResult(reports, uploads, list(Rows(states)) if states else [])
 
     def _steps_per_epoch(self, task: Task) -> int:
         """The number of local steps in one pass over the data of the task's first client."""
