@@ -37,18 +37,15 @@ class Traffic(NamedTuple):
 class Network(Protocol):
     """The two ways to carry out the local work of a cohort; `raylfl.runtime.workers.backend.Backend` implements them.
 
-    A task is the local work of one or several clients. client_states: for each task, handles of its clients' states.
-    Each call returns the deferred results of all tasks, in task order.
+    A task is the local work of one or several clients. Each call returns the deferred results of all tasks, in task
+    order.
     """
 
-    def run(self, tasks: Any, broadcast: Any, client_states: Any) -> Deferred[Any]:
+    def run(self, tasks: Any, broadcast: Any) -> Deferred[Any]:
         """Runs all tasks independently, each from the broadcast."""
 
-    def run_ring(self, tasks: Any, broadcast: Any, client_states: Any, received: Sequence[bool]) -> Deferred[Any]:
-        """Runs the tasks in sequence: each starts from the last received upload, the first from the broadcast.
-
-        received: for each task, whether its upload is received.
-        """
+    def run_ring(self, tasks: Any, broadcast: Any) -> Deferred[Any]:
+        """Runs the tasks in sequence: each starts from the last received upload, the first from the broadcast."""
 
 
 class ExchangePattern(ABC):
@@ -70,14 +67,9 @@ class ExchangePattern(ABC):
         """The order in which the C = `count` clients of a cohort work, a permutation [C]; default: as sampled."""
         return np.arange(count)
 
-    def exchange(
-        self, network: Network, tasks: Any, broadcast: Any, client_states: Any, received: Sequence[bool]
-    ) -> Deferred[Any]:
-        """Starts the local work of a cohort through `network`; returns the deferred results of its tasks.
-
-        The arguments are the same as in `Network`. received: for each task, whether its upload is received.
-        """
-        return network.run(tasks, broadcast, client_states)
+    def exchange(self, network: Network, tasks: Any, broadcast: Any) -> Deferred[Any]:
+        """Starts the local work of a cohort through `network`; returns the deferred results of its tasks."""
+        return network.run(tasks, broadcast)
 
     @abstractmethod
     def traffic(self, sampled: int, up: int, down: int) -> Traffic:
@@ -116,10 +108,8 @@ class Ring(ExchangePattern):
     def order(self, count: int, rng: np.random.Generator) -> Ints:
         return rng.permutation(count)
 
-    def exchange(
-        self, network: Network, tasks: Any, broadcast: Any, client_states: Any, received: Sequence[bool]
-    ) -> Deferred[Any]:
-        return network.run_ring(tasks, broadcast, client_states, received)
+    def exchange(self, network: Network, tasks: Any, broadcast: Any) -> Deferred[Any]:
+        return network.run_ring(tasks, broadcast)
 
     def traffic(self, sampled: int, up: int, down: int) -> Traffic:
         entering = min(sampled, 1) * down  # one model down to the first client, and one up from the last

@@ -32,7 +32,7 @@ from raylfl.runtime.faults import Fault
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.session import write_records
 from raylfl.runtime.workers.backend import BlockCall, LocalBackend
-from raylfl.runtime.workers.task import Task, TaskResult, added_up
+from raylfl.runtime.workers.task import Task, TaskResult
 from raylfl.runtime.workers.worker import Worker
 from raylfl.testing.bench import must
 
@@ -143,20 +143,15 @@ class RandomWorkers(LocalBackend):
     def _random_worker(self) -> None:
         self.worker = self.others[self.rng.integers(self.count)]
 
-    def run(self, tasks: Sequence[Task], broadcast: Any, client_states: Any) -> Deferred[list[TaskResult]]:
-        def outcomes() -> list[TaskResult]:
-            out = {}
-            for k in self.rng.permutation(len(tasks)):
-                self._random_worker()
-                out[int(k)] = self.attempt(tasks[k], broadcast, client_states[k])
-            results = [out[k] for k in range(len(tasks))]
-            workers = self.rng.integers(3, size=len(tasks)).tolist()
-            for w in range(3):
-                some = [result for result, worker in zip(results, workers, strict=True) if worker == w]
-                added_up(some, tasks[0].sums, each=False)
-            return results
+    def run(self, tasks: Sequence[Task], broadcast: State) -> Deferred[list[TaskResult]]:
+        def results() -> list[TaskResult]:
+            out = dict[int, TaskResult]()
+            for share in np.array_split(self.rng.permutation(len(tasks)), 3):
+                done = super(RandomWorkers, self).run([tasks[k] for k in share], broadcast).result()
+                out |= dict(zip(share.tolist(), done, strict=True))
+            return [out[k] for k in range(len(tasks))]
 
-        return Deferred(outcomes)
+        return Deferred(results)
 
     def attempt(self, task: Task, broadcast: State, client_states: Any) -> TaskResult:
         self._random_worker()  # also in a ring each client gets a random worker

@@ -167,9 +167,9 @@ class Pool:
 def in_flight(pool, dtype=torch.float32):
     """The work of clients 0 and 1, whose uploads are summed, and the plan of the sum."""
     plan = SumPlan.of(np.arange(2), {"a": ("up", np.ones(2))}, dtype)
-    tasks, x = [Task(0, (k,), (1,), (1,), (1.0,), 0.1, plan) for k in range(2)], np.zeros(WIDTH, np.float32)
+    tasks, x = [Task(0, (k,), (1,), (1,), (1.0,), 0.1, plan, (None,)) for k in range(2)], np.zeros(WIDTH, np.float32)
     channel = Channel(pool, TrafficCounter(), 1, None, False, 0, False)
-    return CohortInFlight(channel, tasks, {"x": x}, [[None], [None]]), plan
+    return CohortInFlight(channel, tasks, {"x": x}), plan
 
 
 def test_small_sums_come_with_the_answers_and_are_not_fetched(monkeypatch):

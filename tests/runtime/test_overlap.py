@@ -33,11 +33,11 @@ class Watched(LocalBackend):
 
         return Deferred(wait)
 
-    def run(self, tasks, down, own):
-        return self._watched(f"work {tasks[0].round}", super().run(tasks, down, own))
+    def run(self, tasks, down):
+        return self._watched(f"work {tasks[0].round}", super().run(tasks, down))
 
-    def run_ring(self, tasks, down, own, arrives):
-        return self._watched(f"work {tasks[0].round}", super().run_ring(tasks, down, own, arrives))
+    def run_ring(self, tasks, down):
+        return self._watched(f"work {tasks[0].round}", super().run_ring(tasks, down))
 
     def evaluate(self, down, chunks):
         return self._watched("evaluation", super().evaluate(down, chunks))

@@ -59,7 +59,8 @@ class RunArguments(NamedTuple):
     in_ring: bool = False
 
     def pickled(self) -> bytes:
-        return pickle.dumps(tuple(self), pickle.HIGHEST_PROTOCOL)
+        tasks = [replace(task, client_states=()) for task in self.tasks]  # states are arguments of their own
+        return pickle.dumps(tuple(self._replace(tasks=tasks)), pickle.HIGHEST_PROTOCOL)
 
 
 class WorkerActor:

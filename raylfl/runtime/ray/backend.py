@@ -92,28 +92,19 @@ class RayBackend(Backend):
 
     # -- cohorts -----------------------------------------------------------------------------------------------
 
-    def run(
-        self, tasks: Sequence[Task], broadcast: State, client_states: Sequence[Sequence[Handle | None]]
-    ) -> Deferred[list[TaskResult]]:
-        return Deferred(CohortInFlight(self.channel, tasks, self.shared_broadcast(broadcast), client_states).results)
+    def run(self, tasks: Sequence[Task], broadcast: State) -> Deferred[list[TaskResult]]:
+        return Deferred(CohortInFlight(self.channel, tasks, self.shared_broadcast(broadcast)).results)
 
     def run_blocks(self, calls: Sequence[BlockCall]) -> Deferred[list[Any]]:
         return Deferred(BlocksInFlight(self.channel, calls).results)
 
-    def run_ring(
-        self,
-        tasks: Sequence[Task],
-        broadcast: State,
-        client_states: Sequence[Sequence[Handle | None]],
-        received: Sequence[bool],
-    ) -> Deferred[list[TaskResult]]:
+    def run_ring(self, tasks: Sequence[Task], broadcast: State) -> Deferred[list[TaskResult]]:
         """Submits the whole ring at once: each upload goes to the next worker by reference.
 
         A ring keeps only one worker busy at a time. While an evaluation is in progress, the ring therefore uses only
         half of the workers, and the evaluation uses the other half.
         """
-        chain = RingInFlight(self.channel, tasks, broadcast, client_states, received, self._ring_workers)
-        return Deferred(chain.results)
+        return Deferred(RingInFlight(self.channel, tasks, broadcast, self._ring_workers).results)
 
     def _ring_workers(self) -> list[int]:
         return self._halves()[0] if self._measuring else self.pool.available()

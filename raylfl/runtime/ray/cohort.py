@@ -18,7 +18,6 @@ from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.sums import StoredSums, fetch
 from raylfl.runtime.ray.traffic import weight
 from raylfl.runtime.ray.worker_pool import CallInFlight, WorkerCall, WorkerLost
-from raylfl.runtime.workers.backend import Handle
 from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
 
 Share = list[int]  # the numbers of the tasks in one call
@@ -30,15 +29,9 @@ class CohortInFlight:
     A worker that dies therefore loses only one call.
     """
 
-    def __init__(
-        self, channel: Channel, tasks: Sequence[Task], broadcast: Any, states: Sequence[Sequence[Handle | None]]
-    ):
-        """Sends the first calls.
-
-        broadcast: packed arrays, or a reference to them; states: for each task, handles of its clients' states, None
-        for a client without a state so far.
-        """
-        self.channel, self.tasks, self.broadcast, self.states = channel, tasks, broadcast, states
+    def __init__(self, channel: Channel, tasks: Sequence[Task], broadcast: Any):
+        """Sends the first calls. broadcast: packed arrays, or a reference to them."""
+        self.channel, self.tasks, self.broadcast = channel, tasks, broadcast
         self.done: dict[int, TaskResult] = {}
         self.stored_sums = list[StoredSums]()  # partial sums that are still on the workers
         self.fetched_sums = list[TaskResult]()
@@ -102,9 +95,8 @@ class CohortInFlight:
             self.sent.append(pool.submit(worker, self._call(share)))
 
     def _call(self, share: Share) -> WorkerCall:
-        handles = [h for k in share for h in self.states[k]]
         channel, tasks = self.channel, [self.tasks[k] for k in share]
-        known, given = channel.state_arguments(handles)
+        known, given = channel.state_arguments([handle for task in tasks for handle in task.client_states])
         channel.traffic.count(sent=weight(self.broadcast) + len(given) * channel.state_bytes)
         separate = "sums" if self._has_separate_sums(tasks) else None
         returns = 1 + bool(separate) + channel.returns_states * sum(len(task.clients) for task in tasks)

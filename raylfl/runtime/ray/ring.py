@@ -13,7 +13,6 @@ from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.traffic import weight
 from raylfl.runtime.ray.worker_pool import CallInFlight, WorkerCall, WorkerLost
-from raylfl.runtime.workers.backend import Handle
 from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, pack, unpack
 
 
@@ -28,17 +27,14 @@ class RingInFlight:
         channel: Channel,
         tasks: Sequence[Task],
         broadcast: State,
-        states: Sequence[Sequence[Handle | None]],
-        received: Sequence[bool],
         workers: Callable[[], list[int]],
     ):
         """Submits the tasks, each with one client, in the order of the ring.
 
-        states: handles of each task's client states. received: whether the upload of each task reaches the next client.
         workers: returns the numbers of the workers to use.
         """
-        self.workers = workers
-        self.channel, self.tasks, self.states, self.received = channel, tasks, states, received
+        self.channel, self.tasks, self.workers = channel, tasks, workers
+        self.received = [all(task.received) for task in tasks]  # whether the upload reaches the next client
         self.start: Any = pack(broadcast)
         self.last: Any = self.start  # the newest upload, from which the next task starts
         self.sender = 0  # the task that sent `last`
@@ -65,7 +61,7 @@ class RingInFlight:
         channel, here = self.channel, self.workers()
         links, previous = [], self.last
         for k in range(len(self.done), len(self.tasks)):
-            known, state = channel.state_arguments(self.states[k])
+            known, state = channel.state_arguments(self.tasks[k].client_states)
             first = previous is self.start
             channel.traffic.count(sent=(weight(self.start) if first else 0) + len(state) * channel.state_bytes)
             work = RunArguments([self.tasks[k]], channel.returns_states, known, "uploads", channel.held, not first)

@@ -122,10 +122,8 @@ class ServerDispatch(Dispatch):
         """As in `Dispatch`. If workers have added up an upload that must be dropped, all work is repeated with rows."""
         need_rows = self.rows or rows_reason(self.algorithm)
         plan = None if need_rows else sum_plan(self.algorithm, broadcast, state.server, r)
-        tasks = self._tasks(r, plan, len(state.server["x"]))
-        client_states = [[state.clients.get(c) for c in task.clients] for task in tasks]
-        received, last_loss = [bool(b) for b in r.received], state.last_finite_loss
-        work = self.algorithm.pattern.exchange(self.backend, tasks, broadcast, client_states, received)
+        tasks, last_loss = self._tasks(r, plan, state), state.last_finite_loss
+        work = self.algorithm.pattern.exchange(self.backend, tasks, broadcast)
 
         def collected(results: Sequence[TaskResult]) -> RoundResult:
             result = self._collect(r, results, plan, last_loss)
@@ -150,17 +148,19 @@ class ServerDispatch(Dispatch):
             returned = self.algorithm.server_step_from_sums(server, sums, received)
             return step_of(self.algorithm, "server_step_from_sums", returned, server["x"])
 
-    def _tasks(self, r: Round, plan: SumPlan | None, width: int) -> list[Task]:
+    def _tasks(self, r: Round, plan: SumPlan | None, state: FederationState) -> list[Task]:
         """The tasks of the cohort: one per client if clients run one by one, otherwise vectorised ones of similar size.
 
-        plan: the weighted sums that workers compute, None if each upload is sent as a row. width: the number of
-        parameters d. Uploads are summed pairwise, in a tree. The clients of a vectorised task are neighbours in this
-        tree, so that few partial sums replace their uploads. The tasks do not depend on the number of workers.
+        plan: the weighted sums that workers compute, None if each upload is sent as a row. Uploads are summed pairwise,
+        in a tree. The clients of a vectorised task are neighbours in this tree, so that few partial sums replace their
+        uploads. The tasks do not depend on the number of workers.
         """
         count = len(r.cohort)
         if self.backend.one_by_one or self.algorithm.pattern.sequential:
-            return [Task.of(r, np.array([k]), plan) for k in range(count)]
-        return [Task.of(r, rows, plan) for rows in in_subtrees(count, calls(count, width, self.runtime, self.backend))]
+            parts = list(np.arange(count)[:, None])
+        else:
+            parts = in_subtrees(count, calls(count, len(state.server["x"]), self.runtime, self.backend))
+        return [Task.of(r, rows, plan, state.clients) for rows in parts]
 
     def _collect(self, r: Round, results: Sequence[TaskResult], plan: SumPlan | None, last_loss: float) -> RoundResult:
         """The round result, from the results of all tasks; its uploads are the received ones, in cohort order.

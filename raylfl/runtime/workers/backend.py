@@ -86,29 +86,20 @@ class Executor(ABC):
         """The states of these handles, as tensors that must not be written."""
 
     @abstractmethod
-    def run(
-        self, tasks: Sequence[Task], broadcast: State, client_states: Sequence[Sequence[Handle | None]]
-    ) -> Deferred[list[TaskResult]]:
+    def run(self, tasks: Sequence[Task], broadcast: State) -> Deferred[list[TaskResult]]:
         """Runs the tasks; returns their results in task order.
 
-        client_states: for each task, handles of its clients' states; None for a client without a state so far. A task
-        that fails in every attempt has `errors` in its reports and no uploads.
+        A task that fails in every attempt has `errors` in its reports and no uploads. Results without clients, which
+        have partial sums, may follow the results of the tasks.
         """
 
     @abstractmethod
-    def run_ring(
-        self,
-        tasks: Sequence[Task],
-        broadcast: State,
-        client_states: Sequence[Sequence[Handle | None]],
-        received: Sequence[bool],
-    ) -> Deferred[list[TaskResult]]:
+    def run_ring(self, tasks: Sequence[Task], broadcast: State) -> Deferred[list[TaskResult]]:
         """Runs the tasks of a ring, of one client each; returns their results in task order.
 
         Each task starts from the newest received upload of the tasks before it, or from the broadcast if there is none.
-        received: whether each task's upload is received; uploads of clients that failed or returned non-finite values
-        are dropped, too. Only the last received upload reaches the server; the others are sent from worker to worker.
-        client_states: as in `run`.
+        Uploads of clients that failed or returned non-finite values are dropped. Only the last received upload reaches
+        the server; the others are sent from worker to worker.
         """
 
     def shared_broadcast(self, broadcast: State) -> Handle:
@@ -192,30 +183,22 @@ class InProcess(Executor):
     def get(self, handles: Sequence[Handle]) -> list[State]:
         return list(handles)
 
-    def run(
-        self, tasks: Sequence[Task], broadcast: State, client_states: Sequence[Sequence[Handle | None]]
-    ) -> Deferred[list[TaskResult]]:
+    def run(self, tasks: Sequence[Task], broadcast: State) -> Deferred[list[TaskResult]]:
         def results() -> list[TaskResult]:
             with private_randomness():  # keeps the caller's generators
-                done = (self.attempt(task, broadcast, own) for task, own in zip(tasks, client_states, strict=True))
+                done = (self.attempt(task, broadcast, task.client_states) for task in tasks)
                 return added_up(done, tasks[0].sums if tasks else None, each=self.room is not None)
 
         return Deferred(results)
 
-    def run_ring(
-        self,
-        tasks: Sequence[Task],
-        broadcast: State,
-        client_states: Sequence[Sequence[Handle | None]],
-        received: Sequence[bool],
-    ) -> Deferred[list[TaskResult]]:
+    def run_ring(self, tasks: Sequence[Task], broadcast: State) -> Deferred[list[TaskResult]]:
         def results() -> list[TaskResult]:
             done, start, last = list[TaskResult](), broadcast, TaskResult(ClientReports.of([]))
             with private_randomness():
-                for task, states, arrives in zip(tasks, client_states, received, strict=True):
-                    result = self.attempt(task, start, states)
+                for task in tasks:
+                    result = self.attempt(task, start, task.client_states)
                     done.append(result)
-                    if arrives and not len(result.reports.bad):
+                    if all(task.received) and not len(result.reports.bad):
                         last.uploads, last, start = {}, result, first_row(result.uploads)
                     else:
                         result.uploads = {}

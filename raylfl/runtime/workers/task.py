@@ -50,7 +50,9 @@ class Task:
     """The local work of some clients of a round; its result depends on task, broadcast and client states only.
 
     steps: K_i, the local steps of each client; batch_sizes: samples per local step; a_norm: |a_i|_1, where a_i is the
-    client's accumulation vector (`raylfl.core.local_rule.a_vector`); lr: the local learning rate eta.
+    client's accumulation vector (`raylfl.core.local_rule.a_vector`); lr: the local learning rate eta; sums: the round's
+    sums, None if uploads are returned as rows; client_states: a handle of each client's state, None for a client
+    without a state so far; received: whether each client's upload is received.
     """
 
     round: int
@@ -59,13 +61,15 @@ class Task:
     batch_sizes: tuple[int, ...]
     a_norm: tuple[float, ...]
     lr: float
-    sums: SumPlan | None = None  # the round's sums; None: uploads are returned as rows
+    sums: SumPlan | None = None
+    client_states: tuple[Any, ...] = ()
+    received: tuple[bool, ...] = ()
 
     @staticmethod
-    def of(r: Round, rows: Ints, sums: SumPlan | None = None) -> Task:
+    def of(r: Round, rows: Ints, sums: SumPlan | None = None, handles: Mapping[int, Any] | None = None) -> Task:
         """The task of some clients of round r.
 
-        rows: the clients' positions in the cohort; sums: the round's sums, None if uploads are returned as rows.
+        rows: the clients' positions in the cohort; sums: as in `Task`; handles: client -> handle of its state.
         """
         return Task(
             round=r.index,
@@ -75,6 +79,8 @@ class Task:
             a_norm=tuple(r.a_norm[rows].tolist()),
             lr=r.lr,
             sums=sums,
+            client_states=tuple((handles or {}).get(client) for client in r.cohort[rows].tolist()),
+            received=tuple(r.received[rows].tolist()),
         )
 
     @property
