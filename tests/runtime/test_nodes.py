@@ -48,8 +48,8 @@ def test_each_task_works_on_its_own_rows_and_each_block_gets_what_it_needs():
     assert rows["x"].tolist() == [[18.0, 14.0], [21.0, 22.0]]
     assert [piece["x"].tolist() for piece in pieces] == [[[21.0, 22.0]], [[18.0, 14.0], [21.0, 22.0]]]
     assert (report.floats, report.sizes) == (2, (8, 16))
-    assert report.unseen[BUFFERS].tolist() == [[18.0], [21.0]]
-    assert report.reports.rows["client"].tolist() == [1, 2]
+    assert report.result.uploads[BUFFERS].tolist() == [[18.0], [21.0]]
+    assert report.result.reports.rows["client"].tolist() == [1, 2]
 
 
 def test_a_failed_task_has_zeros_and_nothing_is_sent_where_all_failed():
@@ -57,7 +57,7 @@ def test_a_failed_task_has_zeros_and_nothing_is_sent_where_all_failed():
     report, rows, piece = work(OperationContext(DSGD(), moved), WorkJob((task(5, 3), task(1)), sending), {}, BLOCK)
     assert rows["x"].tolist() == [[0.0, 0.0], [0.0, 0.0], [13.0, 15.0]]
     assert piece["x"].tolist() == [[0.0, 0.0]]
-    assert sorted(report.reports.errors) == [3, 5]
+    assert sorted(report.result.reports.errors) == [3, 5]
     report, rows, piece = work(OperationContext(DSGD(), moved), WorkJob((task(5), task(5, 3)), sending), {}, BLOCK)
     assert (rows, piece, report.floats, report.sizes) == ({}, {}, 0, ())
 

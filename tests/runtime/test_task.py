@@ -106,16 +106,3 @@ def test_uploads_that_were_added_up_are_kept_as_their_sum_only(each):
     assert second.uploads["up"].shape == (0, 5)  # the size of an upload is still known
     assert not failed.sums
     assert not second.sums
-
-
-def test_joined_results_have_zeros_and_an_empty_state_for_a_failed_client():
-    rows = torch.arange(4.0).reshape(2, 2)
-    good = TaskResult(reports([4, 2]), {"up": rows}, [{"c": rows[:1]}, {"c": rows[1:]}])
-    bad = TaskResult(ClientReports.failed([9], "why"))
-    whole = TaskResult.joined([bad, good])
-    assert whole.clients == [9, 4, 2]
-    assert whole.uploads["up"].tolist() == [[0.0, 0.0], [0.0, 1.0], [2.0, 3.0]]
-    assert whole.client_states == [{}, *good.client_states]
-    assert whole.failed
-    nothing = TaskResult.joined([bad, bad])
-    assert (nothing.uploads, nothing.client_states) == ({}, [])

@@ -22,7 +22,7 @@ from raylfl.runtime.workers import backend
 from raylfl.runtime.workers.backend import BlockCall, LocalBackend
 from raylfl.runtime.workers.full_gradients import WeightedOracle
 from raylfl.runtime.workers.local_work import cohort_work
-from raylfl.runtime.workers.task import Chunk, ClientReports, Task
+from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult
 from raylfl.runtime.workers.worker import Worker
 
 
@@ -46,18 +46,19 @@ def test_each_half_of_a_cohort_has_its_own_work_and_a_failed_one_rows_of_zeros(f
     def run(half, broadcast, states):
         seen.append((half, broadcast, states))
         if len(seen) - 1 in fails:
-            return ClientReports.failed(half.clients, "error"), {}, []
+            return TaskResult(ClientReports.failed(half.clients, "error"))
         rows = torch.tensor([[float(c), 1.0] for c in half.clients])
         one = np.ones(len(half.clients))
         reports = ClientReports.of(half.clients, loss=one, last_loss=one, gradients=one, finite=one)
-        return reports, {"update": rows}, [{"h": c} for c in half.clients]
+        return TaskResult(reports, {"update": rows}, [{"h": c} for c in half.clients])
 
     worker.run = run
-    reports, uploads, states = worker._in_halves(task, {"x": 0}, ["a", "b", "c"])
+    result = worker._in_halves(task, {"x": 0}, ["a", "b", "c"])
+    uploads, states = result.uploads, result.client_states
     fields = [(half.round, half.clients, half.steps, half.batch_sizes, half.a_norm, half.lr) for half, _, _ in seen]
     assert fields == [(5, (3,), (4,), (7,), (1.5,), 0.1), (5, (1, 2), (5, 6), (8, 9), (2.5, 3.5), 0.1)]
     assert [given for *_, given in seen] == [["a"], ["b", "c"]]
-    assert reports.rows["client"].tolist() == [3, 1, 2]
+    assert result.clients == [3, 1, 2]
     expected = [[3.0, 1.0] if 0 not in fails else [0.0, 0.0]]
     expected += [[1.0, 1.0], [2.0, 1.0]] if 1 not in fails else [[0.0, 0.0]] * 2
     if failing == "both":
@@ -74,10 +75,10 @@ def test_halves_without_states_return_none_as_a_whole_cohort_does():
 
     def run(half, broadcast, states):
         reports = ClientReports.of(half.clients, loss=one, last_loss=one, gradients=one, finite=one)
-        return reports, {"update": torch.ones(1, 2)}, []
+        return TaskResult(reports, {"update": torch.ones(1, 2)})
 
     worker.run = run
-    assert worker._in_halves(task, {"x": 0}, [None, None])[2] == []
+    assert worker._in_halves(task, {"x": 0}, [None, None]).client_states == []
 
 
 def test_the_uploads_of_halves_are_joined_on_the_host(monkeypatch):
@@ -87,7 +88,7 @@ def test_the_uploads_of_halves_are_joined_on_the_host(monkeypatch):
 
     def run(half, broadcast, states):
         reports = ClientReports.of(half.clients, loss=one, last_loss=one, gradients=one, finite=one)
-        return reports, {"update": torch.full((1, 2), float(half.clients[0]))}, []
+        return TaskResult(reports, {"update": torch.full((1, 2), float(half.clients[0]))})
 
     def to_host(uploads):
         on_host.append(uploads["update"].tolist())
@@ -95,7 +96,8 @@ def test_the_uploads_of_halves_are_joined_on_the_host(monkeypatch):
 
     worker.run = run
     monkeypatch.setattr("raylfl.runtime.workers.worker.all_to_host", to_host)
-    assert worker._in_halves(task, {"x": 0}, [None, None])[1]["update"].tolist() == [[13.0, 13.0], [11.0, 11.0]]
+    uploads = worker._in_halves(task, {"x": 0}, [None, None]).uploads
+    assert uploads["update"].tolist() == [[13.0, 13.0], [11.0, 11.0]]
     assert on_host == [[[3.0, 3.0]], [[1.0, 1.0]]]
 
 
@@ -259,7 +261,7 @@ def test_an_evaluation_may_take_the_time_limit_of_a_client_for_each_batch(monkey
 def test_a_failed_call_has_as_many_results_as_a_successful_one(returns):
     job = SimpleNamespace(tasks=[SimpleNamespace(clients=(4, 1)), SimpleNamespace(clients=(2,))])
     report, *states = BlockCall(0, "work", job, (), returns).failed("lost")
-    assert report.reports.errors == {4: "lost", 1: "lost", 2: "lost"}
+    assert report.result.reports.errors == {4: "lost", 1: "lost", 2: "lost"}
     assert states == [{}] * (returns - 1)
 
 

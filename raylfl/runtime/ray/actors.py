@@ -7,7 +7,6 @@ import pickle
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -257,15 +256,14 @@ class WorkerActor:
         shutil.rmtree(self.store(shared, held).folder.parents[1], ignore_errors=True)
 
     @exits_as_errors()
-    def run_block(self, shared: list[Any], operation: str, attempts: int, job: Any, *states: Packed) -> Any:
+    def run_block(self, shared: list[Any], operation: str, job: Any, *states: Packed) -> Any:
         """Carries out an operation on a block of graph nodes; returns (a value, *states).
 
-        operation: a key of OPERATIONS (`raylfl.runtime.workers.nodes`). attempts: largest number of attempts at each
-        task of local work.
+        operation: a key of OPERATIONS (`raylfl.runtime.workers.nodes`).
         """
         worker = self.worker(shared)
         assert isinstance(worker.algorithm, GraphAlgorithm)
-        context = OperationContext(worker.algorithm, partial(attempted, worker, attempts))
+        context = OperationContext(worker.algorithm, worker.attempt)
         if operation == "work":
             self.fault("work", job.tasks[0].round)
         value, *found = OPERATIONS[operation](context, job, *map(unpack, states))
@@ -307,15 +305,6 @@ def run_with_stored_state(worker: Worker, store: StateStore, task: Task, broadca
         handle = HeldState(client, task.round + 1)
         store.write(handle, result.client_states[0], started)
         result.client_states = [handle]
-    return result
-
-
-def attempted(worker: Worker, attempts: int, task: Task, broadcast: State, states: Sequence[State]) -> TaskResult:
-    """Carries out a task, at most `attempts` times, until it succeeds; returns the last result."""
-    for _ in range(attempts):
-        result = worker.run(task, broadcast, states)
-        if not result.failed:
-            break
     return result
 
 

@@ -39,7 +39,7 @@ class BlocksInFlight:
         """The call of a worker; counts the messages from blocks on other workers as sent. workers: the available."""
         travelling = sum(size for sender, size in call.arriving if sender % workers != call.block % workers)
         self.channel.traffic.count(sent=travelling)
-        arguments = (call.operation, self.channel.attempts, call.job, *call.handles)
+        arguments = (call.operation, call.job, *call.handles)
         return WorkerCall("run_block", arguments, call.returns, self.channel.timeout)
 
     def _answer(self, call: BlockCall, answer: Any) -> Any:

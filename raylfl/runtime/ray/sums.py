@@ -55,7 +55,9 @@ def fetch(channel: Channel, stored: Sequence[StoredSums], count: int) -> tuple[l
         whole = _by_columns(channel, nodes, pieces, count)
         return _each(channel, stored) if whole is None else ([whole], [])
     together = [own for own in nodes if len(own) > 1]
-    joined = _answers(channel, together, [WorkerCall("join", (count, *references(own))) for own in together])
+    joined = _answers(
+        channel, together, [WorkerCall("join", (count, *(one.reference for one in own))) for own in together]
+    )
     failed = [one for own, answer in zip(together, joined, strict=True) if answer is None for one in own]
     alone = [one for own in nodes if len(own) == 1 for one in own]
     found = [answer for answer in joined if answer is not None]
@@ -69,7 +71,7 @@ def _by_columns(channel: Channel, nodes: Sequence[Sequence[StoredSums]], pieces:
     nodes: the stored sums of each node. pieces: the number of ranges of columns, each completed on a different node.
     count: the number of uploads in a complete sum.
     """
-    cuts = [WorkerCall("columns", (count, pieces, *references(own)), 1 + pieces) for own in nodes]
+    cuts = [WorkerCall("columns", (count, pieces, *(one.reference for one in own)), 1 + pieces) for own in nodes]
     cut = _answers(channel, nodes, cuts)
     if any(own is None for own in cut):
         return None
@@ -107,11 +109,6 @@ def _each(channel: Channel, stored: Sequence[StoredSums]) -> tuple[list[TaskResu
             lost += one.tasks
     channel.traffic.count(received=weight(found))
     return found, lost
-
-
-def references(stored: Sequence[StoredSums]) -> list[Any]:
-    """The references to these partial sums."""
-    return [one.reference for one in stored]
 
 
 def by_node(stored: Sequence[StoredSums]) -> list[list[StoredSums]]:

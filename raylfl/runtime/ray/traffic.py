@@ -12,7 +12,7 @@ from ray.experimental import get_local_object_locations
 from torch import Tensor
 
 from raylfl.runtime.ray.connection import direct_bytes
-from raylfl.runtime.workers.task import ClientReports, TaskResult
+from raylfl.runtime.workers.task import TaskResult
 
 KEPT = 2**16  # number of results whose node is remembered
 
@@ -107,9 +107,7 @@ def weight(value: Any) -> int:
     if isinstance(value, (np.ndarray, Tensor)):
         return int(value.nbytes)
     if isinstance(value, TaskResult):
-        return weight((value.reports, value.uploads, value.sums))
-    if isinstance(value, ClientReports):
-        return int(value.rows.nbytes)
+        return weight((value.reports.rows, value.uploads, value.sums))
     if isinstance(value, (int, float)):
         return 8
     if isinstance(value, Mapping):

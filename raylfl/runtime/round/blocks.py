@@ -180,11 +180,11 @@ class GraphDispatch(Dispatch):
             calls.append(BlockCall(b, "work", WorkJob(tasks, sending), (shared, handles[b]), 2 + len(sending.needed)))
 
         def collected(results: Sequence[Sequence[Handle]]) -> RoundResult:
-            reports = ClientReports.joined([result[0].reports for result in results])
+            reports = ClientReports.joined([result[0].result.reports for result in results])
             self.ways.update(reports.ways)
             events = self._failures(r, reports, last_loss)
             got = dropped(r, reports.bad["client"]) if events else r
-            unseen = _ordered(plan, [result[0].unseen for result in results])
+            unseen = _ordered(plan, [result[0].result.uploads for result in results])
             along_edge = max((result[0].floats for result in results), default=0)
             pieces: Pieces = {}
             for b, result in zip(plan.blocks, results, strict=True):

@@ -50,7 +50,7 @@ class BlockCall:
     def failed(self, reason: str) -> list[Any]:
         """The result of a call for local work whose worker was lost in every attempt: failed reports, empty states."""
         clients = [client for task in self.job.tasks for client in task.clients]
-        report = WorkReport(ClientReports.failed(clients, reason), {}, 0, ())
+        report = WorkReport(TaskResult(ClientReports.failed(clients, reason)), 0, ())
         return [report, *({} for _ in range(self.returns - 1))]
 
 
@@ -229,7 +229,7 @@ class LocalBackend(InProcess, Backend):
         self.worker = Worker(setup)
         self.algorithm = self.worker.algorithm
         collector.as_usual()
-        self.attempts, self.timeout = 1 + setup.runtime.client_retries, setup.runtime.client_timeout
+        self.timeout = setup.runtime.client_timeout
         self.one_by_one, self.whole, self.cut = self.worker.one_by_one, self.worker.whole, self.worker.cut
         self.room, self.device_name = self.worker.room, self.worker.device_name
         self._batch_size = setup.eval_batch_size
@@ -238,15 +238,7 @@ class LocalBackend(InProcess, Backend):
         return self.worker.initial
 
     def attempt(self, task: Task, broadcast: State, client_states: Sequence[Handle | None]) -> TaskResult:
-        for _ in range(self.attempts):
-            try:
-                with time_limit(self.timeout):
-                    outcome = self.worker.run(task, broadcast, client_states)
-            except TimeoutError as error:  # raised where the worker does not handle it
-                outcome = TaskResult(ClientReports.failed(task.clients, str(error)))
-            if not outcome.failed:
-                break
-        return outcome
+        return self.worker.attempt(task, broadcast, client_states, self.timeout)
 
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> Deferred[list[Logged]]:
         batches = sum(chunk.batches(self._batch_size) for chunk in chunks)

@@ -27,7 +27,7 @@ from raylfl.core.mixing_rows import MixingRows
 from raylfl.core.reduce import tree_sum
 from raylfl.core.threads import one_thread
 from raylfl.experiment.parts import UNSEEN
-from raylfl.runtime.workers.task import ClientReports, Rows, Task, TaskResult
+from raylfl.runtime.workers.task import Rows, Task, TaskResult
 
 Run = Callable[[Task, State, Sequence[State]], TaskResult]  # (task, broadcast, client states)
 
@@ -106,12 +106,11 @@ class Measure(NamedTuple):
 class WorkReport(NamedTuple):
     """The report of a block's local work to the round loop.
 
-    unseen: buffers and optimizer states to average, which are hidden from the method (`UNSEEN`); floats: floats that a
-    node sends along one edge; sizes: bytes of each distinct set of messages.
+    result: the result of the tasks, whose uploads are the buffers and optimizer states to average, hidden from the
+    method (`UNSEEN`); floats: floats that a node sends along one edge; sizes: bytes of each distinct set of messages.
     """
 
-    reports: ClientReports
-    unseen: State
+    result: TaskResult
     floats: int
     sizes: tuple[int, ...]
 
@@ -129,18 +128,17 @@ def work(context: OperationContext, job: WorkJob, broadcast: State, block: State
 
     block: the rows of the block; pieces: the messages to other blocks.
     """
-    outcomes, at = [], 0
+    results, at = [], 0
     for task in job.tasks:
-        mine = job.sending.rows[at : at + len(task.clients)]
-        at += len(mine)
-        outcomes.append(context.run(task, broadcast, Rows({name: _taken(rows, mine) for name, rows in block.items()})))
-    result = TaskResult.joined(outcomes)
-    reports, uploads = result.reports, result.uploads
-    unseen = {name: uploads.pop(name) for name in UNSEEN if name in uploads}
+        mine = job.sending.rows[at : (at := at + len(task.clients))]
+        results.append(context.run(task, broadcast, Rows({name: _taken(rows, mine) for name, rows in block.items()})))
+    result = TaskResult.joined(results)
+    uploads = result.uploads
+    result.uploads = {name: uploads.pop(name) for name in UNSEEN if name in uploads}
     if not uploads:
-        return WorkReport(reports, unseen, 0, ()), {}, *({} for _ in job.sending.needed)
+        return WorkReport(result, 0, ()), {}, *({} for _ in job.sending.needed)
     sizes, *pieces = publish(context, job.sending, block, uploads)
-    return WorkReport(reports, unseen, context.algorithm.sent_floats(uploads), sizes), uploads, *pieces
+    return WorkReport(result, context.algorithm.sent_floats(uploads), sizes), uploads, *pieces
 
 
 def publish(context: OperationContext, job: PublishJob, block: State, local: State) -> tuple[Any, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
@@ -82,6 +82,11 @@ class Task:
             client_states=tuple((handles or {}).get(client) for client in r.cohort[rows].tolist()),
             received=tuple(r.received[rows].tolist()),
         )
+
+    def __getitem__(self, part: slice) -> Task:
+        """The task of some of the clients."""
+        names = "clients", "steps", "batch_sizes", "a_norm", "client_states", "received"
+        return replace(self, **{name: getattr(self, name)[part] for name in names})
 
     @property
     def load(self) -> int:

@@ -34,6 +34,7 @@ from raylfl.errors import BadConfig, exits_as_errors, traceback_text
 from raylfl.experiment.parts import BUFFERS, MOMENTS, Initial, WorkerSetup
 from raylfl.replay.innermost.steps import InnermostSteps
 from raylfl.replay.proof import Diverged
+from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.evaluate import Evaluator, Recorder
 from raylfl.runtime.workers.finiteness import Finiteness
@@ -187,6 +188,23 @@ class Worker:
 
     # -- local work ------------------------------------------------------------------------------------------
 
+    def attempt(
+        self, task: Task, broadcast: State, client_states: Sequence[State | None], timeout: float | None = None
+    ) -> TaskResult:
+        """Carries out a task, and repeats it `runtime.client_retries` times at most if it fails; the last result.
+
+        timeout: the time limit of an attempt in seconds; None: no limit.
+        """
+        for _ in range(1 + self.setup.runtime.client_retries):
+            try:
+                with time_limit(timeout):
+                    result = self.run(task, broadcast, client_states)
+            except TimeoutError as error:  # raised where the worker does not handle it
+                result = TaskResult(ClientReports.failed(task.clients, str(error)))
+            if not result.failed:
+                break
+        return result
+
     @torch_defaults()
     def run(self, task: Task, broadcast: State, client_states: Sequence[State | None]) -> TaskResult:
         """Carries out a task; returns its uploads as rows, and one new state per client.
@@ -221,14 +239,7 @@ class Worker:
         """The joined result of `run` for the two halves of a task, with uploads on the host."""
         middle, halves = len(task.clients) // 2, []
         for part in (slice(0, middle), slice(middle, None)):
-            half = replace(
-                task,
-                clients=task.clients[part],
-                steps=task.steps[part],
-                batch_sizes=task.batch_sizes[part],
-                a_norm=task.a_norm[part],
-            )
-            result = self.run(half, broadcast, client_states[part])
+            result = self.run(task[part], broadcast, client_states[part])
             result.uploads = all_to_host(result.uploads)  # the memory may not hold those of all clients
             halves.append(result)
         return TaskResult.joined(halves)
