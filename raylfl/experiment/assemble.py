@@ -126,6 +126,7 @@ def assemble(config: Config) -> Experiment:
         eval_batch_size=config.eval.batch_size,
         runtime=config.runtime,
         batch_size=int(local.draw(0, np.arange(min(trained.count, 1000)), world)[1].max(initial=1)),
+        accumulate=local.accumulate,
         val=source.val,
         drift=config.eval.drift,
         merged=merged,

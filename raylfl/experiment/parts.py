@@ -68,7 +68,8 @@ class WorkerSetup:
     test: SampleSet | None
     eval_batch_size: int
     runtime: RuntimeConfig
-    batch_size: int = 1  # the largest of a local step, among the first thousand clients in the first round
+    batch_size: int = 1  # the largest among the first thousand clients in the first round
+    accumulate: int = 1  # the number of batches of a local step
     val: SampleSet | None = None
     drift: bool = False  # whether clients measure their drift in every local step
     merged: bool = False  # a single client trains on the data of all N clients

@@ -1,12 +1,13 @@
 """Local work: the number of steps K_i and the batch size B_i of each client and round.
 
     steps S_i     K_i = S_i
-    epochs E_i    K_i = E_i ceil(n_i/B_i)
+    epochs E_i    K_i = E_i ceil(n_i/A B_i)
     epochs E_i and a batch size given as a mapping, such as {uniform: [10, null]} (FedAWARE, "Hybrid+")
-                  K_i = floor(E_i n_i/B_i) >= E_i
+                  K_i = floor(E_i n_i/min(n_i, A B_i)) >= E_i
 
 S_i and E_i are client i's values of the options steps and epochs, and n_i is its number of samples. B_i is the smaller
-of n_i and client i's value of the option batch_size; with batch_size `full`, B_i = n_i. In Zeng et al. (FedAWARE),
+of n_i and client i's value of the option batch_size; with batch_size `full`, B_i = n_i. A is the option accumulate, the
+number of batches of a local step (`raylfl.core.accumulated`). In Zeng et al. (FedAWARE),
 Sec. 5, E_i ~ U{2..5} and B_i ~ U{10..n_i} are redrawn every round. A client without data (n_i = 0) has K_i = B_i = 0
 with all options; if it is sampled, it uploads the result of zero steps.
 """
@@ -19,7 +20,7 @@ from typing import Annotated
 
 import numpy as np
 
-from raylfl.components.options import Doc, Options
+from raylfl.components.options import Doc, Ge, Options
 from raylfl.core.arrays import Ints
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.values import COUNT, PerClient, ValuePerClient
@@ -35,7 +36,7 @@ class LocalWork(Options):
 
     steps, epochs: one value per client, in the grammar of `values.py`; only one of the two is given, or none for 5
     steps. batch_size: one value per client, or `full` for all n_i samples of client i, or {uniform: [lo, null]} for
-    U{lo..n_i}. dynamic: whether random values are redrawn every round instead of once per run.
+    U{lo..n_i}. accumulate: A. dynamic: whether random values are redrawn every round instead of once per run.
     """
 
     steps: Annotated[ValuePerClient, Doc("local steps K_i; 5 if neither steps nor epochs are given")] = None
@@ -46,6 +47,14 @@ class LocalWork(Options):
     batch_size: Annotated[
         ValuePerClient, Doc("samples per step; also `full`, or `{uniform: [10, null]}` up to n_i")
     ] = 32
+    accumulate: Annotated[
+        int,
+        Ge(1),
+        Doc(
+            "batches per local step, whose gradients are averaged with their numbers of samples as weights; "
+            "`K_i = epochs * ceil(n_i / (accumulate batch_size))`"
+        ),
+    ] = 1
     dynamic: Annotated[bool, Doc("true: random steps and batch sizes are redrawn every round")] = False
 
     def __post_init__(self) -> None:
@@ -81,7 +90,7 @@ class LocalWork(Options):
         if self._batch is not None:
             batch = np.minimum(self._batch.at(r, clients, world, top=sizes.astype(np.float64)), sizes)
         amount, batch = self._amount.at(r, clients, world).astype(np.int64), batch.astype(np.int64)
-        steps, divisor = amount, np.maximum(batch, 1)
+        steps, divisor = amount, np.maximum(np.minimum(batch * self.accumulate, sizes), 1)
         if self._counts_epochs:
             drawn = isinstance(self.batch_size, Mapping)
             steps = amount * sizes // divisor if drawn else amount * -(-sizes // divisor)

@@ -108,6 +108,7 @@ def facts_of(experiment: Experiment) -> Facts:
     server = experiment.algorithm.init_server(torch.zeros(1), experiment.world.population)
     system = planner.system(0)
     steps, batch_sizes = experiment.work.draw(0, planner.everyone, experiment.world)
+    batch_sizes = batch_sizes * experiment.work.accumulate
     sampled = planner.at_least_once(system, server)
     received = None if sampled is None else sampled * (1 - system.failure)
     expected = planner.expected_coefficients(system, server)

@@ -35,6 +35,14 @@ def test_epochs_count_batches_the_last_one_smaller():
     assert draw(LocalWork(epochs=3, batch_size=64))[0].tolist() == [3, 3, 3, 3, 6, 30]
 
 
+def test_the_last_step_of_an_epoch_averages_the_batches_that_remain():
+    """A B_i = 20: ceil(n_i / 20) steps; for drawn batch sizes floor(3 n_i / min(n_i, 20))."""
+    steps, batch = draw(LocalWork(epochs=3, batch_size=10, accumulate=2))
+    assert steps.tolist() == [3, 3, 12, 12, 12, 96]
+    assert batch.tolist() == [1, 10, 10, 10, 10, 10]
+    assert draw(LocalWork(epochs=3, batch_size={"uniform": [10, 10]}, accumulate=2))[0].tolist() == [3, 3, 9, 9, 9, 96]
+
+
 def test_an_epoch_of_the_full_batch_is_one_step():
     steps, batch = draw(LocalWork(epochs=4, batch_size="full"))
     assert steps.tolist() == [4] * 6

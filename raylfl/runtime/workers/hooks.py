@@ -67,7 +67,7 @@ _NOTES: dict[Verdict, dict[str, str]] = {
         "backward": "gradients are taken by torch.autograd.grad; change the loss in training_step",
         "on_before_backward": "change the loss in training_step, or the gradients in on_after_backward",
         "on_before_zero_grad": "use on_train_batch_start or on_train_batch_end",
-        "optimizer_zero_grad": "gradients are never accumulated",
+        "optimizer_zero_grad": "no step sees another one's gradients; local.accumulate averages batches",
         "optimizer_step": "use local.lr_schedule, or an lr_scheduler with local.optimizer=module",
         "lr_scheduler_step": "give configure_optimizers a scheduler that steps without arguments",
         "clip_gradients": "override configure_gradient_clipping, which may call it",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from raylfl.core.accumulated import AccumulatedBatches, AccumulatedOracle, batch_numbers
 from raylfl.core.algorithm import Work
 from raylfl.core.batches import BatchOrders, CohortBatches
 from raylfl.core.keyed import keyed
@@ -31,6 +32,31 @@ class TaskWork:
     work: Work
     full: list[Batch] | None = None
 
+    def accumulated(self, setup: WorkerSetup, task: Task, after_batch: Callable[[], None]) -> TaskWork:
+        """The work with `setup.accumulate` batches for each local step of the task's only client.
+
+        after_batch: called after the gradient of each of several batches.
+        """
+        if setup.accumulate == 1:
+            return self
+        batches = AccumulatedBatches(self.batches, setup.accumulate, batches_per_pass(setup, task))
+        return replace(self, oracle=AccumulatedOracle(self.oracle, after_batch), batches=batches)
+
+
+def batches_per_pass(setup: WorkerSetup, task: Task) -> int | None:
+    """The number of batches in a pass over the data of the task's first client.
+
+    None if batches are drawn with replacement: `local.sampling`, or a single client for all data of unequal weights.
+    """
+    owned, size = len(setup.trained_on(task.clients[0])), max(1, task.batch_sizes[0])
+    drawn = setup.sampling == "with_replacement" or (setup.merged and size < owned and not _equal_samples(setup))
+    return None if drawn else max(1, -(-owned // size))
+
+
+def _equal_samples(setup: WorkerSetup) -> bool:
+    """Whether all samples have the same weight in F, because client i's weight w_i is proportional to n_i."""
+    return bool(np.allclose(setup.population.weights * len(setup.shards.indices), setup.shards.sizes))
+
 
 def work_of(task: Task, population: Population, seed: int) -> Work:
     """The work of the task's clients, as the methods of an algorithm receive it. seed: the seed of the run."""
@@ -50,7 +76,10 @@ def cohort_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSour
     """The work of several clients, each with mini-batches of its own shard of the training data `train`."""
     shards = [setup.shards[c] for c in task.clients]
     orders = BatchOrders.of(setup.seed, task.round, task.clients, shards, task.batch_sizes, setup.sampling)
-    batches = CohortBatches(train, orders, task.steps)
+    ends = task.steps  # the numbers of batches, beyond which none is read
+    if setup.accumulate > 1:
+        ends = tuple(batch_numbers(k, setup.accumulate, batches_per_pass(setup, task)).start for k in task.steps)
+    batches = CohortBatches(train, orders, ends)
     work = work_of(task, setup.population, setup.seed)
     return TaskWork(oracle, batches, work, batches.full() if setup.algorithm.full_gradient else None)
 
@@ -67,7 +96,7 @@ def merged_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSour
     work = work_of(task, Population.of(setup.population.sizes.sum(keepdims=True)), seed)
     if batch_size >= whole:
         return TaskWork(WeightedOracle(full, weights), lambda t, rows: [Batch(None, whole)], work)
-    if np.allclose(weights * whole, shards.sizes):
+    if _equal_samples(setup):
         orders = BatchOrders.of(seed, task.round, task.clients, [shards.indices], [batch_size], setup.sampling)
         return TaskWork(oracle, lambda t, rows: [train.batch(orders.indices(t, [0])[0])], work)
     share = np.repeat(weights / np.maximum(shards.sizes, 1), shards.sizes)

@@ -115,7 +115,7 @@ class StepTrials:
         if algorithm.cut is not None or algorithm.pattern.sequential:
             return f"{type(algorithm).__name__} works with one client at a time"
         if self.alone is not None:
-            return self._alone(self.alone) if self.training.hooks else self.alone
+            return self._alone(self.alone) if self.training.hooks or setup.accumulate > 1 else self.alone
         if setup.assigned:
             return f"{ASSIGNED}, and the bits of a vectorised call depend on the clients that share it"
         if setup.train.arrays is None:
@@ -128,6 +128,8 @@ class StepTrials:
         """The reason why a client's steps are taken one after the other on any device; None if there is none."""
         if self.setup.optimizer == "module" and not self.algorithm.own_step:
             return "local.optimizer=module keeps its state for one client"
+        if self.setup.accumulate > 1:
+            return "local.accumulate takes the batches of one client after the other"
         if self.training.hooks:
             return f"the model's {next(iter(self.training.hooks))} is called for one client at a time"
         if self.setup.runtime.compile is not None:

@@ -91,11 +91,23 @@ class Training:
     takes no batch_idx.
     """
 
-    def __init__(self, flat: FlatModule, recorder: Recorder, clip_norm: float | None):
+    def __init__(self, flat: FlatModule, recorder: Recorder, clip_norm: float | None, accumulate: int = 1):
+        """The training of the module of `flat`; raises BadConfig for hooks that accumulated gradients do not call.
+
+        recorder: receives what the module logs. clip_norm, accumulate: the options of `local`.
+        """
         module: Any = flat.module
         self.flat, self.recorder = flat, recorder
         self.log = StepLog()
         self.hooks = {name: getattr(module, name) for name in LOCAL_WORK if overrides_hook(module, name)}
+        of_batches = [
+            name for name in ("on_train_batch_start", "on_after_backward", "on_train_batch_end") if name in self.hooks
+        ]
+        if accumulate > 1 and of_batches:
+            raise BadConfig(
+                f"local.accumulate={accumulate}, but must be 1: {type(module).__name__} has {of_batches[0]}, which "
+                "local work calls for a step, not for each of its batches"
+            )
         self.gradients = GradientHooks(flat, self.hooks, clip_norm)
         self.returned: Any = None  # the last result of training_step, for on_train_batch_end
         if self.hooks or takes_only_a_batch(module, "training_step"):
@@ -178,6 +190,10 @@ class LocalObserver(Observer):
             if (t + 1) % self.steps_per_epoch == 0 or t + 1 == self.steps:
                 self._call("on_train_epoch_end")
         self.log.keep(rows)
+
+    def after_batch(self) -> None:
+        """Stores what one of the batches of an accumulated step has logged."""
+        self.log.keep([0])
 
     def end(self) -> None:
         if self.training.hooks:

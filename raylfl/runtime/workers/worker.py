@@ -22,7 +22,6 @@ from raylfl.core.lane_steps import LaneOracle, LaneSteps, Together
 from raylfl.core.lanes import LANES, lanes_of
 from raylfl.core.local import LocalResult, run_local
 from raylfl.core.local_optimizer import LocalOptimizer
-from raylfl.core.local_step import Observer
 from raylfl.core.oracle import GradientMode, LoopOracle, private_randomness, seed_everything
 from raylfl.core.reduce import square_norms
 from raylfl.core.samples import BatchSource, SampleSet
@@ -46,7 +45,7 @@ from raylfl.runtime.workers.module import devices, layout_for, make_module
 from raylfl.runtime.workers.optimizer import ModuleOptimizer, moments_of
 from raylfl.runtime.workers.step_trials import ASSIGNED, StepTrials, innermost_step
 from raylfl.runtime.workers.task import LOCAL_DRIFT, Chunk, ClientReports, Room, Rows, Task, TaskResult
-from raylfl.runtime.workers.training import Training
+from raylfl.runtime.workers.training import LocalObserver, Training
 
 COPIES = 8  # vectors [d] of a client in local work: x, start, direction, carry, update, and their copies
 RESERVE = 0.2  # the part of a GPU's memory that a call leaves free
@@ -73,7 +72,7 @@ class Worker:
         self._parts, self._modes = list(module.modules()), list[bool]()
         self.evaluator = Evaluator(module, self.recorder)
         self.whole = frozenset(kind for kind in ("test", "val", "train") if self.evaluator.whole(kind))
-        self.training = Training(self.flat, self.recorder, setup.rule.clip_norm)
+        self.training = Training(self.flat, self.recorder, setup.rule.clip_norm, setup.accumulate)
         self.rule = replace(setup.rule, clip_norm=None) if self.training.gradients.clips else setup.rule
         self.attributes = Attributes(module)
         self.initial = self._initial()
@@ -308,9 +307,8 @@ class Worker:
 
     def _steps_per_epoch(self, task: Task) -> int:
         """The number of local steps in one pass over the data of the task's first client."""
-        client, batch_size = task.clients[0], task.batch_sizes[0]
-        count = len(self.setup.trained_on(client))
-        return max(1, -(-count // batch_size)) if batch_size > 0 else 1
+        count, batch_size = len(self.setup.trained_on(task.clients[0])), max(1, task.batch_sizes[0])
+        return max(1, -(-count // (batch_size * self.setup.accumulate)))
 
     def _to_training(self) -> None:
         """Sets training mode like the module's `train()`, but faster."""
@@ -339,7 +337,7 @@ class Worker:
         oracle: LoopOracle | VectorizedOracle | LaneOracle,
         broadcast: State,
         states: State,
-        observer: Observer,
+        observer: LocalObserver,
         optimizer: LocalOptimizer,
         moments: Tensor | None,
     ) -> LocalResult:
@@ -348,6 +346,7 @@ class Worker:
             own = merged_work(setup, task, oracle, self.train, self.measures.full)
         else:
             own = cohort_work(setup, task, oracle, self.train)
+        own = own.accumulated(setup, task, observer.after_batch)
 
         def seeds(t: int, row: int) -> int:
             return keyed_int(setup.seed, "module", task.round, task.clients[row], t)

@@ -1,0 +1,185 @@
+"""Gradient accumulation (`local.accumulate`): plain loops in PyTorch, and runs with batches as large as all parts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+from torch import nn
+
+import raylfl
+from raylfl.algorithms import ALGORITHMS
+from raylfl.config.load import load_config
+from raylfl.core.batches import BatchOrders
+from raylfl.errors import BadConfig
+from tests.runtime.faults import options_of
+from tests.runtime.tiny import TINY, Points
+from tests.shares import one_in
+
+LOCAL = {"epochs": 2, "batch_size": 4, "accumulate": 2, "lr": 0.1}  # ten samples: batches 0 1, 2 | 3 4, 5 | ...
+STEPS = [[0, 1], [2], [3, 4], [5]]
+CONFIG = {
+    **TINY,
+    "rounds": 2,
+    "num_clients": None,
+    "dtype": "float64",
+    "model": {"class_path": "tests.runtime.test_accumulate.Normalised"},
+    "data": {"class_path": "tests.runtime.tiny.Points", "init_args": {"owners": 6}},
+    "partition": {"name": "natural"},
+    "participation": {"name": "full"},
+    "link": {"name": "perfect"},
+    "local": LOCAL,
+    "eval": {"every": 1},
+}
+
+
+class Normalised(LightningModule):
+    """Batch normalisation: the gradient of two batches is not that of one batch of all their samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Linear(4, 5, bias=False), nn.BatchNorm1d(5, track_running_stats=False), nn.Linear(5, 3)
+        )
+
+    def training_step(self, batch, batch_idx):
+        self.log("number", float(batch_idx))
+        return nn.functional.cross_entropy(self.body(batch[0]), batch[1]) * (1 + 0.1 * batch_idx)
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.Adam(self.parameters(), lr=0.02)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)]  # an epoch has two steps
+
+
+class Hooked(Normalised):
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        pass
+
+
+def loop(net, make_optimizer, clip_norm=None, decay=1.0, steps=STEPS):
+    """FedAvg with accumulated gradients, written out: `backward` of each batch's share of the step's mean loss."""
+    data, clients = Points(), range(6)
+    losses = []
+    for r in range(2):
+        ends, losses = [], []
+        for c in clients:
+            client = Normalised().double()
+            client.load_state_dict(net.state_dict())
+            (optimizer, *schedulers), indices = make_optimizer(client), Points(6).client_indices[c]
+            orders = BatchOrders.of(0, r, [c], [indices], [4], "reshuffle")
+            for t, step in enumerate(steps):
+                batches = [orders.indices(number, [0])[0] for number in step]
+                count = sum(map(len, batches))
+                optimizer.zero_grad()
+                mean = 0.0
+                for number, rows in zip(step, batches, strict=True):
+                    client.log = lambda *_: None
+                    batch = (data.x[rows].double(), data.targets[rows])
+                    loss = client.training_step(batch, number) * (len(rows) / count)
+                    loss.backward()
+                    mean += loss.item()
+                if clip_norm is not None:
+                    nn.utils.clip_grad_norm_(client.parameters(), clip_norm)
+                optimizer.param_groups[0]["lr"] *= decay if t else 1.0
+                optimizer.step()
+                for scheduler in schedulers if t % 2 else []:
+                    scheduler.step()
+                losses.append(mean)
+            ends.append([p.detach() for p in client.parameters()])
+        for p, *of_clients in zip(net.parameters(), *ends, strict=True):
+            p.data.copy_(torch.stack(of_clients).mean(0))
+    return torch.cat([p.detach().reshape(-1) for p in net.parameters()]), sum(losses) / len(losses)
+
+
+def sgd(**options):
+    return lambda module: [torch.optim.SGD(module.parameters(), lr=0.1, **options)]
+
+
+CASES = {
+    "plain": ([], sgd(), {}),
+    "unequal": (["local.accumulate=3"], sgd(), {"steps": [[0, 1, 2], [3, 4, 5]]}),  # four, four and two samples
+    "momentum": (["local.momentum=0.9", "local.weight_decay=0.1"], sgd(momentum=0.9, weight_decay=0.1), {}),
+    "clip": (["local.clip_norm=0.2"], sgd(), {"clip_norm": 0.2}),
+    "schedule": (["local.lr_schedule={name: step_exponential, decay: 0.5}"], sgd(), {"decay": 0.5}),
+    "adamw": (
+        ["local.optimizer=adamw", "local.weight_decay=0.1"],
+        lambda module: [torch.optim.AdamW(module.parameters(), lr=0.1, weight_decay=0.1)],
+        {},
+    ),
+    "module": (
+        ["local.optimizer=module"],
+        lambda module: [x for part in module.configure_optimizers() for x in part],
+        {},
+    ),
+    "autograd": (["runtime.step=autograd", "runtime.vectorize=always"], sgd(), {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_step_takes_the_mean_gradient_of_its_batches(runs, case):
+    overrides, make_optimizer, options = CASES[case]
+    start = raylfl.run(CONFIG, [*runs, "rounds=0", *overrides]).module
+    result = raylfl.run(CONFIG, [*runs, *overrides])
+    params, loss = loop(start, make_optimizer, **options)
+    torch.testing.assert_close(result.params, params, rtol=1e-10, atol=1e-12)
+    last = result.metrics[-1]
+    assert last["train/loss"] == pytest.approx(loss, rel=1e-10)
+    assert last["train/number"] == 2.5  # each of the batches 0..5 once
+    assert (last["cost/local_steps"], last["cost/gradients"]) == (
+        2 * 6 * len(options.get("steps", STEPS)),
+        2 * 6 * 20,
+    )  # two passes over ten samples
+
+
+class Plain(Normalised):
+    """A mean over samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+
+    def training_step(self, batch, batch_idx):
+        return nn.functional.cross_entropy(self.body(batch[0]), batch[1])
+
+
+TWINS = {**CONFIG, "model": {"class_path": "tests.runtime.test_accumulate.Plain"}}
+TWINS |= {"participation": {"name": "uniform", "size": 4}, "link": {"name": "bernoulli", "q": 0.3}}
+
+
+@pytest.mark.parametrize("algorithm", one_in(3, [entry.name for entry in ALGORITHMS]))
+def test_every_algorithm_has_the_run_of_batches_as_large_as_all_parts(runs, algorithm):
+    """The same samples in a step, so the same gradient but for its rounding; ten samples are four, four and two."""
+    config = {**TWINS, "algorithm": options_of(algorithm)}
+    if ALGORITHMS.get(algorithm).cls.pattern.peers or algorithm in ("centralized", "local_only"):
+        config = {**config, "participation": {"name": "full"}, "link": {"name": "perfect"}}
+    parts = raylfl.run(config, [*runs, "local.batch_size=2", "local.accumulate=2"])
+    large = raylfl.run(config, [*runs, "local.batch_size=4", "local.accumulate=1"])
+    torch.testing.assert_close(parts.params, large.params, rtol=1e-9, atol=1e-11)
+    for row, other in zip(parts.metrics, large.metrics, strict=True):
+        for name in ("cost/local_steps", "cost/gradients", "cost/uplink_floats"):
+            assert row[name] == other[name]
+        assert row["train/loss"] == pytest.approx(other["train/loss"], rel=1e-9)
+
+
+def test_samples_drawn_with_replacement_fill_every_step(runs):
+    result = raylfl.run(TWINS, [*runs, "local.sampling=with_replacement", "local.epochs=null", "local.steps=3"])
+    assert result.metrics[-1]["cost/gradients"] == 2 * 4 * 3 * 8  # rounds, clients, steps, samples
+
+
+def test_a_run_says_why_clients_take_their_steps_alone(runs):
+    result = raylfl.run(TWINS, [*runs, "runtime.vectorize=always"])
+    assert (
+        "local.accumulate takes the batches of one client after the other" in (result.run_dir / "log.txt").read_text()
+    )
+
+
+def test_hooks_of_single_batches_are_refused(runs):
+    config = {**CONFIG, "model": {"class_path": "tests.runtime.test_accumulate.Hooked"}}
+    with pytest.raises(BadConfig, match=r"local\.accumulate=2, but must be 1: Hooked has on_train_batch_end"):
+        raylfl.run(config, runs)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, "two"])
+def test_the_number_of_batches_is_a_whole_number_from_one_on(value):
+    with pytest.raises(BadConfig, match=r"local\.accumulate"):
+        load_config(CONFIG, [f"local.accumulate={value}"])
