@@ -19,7 +19,7 @@ import numpy as np
 
 from papers.run_cache import DIVERGED, ORIGIN, digests
 from raylfl.config.changes import fingerprint_of_config
-from raylfl.config.defaults import filled
+from raylfl.config.defaults import fill_defaults
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.report.derived import main_metric, tail
@@ -183,7 +183,7 @@ def _changed(run: RunRecord) -> list[str]:
     """A list of one line if a digest shows that the config is not that of the run, else an empty list."""
     named = named_digest(run)
     if named and named not in (found := digests(run.config)):
-        lacks = sorted(set(flatten(filled(run.config))) - set(flatten(run.config)))
+        lacks = sorted(set(flatten(fill_defaults(run.config))) - set(flatten(run.config)))
         rest = f"; it lacks {', '.join(lacks)}" if lacks else ""
         return [f"{run.path.name}: its config has the digest {found[-1]}, not that of its name{rest}"]
     if not named and fingerprint_of_config(run.config) != run.summary.get("config_sha256"):

@@ -15,16 +15,16 @@ from raylfl.errors import BadConfig
 
 def defining(resolved: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a resolved config that a resumed run must keep (`identity`), with values converted to plain JSON."""
-    kept: dict[str, Any] = json.loads(json.dumps(identity(resolved, of="resume"), default=str))
-    return kept
+    keys: dict[str, Any] = json.loads(json.dumps(identity(resolved, of="resume"), default=str))
+    return keys
 
 
-def completed(before: Mapping[str, Any], objects: Mapping[str, Any]) -> dict[str, Any]:
+def complete_options(saved: Mapping[str, Any], objects: Mapping[str, Any]) -> dict[str, Any]:
     """The resolved config of a checkpoint, completed with the defaults of options newer than the checkpoint.
 
-    before: the saved config. objects: class path -> object, for class paths that cannot be imported.
+    saved: the saved config. objects: class path -> object, for class paths that cannot be imported.
     """
-    return load_config(before, given=ObjectLayer({}, dict(objects))).resolved
+    return load_config(saved, object_layer=ObjectLayer({}, dict(objects))).resolved
 
 
 def fingerprint_of_config(resolved: Mapping[str, Any]) -> str:
@@ -32,30 +32,30 @@ def fingerprint_of_config(resolved: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(defining(resolved), sort_keys=True).encode()).hexdigest()
 
 
-def refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+def refuse_changes(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> None:
     """Checks that a resumed run keeps the keys that define it, except that `rounds` may grow.
 
     Raises BadConfig that names the changed keys.
     """
-    changed = list(differing(defining(before), defining(after)))
+    changed = list(differing(defining(earlier), defining(later)))
     if changed:
-        pairs = ", ".join(f"{k}: {_at(before, k)} -> {_at(after, k)}" for k in changed)
+        pairs = ", ".join(f"{k}: {_at(earlier, k)} -> {_at(later, k)}" for k in changed)
         raise BadConfig(
             f"a resumed run must keep the keys that define it, but these would change: {pairs}; start a new run instead"
         )
-    if after["rounds"] < before["rounds"]:
-        raise BadConfig(f"rounds={after['rounds']}, but must be >= {before['rounds']}, the value of the earlier run")
-    if after["rounds"] > before["rounds"]:
-        _refuse_moving_phases(after, before["rounds"])
+    if later["rounds"] < earlier["rounds"]:
+        raise BadConfig(f"rounds={later['rounds']}, but must be >= {earlier['rounds']}, the value of the earlier run")
+    if later["rounds"] > earlier["rounds"]:
+        _refuse_moving_phases(later, earlier["rounds"])
 
 
-def differing(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def differing(earlier: Mapping[str, Any], later: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """The dotted keys at which two nested configs have different values.
 
     prefix: for two groups of a larger config, the dotted key of the group with a final dot; it begins every result.
     """
-    for key in sorted({*before, *after}):
-        old, new = before.get(key), after.get(key)
+    for key in sorted({*earlier, *later}):
+        old, new = earlier.get(key), later.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             yield from differing(old, new, f"{prefix}{key}.")
         elif old != new:

@@ -1,6 +1,6 @@
 """Completes a saved config with the defaults of options that are newer than the config.
 
-The defaults are read from source text: no class is imported. `changes.completed` does the same by importing classes.
+The defaults are read from source text: no class is imported. `changes.complete_options` imports the classes.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from raylfl.config.registries import REGISTRIES
 from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
 
 
-def filled(config: Mapping[str, Any]) -> dict[str, Any]:
+def fill_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of the config in which missing options have their defaults.
 
     `init_args` of models and data, and options of classes outside raylfl, are not completed.
     """
-    whole = dict(config)
+    completed = dict(config)
     for group in (*FIXED_GROUPS, *NAMED_GROUPS):
-        own = config.get(group, None if group in NAMED_GROUPS else {})
-        if isinstance(own, Mapping):  # except for damaged files
-            missing = {k: v for k, v in _defaults(group, str(own.get("name"))).items() if k not in own}
-            whole[group] = {**own, **missing}
-    return whole
+        options = config.get(group, None if group in NAMED_GROUPS else {})
+        if isinstance(options, Mapping):  # except for damaged files
+            missing = {k: v for k, v in _defaults(group, str(options.get("name"))).items() if k not in options}
+            completed[group] = {**options, **missing}
+    return completed
 
 
 @cache

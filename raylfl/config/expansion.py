@@ -28,9 +28,9 @@ def refuse_expansion(config: Mapping[str, Any]) -> None:
 
     def size(path: Path) -> int:
         if path in sizes:
-            if (known := sizes[path]) is None:
+            if (cached := sizes[path]) is None:
                 raise BadConfig(f"{'.'.join(path)}: an interpolation refers to itself, or to a part that contains it")
-            return known
+            return cached
         sizes[path], value = None, _at(config, path)
         if isinstance(value, (Mapping, list)):
             keys = value if isinstance(value, Mapping) else range(len(value))
@@ -50,9 +50,9 @@ def refuse_expansion(config: Mapping[str, Any]) -> None:
 
 def _targets(config: Mapping[str, Any], text: str, path: Path) -> Iterator[Path]:
     """Yields the paths of the values to which the interpolations in the text at `path` may refer."""
-    while found := INNERMOST.search(text):
-        text = text[: found.start()] + INNER + text[found.end() :]
-        resolver, _, arguments = found[1].rpartition(":")
+    while match := INNERMOST.search(text):
+        text = text[: match.start()] + INNER + text[match.end() :]
+        resolver, _, arguments = match[1].rpartition(":")
         for k, word in enumerate(WORD.findall(arguments)):
             up = len(word) - len(word.lstrip("."))
             keys = tuple(key for key in word.split(".") if key)

@@ -35,14 +35,14 @@ def summary_of(path: Path) -> str:
 
     The comment ends at a blank line, or at a line that ends in `.` or `:`.
     """
-    said: list[str] = []
+    lines: list[str] = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         text = line.lstrip("# ").rstrip()
-        if said and (not line.startswith("#") or not text or said[-1].endswith((".", ":"))):
+        if lines and (not line.startswith("#") or not text or lines[-1].endswith((".", ":"))):
             break
         if line.startswith("#") and text and not text.startswith("raylfl "):
-            said.append(text)
-    return " ".join(said).rstrip(".:")
+            lines.append(text)
+    return " ".join(lines).rstrip(".:")
 
 
 def find_config(name: str | Path, beside: Path | None = None) -> Path:

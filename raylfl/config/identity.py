@@ -50,36 +50,36 @@ def identity(resolved: Mapping[str, Any], of: Purpose) -> dict[str, Any]:
     `OPTIONAL`, are left out if they are null. Older runs, saved without these keys, thus keep their identity.
     `runtime.placement` is left out unless it is `pinned`.
     """
-    kept = _without(resolved, LEFT_OUT[of], "")
-    topology = {key: v for key, v in kept.get("topology", {}).items() if key not in LATER or v is not None}
+    config = _without(resolved, LEFT_OUT[of], "")
+    topology = {key: v for key, v in config.get("topology", {}).items() if key not in LATER or v is not None}
     if topology:
-        kept["topology"] = topology
+        config["topology"] = topology
     if topology.items() <= UNCHOSEN.items():  # an older run lacks newer options
-        kept.pop("topology", None)
+        config.pop("topology", None)
     for group, keys in OPTIONAL.items():
         for key in keys:
-            if isinstance(kept.get(group), dict) and kept[group].get(key, ...) is None:
-                kept[group] = {name: value for name, value in kept[group].items() if name != key}
-    runtime = kept.get("runtime", {})
+            if isinstance(config.get(group), dict) and config[group].get(key, ...) is None:
+                config[group] = {name: value for name, value in config[group].items() if name != key}
+    runtime = config.get("runtime", {})
     if runtime.get("placement") != "pinned":  # pinned clients are not vectorised, which can change bits
         runtime.pop("placement", None)
-    return kept
+    return config
 
 
-def _without(config: Mapping[str, Any], places: Sequence[str], prefix: str) -> dict[str, Any]:
-    """A copy of the config without the dotted keys in `places`, and without groups that become empty.
+def _without(config: Mapping[str, Any], dotted_keys: Sequence[str], prefix: str) -> dict[str, Any]:
+    """A copy of the config without the dotted keys in `dotted_keys`, and without groups that become empty.
 
     prefix: the dotted key of `config` in the whole config, with a final dot.
     """
-    kept: dict[str, Any] = {}
+    remaining: dict[str, Any] = {}
     for key, value in config.items():
-        place = f"{prefix}{key}"
-        if place in places:
+        dotted_key = f"{prefix}{key}"
+        if dotted_key in dotted_keys:
             continue
-        if isinstance(value, Mapping) and any(other.startswith(f"{place}.") for other in places):
-            rest = _without(value, places, f"{place}.")
+        if isinstance(value, Mapping) and any(other.startswith(f"{dotted_key}.") for other in dotted_keys):
+            rest = _without(value, dotted_keys, f"{dotted_key}.")
             if value and not rest:
                 continue
             value = rest
-        kept[key] = value
-    return kept
+        remaining[key] = value
+    return remaining

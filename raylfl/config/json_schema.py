@@ -20,8 +20,8 @@ REFERENCE = {"type": "string", "pattern": r"\$\{"}  # an interpolation such as `
 
 def config_schema() -> Schema:
     """The schema of a whole config file. No key is required, because files are merged."""
-    groups = {group: _fixed(cls, group) for group, cls in FIXED_GROUPS.items()}
-    groups |= {group: _named(group) for group in NAMED_GROUPS}
+    groups = {group: _schema_of_fixed(cls, group) for group, cls in FIXED_GROUPS.items()}
+    groups |= {group: _schema_of_named(group) for group in NAMED_GROUPS}
     names = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -53,11 +53,11 @@ def _object(hints: Mapping[str, Any], description: str, **more: Schema) -> Schem
     }
 
 
-def _fixed(cls: type, group: str) -> Schema:
+def _schema_of_fixed(cls: type, group: str) -> Schema:
     if group in ("model", "data"):
-        return _named(group, inner="init_args")
+        return _schema_of_named(group, inner="init_args")
     hints = hints_of(cls)
-    nested = [place[1] for place in NAMED if len(place) == 2 and place[0] == group]
+    nested = [path[1] for path in NAMED if len(path) == 2 and path[0] == group]
     more = {key: {"anyOf": [{"type": "string"}, keys_schema(hints[key])]} for key in nested}
     if group == "local":
         lr = _value(hints["lr"])
@@ -66,7 +66,7 @@ def _fixed(cls: type, group: str) -> Schema:
     return keys_schema(cls, **more)
 
 
-def _named(group: str, inner: str | None = None) -> Schema:
+def _schema_of_named(group: str, inner: str | None = None) -> Schema:
     """The schema of a group that selects a component: its name alone, its name with options, or a class_path.
 
     inner: the key that contains the options; None: they are beside the name.

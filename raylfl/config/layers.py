@@ -77,8 +77,8 @@ def with_bases(content: Mapping[str, Any], folder: Path, chain: tuple[Path, ...]
 
 def override_layers(overrides: Sequence[str]) -> list[dict[str, Any]]:
     """The layers of `key=value` overrides: the configs named by `base=...`, then one layer with all other items."""
-    given = tree(override(item, overrides) for item in overrides)
-    return with_bases(given, Path())
+    layer = tree(override(item, overrides) for item in overrides)
+    return with_bases(layer, Path())
 
 
 def override(item: str, among: Sequence[str] = ()) -> tuple[KeyPath, Any]:
@@ -93,9 +93,9 @@ def override(item: str, among: Sequence[str] = ()) -> tuple[KeyPath, Any]:
     except ValueError as error:
         problem = problem or f"{item}: the value is not yaml ({error})"
     if problem is not None:
-        whole = _torn(item, among)
-        if whole or set(text) & set("[{"):
-            problem += f"; {QUOTES}: {shlex.quote(whole) if whole else QUOTED}"
+        argument = _torn(item, among)
+        if argument or set(text) & set("[{"):
+            problem += f"; {QUOTES}: {shlex.quote(argument) if argument else QUOTED}"
         raise BadConfig(problem)
     return tuple(key.split(".")), value
 
@@ -105,13 +105,15 @@ def _torn(item: str, among: Sequence[str]) -> str | None:
 
     item: one part of the argument; among: the whole command line.
     """
-    at = list(among).index(item) if item in among else 0
-    for start in range(at, -1, -1):
-        for stop in range(at + 1, len(among) + 1):
-            whole = " ".join(among[start:stop])
-            balanced = all(whole.count(a) == whole.count(b) > 0 for a, b in ("[]", "{}") if {a, b} & set(whole))
-            if "=" in among[start] and balanced and set(whole) & set("[{"):
-                return whole
+    index = list(among).index(item) if item in among else 0
+    for start in range(index, -1, -1):
+        for stop in range(index + 1, len(among) + 1):
+            argument = " ".join(among[start:stop])
+            balanced = all(
+                argument.count(a) == argument.count(b) > 0 for a, b in ("[]", "{}") if {a, b} & set(argument)
+            )
+            if "=" in among[start] and balanced and set(argument) & set("[{"):
+                return argument
     return None
 
 
@@ -126,8 +128,8 @@ def tree(items: Iterable[tuple[KeyPath, Any]]) -> dict[str, Any]:
         for depth, key in enumerate(path[:-1]):
             node = node.setdefault(key, {})
             if not isinstance(node, dict):
-                above, own = ".".join(map(str, path[: depth + 1])), ".".join(map(str, path))
-                raise BadConfig(f"{above}={node} and {own}={leaves[path]} contradict each other: leave out one")
+                above, below = ".".join(map(str, path[: depth + 1])), ".".join(map(str, path))
+                raise BadConfig(f"{above}={node} and {below}={leaves[path]} contradict each other: leave out one")
         value = leaves[path]
         node[path[-1]] = dict(value) if isinstance(value, Mapping) else value
     return out
@@ -153,23 +155,23 @@ def merge_layer(merged: dict[str, Any], layer: Mapping[str, Any]) -> None:
     for key, value in layer.items():
         if key in GROUPS and not isinstance(value, Mapping):
             raise BadConfig(f"{key}={value}, but must be a group of keys")
-        merged[str(key)] = _laid(merged.get(key), value, (key,))
+        merged[str(key)] = _merge_values(merged.get(key), value, (key,))
 
 
-def _laid(before: Any, after: Any, path: KeyPath) -> Any:
-    """The value at a key path after a layer with the value `after` is merged over `before`."""
-    if path not in MERGED or not isinstance(after, Mapping):
-        return after
-    before = before if isinstance(before, Mapping) else {}
-    if path in NAMED and _renamed(before, after):
-        before = {}
+def _merge_values(earlier: Any, later: Any, path: KeyPath) -> Any:
+    """The value at a key path after a layer with the value `later` is merged over `earlier`."""
+    if path not in MERGED or not isinstance(later, Mapping):
+        return later
+    earlier = earlier if isinstance(earlier, Mapping) else {}
+    if path in NAMED and _has_other_name(earlier, later):
+        earlier = {}
     others = ALTERNATIVES.get(path, ())
-    if sum(after.get(key) is not None for key in others) == 1:
-        before = {key: value for key, value in before.items() if key not in others}
-    return {**before, **{key: _laid(before.get(key), value, (*path, key)) for key, value in after.items()}}
+    if sum(later.get(key) is not None for key in others) == 1:
+        earlier = {key: value for key, value in earlier.items() if key not in others}
+    return {**earlier, **{key: _merge_values(earlier.get(key), value, (*path, key)) for key, value in later.items()}}
 
 
-def _renamed(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Whether `after` has another name or class_path than `before`, which has one of the two."""
-    named = any(before.get(key) is not None for key in NAMING)
-    return named and any(key in after and after[key] != before.get(key) for key in NAMING)
+def _has_other_name(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> bool:
+    """Whether `later` has another name or class_path than `earlier`, which has one of the two."""
+    named = any(earlier.get(key) is not None for key in NAMING)
+    return named and any(key in later and later[key] != earlier.get(key) for key in NAMING)

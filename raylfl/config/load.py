@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from raylfl.components.registry import NAMING, given_for, import_class, standing_for
-from raylfl.config.components import build, given_options, keys_of, mistakes, options_of, typed, unknown_key
+from raylfl.config.components import build, constructor_options, keys_of, make_typed, mistakes, options_of, unknown_key
 from raylfl.config.expansion import refuse_expansion
 from raylfl.config.find import find_config
 from raylfl.config.groups.local import LocalConfig
@@ -61,13 +61,13 @@ class Config:
 Source = str | Path | Mapping[str, Any] | DictConfig  # a path, a bare name, a dict or a DictConfig
 
 
-def load_config(source: Source, overrides: Sequence[str] = (), given: ObjectLayer | None = None) -> Config:
+def load_config(source: Source, overrides: Sequence[str] = (), object_layer: ObjectLayer | None = None) -> Config:
     """Loads and validates a config (a path, a bare name, a dict or a DictConfig) with `key=value` overrides.
 
-    given: objects passed from Python. Objects take precedence over the source; overrides take precedence over objects.
-    Raises BadConfig with all mistakes found, one line each.
+    object_layer: objects passed from Python. They take precedence over the source, and overrides over them. Raises
+    BadConfig with all mistakes, one line each.
     """
-    (config,) = load_configs(source, [(overrides, given)])
+    (config,) = load_configs(source, [(overrides, object_layer)])
     return config
 
 
@@ -76,27 +76,30 @@ def load_configs(source: Source, variants: Sequence[tuple[Sequence[str], ObjectL
 
     All variants are checked before the first class is imported. Raises BadConfig.
     """
-    composed = [(compose(source, overrides, given), given or ObjectLayer()) for overrides, given in variants]
+    composed = [
+        (compose(source, overrides, object_layer), object_layer or ObjectLayer())
+        for overrides, object_layer in variants
+    ]
     for merged, _ in composed if len(composed) > 1 else ():
         typed_groups(merged)
     configs = []
-    for merged, given in composed:
-        with standing_for(given.objects):
+    for merged, object_layer in composed:
+        with standing_for(object_layer.objects):
             configs.append(resolve(merged))
     return configs
 
 
-def compose(source: Source, overrides: Sequence[str] = (), given: ObjectLayer | None = None) -> dict[str, Any]:
+def compose(source: Source, overrides: Sequence[str] = (), object_layer: ObjectLayer | None = None) -> dict[str, Any]:
     """The merged layers of a config as plain values, with interpolations resolved; without defaults, unchecked."""
     if isinstance(source, (str, Path)):
         layers = file_layers(find_config(source))
     else:
         layers = with_bases(_plain(source) if OmegaConf.is_config(source) else source, Path())  # type: ignore[arg-type]
     merged: dict[str, Any] = {}
-    objects = [] if given is None else [tree(((key,), value) for key, value in given.layer.items())]
+    objects = [] if object_layer is None else [tree(((key,), value) for key, value in object_layer.layer.items())]
     for layer in layers + objects + override_layers(overrides):
         merge_layer(merged, layer)
-    return interpolated(merged)
+    return resolve_interpolations(merged)
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:
@@ -104,11 +107,11 @@ def _plain(config: DictConfig) -> dict[str, Any]:
     refuse_secrets(content := OmegaConf.to_container(config))
     if isinstance(content, dict):
         refuse_expansion({str(key): value for key, value in content.items()})
-    plain: dict[str, Any] = escaped(OmegaConf.to_container(config, resolve=True))
+    plain: dict[str, Any] = escape(OmegaConf.to_container(config, resolve=True))
     return plain
 
 
-def interpolated(merged: Mapping[str, Any]) -> dict[str, Any]:
+def resolve_interpolations(merged: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of the merged values with OmegaConf's interpolations resolved; a remaining `${` is literal text.
 
     Raises BadConfig for an interpolation that cannot be resolved or would write a secret into the run's records.
@@ -122,42 +125,42 @@ def interpolated(merged: Mapping[str, Any]) -> dict[str, Any]:
         raise BadConfig(f"config not understood: {reason}") from error
 
 
-def refuse_secrets(value: Any, place: str = "") -> None:
+def refuse_secrets(value: Any, dotted_key: str = "") -> None:
     """Checks the environment variables in `${oc.env:...}`; raises BadConfig if a name looks like that of a secret.
 
-    place: the dotted key of the value, for the message.
+    dotted_key: the dotted key of the value, for the message.
     """
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            refuse_secrets(inner, f"{place}.{key}" if place else str(key))
+            refuse_secrets(inner, f"{dotted_key}.{key}" if dotted_key else str(key))
     elif isinstance(value, (list, tuple)):
         for entry in value:
-            refuse_secrets(entry, place)
-    elif isinstance(value, str) and (found := SECRET.search(value)):
+            refuse_secrets(entry, dotted_key)
+    elif isinstance(value, str) and (match := SECRET.search(value)):
         raise BadConfig(
-            f"{place}={value}, but must not be a secret, because configs are saved with their runs: read "
-            f"{found[1].strip()} from os.environ where it is used"
+            f"{dotted_key}={value}, but must not be a secret, because configs are saved with their runs: read "
+            f"{match[1].strip()} from os.environ where it is used"
         )
 
 
-def escaped(value: Any) -> Any:
+def escape(value: Any) -> Any:
     """A copy of the value in which a backslash escapes each `${`; resolving the copy gives the value."""
     if isinstance(value, Mapping):
-        return {key: escaped(inner) for key, inner in value.items()}
+        return {key: escape(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [escaped(entry) for entry in value]
+        return [escape(entry) for entry in value]
     if isinstance(value, str):
-        return re.sub(r"(\\*)\$\{", lambda found: 2 * found[1] + r"\${", value)
+        return re.sub(r"(\\*)\$\{", lambda match: 2 * match[1] + r"\${", value)
     return value
 
 
 def resolve(merged: Mapping[str, Any]) -> Config:
     """The typed and complete config from merged layers. Raises BadConfig that lists every mistake."""
     parts = typed_groups(merged)
-    chosen = {group: _chosen(group, merged) for group in NAMED_GROUPS}
+    chosen = {group: _options_of_group(group, merged) for group in NAMED_GROUPS}
     problems: list[str] = []
     for group in NAMED_GROUPS:
-        with _collected(problems):
+        with _collect_problems(problems):
             parts[group] = build(REGISTRIES[group], chosen[group], group)
     if problems:
         raise BadConfig(problems)
@@ -169,21 +172,25 @@ def resolve(merged: Mapping[str, Any]) -> Config:
     for group in NAMED_GROUPS:
         resolved[group] = {
             **REGISTRIES[group].choose(chosen[group], group).keys,
-            **given_options(parts[group], chosen[group]),
+            **constructor_options(parts[group], chosen[group]),
         }
     stated_directions(resolved)
     for group in ("model", "data"):
         parts[group].target = _target(parts[group].class_path, group)
-    return Config(**parts, resolved=escaped(resolved), objects=passing(parts))
+    return Config(**parts, resolved=escape(resolved), objects=passing(parts))
 
 
-def _target(path: str | None, place: str) -> Any:
+def _target(path: str | None, dotted_key: str) -> Any:
     """The object of this class path if other processes cannot import the path; otherwise None.
 
     Other processes cannot import two kinds of paths: made-up paths of objects passed from Python, and paths in
     `__main__`, which is a different module in each process.
     """
-    return import_class(path, place) if path is not None and (given_for(path) or path.startswith("__main__.")) else None
+    return (
+        import_class(path, dotted_key)
+        if path is not None and (given_for(path) or path.startswith("__main__."))
+        else None
+    )
 
 
 def typed_groups(merged: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,22 +207,22 @@ def typed_groups(merged: Mapping[str, Any]) -> dict[str, Any]:
         if key not in top_keys and key not in GROUPS
     ]
     parts: dict[str, Any] = {}
-    with _collected(problems):
-        parts["top"] = typed(TopConfig, {key: value for key, value in merged.items() if key in top_keys})
+    with _collect_problems(problems):
+        parts["top"] = make_typed(TopConfig, {key: value for key, value in merged.items() if key in top_keys})
     for group, cls in FIXED_GROUPS.items():
-        chosen = _chosen(group, merged)
+        chosen = _options_of_group(group, merged)
         by_theory = group == "local" and isinstance(chosen.get("lr"), Mapping)
-        with _collected(problems):
-            parts[group] = LocalConfig.by_theory(chosen) if by_theory else typed(cls, chosen, group)
+        with _collect_problems(problems):
+            parts[group] = LocalConfig.by_theory(chosen) if by_theory else make_typed(cls, chosen, group)
     for group in NAMED_GROUPS:
-        chosen = _chosen(group, merged)
+        chosen = _options_of_group(group, merged)
         options = {key: value for key, value in chosen.items() if key not in NAMING}
         problems += mistakes(REGISTRIES[group], chosen, options, group)
     for group in ("model", "data"):
         if group in parts:
             problems += mistakes(REGISTRIES[group], vars(parts[group]), parts[group].init_args, group, "init_args")
     if "top" in parts and "runtime" in parts:
-        with _collected(problems):
+        with _collect_problems(problems):
             parts["runtime"].check_dtype(parts["top"].dtype)
     if problems:
         raise BadConfig(problems)
@@ -223,7 +230,7 @@ def typed_groups(merged: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _collected(problems: list[str]) -> Iterator[None]:
+def _collect_problems(problems: list[str]) -> Iterator[None]:
     """A context that adds the messages of a BadConfig to `problems`, in place of the error."""
     try:
         yield
@@ -231,7 +238,7 @@ def _collected(problems: list[str]) -> Iterator[None]:
         problems += error.problems
 
 
-def _chosen(group: str, merged: Mapping[str, Any]) -> dict[str, Any]:
+def _options_of_group(group: str, merged: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a group in merged layers, with the default name if they have neither name nor class_path."""
-    said = merged.get(group) or {}
-    return {**({} if said.get("class_path") else DEFAULTS.get(group, {})), **said}
+    options = merged.get(group) or {}
+    return {**({} if options.get("class_path") else DEFAULTS.get(group, {})), **options}

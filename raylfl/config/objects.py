@@ -70,34 +70,34 @@ def object_layer(objects: Mapping[str, Any], paths: Mapping[str, str] | None = N
         value = objects.get(group)
         if value is None:
             continue
-        said = value
+        entry = value
         if not isinstance(value, (str, Mapping)):
-            said = _said(group, value, out.objects, (paths or {}).get(group))
+            entry = _entry_of(group, value, out.objects, (paths or {}).get(group))
         if group == "availability":
             if not isinstance(out.layer.get("participation", {}), dict):
                 raise BadConfig("availability: give participation as an object or a mapping beside it, not as a name")
-            out.layer.setdefault("participation", {})["availability"] = said
+            out.layer.setdefault("participation", {})["availability"] = entry
         else:
-            out.layer[group] = said
+            out.layer[group] = entry
     return out
 
 
-def _said(group: str, value: Any, objects: dict[str, Any], path: str | None) -> Layer:
+def _entry_of(group: str, value: Any, objects: dict[str, Any], path: str | None) -> Layer:
     """The config entry of an object of this group. An object that is not importable is added to `objects`, in place.
 
     path: the class path that the object had before its run was resumed, if any.
     """
     if group not in NAMED_GROUPS and group != "availability":
-        return _named(group, value, objects, path)
-    place = "participation" if group == "availability" else group
+        return _entry_by_name(group, value, objects, path)
+    config_group = "participation" if group == "availability" else group
     if is_factory(value):
         try:
             value = value()
         except Exception as error:
             raise BadConfig(f"{group}: {name_of(value)}() raised {type(error).__name__}: {error}") from error
     if isinstance(value, type):
-        return _named(place, value, objects, path)
-    base = REGISTRIES[place].base
+        return _entry_by_name(config_group, value, objects, path)
+    base = REGISTRIES[config_group].base
     assert base is not None
     if not (is_dataclass(value) and isinstance(value, base())):
         raise BadValue(group, got=repr(value), need=f"a class, an instance or a factory of {base().__qualname__}")
@@ -105,14 +105,14 @@ def _said(group: str, value: Any, objects: dict[str, Any], path: str | None) -> 
     if (changed := changed_option(value)) is not None:
         raise BadConfig(
             f"{group}: {name_of(type(value))} changes its option {changed} when it is made, so that no config can "
-            f"repeat this instance: give the class, and its options in the config ({place}.{changed}=...)"
+            f"repeat this instance: give the class, and its options in the config ({config_group}.{changed}=...)"
         )
     if group == "availability":
         del options["on_empty"]  # an option of the component that draws empty cohorts again, not of participation
-    return {**_named(place, type(value), objects, path), **options}
+    return {**_entry_by_name(config_group, type(value), objects, path), **options}
 
 
-def _named(group: str, value: Any, objects: dict[str, Any], path: str | None) -> Layer:
+def _entry_by_name(group: str, value: Any, objects: dict[str, Any], path: str | None) -> Layer:
     """The config entry {name: ...} or {class_path: ...} of an object.
 
     An object that is not importable is added to `objects` under its class path: `path` if given, which comes from the
@@ -187,12 +187,12 @@ def passing(parts: Mapping[str, Any]) -> dict[str, Any]:
 
     parts: config group -> its typed options or its component.
     """
-    found: dict[str, Any] = {}
+    objects: dict[str, Any] = {}
     for group in NAMED_GROUPS:
         components = [parts[group], getattr(parts[group], "_process", None)]
-        found |= {path_of(type(c)): type(c) for c in components if c is not None and not importable(type(c))}
+        objects |= {path_of(type(c)): type(c) for c in components if c is not None and not importable(type(c))}
     for group in ("model", "data"):
         target = parts[group].target
         if target is not None and not importable(target):
-            found[str(parts[group].class_path)] = target
-    return found
+            objects[str(parts[group].class_path)] = target
+    return objects

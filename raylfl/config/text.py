@@ -33,7 +33,7 @@ NUMBER = re.compile(
 class _Loader(yaml.SafeLoader):
     def compose_document(self) -> yaml.Node | None:
         node = super().compose_document()
-        _checked_size(node, {}, MAX_DEPTH)
+        _check_size(node, {}, MAX_DEPTH)
         return node
 
 
@@ -47,11 +47,11 @@ _Loader.add_implicit_resolver(INT, WHOLE, list("-+0123456789"))
 
 def parse(text: str) -> Any:
     """The plain values of a yaml text. Raises ValueError with a one-line description of the fault."""
-    return deepcopy(_parsed(text))
+    return deepcopy(_load(text))
 
 
 @lru_cache(maxsize=256)  # sweeps and reproductions compose the same files hundreds of times
-def _parsed(text: str) -> Any:
+def _load(text: str) -> Any:
     try:
         return yaml.load(text, _Loader)
     except RecursionError:
@@ -60,25 +60,25 @@ def _parsed(text: str) -> Any:
         raise ValueError(" ".join(str(error).split())) from None
 
 
-def _checked_size(node: yaml.Node | None, known: dict[int, int], depth: int) -> int:
+def _check_size(node: yaml.Node | None, sizes: dict[int, int], depth: int) -> int:
     """The number of values in a node, with aliases expanded.
 
     Raises YAMLError if there are more than MAX_VALUES, if lists and mappings are nested deeper than `depth`, or if a
-    key occurs twice. known: id of a node -> its number of values, for the nodes counted so far; extended in place.
+    key occurs twice. sizes: id of a node -> its number of values, for the nodes counted so far; extended in place.
     """
     if not isinstance(node, yaml.CollectionNode):
         return 1
     if depth == 0:
         raise yaml.YAMLError(f"lists and mappings more than {MAX_DEPTH} deep")
-    if id(node) not in known:
+    if id(node) not in sizes:
         parts = node.value
         if isinstance(node, yaml.MappingNode):
             _refuse_duplicates([key for key, _ in node.value])
             parts = [part for pair in node.value for part in pair]
-        known[id(node)] = 1 + sum(_checked_size(part, known, depth - 1) for part in parts)
-    if known[id(node)] > MAX_VALUES:
+        sizes[id(node)] = 1 + sum(_check_size(part, sizes, depth - 1) for part in parts)
+    if sizes[id(node)] > MAX_VALUES:
         raise yaml.YAMLError(f"more than {MAX_VALUES:,} values, with aliases expanded")
-    return known[id(node)]
+    return sizes[id(node)]
 
 
 def _refuse_duplicates(keys: list[yaml.Node]) -> None:

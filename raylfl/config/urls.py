@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 from raylfl.errors import BadValue
 
 
-def is_url(place: object) -> bool:
+def is_url(path: object) -> bool:
     """Whether a place of runs is a URL rather than a folder."""
-    return "://" in str(place)
+    return "://" in str(path)
 
 
 def join(url: str, *names: str) -> str:
@@ -53,8 +53,10 @@ def check_url(url: str) -> None:
 
     protocol, _, rest = url.partition("://")
     chain = protocol.split("::")
-    known = chain[-1] in available_protocols() and "dir" not in chain  # fsspec's paths in dir:: are relative to the URL
-    if not known or not rest.strip("/") or {".", ".."} & set(rest.split("/")):
+    supported = (
+        chain[-1] in available_protocols() and "dir" not in chain
+    )  # fsspec's paths in dir:: are relative to the URL
+    if not supported or not rest.strip("/") or {".", ".."} & set(rest.split("/")):
         hint = "fsspec supports s3, gs, abfs, sftp, file and others; dir:: is refused"
         raise BadValue("dir", got=url, need="a folder, or a URL such as s3://bucket/runs", hint=hint)
     parts = urlsplit(url.rpartition("::")[2])

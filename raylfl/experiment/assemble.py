@@ -12,7 +12,7 @@ import numpy as np
 
 from raylfl.config.components import check_arguments
 from raylfl.config.groups.top import ModelConfig
-from raylfl.config.load import Config, escaped
+from raylfl.config.load import Config, escape
 from raylfl.config.placement import assigns_clients, obstacle
 from raylfl.core.mixing import DOUBLY
 from raylfl.core.pattern import Ring, Star
@@ -59,7 +59,7 @@ def fitted_model(config: Config, data: Any) -> ModelConfig:
 
     init_args = fitted_args(class_of(config, "model"), config.model.init_args, data)
     plain = {k: list(v) if isinstance(v, tuple) else v for k, v in init_args.items()}
-    config.model.init_args, config.resolved["model"]["init_args"] = plain, escaped(plain)
+    config.model.init_args, config.resolved["model"]["init_args"] = plain, escape(plain)
     return config.model
 
 

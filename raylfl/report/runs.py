@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from raylfl.config.defaults import filled
+from raylfl.config.defaults import fill_defaults
 from raylfl.config.formats import FORMAT, KEY, refuse_other
 from raylfl.config.identity import identity
 from raylfl.core.arrays import Floats, Ints
@@ -274,7 +274,7 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
     """
     groups: dict[str, Group] = {}
     for run in runs:
-        key = canonical(flatten(identity(filled(run.config), of="group")))  # older runs lack newer options
+        key = canonical(flatten(identity(fill_defaults(run.config), of="group")))  # older runs lack newer options
         groups.setdefault(key, Group("", run.setting)).runs.append(run)
     for group in groups.values():
         by_seed: dict[str, RunRecord] = {}

@@ -27,7 +27,7 @@ class Job:
     content: the content of sweep.yaml. folder: the sweep's folder. workers: the number of workers per run. processes:
     the number of processes of a trial, among which its seeds are divided. command: the command line of the sweep; None:
     that of this process. url: the sweep's URL, to which each run copies its directory, so that nodes need no shared
-    folder; None: no URL. here: the working directory of the sweep; "": that of Ray's process. gpus: the share of a GPU
+    folder; None: no URL. cwd: the working directory of the sweep; "": that of Ray's process. gpus: the share of a GPU
     of each process or worker.
     """
 
@@ -37,7 +37,7 @@ class Job:
     processes: int = 1
     command: str | None = None
     url: str | None = None
-    here: str = ""
+    cwd: str = ""
     gpus: float = 0.0
 
     def place(self, run_id: str) -> Path:
@@ -84,7 +84,7 @@ def retry_while_locked(call: Callable[[], T]) -> T:
             time.sleep(0.5)
 
 
-def opened(folder: Path, command: str | None) -> closing[RunDirectory]:
+def open_run(folder: Path, command: str | None) -> closing[RunDirectory]:
     """Opens the run directory `folder`, created if missing; returns a context manager that closes it at the end.
 
     Waits until the process of an earlier attempt has ended. command: the command line that the directory records; None:

@@ -70,9 +70,9 @@ TRIAL, END = TypeAdapter(Trial), TypeAdapter(End)
 
 def ends(folder: Path) -> dict[str, str]:
     """The final states of the ended runs of the sweep in this directory: run id -> state; empty without a sweep."""
-    found, _ = _entries(folder / "trials.jsonl")
-    trials = {name: entry for name, entry in found if isinstance(entry, Trial)}
-    ended = [(trials[name], entry) for name, entry in found if isinstance(entry, End) and name in trials]
+    entries, _ = _entries(folder / "trials.jsonl")
+    trials = {name: entry for name, entry in entries if isinstance(entry, Trial)}
+    ended = [(trials[name], entry) for name, entry in entries if isinstance(entry, End) and name in trials]
     return {trial.run_id(seed): end.of_run(seed) for trial, end in ended for seed in trial.seeds}
 
 
@@ -89,8 +89,8 @@ class Journal:
         self.ends: dict[str, End] = {}
         if self.path.exists():
             self._heal()
-        found, self.damaged = _entries(self.path)
-        for name, entry in found:
+        entries, self.damaged = _entries(self.path)
+        for name, entry in entries:
             if isinstance(entry, Trial):
                 self.trials[name] = entry
             else:
@@ -99,9 +99,9 @@ class Journal:
     def _heal(self) -> None:
         """Removes an incomplete last line, written before a crash, from the file."""
         data = self.path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):
-            os.truncate(self.path, whole)
+        end = data.rfind(b"\n") + 1
+        if end < len(data):
+            os.truncate(self.path, end)
 
     def plan(self, *trials: Trial) -> None:
         """Adds trials to the journal and its file; trials with a known id are skipped."""
@@ -135,10 +135,10 @@ class Journal:
 
 def _entries(path: Path) -> tuple[list[tuple[str, Trial | End]], list[int]]:
     """Reads a journal file; returns its entries in order, as pairs (trial id, entry), and numbers of damaged lines."""
-    found = read_rows(path)
-    entries = {number: _entry(row) for number, row in zip(found.numbers, found.rows, strict=True)}
+    lines = read_rows(path)
+    entries = {number: _entry(row) for number, row in zip(lines.numbers, lines.rows, strict=True)}
     bad = [number for number, entry in entries.items() if entry is None]
-    return [entry for entry in entries.values() if entry is not None], sorted([*found.damaged, *bad])
+    return [entry for entry in entries.values() if entry is not None], sorted([*lines.damaged, *bad])
 
 
 def _entry(row: dict[str, Any]) -> tuple[str, Trial | End] | None:

@@ -54,9 +54,9 @@ def require_measured(metric: str, experiment: Experiment) -> None:
     """
     group, _, name = metric.partition("/")
     names = names_of(experiment)
-    known = names.get(group, ())
-    if known is not None and name not in known:
-        raise unknown(metric, [f"{key}/{each}" for key in names for each in names[key] or NAMES.get(key, ())])
+    measured = names.get(group, ())
+    if measured is not None and name not in measured:
+        raise unknown_metric(metric, [f"{key}/{each}" for key in names for each in names[key] or NAMES.get(key, ())])
     config = experiment.config.eval
     needs: dict[str, tuple[object, str]] = {
         "test": (experiment.setup.test is not None and config.every, "a test set, and eval.every > 0"),
@@ -86,10 +86,10 @@ def require_measured(metric: str, experiment: Experiment) -> None:
         raise BadConfig(f"metric={metric} is never measured here: it needs {need}")
 
 
-def unknown(metric: str, names: Sequence[str]) -> BadValue:
+def unknown_metric(metric: str, names: Sequence[str]) -> BadValue:
     """The error for a metric that is none of `names`; its message has the names of its group, and the nearest name."""
-    own = [name for name in names if name.startswith(f"{metric.partition('/')[0]}/")]
-    need = f"one of {', '.join(own)}" if own else "the name of a metric in metrics.jsonl"
+    group_names = [name for name in names if name.startswith(f"{metric.partition('/')[0]}/")]
+    need = f"one of {', '.join(group_names)}" if group_names else "the name of a metric in metrics.jsonl"
     return BadValue(
         "metric", got=metric, need=need, hint=did_you_mean(metric, names, f"such as {', '.join(KNOWN[:3])}")
     )

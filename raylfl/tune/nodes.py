@@ -26,14 +26,14 @@ def check_nodes(sweep: Sweep, trial: Sequence[Bundle]) -> None:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    here, values = ray.get_runtime_context().get_node_id(), sweep.points()[0]
+    this_node, values = ray.get_runtime_context().get_node_id(), sweep.points()[0]
     remote = ray.remote(num_cpus=0, max_retries=0)(problem_here)
     answers = {}
     for node in ray.nodes():
         has_room = all(node["Resources"].get(key, 0.0) >= amount for key, amount in trial[-1].items())
-        if node["Alive"] and node["NodeID"] != here and has_room:
-            there = remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
-            answers[there.remote(sweep.content, values, os.getcwd())] = node_text(node)
+        if node["Alive"] and node["NodeID"] != this_node and has_room:
+            on_node = remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
+            answers[on_node.remote(sweep.content, values, os.getcwd())] = node_text(node)
     problems = []
     for answer, name in answers.items():
         try:

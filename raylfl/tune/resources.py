@@ -30,7 +30,7 @@ class Need:
         return self.bundles[-1].get("GPU", 0.0)
 
 
-def packed(runtime: RuntimeConfig, nodes: Sequence[Bundle]) -> RuntimeConfig:
+def share_gpus(runtime: RuntimeConfig, nodes: Sequence[Bundle]) -> RuntimeConfig:
     """The settings with a number in place of `gpus_per_worker: auto`, for many trials at once on these nodes.
 
     As many workers share each GPU as fill the CPUs: small runs leave most of a GPU idle. 0 without GPUs.
@@ -92,7 +92,7 @@ def choose_need(
     (`settings`, or `concurrent` if it is smaller) still fit; one if there is none. Raises BadConfig, with the needed
     and the available resources, if not even one trial fits.
     """
-    runtime, at_once = packed(runtime, nodes), min(settings, concurrent or settings)
+    runtime, at_once = share_gpus(runtime, nodes), min(settings, concurrent or settings)
     least = runtime.workers or 1
     fitting = (n for n in range(seeds, 1, -1) if capacity(bundles(runtime, least, n), nodes, at_once) >= at_once)
     processes = next(fitting, 1)
@@ -110,14 +110,14 @@ def choose_workers(
     with one worker each, use the machine best. clients: the number of clients. Raises BadConfig, with the needed and
     the available resources, if not even one trial fits.
     """
-    wanted = runtime.workers or 1
+    workers = runtime.workers or 1
     if runtime.workers is None and concurrent is not None and runtime.backend == "ray":
         counts = range(1, clients + 1)
         fits = [w for w in counts if capacity(bundles(runtime, w, processes), nodes, concurrent) >= concurrent]
-        wanted = max(fits, default=1)
-    if not capacity(bundles(runtime, wanted, processes), nodes, 1):
-        raise BadConfig(refusal(runtime, wanted, nodes))
-    return wanted
+        workers = max(fits, default=1)
+    if not capacity(bundles(runtime, workers, processes), nodes, 1):
+        raise BadConfig(refusal(runtime, workers, nodes))
+    return workers
 
 
 def refusal(runtime: RuntimeConfig, workers: int, nodes: Sequence[Bundle]) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from raylfl.components.options import Doc, Ge, Gt, Options
-from raylfl.config.components import typed
+from raylfl.config.components import make_typed
 from raylfl.errors import BadValue
 from raylfl.tune.score import SCORE, TIME
 
@@ -83,4 +83,4 @@ def parse_scheduler(content: Any) -> Scheduler:
         hint = "or {name: ..., options}; population based training is no longer offered: use asha"
         raise BadValue("scheduler", got=content, need=f"one of {', '.join(SCHEDULERS)}", hint=hint)
     rest = {k: v for k, v in options.items() if k != "name"}
-    return typed(SCHEDULERS[options["name"]], rest, "scheduler")
+    return make_typed(SCHEDULERS[options["name"]], rest, "scheduler")

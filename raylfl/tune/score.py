@@ -47,18 +47,18 @@ class Score(Options):
         if (self.score == "target") != (self.target is not None):
             raise BadValue("target", got=self.target, need="given if and only if score is target")
 
-    def directed(self, stated: Mapping[str, Better]) -> None:
+    def set_mode(self, stated: Mapping[str, Better]) -> None:
         """Sets `mode`, if it is null, from `stated` (name -> direction) or what is known of the metric.
 
         Raises BadValue if the direction of the metric is not known, or `mode` contradicts `stated`.
         """
-        known = direction(self.metric, stated)
-        if self.mode is None and known is None:
+        better = direction(self.metric, stated)
+        if self.mode is None and better is None:
             hint = f"whether smaller or larger {self.metric} is better is not known"
             raise BadValue("mode", got=None, need="min or max", hint=hint)
-        if self.mode is not None and known is not None and self.mode != known and direction(self.metric) is None:
-            raise BadValue("mode", got=self.mode, need=f"{known}, as metrics.{self.metric} states")
-        self.mode = self.mode or known
+        if self.mode is not None and better is not None and self.mode != better and direction(self.metric) is None:
+            raise BadValue("mode", got=self.mode, need=f"{better}, as metrics.{self.metric} states")
+        self.mode = self.mode or better
 
     @property
     def direction(self) -> Literal["min", "max"]:
@@ -75,7 +75,7 @@ class Score(Options):
         """The number of last rounds over which score `last` averages, in a run of `rounds` rounds."""
         return self.last or final_rounds(rounds)
 
-    def shown(self, rounds: int) -> dict[str, Any]:
+    def report_choices(self, rounds: int) -> dict[str, Any]:
         """The choices of a report (`raylfl.report.page.content_of`) with which it ranks settings by this score.
 
         rounds: the length of the runs.
@@ -93,7 +93,7 @@ class Score(Options):
             running.update({"round": int(r), self.metric: float(value)})
         return running.value if self.target is None or running.reached is not None else None
 
-    def ranked(self, score: float | None) -> float:
+    def rank_key(self, score: float | None) -> float:
         """A score as a number of which larger is better; -WORST for None."""
         if score is None:
             return -WORST

@@ -19,7 +19,7 @@ from raylfl.runtime.round.early_stop import require_recorded
 from raylfl.runtime.session import Session, write_records
 from raylfl.runtime.workers.backend import Backend, LocalBackend
 from raylfl.theory.rate import assembled
-from raylfl.tune.job import Job, opened
+from raylfl.tune.job import Job, open_run
 from raylfl.tune.journal import Trial
 from raylfl.tune.score import RunningScore
 from raylfl.tune.spec import make_sweep
@@ -103,7 +103,7 @@ class SeedRuns:
             continue_from(job.whole(parent), folder, experiment.config.resolved)
         job.begin(folder)
         running, score = RunningScore(sweep.score, trial.rounds), None
-        with opened(folder, job.command) as run_dir:
+        with open_run(folder, job.command) as run_dir:
             try:
                 with closing(rows(experiment, run_dir, job.workers, trial.rounds)) as stream:
                     for metrics, fresh in stream:
@@ -127,10 +127,10 @@ def rows(experiment: Experiment, run_dir: RunDirectory, workers: int, rounds: in
     workers: the number of workers. rounds: the length of the run; a complete run is only read. If the generator is
     closed early, a checkpoint is saved.
     """
-    before = run_dir.metrics()
+    earlier_rows = run_dir.metrics()
     earlier = readable(run_dir.path)
     if earlier is not None and earlier.complete(rounds):
-        yield from ((metrics, False) for metrics in before)
+        yield from ((metrics, False) for metrics in earlier_rows)
         run_dir.copied(run_dir.log)
         run_dir.require_copied()
         return
@@ -144,7 +144,7 @@ def rows(experiment: Experiment, run_dir: RunDirectory, workers: int, rounds: in
         with closing(cast("Generator[dict[str, Any], None, None]", session.rows(resume))) as stream:
             for metrics in stream:
                 try:
-                    yield metrics, metrics not in before[metrics["round"] : metrics["round"] + 1]
+                    yield metrics, metrics not in earlier_rows[metrics["round"] : metrics["round"] + 1]
                 except GeneratorExit:  # another seed's turn, or stopped by the scheduler
                     session.save()
                     raise

@@ -58,7 +58,7 @@ def terminal_table(sweep: Sweep, rows: Sequence[SettingRow]) -> Table:
         table.add_row(
             f"{row.setting:03d}",
             *(texts[key][k] for key in keys),
-            f"{row.finished}/{len(row.runs)}",
+            f"{row.finished_runs}/{len(row.runs)}",
             str(row.rounds),
             score_text(row.score),
         )

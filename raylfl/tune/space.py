@@ -52,27 +52,27 @@ class Domain:
     @staticmethod
     def parse(key: str, content: Any) -> Domain:
         """The domain of `key` from file content such as {grid: [0.1, 0.3]}. Raises BadConfig for another form."""
-        place = f"space.{key}"
+        path = f"space.{key}"
         kinds = [*LISTS, *RANGES]
         if not isinstance(content, Mapping):
-            raise BadValue(place, got=content, need=f"one of {', '.join(kinds)}", hint="such as {grid: [0.1, 0.3]}")
+            raise BadValue(path, got=content, need=f"one of {', '.join(kinds)}", hint="such as {grid: [0.1, 0.3]}")
         for name in content:
             if name not in (*kinds, "when"):
-                raise unknown_key(str(name), (*kinds, "when"), place)
+                raise unknown_key(str(name), (*kinds, "when"), path)
         chosen = [kind for kind in kinds if kind in content]
         if len(chosen) != 1:
-            raise BadValue(place, got=dict(content), need=f"exactly one of {', '.join(kinds)}")
+            raise BadValue(path, got=dict(content), need=f"exactly one of {', '.join(kinds)}")
         kind, args = chosen[0], content[chosen[0]]
         if not isinstance(args, list) or not args:
             raise BadValue(
-                f"{place}.{kind}", got=args, need="a list of values" if kind in LISTS else "a list [low, high]"
+                f"{path}.{kind}", got=args, need="a list of values" if kind in LISTS else "a list [low, high]"
             )
         when = content.get("when") or {}
         if not isinstance(when, Mapping):
-            raise BadValue(f"{place}.when", got=when, need="config keys and the values that they must have")
+            raise BadValue(f"{path}.when", got=when, need="config keys and the values that they must have")
         args = [_number(a) for a in args]
         if kind in RANGES:
-            _check_range(f"{place}.{kind}", kind, args)
+            _check_range(f"{path}.{kind}", kind, args)
         return Domain(kind, args, {str(k): v if isinstance(v, list) else [v] for k, v in when.items()})
 
     def draw(self, rng: np.random.Generator) -> Any:
@@ -84,10 +84,10 @@ class Domain:
         if self.kind == "randint":
             return int(rng.integers(int(low), int(high)))
         if self.kind == "loguniform":
-            return self.rounded(float(np.exp(rng.uniform(np.log(low), np.log(high)))))
-        return self.rounded(float(rng.uniform(low, high)))
+            return self.round_value(float(np.exp(rng.uniform(np.log(low), np.log(high)))))
+        return self.round_value(float(rng.uniform(low, high)))
 
-    def rounded(self, value: float) -> float:
+    def round_value(self, value: float) -> float:
         """A real number rounded to four digits, then clipped to the domain's range."""
         return float(min(max(float(f"{value:.4g}"), self.args[0]), self.args[1]))
 
@@ -97,15 +97,15 @@ def _number(value: Any) -> Any:
     return float(value) if isinstance(value, str) and EXPONENT.fullmatch(value) else value
 
 
-def _check_range(place: str, kind: str, args: list[Any]) -> None:
+def _check_range(path: str, kind: str, args: list[Any]) -> None:
     numbers = all(isinstance(a, (int, float)) and not isinstance(a, bool) for a in args)
     most = 2**63 - 1 if kind == "randint" else sys.float_info.max
     if len(args) != 2 or not numbers or not -most <= args[0] < args[1] <= most:
-        raise BadValue(place, got=args, need="[low, high], finite numbers with low < high")
+        raise BadValue(path, got=args, need="[low, high], finite numbers with low < high")
     if kind == "loguniform" and args[0] <= 0:
-        raise BadValue(place, got=args, need="[low, high] with 0 < low")
+        raise BadValue(path, got=args, need="[low, high] with 0 < low")
     if kind == "randint" and any(a != int(a) for a in args):
-        raise BadValue(place, got=args, need="[low, high] of whole numbers; high itself is never drawn")
+        raise BadValue(path, got=args, need="[low, high] of whole numbers; high itself is never drawn")
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Space:
                 problems += error.problems
         if problems:
             raise BadConfig(problems)
-        return Space(_ordered(keys))
+        return Space(_order(keys))
 
     @property
     def kinds(self) -> set[str]:
@@ -142,7 +142,7 @@ class Space:
         base: the config, for conditions on its values. Draw k from a domain is the same at all grid points: all
         algorithms get the same learning rates.
         """
-        found: dict[str, Values] = {}
+        points: dict[str, Values] = {}
         for k in range(samples):
 
             def draw(key: str, domain: Domain, k: int = k) -> Any:
@@ -150,8 +150,8 @@ class Space:
                 return domain.draw(keyed(seed, "sweep", k, zlib.crc32(key.encode()), alternative))
 
             for point in self._expand({}, list(self.keys), draw, base):
-                found.setdefault(json.dumps(point, sort_keys=True), point)
-        return list(found.values())
+                points.setdefault(json.dumps(point, sort_keys=True), point)
+        return list(points.values())
 
     def cells(self, base: Mapping[str, Any]) -> list[Values]:
         """All points of the grids alone; [{}] for a space without grids.
@@ -159,18 +159,18 @@ class Space:
         base: the config, for conditions on its values. Raises BadConfig if a grid depends on a drawn key.
         """
         for key, domains in self.keys.items():
-            conditions = {wanted for domain in domains for wanted in domain.when}
-            drawn = sorted(wanted for wanted in conditions if self._is_drawn(wanted))
-            if drawn and any(domain.kind == "grid" for domain in domains):
+            conditions = {name for domain in domains for name in domain.when}
+            drawn_keys = sorted(name for name in conditions if self._is_drawn(name))
+            if drawn_keys and any(domain.kind == "grid" for domain in domains):
                 raise BadConfig(
-                    f"space.{key}: the grid depends on {', '.join(drawn)}, which search=optuna draws: write choice "
-                    "for grid, or grid for that key"
+                    f"space.{key}: the grid depends on {', '.join(drawn_keys)}, which search=optuna draws: write "
+                    "choice for grid, or grid for that key"
                 )
         return list(self._expand({}, list(self.keys), None, base))
 
-    def _is_drawn(self, wanted: str) -> bool:
+    def _is_drawn(self, name: str) -> bool:
         """Whether a key of a condition gets its value from a domain that is not a grid."""
-        domains = [self.keys[key] for key in self.keys if wanted == key or wanted.startswith(f"{key}.")]
+        domains = [self.keys[key] for key in self.keys if name == key or name.startswith(f"{key}.")]
         return any(domain.kind != "grid" for alternatives in domains for domain in alternatives)
 
     def point(self, cell: Values, draw: Draw, base: Mapping[str, Any]) -> Values:
@@ -243,7 +243,7 @@ def _inside(value: Any, parts: Sequence[str]) -> Any:
     return value
 
 
-def _ordered(keys: dict[str, list[Domain]]) -> dict[str, list[Domain]]:
+def _order(keys: dict[str, list[Domain]]) -> dict[str, list[Domain]]:
     """The keys in the order of the file, except that a key is moved behind the keys in its conditions.
 
     Raises BadConfig if conditions depend on each other.
@@ -255,9 +255,9 @@ def _ordered(keys: dict[str, list[Domain]]) -> dict[str, list[Domain]]:
             return
         if key in chain:
             raise BadConfig(f"space: the conditions depend on each other: {' -> '.join((*chain, key))}")
-        for wanted in {w: None for domain in keys[key] for w in domain.when}:
+        for name in {w: None for domain in keys[key] for w in domain.when}:
             for other in keys:
-                if other != key and (wanted == other or wanted.startswith(f"{other}.")):
+                if other != key and (name == other or name.startswith(f"{other}.")):
                     add(other, (*chain, key))
         done[key] = keys[key]
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from raylfl.components.registry import NAMING
-from raylfl.config.components import keys_of, typed, unknown_key
+from raylfl.config.components import keys_of, make_typed, unknown_key
 from raylfl.config.find import conf_roots, find_config
 from raylfl.config.formats import FORMAT, KEY, refuse_other
 from raylfl.config.groups.top import TopConfig
 from raylfl.config.layers import DEFAULTS, GROUPS, content_of, file_layers, merge_layer, override, override_layers
-from raylfl.config.load import Config, compose, interpolated, load_config
+from raylfl.config.load import Config, compose, load_config, resolve_interpolations
 from raylfl.diagnostics.metric_names import stated_directions
 from raylfl.errors import BadConfig, BadValue
 from raylfl.report.runs import is_run, readable
@@ -68,8 +68,8 @@ class Sweep:
         return compose(self.base, [f"seed={self.seeds(0)[0]}", f"rounds={self.stages[0].rounds}"])
 
     def seeds(self, stage: int) -> list[int]:
-        own = self.stages[stage].seeds or self.options.seeds
-        return list(own) if own else [self.draws_from]
+        seeds = self.stages[stage].seeds or self.options.seeds
+        return list(seeds) if seeds else [self.draws_from]
 
     @property
     def draws_from(self) -> int:
@@ -86,14 +86,14 @@ class Sweep:
 
         folder: the sweep's folder. url: the URL to which this folder is copied; None: none.
         """
-        place = {
+        records = {
             "name": folder.name,
             "logging.dir": str(folder.parent) if url is None else url.rpartition("/")[0],
             "logging.id": trial.run_id(seed),
             "logging.report": False,
         }
-        own = self.overrides(trial.values, seed, trial.rounds)
-        return load_config(self.base, [*own, *(f"{key}={json.dumps(value)}" for key, value in place.items())])
+        overrides = self.overrides(trial.values, seed, trial.rounds)
+        return load_config(self.base, [*overrides, *(f"{key}={json.dumps(value)}" for key, value in records.items())])
 
     def trial(self, stage: int, setting: int, values: Values, parents: Mapping[int, str] = {}) -> Trial:
         """The trial of a setting in a stage.
@@ -129,15 +129,17 @@ def load_sweep(source: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     nothing to vary.
     """
     path = find_sweep(source)
-    own = [item for item in overrides if item.partition("=")[0].partition(".")[0] in SWEEP_KEYS]
-    written, said = file_layers(path), override_layers([item for item in overrides if item not in own])
+    sweep_items = [item for item in overrides if item.partition("=")[0].partition(".")[0] in SWEEP_KEYS]
+    written, command_line = file_layers(path), override_layers([item for item in overrides if item not in sweep_items])
     merged: dict[str, Any] = {}
-    for layer in (*written, *said):
+    for layer in (*written, *command_line):
         merge_layer(merged, layer)
     part = {key: merged.pop(key) for key in SWEEP_KEYS if key in merged}
-    for item in sorted(own, key=lambda item: "." in item.partition("=")[0]):  # scheduler=asha before .grace=5
+    for item in sorted(sweep_items, key=lambda item: "." in item.partition("=")[0]):  # scheduler=asha before .grace=5
         _override(part, item)
-    named = [layer["name"] for layer in (written[-1], said[-1]) if "name" in layer]  # the file itself, the dotlist
+    named = [
+        layer["name"] for layer in (written[-1], command_line[-1]) if "name" in layer
+    ]  # the file itself, the dotlist
     sweep = make_sweep({"name": named[-1] if named else path.stem, **part, "base": merged})
     if not sweep.space.keys and len(sweep.seeds(0)) == 1:
         raise BadConfig(
@@ -181,13 +183,15 @@ def make_sweep(content: Mapping[str, Any]) -> Sweep:
         hint = f"score: {options_part['mode']} is how rounds are reduced to one number"
         raise BadValue("mode", got=options_part["mode"], need="min or max", hint=hint)
     base = dict(content["base"])
-    known = (*keys_of(TopConfig), *GROUPS)
-    problems = [unknown_key(str(k), (*known, *SWEEP_KEYS, "base")).problems[0] for k in base if k not in known]
-    plain = interpolated({"seed": 0, **base})
+    config_keys = (*keys_of(TopConfig), *GROUPS)
+    problems = [
+        unknown_key(str(k), (*config_keys, *SWEEP_KEYS, "base")).problems[0] for k in base if k not in config_keys
+    ]
+    plain = resolve_interpolations({"seed": 0, **base})
     top = {key: value for key, value in plain.items() if key in keys_of(TopConfig)}
     try:
-        rounds = typed(TopConfig, top).rounds
-        options = typed(SweepConfig, options_part)
+        rounds = make_typed(TopConfig, top).rounds
+        options = make_typed(SweepConfig, options_part)
         scheduler = parse_scheduler(options.scheduler)
         space = Space.parse(options.space)
         stages = parse_stages(options.stages, rounds)
@@ -195,7 +199,7 @@ def make_sweep(content: Mapping[str, Any]) -> Sweep:
         raise BadConfig([*problems, *error.problems]) from None
     if problems:
         raise BadConfig(problems)
-    options.directed(stated := stated_directions(plain))
+    options.set_mode(stated := stated_directions(plain))
     # so that the reports of the runs have the same direction
     base["metrics"] = {**(base.get("metrics") or {}), **stated, options.metric: options.mode}
     sweep = Sweep(str(content["name"]), options, base, space, scheduler, stages)
@@ -203,7 +207,7 @@ def make_sweep(content: Mapping[str, Any]) -> Sweep:
     return sweep
 
 
-def saved(path: Path) -> dict[str, Any]:
+def read_content(path: Path) -> dict[str, Any]:
     """The content of a sweep.yaml. Raises BadConfig if the file is missing, damaged or of another format version."""
     if not path.is_file():
         raise BadConfig(f"{path.parent} is not a sweep's directory: it has no sweep.yaml")
@@ -215,16 +219,16 @@ def saved(path: Path) -> dict[str, Any]:
 
 
 def shown_choices(folder: Path) -> dict[str, Any]:
-    """The choices of a report of a sweep's directory, with which it ranks settings as the sweep does (`Score.shown`).
+    """The choices (`Score.report_choices`) with which a report on a sweep's directory ranks settings as the sweep does.
 
     Empty for another directory, and if no run has measured the sweep's metric yet.
     """
     if not (folder / "sweep.yaml").is_file():
         return {}
-    sweep = make_sweep(saved(folder / "sweep.yaml"))
+    sweep = make_sweep(read_content(folder / "sweep.yaml"))
     runs = [readable(path) for path in folder.iterdir() if is_run(path)]
     measured = any(run is not None and run.measured(sweep.score.metric) for run in runs)
-    return sweep.score.shown(sweep.stages[-1].rounds) if measured else {}
+    return sweep.score.report_choices(sweep.stages[-1].rounds) if measured else {}
 
 
 def parse_stages(content: Sequence[Any], rounds: int) -> list[Stage]:
@@ -234,7 +238,7 @@ def parse_stages(content: Sequence[Any], rounds: int) -> list[Stage]:
     """
     if not content:
         return [Stage(rounds)]
-    stages = [typed(Stage, entry, f"stages[{k}]") for k, entry in enumerate(content) if isinstance(entry, Mapping)]
+    stages = [make_typed(Stage, entry, f"stages[{k}]") for k, entry in enumerate(content) if isinstance(entry, Mapping)]
     if len(stages) < len(content):
         raise BadValue("stages", got=content, need="a list of {rounds: ..., within: ...}")
     for k, stage in enumerate(stages):
@@ -287,8 +291,8 @@ def check_settings(sweep: Sweep, points: Sequence[Values]) -> Config:
             for problem in error.problems:
                 problems.setdefault(problem, []).append(values)
     if problems or first is None:
-        everywhere = [text for text, at in problems.items() if len(at) == len(chosen)]
-        raise BadConfig([t if t in everywhere else f"{t} [with {show(at[0])}]" for t, at in problems.items()])
+        everywhere = [text for text, failing in problems.items() if len(failing) == len(chosen)]
+        raise BadConfig([t if t in everywhere else f"{t} [with {show(failing[0])}]" for t, failing in problems.items()])
     return first
 
 

@@ -74,16 +74,16 @@ def _start(work: Callable[[T], None], job: T, runtime: RuntimeConfig, need: Sequ
         group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
     )
     gpus = runtime.gpus if runtime.backend == "local" else 0  # otherwise its workers have them
-    call: Any = ray.remote(carried_out).options(
+    call: Any = ray.remote(carry_out).options(
         num_cpus=0, num_gpus=gpus, max_retries=RETRIES, scheduling_strategy=inside
     )
     return call.remote(work, job, os.getcwd()), group
 
 
-def carried_out(work: Callable[[T], None], job: T, here: str) -> None:
-    """Sets up the process, which Ray has started, and calls `work(job)`; here: the working directory of the caller."""
+def carry_out(work: Callable[[T], None], job: T, cwd: str) -> None:
+    """Sets up the process, which Ray has started, and calls `work(job)`; cwd: the working directory of the caller."""
     from raylfl.startup import process
 
     process.set_up()
-    process.work_in(here)
+    process.work_in(cwd)
     work(job)

@@ -58,8 +58,8 @@ class StageRun:
         self.sweep, self.index, self.folder, self.journal, self.say = sweep, index, folder, journal, say
         self.need, self.mirror = need, mirror
         url = None if mirror is None else mirror.url
-        command, here = shlex.join(sys.argv), os.getcwd()
-        self.job = Job(sweep.content, str(folder), need.workers, need.processes, command, url, here, need.gpus)
+        command, cwd = shlex.join(sys.argv), os.getcwd()
+        self.job = Job(sweep.content, str(folder), need.workers, need.processes, command, url, cwd, need.gpus)
         self.rounds = sweep.stages[index].rounds
         self.searching = sweep.options.search == "optuna" and index == 0
         self.total = trials_of(sweep, index, journal)
@@ -87,7 +87,7 @@ class StageRun:
 
         ended = [trial for trial in self.journal.of_stage(0) if self.journal.is_over(trial)]
         reports = {trial.id: self.reports(trial) for trial in ended}
-        scores = {name: found[-1][1] if found else self.sweep.score.worst for name, found in reports.items()}
+        scores = {name: pairs[-1][1] if pairs else self.sweep.score.worst for name, pairs in reports.items()}
         return Studies(self.sweep, self.journal, scores, self.say)
 
     def _tuner(self, left: Sequence[Trial], log: Callback, search: Any) -> tune.Tuner:
@@ -174,13 +174,13 @@ class StageRun:
             running = RunningScore(self.sweep.score, trial.rounds)
             rows = [] if run is None else zip(run.rounds, run.column(self.sweep.score.metric), strict=True)
             seen = {int(r) + 1: running.update({"round": int(r), self.sweep.score.metric: v}) for r, v in rows}
-            after = range(1, most + 1) if run is not None and run.finished else ()
-            scores.append({**dict.fromkeys(after, running.value), **seen})
-        found = []
+            later_rounds = range(1, most + 1) if run is not None and run.finished else ()
+            scores.append({**dict.fromkeys(later_rounds, running.value), **seen})
+        reports = []
         for done in range(1, most + 1):
-            if all(own[done] is not None for own in scores if done in own):
-                found.append((done, self.sweep.score.mean(own.get(done) for own in scores)))
-        return found
+            if all(run_scores[done] is not None for run_scores in scores if done in run_scores):
+                reports.append((done, self.sweep.score.mean(run_scores.get(done) for run_scores in scores)))
+        return reports
 
     # -- ends of trials ------------------------------------------------------------------------------------
 
@@ -209,9 +209,9 @@ class StageRun:
 
 def trials_of(sweep: Sweep, index: int, journal: Journal) -> int:
     """The number of trials of a stage, including settings that a search has still to propose."""
-    known = len(journal.of_stage(index))
+    planned = len(journal.of_stage(index))
     searching = sweep.options.search == "optuna" and index == 0
-    return max(known, sweep.options.samples * len(sweep.cells())) if searching else known
+    return max(planned, sweep.options.samples * len(sweep.cells())) if searching else planned
 
 
 @contextmanager
@@ -220,7 +220,7 @@ def quiet() -> Iterator[None]:
 
     `TrialLog` prints the progress instead.
     """
-    ours = {
+    variables = {
         "RAY_CHDIR_TO_TRIAL_DIR": "0",
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
         "TUNE_RESULT_BUFFER_LENGTH": "1",
@@ -228,9 +228,9 @@ def quiet() -> Iterator[None]:
         "RAY_AIR_NEW_OUTPUT": "0",
         "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     }
-    before = {key: os.environ.get(key) for key in ours}
+    earlier = {key: os.environ.get(key) for key in variables}
     loggers = {name: logging.getLogger(name).level for name in ("ray.tune", "ray.train", "ray.air")}
-    os.environ.update(ours)
+    os.environ.update(variables)
     for name in loggers:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
@@ -238,7 +238,7 @@ def quiet() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
-        for key, value in before.items():
+        for key, value in earlier.items():
             os.environ.pop(key, None) if value is None else os.environ.update({key: value})
         for name, level in loggers.items():
             logging.getLogger(name).setLevel(level)

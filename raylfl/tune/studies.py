@@ -96,7 +96,7 @@ class Study:
             low, high = domain.args
             if domain.kind == "randint":
                 return trial.suggest_int(name, int(low), int(high) - 1)
-            return domain.rounded(trial.suggest_float(name, low, high, log=domain.kind == "loguniform"))
+            return domain.round_value(trial.suggest_float(name, low, high, log=domain.kind == "loguniform"))
 
         return {"values": self.space.point(self.cell, suggest, self.base)}
 

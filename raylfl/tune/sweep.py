@@ -38,7 +38,7 @@ from raylfl.tune.measured import require_measured
 from raylfl.tune.nodes import check_nodes
 from raylfl.tune.resources import capacity, choose_need
 from raylfl.tune.schema import LATER
-from raylfl.tune.spec import Sweep, check_settings, load_sweep, make_sweep, saved
+from raylfl.tune.spec import Sweep, check_settings, load_sweep, make_sweep, read_content
 from raylfl.tune.table import SettingRow, setting_rows, survivors, write_tables
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def sweep(source: str | Path, overrides: Sequence[str] = (), say: Say = print) -
     BadConfig, before the first trial, for mistakes and for resources that the cluster lacks.
     """
     spec = load_sweep(source, overrides)
-    return carry_out(spec, tried(spec), None, say)
+    return carry_out(spec, check_sweep(spec), None, say)
 
 
 def resume(
@@ -84,7 +84,7 @@ def resume(
     not written on this machine.
     """
     folder = at_hand(path, take_over)
-    content = saved(folder / "sweep.yaml")
+    content = read_content(folder / "sweep.yaml")
     if not trust:
         way = f"raylfl sweep --resume {folder} --trust"
         require_trust(folder / "sweep.yaml", content, (), way)
@@ -94,20 +94,20 @@ def resume(
             raise BadConfig(
                 f"{key} defines the sweep: when a sweep is resumed, only {', '.join(LATER)} and runtime.* may change"
             )
-    spec = make_sweep(changed(content, overrides))
-    return carry_out(spec, tried(spec), folder, say)
+    spec = make_sweep(apply_overrides(content, overrides))
+    return carry_out(spec, check_sweep(spec), folder, say)
 
 
-def changed(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def apply_overrides(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """A copy of the content of sweep.yaml with overrides such as `concurrent=2` or `runtime.workers=1` applied."""
     base = dict(content["base"])
-    given = tree(override(item) for item in overrides)
-    own = {key: given.pop(key) for key in LATER if key in given}
-    merge_layer(base, given)
-    return {**content, **own, "base": base}
+    layer = tree(override(item) for item in overrides)
+    sweep_options = {key: layer.pop(key) for key in LATER if key in layer}
+    merge_layer(base, layer)
+    return {**content, **sweep_options, "base": base}
 
 
-def tried(spec: Sweep) -> Experiment:
+def check_sweep(spec: Sweep) -> Experiment:
     """Checks the settings of a sweep, and returns the experiment of the first setting.
 
     For the first setting, a training step and an evaluation are tried as well. Of many settings only some are checked,
@@ -121,7 +121,7 @@ def tried(spec: Sweep) -> Experiment:
     config.logging.check_shared()
     experiment = checked(config)
     require_measured(spec.score.metric, experiment)
-    spec.score.ranked(0.0)  # raises BadValue if it is not known whether the metric is better high or low
+    spec.score.rank_key(0.0)  # raises BadValue if it is not known whether the metric is better high or low
     refuse_data_on_nodes(experiment)
     return experiment
 
@@ -222,16 +222,16 @@ def announcement(stage: StageRun, fit: int) -> str:
     fit: the number of trials that fit at once.
     """
     options, seeds, need = stage.sweep.options, len(stage.sweep.seeds(stage.index)), stage.need
-    servers = counted(need.processes, "server")
-    each = f"{servers} + {counted(need.processes * need.workers, 'worker')}"
+    servers = quantity(need.processes, "server")
+    each = f"{servers} + {quantity(need.processes * need.workers, 'worker')}"
     if len(need.bundles) == need.processes:
-        each = f"in {counted(need.processes, 'process')}"
-    count = f"{counted(stage.total, 'setting')} x {counted(seeds, 'seed')} of {counted(stage.rounds, 'round')}"
+        each = f"in {quantity(need.processes, 'process')}"
+    count = f"{quantity(stage.total, 'setting')} x {quantity(seeds, 'seed')} of {quantity(stage.rounds, 'round')}"
     at_once = min(options.concurrent or fit, fit, stage.total)
-    return f"{stage.sweep.name}: {count}, {counted(at_once, 'setting')} at once, each {each} -> {shown(stage.folder)}"
+    return f"{stage.sweep.name}: {count}, {quantity(at_once, 'setting')} at once, each {each} -> {shown(stage.folder)}"
 
 
-def counted(count: int, what: str) -> str:
+def quantity(count: int, what: str) -> str:
     """A number with its noun `what`, in the plural unless it is 1: `1 seed`, `2 seeds`."""
     plural = f"{what}es" if what.endswith("s") else f"{what}s"
     return f"{count} {what if count == 1 else plural}"
@@ -249,10 +249,10 @@ def plan(spec: Sweep, index: int, folder: Path, journal: Journal) -> None:
         return
     within = spec.stages[index - 1].within
     assert within is not None
-    kept = survivors(spec, setting_rows(spec, folder, journal, index - 1), within)
-    if not kept:
+    rows = survivors(spec, setting_rows(spec, folder, journal, index - 1), within)
+    if not rows:
         raise RaylflError(f"no setting finished its {spec.stages[index - 1].rounds} rounds: see {folder / 'runs.csv'}")
-    for row in kept:
+    for row in rows:
         parents = {run.seed: run.id for run in row.runs if run.state == FINISHED}
         journal.plan(spec.trial(index, row.setting, row.trial.values, parents))
 

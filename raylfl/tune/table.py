@@ -52,7 +52,7 @@ class SettingRow:
         return self.trial.setting
 
     @property
-    def finished(self) -> int:
+    def finished_runs(self) -> int:
         return sum(run.state == FINISHED for run in self.runs)
 
     @property
@@ -62,7 +62,7 @@ class SettingRow:
     @property
     def score(self) -> Stat:
         """Mean and std of the score over the finished seeds; without finished seeds, over all seeds with a score."""
-        chosen = [run for run in self.runs if run.state == FINISHED or not self.finished]
+        chosen = [run for run in self.runs if run.state == FINISHED or not self.finished_runs]
         return Stat.over([run.score for run in chosen if run.score is not None], of=len(self.runs))
 
 
@@ -89,16 +89,16 @@ def setting_rows(sweep: Sweep, folder: Path, journal: Journal, stage: int) -> li
     """
 
     def order(row: SettingRow) -> tuple[int, int, float]:
-        counted = row.score.count if row.finished else 0
-        return -counted, 0 if row.finished else -row.rounds, -ranked(sweep, row)
+        counted = row.score.count if row.finished_runs else 0
+        return -counted, 0 if row.finished_runs else -row.rounds, -rank_key(sweep, row)
 
     rows = [setting_row(sweep, folder, t, journal.ends.get(t.id, OPEN)) for t in journal.of_stage(stage)]
     return sorted(rows, key=order)
 
 
-def ranked(sweep: Sweep, row: SettingRow) -> float:
+def rank_key(sweep: Sweep, row: SettingRow) -> float:
     mean = row.score.mean
-    return sweep.score.ranked(mean) if math.isfinite(mean) else -WORST
+    return sweep.score.rank_key(mean) if math.isfinite(mean) else -WORST
 
 
 def survivors(sweep: Sweep, rows: Sequence[SettingRow], within: float) -> list[SettingRow]:
@@ -107,12 +107,12 @@ def survivors(sweep: Sweep, rows: Sequence[SettingRow], within: float) -> list[S
     Scenario: data, model, participation and so on (see `comparable`). within: the largest difference, in the metric's
     unit. Settings without a finished seed are left out. The result is sorted by setting number.
     """
-    alive = [row for row in rows if row.finished]
+    alive = [row for row in rows if row.finished_runs]
     best: dict[str, float] = {}
     for row in alive:
         kind = comparable(row.trial.values)
-        best[kind] = max(best.get(kind, -math.inf), ranked(sweep, row))
-    near = [row for row in alive if ranked(sweep, row) >= best[comparable(row.trial.values)] - within - 1e-12]
+        best[kind] = max(best.get(kind, -math.inf), rank_key(sweep, row))
+    near = [row for row in alive if rank_key(sweep, row) >= best[comparable(row.trial.values)] - within - 1e-12]
     return sorted(near, key=lambda row: row.setting)
 
 
@@ -140,7 +140,7 @@ def write_tables(sweep: Sweep, folder: Path, journal: Journal) -> list[SettingRo
                 head |= {"state": run.state, "rounds": run.rounds, named: run.score, "seconds": f"{run.seconds:.3f}"}
                 runs.append({**head, "reason": run.reason.replace("\n", " ")})
             head = {"stage": stage, "rank": rank, "setting": row.setting, **values, "seeds": len(row.runs)}
-            head |= {"finished": row.finished, "rounds": row.rounds}
+            head |= {"finished": row.finished_runs, "rounds": row.rounds}
             settings.append({**head, named: row.score.mean, "std": row.score.std})
     _write(folder / "runs.csv", runs)
     _write(folder / "settings.csv", sorted(settings, key=lambda row: (row["stage"], row["rank"])))

@@ -37,7 +37,7 @@ def called_by_tune(config: dict[str, Any], job: Job) -> None:
 def set_up(job: Job) -> None:
     """Prepares a process that Ray has started for the runs of a trial."""
     process.set_up()
-    process.work_in(job.here)
+    process.work_in(job.cwd)
     from raylfl.core.threads import limit_threads
 
     limit_threads(1)
@@ -112,8 +112,8 @@ def processes(job: Job, trial: Trial) -> Generator[Callable[[int], list[Progress
     Its argument is that of `SeedRuns.advance`; it returns the progress of each process.
     """
     count = min(job.processes, len(trial.seeds))
-    here, *others = (trial.seeds[k::count] for k in range(count))
-    runs = SeedRuns(job, trial, here)
+    first, *others = (trial.seeds[k::count] for k in range(count))
+    runs = SeedRuns(job, trial, first)
     actors = [start(job, trial, seeds) for seeds in others]
 
     def advance(until: int) -> list[Progress]:

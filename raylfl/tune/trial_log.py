@@ -31,7 +31,7 @@ class TrialLog(Callback):
         self.journal, self.end, self.say = journal, end, say
         self.rounds, self.total, self.done = rounds, total, done
         self.ended: set[str] = set()
-        self._said = time.monotonic()
+        self._said_at = time.monotonic()
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._end(str(trial), trial.last_result)
@@ -43,15 +43,15 @@ class TrialLog(Callback):
         self._say(f"{trial}  failed ({cause(trial)}): tried again from its newest checkpoints")
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        if time.monotonic() - self._said < PULSE_SECONDS:
+        if time.monotonic() - self._said_at < PULSE_SECONDS:
             return
         running = [trial for trial in trials if trial.status == "RUNNING"]
         if not running:
             self._say("waiting for the trials' processes to start")
             return
         done = {trial: trial.last_result.get(TIME) for trial in running[:4]}
-        at = ", ".join(str(trial) if n is None else f"{trial} {n}/{self.rounds}" for trial, n in done.items())
-        self._say(f"{len(running)} running: {at}{', ...' if len(running) > 4 else ''}")
+        progress = ", ".join(str(trial) if n is None else f"{trial} {n}/{self.rounds}" for trial, n in done.items())
+        self._say(f"{len(running)} running: {progress}{', ...' if len(running) > 4 else ''}")
 
     def _end(self, trial_id: str, last: Mapping[str, Any] | None, error: str = "") -> None:
         self.ended.add(trial_id)
@@ -60,7 +60,7 @@ class TrialLog(Callback):
         self._say(line)
 
     def _say(self, text: str) -> None:
-        self._said = time.monotonic()
+        self._said_at = time.monotonic()
         self.say(f"[{self.done}/{self.total}] {text}")
 
 

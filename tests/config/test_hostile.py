@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from raylfl.config.load import escaped, load_config
+from raylfl.config.load import escape, load_config
 from raylfl.config.text import parse
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.partition.file import load
@@ -99,7 +99,7 @@ def test_secrets_of_the_environment_are_not_written_into_configs(name, monkeypat
 
 @given(st.text(alphabet="a$\\{}:x.,'\"", max_size=8))
 def test_a_literal_stays_itself_however_often_it_is_resolved(text):
-    written = load_config({"logging": {"project": escaped(text)}})
+    written = load_config({"logging": {"project": escape(text)}})
     again = load_config(yaml.safe_load(yaml.safe_dump(load_config(written.resolved).resolved)))
     assert again.logging.project == written.logging.project == text
     assert again.resolved == written.resolved

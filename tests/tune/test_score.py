@@ -26,7 +26,7 @@ def rows(values, name="test/accuracy"):
 
 def score(metric="test/accuracy", how="last", last=None, target=None, mode=None):
     made = Score(metric, mode, how, last, target)
-    made.directed({})
+    made.set_mode({})
     return made
 
 
@@ -65,17 +65,17 @@ def test_the_direction_of_a_metric_is_asked_and_never_guessed(metric):
         score(metric)
     assert [score(metric, mode=mode).direction for mode in ("min", "max")] == ["min", "max"]
     stated = Score(metric)
-    stated.directed({metric: "max"})
+    stated.set_mode({metric: "max"})
     assert stated.direction == "max"
     with pytest.raises(BadConfig, match=f"mode=min, but must be max, as metrics.{metric} states"):
-        Score(metric, "min").directed({metric: "max"})
+        Score(metric, "min").set_mode({metric: "max"})
 
 
 def test_ranks_put_fewer_rounds_and_smaller_losses_first():
-    assert score().ranked(0.9) > score().ranked(0.8)
-    assert score("train/loss").ranked(0.1) > score("train/loss").ranked(0.2)
+    assert score().rank_key(0.9) > score().rank_key(0.8)
+    assert score("train/loss").rank_key(0.1) > score("train/loss").rank_key(0.2)
     by_rounds = score(how="target", target=0.5)
-    assert by_rounds.ranked(10) > by_rounds.ranked(20) > by_rounds.ranked(None) == -WORST
+    assert by_rounds.rank_key(10) > by_rounds.rank_key(20) > by_rounds.rank_key(None) == -WORST
     assert by_rounds.direction == "min"
 
 

@@ -17,7 +17,7 @@ from raylfl.experiment.data_source import load_data
 from raylfl.tune.journal import Trial
 from raylfl.tune.measured import KNOWN
 from raylfl.tune.spec import check_settings, load_sweep, make_sweep
-from raylfl.tune.sweep import changed, resume, sweep, tried
+from raylfl.tune.sweep import apply_overrides, check_sweep, resume, sweep
 from tests.tune.sweeps import sweep_of, write
 
 SHIPPED = ("digits_lr", "heterogeneity", "coarse_fine", "tuned")
@@ -162,10 +162,10 @@ def test_the_heterogeneity_sweep_varies_what_it_promises():
 )
 def test_mistakes_end_before_ray_starts(tmp_path, changes, words):
     if words is None:
-        assert tried(sweep_of(tmp_path, **changes))
+        assert check_sweep(sweep_of(tmp_path, **changes))
         return
     with pytest.raises(BadConfig) as caught:
-        tried(sweep_of(tmp_path, **changes))
+        check_sweep(sweep_of(tmp_path, **changes))
     assert words in str(caught.value)
     assert "ray" not in str(caught.value).lower()
 
@@ -173,10 +173,10 @@ def test_mistakes_end_before_ray_starts(tmp_path, changes, words):
 def test_a_mistake_names_the_setting_that_has_it(tmp_path):
     space = {"local.lr": {"grid": [0.1]}, "local.steps": {"grid": [1, 2]}, "local.clip_norm": {"grid": ["high"]}}
     with pytest.raises(BadConfig, match=r"local.clip_norm=high[^\[]*$"):  # all settings have it: nothing to name
-        tried(sweep_of(tmp_path, space=space))
+        check_sweep(sweep_of(tmp_path, space=space))
     space["local.clip_norm"] = {"grid": [1.0, "high"]}
     with pytest.raises(BadConfig, match=r"local.clip_norm=high.*\[with .*local.lr=0.1, local.steps=1"):
-        tried(sweep_of(tmp_path, space=space))
+        check_sweep(sweep_of(tmp_path, space=space))
 
 
 def test_the_metrics_that_a_sweep_accepts_are_the_documented_ones():
@@ -203,13 +203,13 @@ def logging(folder, metric, mode="max", **changes):
 
 def test_what_a_model_of_ones_own_logs_can_be_the_metric(tmp_path):
     for metric in ("test/f1", "train/own", "train/loss", "train/local_drift", "participants/accuracy", "algo/y_norm"):
-        assert tried(logging(tmp_path, metric, drift=True))
-    assert tried(logging(tmp_path, "clients/accuracy_p10", clients=True))
+        assert check_sweep(logging(tmp_path, metric, drift=True))
+    assert check_sweep(logging(tmp_path, "clients/accuracy_p10", clients=True))
 
 
 def test_a_sweep_asks_for_the_direction_of_a_metric_that_is_neither_stated_nor_known(tmp_path):
     score = logging(tmp_path, "test/f1", mode=None).score  # f1 is stated in `metrics`
-    assert score.ranked(0.2) > score.ranked(0.1)
+    assert score.rank_key(0.2) > score.rank_key(0.1)
     with pytest.raises(BadConfig, match=r"mode=None.*min or max.*test/f2"):
         logging(tmp_path, "test/f2", mode=None)
     with pytest.raises(BadConfig, match=r"mode=min.*max, as metrics.test/f1 states"):
@@ -229,7 +229,7 @@ def test_a_sweep_asks_for_the_direction_of_a_metric_that_is_neither_stated_nor_k
 )
 def test_a_metric_that_the_model_does_not_log_is_refused_before_the_trials(tmp_path, metric, words):
     with pytest.raises(BadConfig, match=re.escape(words)):
-        tried(logging(tmp_path, metric))
+        check_sweep(logging(tmp_path, metric))
 
 
 def test_nothing_is_written_for_a_sweep_that_cannot_be(tmp_path):
@@ -241,7 +241,9 @@ def test_nothing_is_written_for_a_sweep_that_cannot_be(tmp_path):
 
 def test_a_resumed_sweep_may_change_resources_and_retries_only(tmp_path):
     content = sweep_of(tmp_path).content
-    other = make_sweep(changed(content, ["concurrent=2", "retries=5", "runtime.backend=ray", "runtime.workers=3"]))
+    other = make_sweep(
+        apply_overrides(content, ["concurrent=2", "retries=5", "runtime.backend=ray", "runtime.workers=3"])
+    )
     assert (other.options.concurrent, other.options.retries) == (2, 5)
     assert other.base["runtime"] == {"backend": "ray", "cpus_per_worker": 1.0, "workers": 3}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content))
@@ -257,14 +259,14 @@ def test_data_on_named_nodes_are_refused_before_anything_starts(tmp_path):
     spec = sweep_of(tmp_path, data={"class_path": "tests.tune.modules.Named"}, runtime={"backend": "ray"})
     words = r"^data.class_path=tests.tune.modules.Named: the clients' data are on nodes blue, red, .* use raylfl run "
     with pytest.raises(BadConfig, match=words):
-        tried(spec)
+        check_sweep(spec)
 
 
 def test_a_place_that_the_trials_processes_cannot_reach_is_refused(tmp_path):
     with pytest.raises(
         BadConfig, match=r"^logging.dir=memory://runs, but must be .* a URL that every process can reach"
     ):
-        tried(sweep_of(tmp_path, logging={"dir": "memory://runs"}))
+        check_sweep(sweep_of(tmp_path, logging={"dir": "memory://runs"}))
 
 
 @pytest.mark.slow

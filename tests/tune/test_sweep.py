@@ -126,7 +126,7 @@ def test_deaths_are_retried_from_the_checkpoint_and_divergence_is_not(cluster, t
     assert "resumed at round 2" in (result.folder / "000-fedavg-s0" / "log.txt").read_text()
     assert torch.equal(params(result.folder / "000-fedavg-s0"), plain(tmp_path).params)
     assert [group.setting for group in result.settings] == [0, 1]
-    assert result.settings[0].finished == 2
+    assert result.settings[0].finished_runs == 2
 
 
 @pytest.mark.exhaustive

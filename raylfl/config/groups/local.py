@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from raylfl.components.options import Doc, Ge, Gt, Lt
-from raylfl.config.components import typed
+from raylfl.config.components import make_typed
 from raylfl.core.local_optimizer import SGD, AdamW, LocalOptimizer
 from raylfl.core.local_rule import LocalRule
 from raylfl.errors import BadConfig, BadValue
@@ -75,15 +75,15 @@ class LocalConfig(LocalRule, LocalWork):
     @classmethod
     def by_theory(cls, options: Mapping[str, Any]) -> LocalConfig:
         """An instance from options with `lr: {theory: PAPER}`; lr is nan until `raylfl.theory.rate` computes it."""
-        known = f"a number, or {{theory: PAPER}}, PAPER being one of {', '.join(PAPERS)}"
-        wanted = options["lr"]
-        for key in map(str, wanted):
+        need = f"a number, or {{theory: PAPER}}, PAPER being one of {', '.join(PAPERS)}"
+        lr = options["lr"]
+        for key in map(str, lr):
             if key.startswith("theory:"):
                 raise BadConfig(f"local.lr={{{key}}}, but a blank is missing after the colon: {{theory: {key[7:]}}}")
-        if set(wanted) != {"theory"} or wanted["theory"] not in PAPERS:
-            raise BadConfig(f"local.lr={dict(wanted)}, but must be {known}")
-        made = typed(cls, {key: value for key, value in options.items() if key not in ("lr", "lr_from")}, "local")
-        made.lr, made.lr_by_theory = float("nan"), wanted["theory"]
+        if set(lr) != {"theory"} or lr["theory"] not in PAPERS:
+            raise BadConfig(f"local.lr={dict(lr)}, but must be {need}")
+        made = make_typed(cls, {key: value for key, value in options.items() if key not in ("lr", "lr_from")}, "local")
+        made.lr, made.lr_by_theory = float("nan"), lr["theory"]
         return made
 
     def set_lr(self, lr: float, source: str | None) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from raylfl.components.options import Doc, Ge, Gt, Le, OneOrMore, Options
-from raylfl.config.components import typed
+from raylfl.config.components import make_typed
 from raylfl.config.groups.top import ComponentConfig, folder_name
 from raylfl.config.registries import LOGGERS
 from raylfl.config.urls import check_url, is_url, staging
@@ -160,7 +160,7 @@ class LoggingConfig(Options):
     def chosen(self) -> list[ComponentConfig]:
         """The entries of `loggers`; a string is a name, or a class path if it contains a dot."""
         groups = [g if isinstance(g, dict) else {"class_path" if "." in g else "name": g} for g in self.loggers]
-        return [typed(ComponentConfig, group, "logging.loggers") for group in groups]
+        return [make_typed(ComponentConfig, group, "logging.loggers") for group in groups]
 
     @property
     def folder(self) -> Path:

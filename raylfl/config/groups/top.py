@@ -10,7 +10,7 @@ from pydantic import BeforeValidator
 from raylfl.components.options import Doc, Ge, Options
 from raylfl.errors import BadValue
 
-Patterns = Annotated[list[str], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
+Patterns = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 
 
 def folder_name(key: str, value: str) -> None:

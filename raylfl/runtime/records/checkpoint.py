@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from raylfl.config.changes import completed, defining, fingerprint_of_config, refuse_changes
+from raylfl.config.changes import complete_options, defining, fingerprint_of_config, refuse_changes
 from raylfl.config.formats import FORMAT
 from raylfl.core.algorithm import State
 from raylfl.core.samples import ClientShards
@@ -227,7 +227,7 @@ class Checkpoints:
         The number of rounds may differ. Warns if the checkpoint was written on another device or with another version
         of a package in SAME_BITS.
         """
-        defined = completed(manifest["config"], self.objects)
+        defined = complete_options(manifest["config"], self.objects)
         refuse_changes({**defined, "rounds": 0}, {**self.resolved, "rounds": 0})
         if manifest["partition_sha256"] != self.identity["partition_sha256"]:
             raise BadConfig(
