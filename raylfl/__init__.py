@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from raylfl.python.comparison import compare
     from raylfl.python.control import Callback, Progress, StopRun
     from raylfl.python.frames import Run, diff, evaluate, load, runs
+    from raylfl.python.method import method
     from raylfl.python.streaming import Stream, stream
     from raylfl.report.page import write_report
     from raylfl.report.plot import plot
@@ -27,6 +28,7 @@ PLACES = {  # module -> its public names; it is imported when one of them is fir
     "python.comparison": ("compare",),
     "python.control": ("Callback", "Progress", "StopRun"),
     "errors": ("BadConfig", "BadValue", "RaylflError"),
+    "python.method": ("method",),
     "python.frames": ("Run", "diff", "evaluate", "load", "runs"),
     "report.page": ("write_report",),
     "report.plot": ("plot",),
@@ -47,6 +49,7 @@ __all__ = [
     "diff",
     "evaluate",
     "load",
+    "method",
     "plot",
     "resume",
     "run",
