@@ -42,24 +42,21 @@ NODE_SHARE = 0.001  # amount that a worker takes of a node's custom resource, wh
 class RunArguments(NamedTuple):
     """The arguments of `WorkerActor.run` besides the start and client states.
 
-    returns_states: whether the call returns the new states of clients. known: for each client, -1 if the client has no
-    state yet; otherwise the position of the state among the call's arguments or, if the worker stores client states,
-    the number of rounds after which the client has this state (`HeldState.rounds`). separate: the field of the result
-    that is a value of its own: sums, if they are too large for the first value, or uploads, in a ring; None if there is
-    none. held: the name of the folder in which the worker stores client states, None if client states are arguments.
-    in_ring: whether the start is the upload of the previous client of a ring, not the broadcast.
+    tasks: their `client_states` are numbers of the call's states or, if the worker stores client states, handles.
+    returns_states: whether the call returns the new states of clients. separate: the field of the result that is a
+    value of its own: sums, if they are too large for the first value, or uploads, in a ring; None if there is none.
+    held: the name of the folder in which the worker stores client states, None if client states are arguments. in_ring:
+    whether the start is the upload of the previous client of a ring, not the broadcast.
     """
 
     tasks: Sequence[Task]
     returns_states: bool
-    known: Sequence[int]
     separate: str | None
     held: str | None
-    in_ring: bool = False
+    in_ring: bool
 
     def pickled(self) -> bytes:
-        tasks = [replace(task, client_states=()) for task in self.tasks]  # states are arguments of their own
-        return pickle.dumps(tuple(self._replace(tasks=tasks)), pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps(tuple(self), pickle.HIGHEST_PROTOCOL)
 
 
 class WorkerActor:
@@ -147,21 +144,20 @@ class WorkerActor:
         start: the broadcast, or the upload of the previous client of a ring, which is empty if that client failed.
         work: pickled `RunArguments`, because Ray's own pickling of small objects takes three times as long.
         """
-        tasks, returns_states, known, separate, held, in_ring = RunArguments(*pickle.loads(work))
+        tasks, returns_states, separate, held, in_ring = RunArguments(*pickle.loads(work))
         worker = self.worker(shared)
         store = self.store(shared, held) if held else None
 
         def results() -> Iterator[TaskResult]:
-            at, broadcast = 0, first_row(unpack(start)) if in_ring else unpack(start)
+            broadcast = first_row(unpack(start)) if in_ring else unpack(start)
             for task in tasks:
-                indices = known[at : (at := at + len(task.clients))]
                 if not broadcast:
                     reason = "the previous client of the ring sent nothing"
                     yield TaskResult(ClientReports.failed(task.clients, reason))
                 elif store is not None:
-                    yield run_with_stored_state(worker, store, task, broadcast, indices[0])
+                    yield run_with_stored_state(worker, store, task, broadcast)
                 else:
-                    old = [unpack(client_states[k]) if k >= 0 else None for k in indices]
+                    old = [None if k is None else unpack(client_states[k]) for k in task.client_states]
                     yield worker.run(task, broadcast, old)
 
         self.fault("work", tasks[0].round)
@@ -292,18 +288,16 @@ class WorkerActor:
         return self.worker(shared).state_dict(as_tensor(x), as_tensor(buffers))
 
 
-def run_with_stored_state(worker: Worker, store: StateStore, task: Task, broadcast: State, known: int) -> TaskResult:
+def run_with_stored_state(worker: Worker, store: StateStore, task: Task, broadcast: State) -> TaskResult:
     """Carries out the task of one client: reads the client's state from `store` before, and writes the new one after.
 
-    Returns the result with a handle of the new state. known: `HeldState.rounds` of the state; -1 if the client has no
-    state yet.
+    Returns the result with a handle of the new state.
     """
-    (client,), started = task.clients, None if known < 0 else known
-    state = None if started is None else store.read(HeldState(client, started))
-    result = worker.run(task, broadcast, [state])
+    (client,), (started,) = task.clients, task.client_states
+    result = worker.run(task, broadcast, [None if started is None else store.read(started)])
     if result.client_states:
         handle = HeldState(client, task.round + 1)
-        store.write(handle, result.client_states[0], started)
+        store.write(handle, result.client_states[0], None if started is None else started.rounds)
         result.client_states = [handle]
     return result
 

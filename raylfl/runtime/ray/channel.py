@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
 
-from raylfl.runtime.ray.traffic import TrafficCounter
-from raylfl.runtime.ray.worker_pool import WorkerPool
-from raylfl.runtime.workers.backend import Handle
-from raylfl.runtime.workers.task import Task
+from raylfl.runtime.ray.actors import RunArguments
+from raylfl.runtime.ray.traffic import TrafficCounter, weight
+from raylfl.runtime.ray.worker_pool import CallInFlight, WorkerCall, WorkerLost, WorkerPool
+from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
 
 
 @dataclass(frozen=True)
@@ -50,20 +51,41 @@ class Channel:
         """Whether calls return the new states of their clients, instead of storing them on the worker."""
         return self.keeps and self.held is None
 
-    def state_arguments(self, handles: Sequence[Handle | None]) -> tuple[list[int], list[Handle]]:
-        """Prepares client states for a call; returns (`RunArguments.known` of the clients, the states to pass).
+    def call(self, tasks: Sequence[Task], start: Any, separate: str | None = None, in_ring: bool = False) -> WorkerCall:
+        """The call for the local work of some tasks, whose bytes are counted as sent.
 
-        handles: one per client, None for a client without a state so far.
+        start: the packed broadcast or upload from which the tasks start, or a reference to it. separate, in_ring: as in
+        `RunArguments`.
         """
-        if self.held is not None:
-            return [-1 if h is None else h.rounds for h in handles], []
-        there = [h for h in handles if h is not None]
-        place = iter(range(len(there)))
-        return [-1 if h is None else next(place) for h in handles], there
+        handles, states = [handle for task in tasks for handle in task.client_states], []
+        if self.held is None:
+            states = [handle for handle in handles if handle is not None]
+            place = itertools.count()
+            tasks = [
+                replace(task, client_states=tuple(None if h is None else next(place) for h in task.client_states))
+                for task in tasks
+            ]
+        self.traffic.count(sent=weight(start) + len(states) * self.state_bytes)
+        work = RunArguments(tasks, self.returns_states, separate, self.held, in_ring).pickled()
+        returns = 1 + (separate is not None) + self.returns_states * len(handles)
+        return WorkerCall("run", (work, start, *states), returns, self.timeout, self.worker_of(tasks[0]))
 
-    def returned_states(self, states: Sequence[Any]) -> list[Any]:
-        """References to new client states; if `spills`, the states are moved from this process to the object store."""
-        if not self.spills:
-            return list(states)
-        self.traffic.count_arguments(states, self.traffic.here)
-        return [ray.put(state) for state in ray.get(list(states))]
+    def results(self, tasks: Sequence[Task], sent: CallInFlight, answer: Any) -> tuple[list[TaskResult], list[Any]]:
+        """The results of a call's tasks and, if there is one, a reference to the separate value, in a list.
+
+        answer: the result of the call `sent` from the worker pool. The new client states become references; if
+        `spills`, they are moved from this process to the object store.
+        """
+        if isinstance(answer, WorkerLost):
+            return [TaskResult(ClientReports.failed(task.clients, answer.reason)) for task in tasks], []
+        results, *others = answer if sent.call.returns > 1 else [answer]
+        count = self.returns_states * sum(len(task.clients) for task in tasks)
+        separate, states = others[: len(others) - count], others[len(others) - count :]
+        self.traffic.count(received=weight(results) + count * self.state_bytes)
+        if self.spills:
+            self.traffic.count_arguments(states, self.traffic.here)
+            states = [ray.put(state) for state in ray.get(states)]
+        if self.returns_states:
+            for task, result in zip(tasks, results, strict=True):
+                result.client_states, states = states[: len(task.clients)], states[len(task.clients) :]
+        return results, separate

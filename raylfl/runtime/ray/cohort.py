@@ -12,13 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raylfl.core.partial_sums import depth_first
-from raylfl.runtime.ray.actors import RunArguments
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.sums import StoredSums, fetch
-from raylfl.runtime.ray.traffic import weight
 from raylfl.runtime.ray.worker_pool import CallInFlight, WorkerCall, WorkerLost
-from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
+from raylfl.runtime.workers.task import Task, TaskResult
 
 Share = list[int]  # the numbers of the tasks in one call
 
@@ -95,13 +93,8 @@ class CohortInFlight:
             self.sent.append(pool.submit(worker, self._call(share)))
 
     def _call(self, share: Share) -> WorkerCall:
-        channel, tasks = self.channel, [self.tasks[k] for k in share]
-        known, given = channel.state_arguments([handle for task in tasks for handle in task.client_states])
-        channel.traffic.count(sent=weight(self.broadcast) + len(given) * channel.state_bytes)
-        separate = "sums" if self._has_separate_sums(tasks) else None
-        returns = 1 + bool(separate) + channel.returns_states * sum(len(task.clients) for task in tasks)
-        work = RunArguments(tasks, channel.returns_states, known, separate, channel.held).pickled()
-        return WorkerCall("run", (work, self.broadcast, *given), returns, channel.timeout, self._assigned(share))
+        tasks = [self.tasks[k] for k in share]
+        return self.channel.call(tasks, self.broadcast, "sums" if self._has_separate_sums(tasks) else None)
 
     def _has_separate_sums(self, tasks: Sequence[Task]) -> bool:
         """Whether the sums of these tasks are too large for the call's answer, and become a separate object.
@@ -116,22 +109,12 @@ class CohortInFlight:
 
     def _take(self, share: Share, sent: CallInFlight, answer: Any) -> None:
         """Stores the results of one share of the tasks, from its call `sent` and the call's result `answer`."""
-        if isinstance(answer, WorkerLost):
-            for k in share:
-                self.done[k] = TaskResult(ClientReports.failed(self.tasks[k].clients, answer.reason))
-            return
-        channel = self.channel
-        results, *others = answer if sent.call.returns > 1 else [answer]
-        count = channel.returns_states * sum(len(result.clients) for result in results)
-        sums, states = others[: len(others) - count], channel.returned_states(others[len(others) - count :])
-        channel.traffic.count(received=weight(results) + count * channel.state_bytes)
-        for k, result in zip(share, results, strict=True):
-            if channel.returns_states:
-                result.client_states, states = states[: len(result.clients)], states[len(result.clients) :]
-            self.done[k] = result
+        results, sums = self.channel.results([self.tasks[k] for k in share], sent, answer)
+        self.done.update(zip(share, results, strict=True))
         if sums and (added := [k for k in share if not self.done[k].failed]):
-            size = max(rows.element_size() * math.prod(rows.shape[1:]) for rows in self.done[added[0]].uploads.values())
-            self.stored_sums.append(StoredSums(sums[0], sent.worker, channel.pool.nodes[sent.worker], added, size))
+            uploads, node = self.done[added[0]].uploads.values(), self.channel.pool.nodes[sent.worker]
+            size = max((rows.element_size() * math.prod(rows.shape[1:]) for rows in uploads), default=0)
+            self.stored_sums.append(StoredSums(sums[0], sent.worker, node, added, size))
 
     def _failed(self, share: Share, answer: Any) -> list[Share]:
         """The failed tasks of a share that have attempts left, each as a share of its own.

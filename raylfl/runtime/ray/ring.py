@@ -8,12 +8,11 @@ from typing import Any
 import ray
 
 from raylfl.core.algorithm import State
-from raylfl.runtime.ray.actors import RunArguments
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.traffic import weight
-from raylfl.runtime.ray.worker_pool import CallInFlight, WorkerCall, WorkerLost
-from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, pack, unpack
+from raylfl.runtime.ray.worker_pool import CallInFlight
+from raylfl.runtime.workers.task import Task, TaskResult, pack, unpack
 
 
 class RingInFlight:
@@ -61,13 +60,9 @@ class RingInFlight:
         channel, here = self.channel, self.workers()
         links, previous = [], self.last
         for k in range(len(self.done), len(self.tasks)):
-            known, state = channel.state_arguments(self.tasks[k].client_states)
-            first = previous is self.start
-            channel.traffic.count(sent=(weight(self.start) if first else 0) + len(state) * channel.state_bytes)
-            work = RunArguments([self.tasks[k]], channel.returns_states, known, "uploads", channel.held, not first)
-            assigned, returns = channel.worker_of(self.tasks[k]), 2 + channel.returns_states
-            call = WorkerCall("run", (work.pickled(), previous, *state), returns, channel.timeout, assigned)
-            links.append(channel.pool.submit(channel.pool.place(assigned, here[(k + self.attempt) % len(here)]), call))
+            call = channel.call([self.tasks[k]], previous, "uploads", in_ring=previous is not self.start)
+            worker = channel.pool.place(call.assigned, here[(k + self.attempt) % len(here)])
+            links.append(channel.pool.submit(worker, call))
             previous = links[-1].references[1] if self.received[k] else previous
         return links
 
@@ -77,13 +72,8 @@ class RingInFlight:
         If the task failed and has attempts left, stores nothing, because this task is submitted again, too.
         """
         channel, k = self.channel, len(self.done)
-        answer = channel.pool.results([link])[0]
-        if isinstance(answer, WorkerLost):
-            result = TaskResult(ClientReports.failed(self.tasks[k].clients, answer.reason))
-        else:
-            (result,) = answer[0]
-        _, uploads, *states = link.references
-        channel.traffic.count(received=weight(result) + channel.state_bytes * channel.returns_states)
+        (answer,) = channel.pool.results([link])
+        (result,), uploads = channel.results([self.tasks[k]], link, answer)
         if result.failed and self.attempt < channel.attempts - 1:
             self.attempt += 1
             return False
@@ -91,12 +81,10 @@ class RingInFlight:
         node = channel.pool.nodes[link.worker]
         if self.last is not self.start:
             self.hops.append((self.node, node))
-        if channel.returns_states and not broken:
-            result.client_states = channel.returned_states(states)
         self.done.append(result)
         self.attempt = 0
         if self.received[k] and not broken:
-            self.last, self.sender, self.node = uploads, k, node
+            (self.last,), self.sender, self.node = uploads, k, node
         return not (broken and self.received[k])
 
     def _fetch_model(self) -> None:
