@@ -17,7 +17,7 @@ from raylfl.theory import fedaware
 from raylfl.theory.facts import Facts
 from raylfl.theory.objectives import SAMPLES, Objectives
 from raylfl.theory.quadratic import QuadraticProblem
-from raylfl.theory.softmax_problem import SoftmaxProblem
+from raylfl.theory.softmax import SoftmaxProblem
 
 MOST_CLIENTS = 32  # clients whose curvature and gradient noise are measured for estimates
 EXACT, BALL, ESTIMATE = "exact", "bound, for |x - x*| <= r", "estimate at x0"

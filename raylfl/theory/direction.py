@@ -12,10 +12,9 @@ import numpy as np
 from raylfl.algorithms.fedaware import FedAWARE
 from raylfl.experiment.parts import Experiment
 from raylfl.theory import fedaware_rate
-from raylfl.theory.bounds import StepBound
 from raylfl.theory.constants import Constants
 from raylfl.theory.facts import Facts
-from raylfl.theory.statements import Line, Promise, bound
+from raylfl.theory.statements import Line, Promise, StepBound, bound
 
 
 def momentum_factor(experiment: Experiment, facts: Facts) -> float | None:

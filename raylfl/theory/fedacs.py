@@ -17,8 +17,8 @@ import numpy as np
 from scipy.optimize import brentq
 
 from raylfl.core.arrays import Floats, Ints
-from raylfl.theory.bounds import StepBound, over
 from raylfl.theory.quadratic import QuadraticProblem
+from raylfl.theory.statements import StepBound, over
 
 
 def gradient_bound(chi2: float, kappa: float, sigma: float = 0.0) -> float:
@@ -58,39 +58,22 @@ def surrogate_step(L: float, A: float, beta: float, theorem: str = "[3] Thm 1") 
 
 
 def surrogate_bound(
-    eta: float, shares: Floats, a_norm: Floats, R: int, *, L: float, gap: float, kappa: float, sigma: float
-) -> float:
-    """The bound on the mean of E|grad F~|^2 over R rounds (FedACS, Theorem 1, eq. 10), for eta within `surrogate_step`.
-
-    4 gap / (eta_eff tau_eff R) + 4 c(eta L A) kappa^2 + 2 eta L A^2 sigma^2 / tau_eff, with c of `descent_error`,
-    eta_eff = eta sum_i s_i and tau_eff = sum_i s_i |a_i|_1 / sum_i s_i.
-
-    F~: the surrogate objective. shares: s_i [N], the expected coefficient of client i's update in the server step, for
-    a rule whose coefficients have a sum of at most 1; in the paper s_i = p_i (1 - q_i), with probabilities p_i of a
-    draw and q_i of a lost upload. a_norm: |a_i|_1 [N], their largest is A. gap: F~(x_0) - min F~. kappa: of Assumption
-    3 for the surrogate weights. sigma: standard deviation of a stochastic gradient.
-
-    The second term is taken from eq. 73e. Eq. 10 prints eta_eff tau_eff kappa^2 / beta^2 instead. That term has another
-    unit, and runs with large L exceed the bound with it.
-    """
-    return consistent_bound(
-        eta, np.tile(shares, (R, 1)), np.tile(a_norm, (R, 1)), L=L, gap=gap, kappa=kappa, sigma=sigma
-    )
-
-
-def consistent_bound(
     eta: float, shares: Floats, a_norm: Floats, *, L: float, gap: float, kappa: float, sigma: float
 ) -> float:
-    """The bound on the mean of E|grad F|^2 over R rounds for FedACS in a system that changes (Theorem 3, corrected).
+    """The bound on the mean of E|grad F~|^2 over R rounds (FedACS, Theorems 1 and 3), for eta within `surrogate_step`.
 
-    (4 gap + sum_r m_r e_r) / (R min_r m_r), with m_r = eta sum_i s_i |a_i|_1 in round r, and e_r the sum of the second
-    and third term of `surrogate_bound` in round r.
+    (4 gap + sum_r m_r e_r) / (R min_r m_r), with m_r = eta sum_i s_i |a_i|_1 and e_r = 4 c(eta L A) kappa^2 + 2 eta L
+    A^2 sigma^2 sum_i s_i / sum_i s_i |a_i|_1 in round r, A = max_i |a_i|_1, and c of `descent_error`.
 
-    shares, a_norm: s_i and |a_i|_1 of every round [R, N]. In every round the surrogate weights must equal the weights
-    in F. The other arguments are as in `surrogate_bound`.
+    F~: the surrogate objective, the same in every round; in Theorem 3 it is F. shares: s_i of every round [R, N], the
+    expected coefficient of client i's update in the server step, for a rule whose coefficients have a sum of at most 1;
+    in the paper s_i = p_i (1 - q_i), with probabilities p_i of a draw and q_i of a lost upload. a_norm: |a_i|_1 of
+    every round [R, N]. gap: F~(x_0) - min F~. kappa: of Assumption 3 for the surrogate weights. sigma: standard
+    deviation of a stochastic gradient.
 
-    The paper averages eq. 107 over rounds, but that sum does not telescope if the m_r differ. The sum weighted by m_r
-    does.
+    If all rounds are equal this is Theorem 1 (eq. 10). Its second term is taken from eq. 73e: eq. 10 prints m
+    kappa^2 / beta^2, which has another unit, and runs with large L exceed the bound with it. For Theorem 3 the paper
+    averages eq. 107 over rounds, but that sum does not telescope if the m_r differ. The sum weighted by m_r does.
     """
     A, moved = a_norm.max(axis=1), (shares * a_norm).sum(axis=1)
     noise = 2 * eta * L * A**2 * sigma**2 * shares.sum(axis=1) / moved

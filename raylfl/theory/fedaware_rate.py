@@ -1,4 +1,4 @@
-"""FedAWARE's convergence (Zeng, Xu, Pan, Wang & Tang 2024, [4]): Lemma 4.1 and Theorem 4.1, as printed and corrected.
+"""FedAWARE's convergence (Zeng, Xu, Pan, Wang & Tang 2024, [4]): Lemma 4.1 and Theorem 4.1, corrected.
 
 A server step is x <- x - eta d. Its direction d = sum_i lambda~_i m_i is the min-norm point of the convex hull of the
 clients' momenta m_i (eq. 8). The weights lambda~ also define the surrogate objective f~ = sum_i lambda~_i f_i.
@@ -29,62 +29,7 @@ from math import sqrt
 import numpy as np
 
 from raylfl.core.arrays import Floats
-from raylfl.theory.bounds import StepBound, over
-from raylfl.theory.fedaware import ratio_divergence
-
-
-def momentum_error_as_printed(beta: float, L: float, drift: float) -> float:
-    """FedAWARE's Lemma 4.1 as printed: the bound beta^2 L^2 drift on sum_i lambda_i E|m_i - grad f_i(x)|^2.
-
-    Runs exceed this bound; the docstring of this module says why. m_i: client i's momentum; beta = (1 - alpha) p, with
-    the weight alpha of the old momentum and the probability p that a client takes part; L: smoothness; drift: sum_i
-    lambda_i E|x_{i,K_i} - x|^2 of the models after the local steps.
-    """
-    return beta**2 * L**2 * drift
-
-
-def progress_as_printed(
-    surrogate: Floats, weights: Floats, *, beta: float, L: float, K: float, G: float, diversity: float
-) -> float:
-    """The factor rho of a round in FedAWARE's Theorem 4.1 (eq. 26), which needs rho > 0.
-
-    rho = 1 - sqrt c - c - 6 K beta L G chi / D, with c = sum_i (lambda~_i/lambda_i - 1)^2 and chi^2 = sum_i
-    (lambda~_i/lambda_i)^2.
-
-    surrogate: lambda~ [N]; weights: lambda [N]; beta = (1 - alpha) p, as in `momentum_error_as_printed`; L: smoothness;
-    K: the weighted mean of the numbers of local steps; G: the largest sqrt(sum_i lambda_i |grad f_i|^2) of the run;
-    diversity: the surrogate gradient diversity D.
-    """
-    chi2, total = ratio_divergence(surrogate, weights)
-    c = len(weights) + chi2 - 2 * total
-    return 1 - sqrt(max(c, 0.0)) - c - 6 * K * beta * L * G * sqrt(chi2) / diversity
-
-
-def gradient_as_printed(
-    progress: Floats,
-    chi2: Floats,
-    diversity: Floats,
-    drift: Floats,
-    decrease: Floats,
-    *,
-    eta: float,
-    beta: float,
-    L: float,
-    G: float,
-    hybrid: Floats,
-) -> float:
-    """FedAWARE's Theorem 4.1 as printed: the bound on min_t |grad f(x_t)|^2 (eq. 9, with eps_opt of eq. 26).
-
-    Runs exceed this bound; the docstring of this module says why. Arrays have one entry per round t [T]. progress:
-    `progress_as_printed`; chi2: sum_i (lambda~_i/lambda_i)^2; diversity: the surrogate gradient diversity; drift: sum_i
-    lambda_i |x_{i,K_i} - x|^2; decrease: f(x_t) - f(x_{t+1}); hybrid: sigma^2 + Phi_Hetero of Corollary 3.2
-    (eq. 5).
-
-    eta: the server's learning rate; beta, L, G: as in `progress_as_printed`.
-    """
-    optimisation = decrease / eta + eta * chi2 * beta**2 * L**3 * drift
-    heterogeneity = beta * L * G * np.sqrt(chi2) / diversity * np.sqrt(hybrid)
-    return float(((optimisation + heterogeneity) / progress).mean())
+from raylfl.theory.statements import StepBound, over
 
 
 def harmonic(weights: Floats, steps: Floats) -> float:

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raylfl.theory.bounds import StepBound, over
+from raylfl.theory.statements import StepBound, over
 
 
 def strongly_convex_step(L: float, mu: float, N: int, tau: int, q_min: float, theorem: str = "[1] Thm 1") -> StepBound:

@@ -16,11 +16,10 @@ from raylfl.core.arrays import Floats
 from raylfl.diagnostics.surrogate import chi2
 from raylfl.experiment.parts import Experiment
 from raylfl.theory import fedacs, focus
-from raylfl.theory.bounds import StepBound
 from raylfl.theory.constants import Constants
 from raylfl.theory.facts import Facts
 from raylfl.theory.quadratic import QuadraticProblem
-from raylfl.theory.statements import Line, Promise, bound, distances, size_of
+from raylfl.theory.statements import Line, Promise, StepBound, bound, distances, size_of
 
 
 def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> Iterator[StepBound]:
@@ -109,7 +108,7 @@ def _of_rounds(
     numbers = {"gap": gap} | {name: constants.value(name) for name in ("L", "kappa", "sigma")}
 
     def most(R: float) -> float:
-        return fedacs.consistent_bound(eta, system.shares[: int(R)], system.a_norm[: int(R)], **numbers)
+        return fedacs.surrogate_bound(eta, system.shares[: int(R)], system.a_norm[: int(R)], **numbers)
 
     R = len(system.shares)
     line = Line("global/grad_norm", "bound on the mean", lambda r: np.sqrt([most(k) for k in np.clip(r, 1, R)]))

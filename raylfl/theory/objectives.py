@@ -20,7 +20,7 @@ from raylfl.experiment.parts import BUFFERS, Experiment
 from raylfl.runtime.workers.worker import Worker
 from raylfl.theory import softmax
 from raylfl.theory.quadratic import QuadraticProblem
-from raylfl.theory.softmax_problem import SoftmaxProblem
+from raylfl.theory.softmax import SoftmaxProblem
 
 LARGEST_DENSE = 512  # largest d with dense Hessians
 DIFFERENCE = 1e-4  # relative length of the differences that estimate curvature

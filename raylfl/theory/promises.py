@@ -18,11 +18,10 @@ from raylfl.algorithms.sfl import SFL
 from raylfl.core.arrays import Floats
 from raylfl.experiment.parts import Experiment
 from raylfl.theory import direction, focus, inconsistency, sfl
-from raylfl.theory.bounds import StepBound
 from raylfl.theory.constants import Constants
 from raylfl.theory.facts import Facts, changes, violations
 from raylfl.theory.quadratic import QuadraticProblem
-from raylfl.theory.statements import Line, Promise, bound, distances, size_of
+from raylfl.theory.statements import Line, Promise, StepBound, bound, distances, size_of
 
 FOCUS = {  # case -> the theorem of [1] about it, for stochastic and for full gradients
     "strongly convex": ("[1] Thm 4", "[1] Thm 1"),

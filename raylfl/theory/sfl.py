@@ -17,7 +17,7 @@ from math import cbrt, exp, sqrt
 import numpy as np
 
 from raylfl.core.arrays import Floats
-from raylfl.theory.bounds import StepBound, over
+from raylfl.theory.statements import StepBound, over
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from raylfl.experiment.parts import Experiment
-from raylfl.theory.bounds import StepBound
 from raylfl.theory.constants import Constants, constants_of
 from raylfl.theory.facts import broken_assumptions, facts_of
 from raylfl.theory.objectives import Objectives
 from raylfl.theory.promises import left_out, promises, step_bounds
-from raylfl.theory.statements import Promise
+from raylfl.theory.statements import Promise, StepBound
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from raylfl.solvers.simplex import min_norm_point
 from raylfl.theory import fedaware, fedaware_rate
 from raylfl.theory.quadratic import QuadraticProblem
+from tests.theory import printed
 from tests.theory.problems import PROBLEMS, SHARES, local, noisy
 
 SEEDS = st.integers(0, 10**6)
@@ -100,17 +101,12 @@ def test_theorem_4_1_as_printed_is_exceeded():
     ]
     count = len(rows)
     diversity, chi2 = np.array([r[0] for r in rows]), np.array([r[1] for r in rows])
-    rho = np.array(
-        [
-            fedaware_rate.progress_as_printed(tilde, w, beta=1.0, L=1.0, K=1.0, G=G, diversity=d)
-            for d, _, _, tilde in rows
-        ]
-    )
+    rho = np.array([printed.progress(tilde, w, beta=1.0, L=1.0, K=1.0, G=G, diversity=d) for d, _, _, tilde in rows])
     assert rho.min() > 0  # the theorem's only condition
     values = np.array([problem.value(x) for x, _, _ in path])
     numbers = {"eta": eta * eta_l, "beta": 1.0, "L": 1.0, "G": G}
     late = slice(count // 2, count - 1)
-    bound = fedaware_rate.gradient_as_printed(
+    bound = printed.gradient(
         rho[late],
         chi2[late],
         diversity[late],
@@ -136,7 +132,7 @@ def test_lemma_4_1_as_printed_is_exceeded():
     left = problem.weights @ np.square(momenta - problem.gradients(x)).sum(axis=1)
     drift = problem.weights @ np.square(momenta).sum(axis=1)
     assert left == pytest.approx(0.99**2 / 0.01**2 * drift)
-    assert left > 9000 * fedaware_rate.momentum_error_as_printed(1.0, 1.0, drift)
+    assert left > 9000 * printed.momentum_error(1.0, 1.0, drift)
 
 
 def test_numbers_worked_out_by_hand():
@@ -148,7 +144,7 @@ def test_numbers_worked_out_by_hand():
     assert one == pytest.approx(2 * 0.01 * 9)
     two = fedaware_rate.local_error(0.1, steps, w, L=2.0, sigma=0.0, G=5.0)
     assert two == pytest.approx(0.25 * 10 * 1e-4 * 4 * 18 * 6 * 3 * 25)
-    rho = fedaware_rate.progress_as_printed(np.array([0.6, 0.4]), w, beta=0.5, L=0.1, K=2.0, G=0.3, diversity=4.0)
+    rho = printed.progress(np.array([0.6, 0.4]), w, beta=0.5, L=0.1, K=2.0, G=0.3, diversity=4.0)
     assert rho == pytest.approx(1 - np.sqrt(0.08) - 0.08 - 6 * 2 * 0.5 * 0.1 * 0.3 * np.sqrt(2.08) / 4)
     numbers = {"beta": 0.5, "L": 2.0, "eta_l": 0.1, "steps": np.full(2, 3.0), "weights": w, "local": 0.2}
     assert fedaware_rate.momentum_error(0.8, 0.5, **numbers) == pytest.approx(0.6 + 4 * 0.01 * 9 + 0.1)

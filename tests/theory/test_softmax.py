@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from raylfl.config.load import load_config
 from raylfl.python.api import checked
 from raylfl.theory import softmax
-from raylfl.theory.softmax_problem import SoftmaxProblem
+from raylfl.theory.softmax import SoftmaxProblem
 from raylfl.theory.summary import theory_of
 
 SMALL = [
@@ -40,7 +40,7 @@ def test_no_hessian_leaves_the_bounds(seed, classes, dim, decay, exponent):
     given_ = (torch.from_numpy(inputs), torch.from_numpy(labels), classes, decay)
     hessian = torch.autograd.functional.hessian(lambda v: loss(v, *given_), x).numpy()
     eigenvalues = np.linalg.eigvalsh(hessian)
-    assert eigenvalues[-1] <= softmax.smoothness(inputs, decay) * (1 + 1e-9)
+    assert eigenvalues[-1] <= softmax.client_smoothness(inputs, decay) * (1 + 1e-9)
     assert eigenvalues[0] >= decay - 1e-9
     value, gradient = softmax.value_and_gradient(x.numpy(), inputs, labels, classes, decay)
     x.requires_grad_(True)
@@ -56,7 +56,7 @@ def test_two_classes_attain_the_smoothness():
     given_ = (torch.from_numpy(inputs), torch.from_numpy(labels), 2, 0.3)
     zero = torch.zeros(8, dtype=torch.float64)
     hessian = torch.autograd.functional.hessian(lambda v: loss(v, *given_), zero)
-    assert float(torch.linalg.eigvalsh(hessian)[-1]) == pytest.approx(softmax.smoothness(inputs, 0.3), rel=1e-12)
+    assert float(torch.linalg.eigvalsh(hessian)[-1]) == pytest.approx(softmax.client_smoothness(inputs, 0.3), rel=1e-12)
 
 
 def problem_of(seed, clients=3, classes=3, dim=2, decay=0.2):
