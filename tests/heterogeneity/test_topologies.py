@@ -239,7 +239,7 @@ def test_edges_drawn_at_random_have_their_values_in_both_directions_and_each_its
         ("0 1 inf 1", "edge 0 1, but must be seconds of at least 0"),
         ("0 1 -0.1 1", "edge 0 1, but must be seconds of at least 0"),
         ("0 1 1 0", "edge 0 1, but must be floats a second above 0"),
-        ("0 1 1 1\n2 3 1 1\n3 2 1 1", "edge 2 3 twice"),
+        ("0 1 1 1\n2 3 1 1\n3 2 1 1", "edge 2 3, but must be one line for an edge"),
         ("0 1 1", "two client numbers, seconds and floats a second: not enough values"),
     ],
 )

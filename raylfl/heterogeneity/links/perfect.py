@@ -18,6 +18,3 @@ class Perfect(Link):
 
     def failure(self, r: int, clients: Ints, world: RunContext) -> Floats:
         return np.zeros(len(clients))
-
-    def check(self, world: RunContext) -> None:
-        """Checks nothing: perfect links have no options."""

@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 
 from raylfl.components.options import Ge
-from raylfl.core.arrays import Floats, Ints
+from raylfl.core.arrays import Ints
 from raylfl.core.keyed import keyed
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.forms import ONCE
@@ -57,7 +57,3 @@ class Cyclic(Sampler):
         if available is not None:
             ids = ids[available[ids]]
         return self._choose(ids, r, world, attempt)
-
-    def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """None: the expected draws change from round to round with the random order of the groups."""
-        return None

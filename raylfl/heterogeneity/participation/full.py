@@ -21,9 +21,6 @@ class Full(Availability):
     law: ClassVar[Law | None] = "independent"
     memoryless: ClassVar[bool] = True
 
-    def check(self, world: RunContext) -> None:
-        """Checks nothing: full participation has no options."""
-
     def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
         return np.ones(world.count, dtype=bool)
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raylfl.core.arrays import Floats
 from raylfl.core.keyed import keyed
 from raylfl.heterogeneity.forms import ONCE
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Sampler
@@ -30,7 +29,3 @@ class Permutation(Sampler):
         order = keyed(world.seed, "participation/order", ONCE).permutation(world.count)
         ids = order[(r * size + np.arange(size)) % world.count]
         return Draw.once(ids if available is None else ids[available[ids]])
-
-    def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """None: the cohort of a round is not random once the order is drawn."""
-        return None

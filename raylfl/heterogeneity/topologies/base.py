@@ -8,19 +8,20 @@ on every edge.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from raylfl.components.options import Doc, Options
+from raylfl.components.options import Doc, Kind, Options
 from raylfl.components.registry import Registry
 from raylfl.core.arrays import Bools, Floats, Ints
 from raylfl.core.keyed import keyed_uniform
 from raylfl.core.mixing import Edges, Weights, edge_counts
+from raylfl.errors import BadValue
 from raylfl.heterogeneity.links.base import Link
-from raylfl.heterogeneity.topologies.edge_values import PerEdge, ValuePerEdge
-from raylfl.heterogeneity.topologies.links_file import EdgeLinks
+from raylfl.heterogeneity.topologies.links_file import check_links, read_links
 from raylfl.heterogeneity.values import POSITIVE, Interval, PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     import networkx as nx
 
 TOPOLOGIES: Registry[Graph] = Registry("topologies", "raylfl.heterogeneity.topologies", lambda: Graph)
+_PER_EDGE = "a number, {uniform: [lo, hi]} or {lognormal: [mean, sigma]}"
+ValuePerEdge = Annotated[Any, Kind(_PER_EDGE)]
 _SECONDS, _RATE = Interval("a number, at least 0", 0.0, phases=False), replace(POSITIVE, phases=False)
 RECENT = 3  # rounds whose edges are cached, for a graph that changes
 
@@ -75,18 +78,22 @@ class Graph(Options, ABC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._latency = PerClient.parse(self.latency, "latency", _SECONDS, purpose="topology/latency")
-        self._bandwidth = None
-        if self.bandwidth is not None:
-            self._bandwidth = PerClient.parse(self.bandwidth, "bandwidth", _RATE, purpose="topology/bandwidth")
-        self._edge_latency = self._edge_bandwidth = None
-        if self.edge_latency is not None:
-            self._edge_latency = PerEdge.parse(self.edge_latency, "edge_latency", _SECONDS)
-        if self.edge_bandwidth is not None:
-            self._edge_bandwidth = PerEdge.parse(self.edge_bandwidth, "edge_bandwidth", _RATE)
-        self._links = None if self.links is None else EdgeLinks.read(self.links)
+        self._latency, self._bandwidth = self._parsed("latency", _SECONDS), self._parsed("bandwidth", _RATE)
+        for key in ("edge_latency", "edge_bandwidth"):
+            spec = getattr(self, key)
+            forms = set(spec) <= {"value", "uniform", "lognormal"} if isinstance(spec, Mapping) else False
+            if spec is not None and not (forms or isinstance(spec, (int, float))):
+                hint = "topology.links names a file with values of single edges"
+                raise BadValue(key, got=spec, need=_PER_EDGE, hint=hint)
+        self._edge_latency = self._parsed("edge_latency", _SECONDS)
+        self._edge_bandwidth = self._parsed("edge_bandwidth", _RATE)
+        self._links = {} if self.links is None else read_links(self.links)
         self._pairs: dict[tuple[int, int, int], Ints] = {}  # cached edges by (seed, number of clients, round)
         self._edges: Edges | None = None
+
+    def _parsed(self, key: str, interval: Interval) -> PerClient | None:
+        spec = getattr(self, key)
+        return None if spec is None else PerClient.parse(spec, key, interval, purpose=f"topology/{key}")
 
     @property
     def directed(self) -> bool:
@@ -114,8 +121,8 @@ class Graph(Options, ABC):
         """
         for values in filter(None, (self._latency, self._bandwidth)):
             values.check(world.count)
-        if self._links is not None:
-            self._links.check(world.count, None if self.changes else self.pairs(0, world))
+        if self.links is not None:
+            check_links(self._links, self.links, world.count, None if self.changes else self.pairs(0, world))
 
     def pairs(self, r: int, world: RunContext) -> Ints:
         """The E directed edges (from, to) of round r, int64 [E, 2], in ascending order.
@@ -159,19 +166,22 @@ class Graph(Options, ABC):
         ends: sender and receiver of each message, [M, 2], as client ids; -1 is a server. floats: the number of floats
         in each message [M].
         """
-        clients = np.arange(world.count)
-        latency: Floats = np.append(self._latency.at(0, clients, world), 0.0)[ends].max(axis=1)
+        clients, between = np.arange(world.count), (ends >= 0).all(axis=1)
+        edges = np.sort(ends, axis=1)
+        numbers = edges[between] @ np.array([world.count, 1])  # a value of an edge is a function of its number
+        latency: Floats = np.zeros(len(ends))
         rate: Floats = np.full(len(ends), np.inf)
+        if self._latency is not None:
+            latency = np.append(self._latency.at(0, clients, world), 0.0)[ends].max(axis=1)
         if self._bandwidth is not None:
             rate = np.append(self._bandwidth.at(0, clients, world), np.inf)[ends].min(axis=1)
-        between = (ends >= 0).all(axis=1)
         if self._edge_latency is not None:
-            latency[between] = self._edge_latency.at(ends[between], world)
+            latency[between] = self._edge_latency.at(0, numbers, world)
         if self._edge_bandwidth is not None:
-            rate[between] = self._edge_bandwidth.at(ends[between], world)
-        if self._links is not None:
-            known, lines = self._links.of(ends, world.count)
-            latency[known], rate[known] = self._links.latency[lines], self._links.bandwidth[lines]
+            rate[between] = self._edge_bandwidth.at(0, numbers, world)
+        if self._links:
+            for k, (a, b) in enumerate(edges.tolist()):
+                latency[k], rate[k] = self._links.get((a, b), (latency[k], rate[k]))
         return latency + floats / rate
 
     def balanced(self, world: RunContext) -> bool:
