@@ -114,7 +114,8 @@ def test_every_option_of_heterogeneity_is_on_the_page(registry):
 
 def test_the_pictures_of_the_layers_are_those_of_the_import_contract():
     linter = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-    contracts = [contract["layers"] for contract in linter["contracts"] if contract["type"] == "layers"]
+    shown = (["raylfl"], ["raylfl.runtime"])
+    contracts = [contract["layers"] for contract in linter["contracts"] if contract.get("containers") in shown]
     text = (ROOT / "docs/architecture.md").read_text()
     pictures = re.findall(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert [
