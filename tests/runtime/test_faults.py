@@ -91,6 +91,27 @@ def test_a_client_that_always_fails_ends_the_run_by_name_with_the_original_error
     assert caught.value.__notes__ == [f"raylfl resume {tmp_path}/runs/tiny/it continues it"]
 
 
+def test_the_received_clients_of_a_vectorised_task_count_although_a_lost_one_fails(runs, monkeypatch):
+    """The parameters of a trace in which the upload of client 1 is lost in each round."""
+    config = {**PERFECT, "model": {**TINY["model"], "init_args": {"norm": False, "dropout": 0.0}}, "num_clients": 16}
+    config |= {"link": {"name": "bernoulli", "q": 0.6}}
+    solve, failures, four = Worker._solve, [], ["runtime.micro_cohort=4", "runtime.vectorize=always"]
+
+    def failing(self, task, *rest):
+        if 1 in task.clients:
+            failures.append(len(task.clients))
+            raise ValueError("cursed")
+        return solve(self, task, *rest)
+
+    monkeypatch.setattr(Worker, "_solve", failing)
+    failed = run(config, runs, "runtime.on_client_error=drop", *four)
+    monkeypatch.undo()
+    assert set(failures) == {4, 2, 1}
+    assert not any(row["received"][1] for row in trace(failed))
+    without = run(config, runs, replay(failed), *four)
+    torch.testing.assert_close(failed.params, without.params)
+
+
 @pytest.mark.parametrize("algorithm", ["dsgd", "push_pull", "led"])
 def test_a_node_whose_work_fails_does_not_work_in_that_round(runs, algorithm):
     """The same bits as a trace without it: its neighbours mix without its rows, and it keeps its own."""

@@ -188,7 +188,11 @@ class ServerDispatch(Dispatch):
         uploads = {
             name: as_matrix(reordered(own, order), partial(self.memory.stack, name)) for name, own in rows.items()
         }
-        complete = plan is not None and len(received) == len(plan.clients)
+        sums = None
+        if plan is not None and len(received) == len(plan.clients):  # no upload that was added up must be dropped
+            parts = [result.sums for result in results if result.sums]
+            parts += [plan.parts(some.clients, [some.uploads]) for some in results if some.failed and some.uploads]
+            sums = plan.sums(parts)
         return RoundResult(
             round=r,
             reports=reports,
@@ -196,7 +200,7 @@ class ServerDispatch(Dispatch):
             client_states=states if order is None or not states else [states[k] for k in order],
             up_floats=self._upload_floats(next((result.uploads for result in results if result.uploads), {})),
             events=events,
-            sums=plan.sums([result.sums for result in results if result.sums]) if plan and complete else None,
+            sums=sums,
         )
 
     def _upload_floats(self, uploads: State) -> int:
