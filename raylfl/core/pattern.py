@@ -7,20 +7,19 @@
     Peers   nodes exchange parameters along the edges of a graph       decentralised methods, without a server
 
 An algorithm names its pattern in `Algorithm.pattern`, and the round calls the pattern's methods. A new pattern is a
-subclass that overrides the order, exchange, traffic or duration. The graph of `Peers` is another object: the config
-group `topology`.
+subclass that overrides the order, traffic or duration. The graph of `Peers` is another object: the config group
+`topology`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from raylfl.core.arrays import Floats, Ints
-from raylfl.core.deferred import Deferred
 
 
 class Traffic(NamedTuple):
@@ -32,20 +31,6 @@ class Traffic(NamedTuple):
     uplink: int
     downlink: int
     peer: int = 0
-
-
-class Network(Protocol):
-    """The two ways to carry out the local work of a cohort; `raylfl.runtime.workers.backend.Backend` implements them.
-
-    A task is the local work of one or several clients. Each call returns the deferred results of all tasks, in task
-    order.
-    """
-
-    def run(self, tasks: Any, broadcast: Any) -> Deferred[Any]:
-        """Runs all tasks independently, each from the broadcast."""
-
-    def run_ring(self, tasks: Any, broadcast: Any) -> Deferred[Any]:
-        """Runs the tasks in sequence: each starts from the last received upload, the first from the broadcast."""
 
 
 class ExchangePattern(ABC):
@@ -66,10 +51,6 @@ class ExchangePattern(ABC):
     def order(self, count: int, rng: np.random.Generator) -> Ints:
         """The order in which the C = `count` clients of a cohort work, a permutation [C]; default: as sampled."""
         return np.arange(count)
-
-    def exchange(self, network: Network, tasks: Any, broadcast: Any) -> Deferred[Any]:
-        """Starts the local work of a cohort through `network`; returns the deferred results of its tasks."""
-        return network.run(tasks, broadcast)
 
     @abstractmethod
     def traffic(self, sampled: int, up: int, down: int) -> Traffic:
@@ -107,9 +88,6 @@ class Ring(ExchangePattern):
 
     def order(self, count: int, rng: np.random.Generator) -> Ints:
         return rng.permutation(count)
-
-    def exchange(self, network: Network, tasks: Any, broadcast: Any) -> Deferred[Any]:
-        return network.run_ring(tasks, broadcast)
 
     def traffic(self, sampled: int, up: int, down: int) -> Traffic:
         entering = min(sampled, 1) * down  # one model down to the first client, and one up from the last

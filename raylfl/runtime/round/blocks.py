@@ -327,7 +327,7 @@ def _ordered(plan: ExchangePlan, parts: Sequence[State]) -> State:
 
     parts: the rows of each block; {} stands for rows of zeros.
     """
-    rows = joined_rows(list(zip(parts, map(len, plan.nodes.values()), strict=True)))
+    rows = joined_rows(parts, [len(nodes) for nodes in plan.nodes.values()])
     if not rows:
         return {}
     order = torch.from_numpy(np.argsort(np.concatenate(list(plan.nodes.values()))))

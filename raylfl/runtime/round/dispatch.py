@@ -123,7 +123,8 @@ class ServerDispatch(Dispatch):
         need_rows = self.rows or rows_reason(self.algorithm)
         plan = None if need_rows else sum_plan(self.algorithm, broadcast, state.server, r)
         tasks, last_loss = self._tasks(r, plan, state), state.last_finite_loss
-        work = self.algorithm.pattern.exchange(self.backend, tasks, broadcast)
+        run = self.backend.run_ring if self.algorithm.pattern.sequential else self.backend.run
+        work = run(tasks, broadcast)
 
         def collected(results: Sequence[TaskResult]) -> RoundResult:
             result = self._collect(r, results, plan, last_loss)

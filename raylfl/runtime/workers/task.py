@@ -195,6 +195,10 @@ class ClientReports:
         logged = {name: values[order] for name, values in self.logged.items()}
         return ClientReports(self.rows[order], self.errors, logged, self.ways, self.reasons)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the rows as bytes: numpy would add 300 bytes that describe their dtype."""
+        return _unpickled, (self.rows.tobytes(), self.errors, self.logged, self.ways, self.reasons)
+
     @property
     def bad(self) -> np.ndarray:
         """The rows (of dtype `REPORT`) of clients that failed or returned non-finite values."""
@@ -221,6 +225,10 @@ class ClientReports:
         return wanted
 
 
+def _unpickled(rows: bytes, *others: Any) -> ClientReports:
+    return ClientReports(np.frombuffer(rows, REPORT), *others)
+
+
 @dataclass
 class TaskResult:
     """The result of a task, as it travels from a worker to the server.
@@ -241,11 +249,10 @@ class TaskResult:
     @staticmethod
     def joined(parts: Sequence[TaskResult]) -> TaskResult:
         """The results of several tasks as one; a failed task has rows of zeros and empty states, unless all failed."""
-        uploads = joined_rows([(part.uploads, len(part.clients)) for part in parts])
-        states = [state for part in parts for state in part.client_states or [{}] * len(part.clients)]
-        return TaskResult(
-            ClientReports.joined([part.reports for part in parts]), uploads, states if any(states) else []
-        )
+        counts = [len(part.clients) for part in parts]
+        states = [s for part, n in zip(parts, counts, strict=True) for s in part.client_states or [{}] * n]
+        reports = ClientReports.joined([part.reports for part in parts])
+        return TaskResult(reports, joined_rows([p.uploads for p in parts], counts), states if any(states) else [])
 
     @staticmethod
     def of_sums(sums: list[SubtreeSums]) -> TaskResult:
@@ -297,16 +304,18 @@ def added_up(results: Iterable[TaskResult], plan: SumPlan | None, each: bool) ->
     return done
 
 
-def joined_rows(parts: Sequence[tuple[State, int]]) -> State:
+def joined_rows(parts: Sequence[State], counts: Sequence[int]) -> State:
     """The uploads of several tasks as one tensor per name, with zeros for a failed task; empty if all tasks failed.
 
-    parts: for each task, its uploads (empty if it failed) and its number of clients.
+    parts: the uploads of each task, empty if it failed. counts: the number of clients of each task.
     """
     if len(parts) == 1:
-        return dict(parts[0][0])
-    some: State = next((uploads for uploads, _ in parts if uploads), {})
+        return dict(parts[0])
+    some: State = next((uploads for uploads in parts if uploads), {})
     return {
-        name: torch.cat([u[name] if u else like.new_zeros(n, *like.shape[1:]) for u, n in parts])
+        name: torch.cat(
+            [u[name] if u else like.new_zeros(n, *like.shape[1:]) for u, n in zip(parts, counts, strict=True)]
+        )
         for name, like in some.items()
     }
 
