@@ -55,9 +55,6 @@ class RunArguments(NamedTuple):
     held: str | None
     in_ring: bool
 
-    def pickled(self) -> bytes:
-        return pickle.dumps(tuple(self), pickle.HIGHEST_PROTOCOL)
-
 
 class WorkerActor:
     """A `Worker` as a Ray actor.
@@ -144,12 +141,12 @@ class WorkerActor:
         start: the broadcast, or the upload of the previous client of a ring, which is empty if that client failed.
         work: pickled `RunArguments`, because Ray's own pickling of small objects takes three times as long.
         """
-        tasks, returns_states, separate, held, in_ring = RunArguments(*pickle.loads(work))
-        worker = self.worker(shared)
-        store = self.store(shared, held) if held else None
+        call: RunArguments = pickle.loads(work)
+        worker, tasks = self.worker(shared), call.tasks
+        store = self.store(shared, call.held) if call.held else None
 
         def results() -> Iterator[TaskResult]:
-            broadcast = first_row(unpack(start)) if in_ring else unpack(start)
+            broadcast = first_row(unpack(start)) if call.in_ring else unpack(start)
             for task in tasks:
                 if not broadcast:
                     reason = "the previous client of the ring sent nothing"
@@ -164,14 +161,14 @@ class WorkerActor:
         done = added_up(results(), tasks[0].sums, each=worker.room is not None)
         self.fault("worked", tasks[0].round)
         values: list[Any] = [done]
-        if separate == "sums":
+        if call.separate == "sums":
             first = next((result for result in done if not result.failed), done[0])
             values.append(TaskResult.of_sums(first.sums))
             first.sums = []
-        elif separate == "uploads":
+        elif call.separate == "uploads":
             values.append(pack(done[0].uploads))
             done[0].uploads = {}
-        if returns_states:
+        if call.returns_states:
             for result in done:
                 values += [pack(state) for state in result.client_states or [{}] * len(result.clients)]
                 result.client_states = ()

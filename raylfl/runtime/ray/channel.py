@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -66,9 +67,10 @@ class Channel:
                 for task in tasks
             ]
         self.traffic.count(sent=weight(start) + len(states) * self.state_bytes)
-        work = RunArguments(tasks, self.returns_states, separate, self.held, in_ring).pickled()
+        work = RunArguments(tasks, self.returns_states, separate, self.held, in_ring)
         returns = 1 + (separate is not None) + self.returns_states * len(handles)
-        return WorkerCall("run", (work, start, *states), returns, self.timeout, self.worker_of(tasks[0]))
+        arguments = pickle.dumps(work, pickle.HIGHEST_PROTOCOL), start, *states
+        return WorkerCall("run", arguments, returns, self.timeout, self.worker_of(tasks[0]))
 
     def results(self, tasks: Sequence[Task], sent: CallInFlight, answer: Any) -> tuple[list[TaskResult], list[Any]]:
         """The results of a call's tasks and, if there is one, a reference to the separate value, in a list.
