@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from papers.base import EXPERIMENTS, Claim, Findings, PaperResult
 from papers.partitions import MNIST, counts_of
@@ -27,14 +29,12 @@ class ExDir(PaperResult):
     alphas: ClassVar = (100.0, 10.0, 1.0)  # from left to right, as in the paper
 
     def run(self, cache: RunCache) -> Findings:
-        from raylfl.report import partition_plot
-
         counts = {
             (c, alpha): counts_of({"name": "exdir", "classes": c, "alpha": alpha}, MNIST, self.clients)
             for c in self.classes
             for alpha in self.alphas
         }
-        figure = partition_plot.grid({f"ExDir({c}, {alpha:g})": item for (c, alpha), item in counts.items()})
+        figure = heat_maps({f"ExDir({c}, {alpha:g})": item for (c, alpha), item in counts.items()})
         return Findings([self._table(counts)], self.claims(counts), {"exdir": figure})
 
     def claims(self, counts: Mapping[tuple[int, float], Ints]) -> list[Claim]:
@@ -102,3 +102,29 @@ def unevenness(counts: Ints) -> float:
     """
     owned = [column[column > 0] for column in counts.T]
     return float(np.mean([column.std() / column.mean() for column in owned]))
+
+
+def heat_maps(panels: Mapping[str, Ints]) -> Figure:
+    """A figure of several partitions as heat-maps on one scale, up to three in a row, as in SFL, Fig. 7.
+
+    panels: title -> samples [clients, classes].
+    """
+    from raylfl.report import partition_plot
+    from raylfl.report.style import Drawing, rc
+
+    across = min(3, len(panels))
+    down = math.ceil(len(panels) / across)
+    largest = max(int(counts.max()) for counts in panels.values())
+    with rc():
+        drawn = Drawing(figsize=(0.4 + 2.5 * across, 0.3 + 2.35 * down), dpi=200, layout="constrained")
+        axes = drawn.subplots(down, across, squeeze=False).ravel()
+        for place, (ax, (title, counts)) in enumerate(zip(axes, panels.items(), strict=False)):
+            partition_plot.heat(ax, counts, largest=largest)
+            ax.set_title(title)
+            if place % across:
+                ax.set_ylabel("")
+            if place + across < len(panels):
+                ax.set_xlabel("")
+        for ax in axes[len(panels) :]:
+            ax.remove()
+    return drawn

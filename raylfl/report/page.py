@@ -15,7 +15,6 @@ from raylfl.report.derived import by_method, default_last, default_target, grows
 from raylfl.report.facets import Facet, facets
 from raylfl.report.figures import Block, Look
 from raylfl.report.graph_pictures import graph_pictures
-from raylfl.report.link_table import link_table
 from raylfl.report.overview import overview
 from raylfl.report.paired import paired
 from raylfl.report.pictures import participation_pictures, partition_drawer, partition_pictures
@@ -173,7 +172,7 @@ def write_page(content: Content, out_dir: str | os.PathLike[str], pdf: bool = Tr
 
 def shown_tables(content: Content) -> list[ReportTable]:
     """The tables for the terminal: summary of all settings, paired differences, and traffic between clients."""
-    more = content.paired(), link_table(content.groups)
+    more = content.paired(), tables.link_table(content.groups)
     return [content.chosen(content.summary(content.parts)), *(table for table in more if table is not None)]
 
 
@@ -211,7 +210,8 @@ def _scenario(sheet: Sheet, part: Facet, parts: Sequence[Facet], look: Look) -> 
 def _graphs(sheet: Sheet, groups: Sequence[Group], look: Look) -> list[Part]:
     """The table of traffic, the graphs of methods without a server, and tables of their nodes, folded."""
     drawn = graph_pictures(groups, look.metric)
-    shown = sheet.table(link_table(groups)) + sheet.pictures([picture for picture, _ in drawn if picture is not None])
+    graphs = [picture for picture, _ in drawn if picture is not None]
+    shown = sheet.table(tables.link_table(groups)) + sheet.pictures(graphs)
     return shown + [part for _, table in drawn for part in folded(table.caption, sheet.table(table))]
 
 

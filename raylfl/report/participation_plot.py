@@ -21,7 +21,6 @@ from raylfl.report.style import INK, MUTED, PALETTE, Drawing, rc
 IDLE, LOST, RECEIVED = 0, 1, 2  # entries of `states`
 _RECEIVED, _LOST = PALETTE[0], PALETTE[1]
 MOST_NAMES = 24  # clients whose names fit beside the raster
-_CELLS = (360, 900)  # largest raster, clients x rounds, that print resolves; cells of larger ones are averaged
 _LINEAR_GAPS = 40  # longest gap up to which each gap length has its own bar
 
 
@@ -97,15 +96,14 @@ def participation_figure(
 
 
 def _raster(ax: Axes, table: Ints, first: int) -> None:
-    """Draws the result of `states` as a raster of clients x rounds; cells too small for print are averaged.
+    """Draws the result of `states` as a raster of clients x rounds; cells smaller than a pixel are averaged.
 
     first: the number of the first round.
     """
     count, rounds = table.shape
     colors = np.array([to_rgb("white"), to_rgb(_LOST), to_rgb(_RECEIVED)])
-    image = _pooled(_pooled(colors[table], _CELLS[0], 0), _CELLS[1], 1)
     extent = (first - 0.5, first + rounds - 0.5, -0.5, count - 0.5)
-    ax.imshow(image, origin="lower", aspect="auto", interpolation="nearest", extent=extent)
+    ax.imshow(colors[table], origin="lower", aspect="auto", interpolation="antialiased", extent=extent)
     ax.set(xlabel="round", ylabel="client")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=9))
     ax.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
@@ -123,16 +121,6 @@ def _legend_beside_title(ax: Axes, **options: Any) -> None:
     """Draws a one-line legend above the axes, where it hides no data."""
     spot: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.005, 0.995), "borderaxespad": 0.2}
     ax.legend(ncols=4, fontsize=7.5, columnspacing=0.9, handletextpad=0.4, **spot, **options)
-
-
-def _pooled(image: Floats, cells: int, axis: int) -> Floats:
-    """The image averaged along an axis to at most `cells` cells."""
-    length = image.shape[axis]
-    if length <= cells:
-        return image
-    edges = np.linspace(0, length, cells + 1).astype(np.int64)
-    sums = np.add.reduceat(image, edges[:-1], axis=axis)
-    return sums / np.diff(edges).reshape([-1 if dim == axis else 1 for dim in range(image.ndim)])
 
 
 def _frequency(ax: Axes, rows: Sequence[dict[str, Any]], count: int, nominal: Floats | None) -> None:

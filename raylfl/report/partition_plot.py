@@ -10,7 +10,7 @@ the client axis then says how clients are sorted and selected.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import matplotlib
@@ -85,10 +85,12 @@ def stacked(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None) -> Non
     names, colors = _names(counts, classes), class_colors(counts.shape[1])
     gap = 0.07 if len(order) <= MAX_BUBBLES else 0.0
     edges = np.arange(len(order))[:, None] + np.array([-0.5 + gap, 0.5 - gap])
+    spaces = np.full((len(order), 1), math.nan)
     for c, color in enumerate(colors):
-        low, high = tops[:, c] - counts[order, c], tops[:, c]
+        high = np.hstack([tops[:, [c]], spaces]).ravel()[:-1]
+        low = np.hstack([tops[:, [c]] - counts[order][:, [c]], spaces]).ravel()[:-1]
         # one shape for all bars of a class: N K single shapes would take seconds
-        ax.fill_between(*_steps(edges, low, high), color=color, linewidth=0)
+        ax.stairs(high, edges.ravel(), baseline=low, fill=True, color=color, linewidth=0)
     _class_key(ax, names, colors)
     _label_clients(ax, counts)
     ax.set_ylim(0, 1.04 * max(int(tops[:, -1].max()), 1))
@@ -119,29 +121,6 @@ def figure(
             below.set_xticks(np.arange(clients), names, rotation=90)
         if title:
             drawn.suptitle(title, x=0.012, ha="left", fontsize=11, fontweight="bold")
-    return drawn
-
-
-def grid(panels: Mapping[str, Ints]) -> Figure:
-    """A figure of several partitions as heat-maps on one scale, up to three in a row, as in SFL, Fig. 7.
-
-    panels: title -> samples [clients, classes].
-    """
-    across = min(3, len(panels))
-    down = math.ceil(len(panels) / across)
-    largest = max(int(counts.max()) for counts in panels.values())
-    with rc():
-        drawn = Drawing(figsize=(0.4 + 2.5 * across, 0.3 + 2.35 * down), dpi=200, layout="constrained")
-        axes = drawn.subplots(down, across, squeeze=False).ravel()
-        for place, (ax, (title, counts)) in enumerate(zip(axes, panels.items(), strict=False)):
-            heat(ax, counts, largest=largest)
-            ax.set_title(title)
-            if place % across:
-                ax.set_ylabel("")
-            if place + across < len(panels):
-                ax.set_xlabel("")
-        for ax in axes[len(panels) :]:
-            ax.remove()
     return drawn
 
 
@@ -218,16 +197,6 @@ def _round_down(value: int) -> int:
     """The largest of 1, 2, 5, 10, 20, ... that is at most `value`."""
     scale: int = 10 ** (len(str(value)) - 1)
     return next(step * scale for step in (5, 2, 1) if step * scale <= value)
-
-
-def _steps(edges: Floats, low: Ints, high: Ints) -> tuple[Floats, Floats, Floats]:
-    """The outlines (x, lower y, upper y) of N bars as lines for `fill_between`; nan separates neighbouring bars.
-
-    edges: left and right edge of each bar [N, 2]; low, high: its lower and upper end [N].
-    """
-    nothing = np.full((len(edges), 1), math.nan)
-    outline = [np.hstack([np.repeat(side[:, None], 2, axis=1), nothing]).ravel() for side in (low, high)]
-    return np.hstack([edges, edges[:, 1:]]).ravel(), outline[0], outline[1]
 
 
 def _label(ax: Axes, counts: Ints, classes: Sequence[Any] | None) -> None:

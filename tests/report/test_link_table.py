@@ -7,9 +7,9 @@ import json
 import pytest
 
 from raylfl.report.derived import counted_axes
-from raylfl.report.link_table import link_table
 from raylfl.report.page import content_of, shown_tables
 from raylfl.report.runs import group_runs, load_run
+from raylfl.report.tables import link_table
 from tests.report.synthetic import rows_of, write_run
 
 
