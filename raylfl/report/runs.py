@@ -26,6 +26,7 @@ from raylfl.config.identity import identity
 from raylfl.core.arrays import Floats, Ints
 from raylfl.diagnostics.metric_names import OF_NODES, Better, direction, higher_is_better, stated_directions
 from raylfl.errors import BadConfig, BadValue
+from raylfl.heterogeneity.trace import row_problem
 from raylfl.report.labels import canonical, flatten, is_scenario, labels, method_of, order_key, varying
 from raylfl.runtime.records.lines import lines, numbers_of, read_rows
 from raylfl.runtime.records.run_dir import CLIENT_NAMES, DIRECTIONS
@@ -86,7 +87,9 @@ class RunRecord:
         Damaged rows are added to `faults`.
         """
         most = self.config.get("num_clients") or (len(self.partition_counts[1]) if self.partition_counts else math.inf)
-        return self._rows("participation.jsonl", lambda row: _is_participation(row, most))
+        return self._rows(
+            "participation.jsonl", lambda row: row_problem(row) is None and max(row["cohort"], default=-1) < most
+        )
 
     def _rows(self, name: str, sound: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
         """The rows of the .jsonl file `name` for which `sound` returns true; its other lines are added to `faults`."""
@@ -112,35 +115,26 @@ class RunRecord:
 
         None without a readable record.
         """
-        path = self.path / "partition_counts.json"
-        if not path.exists():
-            return None
-        try:
-            data = _sound(json.loads(path.read_bytes()))
-            if not data["counts"]:
-                return None
-            counts, names = np.array(data["counts"]), [str(name) for name in data["classes"]]
-            if counts.dtype.kind != "i" or counts.shape != (len(counts), len(names)) or counts.min() < 0:
-                raise ValueError("the counts are not a table of whole numbers")
-        except (*UNREADABLE, KeyError, TypeError):
-            self.faults.append(f"{path.name} cannot be read")
-            return None
-        return names, counts
+        counts: tuple[list[str], Ints] | None = self._json("partition_counts.json", _class_counts)
+        return counts
 
     @cached_property
     def client_names(self) -> list[str] | None:
         """The names of the clients in order; None if the data give none, or the record cannot be read."""
-        path = self.path / CLIENT_NAMES
-        if not path.exists():
-            return None
-        try:
-            names = _sound(json.loads(path.read_bytes()))
-            if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-                raise ValueError("no list of names")
-        except UNREADABLE:
-            self.faults.append(f"{path.name} cannot be read")
-            return None
+        names: list[str] | None = self._json(CLIENT_NAMES, _names)
         return names
+
+    def _json(self, name: str, read: Callable[[Any], Any]) -> Any:
+        """What `read` makes of the content of the file `name`.
+
+        None if the file is missing, or if it cannot be read, which is added to `faults`.
+        """
+        path = self.path / name
+        try:
+            return read(_sound(json.loads(path.read_bytes()))) if path.exists() else None
+        except (*UNREADABLE, KeyError, TypeError):
+            self.faults.append(f"{name} cannot be read")
+            return None
 
     def complete(self, rounds: int) -> bool:
         """Whether the run finished after at least `rounds` rounds or by its own rule (`stop`), undamaged."""
@@ -332,13 +326,7 @@ def _summary(path: Path) -> dict[str, Any]:
 
 def _directions(run: RunRecord) -> dict[str, Better]:
     """The better directions in the run's directions.json, and those that its config states, which take precedence."""
-    logged: dict[str, Any] = {}
-    path = run.path / DIRECTIONS
-    if path.exists():
-        try:
-            logged = stated_directions({"metrics": _sound(json.loads(path.read_bytes()))})
-        except UNREADABLE:
-            run.faults.append(f"{path.name} cannot be read")
+    logged = run._json(DIRECTIONS, lambda content: stated_directions({"metrics": content})) or {}
     try:
         return {**logged, **stated_directions(run.config)}
     except BadValue:  # a config that was changed by hand
@@ -350,23 +338,20 @@ def _is_round(row: dict[str, Any]) -> bool:
     return isinstance(row.get("round"), int) and 0 <= row["round"] < 2**53
 
 
-def _is_participation(row: dict[str, Any], clients: float) -> bool:
-    """Whether a row of participation.jsonl is valid: existing clients, each with its draws and its received flag.
+def _class_counts(content: Any) -> tuple[list[str], Ints] | None:
+    """The class names and counts in a partition_counts.json; None for unlabelled data. Raises ValueError and others."""
+    if not content["counts"]:
+        return None
+    counts, names = np.array(content["counts"]), [str(name) for name in content["classes"]]
+    if counts.dtype.kind != "i" or counts.shape != (len(counts), len(names)) or counts.min() < 0:
+        raise ValueError("the counts are not a table of whole numbers")
+    return names, counts
 
-    clients: the number of clients; inf if it is unknown.
-    """
-    try:
-        cohort, draws, received = (np.array(row[key]) for key in ("cohort", "draws", "received"))
-    except (KeyError, ValueError):  # ValueError: lists of unequal length in a list
-        return False
-    if cohort.ndim != 1 or not cohort.shape == draws.shape == received.shape or not _is_round(row):
-        return False
-    return not len(cohort) or bool(
-        cohort.dtype.kind == draws.dtype.kind == "i"
-        and received.dtype.kind == "b"
-        and 0 <= cohort.min() <= cohort.max() < clients
-        and draws.min() >= 0
-    )
+
+def _names(content: Any) -> list[str]:
+    if not (isinstance(content, list) and all(isinstance(name, str) for name in content)):
+        raise ValueError("no list of names")
+    return content
 
 
 def _columns(rows: Sequence[dict[str, Any]]) -> tuple[Ints, dict[str, Floats]]:

@@ -132,8 +132,8 @@ def test_the_number_of_clients_comes_from_the_partition_where_the_config_leaves_
     (path / "config.yaml").write_text(yaml.safe_dump(config | {"num_clients": None}))
     assert load_run(path).clients == 8
     (path / "partition_counts.json").unlink()
-    rows = [{"round": 0, "cohort": [], "draws": [], "received": []}]
-    rows += [{"round": 1, "cohort": [2, 5], "draws": [1, 1], "received": [True, False]}]
+    rows = [{"round": 0, "cohort": [], "draws": [], "received": [], "steps": []}]
+    rows += [{"round": 1, "cohort": [2, 5], "draws": [1, 1], "received": [True, False], "steps": [3, 3]}]
     (path / "participation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert load_run(path).clients == 6
 
