@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
@@ -16,7 +15,7 @@ from raylfl.report.curves import Curve, curve, default_window, draw
 from raylfl.report.derived import AXES, by_method, counted_axes, grows, profile, tuned_keys
 from raylfl.report.facets import Facet, scenario_keys, split
 from raylfl.report.labels import display
-from raylfl.report.maps import draw_heat_map, draw_profile
+from raylfl.report.maps import Profiles, draw_heat_map, draw_profile
 from raylfl.report.runs import Group
 from raylfl.report.style import Drawing, Line, line_styles
 from raylfl.report.wording import last_text, metric_name, target_text
@@ -120,10 +119,10 @@ def costs(part: Facet, look: Look) -> Block | None:
     """
     part, _ = part.best(look.metric, look.last)
     axes = counted_axes([run for group in part.groups for run in group.runs])
-    panels = [_panel(part, look, look.metric, axis) for axis in axes if axis != "rounds"]
+    panels = [curves_panel(part, look, look.metric, axis) for axis in axes if axis != "rounds"]
     drawn = [panel for panel in panels if panel]
     caption = "The same lines against their costs; floats are counted up, down and between clients."
-    return Block("costs", part.label, caption, drawn, _legend(part, look, [look.metric])) if drawn else None
+    return Block("costs", part.label, caption, drawn, legend_of(part, look, [look.metric])) if drawn else None
 
 
 def diagnostics(part: Facet, look: Look) -> Block | None:
@@ -137,7 +136,8 @@ def diagnostics(part: Facet, look: Look) -> Block | None:
     return _block("diagnostics", part, look, names, note) if names else None
 
 
-def _panel(part: Facet, look: Look, metric: str, axis: str = "rounds") -> Panel | None:
+def curves_panel(part: Facet, look: Look, metric: str, axis: str = "rounds") -> Panel | None:
+    """The panel of one metric against a cost, a key of `derived.AXES`; None if no run has both."""
     window = default_window(part.groups, metric)
     lines = line_styles(part.groups, look.methods)
     pairs = [(curve(g, metric, axis, window=window), lines[g]) for g in part.groups]
@@ -165,11 +165,11 @@ def _block(name: str, part: Facet, look: Look, metrics: Sequence[str], note: str
         over = " or ".join(map(str, windows))
         caption.append(f"Trailing moving averages over {over} measured rounds.")
     caption += [note] if note else []
-    panels = [panel for panel in (_panel(part, look, metric) for metric in metrics) if panel]
-    return Block(name, part.label, " ".join(caption), panels, _legend(part, look, metrics))
+    panels = [panel for panel in (curves_panel(part, look, metric) for metric in metrics) if panel]
+    return Block(name, part.label, " ".join(caption), panels, legend_of(part, look, metrics))
 
 
-def _legend(part: Facet, look: Look, metrics: Sequence[str]) -> list[tuple[str, Line]]:
+def legend_of(part: Facet, look: Look, metrics: Sequence[str]) -> list[tuple[str, Line]]:
     """The legend entries of the settings that measured one of these metrics, and of theorems' bounds on them."""
     lines = line_styles(part.groups, look.methods)
     drawn = [group for group in part.groups if any(run.measured(name) for run in group.runs for name in metrics)]
@@ -223,15 +223,10 @@ def _profile(groups: Sequence[Group], look: Look, key: str, caption: str, best: 
         drawn |= set(points)
         if points:
             higher = grows(part.groups, look.metric)
-            draw_it = partial(
-                draw_profile,
-                profiles=points,
-                lines=look.methods,
-                metric=look.metric,
-                key=key,
-                higher=higher,
-                best=best,
-            )
+
+            def draw_it(ax: Axes, points: Profiles = points, higher: bool = higher) -> None:
+                draw_profile(ax, points, look.methods, look.metric, key, higher=higher, best=best)
+
             panels.append(Panel(f"{metric_name(look.metric)} over {key}", draw_it, heading=part.label))
     legend = [(display(method), look.methods[method]) for method in by_method(groups) if method in drawn]
     return Block(f"profile_{key}", key, caption, panels, legend) if panels else None

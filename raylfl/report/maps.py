@@ -18,6 +18,7 @@ from raylfl.report.labels import display, show_value
 from raylfl.report.style import MUTED, PAPER, Line
 from raylfl.report.wording import axis_name, is_percent, number
 
+Profiles = Mapping[str, Sequence[tuple[float, Stat]]]  # method -> [(value of a config key, statistic of a metric)]
 MAX_TICKS = 8  # largest number of ticks with a label
 
 
@@ -80,7 +81,7 @@ def _shades(values: Floats, higher: bool) -> Floats:
 
 def draw_profile(
     ax: Axes,
-    profiles: Mapping[str, Sequence[tuple[float, Stat]]],
+    profiles: Profiles,
     lines: Mapping[str, Line],
     metric: str,
     key: str,
@@ -90,7 +91,7 @@ def draw_profile(
 ) -> None:
     """Draws the means of profiles (error bars: std) over the values of a config key, one line per method.
 
-    profiles: method -> [(value of the key, statistic of the metric)], see `derived.profile`. lines: each method's
+    profiles: see `derived.profile`. lines: each method's
     style. higher: whether larger values are better. best: whether a ring marks each method's best value.
     """
     scale = 100.0 if is_percent(metric) else 1.0

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from matplotlib.figure import Figure
 
 from raylfl.errors import BadValue, did_you_mean
-from raylfl.report.curves import curve, default_window, draw
 from raylfl.report.derived import AXES, by_method, main_metric
-from raylfl.report.figures import PANEL, legend_columns, legend_handles, measured_in
+from raylfl.report.facets import Facet
+from raylfl.report.figures import PANEL, Block, Look, composed, curves_panel, legend_of, measured_in
 from raylfl.report.runs import Runs, group_runs, paths_of, read_runs
-from raylfl.report.style import Drawing, line_styles, method_styles, rc
+from raylfl.report.style import method_styles, rc
 
 
 def plot(runs: Runs, metric: str | None = None, axis: str = "rounds") -> Figure:
@@ -28,15 +30,10 @@ def plot(runs: Runs, metric: str | None = None, axis: str = "rounds") -> Figure:
     if metric not in measured:
         hint = did_you_mean(metric, measured)
         raise BadValue("metric", got=metric, need=f"one that was measured: {', '.join(measured)}", hint=hint)
-    lines = line_styles(groups, method_styles(list(by_method(groups))))
-    found = [(curve(group, metric, axis, window=default_window(groups, metric)), group) for group in groups]
-    drawn = [(item, group) for item, group in found if item is not None]
-    width, height = PANEL[0] * 1.4, PANEL[1] * 1.4
-    figure = Drawing(figsize=(width, height), layout="constrained")
+    part = Facet("", groups, {group: group.label for group in groups})
+    look = Look(metric, 1, None, method_styles(list(by_method(groups))))
+    if (panel := curves_panel(part, look, metric, axis)) is None:
+        raise BadValue("axis", got=axis, need="a cost that the runs recorded")
+    panel = replace(panel, size=(PANEL[0] * 1.4, PANEL[1] * 1.4))
     with rc():
-        draw(figure.subplots(), [(item, lines[group]) for item, group in drawn], metric, axis)
-        if len(drawn) > 1:
-            entries = [(group.label, lines[group]) for _, group in drawn]
-            columns = legend_columns(entries, width)
-            figure.legend(handles=legend_handles(entries), loc="outside upper left", ncols=columns)
-    return figure
+        return composed(Block("", "", "", [panel], legend_of(part, look, [metric]) if len(groups) > 1 else []))
