@@ -263,7 +263,7 @@ def topology(args: argparse.Namespace) -> None:
     require(*REPORT, what="the figure of raylfl topology")
     from raylfl.core.mixing import Family
     from raylfl.experiment.assemble import assemble
-    from raylfl.heterogeneity.topologies.summary import mixing_rate, numbers, weights
+    from raylfl.heterogeneity.topologies.summary import first_mixing, mixing_rate, numbers
     from raylfl.python.console import rows_table, say
     from raylfl.report.topology_plot import MOST, topology_figure
 
@@ -285,7 +285,7 @@ def topology(args: argparse.Namespace) -> None:
         return
     path = Path(args.out) / "topology.png"
     path.parent.mkdir(parents=True, exist_ok=True)
-    matrix = weights(graph, world, family)
+    matrix = first_mixing(graph, world, family).matrix
     topology_figure(matrix, name, graph.directed, f"{name}, {world.count} nodes", said).savefig(path)
     say(f"written  {path}")
 

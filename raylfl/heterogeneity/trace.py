@@ -45,22 +45,17 @@ def make_row(
     """
     row: Row = {
         "round": int(round_),
-        "cohort": _plain(cohort, np.int64),
-        "draws": _plain(draws, np.int64),
-        "received": _plain(received, np.bool_),
-        "steps": _plain(steps, np.int64),
+        "cohort": np.asarray(cohort).astype(np.int64).tolist(),
+        "draws": np.asarray(draws).astype(np.int64).tolist(),
+        "received": np.asarray(received).astype(np.bool_).tolist(),
+        "steps": np.asarray(steps).astype(np.int64).tolist(),
     }
     for key, values in (("p", p), ("q", q)):
         if values is not None:
-            row[key] = _plain(values, np.float64)
+            row[key] = np.asarray(values).astype(np.float64).tolist()
     problem = row_problem(row)
     assert problem is None, problem
     return row
-
-
-def _plain(values: ArrayLike, kind: type[np.generic]) -> list[Any]:
-    plain: list[Any] = np.asarray(values).astype(kind).tolist()
-    return plain
 
 
 def encode_row(row: Row) -> str:

@@ -19,9 +19,8 @@ EXACT = 1e-12  # a norm below this is zero up to rounding
 def numbers(graph: Graph, world: RunContext, family: Family) -> dict[str, int | float | str]:
     """Size, degrees, diameter and spectral gap of the graph of round 0, by name.
 
-    The degree of a node is the number of nodes to which it sends. The spectral gap is that of the mixing matrix
-    `weights`, for the case that all nodes work and all messages arrive. family: the kind of mixing matrix that the
-    method needs.
+    The degree of a node is the number of nodes to which it sends. The spectral gap is that of `first_mixing`. family:
+    the kind of mixing matrix that the method needs.
     """
     pairs = graph.pairs(0, world)
     drawn = nx.empty_graph(world.count, create_using=nx.DiGraph)
@@ -33,22 +32,15 @@ def numbers(graph: Graph, world: RunContext, family: Family) -> dict[str, int | 
         "edges": len(pairs) if graph.directed else len(pairs) // 2,
         "degree": f"{degrees.min()}..{degrees.max()}" if np.ptp(degrees) else int(degrees[0]),
         "diameter": nx.diameter(drawn) if connected else "not connected",
-        "gap": _first(graph, world, family).gap,
+        "gap": first_mixing(graph, world, family).gap,
     }
 
 
-def _first(graph: Graph, world: RunContext, family: Family) -> Mixing:
+def first_mixing(graph: Graph, world: RunContext, family: Family) -> Mixing:
+    """The mixing matrix of round 0 if every node works and every message arrives; for the family `pair`, that is R."""
     pairs = graph.pairs(0, world)
     edges = Edges(world.count, pairs, np.ones(len(pairs), dtype=bool), graph.directed, graph.weights)
     return matrices(edges, np.arange(world.count), family)[0]
-
-
-def weights(graph: Graph, world: RunContext, family: Family) -> Floats:
-    """The mixing matrix of round 0 if every node works and every message arrives, [N, N] for N nodes.
-
-    For the family `pair` it is the row-stochastic matrix R.
-    """
-    return _first(graph, world, family).matrix
 
 
 def mixing_rate(graph: Graph, world: RunContext, family: Family, participation: Participation, link: Link) -> float:
