@@ -243,12 +243,8 @@ def _facts(groups: Sequence[Group], look: Look) -> list[tuple[str, str]]:
         ("main metric", metric_name(look.metric)),
     ]
     if look.target is not None:
-        goal = (
-            target_text(look.metric, look.target, grows(groups, look.metric))
-            .removeprefix(metric_name(look.metric))
-            .strip()
-        )
-        entries.append(("target", goal))
+        goal = target_text(look.metric, look.target, grows(groups, look.metric))
+        entries.append(("target", goal.removeprefix(metric_name(look.metric)).strip()))
     return entries
 
 
@@ -266,9 +262,12 @@ def _source_notes(runs: Sequence[RunRecord]) -> list[str]:
         if changed := sources.differing(of_run, sources.today(of_run)):
             moved.setdefault(", ".join(changed), []).append(name)
     for classes, names in moved.items():
-        some = ", ".join(names[:4]) + (" …" if len(names) > 4 else "")
-        notes.append(f"The source of {classes} has changed since {len(names)} of {len(runs)} runs ({some}).")
+        notes.append(f"The source of {classes} has changed since {len(names)} of {len(runs)} runs ({_some(names)}).")
     return notes
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (" …" if len(names) > 4 else "")
 
 
 def _notes(runs: Sequence[RunRecord], groups: Sequence[Group]) -> list[str]:
@@ -277,8 +276,8 @@ def _notes(runs: Sequence[RunRecord], groups: Sequence[Group]) -> list[str]:
     repeated = len(runs) - sum(len(group.runs) for group in groups)
     notes = []
     if unfinished:
-        names = ", ".join(unfinished[:4]) + (" …" if len(unfinished) > 4 else "")
-        notes.append(f"Unfinished: {len(unfinished)} of {len(runs)} runs ({names}); their curves end early.")
+        count = f"{len(unfinished)} of {len(runs)} runs ({_some(unfinished)})"
+        notes.append(f"Unfinished: {count}; their curves end early.")
     notes += [f"{run.path.name} is damaged: {fault}." for run in runs for fault in run.faults]
     if repeated:
         notes.append(f"Runs that repeat a seed of the same setting and are left out: {repeated}.")

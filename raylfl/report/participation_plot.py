@@ -132,34 +132,27 @@ def _frequency(ax: Axes, rows: Sequence[dict[str, Any]], count: int, nominal: Fl
     """
     seen, place = frequencies(rows, count), np.arange(count)
     size = float(np.clip(600 / max(count, 1), 2, 14))
-    dots: dict[str, Any] = {
-        "s": size,
-        "color": _RECEIVED,
-        "linewidths": 0,
-        "zorder": 3,
-        "alpha": 0.9 if count < 300 else 0.5,
-    }
-    ax.set_title("Frequency of participation")
+    dots: dict[str, Any] = {"s": size, "color": _RECEIVED, "linewidths": 0, "zorder": 3, "label": "seen"}
+    dots["alpha"] = 0.9 if count < 300 else 0.5
+    ax.set_title("Frequency")
     ax.set_ylabel("draws per round" if _most(rows) != 1 else "share of rounds")
     if nominal is None:
-        ax.scatter(place, seen, label="seen", **dots)
+        ax.scatter(place, seen, **dots)
         ax.set_xlabel("client")
     else:
         order = np.argsort(nominal, kind="stable")
         mean = np.asarray(nominal, dtype=np.float64)[order]
         spread = 2 * np.sqrt(mean * np.maximum(1 - mean / _most(rows), 0) / max(len(rows), 1))
-        x = np.concatenate([place - 0.5, [count - 0.5]])  # edges of the steps, one step per client
-        low, high = (np.append(edge, edge[-1]) for edge in (np.maximum(mean - spread, 0), mean + spread))
-        band: dict[str, Any] = {"step": "post", "color": MUTED, "alpha": 0.22, "linewidth": 0}
-        ax.fill_between(x, low, high, label="±2 sd", **band)
-        ax.step(x, np.append(mean, mean[-1]), where="post", color=INK, linewidth=1.1, label="nominal")
-        ax.scatter(place, seen[order], label="seen", **dots)
+        edges = np.arange(count + 1) - 0.5  # one step per client
+        band: dict[str, Any] = {"fill": True, "color": MUTED, "alpha": 0.22, "linewidth": 0, "label": "±2 sd"}
+        ax.stairs(mean + spread, edges, baseline=np.maximum(mean - spread, 0), **band)
+        ax.stairs(mean, edges, baseline=None, color=INK, linewidth=1.1, label="nominal")
+        ax.scatter(place, seen[order], **dots)
         ax.set_xlabel("clients, by nominal frequency")
+        _legend_beside_title(ax, handlelength=1, markerscale=4 / size**0.5)
     ax.set_xlim(-0.5 - 0.01 * count, count - 0.5 + 0.01 * count)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     ax.set_ylim(0, max(ax.get_ylim()[1], 1e-3))
-    if nominal is not None:
-        _legend_beside_title(ax, handlelength=1, markerscale=4 / size**0.5)
 
 
 def _most(rows: Sequence[dict[str, Any]]) -> float:

@@ -93,10 +93,7 @@ def topology_figure(matrix: Floats, name: str, directed: bool, title: str, said:
         line = ", ".join(f"{key} {f'{v:.3g}' if isinstance(v, float) else v}" for key, v in said.items())
         ax.text(0, 1.015, line, transform=ax.transAxes, color=MUTED, fontsize="small", va="bottom")
         net = Net.of(matrix, directed)
-        at = places(net, name)
-        _draw_edges(ax, net, at, around=name != "torus" or net.count <= APART)
-        _draw_nodes(ax, at)
-        _framed(ax)
+        _draw(ax, net, name, places(net, name))
     return figure
 
 
@@ -112,17 +109,16 @@ def coloured_figure(net: Net, name: str, working: Bools, shade: Shade | None, ro
         height = min(max(4.6 * tall / max(wide, 1e-12), 1.2), 4.6)
         figure = Drawing(figsize=(4.6, height + 0.6 * (shade is not None)), dpi=200, layout="constrained")
         ax = figure.subplots()
-        _draw_edges(ax, net, at, around=name != "torus" or net.count <= APART)
         if shade is None:
-            _draw_nodes(ax, at, working=working)
+            _draw(ax, net, name, at, working=working)
         else:
             scale = shade.scale()
-            _draw_nodes(ax, at, scale.to_rgba(np.ma.masked_invalid(np.asarray(scale.get_array()))), working)
+            colors = scale.to_rgba(np.ma.masked_invalid(np.asarray(scale.get_array())))
+            _draw(ax, net, name, at, colors, working)
             bar = figure.colorbar(scale, ax=ax, label=shade.label, location="bottom", shrink=0.7, aspect=26, pad=0.02)
             bar.outline.set_visible(False)
             if isinstance(scale.norm, LogNorm):
                 log_axis(bar.ax.xaxis, *scale.get_clim())
-        _framed(ax)
     return figure
 
 
@@ -159,20 +155,25 @@ def _rows(count: int) -> int:
     return max(k for k in range(1, int(count**0.5) + 1) if count % k == 0)
 
 
-def _framed(ax: Axes) -> None:
+def _draw(
+    ax: Axes, net: Net, name: str, at: Floats, colors: Floats | None = None, working: Bools | None = None
+) -> None:
+    """Draws a graph whose nodes are at the positions `at` [N, 2]; colors, working: as in `_draw_nodes`.
+
+    Edges between opposite sides of a large torus are left out: they would hide all others.
+    """
+    if name == "torus" and net.count > APART:
+        near = np.linalg.norm(np.diff(at[net.pairs], axis=1), axis=2)[:, 0] < 1.5
+        net = replace(net, pairs=net.pairs[near], weights=net.weights[near])
+    _draw_edges(ax, net, at)
+    _draw_nodes(ax, at, colors, working)
     ax.set_aspect("equal")
     ax.margins(0.08)
     ax.axis("off")
 
 
-def _draw_edges(ax: Axes, net: Net, at: Floats, around: bool = True) -> None:
-    """Draws the edges between the positions `at` of the N nodes [N, 2], with arrows and weights if there are few.
-
-    around: whether edges between opposite sides of a torus are drawn; in a large torus they would hide all others.
-    """
-    if not around:
-        near = np.linalg.norm(np.diff(at[net.pairs], axis=1), axis=2)[:, 0] < 1.5
-        net = replace(net, pairs=net.pairs[near], weights=net.weights[near])
+def _draw_edges(ax: Axes, net: Net, at: Floats) -> None:
+    """Draws the edges between the positions `at` of the N nodes [N, 2], with arrows and weights if there are few."""
     (sources, targets), weights = net.pairs.T, net.weights
     many = len(weights) > 2 * NAMED
     if not (weights > 0).all():  # edges that carry nothing in this round
