@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import math
-import mmap
 import struct
 import zlib
 from pathlib import Path
@@ -82,12 +81,12 @@ class IdxImages(ImageData):
 def read_idx(path: Path) -> npt.NDArray[np.uint8]:
     """The array in an idx file of unsigned bytes, plain or .gz (format: LeCun, Cortes & Burges 1998).
 
-    A plain file is mapped into memory: only the used parts are read. The header is big-endian: two zero bytes, the type
-    (8: unsigned byte), the number of dimensions, the size of each dimension (uint32); the values follow.
+    The header is big-endian: two zero bytes, the type (8: unsigned byte), the number of dimensions, the size of each
+    dimension (uint32); the values follow.
     Raises ValueError, struct.error, EOFError, OSError or zlib.error if the file is truncated or in another format.
     """
     with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-        content = file.read() if path.suffix == ".gz" else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        content = bytearray(file.read())  # torch requires a writable array
     zero, kind, dims = struct.unpack_from(">HBB", content)
     if zero != 0 or kind != 8:
         raise ValueError("not an idx file of unsigned bytes")
@@ -95,8 +94,7 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
     values = np.frombuffer(content, np.uint8, offset=4 + 4 * dims)
     if values.size != math.prod(shape):
         raise ValueError(f"{values.size} values instead of {math.prod(shape)} as its header says")
-    values = values.reshape(shape)
-    return values if values.flags.writeable else values.copy()  # torch requires a writable array
+    return values.reshape(shape)
 
 
 @DATA.register("mnist", paper="LeCun 1998")
