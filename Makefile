@@ -56,6 +56,7 @@ mutants: setup
 
 fuzz: setup
 	$(BIN)/python -m benchmarks.fuzz $(ARGS)
+	$(BIN)/python -m benchmarks.differential $(ARGS)
 
 soak: setup
 	$(BIN)/python -m benchmarks.soak $(ARGS)
