@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from raylfl.config.groups.runtime import RuntimeConfig
-from raylfl.core.algorithm import Algorithm
 from raylfl.errors import BadConfig
+
+if TYPE_CHECKING:
+    from raylfl.core.algorithm import Algorithm
 
 
 def obstacle(algorithm: Algorithm, merged: bool) -> str | None:

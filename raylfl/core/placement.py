@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raylfl.core.algorithm import Algorithm, overrides
 from raylfl.core.arrays import Bools, Ints
 from raylfl.core.keyed import GAMMA, splitmix64
 
@@ -150,12 +149,12 @@ class Placement:
         """Whether clients' data are bound to certain nodes, which must not receive each other's uploads."""
         return any(self.nodes)
 
-    def states_on_workers(self, algorithm: Algorithm) -> bool:
+    def states_on_workers(self, updated: bool) -> bool:
         """Whether client states are kept by the clients' workers; otherwise the server keeps and sends them.
 
-        Client states that change once more after the server step (`update_clients`) are kept by the server.
+        updated: whether the algorithm changes client states once more after the server step (`update_clients`).
         """
-        return self.worker is not None and not overrides(algorithm, "update_clients")
+        return self.worker is not None and not updated
 
 
 SHARED = Placement()

@@ -13,7 +13,7 @@ import ray
 import torch
 from torch import Tensor
 
-from raylfl.core.algorithm import State
+from raylfl.core.algorithm import State, overrides
 from raylfl.core.deferred import Deferred
 from raylfl.core.samples import as_tensor
 from raylfl.experiment.parts import Experiment, Initial
@@ -61,7 +61,8 @@ class RayBackend(Backend):
             "traits", attempts=self.attempts
         )
         size, keeps = state or 0, state is not None
-        by_workers = keeps and stored.placement.states_on_workers(experiment.algorithm)
+        updated = overrides(experiment.algorithm, "update_clients")
+        by_workers = keeps and stored.placement.states_on_workers(updated)
         held = f"{stored.key}-{secrets.token_hex(4)}" if by_workers else None
         spills = held is None and size < direct_bytes() and size * experiment.clients > HEAP
         self.channel = Channel(self.pool, self._traffic, self.attempts, self.timeout, keeps, size, spills, held)

@@ -28,7 +28,7 @@ from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.training import Training, TrainingLog
 
-ASSIGNED = "each client has a worker of its own"
+ASSIGNED = "each client is assigned to a worker"
 METRIC = "logs a metric object"  # whose state is of one client
 NUMBERS = (0, 1, 2, 3, 5, 10, 100)  # of local steps, at which a step that ignores batch_idx has the same results
 
