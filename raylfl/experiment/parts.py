@@ -125,9 +125,10 @@ class Experiment:
 
     logged: kind of trial step before the run -> names of the metrics that the module logged in this step. The kind
     `train` is a local step. The kinds `test`, `val` and `clients` are evaluations on the test set, the validation set
-    and clients' training data. A kind that was not tried is missing. sources: the digests of the source of the user's
-    classes (`runtime.records.sources`). logged_directions: metric, without the part before the slash -> its better
-    direction, for the torchmetrics objects that the module logged in these evaluations.
+    and clients' training data. A kind that was not tried is missing. assignable: the kinds of devices (cpu, cuda) on
+    which `placement: auto` may assign clients to workers, because no bit of the run would change. sources: the digests
+    of the source of the user's classes (`runtime.records.sources`). logged_directions: metric, without the part before
+    the slash -> its better direction, for the torchmetrics objects that the module logged in these evaluations.
     """
 
     config: Config
@@ -146,11 +147,22 @@ class Experiment:
     logged: dict[str, list[str]] = field(default_factory=dict)
     sources: dict[str, dict[str, str]] = field(default_factory=dict)
     logged_directions: dict[str, Better] = field(default_factory=dict)
+    assignable: frozenset[str] = frozenset()
     client_names: tuple[str, ...] | None = None  # of a natural partition, if the data name their clients
 
     def on(self, gpus: float) -> Experiment:
         """The experiment on a machine or cluster with this number of GPUs; config.yaml keeps `auto`."""
         return self.under(self.config.runtime.on(gpus))
+
+    def placed(self, workers: int, nodes: int) -> Experiment:
+        """The experiment on this many workers and cluster nodes, on which `placement: auto` may assign clients.
+
+        With fewer workers than clients, a GPU runs clients side by side, which it does not if they are assigned.
+        """
+        device = "cuda" if self.config.runtime.gpus else "cpu"
+        suffices = workers >= self.clients or (nodes > 1 and device == "cpu")
+        assigned = self.setup.assigned or (suffices and device in self.assignable)
+        return replace(self, setup=replace(self.setup, assigned=assigned))
 
     def under(self, runtime: RuntimeConfig) -> Experiment:
         """The experiment under other settings of `runtime`, of which config.yaml keeps the given ones."""

@@ -273,8 +273,7 @@ def checked(config: Config) -> Experiment:
         from raylfl.runtime.check import check
         from raylfl.theory.rate import assembled
 
-        experiment = assembled(config)
-        check(experiment)
+        experiment = check(assembled(config))
         if config.top.weights != "uniform":
             from raylfl.theory.importance import unused_weights
 

@@ -14,10 +14,12 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from raylfl.config.groups.records import EvalConfig
+from raylfl.config.placement import obstacle
 from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import Batch, private_randomness
 from raylfl.core.population import Population
 from raylfl.core.samples import ClientShards, SampleSet
+from raylfl.core.vectorized import vectorized_pays
 from raylfl.diagnostics.metric_names import direction, higher_is_better
 from raylfl.errors import BadConfig, BadValue, did_you_mean, exits_as_errors, own_code
 from raylfl.experiment.data_source import class_of
@@ -36,12 +38,13 @@ T = TypeVar("T")
 WARM_UP_SECONDS = 60.0  # added to runtime.client_timeout
 
 
-def check(experiment: Experiment) -> None:
+def check(experiment: Experiment) -> Experiment:
     """Checks an experiment by a training step and evaluations on two samples each, without Ray.
 
     Raises BadConfig if model, data, algorithm, participation or resources do not fit together. Adds warnings about the
     model to `experiment.warnings`, the names of the values that the model logs to `experiment.logged`, and the better
-    directions of the metric objects among them to `experiment.logged_directions`.
+    directions of the metric objects among them to `experiment.logged_directions`. Returns the experiment with
+    `assignable`.
     """
     check_sampling(experiment)
     if experiment.config.runtime.backend == "ray":
@@ -79,6 +82,26 @@ def check(experiment: Experiment) -> None:
         raise BadConfig(
             f"the data's optimum() has {len(optimum.x)} entries, but model {label} has {worker.flat.width} parameters"
         )
+    return replace(experiment, assignable=_assignable(experiment, worker))
+
+
+def _assignable(experiment: Experiment, worker: Worker) -> frozenset[str]:
+    """The kinds of devices on which `placement: auto` may assign clients to workers (`Experiment.assignable`).
+
+    These are devices on which clients run one by one, or side by side on a GPU, whichever workers carry them out.
+    Evaluations must not put samples of several clients into a batch. The samples must be arrays: other data sets would
+    be copied to each worker as a whole.
+    """
+    config, setup = experiment.config, experiment.setup
+    if config.runtime.placement != "auto" or obstacle(experiment.algorithm, setup.merged) or setup.train.arrays is None:
+        return frozenset()
+    if config.eval.participants or config.eval.random_clients:
+        return frozenset()
+    vectorize = config.runtime.vectorize
+    if worker.one_by_one is None or vectorize == "always":
+        return frozenset()
+    side_by_side = vectorize == "never" or not vectorized_pays(worker.flat.module)
+    return frozenset(["cpu", "cuda"] if side_by_side else ["cpu"])
 
 
 def _components(experiment: Experiment, worker: Worker) -> list[Any]:

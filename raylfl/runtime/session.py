@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from raylfl.config.changes import fingerprint_of_config
-from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.links import end_name
 from raylfl.diagnostics.metric_names import names_of
 from raylfl.errors import RaylflError, did_you_mean, exits_as_errors, note_own_code
@@ -40,16 +39,6 @@ from raylfl.runtime.workers.backend import Backend
 EDGES, BEST = "edges.csv", "best.pt"
 MOST_SAMPLES = 2_000_000  # with more samples, partition.json is left out: config.yaml determines the partition
 MOST_CLIENTS = 10_000  # with more clients, partition_counts.json is left out
-
-
-def device_line(runtime: RuntimeConfig) -> str | None:
-    """What a run says of GPUs: which it uses, or that it leaves those of this machine unused; None without GPUs."""
-    if runtime.gpus > 0:
-        name = f" ({torch.cuda.get_device_name()})" if torch.cuda.is_available() else ""
-        return f"local steps on GPUs, {runtime.gpus:g} for each worker{name}"
-    if torch.cuda.is_available():
-        return "local steps on CPUs, though there is a GPU (runtime.gpus_per_worker=auto uses it)"
-    return None
 
 
 class Interrupted(RaylflError):
@@ -119,8 +108,10 @@ class Session:
         started = time.perf_counter()
         self.run_dir.claim()
         self.run_dir.log(f"{config.top.rounds} rounds on {config.runtime.backend}, process {os.getpid()}")
-        if (line := device_line(config.runtime)) is not None:
+        if (line := self.backend.location()) is not None:
             self.say(line)
+        if not config.runtime.gpus and torch.cuda.is_available():
+            self.say("local steps on CPUs, though there is a GPU (runtime.gpus_per_worker=auto uses it)")
         for warning in self.experiment.warnings:
             self.say(f"warning: {warning}")
         if resume:

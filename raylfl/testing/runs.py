@@ -96,8 +96,7 @@ def carry_out(
     the folder. fault: called with each phase and round number; may raise. rows: the function that carries out the
     rounds.
     """
-    experiment = assemble(load_config(config, overrides))
-    check(experiment)
+    experiment = check(assemble(load_config(config, overrides)))
     folder.joinpath("checkpoints").mkdir(parents=True, exist_ok=True)
     run_dir = RunDirectory(folder).open()
     try:

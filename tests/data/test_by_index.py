@@ -153,6 +153,42 @@ def test_auto_pins_data_that_are_read_by_index_and_nothing_else():
     assert assigns_clients(RuntimeConfig(placement="pinned"), by_index=False, apart=False, impossible=None)
 
 
+ONE_BY_ONE = "runtime.vectorize=never"
+CONVOLUTIONS = ["data={name: synthetic_images, init_args: {num_train: 60, num_test: 6}}", "model=cnn_fedacs_mnist"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "workers", "nodes", "gpus", "expected"),
+    [
+        ([ONE_BY_ONE], 6, 1, 0, True),  # as many workers as clients
+        ([ONE_BY_ONE], 5, 1, 0, False),
+        ([ONE_BY_ONE], 5, 2, 0, True),  # more than one node
+        ([ONE_BY_ONE], 6, 1, 1, True),
+        ([ONE_BY_ONE], 5, 2, 1, False),  # fewer GPUs run clients side by side
+        ([], 6, 2, 0, False),  # vectorised, and assigned clients have other bits
+        (CONVOLUTIONS, 6, 1, 0, True),  # run one by one on a CPU, side by side on a GPU
+        (CONVOLUTIONS, 6, 1, 1, True),
+        (["algorithm=sfl"], 6, 1, 0, True),
+        (["algorithm=sfl"], 6, 1, 1, False),
+        ([ONE_BY_ONE, "runtime.placement=shared"], 6, 2, 0, False),
+        ([ONE_BY_ONE, "eval.participants=true"], 6, 2, 0, False),  # whose batches would be others
+        ([ONE_BY_ONE, "algorithm=dsgd"], 6, 2, 0, False),
+        ([ONE_BY_ONE, "algorithm=centralized"], 6, 2, 0, False),
+        ([ONE_BY_ONE, "data.class_path=tests.data.test_by_index.Listed"], 6, 2, 0, False),
+    ],
+)
+def test_auto_pins_where_workers_or_nodes_suffice_and_no_bit_changes(overrides, workers, nodes, gpus, expected):
+    experiment = check(assemble(load_config(TINY, ["runtime.backend=ray", "runtime.workers=1", *overrides])))
+    assert experiment.on(gpus).placed(workers, nodes).setup.assigned == expected
+
+
+class Listed(Points):
+    """The points as samples that must be read one by one."""
+
+    def train_dataset(self):
+        return list(zip(self.x, self.targets, strict=True))
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [

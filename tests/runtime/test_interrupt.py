@@ -92,8 +92,9 @@ def test_ctrl_c_before_the_first_round_ends_at_once(monkeypatch, capfd):
     cluster = SimpleNamespace(ready=lambda: None, notes=[], take_actors=lambda runtime, clients: group)
     cluster.lost, cluster.silent = lambda: None, False
     experiment = SimpleNamespace(config=SimpleNamespace(runtime=None), setup=SimpleNamespace(assigned=False))
-    experiment.on = lambda gpus: experiment
+    experiment.on = experiment.placed = lambda *counts: experiment
     monkeypatch.setattr("raylfl.runtime.ray.remote.resources_here", list)
+    monkeypatch.setattr("raylfl.runtime.ray.remote.count_nodes", lambda runtime: 1)
     monkeypatch.setattr("ray.put", lambda value: value)
     with pytest.raises(KeyboardInterrupt):
         list(RemoteRun(cluster, experiment, SimpleNamespace(path="run"), False, False).rows())
@@ -120,8 +121,9 @@ def test_no_actors_are_started_or_dismissed_on_a_cluster_whose_head_does_not_ans
     cluster = SimpleNamespace(ready=lambda: None, notes=[], take_actors=take_actors, lost=lambda: None, silent=False)
     cluster.check, cluster.await_answer = lambda: True, silence
     experiment = SimpleNamespace(config=SimpleNamespace(runtime=None), setup=SimpleNamespace(assigned=False))
-    experiment.on = lambda gpus: experiment
+    experiment.on = experiment.placed = lambda *counts: experiment
     monkeypatch.setattr("raylfl.runtime.ray.remote.resources_here", list)
+    monkeypatch.setattr("raylfl.runtime.ray.remote.count_nodes", lambda runtime: 1)
     monkeypatch.setattr("ray.put", lambda value: value)
     run_dir = SimpleNamespace(path="run", log=lambda text: None)
     with pytest.raises(RaylflError, match=r"^the Ray cluster has not answered$"):

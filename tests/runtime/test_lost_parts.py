@@ -182,6 +182,19 @@ def test_a_lost_node_costs_nothing_but_time_and_a_new_one_is_used(cluster, nodes
     assert re.search(r"client \d after round \d+ was lost with its node: starting again", log)
 
 
+def test_clients_have_workers_of_their_own_on_two_nodes_and_a_line_says_so(nodes, runs):
+    """By default, where clients run one by one: with the bits of one process."""
+    config, alone = {**PERFECT, "algorithm": {"name": "scaffold"}, "rounds": 3}, "runtime.vectorize=never"
+    split = on_ray(config, runs, alone, *TWO)
+    assert outcome(split.run_dir) == outcome(run(config, runs, alone).run_dir)
+    assert split.summary["runtime"]["placement"] == "pinned"
+    assert re.search(
+        r"6 clients on 2 workers, on CPUs, on (2 nodes|1 node so far); each worker reads only its own clients' "
+        r"samples; the server on node \S+ \([\d.]+\)\n",
+        log_of(split.run_dir),
+    )
+
+
 def test_clients_work_on_the_node_that_has_their_data(nodes, runs, tmp_path):
     """Two clients on the red node, the head, and one on the blue one: the bits of a process that reads all folders."""
     points, seen, private = Points(), tmp_path / "seen", tmp_path / "private"

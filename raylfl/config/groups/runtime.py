@@ -39,7 +39,8 @@ class RuntimeConfig(Options):
         Literal["auto", "shared", "pinned"],
         Doc(
             "shared: any worker runs any client; pinned: each client has its worker, the only one that reads its "
-            "samples, and clients run one by one; auto: pinned for data that are read by index, else shared"
+            "samples, and clients run one by one; auto: pinned for data that are read by index, and with as "
+            "many workers as clients, or CPUs on several nodes, where this changes no bit; else shared"
         ),
     ] = "auto"
     address: Annotated[

@@ -22,11 +22,12 @@ from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.cohort import CohortInFlight
 from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.held_states import HeldStates
+from raylfl.runtime.ray.location import location_line
 from raylfl.runtime.ray.resources import has_room, resources_here
 from raylfl.runtime.ray.ring import RingInFlight
 from raylfl.runtime.ray.stored import StoredExperiment
 from raylfl.runtime.ray.traffic import TrafficCounter, weight
-from raylfl.runtime.ray.worker_pool import WorkerCall, WorkerPool
+from raylfl.runtime.ray.worker_pool import WorkerCall, WorkerPool, place_of
 from raylfl.runtime.workers.backend import Backend, BlockCall, Handle, call_timeout
 from raylfl.runtime.workers.full_gradients import weighted
 from raylfl.runtime.workers.logged import Logged
@@ -53,6 +54,7 @@ class RayBackend(Backend):
         room = partial(has_room, runtime, stored.placement)
         self.pool = WorkerPool(actors, stored, notify, lambda: room(resources_here()), self._traffic)
         self.workers, self._stored = len(self.pool), stored
+        self._experiment = experiment
         self._weights = experiment.setup.population.weights
         self._batch_size = experiment.setup.eval_batch_size
         self._sequential = experiment.algorithm.pattern.sequential
@@ -201,6 +203,11 @@ class RayBackend(Backend):
 
     def traffic(self) -> dict[str, int]:
         return self._traffic.take()
+
+    def location(self) -> str:
+        self.pool.ready()
+        server = place_of(self._traffic.here)
+        return location_line(self._experiment, self._stored.placement, self.device_name, self.pool.nodes, server)
 
     def describe(self) -> dict[str, Any]:
         return {

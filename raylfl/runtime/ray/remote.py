@@ -14,7 +14,7 @@ from raylfl.experiment.parts import Experiment
 from raylfl.runtime.ray.actor_group import ActorGroup
 from raylfl.runtime.ray.cluster import Cluster, RayLost, cluster_for
 from raylfl.runtime.ray.failures import ACTOR_LOST, loss_behind, reason_of_loss
-from raylfl.runtime.ray.resources import resources_here
+from raylfl.runtime.ray.resources import count_nodes, resources_here
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.stopping import stop_on_signals
 
@@ -84,8 +84,9 @@ class RemoteRun:
         group = self._group = self.cluster.take_actors(self.experiment.config.runtime, self.experiment.setup)
         reusable, workers = False, len(group.workers)
         try:
-            if self._stored is None or (self._stored.samples and len(self._stored.samples) != workers):
-                self._stored = StoredExperiment.put(self.experiment, workers)  # actors import their modules meanwhile
+            experiment = self.experiment.placed(workers, count_nodes(self.experiment.config.runtime))
+            if self._stored is None or len(self._stored.samples) != workers * experiment.setup.assigned:
+                self._stored = StoredExperiment.put(experiment, workers)  # actors import their modules meanwhile
             if self._stop_requested:
                 group.server.stop.remote()
             call = group.server.rows.options(num_returns="streaming")

@@ -106,6 +106,16 @@ def check_resources(runtime: RuntimeConfig, clients: int) -> None:
         count_workers(runtime, clients, [here])
 
 
+def count_nodes(runtime: RuntimeConfig) -> int:
+    """The number of cluster nodes on which workers can be; in a placement group, of the nodes of its bundles."""
+    import ray
+
+    group = ray.util.get_current_placement_group()
+    if group is None:
+        return sum(_workers_on(node, runtime) > 0 for node in nodes_of_cluster())
+    return len(set(ray.util.placement_group_table(group)["bundles_to_node_id"].values()))
+
+
 def resources_here() -> list[Resources]:
     """The resources that each node of the cluster has for workers.
 

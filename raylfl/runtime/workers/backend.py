@@ -139,6 +139,10 @@ class Backend(Executor):
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         """The module's state_dict at these parameters [d] and buffers [b]."""
 
+    def location(self) -> str | None:
+        """Where clients, data and server are, as a sentence for the user; None if they are in this process on a CPU."""
+        return None
+
     def describe(self) -> dict[str, Any]:
         """The entry `runtime` of summary.json, such as the number of workers."""
         return {"backend": type(self).__name__, "workers": self.workers, "device": self.device_name}
@@ -239,6 +243,11 @@ class LocalBackend(InProcess, Backend):
 
     def attempt(self, task: Task, broadcast: State, client_states: Sequence[Handle | None]) -> TaskResult:
         return self.worker.attempt(task, broadcast, client_states, self.timeout)
+
+    def location(self) -> str | None:
+        if self.worker.device.type == "cpu":
+            return None
+        return f"clients, data and server in this process, local steps on a GPU ({self.device_name})"
 
     def evaluate(self, broadcast: State, chunks: Sequence[Chunk]) -> Deferred[list[Logged]]:
         batches = sum(chunk.batches(self._batch_size) for chunk in chunks)
