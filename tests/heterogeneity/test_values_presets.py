@@ -7,14 +7,19 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
+from raylfl.config.load import load_config
 from raylfl.core.population import Population
+from raylfl.errors import BadConfig
+from raylfl.experiment.assemble import assemble
 from raylfl.heterogeneity.links import LINKS
 from raylfl.heterogeneity.participation import PARTICIPATION
 from raylfl.heterogeneity.work import LocalWork
 from raylfl.heterogeneity.world import RunContext
+from raylfl.runtime.ray.resources import count_workers
 
 CONF = Path(__file__).parents[2] / "conf"
 PRESETS = sorted(path.stem for path in (CONF / "preset").glob("*.yaml"))
+SYSTEMS = [name for name in PRESETS if "participation" in OmegaConf.load(CONF / "preset" / f"{name}.yaml")]
 SOLVER = {
     "lr",
     "optimizer",
@@ -54,12 +59,29 @@ class System:
         return self.link.failure(r, self.clients, self.world)
 
 
+def comment_of(name):
+    return re.match(r"(#.*\n)+", (CONF / "preset" / f"{name}.yaml").read_text()).group()
+
+
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_builds_and_names_its_source_and_command(name):
+def test_every_preset_names_its_command(name):
+    assert f"base: preset/{name}" in comment_of(name)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_system_builds_and_names_its_source(name):
     assert len(System(name).participation.draw(0, System(name).world).cohort) > 0
-    comment = re.match(r"(#.*\n)+", (CONF / "preset" / f"{name}.yaml").read_text()).group()
-    assert f"base: preset/{name}" in comment
-    assert re.search(r"(Fig\.|App\.|Sec\.|experiments)", comment)
+    assert re.search(r"(Fig\.|App\.|Sec\.|experiments)", comment_of(name))
+
+
+def test_the_card_gives_each_client_a_worker_and_a_gpu_and_is_debugged_in_one_process():
+    runtime = load_config("digits", ["base=preset/card"]).runtime
+    assert runtime.gpus == 1
+    assert [count_workers(runtime, 8, [{"CPU": 16.0, "GPU": gpus}] * 2) for gpus in (2, 4, 8)] == [4, 8, 8]
+    with pytest.raises(BadConfig, match="but the cluster has 32 CPUs and 0 GPUs"):
+        count_workers(runtime, 8, [{"CPU": 16.0}] * 2)
+    debugged = ["runtime.backend=local", "runtime.gpus_per_worker=0"]
+    assert assemble(load_config("digits", ["base=preset/card", *debugged])).setup.assigned
 
 
 @pytest.mark.parametrize("group", ["participation", "link"])
