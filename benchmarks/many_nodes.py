@@ -14,7 +14,7 @@ from benchmarks.pages import table
 from benchmarks.sums import WIDTH
 from raylfl.core.arrays import Ints
 from raylfl.core.partial_sums import SumPlan, depth_first
-from raylfl.core.placement import assigned
+from raylfl.core.placement import assign
 
 NODES, WORKERS, CLIENTS, UPLOADS, DRAWS = 8, 64, 10**6, 640, 5
 VECTOR = 4 * WIDTH / 1e9  # GB of one upload
@@ -37,7 +37,7 @@ def vectors(nodes: Ints) -> int:
 def counts() -> dict[str, float]:
     """The mean number of vectors on all nodes, by the rule that places clients, for uniformly drawn cohorts."""
     rng, order = np.random.default_rng(0), depth_first(UPLOADS)
-    worker = assigned(np.ones(CLIENTS, dtype=np.int64), WORKERS)
+    worker = assign(np.ones(CLIENTS, dtype=np.int64), WORKERS)
     pinned, ranges, neighbours = list[int](), list[int](), list[int]()
     for _ in range(DRAWS):
         cohort = np.sort(rng.choice(CLIENTS, UPLOADS, replace=False))

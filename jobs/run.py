@@ -33,9 +33,9 @@ def command(arguments: list[str]) -> list[str]:
 
         if config.logging.id is not None and (place := find_existing(config.logging, config.top.name)) is not None:
             from raylfl.runtime.records.provenance import class_paths
-            from raylfl.runtime.records.views import here
+            from raylfl.runtime.records.views import local_view
 
-            saved = set(class_paths(compose(here(place) / "config.yaml")))
+            saved = set(class_paths(compose(local_view(place) / "config.yaml")))
             trusted = saved and saved <= set(class_paths(config.resolved))  # the job's own config names them
             return ["resume", place, *arguments[1:], *(["--trust"] if trusted else [])]
     return ["run", *arguments]

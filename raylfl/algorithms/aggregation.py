@@ -23,7 +23,7 @@ import numpy as np
 from torch import Tensor
 
 from raylfl.components.options import Doc
-from raylfl.core.algorithm import Info, ServerState, State, normalised
+from raylfl.core.algorithm import Info, ServerState, State, normalise
 from raylfl.core.arrays import Floats
 from raylfl.core.draws import Law, at_least_once, exchangeable, fixed_set
 from raylfl.core.elementwise import elementwise
@@ -90,15 +90,15 @@ class Weighted(AggregationRule):
     """
 
     def coefficients(self, r: Round) -> Floats:
-        return normalised(r.weights)
+        return normalise(r.weights)
 
     def expected(self, c: SystemInfo, marginals: Floats, law: Law | None = "without_replacement") -> Floats | None:
         w, received = c.population.weights, marginals * (1.0 - c.failure)
         equal = np.ptp(w) == 0
         if law == "independent" and equal:
             return inverse_count(received)
-        known = fixed_set(received, law) or (equal and exchangeable(marginals, c.failure, law))
-        return w * received if known else None
+        closed_form = fixed_set(received, law) or (equal and exchangeable(marginals, c.failure, law))
+        return w * received if closed_form else None
 
 
 class Anonymous(AggregationRule):
@@ -120,8 +120,8 @@ class AnonymousUniform(AggregationRule):
         return r.population.count / r.total_draws * r.weights
 
     def expected(self, c: SystemInfo, marginals: Floats, law: Law | None = "without_replacement") -> Floats | None:
-        drawn = at_least_once(marginals, law)
-        shares = None if drawn is None else expected_share(drawn, law)
+        inclusion = at_least_once(marginals, law)
+        shares = None if inclusion is None else expected_share(inclusion, law)
         return None if shares is None else c.population.weights * shares * (1.0 - c.failure)
 
 
@@ -152,8 +152,8 @@ class Full(AggregationRule):
         return r.weights
 
     def expected(self, c: SystemInfo, marginals: Floats, law: Law | None = "without_replacement") -> Floats | None:
-        drawn = at_least_once(marginals, law)
-        return None if drawn is None else c.population.weights * drawn * (1.0 - c.failure)
+        inclusion = at_least_once(marginals, law)
+        return None if inclusion is None else c.population.weights * inclusion * (1.0 - c.failure)
 
 
 Rule = Annotated[

@@ -11,10 +11,10 @@ def __getattr__(name: str) -> Any:
     import raylfl.algorithms
     from raylfl.core import algorithm
 
-    found = getattr(raylfl.algorithms if name == "ALGORITHMS" else algorithm, name)  # AttributeError for unknown names
+    value = getattr(raylfl.algorithms if name == "ALGORITHMS" else algorithm, name)  # AttributeError for unknown names
     warnings.warn(
         f"raylfl.algorithms.base.{name} is now in raylfl.algorithms or raylfl.core.algorithm",
         FutureWarning,
         stacklevel=2,
     )
-    return found
+    return value

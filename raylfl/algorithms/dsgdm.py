@@ -20,7 +20,7 @@ from typing import Annotated, ClassVar
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.graph import GraphAlgorithm, weighted
+from raylfl.algorithms.graph import GraphAlgorithm, weight_gradients
 from raylfl.components.options import Doc, Ge, Lt
 from raylfl.core.algorithm import State, Work
 
@@ -39,7 +39,7 @@ class DSGDm(GraphAlgorithm):
         return {"x": x.repeat(count, 1), "m": x.new_zeros(count, x.numel())}
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
-        m = (self.beta * carry["m"]).add_(weighted(g, carry))
+        m = (self.beta * carry["m"]).add_(weight_gradients(g, carry))
         return m, {**carry, "m": m}
 
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:

@@ -83,15 +83,15 @@ class FedACS(Aggregating):
         return normalised_over(scores, c.available)
 
     def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
-        return {**self._observed(server, r), "x": server["x"] - self.gamma * sums["update"]}, {}
+        return {**self._update_estimates(server, r), "x": server["x"] - self.gamma * sums["update"]}, {}
 
     def empty_round(self, server: ServerState, r: Round) -> ServerState:
-        return self._observed(server, r)
+        return self._update_estimates(server, r)
 
     def step_length(self, c: SystemInfo) -> float:
         return fedacs_lr(c) if self.calibrate else c.lr
 
-    def _observed(self, server: ServerState, r: Round) -> ServerState:
+    def _update_estimates(self, server: ServerState, r: Round) -> ServerState:
         """The server state with its estimates updated by round r, or unchanged with `estimate: known`.
 
         r may be a round without received uploads.
@@ -99,13 +99,13 @@ class FedACS(Aggregating):
         if self.estimate == "known":
             return server
         new = {name: server[name].cpu().numpy().copy() for name in ("q", "a", *COUNTS)}
-        whole = r.unfiltered or r
-        got = whole.received_view
-        new["times_sampled"][whole.cohort] += 1
+        unfiltered = r.unfiltered or r
+        got = unfiltered.received_view
+        new["times_sampled"][unfiltered.cohort] += 1
         new["times_received"][got.cohort] += 1
-        lost = 1.0 - whole.received.astype(np.float64)
+        lost = 1.0 - unfiltered.received.astype(np.float64)
         for name, i, seen, n in (
-            ("q", whole.cohort, lost, new["times_sampled"][whole.cohort] + 1),
+            ("q", unfiltered.cohort, lost, new["times_sampled"][unfiltered.cohort] + 1),
             ("a", got.cohort, got.a_norm, new["times_received"][got.cohort]),
         ):
             new[name][i] += np.maximum(self.rate, 1.0 / n) * (seen - new[name][i])

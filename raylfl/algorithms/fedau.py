@@ -51,14 +51,14 @@ class FedAU(Summing):
         return {"update": weight / (weight.sum() if self.normalize else r.population.count)}
 
     def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
-        counted = self._counted(server, r.cohort)
+        counted = self._count_intervals(server, r.cohort)
         x = server["x"] - self.gamma * sums["update"]
         return {**counted, "x": x}, {"weight_max": float(counted["weight"].max())}
 
     def empty_round(self, server: ServerState, r: Round) -> ServerState:
-        return self._counted(server, r.cohort[:0])
+        return self._count_intervals(server, r.cohort[:0])
 
-    def _counted(self, server: ServerState, received: Ints) -> ServerState:
+    def _count_intervals(self, server: ServerState, received: Ints) -> ServerState:
         """The server state after a round in which uploads of the clients `received` arrived; x is unchanged."""
         waited, intervals = server["waited"] + 1, server["intervals"]
         ends = waited == self.cutoff

@@ -92,21 +92,23 @@ class FedAWARE(Algorithm):
             step = RULES[self.aggregate].sum(uploads["update"], r)
         else:
             tol = self.tol if self.tol is not None else (1e-6 if server["x"].dtype == torch.float32 else 1e-12)
-            known = WorkingSet(server["members"].numpy(), server["gram"].numpy())
-            found = min_norm_working_set(momenta.matrix, lengths.numpy(), known, changed.numpy(), tol, self.normalize)
-            step, members = found.point.to(server["x"].dtype), found.members
-            info |= {"support": float(np.count_nonzero(found.weights)), "gap": found.gap}
-            simplex = found.weights * lengths.numpy() if self.normalize else found.weights
+            start = WorkingSet(server["members"].numpy(), server["gram"].numpy())
+            solution = min_norm_working_set(
+                momenta.matrix, lengths.numpy(), start, changed.numpy(), tol, self.normalize
+            )
+            step, members = solution.point.to(server["x"].dtype), solution.members
+            info |= {"support": float(np.count_nonzero(solution.weights)), "gap": solution.gap}
+            simplex = solution.weights * lengths.numpy() if self.normalize else solution.weights
             info["chi2"] = _chi2(simplex, r.population.weights[momenta.clients])
-        after = {"x": server["x"] - self.gamma * step, "momenta": momenta, "lengths": lengths, **_state(members)}
-        return after, info
+        new = {"x": server["x"] - self.gamma * step, "momenta": momenta, "lengths": lengths, **_state(members)}
+        return new, info
 
 
-def _chi2(found: Floats, weights: Floats) -> float:
+def _chi2(simplex: Floats, weights: Floats) -> float:
     """sum_i (lambda_i / w_i)^2 of the round's own lambda and the clients' weights w_i (Theorem 4.1)."""
-    used = found > 0
+    used = simplex > 0
     with np.errstate(divide="ignore"):  # inf for a client of weight 0
-        return float(np.square(found[used] / weights[used]).sum())
+        return float(np.square(simplex[used] / weights[used]).sum())
 
 
 def _state(members: WorkingSet) -> dict[str, Tensor]:

@@ -56,15 +56,15 @@ class FedAWE(Algorithm):
         return {"update": client_state["x"] - x, "start": client_state["x"]}, client_state
 
     def server_step(self, server: ServerState, uploads: State, r: Round) -> tuple[ServerState, Info]:
-        here, tau = torch.from_numpy(r.cohort), server["tau"].clone()
-        missed = r.index - tau[here]
+        received, tau = torch.from_numpy(r.cohort), server["tau"].clone()
+        missed = r.index - tau[received]
         echo = column(self.gamma * missed.double(), server["x"])
 
         def mean_model(start: Tensor, update: Tensor) -> tuple[Tensor]:
             return (tree_sum(start - echo * update) / len(r.cohort),)
 
         (x,) = elementwise(mean_model, uploads["start"], uploads["update"])
-        tau[here] = r.index
+        tau[received] = r.index
         return {"x": x, "tau": tau}, {"echo_max": float(missed.max())}
 
     def second_broadcast(self, server: ServerState) -> State:

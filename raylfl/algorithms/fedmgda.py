@@ -24,7 +24,7 @@ import torch
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.components.options import Doc, Ge, Gt, Le
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalised
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalise
 from raylfl.core.chunked_matrix import select
 from raylfl.core.population import Round
 from raylfl.core.reduce import weighted_sum
@@ -49,8 +49,8 @@ class FedMGDA(Algorithm):
         if len(moved) == 0:
             return server, {"support": 0.0}
         unit = 1.0 / norms[moved]
-        centre = normalised(r.weights[moved.cpu().numpy()])
-        found = min_norm_point(gram[moved][:, moved] * unit[:, None] * unit, self.tol, centre, self.eps)
-        step = weighted_sum(select(uploads["update"], moved.tolist()), found.weights * unit.cpu().numpy())
-        info = {"support": float(found.support), "gap": found.gap}
+        centre = normalise(r.weights[moved.cpu().numpy()])
+        solution = min_norm_point(gram[moved][:, moved] * unit[:, None] * unit, self.tol, centre, self.eps)
+        step = weighted_sum(select(uploads["update"], moved.tolist()), solution.weights * unit.cpu().numpy())
+        info = {"support": float(solution.support), "gap": solution.gap}
         return {"x": server["x"] - self.gamma * step}, info

@@ -26,7 +26,7 @@ import numpy as np
 
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import expected_share
-from raylfl.core.algorithm import Info, ServerState, State, normalised
+from raylfl.core.algorithm import Info, ServerState, State, normalise
 from raylfl.core.arrays import Floats
 from raylfl.core.draws import Law, fixed_set
 from raylfl.core.population import Round, SystemInfo
@@ -51,14 +51,14 @@ class FedNova(Summing):
             raise BadValue("calibrate", got=True, need="false unless normalise=sent, FedACS eq. (116)")
 
     def sum_coefficients(self, server: ServerState, r: Round) -> Coefficients:
-        shares = r.draws / r.total_draws if self.normalise == "sent" else normalised(r.weights)
+        shares = r.draws / r.total_draws if self.normalise == "sent" else normalise(r.weights)
         return {"update": self._tau(r) * _per_work(shares, r.a_norm)}
 
     def server_step_from_sums(self, server: ServerState, sums: State, r: Round) -> tuple[ServerState, Info]:
         return {"x": server["x"] - self.gamma * sums["update"]}, {"tau": self._tau(r)}
 
     def _tau(self, r: Round) -> float:
-        return _mean_work(r.system) if self.normalise == "sent" else float(normalised(r.weights) @ r.a_norm)
+        return _mean_work(r.system) if self.normalise == "sent" else float(normalise(r.weights) @ r.a_norm)
 
     def expected_coefficients(
         self, c: SystemInfo, marginals: Floats, law: Law | None = "without_replacement"
@@ -84,4 +84,4 @@ def _mean_work(c: SystemInfo | None) -> float:
     """
     if c is None or np.isnan(c.failure).any() or np.isnan(c.a_norm).any():
         raise BadValue("normalise", got="sent", need="received unless every q_i and K_i is known")
-    return float(normalised(c.population.weights * (1.0 - c.failure)) @ c.a_norm)
+    return float(normalise(c.population.weights * (1.0 - c.failure)) @ c.a_norm)

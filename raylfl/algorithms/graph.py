@@ -112,7 +112,7 @@ class GraphAlgorithm(Algorithm):
         return carry
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
-        return weighted(g, carry), carry
+        return weight_gradients(g, carry), carry
 
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         return {"x": x}, {}
@@ -123,8 +123,8 @@ class GraphAlgorithm(Algorithm):
     def sent_floats(self, uploads: State) -> int:
         """The number of floats that a node sends along one edge; uploads: the nodes' rows after the local steps."""
         one = {name: rows[:1] for name, rows in uploads.items()}
-        before = self.init_nodes(one["x"][0], 1)
-        return floats_in(self.messages({**before, **one}, before))
+        initial = self.init_nodes(one["x"][0], 1)
+        return floats_in(self.messages({**initial, **one}, initial))
 
     def mixings(self, r: Round) -> Sequence[Mixing]:
         """The mixing matrices of the round's working nodes, on its graph; without a graph, on the complete graph."""
@@ -163,13 +163,13 @@ def tracking_rows(x: Tensor, count: int) -> State:
 def tracking(g: Tensor, carry: State) -> State:
     """Updates the carry of the local steps by gradients g [C, d]: y <- y + g - g_prev in place, then g_prev <- g.
 
-    g is multiplied by N w_i first, as in `weighted`.
+    g is multiplied by N w_i first, as in `weight_gradients`.
     """
-    g = weighted(g, carry)
+    g = weight_gradients(g, carry)
     return {**carry, "y": carry["y"].add_(g).sub_(carry["g_prev"]), "g_prev": g}
 
 
-def weighted(g: Tensor, carry: State) -> Tensor:
+def weight_gradients(g: Tensor, carry: State) -> Tensor:
     """The gradients g [C, d] times N w_i, for N clients with importance weights w_i; g itself for uniform weights.
 
     The factors N w_i are carry["scale"].

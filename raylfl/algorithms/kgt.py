@@ -19,7 +19,7 @@ from typing import Annotated, ClassVar
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.graph import GraphAlgorithm, weighted
+from raylfl.algorithms.graph import GraphAlgorithm, weight_gradients
 from raylfl.components.options import Doc, Gt
 from raylfl.core.algorithm import State, Work
 
@@ -37,7 +37,7 @@ class KGT(GraphAlgorithm):
         return {"x": x.repeat(count, 1), "c": x.new_zeros(count, x.numel())}
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
-        return weighted(g, carry).add_(carry["c"]), carry
+        return weight_gradients(g, carry).add_(carry["c"]), carry
 
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         moved = carry["x_start"] - x

@@ -21,7 +21,7 @@ from typing import Annotated, ClassVar
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.graph import GraphAlgorithm, weighted
+from raylfl.algorithms.graph import GraphAlgorithm, weight_gradients
 from raylfl.components.options import Doc, Gt, Le
 from raylfl.core.algorithm import State, Work
 from raylfl.core.mixing_rows import MixingRows
@@ -49,7 +49,7 @@ class LocalDual(GraphAlgorithm):
         return {**carry, "pull": e * work.per_step(e) if self.share is None else e * (self.share / work.lr)}
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
-        return weighted(g, carry).add_(carry["pull"]), carry
+        return weight_gradients(g, carry).add_(carry["pull"]), carry
 
     def messages(self, rows: State, before: State) -> State:
         return {"x": rows["x"]}

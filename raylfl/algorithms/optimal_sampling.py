@@ -63,9 +63,9 @@ class OptimalSampling(Aggregating):
         if self.norms == "fresh":
             return None
         norms = server["norms"].cpu().numpy()
-        known = norms > 0
-        mean = norms[known].mean() if known.any() else 1.0
-        return self.norm_probabilities(server, c, np.where(known, norms, mean))
+        received = norms > 0
+        mean = norms[received].mean() if received.any() else 1.0
+        return self.norm_probabilities(server, c, np.where(received, norms, mean))
 
     def norm_probabilities(self, server: ServerState, c: SystemInfo, norms: Floats) -> Floats:
         p = normalised_over(c.population.weights * norms, c.available)

@@ -20,7 +20,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.graph import GraphAlgorithm, weighted
+from raylfl.algorithms.graph import GraphAlgorithm, weight_gradients
 from raylfl.core.algorithm import State, Work
 from raylfl.core.mixing import Family
 
@@ -43,7 +43,7 @@ class SGP(GraphAlgorithm):
         return self.parameters(client_state)
 
     def direction(self, x: Tensor, g: Tensor, carry: State) -> tuple[Tensor, State]:
-        return weighted(g, carry).div_(carry["w"]), carry  # a step of z_i = x_i / w_i
+        return weight_gradients(g, carry).div_(carry["w"]), carry  # a step of z_i = x_i / w_i
 
     def finish(self, x: Tensor, carry: State, client_state: State, work: Work) -> tuple[State, State]:
         return {"x": x * carry["w"]}, {}

@@ -146,9 +146,9 @@ def sweep(args: argparse.Namespace) -> int:
 
 
 def report(args: argparse.Namespace) -> None:
-    from raylfl.runtime.records.views import here
+    from raylfl.runtime.records.views import local_view
 
-    paths = [here(p) for p in args.paths]
+    paths = [local_view(p) for p in args.paths]
     if args.wandb:
         from raylfl.python.console import say
         from raylfl.report.wandb_report import publish
@@ -368,14 +368,14 @@ def schema(args: argparse.Namespace) -> None:
 
 def runs(args: argparse.Namespace) -> None:
     from raylfl.python.console import runs_table
-    from raylfl.runtime.records.views import here
+    from raylfl.runtime.records.views import local_view
     from raylfl.tune.journal import ends
 
-    runs_table([here(p) for p in args.paths or ["runs"]], ends, args.where)
+    runs_table([local_view(p) for p in args.paths or ["runs"]], ends, args.where)
 
 
 def diff(args: argparse.Namespace) -> None:
     from raylfl.python.console import differences_table
-    from raylfl.runtime.records.views import here
+    from raylfl.runtime.records.views import local_view
 
-    differences_table([here(p) for p in args.paths], args.where)
+    differences_table([local_view(p) for p in args.paths], args.where)

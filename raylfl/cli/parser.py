@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         note_own_code(error)
         return _fail(args, error, 1, f"{type(error).__name__}: {headline(error)}")
     finally:
-        collector.as_usual()
+        collector.restore()
 
 
 def _fail(args: argparse.Namespace, error: BaseException, code: int, text: str | None = None) -> int:

@@ -14,7 +14,7 @@ INNERMOST = re.compile(r"\$\{([^{}]*)\}")
 WORD = re.compile(r"[^\s$:,'\"\[\]()=]+")  # what may be a dotted path within an interpolation
 BY_PATH = {"oc.select", "oc.deprecated", "oc.dict.keys", "oc.dict.values"}  # resolvers whose argument is a path
 INNER = "\0"  # stands for an interpolation within another one
-Path = tuple[str, ...]
+KeyPath = tuple[str, ...]
 
 
 def refuse_expansion(config: Mapping[str, Any]) -> None:
@@ -24,9 +24,9 @@ def refuse_expansion(config: Mapping[str, Any]) -> None:
     `${a.${b}}` as the whole of `a`. Also raises BadConfig for `${${b}}`, whose value may be any part of the config, and
     for values that refer to themselves.
     """
-    sizes: dict[Path, int | None] = {}  # None: not known yet
+    sizes: dict[KeyPath, int | None] = {}  # None: not known yet
 
-    def size(path: Path) -> int:
+    def size(path: KeyPath) -> int:
         if path in sizes:
             if (cached := sizes[path]) is None:
                 raise BadConfig(f"{'.'.join(path)}: an interpolation refers to itself, or to a part that contains it")
@@ -48,7 +48,7 @@ def refuse_expansion(config: Mapping[str, Any]) -> None:
         raise BadConfig("too many interpolations refer to one another") from None
 
 
-def _targets(config: Mapping[str, Any], text: str, path: Path) -> Iterator[Path]:
+def _targets(config: Mapping[str, Any], text: str, path: KeyPath) -> Iterator[KeyPath]:
     """Yields the paths of the values to which the interpolations in the text at `path` may refer."""
     while match := INNERMOST.search(text):
         text = text[: match.start()] + INNER + text[match.end() :]
@@ -64,7 +64,7 @@ def _targets(config: Mapping[str, Any], text: str, path: Path) -> Iterator[Path]
                 yield target
 
 
-def _at(config: Any, path: Path) -> Any:
+def _at(config: Any, path: KeyPath) -> Any:
     """The value at this path; None if there is none."""
     for key in path:
         if isinstance(config, Mapping):

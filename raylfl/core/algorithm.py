@@ -309,7 +309,7 @@ def overrides(algorithm: Algorithm, method: str) -> bool:
     return getattr(algorithm.__class__, method) is not getattr(Algorithm, method)
 
 
-def normalised(weights: Floats) -> Floats:
+def normalise(weights: Floats) -> Floats:
     """Weights >= 0 [C] divided by their sum; 1 / C each if the sum is 0.
 
     >>> normalised(np.array([1.0, 3.0])).tolist(), normalised(np.zeros(2)).tolist()

@@ -28,7 +28,7 @@ class BatchOrders(ABC):
     client's batches do not depend on the other clients.
     """
 
-    whole: bool  # whether every batch of every client is the client's whole shard
+    whole_shards: bool  # whether every batch of every client is the client's whole shard
 
     def __init__(
         self, seed: int, r: int, clients: Sequence[int], shards: Sequence[Ints], sizes: Sequence[int], sampling: str
@@ -61,24 +61,24 @@ class BatchOrders(ABC):
 class AlikeOrders(BatchOrders):
     """Batch orders of clients with equal numbers of samples and equal batch sizes, in a table with a row per client."""
 
-    def __init__(self, *given: Any):
-        super().__init__(*given)
+    def __init__(self, *args: Any):
+        super().__init__(*args)
         self.table, self.size = np.stack(self.shards), self.sizes[0]
         self.count = self.table.shape[1]
-        self.whole = self.size >= self.count and self.sampling == "reshuffle"
+        self.whole_shards = self.size >= self.count and self.sampling == "reshuffle"
         self.batches_per_epoch = -(-self.count // self.size) if self.count else 1
         self._epoch, self._order = -1, self.table
 
     def indices(self, t: int, rows: Sequence[int]) -> Ints:
-        if self.whole:
+        if self.whole_shards:
             return self.table[rows]
         if self.sampling == "with_replacement":
             words = keyed_words(*self.key, self.clients[:, None], t, np.arange(self.size))
             return np.take_along_axis(self.table, below(self.count, words), axis=1)[rows]
         epoch, batch = divmod(t, self.batches_per_epoch)
         if epoch != self._epoch:
-            place = np.arange(self.count)
-            keys = sort_keys(keyed_words(*self.key, self.clients[:, None], epoch, place), place)
+            positions = np.arange(self.count)
+            keys = sort_keys(keyed_words(*self.key, self.clients[:, None], epoch, positions), positions)
             keys.sort(axis=1)
             self._epoch, self._order = epoch, np.take_along_axis(self.table, (keys & 0xFFFFFFFF).view(np.int64), axis=1)
         return self._order[rows, batch * self.size : (batch + 1) * self.size]
@@ -87,40 +87,40 @@ class AlikeOrders(BatchOrders):
 class MixedOrders(BatchOrders):
     """Batch orders of clients with unequal numbers of samples or batch sizes, in one array with all their samples."""
 
-    def __init__(self, *given: Any):
-        super().__init__(*given)
+    def __init__(self, *args: Any):
+        super().__init__(*args)
         self.samples, self.size = np.concatenate(self.shards), np.array(self.sizes)
         self.count = np.array([len(shard) for shard in self.shards])
         self.start = np.cumsum(self.count) - self.count
         self.fixed = (self.size >= self.count) & (self.sampling == "reshuffle")
-        self.whole = bool(self.fixed.all())
+        self.whole_shards = bool(self.fixed.all())
         self.batches_per_epoch = np.maximum(1, -(-self.count // np.maximum(self.size, 1)))
         self._epoch = np.full(len(self.shards), -1)  # -1: not shuffled; whole-shard batches keep this order
         self._order = self.samples.copy()
 
     def indices(self, t: int, rows: Sequence[int]) -> list[Ints]:
-        at = np.asarray(rows)
+        clients = np.asarray(rows)
         if self.sampling == "with_replacement":
-            return self._drawn(t, at)
-        epoch, batch = np.divmod(np.where(self.fixed[at], -1, t), self.batches_per_epoch[at])
-        if (stale := epoch != self._epoch[at]).any():
-            self._shuffle(at[stale], epoch[stale])
-        first = self.start[at] + batch * self.size[at]
-        last = np.minimum(first + self.size[at], self.start[at] + self.count[at])
+            return self._draw(t, clients)
+        epoch, batch = np.divmod(np.where(self.fixed[clients], -1, t), self.batches_per_epoch[clients])
+        if (stale := epoch != self._epoch[clients]).any():
+            self._shuffle(clients[stale], epoch[stale])
+        first = self.start[clients] + batch * self.size[clients]
+        last = np.minimum(first + self.size[clients], self.start[clients] + self.count[clients])
         return [self._order[a:b].copy() for a, b in zip(first.tolist(), last.tolist(), strict=True)]
 
     def _shuffle(self, rows: Ints, epochs: Ints) -> None:
         """Permutes the samples of each client in `rows` into the order of the client's epoch in `epochs`."""
-        owner, place = runs(self.count[rows])
-        keys = sort_keys(keyed_words(*self.key, self.clients[rows][owner], epochs[owner], place), place)
-        mine = self.start[rows][owner] + place
+        owner, positions = runs(self.count[rows])
+        keys = sort_keys(keyed_words(*self.key, self.clients[rows][owner], epochs[owner], positions), positions)
+        mine = self.start[rows][owner] + positions
         self._order[mine], self._epoch[rows] = self.samples[mine[np.lexsort((keys, owner))]], epochs
 
-    def _drawn(self, t: int, rows: Ints) -> list[Ints]:
-        owner, place = runs(self.size[rows])
-        words = keyed_words(*self.key, self.clients[rows][owner], t, place)
-        drawn = self.samples[self.start[rows][owner] + below(self.count[rows][owner], words)]
-        return np.split(drawn, np.cumsum(self.size[rows])[:-1])
+    def _draw(self, t: int, rows: Ints) -> list[Ints]:
+        owner, positions = runs(self.size[rows])
+        words = keyed_words(*self.key, self.clients[rows][owner], t, positions)
+        samples = self.samples[self.start[rows][owner] + below(self.count[rows][owner], words)]
+        return np.split(samples, np.cumsum(self.size[rows])[:-1])
 
 
 def sort_keys(words: np.ndarray, places: Ints) -> np.ndarray:
@@ -164,7 +164,7 @@ class CohortBatches:
 
     def __call__(self, t: int, rows: Sequence[int]) -> Sequence[Batch]:
         """The batches of local step t, for the clients at the positions `rows` of `orders.clients`."""
-        if self.source.plain and self.orders.whole:
+        if self.source.plain and self.orders.whole_shards:
             return [self._whole(k) for k in rows]
         if self.source.plain and len(self.orders.shards) == 1 and self.source.device.type == "cpu":
             return [self._ahead(t)]
@@ -172,7 +172,7 @@ class CohortBatches:
         even = isinstance(indices, np.ndarray) or len(set(map(len, indices))) == 1
         if self.source.plain and even:
             return EvenBatches(self.source, np.asarray(indices))
-        return [self.source.batch(at) for at in indices]
+        return [self.source.batch(batch) for batch in indices]
 
     def full(self) -> list[Batch]:
         """All samples of each client, as one batch per client."""

@@ -18,13 +18,13 @@ from raylfl.errors import BadConfig
 LARGEST = 2**48  # of an integer that travels: sums of float64 numbers up to it are exact enough to be rounded
 
 
-def travelling(module: nn.Module, patterns: Sequence[str] | None = None, whole: bool = False) -> list[str]:
+def travelling(module: nn.Module, patterns: Sequence[str] | None = None, all_persistent: bool = False) -> list[str]:
     """The names of the buffers that travel.
 
     By default these are the persistent floating-point buffers, and the counters of BatchNorm layers with
-    `momentum=None`, which are the weights of a running mean. whole: all persistent buffers, for clients that keep
-    theirs. patterns: names of buffers or of layers, with wildcards, that replace the default. Raises BadValue for a
-    pattern that matches no buffer.
+    `momentum=None`, which are the weights of a running mean. all_persistent: all persistent buffers, for clients
+    that keep theirs. patterns: names of buffers or of layers, with wildcards, that replace the default. Raises
+    BadValue for a pattern that matches no buffer.
     """
     buffers = dict(module.named_buffers())
     if patterns is not None:
@@ -39,7 +39,7 @@ def travelling(module: nn.Module, patterns: Sequence[str] | None = None, whole: 
     transient = {
         f"{path}.{key}".lstrip(".") for path, part in module.named_modules() for key in part._non_persistent_buffers_set
     }
-    sent = [name for name, b in buffers.items() if whole or b.is_floating_point() or name in counters]
+    sent = [name for name, b in buffers.items() if all_persistent or b.is_floating_point() or name in counters]
     return [name for name in sent if name not in transient]
 
 
@@ -75,14 +75,14 @@ class Packing:
 
     def split(self, rows: Tensor) -> list[Tensor]:
         """The buffers [C, *shape] in rows [C, b], in their own dtypes; integers are rounded."""
-        found = []
+        buffers = []
         for piece, b in zip(rows.split(self.sizes, dim=1), self.like, strict=True):
             if b.is_complex():
                 piece = torch.view_as_complex(piece.reshape(len(rows), *b.shape, 2).contiguous())
             elif not b.is_floating_point():
                 piece = piece.round()
-            found.append(piece.reshape(len(rows), *b.shape).to(b.dtype))
-        return found
+            buffers.append(piece.reshape(len(rows), *b.shape).to(b.dtype))
+        return buffers
 
 
 def of_older(vector: Tensor, sent: Tensor, dtype: torch.dtype) -> Tensor:

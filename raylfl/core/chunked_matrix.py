@@ -21,7 +21,7 @@ FACTORIES = (torch.ops.aten.new_empty.default, torch.ops.aten.new_zeros.default)
 Stack = Callable[[Sequence[Tensor]], Tensor]
 
 
-def stacked(pieces: Sequence[Tensor]) -> Tensor:
+def stack_rows(pieces: Sequence[Tensor]) -> Tensor:
     """The rows of all pieces, copied into one new tensor."""
     return torch.cat(list(pieces))
 
@@ -36,7 +36,7 @@ class ChunkedMatrix(Tensor):
     pieces: list[Tensor]
 
     @staticmethod
-    def __new__(cls, pieces: Sequence[Tensor], stack: Stack = stacked) -> ChunkedMatrix:
+    def __new__(cls, pieces: Sequence[Tensor], stack: Stack = stack_rows) -> ChunkedMatrix:
         """A matrix of the rows of these pieces, at least one row each.
 
         stack: makes the copy of the whole matrix from the pieces.
@@ -46,7 +46,7 @@ class ChunkedMatrix(Tensor):
         out: ChunkedMatrix = Tensor._make_wrapper_subclass(cls, shape, dtype=first.dtype, device=first.device)
         return out
 
-    def __init__(self, pieces: Sequence[Tensor], stack: Stack = stacked):
+    def __init__(self, pieces: Sequence[Tensor], stack: Stack = stack_rows):
         self.pieces, self._stack = list(pieces), stack
         self._whole: Tensor | None = None
 
@@ -102,7 +102,7 @@ def norms(rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return torch.cat(each)
 
 
-def reordered(pieces: Sequence[Tensor], order: npt.NDArray[np.int64] | None) -> Sequence[Tensor]:
+def reorder_rows(pieces: Sequence[Tensor], order: npt.NDArray[np.int64] | None) -> Sequence[Tensor]:
     """The rows of all pieces as views [1, ...], one per row, in the given order.
 
     order: row k of the result is row order[k] of all pieces, counted from the first piece on. None: the pieces are
@@ -114,7 +114,7 @@ def reordered(pieces: Sequence[Tensor], order: npt.NDArray[np.int64] | None) -> 
     return [rows[k] for k in order]
 
 
-def as_matrix(pieces: Sequence[Tensor], stack: Stack = stacked) -> Tensor:
+def as_matrix(pieces: Sequence[Tensor], stack: Stack = stack_rows) -> Tensor:
     """A matrix of the rows of all pieces: a `ChunkedMatrix` if they have LARGE bytes or more, otherwise stack(pieces).
 
     Empty pieces are left out. A single piece, and pieces that are not 2-d, are always stacked.
@@ -122,8 +122,8 @@ def as_matrix(pieces: Sequence[Tensor], stack: Stack = stacked) -> Tensor:
     >>> as_matrix([torch.zeros(1, 3), torch.zeros(2, 3)]).shape
     torch.Size([3, 3])
     """
-    there = [piece for piece in pieces if len(piece)] or list(pieces[:1])
-    size = sum(piece.numel() * piece.element_size() for piece in there)
-    if len(there) < 2 or there[0].ndim != 2 or size < LARGE:
-        return stack(there)
-    return ChunkedMatrix(there, stack)
+    nonempty = [piece for piece in pieces if len(piece)] or list(pieces[:1])
+    size = sum(piece.numel() * piece.element_size() for piece in nonempty)
+    if len(nonempty) < 2 or nonempty[0].ndim != 2 or size < LARGE:
+        return stack(nonempty)
+    return ChunkedMatrix(nonempty, stack)

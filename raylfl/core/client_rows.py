@@ -57,8 +57,8 @@ class Table:
         The result may share memory with the table: use it before the table's next write.
         """
         nothing = self._rows.new_zeros(1, 1).expand(1, self._rows.shape[1])
-        at = [self._where.get(int(i)) for i in np.asarray(clients)]
-        return as_matrix([nothing if k is None else self._rows[k : k + 1] for k in at] or [nothing[:0]])
+        positions = [self._where.get(int(i)) for i in np.asarray(clients)]
+        return as_matrix([nothing if k is None else self._rows[k : k + 1] for k in positions] or [nothing[:0]])
 
     def rows(self, clients: npt.ArrayLike) -> Tensor:
         """The rows of these clients as a copy [C, d]; zeros for a client never written."""
@@ -88,10 +88,10 @@ class Table:
         for client in ids:
             self._where.setdefault(client, len(self._where))
         self._reserve(len(self._where))
-        at = self.positions(ids).to(self._rows.device)
+        positions = self.positions(ids).to(self._rows.device)
 
         def block(span: slice) -> None:
-            self._rows[at, span] = values(span)
+            self._rows[positions, span] = values(span)
 
         on_all_cores(block, spans(like))
 

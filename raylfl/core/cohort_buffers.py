@@ -24,14 +24,14 @@ class CohortBuffers:
 
     def write(self, rows: Tensor) -> None:
         """Sets the buffers that travel from rows [C, b] (`Packing`); all others get the module's entries."""
-        given = iter(self.packing.split(rows))
+        travelling = iter(self.packing.split(rows))
         self.held = [
-            self._own(next(given) if sent else b.detach().expand(len(rows), *b.shape))
+            self._contiguous(next(travelling) if sent else b.detach().expand(len(rows), *b.shape))
             for b, sent in zip(self.like, self.sent, strict=True)
         ]
 
     @staticmethod
-    def _own(values: Tensor) -> Tensor:
+    def _contiguous(values: Tensor) -> Tensor:
         return values.clone(memory_format=torch.contiguous_format)
 
     def read(self) -> Tensor:
@@ -42,22 +42,22 @@ class CohortBuffers:
     def fill(self, count: int) -> None:
         """Stores `count` copies of the module's buffers if buffers of fewer than `count` clients are stored."""
         if len(self.like) and (not self.held or len(self.held[0]) < count):
-            self.held = [self._own(b.detach().expand(count, *b.shape)) for b in self.like]
+            self.held = [self._contiguous(b.detach().expand(count, *b.shape)) for b in self.like]
 
     def of(self, rows: Rows) -> list[Tensor]:
         """The buffers of the clients `rows`, [len(rows), *shape] each: views for a slice, copies for a list."""
         return [b[rows] for b in self.held]
 
-    def keep(self, rows: Rows, after: Sequence[Tensor]) -> None:
-        """Stores the buffers `after` of the clients `rows`: the tensors that `of` returned, changed by a step.
+    def keep(self, rows: Rows, buffers: Sequence[Tensor]) -> None:
+        """Stores the buffers of the clients `rows`: the tensors that `of` returned, changed by a step.
 
         For a slice it does nothing, because `of` returned views.
         """
         if isinstance(rows, list):
-            for held, new in zip(self.held, after, strict=True):
+            for held, new in zip(self.held, buffers, strict=True):
                 held[rows] = new
 
-    def changed(self) -> list[str]:
+    def changed_names(self) -> list[str]:
         """The names of the buffers that do not travel and that a client has changed."""
         each = zip(self.names, self.held, self.like, self.sent, strict=True)
         return [name for name, held, b, sent in each if not (sent or same_entries(held, b))]

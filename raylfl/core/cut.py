@@ -65,7 +65,7 @@ class Cut:
         client: Sequence[Tensor | None] = [None] * len(parameters)
         if sent.requires_grad:
             client = torch.autograd.grad(sent, parameters, grad_outputs=back, allow_unused=True)
-        if any(ours is not None and theirs is not None for ours, theirs in zip(client, server, strict=True)):
+        if any(a is not None and b is not None for a, b in zip(client, server, strict=True)):
             raise _refusal(
                 name,
                 "a layer that splits the parameters in two halves: some are used on both sides (a connection skips the "

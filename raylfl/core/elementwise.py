@@ -26,8 +26,8 @@ def elementwise(step: Callable[..., tuple[Tensor, ...]], *vectors: Tensor) -> tu
     out = tuple(none.new_empty(*none.shape[:-1], vectors[0].shape[-1]) for none in empty)
 
     def block(span: slice) -> None:
-        for whole, part in zip(out, step(*(columns(vector, span) for vector in vectors)), strict=True):
-            whole[..., span] = part
+        for result, part in zip(out, step(*(columns(vector, span) for vector in vectors)), strict=True):
+            result[..., span] = part
 
     on_all_cores(block, spans(*vectors))
     return out

@@ -46,7 +46,7 @@ class FlatModule:
         channels_last: bool = False,
         travels: Sequence[str] | None = None,
     ):
-        self.module = converted(module, dtype, device)
+        self.module = convert_module(module, dtype, device)
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not named:
             raise BadConfig(f"model {type(module).__name__} has no trainable parameters: nothing to train")
@@ -118,7 +118,7 @@ class FlatModule:
             if vector.data_ptr() != self.params.data_ptr():
                 vector.copy_(self.params)
 
-    def trained(self) -> list[nn.Parameter]:
+    def trained_parameters(self) -> list[nn.Parameter]:
         """The trained parameters; raises BadConfig if one of them was frozen during the run."""
         for name, p in zip(self.names, self.parameters, strict=True):
             if not p.requires_grad:
@@ -130,8 +130,8 @@ class FlatModule:
 
     def gradients(self, loss: Tensor) -> list[Tensor | None]:
         """The gradient of each parameter, dense; None for parameters that the loss does not depend on."""
-        found = torch.autograd.grad(loss, self.trained(), allow_unused=True)
-        return [g.to_dense() if g is not None and g.is_sparse else g for g in found]
+        gradients = torch.autograd.grad(loss, self.trained_parameters(), allow_unused=True)
+        return [g.to_dense() if g is not None and g.is_sparse else g for g in gradients]
 
     def take_back_buffers(self) -> None:
         """Makes the original tensors the module's buffers again, with the entries of tensors that a step has assigned.
@@ -172,9 +172,9 @@ class FlatModule:
         for (name, owner, key, first), sent in zip(self._places, self.sent, strict=True):
             buffer = owner.get(key)
             if sent and (buffer is None or buffer.shape != first.shape):
-                found = "None" if buffer is None else f"a buffer of shape {list(buffer.shape)}"
+                new = "None" if buffer is None else f"a buffer of shape {list(buffer.shape)}"
                 raise BadConfig(
-                    f"model {type(self.module).__name__}: a step replaced its buffer {name} by {found}; it must keep "
+                    f"model {type(self.module).__name__}: a step replaced its buffer {name} by {new}; it must keep "
                     f"its shape {list(first.shape)}, as buffers are averaged (an ordinary attribute may be anything)"
                 )
             yield first if buffer is None else buffer
@@ -198,12 +198,12 @@ class FlatModule:
 
     def changed_buffers(self) -> list[str]:
         """The names of the buffers that do not travel and now differ from their initial entries."""
-        found = []
+        names = []
         for (name, owner, key, _), initial, sent in zip(self._places, self._initial, self.sent, strict=True):
             now = owner.get(key)
             if not sent and (now is None or now.shape != initial.shape or not same_entries(now, initial)):
-                found.append(name)
-        return found
+                names.append(name)
+        return names
 
 
 def same_entries(a: Tensor, b: Tensor) -> bool:
@@ -211,23 +211,23 @@ def same_entries(a: Tensor, b: Tensor) -> bool:
     return bool(((a == b) | ((a != a) & (b != b))).all())
 
 
-def converted(module: nn.Module, dtype: torch.dtype, device: torch.device) -> nn.Module:
+def convert_module(module: nn.Module, dtype: torch.dtype, device: torch.device) -> nn.Module:
     """The module, moved to the device in place, with its floating-point tensors in this dtype.
 
     Complex tensors keep their dtype: `Module.to` would drop their imaginary parts.
     """
-    kept: list[tuple[dict[str, Any], str, Tensor]] = []
+    complex_tensors: list[tuple[dict[str, Any], str, Tensor]] = []
     for part in module.modules():
         tables: tuple[dict[str, Any], ...] = part._parameters, part._buffers
         for held in tables:
-            kept += [(held, key, t) for key, t in held.items() if t is not None and t.is_complex()]
-    for held, key, _ in kept:
+            complex_tensors += [(held, key, t) for key, t in held.items() if t is not None and t.is_complex()]
+    for held, key, _ in complex_tensors:
         held[key] = None
     try:
         module.to(device=device, dtype=dtype)
     finally:
-        moved = {id(t): t.data.to(device) for *_, t in kept}
-        for held, key, t in kept:
+        moved = {id(t): t.data.to(device) for *_, t in complex_tensors}
+        for held, key, t in complex_tensors:
             held[key] = t
             t.data = moved[id(t)]
     return module

@@ -147,11 +147,11 @@ class LaneOracle(Oracle, Units):
         return self.slots.changed_buffers()
 
     def reorder(self, order: np.ndarray) -> None:
-        at = torch.from_numpy(order).to(self.flat.params.device)
+        permutation = torch.from_numpy(order).to(self.flat.params.device)
         if self._buffers is not None:
-            self._buffers = self._buffers[at]
+            self._buffers = self._buffers[permutation]
         else:
-            self.slots.reorder(at)
+            self.slots.reorder(permutation)
 
     def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
         losses, rows = [], []
@@ -244,7 +244,7 @@ class Memory:
         self.count, self.steps, self.size = count, steps, size
         self.inner = aligned_rows(count, call.inner.shape[1], x)
         self.carry = {
-            name: _shaped(aligned_rows(count, rows[0].numel(), rows), rows.shape[1:])
+            name: _shape_rows(aligned_rows(count, rows[0].numel(), rows), rows.shape[1:])
             for name, rows in call.carry.items()
         }
         self.table = torch.zeros(count, steps, size, dtype=torch.int64, device=x.device)
@@ -328,7 +328,7 @@ class LaneSteps:
         self._logged = {}
         units = [slice(0, count)] if self.units.together else [slice(c, c + 1) for c in range(count)]
         try:
-            if len(units) > 1 and source is not None and self._known(call, sizes):
+            if len(units) > 1 and source is not None and self._is_proved(call, sizes):
                 self._restored = False
                 for t in range(total):
                     self._take(self._joint(call, source, units, sizes[t][0], t), next_alike=True)
@@ -386,7 +386,7 @@ class LaneSteps:
         for name in names:
             self._logged.setdefault(t, {}).setdefault(name, []).extend(range(rows.start, rows.stop))
 
-    def _known(self, call: LocalCall, sizes: Sequence[Sequence[int]]) -> bool:
+    def _is_proved(self, call: LocalCall, sizes: Sequence[Sequence[int]]) -> bool:
         """Whether all clients take the same steps, of kinds whose graphs are known to be right."""
         alike = self.refusal is None and len(set(call.steps)) == 1 and all(len(set(step)) == 1 for step in sizes)
         return alike and all(step[0] in self.kinds and len(self.kinds[step[0]].compared) >= COMPARED for step in sizes)
@@ -417,10 +417,10 @@ class LaneSteps:
         """The fixed memory, new if it has no room for the call; graphs of earlier memory are dropped."""
         made_for = call.algorithm, call.rule, call.optimizer, source, call.measure_drift, self.units.params.data_ptr()
         if self.memory is None or not self.memory.fits(call, steps, size) or made_for != self._made_for:
-            known = self.memory
+            earlier = self.memory
             self._forget()
-            least = (known.steps, known.size) if known is not None else (1, 1)
-            self.memory = Memory(call, self.units.count, _rounded(steps, least[0]), _rounded(size, least[1]))
+            least = (earlier.steps, earlier.size) if earlier is not None else (1, 1)
+            self.memory = Memory(call, self.units.count, _round_up(steps, least[0]), _round_up(size, least[1]))
             self._made_for = made_for
         return self.memory
 
@@ -448,12 +448,12 @@ class LaneSteps:
             rows[:count].copy_(call.carry[name])
         table = np.zeros((count, len(indices), memory.size), dtype=np.int64)
         for t, step in enumerate(indices):
-            for c, at in enumerate(step):
-                table[c, t, : len(at)] = at
+            for c, samples in enumerate(step):
+                table[c, t, : len(samples)] = samples
         if indices:
-            memory.table[:count, : len(indices)].copy_(_pinned(torch.from_numpy(table), call.x), non_blocking=True)
+            memory.table[:count, : len(indices)].copy_(_pin(torch.from_numpy(table), call.x), non_blocking=True)
         rates = torch.tensor(call.rates, dtype=call.x.dtype)
-        memory.rates[: len(rates)].copy_(_pinned(rates, call.x), non_blocking=True)
+        memory.rates[: len(rates)].copy_(_pin(rates, call.x), non_blocking=True)
         memory.counters.zero_()
         memory.drift.zero_()
         for rows in memory.logged.values():
@@ -510,8 +510,8 @@ class LaneSteps:
     ) -> None:
         """Takes a step by its graph. leaves: the tensors of its batch; None: those of its content."""
         if step.content is not None:
-            given = _leaves_of(step.content) if leaves is None else leaves
-            for leaf, value in zip(self._leaves[step.place], given, strict=True):
+            values = _leaves_of(step.content) if leaves is None else leaves
+            for leaf, value in zip(self._leaves[step.place], values, strict=True):
                 leaf.copy_(value, non_blocking=True)
         if kind.draws and step.parts:
             self.lanes.seed_all([part.seed() for part in step.parts])
@@ -527,7 +527,7 @@ class LaneSteps:
         """
         self._begin()
         rows, module = step.rows, self.units.flat.module
-        before, attributes = [t.clone() for t in self._state(rows)], attributes_of(module)
+        start, attributes = [t.clone() for t in self._state(rows)], attributes_of(module)
         leaves = [leaf.clone() for leaf in _leaves_of(step.content)]  # the step may change its batch
         seed_everything(step.seed())
         draws = self.lanes.draws()
@@ -539,8 +539,8 @@ class LaneSteps:
             self._refuse(f"changes the attribute `{name}`, which a graph would not")
             return
         reference = [t.clone() for t in self._state(rows)]
-        before += [torch.full_like(t, torch.nan) for t in reference[len(before) :]]  # names logged for the first time
-        self._restore(rows, before)
+        start += [torch.full_like(t, torch.nan) for t in reference[len(start) :]]  # names logged for the first time
+        self._restore(rows, start)
         graph = self.graphs.get(step.place) or self._capture(step)
         difference = None
         if graph is not None:
@@ -567,14 +567,14 @@ class LaneSteps:
 
     def _capture(self, step: Step) -> Callable[[], None] | None:
         """The graph of a step; None, and a refusal, if the step cannot be captured."""
-        given = step
+        fixed = step
         if step.content is not None:
             self._leaves[step.place] = [leaf.clone() for leaf in _leaves_of(step.content)]
-            given = step._replace(content=_filled(step.content, iter(self._leaves[step.place])))
+            fixed = step._replace(content=_replace_leaves(step.content, iter(self._leaves[step.place])))
         try:
-            parts = [partial(self._plain, part) for part in given.parts]
+            parts = [partial(self._plain, part) for part in fixed.parts]
             graph = (
-                self.lanes.capture_all(parts) if parts else self.lanes.capture(step.lane, partial(self._plain, given))
+                self.lanes.capture_all(parts) if parts else self.lanes.capture(step.lane, partial(self._plain, fixed))
             )
             self.graphs[step.place] = graph
         except torch.OutOfMemoryError:
@@ -619,7 +619,7 @@ class LaneSteps:
 
 def _indices(batches: Sequence[Sequence[Batch]]) -> tuple[BatchSource | None, list[list[np.ndarray]]]:
     """(source, sample indices of each step and client) if graphs can gather the batches by index; else (None, [])."""
-    found: list[list[np.ndarray]] = []
+    indices: list[list[np.ndarray]] = []
     source: BatchSource | None = None
     for step in batches:
         if isinstance(step, EvenBatches):
@@ -632,16 +632,16 @@ def _indices(batches: Sequence[Sequence[Batch]]) -> tuple[BatchSource | None, li
         source = source or sources[0]
         if not source.plain or any(each is not source for each in sources):
             return None, []
-        found.append([source.samples.places(at) for at in row])
-    return source, found
+        indices.append([source.samples.places(samples) for samples in row])
+    return source, indices
 
 
-def _pinned(tensor: Tensor, like: Tensor) -> Tensor:
+def _pin(tensor: Tensor, like: Tensor) -> Tensor:
     """The tensor in memory from which the device of `like` can copy while the host goes on."""
     return tensor if like.device.type == "cpu" else tensor.pin_memory()
 
 
-def _rounded(need: int, least: int) -> int:
+def _round_up(need: int, least: int) -> int:
     """A power of two that is at least `need` and `least`, so that memory rarely has to grow."""
     return 1 << max(need, least, 1).bit_length() - (max(need, least, 1).bit_count() == 1)
 
@@ -656,7 +656,7 @@ def _difference(values: Sequence[Tensor], reference: Sequence[Tensor]) -> str | 
     return f"by {far:.1e} of the largest entry"
 
 
-def _shaped(rows: Tensor, shape: Sequence[int]) -> Tensor:
+def _shape_rows(rows: Tensor, shape: Sequence[int]) -> Tensor:
     """Rows [C, n] in the shape [C, *shape]."""
     return rows.unflatten(1, shape) if len(shape) else rows[:, 0]
 
@@ -685,14 +685,14 @@ def _leaves_of(content: Any) -> list[Tensor]:
     return [leaf for part in parts for leaf in _leaves_of(part)]
 
 
-def _filled(content: Any, leaves: Any) -> Any:
+def _replace_leaves(content: Any, leaves: Any) -> Any:
     """The same structure with other tensors."""
     if isinstance(content, Tensor):
         return next(leaves)
     if isinstance(content, dict):
-        return {name: _filled(part, leaves) for name, part in content.items()}
+        return {name: _replace_leaves(part, leaves) for name, part in content.items()}
     if isinstance(content, tuple) and hasattr(content, "_fields"):
-        return type(content)(*(_filled(part, leaves) for part in content))
+        return type(content)(*(_replace_leaves(part, leaves) for part in content))
     if isinstance(content, (tuple, list)):
-        return type(content)(_filled(part, leaves) for part in content)
+        return type(content)(_replace_leaves(part, leaves) for part in content)
     return content

@@ -109,15 +109,15 @@ class CudaLanes(Lanes):
         return graph.replay
 
     def capture_all(self, functions: Sequence[Callable[[], object]]) -> Callable[[], None]:
-        graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
         stream, pool = self._all
         default = torch.cuda.default_generators[self.device.index or 0]
-        own = default.graphsafe_get_state()
+        generator_state = default.graphsafe_get_state()
         while len(self._by_function) < len(functions):
             self._by_function.append(torch.Generator(self.device))
         for generator in self._by_function[: len(functions)]:
             graph.register_generator_state(generator)
-        stream.wait_stream(before)
+        stream.wait_stream(current)
         torch.cuda.set_stream(stream)
         try:
             default.graphsafe_set_state(self._by_function[0])  # a failed capture may leave a generator unusable
@@ -141,8 +141,8 @@ class CudaLanes(Lanes):
             self.__init__(self.device, self.count)  # type: ignore[misc]
             raise
         finally:
-            default.graphsafe_set_state(own)
-            torch.cuda.set_stream(before)
+            default.graphsafe_set_state(generator_state)
+            torch.cuda.set_stream(current)
         return graph.replay
 
     def _abandon(self, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
@@ -156,8 +156,8 @@ class CudaLanes(Lanes):
     def _forget(self, lane: int, graph: torch.cuda.CUDAGraph) -> None:
         """Ends a capture that failed; its stream, memory and generator may be left in the middle of it."""
         self._abandon(graph, self.pools[lane])
-        before, self.streams[lane] = self.streams[lane], torch.cuda.Stream(self.device)
-        self.streams[lane].wait_stream(before)  # the earlier steps of the lane's clients
+        failed, self.streams[lane] = self.streams[lane], torch.cuda.Stream(self.device)
+        self.streams[lane].wait_stream(failed)  # the earlier steps of the lane's clients
         self.pools[lane] = torch.cuda.graph_pool_handle()
         self.generators[lane] = torch.Generator(self.device)
         torch.cuda.set_stream(self.streams[lane])
@@ -166,12 +166,12 @@ class CudaLanes(Lanes):
     def _drawing_from(self, lane: int) -> Iterator[None]:
         """A context in which the device's default generator has the state of the lane's generator."""
         default = torch.cuda.default_generators[self.device.index or 0]
-        own = default.graphsafe_get_state()
+        generator_state = default.graphsafe_get_state()
         default.graphsafe_set_state(self.generators[lane])
         try:
             yield
         finally:
-            default.graphsafe_set_state(own)
+            default.graphsafe_set_state(generator_state)
 
     def settle(self) -> None:
         current = torch.cuda.current_stream(self.device)
@@ -191,8 +191,8 @@ class CudaLanes(Lanes):
 
     def draws(self) -> Callable[[], bool]:
         default = torch.cuda.default_generators[self.device.index or 0]
-        before = default.get_offset()
-        return lambda: default.get_offset() != before
+        offset = default.get_offset()
+        return lambda: default.get_offset() != offset
 
 
 def lanes_of(device: torch.device) -> Lanes | None:

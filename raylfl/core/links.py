@@ -42,27 +42,27 @@ class Links:
         ([[-1, 0], [0, -1]], [2, 1], [10.0, 3.0])
         """
         codes = (ends[:, 0] + 1 << 32) + ends[:, 1] + 1
-        at = np.searchsorted(self.codes, codes)
-        if len(self.codes) and (self.codes[np.minimum(at, len(self.codes) - 1)] == codes).all():
-            known = self
+        positions = np.searchsorted(self.codes, codes)
+        if len(self.codes) and (self.codes[np.minimum(positions, len(self.codes) - 1)] == codes).all():
+            totals = self
         else:
             every = np.union1d(self.codes, codes)
             old, messages, carried = np.searchsorted(every, self.codes), np.zeros_like(every), np.zeros(len(every))
             messages[old], carried[old] = self.messages, self.floats
-            known, at = Links(every, messages, carried), np.searchsorted(every, codes)
-        count = len(known.codes)
+            totals, positions = Links(every, messages, carried), np.searchsorted(every, codes)
+        count = len(totals.codes)
         return Links(
-            known.codes,
-            known.messages + np.bincount(at, minlength=count),
-            known.floats + np.bincount(at, floats, count),
+            totals.codes,
+            totals.messages + np.bincount(positions, minlength=count),
+            totals.floats + np.bincount(positions, floats, count),
         )
 
     def busiest(self) -> tuple[int, int, float] | None:
         """(end, other end, floats) of the link with the most floats in both directions together; None without links."""
         if not len(self.codes):
             return None
-        pairs, at = np.unique(np.sort(self.ends, axis=1), axis=0, return_inverse=True)
-        carried = np.bincount(at.ravel(), self.floats)
+        pairs, positions = np.unique(np.sort(self.ends, axis=1), axis=0, return_inverse=True)
+        carried = np.bincount(positions.ravel(), self.floats)
         k = int(carried.argmax())
         return int(pairs[k, 0]), int(pairs[k, 1]), float(carried[k])
 
@@ -79,12 +79,12 @@ class Links:
     @staticmethod
     def of_columns(columns: Mapping[str, NDArray[np.generic]]) -> Links:
         """The totals from the arrays that the method `columns` returned. Raises ValueError for invalid arrays."""
-        found = Links(**{name: np.asarray(values) for name, values in columns.items()})
-        lengths = {len(values) for values in found.columns().values()}
-        kinds = [values.dtype for values in found.columns().values()]
-        if len(lengths) != 1 or kinds != [np.int64, np.int64, np.float64] or (np.diff(found.codes) <= 0).any():
+        links = Links(**{name: np.asarray(values) for name, values in columns.items()})
+        lengths = {len(values) for values in links.columns().values()}
+        kinds = [values.dtype for values in links.columns().values()]
+        if len(lengths) != 1 or kinds != [np.int64, np.int64, np.float64] or (np.diff(links.codes) <= 0).any():
             raise ValueError("its record of the floats on links is damaged")
-        return found
+        return links
 
 
 def end_name(client: int) -> str:

@@ -108,5 +108,5 @@ def a_norm(steps: Sequence[int] | np.ndarray, rule: LocalRule, lr: float, proxim
     counts = np.asarray(steps, dtype=np.int64)
     if rule.momentum == 0 and proximal == 0 and rule.lr_schedule.over_steps(1) == 1.0:
         return counts.astype(np.float64)
-    distinct, at = np.unique(counts, return_inverse=True)
-    return np.array([np.abs(a_vector(k, rule, lr, proximal)).sum() for k in distinct.tolist()])[at]
+    distinct, inverse = np.unique(counts, return_inverse=True)
+    return np.array([np.abs(a_vector(k, rule, lr, proximal)).sum() for k in distinct.tolist()])[inverse]

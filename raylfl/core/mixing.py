@@ -45,11 +45,11 @@ KEPT = 8  # matrices and messages that `Edges` keeps
 class Mixing:
     """A mixing matrix W [C, C] of the C nodes of a round.
 
-    own: the diagonal of W [C]. sources, targets, weights: the other entries W[targets[e], sources[e]] = weights[e] for
-    each edge e; entries without an edge are 0.
+    self_weights: the diagonal of W [C]. sources, targets, weights: the other entries W[targets[e], sources[e]] =
+    weights[e] for each edge e; entries without an edge are 0.
     """
 
-    own: Floats
+    self_weights: Floats
     sources: Ints
     targets: Ints
     weights: Floats
@@ -57,24 +57,24 @@ class Mixing:
     @property
     def matrix(self) -> Floats:
         """W as a dense matrix [C, C]."""
-        w = np.diag(self.own)
+        w = np.diag(self.self_weights)
         np.add.at(w, (self.targets, self.sources), self.weights)
         return w
 
     def __call__(self, rows: Tensor) -> Tensor:
         """The product of W and the rows [C, ...], as a new tensor."""
-        nodes = np.arange(len(self.own))
+        nodes = np.arange(len(self.self_weights))
         return self.rows_of(nodes, nodes)(rows)
 
     @property
     def dense(self) -> bool:
         """Whether W has so many entries per row that matrix-vector products are faster than sums over edges."""
-        return len(self.sources) > DENSE * len(self.own)
+        return len(self.sources) > DENSE * len(self.self_weights)
 
     def needs(self, targets: Ints) -> Ints:
         """The nodes whose old vectors determine the new vectors of `targets`, ascending; they include `targets`."""
         if self.dense:
-            return np.arange(len(self.own))
+            return np.arange(len(self.self_weights))
         return np.union1d(targets, self.sources[np.isin(self.targets, targets)])
 
     def rows_of(self, targets: Ints, needs: Ints) -> MixingRows:
@@ -85,17 +85,17 @@ class Mixing:
         """
         from raylfl.core.mixing_rows import MixingRows  # imported late: configs are checked without torch
 
-        row = np.full(len(self.own), -1, dtype=np.int64)
+        row = np.full(len(self.self_weights), -1, dtype=np.int64)
         row[targets] = np.arange(len(targets))
-        kept = np.flatnonzero(row[self.targets] >= 0)
-        kept = kept[np.lexsort((self.sources[kept], row[self.targets[kept]]))]
-        first = np.searchsorted(row[self.targets[kept]], np.arange(len(targets) + 1))
-        here, sources = np.searchsorted(needs, targets), np.searchsorted(needs, self.sources[kept])
-        return MixingRows(self.own[targets], here, first, sources, self.weights[kept], self.dense)
+        edges = np.flatnonzero(row[self.targets] >= 0)
+        edges = edges[np.lexsort((self.sources[edges], row[self.targets[edges]]))]
+        first = np.searchsorted(row[self.targets[edges]], np.arange(len(targets) + 1))
+        positions, sources = np.searchsorted(needs, targets), np.searchsorted(needs, self.sources[edges])
+        return MixingRows(self.self_weights[targets], positions, first, sources, self.weights[edges], self.dense)
 
     def lazy(self) -> Mixing:
         """The matrix (I + W) / 2."""
-        return Mixing((1 + self.own) / 2, self.sources, self.targets, self.weights / 2)
+        return Mixing((1 + self.self_weights) / 2, self.sources, self.targets, self.weights / 2)
 
     @cached_property
     def gap(self) -> float:
@@ -112,7 +112,7 @@ class Mixing:
         from scipy.sparse import coo_array  # not before: a slow import
         from scipy.sparse.csgraph import connected_components
 
-        carry, count = self.weights > 0, len(self.own)
+        carry, count = self.weights > 0, len(self.self_weights)
         ends = self.sources[carry], self.targets[carry]
         edges = coo_array((np.ones(len(ends[0])), ends), shape=(count, count))
         return int(connected_components(edges, connection="strong", return_labels=False))
@@ -143,7 +143,7 @@ class Edges:
         """The doubly stochastic matrix W of the nodes that work in a round; `row` if `weights` is row_stochastic."""
         if self.weights == "row_stochastic":
             return self.row(nodes)
-        w = self._balanced(nodes) if self.directed else self._symmetric(nodes)
+        w = self._balanced_mixing(nodes) if self.directed else self._symmetric(nodes)
         return w.lazy() if self.weights == "lazy" else w
 
     def row(self, nodes: Ints) -> Mixing:
@@ -173,13 +173,13 @@ class Edges:
     def once(self, name: str, nodes: Ints, family: Family, make: Callable[[], Any]) -> Any:
         """The result of `make()`, from a small cache with the key (name, family, nodes)."""
         key = (name, family, nodes.tobytes())
-        found = self._made.get(key)
-        if found is None:
-            found = make()
+        result = self._made.get(key)
+        if result is None:
+            result = make()
             if len(self._made) >= KEPT:
                 self._made.clear()
-            self._made[key] = found
-        return found
+            self._made[key] = result
+        return result
 
     def messages(self, nodes: Ints, family: Family) -> Ints:
         """The M distinct messages that these nodes send, as positions (from, to) in `nodes` [M, 2].
@@ -187,8 +187,8 @@ class Edges:
         One message goes along each edge, lost ones included, and one along each entry of the round's `matrices`: an
         exchange on a directed graph also needs the other end's vector.
         """
-        found: Ints = self.once("messages", nodes, family, lambda: self._messages(nodes, family))
-        return found
+        messages: Ints = self.once("messages", nodes, family, lambda: self._messages(nodes, family))
+        return messages
 
     def _messages(self, nodes: Ints, family: Family) -> Ints:
         sent = self._at(nodes, np.ones(len(self.pairs), dtype=bool))
@@ -197,12 +197,12 @@ class Edges:
         _, first = np.unique(every, axis=0, return_index=True)
         return every[np.sort(first)]
 
-    def _at(self, nodes: Ints, kept: Bools) -> Ints:
-        """The edges in the mask `kept` between two of these nodes, as positions (from, to) in `nodes` [*, 2]."""
-        place = np.full(self.count, -1, dtype=np.int64)
-        place[nodes] = np.arange(len(nodes))
-        at = place[self.pairs[kept]].reshape(-1, 2)
-        return at[(at >= 0).all(axis=1)]
+    def _at(self, nodes: Ints, mask: Bools) -> Ints:
+        """The edges of `mask` between two of these nodes, as positions (from, to) in `nodes` [*, 2]."""
+        position = np.full(self.count, -1, dtype=np.int64)
+        position[nodes] = np.arange(len(nodes))
+        ends = position[self.pairs[mask]].reshape(-1, 2)
+        return ends[(ends >= 0).all(axis=1)]
 
     def _symmetric(self, nodes: Ints) -> Mixing:
         codes = self.pairs @ np.array([self.count, 1])
@@ -215,11 +215,11 @@ class Edges:
             most = np.full(len(pairs), self._most())
         return _stochastic(len(nodes), sources, targets, 1.0 / (1 + most))
 
-    def _balanced(self, nodes: Ints) -> Mixing:
+    def _balanced_mixing(self, nodes: Ints) -> Mixing:
         self._check_balanced()
         pairs = self._at(nodes, self.arrives)
         weight = 1.0 / (1 + self._most())
-        if not self._undisturbed(nodes):
+        if not self._is_complete(nodes):
             pairs, weight = np.concatenate([pairs, pairs[:, ::-1]]), weight / 2
         sources, targets = pairs.T
         weights: Floats = np.full(len(pairs), weight)
@@ -235,7 +235,7 @@ class Edges:
                 "push_pull need no such weights)"
             )
 
-    def _undisturbed(self, nodes: Ints) -> bool:
+    def _is_complete(self, nodes: Ints) -> bool:
         return len(nodes) == self.count and bool(self.arrives.all())
 
     def _most(self) -> int:
@@ -261,5 +261,5 @@ def matrices(edges: Edges, nodes: Ints, family: Family) -> Sequence[Mixing]:
     Repeated calls return the same objects while they are in the cache of `edges`.
     """
     makers = {"doubly": [edges.doubly], "column": [edges.column], "pair": [edges.row, edges.column]}[family]
-    found: Sequence[Mixing] = edges.once("matrices", nodes, family, lambda: tuple(make(nodes) for make in makers))
-    return found
+    mixings: Sequence[Mixing] = edges.once("matrices", nodes, family, lambda: tuple(make(nodes) for make in makers))
+    return mixings

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from raylfl.core.arrays import Bools, Floats, Ints
-from raylfl.core.reduce import BLOCK, column, halved
+from raylfl.core.reduce import BLOCK, column, tree_sum_in_place
 from raylfl.core.threads import on_all_cores
 
 FLOATS = 2**18  # entries of the rows that are mixed at a time; they fit in the caches
@@ -22,19 +22,19 @@ FLOATS = 2**18  # entries of the rows that are mixed at a time; they fit in the 
 class MixingRows:
     """T rows of a mixing matrix, which give the new vectors of T nodes (targets) from the vectors of S nodes.
 
-    The vectors of the S nodes are the rows of a call's argument. The new vector of target t is own[t] times row
-    here[t], plus weights[e] times row sources[e] for all e with first[t] <= e < first[t + 1]. dense: whether the new
-    vectors are computed as matrix-vector products with all S rows. place: the row number of each of the S nodes; None:
-    0, 1, ...
+    The vectors of the S nodes are the rows of a call's argument. The new vector of target t is self_weights[t] times
+    row self_rows[t], plus weights[e] times row sources[e] for all e with first[t] <= e < first[t + 1]. dense: whether
+    the new vectors are computed as matrix-vector products with all S rows. order: the row number of each of the
+    S nodes; None: 0, 1, ...
     """
 
-    own: Floats
-    here: Ints
+    self_weights: Floats
+    self_rows: Ints
     first: Ints
     sources: Ints
     weights: Floats
     dense: bool
-    place: Ints | None = None
+    order: Ints | None = None
 
     def __call__(self, *pieces: Tensor) -> Tensor:
         """The new rows [T, ...] from the rows [S, ...], given as one tensor or as several consecutive tensors.
@@ -44,9 +44,9 @@ class MixingRows:
         In double precision, and for a target with several neighbours that all have weight 1, the neighbours' rows are
         added pairwise as in `raylfl.core.reduce.tree_sum`.
         """
-        return self.mixed(pieces, [len(self.own)], all_cores=False)[0]
+        return self.mix(pieces, [len(self.self_weights)], all_cores=False)[0]
 
-    def mixed(self, pieces: Sequence[Tensor], sizes: Sequence[int], all_cores: bool) -> list[Tensor]:
+    def mix(self, pieces: Sequence[Tensor], sizes: Sequence[int], all_cores: bool) -> list[Tensor]:
         """The new rows [T, ...] as several new tensors, which reuse freed memory more often than one large tensor.
 
         pieces: the rows [S, ...] in one or several consecutive tensors. sizes: the number of rows of each new tensor.
@@ -54,12 +54,12 @@ class MixingRows:
         """
         if not self.dense and pieces[0].dtype == torch.float32:
             return self._fused(pieces, sizes, all_cores)
-        rows = _joined(pieces)
+        rows = _join(pieces)
         if self.dense:
-            whole = self._product(rows if self.place is None else rows.index_select(0, torch.from_numpy(self.place)))
+            mixed = self._product(rows if self.order is None else rows.index_select(0, torch.from_numpy(self.order)))
         else:
-            whole = self._pairwise(rows, np.arange(len(self.own)))
-        return [whole] if len(sizes) == 1 else [part.clone() for part in whole.split(list(sizes))]
+            mixed = self._pairwise(rows, np.arange(len(self.self_weights)))
+        return [mixed] if len(sizes) == 1 else [part.clone() for part in mixed.split(list(sizes))]
 
     @cached_property
     def _plain(self) -> Bools:
@@ -75,10 +75,10 @@ class MixingRows:
 
         The first term of a target is the target's own row, unless the own row has weight 0.
         """
-        kept = np.insert(np.ones(len(self.sources), dtype=bool), self.first[:-1], self.own != 0)
-        sources = np.insert(self.sources, self.first[:-1], self.here)[kept]
-        weights = np.insert(self.weights, self.first[:-1], self.own)[kept]
-        first = np.append(0, np.cumsum(kept))[self.first + np.arange(len(self.first))]
+        present = np.insert(np.ones(len(self.sources), dtype=bool), self.first[:-1], self.self_weights != 0)
+        sources = np.insert(self.sources, self.first[:-1], self.self_rows)[present]
+        weights = np.insert(self.weights, self.first[:-1], self.self_weights)[present]
+        first = np.append(0, np.cumsum(present))[self.first + np.arange(len(self.first))]
         return torch.from_numpy(sources), torch.from_numpy(weights).float(), torch.from_numpy(first)
 
     def _fused(self, pieces: Sequence[Tensor], sizes: Sequence[int], all_cores: bool) -> list[Tensor]:
@@ -90,13 +90,13 @@ class MixingRows:
         plain = np.flatnonzero(self._plain)
 
         def block(start: int) -> None:
-            at = slice(start, start + width)
-            rows = _joined([piece[:, at] for piece in flat])
+            columns = slice(start, start + width)
+            rows = _join([piece[:, columns] for piece in flat])
             sums = embedding_bag(sources, rows, first, mode="sum", per_sample_weights=weights, include_last_offset=True)
             if len(plain):
                 sums[torch.from_numpy(plain)] = self._pairwise(rows, plain)
             for part, new in zip(mixed, sums.split(list(sizes)), strict=True):
-                part[:, at] = new
+                part[:, columns] = new
 
         starts = range(0, flat[0].shape[1], width)
         if all_cores:
@@ -108,23 +108,23 @@ class MixingRows:
 
     def _pairwise(self, rows: Tensor, targets: Ints) -> Tensor:
         """The new rows of these targets: the weighted own row plus the `tree_sum` of the neighbours' weighted rows."""
-        own, degrees = self.own[targets], np.diff(self.first)[targets]
-        mixed = rows.index_select(0, torch.from_numpy(self.here[targets]))
-        mixed *= column(own, rows)
-        if (own == 0).any():
-            mixed[torch.from_numpy(own == 0)] = 0.0  # 0 times an entry may be -0 or nan
+        diagonal, degrees = self.self_weights[targets], np.diff(self.first)[targets]
+        mixed = rows.index_select(0, torch.from_numpy(self.self_rows[targets]))
+        mixed *= column(diagonal, rows)
+        if (diagonal == 0).any():
+            mixed[torch.from_numpy(diagonal == 0)] = 0.0  # 0 times an entry may be -0 or nan
         for degree in np.unique(degrees[degrees > 0]):
             alike = np.flatnonzero(degrees == degree)
             for some in np.array_split(alike, -(-len(alike) * int(degree) * rows[0].numel() // FLOATS)):
-                at = self.first[targets[some]] + np.arange(degree)[:, None]  # [degree, nodes]
-                terms = rows.index_select(0, torch.from_numpy(self.sources[at].ravel())).view(
-                    *at.shape, *rows.shape[1:]
+                edges = self.first[targets[some]] + np.arange(degree)[:, None]  # [degree, nodes]
+                terms = rows.index_select(0, torch.from_numpy(self.sources[edges].ravel())).view(
+                    *edges.shape, *rows.shape[1:]
                 )
-                terms *= torch.from_numpy(self.weights[at]).to(rows).view(*at.shape, *[1] * (rows.ndim - 1))
+                terms *= torch.from_numpy(self.weights[edges]).to(rows).view(*edges.shape, *[1] * (rows.ndim - 1))
                 if some[-1] - some[0] == len(some) - 1:  # consecutive targets, as on a regular graph: no copy
-                    mixed[some[0] : some[-1] + 1] += halved(terms)
+                    mixed[some[0] : some[-1] + 1] += tree_sum_in_place(terms)
                 else:
-                    mixed[torch.from_numpy(some)] += halved(terms)
+                    mixed[torch.from_numpy(some)] += tree_sum_in_place(terms)
         return mixed
 
     def over(self, order: Ints) -> MixingRows:
@@ -132,24 +132,25 @@ class MixingRows:
 
         order: row k of the new argument is row order[k] of the former one.
         """
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
+        inverse = np.empty_like(order)
+        inverse[order] = np.arange(len(order))
         if self.dense:  # products with whole rows are summed in the order of the nodes
-            return replace(self, place=place)
-        return replace(self, here=place[self.here], sources=place[self.sources])
+            return replace(self, order=inverse)
+        return replace(self, self_rows=inverse[self.self_rows], sources=inverse[self.sources])
 
     def lazy(self) -> MixingRows:
         """These rows of the matrix (I + W) / 2, where W is the mixing matrix of these rows."""
-        return replace(self, own=(1 + self.own) / 2, weights=self.weights / 2)
+        return replace(self, self_weights=(1 + self.self_weights) / 2, weights=self.weights / 2)
 
     def _product(self, rows: Tensor) -> Tensor:
         """The new rows by one matrix-vector product for each target and block of columns.
 
         In a single product of two matrices, the bits of a row could depend on the number of other rows.
         """
-        matrix = np.zeros((len(self.own), len(rows)))
-        matrix[np.arange(len(self.own)), self.here] = self.own
-        np.add.at(matrix, (np.repeat(np.arange(len(self.own)), np.diff(self.first)), self.sources), self.weights)
+        matrix = np.zeros((len(self.self_weights), len(rows)))
+        targets = np.arange(len(self.self_weights))
+        matrix[targets, self.self_rows] = self.self_weights
+        np.add.at(matrix, (np.repeat(targets, np.diff(self.first)), self.sources), self.weights)
         w, flat = torch.from_numpy(matrix).to(rows), rows.flatten(1)
         mixed = flat.new_empty(len(w), flat.shape[1])
         for start in range(0, flat.shape[1], BLOCK):
@@ -159,6 +160,6 @@ class MixingRows:
         return mixed.view(len(w), *rows.shape[1:])
 
 
-def _joined(pieces: Sequence[Tensor]) -> Tensor:
+def _join(pieces: Sequence[Tensor]) -> Tensor:
     """The rows of all pieces in one tensor."""
     return pieces[0] if len(pieces) == 1 else torch.cat(list(pieces))

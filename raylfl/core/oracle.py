@@ -182,14 +182,14 @@ class LoopOracle(Oracle):
         losses, rows = [], []
         for c, batch in enumerate(batches):
             self.flat.load(x[c])
-            loss, row = self._taken(batch, lambda c=c: seeds(c), x[c])  # type: ignore[misc]
+            loss, row = self._take(batch, lambda c=c: seeds(c), x[c])  # type: ignore[misc]
             rows.append(row)
             losses.append(loss)
         if len(rows) == 1:
             return losses[0][None], rows[0][None]
         return torch.stack(losses), torch.stack(rows)
 
-    def _taken(self, batch: Batch, seed: Callable[[], int], x: Tensor) -> tuple[Tensor, Tensor]:
+    def _take(self, batch: Batch, seed: Callable[[], int], x: Tensor) -> tuple[Tensor, Tensor]:
         """(loss, gradient [d]) of one batch at the loaded parameters.
 
         seed: gives the seed of the global random generators; it is called only if the batch or the step may draw. x:
@@ -224,12 +224,12 @@ class LoopOracle(Oracle):
     def _mode(self, mode: GradientMode) -> GradientMode:
         return GradientMode(mode.name, f"{mode.why}; {self.note}") if self.note else mode
 
-    def _prove(self, content: Any, found: Outcome) -> None:
+    def _prove(self, content: Any, translated: Outcome) -> None:
         """Compares a translated step with the reference at the loaded parameters; raises Diverged if it differs."""
-        module, kept, values = type(self.flat.module).__name__, self.flat.params.clone(), self.log.take()
+        module, params, values = type(self.flat.module).__name__, self.flat.params.clone(), self.log.take()
         with private_randomness():
-            differs = translation_differs(self.reference, content, found, self.t, self.log)
-        self.flat.load(self.flat.params.copy_(kept))
+            differs = translation_differs(self.reference, content, translated, self.t, self.log)
+        self.flat.load(self.flat.params.copy_(params))
         self.log.values = values
         if differs is not None:
             text = f"{module}.training_step has other results with the samples innermost in memory: {differs}"
@@ -250,15 +250,17 @@ class LoopOracle(Oracle):
 
     def gradient(self, loss: Tensor) -> list[Tensor | None]:
         """The gradient of each parameter; also makes the original tensors the module's buffers again."""
-        found = self.flat.gradients(loss)
+        gradients = self.flat.gradients(loss)
         self.flat.take_back_buffers()
-        return found
+        return gradients
 
 
-def translation_differs(reference: ReferenceStep, content: Any, found: Outcome, t: int, log: StepLog) -> str | None:
+def translation_differs(
+    reference: ReferenceStep, content: Any, translated: Outcome, t: int, log: StepLog
+) -> str | None:
     """How a translated step of a module without buffers differs from the reference at the module's parameters.
 
-    found: the loss and gradient of the translated step, which logs nothing. t: the number of the local step. log:
+    translated: the loss and gradient of the translated step, which logs nothing. t: the number of the local step. log:
     receives the values that the reference logs. Returns None if all differences are within the bound.
     """
     flat = reference.flat
@@ -271,9 +273,9 @@ def translation_differs(reference: ReferenceStep, content: Any, found: Outcome, 
 
     x, pieces, bound = flat.params.clone(), dict(zip(flat.names, flat.sizes, strict=True)), Bound(reference.eps)
     expected = at(x)
-    differs = difference(expected, found, pieces, bound)
+    differs = difference(expected, translated, pieces, bound)
     if differs is not None:
-        differs = difference(expected, steady(at, x, expected, found, bound.eps), pieces, bound)
+        differs = difference(expected, steady(at, x, expected, translated, bound.eps), pieces, bound)
     return differs
 
 
@@ -309,15 +311,15 @@ def private_randomness(seed: int | None = None) -> Iterator[None]:
 
     seed: seeds them on entry; None: they keep their states.
     """
-    before = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
     on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     if seed is not None:
         seed_everything(seed)
     try:
         yield
     finally:
-        torch.set_rng_state(before[0])
+        torch.set_rng_state(states[0])
         if on_gpus:
             torch.cuda.set_rng_state_all(on_gpus)
-        np.random.set_state(before[1])
-        random.setstate(before[2])
+        np.random.set_state(states[1])
+        random.setstate(states[2])

@@ -48,13 +48,13 @@ class SumPlan:
     """The weighted sums of a round's uploads.
 
     clients: the received clients [R], in the order of the tree's rows. terms: the distinct sums, each given by the name
-    of its upload and its coefficients [R]; each is computed once. at: name of a sum -> number of its term. dtype: the
-    dtype of the uploads and sums.
+    of its upload and its coefficients [R]; each is computed once. term_of: name of a sum -> number of its term. dtype:
+    the dtype of the uploads and sums.
     """
 
     clients: Ints
     terms: tuple[tuple[str, Floats], ...]
-    at: dict[str, int]
+    term_of: dict[str, int]
     dtype: torch.dtype
 
     @staticmethod
@@ -64,16 +64,16 @@ class SumPlan:
         clients: the received clients [R]. sums: name of the sum -> (name of its upload, coefficients [R]). dtype: the
         dtype of the uploads. Sums of one upload are equal if their coefficients are equal in this dtype.
         """
-        found: dict[tuple[str, bytes], int] = {}
+        numbers: dict[tuple[str, bytes], int] = {}
         terms: list[tuple[str, Floats]] = []
-        at = {}
+        term_of = {}
         for name, (upload, coefficients) in sums.items():
             values = np.asarray(coefficients, dtype=np.float64)
             key = upload, torch.from_numpy(values).to(dtype).double().numpy().tobytes()
-            at[name] = found.setdefault(key, len(terms))
-            if at[name] == len(terms):
+            term_of[name] = numbers.setdefault(key, len(terms))
+            if term_of[name] == len(terms):
                 terms.append((upload, values))
-        return SumPlan(clients, tuple(terms), at, dtype)
+        return SumPlan(clients, tuple(terms), term_of, dtype)
 
     def replaces(self, upload: str) -> bool:
         """Whether sums replace the rows of this upload, which are then not sent; also true if no client is received."""
@@ -112,8 +112,8 @@ class SumPlan:
 
         parts: the results of the method `parts` on each worker.
         """
-        terms = [_whole(sums, len(self.clients)) for sums in joined(parts, len(self.clients))]
-        return {name: total for name, t in self.at.items() if parts and (total := terms[t]) is not None}
+        terms = [_whole(sums, len(self.clients)) for sums in add_up(parts, len(self.clients))]
+        return {name: total for name, t in self.term_of.items() if parts and (total := terms[t]) is not None}
 
 
 def depth_first(count: int) -> Ints:
@@ -145,20 +145,20 @@ def in_subtrees(count: int, pieces: int) -> list[Ints]:
     return [order[count * k // pieces : count * (k + 1) // pieces] for k in range(pieces)]
 
 
-def joined(parts: Sequence[Sequence[SubtreeSums]], count: int) -> list[SubtreeSums]:
+def add_up(parts: Sequence[Sequence[SubtreeSums]], count: int) -> list[SubtreeSums]:
     """Adds up the subtree sums of several workers, on all cores, wherever they form a larger complete subtree.
 
     parts: for each worker, its subtree sums of each weighted sum. count: the number of rows of the whole tree. Returns
     the new subtree sums of each weighted sum.
     """
-    return [_joined(sums, count) for sums in zip(*parts, strict=True)]
+    return [_join_subtrees(sums, count) for sums in zip(*parts, strict=True)]
 
 
-def _joined(parts: Sequence[SubtreeSums], count: int) -> SubtreeSums:
-    found = {node: row for sums in parts for node, row in sums.items()}
-    if len(found) < 2:
-        return found
-    return _subtree_sums([(row[None], None) for row in found.values()], list(found), count, all_cores=True)
+def _join_subtrees(parts: Sequence[SubtreeSums], count: int) -> SubtreeSums:
+    rows = {node: row for sums in parts for node, row in sums.items()}
+    if len(rows) < 2:
+        return rows
+    return _subtree_sums([(row[None], None) for row in rows.values()], list(rows), count, all_cores=True)
 
 
 def columns_of(part: Sequence[SubtreeSums], k: int, pieces: int) -> list[SubtreeSums]:
@@ -198,7 +198,7 @@ def _subtree_sums(
     """
     additions, roots = _additions(nodes, count)
     first = pieces[0][0]
-    width, kept = first.shape[1], [slot for _, slot in roots]
+    width, root_slots = first.shape[1], [slot for _, slot in roots]
     out = first.new_empty(len(roots), width)
     on_host = first.device.type == "cpu"
     step = max(NARROWEST, min(BLOCK, CACHED // len(nodes))) if on_host else max(NARROWEST, ON_DEVICE // len(nodes))
@@ -207,16 +207,16 @@ def _subtree_sums(
         memory = first.new_empty(len(nodes), min(step, width))
         for start in range(span.start, span.stop, step):
             block = slice(start, min(start + step, span.stop))
-            terms, at = memory[:, : block.stop - start], 0
+            terms, position = memory[:, : block.stop - start], 0
             for rows, weights in pieces:
-                into = terms[at : (at := at + len(rows))]
+                into = terms[position : (position := position + len(rows))]
                 if weights is None:
                     into.copy_(rows[:, block])
                 else:
                     torch.mul(rows[:, block], weights, out=into)
             for left, right in additions:
                 terms[left] += terms[right]
-            for k, slot in enumerate(kept):
+            for k, slot in enumerate(root_slots):
                 out[k, block] = terms[slot]
 
     spans = [slice(start, min(start + SPAN, width)) for start in range(0, width, SPAN)]
@@ -244,13 +244,13 @@ def _additions(nodes: Sequence[Node], count: int) -> tuple[Additions, list[tuple
     level = 0
     while count > 1:
         half = (count + 1) // 2
-        here, above = levels.get(level, {}), levels.setdefault(level + 1, {})
+        slots, above = levels.get(level, {}), levels.setdefault(level + 1, {})
         pairs = []
-        for k, slot in here.items():
+        for k, slot in slots.items():
             partner = k + half if k < half else k - half
-            if partner in here:
+            if partner in slots:
                 if k < half:
-                    pairs.append((slot, here[partner]))
+                    pairs.append((slot, slots[partner]))
                     above[k] = slot
             elif k < half and partner >= count:
                 above[k] = slot

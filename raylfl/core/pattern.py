@@ -62,9 +62,9 @@ class ExchangePattern(ABC):
         from, to: client ids, -1 for the server. client: the position in the cohort of the client whose time includes
         the message.
         """
-        at = np.arange(len(cohort))
+        clients = np.arange(len(cohort))
         server = np.full(len(cohort), -1)
-        return np.concatenate([np.column_stack([server, cohort, at]), np.column_stack([cohort, server, at])])
+        return np.concatenate([np.column_stack([server, cohort, clients]), np.column_stack([cohort, server, clients])])
 
     @abstractmethod
     def round_seconds(self, client_seconds: Floats) -> float:

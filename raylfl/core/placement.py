@@ -21,14 +21,14 @@ SLACK = 0.05  # the fraction by which a worker of many small clients may exceed 
 NOWHERE = np.iinfo(np.uint64).max  # the score of a client that has not been assigned yet
 
 
-def assigned(sizes: Ints, workers: int) -> Ints:
+def assign(sizes: Ints, workers: int) -> Ints:
     """The number of each client's worker, 0..workers - 1, int64 [N].
 
     The result depends on the arguments only. sizes: the number of samples of each client; a client without samples
     counts as one sample. A worker's load is at most the larger of 1.05 times the mean load and the mean load plus its
     largest client. With at least as many workers as clients, no two clients share a worker.
 
-    >>> assigned(np.array([5, 5, 5, 5]), 2).tolist()
+    >>> assign(np.array([5, 5, 5, 5]), 2).tolist()
     [0, 0, 1, 1]
     """
     count = len(sizes)
@@ -43,7 +43,7 @@ def assigned(sizes: Ints, workers: int) -> Ints:
         worker[moving], score[moving] = _next_preference(keys[moving], score[moving], workers)
         filling = np.flatnonzero(np.isin(worker, worker[moving]))
         order = filling[np.lexsort((~score[filling], worker[filling]))]
-        moving = order[_rejected(worker[order], load[order], mean)]
+        moving = order[_reject(worker[order], load[order], mean)]
     return worker
 
 
@@ -53,15 +53,15 @@ def _next_preference(keys: Ints, below: Ints, workers: int) -> tuple[Ints, Ints]
     A score is a hash of (client, worker). keys: a hash of each client. below: the bound of each client, the score of
     its previous worker.
     """
-    best, at = np.zeros_like(below), np.zeros(len(keys), dtype=np.int64)
+    best, worker = np.zeros_like(below), np.zeros(len(keys), dtype=np.int64)
     for w in range(workers):
         score = splitmix64(keys ^ splitmix64(np.array([w + 1], dtype=np.uint64)))
         better = (score > best) & (score < below)
-        best[better], at[better] = score[better], w
-    return at, best
+        best[better], worker[better] = score[better], w
+    return worker, best
 
 
-def _rejected(worker: Ints, load: np.ndarray, mean: float) -> Bools:
+def _reject(worker: Ints, load: np.ndarray, mean: float) -> Bools:
     """A mask of the clients that their workers refuse.
 
     worker, load: the worker and the number of samples of each client, sorted by worker and falling score. mean: the
@@ -72,27 +72,27 @@ def _rejected(worker: Ints, load: np.ndarray, mean: float) -> Bools:
     """
     start = np.flatnonzero(np.diff(worker, prepend=-1))
     lengths = np.diff(start, append=len(worker))
-    before = np.cumsum(load) - load
-    before -= np.repeat(before[start], lengths)
-    full = (before >= mean) & (before + load > (1 + SLACK) * mean)
+    earlier = np.cumsum(load) - load
+    earlier -= np.repeat(earlier[start], lengths)
+    full = (earlier >= mean) & (earlier + load > (1 + SLACK) * mean)
     count = np.cumsum(full)
     refused: Bools = count > np.repeat(count[start] - full[start], lengths)
     return refused
 
 
-def apportioned(weights: Sequence[float], count: int) -> list[int]:
+def apportion(weights: Sequence[float], count: int) -> list[int]:
     """The number of workers of each group: `count` workers divided in proportion to the weights, at least one each.
 
     The method is D'Hondt's highest averages. There must be at least as many workers as groups.
 
-    >>> apportioned([60, 30, 10], 5)
+    >>> apportion([60, 30, 10], 5)
     [3, 1, 1]
     """
     assert len(weights) <= count
-    given = [1] * len(weights)
+    shares = [1] * len(weights)
     for _ in range(count - len(weights)):
-        given[max(range(len(weights)), key=lambda k: weights[k] / given[k])] += 1
-    return given
+        shares[max(range(len(weights)), key=lambda k: weights[k] / shares[k])] += 1
+    return shares
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,12 @@ class Placement:
         There must be at least as many workers as distinct labels.
         """
         if nodes is None:
-            return Placement(assigned(sizes, workers), (None,) * workers)
+            return Placement(assign(sizes, workers), (None,) * workers)
         names, group = np.unique(np.asarray(nodes), return_inverse=True)
-        counts = apportioned([float(sizes[group == k].sum()) for k in range(len(names))], workers)
+        counts = apportion([float(sizes[group == k].sum()) for k in range(len(names))], workers)
         worker, first = np.zeros(len(sizes), dtype=np.int64), 0
         for k, count in enumerate(counts):
-            worker[group == k] = first + assigned(sizes[group == k], count)
+            worker[group == k] = first + assign(sizes[group == k], count)
             first += count
         labels = tuple(str(name) for name, count in zip(names, counts, strict=True) for _ in range(count))
         return Placement(worker, labels)

@@ -92,12 +92,12 @@ class Round:
         return self._only(received=False)
 
     def _only(self, received: bool) -> Round:
-        whole = self.unfiltered or self
-        keep = whole.received == received
+        unfiltered = self.unfiltered or self
+        keep = unfiltered.received == received
         if keep.all():
-            return replace(whole, unfiltered=whole)
+            return replace(unfiltered, unfiltered=unfiltered)
         rows = ("cohort", "draws", "received", "steps", "batch_sizes", "a_norm", "failure", "inclusion")
-        return replace(whole, unfiltered=whole, **{name: getattr(whole, name)[keep] for name in rows})
+        return replace(unfiltered, unfiltered=unfiltered, **{name: getattr(unfiltered, name)[keep] for name in rows})
 
     @property
     def total_draws(self) -> int:

@@ -32,12 +32,12 @@ def tree_sum(rows: Tensor) -> Tensor:
         return elementwise(lambda block: (tree_sum(block),), rows)[0]
     count = len(rows)
     if count < 2:
-        return halved(rows.clone())
-    half = (count + 1) // 2  # the first step of `halved`, without a copy of all rows
+        return tree_sum_in_place(rows.clone())
+    half = (count + 1) // 2  # the first step of `tree_sum_in_place`, without a copy of all rows
     terms = rows.new_empty(half, *rows.shape[1:])
     torch.add(rows[: count - half], rows[half:], out=terms[: count - half])
     terms[count - half :] = rows[count - half : half]
-    return halved(terms)
+    return tree_sum_in_place(terms)
 
 
 def weighted_sum(rows: Tensor, coefficients: npt.ArrayLike) -> Tensor:
@@ -51,14 +51,14 @@ def weighted_sum(rows: Tensor, coefficients: npt.ArrayLike) -> Tensor:
     """
     if isinstance(rows, ChunkedMatrix):
         c = column(coefficients, rows.pieces[0])
-        return elementwise(lambda block: (halved(block * c),), rows)[0]
+        return elementwise(lambda block: (tree_sum_in_place(block * c),), rows)[0]
     c, shape = column(coefficients, rows), rows.shape[1:]
     rows = rows[:, None].flatten(1)
     if rows.shape[1] <= BLOCK:
-        return halved(rows * c).reshape(shape)
+        return tree_sum_in_place(rows * c).reshape(shape)
     total = rows.new_empty(rows.shape[1])
     for start in range(0, len(total), BLOCK):
-        total[start : start + BLOCK] = halved(rows[:, start : start + BLOCK] * c)
+        total[start : start + BLOCK] = tree_sum_in_place(rows[:, start : start + BLOCK] * c)
     return total.reshape(shape)
 
 
@@ -84,15 +84,15 @@ def square_norms(rows: Tensor) -> npt.NDArray[np.float64]:
     >>> square_norms(torch.tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
     [25.0, 1.0]
     """
-    whole = rows.shape[1] // BLOCK * BLOCK
-    norms = [torch.linalg.vector_norm(rows[:, :whole].unflatten(1, (-1, BLOCK)), dim=2)] if whole else []
-    if whole < rows.shape[1]:
-        norms.append(torch.linalg.vector_norm(rows[:, whole:], dim=1, keepdim=True))
+    width = rows.shape[1] // BLOCK * BLOCK
+    norms = [torch.linalg.vector_norm(rows[:, :width].unflatten(1, (-1, BLOCK)), dim=2)] if width else []
+    if width < rows.shape[1]:
+        norms.append(torch.linalg.vector_norm(rows[:, width:], dim=1, keepdim=True))
     squares: npt.NDArray[np.float64] = torch.cat(norms, dim=1).double().cpu().square().cumsum(dim=1)[:, -1].numpy()
     return squares
 
 
-def halved(terms: Tensor) -> Tensor:
+def tree_sum_in_place(terms: Tensor) -> Tensor:
     """The sum of the terms [C, ...] in the order of `tree_sum`; overwrites the terms. Raises ValueError for C = 0."""
     count = len(terms)
     if count == 0:

@@ -31,7 +31,7 @@ class ReferenceStep:
     def __init__(self, flat: FlatModule, autocast: Callable[[], AbstractContextManager[object]] = nullcontext):
         self.flat, self.autocast = flat, autocast
         self.module: Any = flat.module
-        self.training_step: Callable[..., Any] = lambda *given: self.module.training_step(*given)
+        self.training_step: Callable[..., Any] = lambda *args: self.module.training_step(*args)
 
     @property
     def eps(self) -> float:
@@ -59,7 +59,7 @@ class ReferenceStep:
 
     def backward(self, loss: Tensor) -> Tensor:
         """The gradient [d] that `loss.backward()` leaves in `.grad` of the parameters, dense."""
-        parameters = self.flat.trained()
+        parameters = self.flat.trained_parameters()
         for p in parameters:
             p.grad = None
         loss.backward()

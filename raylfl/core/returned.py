@@ -111,8 +111,8 @@ def step_of(algorithm: Algorithm, method: str, returned: Any, x: Tensor) -> tupl
     """
     if not _is_pair(returned) or not all(isinstance(part, Mapping) for part in returned):
         raise _bad(algorithm, method, returned, "(the new server state, a dict of numbers to log)")
-    after, info = returned
-    new = after.get("x")
+    server, info = returned
+    new = server.get("x")
     if not isinstance(new, Tensor) or new.shape != x.shape:
         raise _bad(algorithm, method, {"x": new}, f"a state whose x is a tensor {list(x.shape)}")
     try:
@@ -120,7 +120,7 @@ def step_of(algorithm: Algorithm, method: str, returned: Any, x: Tensor) -> tupl
             float(value)
     except (TypeError, ValueError, RuntimeError):
         raise _bad(algorithm, method, info, "one number for each metric algo/<name>") from None
-    return after, info
+    return server, info
 
 
 def _is_pair(returned: Any) -> bool:

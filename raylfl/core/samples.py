@@ -80,9 +80,9 @@ class SampleSet:
 
         A data set with a method `__getitems__` reads them in one call.
         """
-        wanted = [int(i) for i in indices]
+        numbers = [int(i) for i in indices]
         together = getattr(self.items, "__getitems__", None)
-        return list(together(wanted)) if together else [self.items[i] for i in wanted]
+        return list(together(numbers)) if together else [self.items[i] for i in numbers]
 
     def part(self, indices: Ints) -> SampleSet:
         """The set restricted to these ascending indices; samples keep their indices, and their arrays are copies."""
@@ -93,10 +93,10 @@ class SampleSet:
         """The row numbers of these samples in `arrays`. Raises LookupError for a sample that is not owned."""
         if self.owned is None:
             return indices
-        at = np.minimum(np.searchsorted(self.owned, indices), len(self.owned) - 1)
-        if (self.owned[at] != indices).any():
+        positions = np.minimum(np.searchsorted(self.owned, indices), len(self.owned) - 1)
+        if (self.owned[positions] != indices).any():
             raise LookupError("a sample was requested from a worker that does not hold it")
-        return at
+        return positions
 
 
 def _arrays_of(dataset: Any) -> tuple[np.ndarray, ...] | None:
@@ -108,18 +108,18 @@ def _arrays_of(dataset: Any) -> tuple[np.ndarray, ...] | None:
     if tensors is None or any(t.layout != torch.strided or t.is_quantized for t in tensors):
         return None
     tensors = [t.detach().cpu().resolve_conj().resolve_neg() for t in tensors]
-    arrays = tuple(_widened(t).contiguous().numpy() for t in tensors)
+    arrays = tuple(_widen(t).contiguous().numpy() for t in tensors)
     return arrays if all(same_sample(dataset[k], arrays, k) for k in spread(len(dataset))) else None
 
 
-def _widened(tensor: Tensor) -> Tensor:
+def _widen(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.is_floating_point() and tensor.dtype not in NUMPY else tensor
 
 
 def _tensors_of(dataset: Any) -> Sequence[Tensor] | None:
     if type(dataset) is Subset:
-        whole = _tensors_of(dataset.dataset)
-        return None if whole is None else [t[torch.as_tensor(dataset.indices)] for t in whole]
+        tensors = _tensors_of(dataset.dataset)
+        return None if tensors is None else [t[torch.as_tensor(dataset.indices)] for t in tensors]
     return dataset.tensors if type(dataset) is TensorDataset else None
 
 
@@ -137,7 +137,7 @@ def same_sample(sample: Any, columns: Sequence[np.ndarray], k: int) -> bool:
     if not isinstance(sample, (tuple, list)) or len(sample) != len(columns):
         return False
     try:
-        parts = [_widened(torch.as_tensor(part)) for part in sample]
+        parts = [_widen(torch.as_tensor(part)) for part in sample]
         pairs = [(part, as_tensor(np.asarray(column[k]))) for part, column in zip(parts, columns, strict=True)]
     except (TypeError, ValueError, RuntimeError):  # a part that is not a number or an array
         return False
@@ -190,7 +190,7 @@ class BatchSource:
 
     def batches(self, indices: Sequence[Ints]) -> list[Batch]:
         """The batches of these index arrays, read by one call of `gather`; the source must be `plain`."""
-        sizes = [len(at) for at in indices]
+        sizes = [len(batch) for batch in indices]
         pieces = zip(*(t.split(sizes) for t in self.gather(np.concatenate(indices))), strict=True)
         return [Batch(content, size) for content, size in zip(pieces, sizes, strict=True)]
 
@@ -198,7 +198,7 @@ class BatchSource:
         """The samples of these indices as the content of one batch: collated, on the device, transformed."""
         if self.tensors is not None:
             return self.gather_at(to_device(torch.from_numpy(self.samples.places(indices)), self.device))
-        return self._through(self._moved(self._read(indices)))
+        return self._through(self._move(self._read(indices)))
 
     def gather_at(self, places: Tensor) -> Any:
         """The content of one batch, of the samples at these rows [B] of `tensors`; transformed."""
@@ -254,23 +254,23 @@ class BatchSource:
         self._compared = self._compared or len(indices) > 0
         return rows
 
-    def _moved(self, content: Any) -> Any:
+    def _move(self, content: Any) -> Any:
         if isinstance(content, Tensor):
             return to_device(self._cast(content), self.device)
         if isinstance(content, dict):
             moved = copy.copy(content)  # an OrderedDict or defaultdict stays one
-            moved.update((k, self._moved(v)) for k, v in content.items())
+            moved.update((k, self._move(v)) for k, v in content.items())
             return moved
         if isinstance(content, tuple) and hasattr(content, "_fields"):
-            return type(content)(*(self._moved(v) for v in content))
+            return type(content)(*(self._move(v) for v in content))
         if isinstance(content, (tuple, list)):
-            return type(content)(self._moved(v) for v in content)
+            return type(content)(self._move(v) for v in content)
         if hasattr(content, "to"):  # the user's own batch class
             return content.to(self.device)
         if is_dataclass(content) and not isinstance(content, type):
             twin = copy.copy(content)
             for part in fields(content):
-                object.__setattr__(twin, part.name, self._moved(getattr(content, part.name)))
+                object.__setattr__(twin, part.name, self._move(getattr(content, part.name)))
             return twin
         return content
 
@@ -337,7 +337,7 @@ class EvenBatches(Sequence[Batch]):
     def __getitem__(self, k: Any) -> Any:
         return self.source.batch(self.indices[k])
 
-    def stacked(self) -> tuple[Tensor, ...]:
+    def stack(self) -> tuple[Tensor, ...]:
         """The contents of all batches as tensors [C, B, ...], read by one call of `gather`."""
         content = self.source.gather(self.indices.reshape(-1))
         return tuple(t.unflatten(0, self.indices.shape) for t in content)

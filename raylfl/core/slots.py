@@ -34,8 +34,8 @@ class Slot:
         self.flat, self.params, self.buffers = flat, params, list(buffers)
         self.weights: list[Tensor] = []
         self.copies: list[tuple[Tensor, Tensor]] = []
-        for own, view in zip(flat.parameters, flat.views(params), strict=True):
-            moved = own.data.stride() != view.stride() and view.ndim == 4
+        for parameter, view in zip(flat.parameters, flat.views(params), strict=True):
+            moved = parameter.data.stride() != view.stride() and view.ndim == 4
             self.weights.append(in_channels_last(view).clone() if moved else view)
             if moved:
                 self.copies.append((self.weights[-1], view))
@@ -44,7 +44,7 @@ class Slot:
     def used(self) -> Iterator[None]:
         """A context in which the module's parameters and buffers are those of the slot."""
         flat = self.flat
-        before = flat.params, flat._copies, flat.buffers, flat._places
+        module_memory = flat.params, flat._copies, flat.buffers, flat._places
         weights = [p.data for p in flat.parameters]
         try:
             self._set(self.weights)
@@ -58,7 +58,7 @@ class Slot:
             yield
         finally:
             self._set(weights)
-            flat.params, flat._copies, flat.buffers, flat._places = before
+            flat.params, flat._copies, flat.buffers, flat._places = module_memory
             for _, owner, key, buffer in flat._places:
                 owner[key] = buffer
 
@@ -87,10 +87,10 @@ class Slots:
         for dtype, width in widths.items():
             self._matrices[dtype] = aligned_rows(self.count, width, self.flat.params.new_empty(0, dtype=dtype))
         return [
-            self._matrices[b.dtype][:, at : at + b.numel()].unflatten(1, b.shape)
+            self._matrices[b.dtype][:, start : start + b.numel()].unflatten(1, b.shape)
             if b.dim()
-            else self._matrices[b.dtype][:, at]
-            for b, at in zip(self.flat.buffers, places, strict=True)
+            else self._matrices[b.dtype][:, start]
+            for b, start in zip(self.flat.buffers, places, strict=True)
         ]
 
     def write_buffers(self, rows: Tensor | None, count: int) -> None:
@@ -99,9 +99,9 @@ class Slots:
         rows: None sets all buffers to their initial entries.
         """
         self._used = count
-        given = iter(() if rows is None else self.flat.packing.split(rows))
+        travelling = iter(() if rows is None else self.flat.packing.split(rows))
         for held, first, travels in zip(self._buffers, self.flat._initial, self.flat.sent, strict=True):
-            held[:count].copy_(next(given) if travels and rows is not None else first)
+            held[:count].copy_(next(travelling) if travels and rows is not None else first)
 
     def read_buffers(self, count: int) -> Tensor:
         """The buffers that travel, of the first `count` slots, as rows [count, b]."""

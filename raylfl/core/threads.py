@@ -61,13 +61,13 @@ def one_thread() -> Iterator[None]:
     The bits of their sums depend on the number of threads, and idle OpenBLAS threads occupy their cores for 100 ms
     after each call. The limit applies to the libraries loaded so far: import a package with its own BLAS (scipy) first.
     """
-    before = torch.get_num_threads()
+    count = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with _pools(loaded_libraries()).limit(limits=1):
             yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(count)
 
 
 @lru_cache(maxsize=1)

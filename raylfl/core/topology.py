@@ -12,6 +12,6 @@ def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
     new = "ExchangePattern" if name == "Topology" else name
-    found = getattr(pattern, new)
+    attribute = getattr(pattern, new)
     warnings.warn(f"raylfl.core.topology.{name} is now raylfl.core.pattern.{new}", FutureWarning, stacklevel=2)
-    return found
+    return attribute

@@ -41,14 +41,14 @@ def checks_without_symbols() -> Iterator[None]:
     import torch
 
     module: Any = torch
-    whole = module._check_with
+    check_with = module._check_with
 
     def check(error: type[Exception], condition: Any, message: Any) -> None:
         if condition is not True:
-            whole(error, condition, message)
+            check_with(error, condition, message)
 
     module._check_with = check
     try:
         yield
     finally:
-        module._check_with = whole
+        module._check_with = check_with

@@ -22,8 +22,8 @@ def all_to_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors on the host, with one wait for all copies."""
     if all(tensor.device.type != "cuda" for tensor in tensors.values()):
         return {name: tensor.cpu() for name, tensor in tensors.items()}
-    found = {name: torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for name, t in tensors.items()}
+    copies = {name: torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for name, t in tensors.items()}
     for name, tensor in tensors.items():
-        found[name].copy_(tensor, non_blocking=True)
+        copies[name].copy_(tensor, non_blocking=True)
     torch.cuda.current_stream().synchronize()
-    return found
+    return copies

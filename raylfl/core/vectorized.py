@@ -34,7 +34,7 @@ from raylfl.replay.innermost.steps import InnermostSteps, takes
 from raylfl.replay.innermost.translation import IGNORED
 from raylfl.replay.proof import Bound, Diverged, Outcome, Schedule, difference, steady
 from raylfl.replay.recorded.steps import RecordedSteps
-from raylfl.replay.recorded.tape import recorded
+from raylfl.replay.recorded.tape import record_step
 from raylfl.replay.step_log import StepLog
 
 
@@ -92,25 +92,25 @@ def large_samples(flat: FlatModule, loss: Callable[[Any], Tensor], one: Any, two
     a sequence. one, two: the contents of a batch of one sample and of a batch of two samples, with which the step is
     recorded. loss: gives the loss of a content.
     """
-    both = _made(flat, loss, two)
+    both = _count_created(flat, loss, two)
     if both is None or both[0] <= LARGEST_SAMPLE * both[1]:
         return None
-    first = _made(flat, loss, one)
+    first = _count_created(flat, loss, one)
     if first is None or both[0] - first[0] <= LARGEST_SAMPLE * both[1]:
         return None
     return f"on a CPU steps that make over {LARGEST_SAMPLE} numbers a call of a sample run faster one client at a time"
 
 
-def _made(flat: FlatModule, loss: Callable[[Any], Tensor], content: Any) -> tuple[int, int] | None:
+def _count_created(flat: FlatModule, loss: Callable[[Any], Tensor], content: Any) -> tuple[int, int] | None:
     """(number of entries, number of tensors) that a step creates for this batch; None if it cannot be recorded.
 
     Views are not counted.
     """
-    found = recorded(flat.module, flat.parameters, content, loss)
-    if found is None:
+    recording = record_step(flat.module, flat.parameters, content, loss)
+    if recording is None:
         return None
-    results = [k for call in found.calls if not call.views for k in call.results()]
-    return sum(math.prod(found.geometry[k].shape) for k in results), len(results)
+    results = [k for call in recording.calls if not call.views for k in call.results()]
+    return sum(math.prod(recording.geometry[k].shape) for k in results), len(results)
 
 
 class _Step(nn.Module):
@@ -126,26 +126,27 @@ class _Step(nn.Module):
         return loss, self.log.take()
 
 
-class _Call(NamedTuple):
+class _CohortCall(NamedTuple):
     """A call of C clients, to be compared.
 
-    x: parameters [C, d]. content: batches [C, B, ...]. before, after: buffers [C, *shape]. losses: [C]. g: gradients
-    [C, d]. logged: values [C] by name. sizes: of filled-up batches. translated: whether by a translation of the step.
+    x: parameters [C, d]. content: batches [C, B, ...]. buffers_before, buffers_after: [C, *shape]. losses: [C]. g:
+    gradients [C, d]. logged: values [C] by name. sizes: of filled-up batches. translated: whether by a translation of
+    the step.
     """
 
     x: Tensor
     content: tuple[Tensor, ...]
-    before: Sequence[Tensor]
+    buffers_before: Sequence[Tensor]
     seed: int
     losses: Tensor
     g: Tensor
-    after: Sequence[Tensor]
+    buffers_after: Sequence[Tensor]
     logged: dict[str, Tensor]
     sizes: Sequence[int] = ()
     translated: bool = False
 
 
-_Given = tuple[Tensor, list[Tensor], tuple[Tensor, ...]]  # x [C, d], buffers, batches [C, B, ...]
+_StepInput = tuple[Tensor, list[Tensor], tuple[Tensor, ...]]  # x [C, d], buffers, batches [C, B, ...]
 _Result = tuple[Tensor, dict[str, Tensor], list[Tensor]]  # losses, logged values, buffers
 
 
@@ -187,8 +188,8 @@ class VectorizedOracle(Oracle):
         self.rows = StepLog()  # calls of `self.log` with one value a client
         self.steps = RecordedSteps(
             *(flat.module, flat.parameters, self.losses, self._gradients, self.rows),
-            clients=lambda given: given[0].shape[:1],
-            changing=lambda given: given[1],
+            clients=lambda args: args[0].shape[:1],
+            changing=lambda args: args[1],
             seen=SEEN,
         )
         if step == "autograd":
@@ -200,8 +201,8 @@ class VectorizedOracle(Oracle):
         named |= {name: buffers[k] for name, k in self.buffer_places}
         loss, logged = functional_call(self.step, named, batch, tie_weights=False)
         # functional_call puts the buffers that the step assigned into `named`
-        after = {k: named[name] for name, k in reversed(self.buffer_places)}
-        return loss, logged, [after[k] for k in range(len(buffers))]
+        new_buffers = {k: named[name] for name, k in reversed(self.buffer_places)}
+        return loss, logged, [new_buffers[k] for k in range(len(buffers))]
 
     def _by_hand(self, parameters: list[Tensor], buffers: list[Tensor], batch: tuple[Tensor, ...]) -> _Result:
         return self.cohort_losses(dict(zip(self.flat.names, parameters, strict=True)), batch), {}, []
@@ -227,11 +228,11 @@ class VectorizedOracle(Oracle):
         content: batches [C, B, ...]. t: the number of the local step.
         """
         losses = self.losses((x, [], content), t)
-        found = self._gradients(losses)
+        gradients = self._gradients(losses)
         self.log.values = dict(self.rows.values)
         pieces = [
             x.new_zeros(len(x), size) if g is None else g.reshape(len(x), -1)
-            for g, size in zip(found, self.flat.sizes, strict=True)
+            for g, size in zip(gradients, self.flat.sizes, strict=True)
         ]
         return losses.detach(), torch.cat(pieces, dim=1)
 
@@ -245,7 +246,7 @@ class VectorizedOracle(Oracle):
 
     def changed_buffers(self) -> list[str]:
         """The names of the buffers that do not travel and that the last call has changed."""
-        return self.buffers.changed()
+        return self.buffers.changed_names()
 
     def reorder(self, order: np.ndarray) -> None:
         self.buffers.reorder(torch.from_numpy(order))
@@ -260,7 +261,7 @@ class VectorizedOracle(Oracle):
         if len(set(sizes)) == 1:
             return self._together(x, batches, partial(seeds, 0), slice(len(batches)))
         possible = self.innermost is not None and self.innermost.possible
-        content = filled_up(batches, sizes) if possible else None
+        content = fill_up(batches, sizes) if possible else None
         if content is not None and (dense := self._dense(content, sizes)):
             return self._through(dense, x, content, seeds, sizes)
         all_losses, all_rows = x.new_empty(len(batches)), torch.empty_like(x)
@@ -285,26 +286,26 @@ class VectorizedOracle(Oracle):
         """
         if batches[0].random:
             seed_everything(seed())
-        content = stacked(batches)
+        content = stack_batches(batches)
         if dense := self._dense(content):
             return self._through(dense, x, content, lambda c: seed())
         buffers = self.buffers.of(rows)
-        given = (x.detach(), buffers, content)
-        self.rows.sink = None if self.log.sink is None else self._replayed
+        args = (x.detach(), buffers, content)
+        self.rows.sink = None if self.log.sink is None else self._log_replay
         # under vmap `training_step` itself reads its number, so that its results need no comparison at each number
         due = self.schedule.due(content[0].shape[1:2], self.t if self.cohort_losses else 0)
-        before = [b.clone() for b in buffers] if due else []
-        program = self.steps.program(given, self.t)
+        buffers_before = [b.clone() for b in buffers] if due else []
+        program = self.steps.program(args, self.t)
         if not batches[0].random:
             seed_for(program, seed)
-        drawn = self._generators() if due else []
+        generators = self._generators() if due else []
         self.rows.values = {}
-        losses, g = self.steps.take(given, self.t) if program is None else self.steps.replay(program, given)
+        losses, g = self.steps.take(args, self.t) if program is None else self.steps.replay(program, args)
         self.log.values = self.rows.values
         self.buffers.keep(rows, buffers)
         if due:
-            call = _Call(x, content, before, seed(), losses, g, buffers, self.log.values)
-            self._prove(call, draws=not all(map(torch.equal, drawn, self._generators())))
+            call = _CohortCall(x, content, buffers_before, seed(), losses, g, buffers, self.log.values)
+            self._prove(call, draws=not all(map(torch.equal, generators, self._generators())))
         if self.must_record:
             self.steps.must_be_possible()
         self.ways[self._mode(program is not None)] += len(batches)
@@ -323,35 +324,35 @@ class VectorizedOracle(Oracle):
             "cohort", f"{TOGETHER}: {by}, {how}" + (f" ({self.steps.reason})" if self.steps.refusal else "")
         )
 
-    def losses(self, given: _Given, t: int = 0) -> Tensor:
+    def losses(self, args: _StepInput, t: int = 0) -> Tensor:
         """The losses [C] of C clients with their autograd graph; the buffers change only in `_gradients`.
 
         given: (parameters [C, d], buffers [C, *shape], batches [C, B, ...]). t: the number of the local step.
         """
         self.step.t = t
-        x, buffers, batch = given
+        x, buffers, batch = args
         self._weights = [view.detach().requires_grad_() for view in self.flat.views(x)]
         with self.autocast(), checks_without_symbols():
-            losses, logged, after = self.forward(self._weights, buffers, batch)
-        for held, new in zip(buffers, after, strict=True):
+            losses, logged, new_buffers = self.forward(self._weights, buffers, batch)
+        for held, new in zip(buffers, new_buffers, strict=True):
             if new.shape != held.shape:
                 raise RuntimeError(f"a step made a buffer of shape {[*held.shape[1:]]} one of {[*new.shape[1:]]}")
-        self._after = [(held, new) for held, new in zip(buffers, after, strict=True) if new is not held]
+        self._after = [(held, new) for held, new in zip(buffers, new_buffers, strict=True) if new is not held]
         self.rows.values = logged
         for name, values in logged.items():
             self.rows.note(name, values, self.log.options.get(name, {}))
         return losses
 
-    def _replayed(self, name: str, values: Tensor, **options: Any) -> None:
+    def _log_replay(self, name: str, values: Tensor, **options: Any) -> None:
         """Logs the values [C] of a `self.log` call of a replayed step, with the call's name and options."""
         assert self.log.sink is not None
         self.log.sink(name, values[0], **options)
         self.rows.values[name] = values
 
     def _gradients(self, losses: Tensor) -> Sequence[Tensor | None]:
-        found = torch.autograd.grad(losses.sum(), self._weights, allow_unused=True)
+        gradients = torch.autograd.grad(losses.sum(), self._weights, allow_unused=True)
         copy_together(self._after)  # after the backward pass, which may need the former entries
-        return found
+        return gradients
 
     def _dense(self, content: Sequence[Tensor], sizes: Sequence[int] = ()) -> Innermost | None:
         """The module's step translated to batched matrix products; None if it has no such translation.
@@ -361,9 +362,9 @@ class VectorizedOracle(Oracle):
         if self.innermost is None or not takes(content, ndim=2):
             return None
         x, y = (part[0] for part in content)
-        found = [self.innermost.of((x[:size], y[:size]), private_randomness) for size in {len(y), *sizes}]
-        first = found[0]
-        return first if first and all(step and step.text == first.text for step in found) else None
+        steps = [self.innermost.of((x[:size], y[:size]), private_randomness) for size in {len(y), *sizes}]
+        first = steps[0]
+        return first if first and all(step and step.text == first.text for step in steps) else None
 
     def _through(
         self,
@@ -377,10 +378,10 @@ class VectorizedOracle(Oracle):
         self.ways[DENSE] += len(x)
         losses = step.gradients(content, self.flat.views(x), self.flat.views(g))
         if self.schedule.due((DENSE, len(sizes) > 0, content[0].shape[1]), self.t):
-            self._prove(_Call(x, content, [], seeds(0), losses, g, [], {}, sizes, True))
+            self._prove(_CohortCall(x, content, [], seeds(0), losses, g, [], {}, sizes, True))
         return losses, g
 
-    def _prove(self, call: _Call, draws: bool = False) -> None:
+    def _prove(self, call: _CohortCall, draws: bool = False) -> None:
         """Compares two clients of a call with the reference; raises Diverged if a result differs.
 
         draws: whether the call has drawn random numbers. All clients then draw other numbers than alone. For the
@@ -408,26 +409,26 @@ class VectorizedOracle(Oracle):
                     b.copy_(value)
                 self.log.values = values
 
-    def _with_the_same_numbers(self, call: _Call, pair: Sequence[int]) -> _Call:
+    def _with_the_same_numbers(self, call: _CohortCall, pair: Sequence[int]) -> _CohortCall:
         """The call of the clients `pair` only, both with the random numbers that one client alone would draw."""
         forward = self.forward if self.cohort_losses else vmap(self._loss, randomness="same")
-        buffers = [b[list(pair)] for b in call.before]
-        given = call.x[list(pair)], [b.clone() for b in buffers], tuple(part[list(pair)] for part in call.content)
+        buffers = [b[list(pair)] for b in call.buffers_before]
+        args = call.x[list(pair)], [b.clone() for b in buffers], tuple(part[list(pair)] for part in call.content)
         usual, self.forward = self.forward, forward
         seed_everything(call.seed)
         try:
-            losses = self.losses(given, self.t)
+            losses = self.losses(args, self.t)
             g = self.steps._row(self._gradients(losses), (len(pair),))
         finally:
             self.forward = usual
-        return _Call(given[0], given[2], buffers, call.seed, losses.detach(), g, given[1], self.rows.values)
+        return _CohortCall(args[0], args[2], buffers, call.seed, losses.detach(), g, args[1], self.rows.values)
 
-    def _form(self, call: _Call) -> str:
+    def _form(self, call: _CohortCall) -> str:
         if call.translated:
             return "batched matrix products"
         return "cohort_losses" if self.cohort_losses else "vmap"
 
-    def _compare(self, call: _Call, k: int) -> None:
+    def _compare(self, call: _CohortCall, k: int) -> None:
         """Compares client k of a call with the reference; raises Diverged if a result differs."""
         size = call.sizes[k] if len(call.sizes) else call.content[0].shape[1]
         content, names = (
@@ -437,7 +438,7 @@ class VectorizedOracle(Oracle):
 
         def at(x: Tensor) -> Outcome:
             self.flat.load(x)
-            for b, value in zip(self.flat.buffers, call.before, strict=True):
+            for b, value in zip(self.flat.buffers, call.buffers_before, strict=True):
                 b.copy_(value[k])
             seed_everything(call.seed)
             self.log.take()
@@ -446,12 +447,12 @@ class VectorizedOracle(Oracle):
             return Outcome(loss, row, sorted(self.log.take().items()), changed)
 
         expected = at(call.x[k])
-        changed = dict(zip(names, [b[k] for b in call.after], strict=True))
-        found = Outcome(call.losses[k], call.g[k], sorted((n, v[k]) for n, v in call.logged.items()), changed)
+        changed = dict(zip(names, [b[k] for b in call.buffers_after], strict=True))
+        outcome = Outcome(call.losses[k], call.g[k], sorted((n, v[k]) for n, v in call.logged.items()), changed)
         bound = Bound(self.reference.eps)
-        differs = difference(expected, found, self.pieces, bound)
+        differs = difference(expected, outcome, self.pieces, bound)
         if differs is not None:
-            differs = difference(expected, steady(at, call.x[k], expected, found, bound.eps), self.pieces, bound)
+            differs = difference(expected, steady(at, call.x[k], expected, outcome, bound.eps), self.pieces, bound)
         if differs is not None:
             raise Diverged(
                 f"{type(self.flat.module).__name__}.training_step has other results for several clients in one call "
@@ -471,7 +472,7 @@ def places_of(tensors: Sequence[Tensor], module: nn.Module, kind: str = "_parame
     return [(name, number[id(p)]) for name, p in held if id(p) in number]
 
 
-def filled_up(batches: Sequence[Batch], sizes: Sequence[int]) -> tuple[Tensor, ...] | None:
+def fill_up(batches: Sequence[Batch], sizes: Sequence[int]) -> tuple[Tensor, ...] | None:
     """Batches (inputs, labels) of unequal sizes as two tensors [C, B, ...], in which shorter batches are filled up.
 
     A batch is filled up with copies of its first sample and the label `IGNORED`, which cross-entropy leaves out. sizes:
@@ -486,20 +487,20 @@ def filled_up(batches: Sequence[Batch], sizes: Sequence[int]) -> tuple[Tensor, .
         or len(sizes) * max(sizes) > MOST_FILLED * sum(sizes)
     ):
         return None
-    at = np.empty((len(indexed), max(sizes)), dtype=np.int64)
-    for row, b in zip(at, indexed, strict=True):
+    indices = np.empty((len(indexed), max(sizes)), dtype=np.int64)
+    for row, b in zip(indices, indexed, strict=True):
         row[: b.size], row[b.size :] = b.indices, b.indices[0]
-    content = EvenBatches(indexed[0].source, at).stacked()
+    content = EvenBatches(indexed[0].source, indices).stack()
     if not takes(content, ndim=2):
         return None
-    content[1][torch.from_numpy(np.arange(at.shape[1]) >= np.array(sizes)[:, None])] = IGNORED
+    content[1][torch.from_numpy(np.arange(indices.shape[1]) >= np.array(sizes)[:, None])] = IGNORED
     return content
 
 
-def stacked(batches: Sequence[Batch]) -> tuple[Tensor, ...]:
+def stack_batches(batches: Sequence[Batch]) -> tuple[Tensor, ...]:
     """Batches of equal size as tensors [C, B, ...], read by one call of `gather` if all come from one source."""
     if isinstance(batches, EvenBatches):
-        return batches.stacked()
+        return batches.stack()
     together = IndexedBatch.together(batches)
     if together is not None:
         return tuple(t.unflatten(0, (len(batches), -1)) for t in together)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from raylfl.core.algorithm import normalised
+from raylfl.core.algorithm import normalise
 from raylfl.core.arrays import Floats
 from raylfl.core.chunked_matrix import columns, norms
 from raylfl.core.reduce import BLOCK, square_norms, weighted_sum
@@ -18,7 +18,7 @@ def update_metrics(mean: Tensor, squares: Floats, weights: Floats) -> dict[str, 
     [4]; it is left out if the mean update is exactly 0. mean: sum w_i U_i [d]. squares: |U_i|^2 [R]. weights: the
     weights before they are normalised [R].
     """
-    mean_square = float((torch.from_numpy(squares) * torch.from_numpy(normalised(weights))).sum())
+    mean_square = float((torch.from_numpy(squares) * torch.from_numpy(normalise(weights))).sum())
     mean_norm = float(torch.from_numpy(square_norms(mean[None])).sqrt())
     metrics = {"update/norm": mean_norm}
     if mean_norm > 0:
@@ -33,7 +33,7 @@ def drift(updates: Tensor, weights: Floats) -> float:
     updates: U_i = x - x_i [R, d]. weights: the weights before they are normalised [R].
     """
     squares = norms(updates, torch.float64) ** 2
-    return float(torch.from_numpy(normalised(weights)).to(squares) @ squares)
+    return float(torch.from_numpy(normalise(weights)).to(squares) @ squares)
 
 
 def consensus_error(updates: Tensor, weights: Floats) -> float:
@@ -42,7 +42,7 @@ def consensus_error(updates: Tensor, weights: Floats) -> float:
     x: the broadcast model; x_i: client i's parameters after its local steps; w_i: its weight, normalised to sum 1.
     updates: U_i = x - x_i [R, d]. weights: the weights before they are normalised [R].
     """
-    w, squares = normalised(weights), torch.zeros(len(updates), dtype=torch.float64, device=updates.device)
+    w, squares = normalise(weights), torch.zeros(len(updates), dtype=torch.float64, device=updates.device)
     for start in range(0, updates.shape[1], BLOCK):
         block = columns(updates, slice(start, start + BLOCK))
         away = block - weighted_sum(block, w)

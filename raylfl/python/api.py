@@ -98,12 +98,12 @@ def module_of(config: Config, final: Mapping[str, Any]) -> Any:
     import torch
 
     from raylfl.core.buffers import travelling
-    from raylfl.core.flat import FlatModule, converted
+    from raylfl.core.flat import FlatModule, convert_module
     from raylfl.runtime.workers.module import make_module
 
     with one_at_a_time(), torch.no_grad():
         made = make_module(config.model, config.top.seed)
-        module: Any = converted(made, final["params"].dtype, torch.device("cpu"))
+        module: Any = convert_module(made, final["params"].dtype, torch.device("cpu"))
         if "state_dict" in final:
             module.load_state_dict(final["state_dict"])
             return module
@@ -174,9 +174,9 @@ def resume(
     take_over: whether a run at a URL is taken from the process that owns it, which was killed on another machine. The
     other arguments have the same meaning as in `run`. Raises BadConfig, also if a key that defines the run changes.
     """
-    from raylfl.runtime.records.mirror import at_hand
+    from raylfl.runtime.records.mirror import local_folder
 
-    folder = at_hand(path, take_over)
+    folder = local_folder(path, take_over)
     before, config = saved(folder, overrides, trust, objects, known)
     refuse_changes(before.resolved, config.resolved)
     from raylfl.runtime.records.run_dir import RunDirectory

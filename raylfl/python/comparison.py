@@ -69,7 +69,7 @@ def _name_runs(configs: Sequence[Config], seeds: bool) -> None:
         if config.logging.id is not None:
             own = f"{config.logging.id}-{name}" + f"-s{seed}" * seeds
             config.logging.id = config.resolved["logging"]["id"] = own
-            from raylfl.runtime.records.run_dir import existing, find_existing
+            from raylfl.runtime.records.run_dir import find_existing, id_exists
 
             if (place := find_existing(config.logging, config.top.name)) is not None:
-                raise existing(place)
+                raise id_exists(place)

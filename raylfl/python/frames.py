@@ -204,9 +204,9 @@ def load(path: str | Path, overrides: Sequence[str] = (), *, trust: bool = False
     run. `trust` has the same meaning as in `resume`. An object that the config cannot name is needed by those parts of
     the run only that compute with it. Raises BadConfig if there is no run.
     """
-    from raylfl.runtime.records.views import here
+    from raylfl.runtime.records.views import local_view
 
-    folder = here(path, whole=True).expanduser().resolve()
+    folder = local_view(path, complete=True).expanduser().resolve()
     try:
         return Run(folder, saved(folder, overrides, trust, objects)[1])
     except MissingObjects as error:

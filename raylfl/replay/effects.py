@@ -25,15 +25,17 @@ def attributes_of(module: nn.Module) -> dict[str, Any]:
     themselves. A tensor counts as changed if it was replaced or written to; parameters and buffers may be written to,
     and parts may change their training mode. An iterator is never equal to itself, because it cannot be read.
     """
-    found: dict[str, Any] = {}
+    fingerprints: dict[str, Any] = {}
     held = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     for path, part in module.named_modules():
         for name, value in vars(part).items():
             if name in ("_parameters", "_buffers", "_modules"):
-                found |= {_joined(path, key): (id(v), getattr(v, "requires_grad", None)) for key, v in value.items()}
+                fingerprints |= {
+                    _join_path(path, key): (id(v), getattr(v, "requires_grad", None)) for key, v in value.items()
+                }
             elif name != "training":
-                found[_joined(path, name)] = fingerprint(value, held)
-    return found
+                fingerprints[_join_path(path, name)] = fingerprint(value, held)
+    return fingerprints
 
 
 def fingerprint(value: Any, held: set[int]) -> Any:
@@ -62,8 +64,8 @@ class _Pickler(pickle.Pickler):
             plain = id(value) in self.held or value.is_inference()
             return id(value), None if plain else (value._version, _address(value))
         large = isinstance(value, np.ndarray) and value.size > LARGEST
-        whole = isinstance(value, BY_IDENTITY) or type(value).__module__.startswith("raylfl.")
-        return id(value) if large or whole else None
+        by_identity = isinstance(value, BY_IDENTITY) or type(value).__module__.startswith("raylfl.")
+        return id(value) if large or by_identity else None
 
     def reducer_override(self, value: Any) -> Any:
         if hasattr(value, "__next__"):
@@ -85,14 +87,14 @@ def _address(tensor: Tensor) -> int | None:
         return None
 
 
-def _joined(path: str, name: str) -> str:
+def _join_path(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
+def first_difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str | None:
     """The first path whose fingerprint differs; None if all are equal."""
     missing = object()
-    return next((p for p in {**before, **after} if before.get(p, missing) != after.get(p, missing)), None)
+    return next((p for p in {**first, **second} if first.get(p, missing) != second.get(p, missing)), None)
 
 
 def host_randomness() -> tuple[Any, ...]:

@@ -95,8 +95,8 @@ def difference(reference: Outcome, other: Outcome, pieces: Mapping[str, int], bo
     """
     names = [[name for name, _ in outcome.logged] for outcome in (reference, other)]
     if names[0] != names[1]:
-        ours, theirs = (", ".join(dict.fromkeys(part)) or "nothing" for part in names)
-        return f"logs {theirs} instead of {ours}"
+        expected, actual = (", ".join(dict.fromkeys(part)) or "nothing" for part in names)
+        return f"logs {actual} instead of {expected}"
     largest = float(reference.row.abs().amax()) if reference.row.numel() else 0.0
     parts = [("loss", reference.loss, other.loss, abs(float(reference.loss.abs().amax())))]
     sizes = list(pieces.values())
@@ -110,7 +110,7 @@ def difference(reference: Outcome, other: Outcome, pieces: Mapping[str, int], bo
             continue
         apart = far(r, a)
         if bound is None or not bound.allows(r, a, scale):
-            return f"{name} differs by {shown(apart)}"
+            return f"{name} differs by {describe(apart)}"
     return None
 
 
@@ -126,7 +126,7 @@ def far(reference: Tensor, other: Tensor) -> float:
     return float(apart / size) if bool(apart.isfinite()) and bool(size.isfinite()) else math.inf
 
 
-def shown(apart: float) -> str:
+def describe(apart: float) -> str:
     """A relative difference as text: `3.1e-02 of its largest entry`."""
     if apart == 0.0:
         return "the sign of a zero or the kind of a nan"
@@ -157,16 +157,16 @@ class Bound(NamedTuple):
         return float((r - a).abs().amax()) <= self.relative * size + NOISE * self.eps * scale
 
 
-def steady(at: Callable[[Tensor], Outcome], x: Tensor, reference: Outcome, other: Outcome, eps: float) -> Outcome:
+def steady(step: Callable[[Tensor], Outcome], x: Tensor, reference: Outcome, other: Outcome, eps: float) -> Outcome:
     """`other` without what the reference itself does when its parameters change in their last bits.
 
     Entries of `other` that are not further from the reference's than `MARGIN` times its own move become equal to them.
-    at: the reference step at given parameters [d]. x: the parameters.
+    step: the reference step at given parameters [d]. x: the parameters.
     """
-    near, generator = [at(x)], torch.Generator().manual_seed(0)
+    near, generator = [step(x)], torch.Generator().manual_seed(0)
     for _ in range(TRIES):
         signs = torch.randint(-2, 3, x.shape, generator=generator).to(x)
-        near.append(at(x * (1 + eps * signs)))
+        near.append(step(x * (1 + eps * signs)))
 
     def kept(r: Tensor, a: Tensor, others: Sequence[Tensor]) -> Tensor:
         if r.shape != a.shape:
@@ -177,12 +177,15 @@ def steady(at: Callable[[Tensor], Outcome], x: Tensor, reference: Outcome, other
     def logged(outcome: Outcome) -> dict[str, Tensor]:
         return dict(outcome.logged)
 
-    values, own = [logged(n) for n in near], logged(reference)
+    values, base = [logged(n) for n in near], logged(reference)
     return Outcome(
         kept(reference.loss, other.loss, [n.loss for n in near]),
         kept(reference.row, other.row, [n.row for n in near]),
         [
-            (k, kept(own[k], v, [n[k] for n in values]) if all(k in n for n in [own, *values]) else v)
+            (
+                k,
+                kept(base[k], v, [n[k] for n in values]) if all(k in n for n in [base, *values]) else v,
+            )
             for k, v in other.logged
         ],
         {k: kept(reference.changed[k], v, [n.changed[k] for n in near]) for k, v in other.changed.items()},
@@ -195,5 +198,5 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
         return False
     # as_strided: a single entry may have any stride
     flat = (t.detach().reshape(-1).contiguous().as_strided((t.numel(),), (1,)) for t in (a, b))
-    ours, theirs = (t.view(torch.uint8) for t in flat)
-    return torch.equal(ours, theirs)
+    first, second = (t.view(torch.uint8) for t in flat)
+    return torch.equal(first, second)

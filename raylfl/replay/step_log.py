@@ -39,11 +39,11 @@ class StepLog:
     @contextmanager
     def calls(self) -> Iterator[list[LogCall]]:
         """A context with a list to which `note` adds all calls of `self.log`."""
-        before, self._noted = self._noted, []
+        outer, self._noted = self._noted, []
         try:
             yield self._noted
         finally:
-            self._noted = before
+            self._noted = outer
 
     def note(self, name: str, value: Any, options: dict[str, Any]) -> None:
         """Adds a call of `self.log` to the list of `calls`; does nothing outside that context."""

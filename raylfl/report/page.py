@@ -259,7 +259,7 @@ def _source_notes(runs: Sequence[RunRecord]) -> list[str]:
     notes = [f"The source of {', '.join(mixed)} differs between these runs."] if mixed else []
     moved: dict[str, list[str]] = {}
     for name, of_run in saved.items():
-        if changed := sources.differing(of_run, sources.today(of_run)):
+        if changed := sources.changed_names(of_run, sources.today(of_run)):
             moved.setdefault(", ".join(changed), []).append(name)
     for classes, names in moved.items():
         notes.append(f"The source of {classes} has changed since {len(names)} of {len(runs)} runs ({_some(names)}).")

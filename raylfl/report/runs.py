@@ -30,7 +30,7 @@ from raylfl.heterogeneity.trace import row_problem
 from raylfl.report.labels import canonical, flatten, is_scenario, labels, method_of, order_key, varying
 from raylfl.runtime.records.lines import lines, numbers_of, read_rows
 from raylfl.runtime.records.run_dir import CLIENT_NAMES, DIRECTIONS
-from raylfl.runtime.records.views import here
+from raylfl.runtime.records.views import local_view
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same results, about ten times faster
 Runs = Any  # a directory with runs, a Result or a Run; or an iterable of these
@@ -237,7 +237,7 @@ def find_runs(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) 
     A directory without runs (such as a report's directory in `runs/digits/*`) is skipped if another path has some.
     Raises BadValue for a path that is no directory, and if no path has a run.
     """
-    given = [here(p) for p in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    given = [local_view(p) for p in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     found: dict[Path, Path] = {}
     below_all = [sorted(_below(path)) for path in given]
     for path, below in zip(given, below_all, strict=True):

@@ -96,7 +96,7 @@ class Session:
         if self._best_model is not None:
             self._write_tensors(BEST, self._best_model)
             self._best_model = None
-        self.checkpoints.save(self.federation.collected(), self.backend)
+        self.checkpoints.save(self.federation.collect(), self.backend)
 
     def rows(self, resume: bool) -> Iterator[Metrics]:
         """Carries out the run; yields the metrics of each round after the round is recorded.
@@ -121,7 +121,7 @@ class Session:
                 self.best.update(metrics)
                 yield metrics
             self._say_lost_model()
-        self.run_dir.copied(self.say)
+        self.run_dir.copy_to_url(self.say)
         loggers = Loggers(config, self.run_dir, self.say)
         try:
             rounds = self.federation.rounds(config.top.rounds)
@@ -137,7 +137,7 @@ class Session:
                 loggers.log(metrics)
                 self.fault("log", metrics["round"])
                 self._checkpoint_if_due()
-                self.run_dir.committed(self.say, seldom=True)
+                self.run_dir.request_copy(self.say, seldom=True)
                 self.fault("checkpoint", metrics["round"])
                 self.fresh = True
                 yield metrics
@@ -148,7 +148,7 @@ class Session:
             self._finish(time.perf_counter() - started)
         finally:
             loggers.close()
-            self.run_dir.copied(self.say)
+            self.run_dir.copy_to_url(self.say)
         self.run_dir.require_copied()
 
     def _say_lost_model(self) -> None:
@@ -216,9 +216,9 @@ class Session:
 
     def _resume(self) -> None:
         saved = sources.read(self.run_dir.path)
-        if line := sources.change_line(sources.differing(saved, self.experiment.sources)):
+        if line := sources.change_line(sources.changed_names(saved, self.experiment.sources)):
             self.say(f"warning: {line}: the rest may differ from an undisturbed run")
-        state = self.checkpoints.newest(self.backend, self.federation.collected())
+        state = self.checkpoints.newest(self.backend, self.federation.collect())
         if state is None:
             self.run_dir.truncate({})
             self.say("there is no intact checkpoint: starting from round 0")
@@ -243,7 +243,7 @@ class Session:
         state = self.federation.state
         final = self._model()
         params = final["params"]
-        nodes = self.experiment.algorithm.node_parameters(self.federation.collected().server)
+        nodes = self.experiment.algorithm.node_parameters(self.federation.collect().server)
         if nodes is not None:
             final["nodes"] = nodes.cpu()
         self._write_tensors("final.pt", final)

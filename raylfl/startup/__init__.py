@@ -19,6 +19,6 @@ import os
 SEEN = {"torch": "2.13", "torchvision": "0.28", "lightning": "2.6", "torchmetrics": "1.9"}
 
 
-def enabled(variable: str) -> bool:
+def is_enabled(variable: str) -> bool:
     """Whether a setting is on; it is off only if its environment variable is 0."""
     return os.environ.get(variable, "1") != "0"

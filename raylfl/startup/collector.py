@@ -11,23 +11,23 @@ import gc
 import sys
 from pathlib import Path
 
-from raylfl.startup import enabled
+from raylfl.startup import is_enabled
 
 SWITCH = "RAYLFL_RARE_COLLECTIONS"
 RARE = 50_000  # new objects between two collections
 _before: int | None = None  # the process's usual threshold, while collections are rare
 
 
-def rarely() -> None:
-    """Makes garbage collections rare until `as_usual` is called; no effect if the setting is off."""
+def make_rare() -> None:
+    """Makes garbage collections rare until `restore` is called; no effect if the setting is off."""
     global _before
-    if enabled(SWITCH) and _before is None:
+    if is_enabled(SWITCH) and _before is None:
         _before, *others = gc.get_threshold()
         gc.set_threshold(RARE, *others)
 
 
-def as_usual() -> None:
-    """Restores the frequency of collections before `rarely`; no effect if `rarely` was not called."""
+def restore() -> None:
+    """Restores the frequency of collections before `make_rare`; no effect if `make_rare` was not called."""
     global _before
     if _before is not None:
         gc.set_threshold(_before, *gc.get_threshold()[1:])

@@ -26,7 +26,7 @@ from importlib.util import spec_from_loader
 from types import ModuleType
 from typing import Any
 
-from raylfl.startup import enabled
+from raylfl.startup import is_enabled
 
 SWITCH = "RAYLFL_LAZY_IMPORTS"
 PACKAGE, PLOTS = "torchmetrics", "torchmetrics.utilities.plot"
@@ -37,25 +37,25 @@ Whole = Callable[[str], Any]  # executes the module and returns its attribute of
 
 def install() -> None:
     """Makes a later import of Lightning lazy; no effect if torchmetrics is imported already or the setting is off."""
-    if enabled(SWITCH) and PACKAGE not in sys.modules and not any(isinstance(f, _Finder) for f in sys.meta_path):
+    if is_enabled(SWITCH) and PACKAGE not in sys.modules and not any(isinstance(f, _Finder) for f in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
-def _of_package(name: str, whole: Whole) -> Any:
+def _of_package(name: str, load: Whole) -> Any:
     """An attribute of torchmetrics: a class of `NEEDED` from its own module, any other from the whole package."""
     if name in NEEDED:
         with suppress(ImportError, AttributeError):  # a version with another layout
             return getattr(import_module(NEEDED[name]), name)
-    return whole(name)
+    return load(name)
 
 
-def _of_plots(name: str, whole: Whole) -> Any:
+def _of_plots(name: str, load: Whole) -> Any:
     """An attribute of torchmetrics' plotting module; a `plot_*` function executes the module only when called."""
     if name.endswith("_TYPE"):  # used only in annotations
         return Any
     if name.startswith("plot_"):
-        return lambda *args, **kwargs: whole(name)(*args, **kwargs)
-    return whole(name)
+        return lambda *args, **kwargs: load(name)(*args, **kwargs)
+    return load(name)
 
 
 class _MaybeCompiled(type):
@@ -78,7 +78,7 @@ class _StandIn(ModuleType):
     def __init__(self) -> None:
         super().__init__(COMPILER)
         self.OptimizedModule = _MaybeCompiled("OptimizedModule", (), {})
-        self.disable = _undecorated
+        self.disable = _without_effect
         self.__path__: list[str] = []  # a package; `_SubmodulesOf` finds its submodules
 
     def __getattr__(self, name: str) -> Any:
@@ -113,7 +113,7 @@ class _SubmodulesOf(MetaPathFinder):
         return spec_from_loader(fullname, _Imported(import_module(fullname)))
 
 
-def _undecorated(fn: Any = None, *args: Any, **kwargs: Any) -> Any:
+def _without_effect(fn: Any = None, *args: Any, **kwargs: Any) -> Any:
     """Replaces the decorator torch._dynamo.disable; Lightning uses it on a method that raylfl never compiles."""
     return (lambda function: function) if fn is None else fn
 

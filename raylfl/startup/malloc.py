@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import sys
 
-from raylfl.startup import enabled
+from raylfl.startup import is_enabled
 
 SWITCH = "RAYLFL_KEEP_MEMORY"
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # numbers in glibc's malloc.h
@@ -27,7 +27,7 @@ def keep() -> None:
     It sets M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of mallopt(3); no effect if the C library has no mallopt, or if the
     setting is off.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" and enabled(SWITCH) else None
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" and is_enabled(SWITCH) else None
     if mallopt is not None:
         mallopt(MMAP_THRESHOLD, LARGEST)
         mallopt(TRIM_THRESHOLD, SPARE)

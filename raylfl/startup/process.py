@@ -30,10 +30,10 @@ for pid in sys.argv[2:]:
 def set_up() -> None:
     """Applies `collector`, `lazy_imports` and `malloc`, before Lightning is imported.
 
-    The caller calls `collector.as_usual` when the imports are done.
+    The caller calls `collector.restore` when the imports are done.
     """
     without_raylet_messages()
-    collector.rarely()
+    collector.make_rare()
     lazy_imports.install()
     malloc.keep()
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from raylfl.startup import enabled
+from raylfl.startup import is_enabled
 
 SWITCH = "RAYLFL_TORCHVISION"
 OPERATORS = ("nms", "qnms")
@@ -46,7 +46,7 @@ def install() -> None:
 
     No effect if torchvision is imported already or the setting is off.
     """
-    if enabled(SWITCH) and "torchvision" not in sys.modules and not any(map(_waits, sys.meta_path)):
+    if is_enabled(SWITCH) and "torchvision" not in sys.modules and not any(map(_waits, sys.meta_path)):
         sys.meta_path.insert(0, _BeforeTorchvision())
 
 
@@ -64,7 +64,7 @@ def declare() -> bool:
     import torch
 
     sys.meta_path[:] = [f for f in sys.meta_path if not _waits(f)]  # else imports below would call `declare`
-    if not enabled(SWITCH) or hasattr(torch.ops.torchvision, "nms"):
+    if not is_enabled(SWITCH) or hasattr(torch.ops.torchvision, "nms"):
         return False
     if importlib.util.find_spec("torchvision") is None or operators_load():
         return False

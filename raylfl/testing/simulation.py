@@ -99,7 +99,7 @@ class RecordedRounds:
     def plan(self, r: int, server: ServerState) -> Round:
         return self.next
 
-    def sampled(self, result: RoundResult, server: ServerState) -> RoundResult:
+    def sample_by_norms(self, result: RoundResult, server: ServerState) -> RoundResult:
         return result
 
     def prefetch(self, r: int) -> None:
@@ -175,7 +175,7 @@ class Simulation:
     @property
     def server(self) -> ServerState:
         """The server state after the last round."""
-        return self.federation.collected().server
+        return self.federation.collect().server
 
     @property
     def clients(self) -> dict[int, State]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from raylfl.core.algorithm import Algorithm, normalised
+from raylfl.core.algorithm import Algorithm, normalise
 from raylfl.core.population import Population
 from raylfl.experiment.parts import Experiment
 from raylfl.testing.simulation import Simulation, recorded_round
@@ -28,7 +28,7 @@ def unused_weights(experiment: Experiment) -> list[str]:
     planner = Planner(experiment)
     server = algorithm.init_server(torch.zeros(1, dtype=torch.float64), experiment.world.population)
     expected = planner.expected_coefficients(planner.system(0), server)
-    if expected is not None and np.allclose(normalised(expected), weights, rtol=1e-6):
+    if expected is not None and np.allclose(normalise(expected), weights, rtol=1e-6):
         return []
     name, config = experiment.config.resolved["algorithm"]["name"], experiment.config.resolved
     remedy = "algorithm.aggregate=weighted uses them" if "aggregate" in config["algorithm"] else "only metrics use them"

@@ -14,14 +14,14 @@ from raylfl.config.urls import join, staging
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime.records.mirror import begin, exists, mirror_of, take
 from raylfl.runtime.records.run_dir import RunDirectory
-from raylfl.runtime.records.views import here
+from raylfl.runtime.records.views import local_view
 
 LOCK_SECONDS = 300  # longest wait, in seconds, for the previous owner of a run directory or process
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Job:
+class SweepJob:
     """The data shared by all trials of a stage of a sweep.
 
     content: the content of sweep.yaml. folder: the sweep's folder. workers: the number of workers per run. processes:
@@ -58,7 +58,7 @@ class Job:
 
     def whole(self, run_id: str) -> Path:
         """The directory of another run, for reading; fetched with all files if the sweep has a URL."""
-        return Path(self.folder) / run_id if self.url is None else here(join(self.url, run_id), whole=True)
+        return Path(self.folder) / run_id if self.url is None else local_view(join(self.url, run_id), complete=True)
 
     def begin(self, folder: Path) -> None:
         """Makes `folder`, the directory of a new run, the owner of the run's URL, if the sweep has a URL.

@@ -19,7 +19,7 @@ from raylfl.runtime.round.early_stop import require_recorded
 from raylfl.runtime.session import Session, write_records
 from raylfl.runtime.workers.backend import Backend, LocalBackend
 from raylfl.theory.rate import assembled
-from raylfl.tune.job import Job, open_run
+from raylfl.tune.job import SweepJob, open_run
 from raylfl.tune.journal import Trial
 from raylfl.tune.score import RunningScore
 from raylfl.tune.spec import make_sweep
@@ -29,7 +29,7 @@ STATE = ("checkpoints", *RECORDS, "partition.json", "partition_counts.json", "di
 
 
 @dataclass(frozen=True)
-class Progress:
+class SeedProgress:
     """The progress of the seeds of a trial.
 
     done: the number of rounds done by the run that is furthest. scores: seed -> score; None before the metric is first
@@ -49,7 +49,7 @@ class SeedRuns:
     With several seeds, a run is saved and closed before the next one continues: the process holds one run at a time.
     """
 
-    def __init__(self, job: Job, trial: Trial, seeds: Sequence[int]):
+    def __init__(self, job: SweepJob, trial: Trial, seeds: Sequence[int]):
         self.job, self.trial, self.seeds = job, trial, list(seeds)
         self.sweep = make_sweep(job.content)
         self.scores: dict[int, float | None] = {}
@@ -57,7 +57,7 @@ class SeedRuns:
         self.done = 0
         self._open: dict[int, Generator[tuple[int, float | None], None, None]] = {}
 
-    def advance(self, until: int) -> Progress:
+    def advance(self, until: int) -> SeedProgress:
         """Carries out all runs up to round `until`, or to their end.
 
         A run that diverges is not an error. Other errors are raised; Ray Tune then repeats the trial.
@@ -67,8 +67,8 @@ class SeedRuns:
                 if seed not in self.diverged:
                     self._advance(seed, until)
         except BadConfig as error:  # a repetition would fail as well
-            return Progress(refused=str(error))
-        return Progress(self.done, dict(self.scores), dict(self.diverged))
+            return SeedProgress(refused=str(error))
+        return SeedProgress(self.done, dict(self.scores), dict(self.diverged))
 
     def close(self) -> None:
         """Saves and closes the open runs."""
@@ -131,7 +131,7 @@ def rows(experiment: Experiment, run_dir: RunDirectory, workers: int, rounds: in
     earlier = readable(run_dir.path)
     if earlier is not None and earlier.complete(rounds):
         yield from ((metrics, False) for metrics in earlier_rows)
-        run_dir.copied(run_dir.log)
+        run_dir.copy_to_url(run_dir.log)
         run_dir.require_copied()
         return
     resume = any((run_dir.path / "checkpoints").glob("round_*"))

@@ -24,7 +24,7 @@ from raylfl.report.runs import readable
 from raylfl.runtime.ray.resources import nodes_of_cluster
 from raylfl.runtime.records.mirror import Mirror, refresh
 from raylfl.runtime.stopping import handlers_kept
-from raylfl.tune.job import Job
+from raylfl.tune.job import SweepJob
 from raylfl.tune.journal import FAILED, FINISHED, STOPPED, Journal, Trial
 from raylfl.tune.resources import Need, capacity
 from raylfl.tune.score import SCORE, TIME, RunningScore
@@ -59,7 +59,7 @@ class StageRun:
         self.need, self.mirror = need, mirror
         url = None if mirror is None else mirror.url
         command, cwd = shlex.join(sys.argv), os.getcwd()
-        self.job = Job(sweep.content, str(folder), need.workers, need.processes, command, url, cwd, need.gpus)
+        self.job = SweepJob(sweep.content, str(folder), need.workers, need.processes, command, url, cwd, need.gpus)
         self.rounds = sweep.stages[index].rounds
         self.searching = sweep.options.search == "optuna" and index == 0
         self.total = trials_of(sweep, index, journal)

@@ -30,7 +30,7 @@ from raylfl.runtime.ray.resources import nodes_of_cluster
 from raylfl.runtime.records.files import require_inside
 from raylfl.runtime.records.lines import lines
 from raylfl.runtime.records.locks import Locks
-from raylfl.runtime.records.mirror import Mirror, at_hand, begin, clear, mirror_of
+from raylfl.runtime.records.mirror import Mirror, begin, clear, local_folder, mirror_of
 from raylfl.runtime.records.provenance import require_trust, sign
 from raylfl.runtime.stopping import sigterm_interrupts
 from raylfl.tune.journal import FAILED, FINISHED, Journal
@@ -83,7 +83,7 @@ def resume(
     the process that owns it. trust: whether the classes that its config names may be imported although the sweep was
     not written on this machine.
     """
-    folder = at_hand(path, take_over)
+    folder = local_folder(path, take_over)
     content = read_content(folder / "sweep.yaml")
     if not trust:
         way = f"raylfl sweep --resume {folder} --trust"

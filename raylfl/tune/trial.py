@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from raylfl.startup import process
-from raylfl.tune.job import LOCK_SECONDS, Job
+from raylfl.tune.job import LOCK_SECONDS, SweepJob
 from raylfl.tune.journal import DIVERGED, FAILED, Trial
 from raylfl.tune.score import SCORE, TIME, Score
-from raylfl.tune.seed_runs import Progress, SeedRuns
+from raylfl.tune.seed_runs import SeedProgress, SeedRuns
 from raylfl.tune.spec import make_sweep
 
 Report = Callable[[dict[str, Any]], None]
 
 
-def called_by_tune(config: dict[str, Any], job: Job) -> None:
+def called_by_tune(config: dict[str, Any], job: SweepJob) -> None:
     """The function that Ray Tune calls: carries out the trial in config["trial"]."""
     set_up(job)
     from ray import tune
@@ -34,7 +34,7 @@ def called_by_tune(config: dict[str, Any], job: Job) -> None:
     run_trial(job, Trial(**config["trial"]), tune.report)
 
 
-def set_up(job: Job) -> None:
+def set_up(job: SweepJob) -> None:
     """Prepares a process that Ray has started for the runs of a trial."""
     process.set_up()
     process.work_in(job.cwd)
@@ -62,7 +62,7 @@ def waiting_trainable(function: Callable[[dict[str, Any]], None]) -> Any:
     return Patient
 
 
-def run_trial(job: Job, trial: Trial, report: Report) -> None:
+def run_trial(job: SweepJob, trial: Trial, report: Report) -> None:
     """Carries out the remaining rounds of a trial's runs, and calls `report` with their mean score.
 
     The last report is made after all runs are complete. It has the key `state` if all runs diverged or the config is
@@ -85,7 +85,7 @@ def run_trial(job: Job, trial: Trial, report: Report) -> None:
                 report({**row, TIME: done})
 
 
-def summary(score: Score, parts: Sequence[Progress]) -> tuple[dict[str, Any], bool]:
+def summary(score: Score, parts: Sequence[SeedProgress]) -> tuple[dict[str, Any], bool]:
     """The report on the progress of all seeds, without the round, and whether the trial ends with it.
 
     The report is empty while a seed has no score. parts: the progress of each process.
@@ -106,7 +106,7 @@ def summary(score: Score, parts: Sequence[Progress]) -> tuple[dict[str, Any], bo
 
 
 @contextmanager
-def processes(job: Job, trial: Trial) -> Generator[Callable[[int], list[Progress]], None, None]:
+def processes(job: SweepJob, trial: Trial) -> Generator[Callable[[int], list[SeedProgress]], None, None]:
     """A context manager that gives a function which carries out all seeds of a trial up to a round, in parallel.
 
     Its argument is that of `SeedRuns.advance`; it returns the progress of each process.
@@ -116,7 +116,7 @@ def processes(job: Job, trial: Trial) -> Generator[Callable[[int], list[Progress
     runs = SeedRuns(job, trial, first)
     actors = [start(job, trial, seeds) for seeds in others]
 
-    def advance(until: int) -> list[Progress]:
+    def advance(until: int) -> list[SeedProgress]:
         pending = [actor.advance.remote(until) for actor in actors]
         parts = [runs.advance(until)]
         if pending:
@@ -139,7 +139,7 @@ def processes(job: Job, trial: Trial) -> Generator[Callable[[int], list[Progress
                 ray.kill(actor)
 
 
-def start(job: Job, trial: Trial, seeds: list[int]) -> Any:
+def start(job: SweepJob, trial: Trial, seeds: list[int]) -> Any:
     """Starts an actor for some seeds of a trial, in this process's placement group; returns its handle."""
     import ray
 
@@ -153,6 +153,6 @@ def start(job: Job, trial: Trial, seeds: list[int]) -> Any:
 class SeedActor(SeedRuns):
     """`SeedRuns` as a Ray actor."""
 
-    def __init__(self, job: Job, trial: Trial, seeds: list[int]):
+    def __init__(self, job: SweepJob, trial: Trial, seeds: list[int]):
         set_up(job)
         super().__init__(job, trial, seeds)

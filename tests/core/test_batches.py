@@ -134,7 +134,7 @@ def test_clients_of_equal_sizes_are_gathered_at_once_with_the_same_samples(steps
         assert isinstance(batches, EvenBatches)
         expected = [lone(2, c, shards[k], 4, seed=5)(t) for k, c in enumerate([4, 0, 7])]
         assert sizes_of(batches) == [len(expected[k]) for k in rows] == [b.size for b in batches]
-        x, y = batches.stacked()
+        x, y = batches.stack()
         assert y.tolist() == [expected[k] for k in rows] == [b.content[1].tolist() for b in batches]
         np.testing.assert_array_equal(x[..., 0, 0, 0], 6 * y)
 

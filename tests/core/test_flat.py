@@ -228,7 +228,7 @@ def test_what_travels_by_default_and_on_demand():
         "2.running_mean",
         "2.running_var",
     ]
-    assert travelling(Zoo(), whole=True) == [name for name, _ in Zoo().named_buffers() if name != "mask"]
+    assert travelling(Zoo(), all_persistent=True) == [name for name, _ in Zoo().named_buffers() if name != "mask"]
     assert travelling(Zoo(), []) == []
     assert travelling(average, ["2"]) == ["2.running_mean", "2.running_var", "2.num_batches_tracked"]
     with pytest.raises(BadConfig, match=r"model.buffers=freq, but must be names or patterns of buffers of Zoo .*freqs"):

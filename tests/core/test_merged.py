@@ -8,7 +8,7 @@ from torch import nn
 
 from raylfl.replay.proof import same_bits
 from raylfl.replay.recorded.calls import Call, Slot
-from raylfl.replay.recorded.merged import JOINED, SAFE_SOFTMAX, Function, Mask, joined, safe_softmax, same_draws
+from raylfl.replay.recorded.merged import JOINED, SAFE_SOFTMAX, Function, Mask, safe_softmax, same_draws, stack_parts
 from tests.core.test_recorded import check_bits
 from tests.core.user_modules import CLASSES, Net
 
@@ -56,7 +56,7 @@ def test_joined_parts_are_their_sum_with_zeros():
     """The cases include -0, which becomes 0 when 0 is added, and other dimensions."""
     parts = [torch.randn(4, 5).clamp(max=0).mul(-1.0), torch.randn(4, 5), torch.full((4, 5), -0.0)]
     whole = sum(torch.ops.aten.select_backward(part, [4, 3, 5], 1, k) for k, part in enumerate(parts))
-    assert same_bits(joined(parts, 1), whole)
+    assert same_bits(stack_parts(parts, 1), whole)
 
 
 class Masked(Net):

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylfl.core.partial_sums import SumPlan, columns_of, depth_first, in_subtrees, joined, side_by_side
+from raylfl.core.partial_sums import SumPlan, add_up, columns_of, depth_first, in_subtrees, side_by_side
 from raylfl.core.reduce import BLOCK, square_norms, tree_sum, weighted_sum
 
 
@@ -60,7 +60,7 @@ def test_pieces_of_columns_completed_apart_have_the_bits_of_the_whole_sum(seed, 
     rows, mine = torch.from_numpy(rng.normal(size=(count, width))).float(), rng.random(count) < 0.5
     plan = SumPlan.of(np.arange(count), {"a": ("up", c := rng.normal(size=count))}, torch.float32)
     parts = [plan.parts(np.flatnonzero(own).tolist(), [{"up": rows[own]}]) for own in (mine, ~mine)]
-    apart = [joined([columns_of(part, k, pieces) for part in parts], count) for k in range(pieces)]
+    apart = [add_up([columns_of(part, k, pieces) for part in parts], count) for k in range(pieces)]
     assert torch.equal(plan.sums([side_by_side(apart)])["a"], weighted_sum(rows, c))
 
 
@@ -69,7 +69,7 @@ def test_sums_replace_their_uploads_and_all_uploads_where_nothing_was_received()
     plan = SumPlan.of(np.arange(1), {"a": ("up", one), "b": ("up", one), "c": ("up", 2 * one)}, torch.float32)
     assert [plan.replaces(name) for name in ("up", "a", "other")] == [True, False, False]
     assert SumPlan.of(none, {}, torch.float32).replaces("other")
-    assert (len(plan.terms), plan.at) == (2, {"a": 0, "b": 0, "c": 1})
+    assert (len(plan.terms), plan.term_of) == (2, {"a": 0, "b": 0, "c": 1})
 
 
 def test_a_part_that_is_missing_is_noticed():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from raylfl.core.placement import SLACK, Placement, apportioned, assigned
+from raylfl.core.placement import SLACK, Placement, apportion, assign
 
 
 def sizes_of(kind, count):
@@ -25,7 +25,7 @@ CASES = [(kind, count) for kind in ("equal", "lognormal", "one giant", "empty") 
 @pytest.mark.parametrize("workers", [1, 2, 3, 8, 64])
 def test_no_worker_has_much_more_than_its_share(kind, count, workers):
     sizes = np.maximum(sizes_of(kind, count), 1)
-    worker = assigned(sizes_of(kind, count), workers)
+    worker = assign(sizes_of(kind, count), workers)
     load = np.bincount(worker, sizes, minlength=workers)
     assert len(load) == workers
     mean = load.sum() / workers
@@ -35,7 +35,7 @@ def test_no_worker_has_much_more_than_its_share(kind, count, workers):
 @pytest.mark.parametrize("count", [1, 5, 40])
 @pytest.mark.parametrize("more", [0, 3])
 def test_with_as_many_workers_as_clients_each_client_is_a_worker(count, more):
-    assert assigned(np.arange(count), count + more).tolist() == list(range(count))
+    assert assign(np.arange(count), count + more).tolist() == list(range(count))
 
 
 @pytest.mark.parametrize("kind", ["equal", "lognormal"])
@@ -43,7 +43,7 @@ def test_with_as_many_workers_as_clients_each_client_is_a_worker(count, more):
 def test_one_more_worker_moves_little_more_than_its_own_share(kind, workers):
     """The least that any balanced assignment moves is 1/(W + 1) of the samples."""
     sizes = sizes_of(kind, 3000)
-    moved = assigned(sizes, workers) != assigned(sizes, workers + 1)
+    moved = assign(sizes, workers) != assign(sizes, workers + 1)
     assert sizes[moved].sum() <= 1.4 * sizes.sum() / (workers + 1)
 
 
@@ -51,23 +51,23 @@ def test_a_changed_client_moves_few_others():
     sizes = sizes_of("lognormal", 1000)
     grown = sizes.copy()
     grown[17] *= 5
-    assert (assigned(sizes, 8) != assigned(grown, 8)).mean() < 0.03
+    assert (assign(sizes, 8) != assign(grown, 8)).mean() < 0.03
 
 
 def test_a_placement_is_that_of_every_machine():
     """A constant: the workers of a run's clients must not change from one version to the next."""
-    assert assigned(np.arange(1, 13), 3).tolist() == [0, 0, 1, 2, 1, 0, 0, 2, 1, 0, 2, 2]
-    assert assigned(np.arange(1, 13), 3).dtype == np.int64
+    assert assign(np.arange(1, 13), 3).tolist() == [0, 0, 1, 2, 1, 0, 0, 2, 1, 0, 2, 2]
+    assert assign(np.arange(1, 13), 3).dtype == np.int64
 
 
 def test_every_group_of_nodes_has_a_worker_and_the_others_go_by_samples():
-    assert apportioned([1, 1, 1000], 3) == [1, 1, 1]
-    assert apportioned([100, 300], 8) == [2, 6]
+    assert apportion([1, 1, 1000], 3) == [1, 1, 1]
+    assert apportion([100, 300], 8) == [2, 6]
 
 
 def test_without_names_any_worker_can_do_any_work():
     found = Placement.pinned(np.arange(1, 13), 3)
-    assert found.worker.tolist() == assigned(np.arange(1, 13), 3).tolist()
+    assert found.worker.tolist() == assign(np.arange(1, 13), 3).tolist()
     assert found.nodes == (None, None, None)
     assert found.replacements(1) == [0, 1, 2]
 

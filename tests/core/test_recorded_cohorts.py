@@ -170,7 +170,7 @@ def test_each_client_has_the_buffers_that_it_would_have_alone(kind):
 def test_gradients_with_other_bits_are_copied_into_the_rows(monkeypatch):
     """A library may round a product differently in another order of memory."""
     monkeypatch.setattr(steps, "DECISIVE", 1)
-    whole, first = program.straightened, []
+    whole, first = program.reverse_products, []
 
     def another(calls, geometry, gradients, wanted):
         calls, geometry = whole(calls, geometry, gradients, wanted)
@@ -178,7 +178,7 @@ def test_gradients_with_other_bits_are_copied_into_the_rows(monkeypatch):
         spoilt = [Slot(k) for k in gradients if k == first[0]]
         return [*calls, *(Call(torch.ops.aten.add_.Scalar, (k, 1), {}, k) for k in spoilt)], geometry
 
-    monkeypatch.setattr(program, "straightened", another)
+    monkeypatch.setattr(program, "reverse_products", another)
     module, _, (ours, theirs), x = oracles(users.Residual, torch.float32, 3, "auto", "autograd")
     module.train()
     for k in range(8):

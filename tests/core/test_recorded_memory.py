@@ -14,7 +14,7 @@ from raylfl.replay.proof import same_bits
 from raylfl.replay.recorded import memory
 from raylfl.replay.recorded.calls import Geometry
 from raylfl.replay.recorded.memory import Arena, _Blocks
-from raylfl.replay.recorded.program import Program, listed
+from raylfl.replay.recorded.program import Program, compile_calls
 from raylfl.replay.recorded.source import ALIGNMENT
 from tests.core import user_modules as users
 from tests.core.test_innermost_steps import LeNet
@@ -149,7 +149,7 @@ def test_translated_steps_in_fixed_memory_have_the_same_bits():
         ours, theirs = ([torch.full_like(w, torch.nan) for w in weights] for _ in range(2))
         loss = step.gradients(content, weights, ours)
         with torch.no_grad():
-            expected = step._called(*content, weights, theirs)
+            expected = step._call(*content, weights, theirs)
         assert same_bits(loss, expected)
         assert all(map(same_bits, ours, theirs))
         (fixed,) = step._fixed.values()
@@ -181,9 +181,9 @@ def test_outputs_in_fixed_memory_have_the_same_bits_and_outlive_the_next_step():
     assert all(map(same_bits, found, kept))
 
 
-def test_a_step_that_cannot_be_listed_is_tried_once(monkeypatch):
+def test_a_step_that_cannot_be_recorded_is_tried_once(monkeypatch):
     tried = []
-    monkeypatch.setattr("raylfl.replay.innermost.step.listed", lambda *given: tried.append(given))
+    monkeypatch.setattr("raylfl.replay.innermost.step.compile_calls", lambda *given: tried.append(given))
     module = LeNet()
     content, weights = module.batch(3), list(module.parameters())
     step, out = InnermostSteps(module).of(content), [torch.empty_like(w) for w in weights]
@@ -194,7 +194,7 @@ def test_a_step_that_cannot_be_listed_is_tried_once(monkeypatch):
 
 def test_functions_that_read_values_are_not_listed():
     x, out = torch.ones(3), torch.zeros(3)
-    assert listed(lambda: out.copy_(x * float(x.sum())), [x], [out], Arena()) is None
-    step = listed(lambda: out.copy_(x * 2).sum(), [x], [out], Arena())
+    assert compile_calls(lambda: out.copy_(x * float(x.sum())), [x], [out], Arena()) is None
+    step = compile_calls(lambda: out.copy_(x * 2).sum(), [x], [out], Arena())
     assert step(None, torch.full((3,), 4.0), out)[0] == 24
     assert out.tolist() == [8.0, 8.0, 8.0]

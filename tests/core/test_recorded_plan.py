@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from raylfl.replay.recorded.calls import Recording
-from raylfl.replay.recorded.plan import reduced
+from raylfl.replay.recorded.plan import reduce_calls
 from tests.core.test_rewrites import Written
 
 aten = torch.ops.aten
@@ -15,7 +15,9 @@ def plan_of(g, loss, inputs=(), buffers=()):
     """The names of the operators in the plan of a list of calls."""
     known = {slot.number: g.values[slot.number] for slot in inputs}
     numbers = {slot.number for slot in buffers}
-    plan = reduced(Recording(g.calls, g.geometry, len(g.leaves) - len(known), known, {}, {}, loss.number, [], numbers))
+    plan = reduce_calls(
+        Recording(g.calls, g.geometry, len(g.leaves) - len(known), known, {}, {}, loss.number, [], numbers)
+    )
     return [call.op._schema.name.removeprefix("aten::") for call in plan.calls]
 
 

@@ -7,9 +7,9 @@ import torch
 
 from raylfl.replay.innermost.pools import pools_first
 from raylfl.replay.proof import same_bits
-from raylfl.replay.recorded.calls import Call, Geometry, Slot, mapped
-from raylfl.replay.recorded.merged import SMALLEST, merged
-from raylfl.replay.recorded.products import straightened
+from raylfl.replay.recorded.calls import Call, Geometry, Slot, map_parts
+from raylfl.replay.recorded.merged import SMALLEST, merge_calls
+from raylfl.replay.recorded.products import reverse_products
 
 aten = torch.ops.aten
 
@@ -29,7 +29,7 @@ class Written:
 
     def __call__(self, op, *args, **kwargs):
         """The slot of the result; that of the first argument where the operator works in place."""
-        result = op(*mapped(list(args), Slot, lambda s: self.values[s.number]), **kwargs)
+        result = op(*map_parts(list(args), Slot, lambda s: self.values[s.number]), **kwargs)
         call = Call(op, args, kwargs, None)
         if call.written():
             call.result = args[0]
@@ -45,7 +45,7 @@ class Written:
         values = {slot.number: leaf.clone() for slot, leaf in zip(self.leaves, leaves, strict=True)}
         for call in calls:
             function = getattr(call.op, "function", call.op)
-            result = function(*mapped(list(call.args), Slot, lambda s: values[s.number]), **call.kwargs)
+            result = function(*map_parts(list(call.args), Slot, lambda s: values[s.number]), **call.kwargs)
             results = [result] if isinstance(call.result, Slot) else result
             values.update(zip(call.results(), results, strict=True))
         return values
@@ -133,7 +133,7 @@ def masked(miss="", size=SMALLEST, cohort=False):
 @pytest.mark.parametrize("cohort", [False, True])
 def test_the_calls_of_a_dropout_mask_are_one_with_the_same_numbers(cohort):
     g = masked(cohort=cohort)
-    calls = merged(g.calls, g.geometry, set())
+    calls = merge_calls(g.calls, g.geometry, set())
     assert len(calls) == 1
     made = g.calls[0].result.number
     values = []
@@ -161,19 +161,19 @@ def test_calls_that_are_no_mask_stay(miss, cohort):
     if cohort and miss in ("another dtype", "other memory drawn"):
         return  # one call makes and draws
     g = masked(miss, cohort=cohort)
-    assert merged(g.calls, g.geometry, set()) == g.calls
+    assert merge_calls(g.calls, g.geometry, set()) == g.calls
 
 
 def test_a_small_mask_stays():
     g = masked(size=SMALLEST - 1)
-    assert merged(g.calls, g.geometry, set()) == g.calls
+    assert merge_calls(g.calls, g.geometry, set()) == g.calls
 
 
 @pytest.mark.parametrize("further", [(), (torch.float64,)])
 def test_a_softmax_is_safe_without_a_search_unless_it_changes_the_dtype(further):
     g = Written(torch.randn(2, 3))
     g(aten._safe_softmax.default, *g.leaves, -1, *further)
-    (call,) = merged(g.calls, g.geometry, set())
+    (call,) = merge_calls(g.calls, g.geometry, set())
     assert (call == g.calls[0]) == bool(further)
 
 
@@ -209,7 +209,7 @@ def parts_added(miss="", parts=3):
 
 def test_the_sum_of_all_parts_is_one_call_with_the_same_values():
     g, wanted = parts_added()
-    calls = merged(g.calls, g.geometry, wanted)
+    calls = merge_calls(g.calls, g.geometry, wanted)
     assert len(calls) == 3
     leaves = [torch.randn(2, 4) for _ in g.leaves]
     ours, theirs = (g.carried_out(some, *leaves) for some in (calls, g.calls))
@@ -231,13 +231,13 @@ def test_the_sum_of_all_parts_is_one_call_with_the_same_values():
 )
 def test_sums_that_are_not_of_all_parts_stay(miss):
     g, wanted = parts_added(miss)
-    assert merged(g.calls, g.geometry, wanted) == g.calls
+    assert merge_calls(g.calls, g.geometry, wanted) == g.calls
 
 
 @pytest.mark.parametrize("parts", [1, 2])
 def test_sums_of_some_parts_stay(parts):
     g, wanted = parts_added(parts=parts)
-    assert merged(g.calls, g.geometry, wanted) == g.calls
+    assert merge_calls(g.calls, g.geometry, wanted) == g.calls
 
 
 # -- gradients that are transposed products ----------------------------------------------------------------------
@@ -263,7 +263,7 @@ def turned(miss=""):
 
 def test_a_transposed_product_is_made_in_the_order_of_its_memory():
     g, gradients, wanted = turned()
-    calls, geometry = straightened(g.calls, g.geometry, gradients, wanted)
+    calls, geometry = reverse_products(g.calls, g.geometry, gradients, wanted)
     assert [call.op for call in calls] == [aten.transpose.int, aten.transpose.int, aten.bmm.default]
     leaves = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
     ours, theirs = (g.carried_out(some, *leaves)[gradients[1]] for some in (calls, g.calls))
@@ -289,9 +289,9 @@ def test_a_transposed_product_is_made_in_the_order_of_its_memory():
 )
 def test_products_that_are_needed_as_they_are_stay(miss):
     g, gradients, wanted = turned(miss)
-    assert straightened(g.calls, g.geometry, gradients, wanted) == (g.calls, g.geometry)
+    assert reverse_products(g.calls, g.geometry, gradients, wanted) == (g.calls, g.geometry)
 
 
 def test_a_gradient_that_no_call_makes_stays():
     g, _, wanted = turned()
-    assert straightened(g.calls, g.geometry, [None, g.leaves[1].number], wanted)[0] == g.calls
+    assert reverse_products(g.calls, g.geometry, [None, g.leaves[1].number], wanted)[0] == g.calls

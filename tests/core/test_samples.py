@@ -75,7 +75,7 @@ class Own:
 
 def test_collated_batches_of_any_form_are_in_the_dtype_of_the_run():
     """Floating-point tensors change; labels, and what is no tensor, stay; the form stays."""
-    moved = BatchSource(SampleSet(None, Items()), CPU, torch.float64)._moved
+    moved = BatchSource(SampleSet(None, Items()), CPU, torch.float64)._move
     x, y, own = torch.ones(2), torch.arange(2), Own()
     for made in (
         moved((x, y)),

@@ -15,7 +15,7 @@ from raylfl.config.load import load_config
 from raylfl.core.flat import FlatModule
 from raylfl.core.oracle import Batch, LoopOracle
 from raylfl.core.samples import BatchSource, SampleSet
-from raylfl.core.vectorized import LARGEST_SAMPLE, VectorizedOracle, _made, large_samples, refusal
+from raylfl.core.vectorized import LARGEST_SAMPLE, VectorizedOracle, _count_created, large_samples, refusal
 from raylfl.experiment.assemble import assemble
 from raylfl.models import MODELS
 from raylfl.replay.innermost.step import Innermost
@@ -305,7 +305,7 @@ L = LARGEST_SAMPLE
 def test_samples_are_large_if_a_second_one_adds_more_numbers_a_call_than_the_limit(monkeypatch, one, two, large):
     """(numbers, calls) of a step on one sample and on two; None: the step cannot be recorded."""
     made = {"one": one, "two": two}
-    monkeypatch.setattr("raylfl.core.vectorized._made", lambda flat, loss, content: made[content])
+    monkeypatch.setattr("raylfl.core.vectorized._count_created", lambda flat, loss, content: made[content])
     assert (large_samples(None, None, "one", "two") is not None) is large
 
 
@@ -323,6 +323,6 @@ def test_views_of_a_batch_count_as_no_numbers():
     def copied(content):
         return plain((content[0].clone(), content[1]))
 
-    numbers, calls = _made(flat, plain, (x, y))
-    assert _made(flat, viewed, (x, y)) == (numbers, calls)
-    assert _made(flat, copied, (x, y)) == (numbers + x.numel(), calls + 1)
+    numbers, calls = _count_created(flat, plain, (x, y))
+    assert _count_created(flat, viewed, (x, y)) == (numbers, calls)
+    assert _count_created(flat, copied, (x, y)) == (numbers + x.numel(), calls + 1)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from papers.run_cache import Job, RunCache, _fetched, digests
-from papers.setting import layered, setting
+from papers.run_cache import PaperRun, RunCache, _fetch_each, digests
+from papers.setting import set_keys, setting
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.errors import BadConfig, DataMissing
 from raylfl.report.derived import best_setting, last_k
-from raylfl.runtime.records.views import here
+from raylfl.runtime.records.views import local_view
 
 TOY = setting("toy", ["reproduce/sfl_fig1"], {"rounds": 4})
 
@@ -137,7 +137,7 @@ def test_runs_at_a_url_are_found_and_resumed_by_another_machine(tmp_path, monkey
     again = on("b")
     log = (again[1].runs[0].path / "log.txt").read_text()
     assert "resumed at round 4" in log
-    assert (here(f"file://{run}") / "summary.json").is_file()
+    assert (local_view(f"file://{run}") / "summary.json").is_file()
     assert not (again[0].runs[0].path / "checkpoints").exists()  # only what is read
     for one, other in zip(first, again, strict=True):
         np.testing.assert_array_equal(one.runs[0].column("global/distance"), other.runs[0].column("global/distance"))
@@ -156,18 +156,18 @@ def test_the_other_runs_are_cancelled_when_a_run_of_another_node_is_not_here(tmp
 
     def ended():
         try:
-            yield Job("toy", {}, tmp_path / "elsewhere")
+            yield PaperRun("toy", {}, tmp_path / "elsewhere")
         finally:
             cancelled.append(True)
 
     jobs = ended()  # still referred to, as in a traceback
     with pytest.raises(BadConfig, match="elsewhere was carried out on another node, and is not here"):
-        next(_fetched(jobs))
+        next(_fetch_each(jobs))
     assert cancelled == [True]
 
 
 def test_dotted_options_merge_into_nested_ones_and_change_nothing_given():
     given = {"local": {"lr": 0.1}, "rounds": 3}
-    out = layered(given, {"local.steps": 2, "algorithm.name": "sfl", "rounds": 4})
+    out = set_keys(given, {"local.steps": 2, "algorithm.name": "sfl", "rounds": 4})
     assert out == {"local": {"lr": 0.1, "steps": 2}, "rounds": 4, "algorithm": {"name": "sfl"}}
     assert given == {"local": {"lr": 0.1}, "rounds": 3}

@@ -26,7 +26,7 @@ def planned(*names, steps=(2, 5, 1, 3), received=(True, False, True)):
     x = torch.zeros(3)
     plan = sum_plan(FedAvg(), {"x": x, **dict.fromkeys(names, x)}, {"x": x}, r)
     assert plan.clients.tolist() == [c for c, here in zip([3, 0, 2], received, strict=True) if here]
-    return {name: (plan.terms[at][0], plan.terms[at][1].tolist()) for name, at in plan.at.items()}
+    return {name: (plan.terms[term][0], plan.terms[term][1].tolist()) for name, term in plan.term_of.items()}
 
 
 def test_the_mean_update_of_the_received_has_their_weights():

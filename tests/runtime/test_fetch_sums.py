@@ -9,7 +9,7 @@ import pytest
 import torch
 from ray.exceptions import ObjectLostError, RayTaskError
 
-from raylfl.core.partial_sums import Node, SumPlan, joined
+from raylfl.core.partial_sums import Node, SumPlan, add_up
 from raylfl.runtime.ray import cohort, sums
 from raylfl.runtime.ray.actors import WorkerActor
 from raylfl.runtime.ray.channel import Channel
@@ -71,7 +71,7 @@ STORED = [stored_sums(0, 5, "a"), stored_sums(1, 6, "b"), stored_sums(2, 7, "a")
 
 
 def total(found):
-    (sums,) = joined([result.sums for result in found], 4)
+    (sums,) = add_up([result.sums for result in found], 4)
     return {node: row.tolist() for node, row in sums.items()}
 
 

@@ -25,7 +25,7 @@ from raylfl.runtime.records import mirror
 from raylfl.runtime.records.mirror import OWNER, Mirror
 from raylfl.runtime.records.record_file import Displaced
 from raylfl.runtime.records.storage import COPY, Storage, StorageError
-from raylfl.runtime.records.views import here
+from raylfl.runtime.records.views import local_view
 from raylfl.runtime.round.loop import Federation
 from tests.runtime.faults import outcome
 from tests.runtime.tiny import FOCUS
@@ -124,7 +124,7 @@ def test_a_machine_lost_between_two_changes_at_the_url_is_replaced_by_another(ur
         assert "damaged" not in log
         assert ("resumed at round" in log) == whole
         assert outcome(result.run_dir) == clean
-        assert outcome(here(place, whole=True)) == clean
+        assert outcome(local_view(place, complete=True)) == clean
         left = {name for name in Storage(place).names() if name != OWNER and not name.startswith(".machine-2/")}
         assert left == set() or not owned  # the files of the lost machine were deleted
 
@@ -177,7 +177,7 @@ def test_the_same_machine_goes_on_from_its_own_folder_which_may_have_more(url, c
     assert Storage(f"{url}/tiny/it").names() == [OWNER]  # the folder stays the owner: it has more than the URL
     result = resume(named_by(f"{url}/tiny/it"))
     assert "resumed at round 3" in (result.run_dir / "log.txt").read_text()
-    assert outcome(here(result.url, whole=True)) == clean
+    assert outcome(local_view(result.url, complete=True)) == clean
 
 
 def fails(self, *args):
@@ -206,7 +206,7 @@ def test_a_storage_that_fails_for_a_while_is_reported_once_and_loses_nothing(url
     assert len(said) == 1
     assert f"Nothing is lost: all files are in {result.run_dir}" in said[0]
     assert sum("is complete again" in line for line in log.splitlines()) == 1
-    assert outcome(here(result.url, whole=True)) == clean
+    assert outcome(local_view(result.url, complete=True)) == clean
 
 
 @pytest.mark.parametrize("url", ["memory"], indirect=True)
@@ -235,7 +235,7 @@ def test_a_slow_storage_does_not_stop_the_rounds_and_holds_one_copy_at_most(url,
         result = raylfl.run(SHORT, [f"logging.dir={url}"], watch=watch)
     assert rounds == [0, 1, 2]
     assert len(pushes) <= 5  # before the rounds, of round 0, of the rest, at the end, at the release
-    assert outcome(here(result.url, whole=True)) == clean
+    assert outcome(local_view(result.url, complete=True)) == clean
 
 
 def test_a_last_copy_that_fails_is_an_error_that_says_where_the_run_is(url, clean, monkeypatch):
@@ -246,7 +246,7 @@ def test_a_last_copy_that_fails_is_an_error_that_says_where_the_run_is(url, clea
         ):
             run(url)
     result = resume(staging(f"{url}/tiny/it"))
-    assert outcome(here(result.url, whole=True)) == clean
+    assert outcome(local_view(result.url, complete=True)) == clean
     assert Storage(f"{url}/tiny/it").read(OWNER) is None
 
 
@@ -285,14 +285,14 @@ def test_a_machine_that_sleeps_in_a_copy_overwrites_nothing_when_it_wakes_up(url
             environment = {**os.environ, "RAYLFL_STAGING": str(staging("file://b"))}
             code = f"import raylfl; raylfl.resume({place!r}, take_over=True, trust=True)"
             subprocess.run([sys.executable, "-c", code], check=True, timeout=120, env=environment)
-            seen.append(outcome(here(place, whole=True)))
+            seen.append(outcome(local_view(place, complete=True)))
         put(self, source, name)
 
     monkeypatch.setattr(Storage, "put", slow)
     with suppress(Displaced):  # no error if nothing was left to copy
         run(url)
     assert seen == [clean]
-    assert outcome(here(place, whole=True)) == clean
+    assert outcome(local_view(place, complete=True)) == clean
     with pytest.raises(Displaced, match="was continued on another machine: raylfl resume"):
         resume(staging(place), ["rounds=4"])
 
@@ -330,7 +330,7 @@ def test_a_run_that_went_on_elsewhere_is_fetched_and_the_old_folder_kept(url, ma
     machine("a")
     assert len(resume(f"{url}/tiny/it", ["rounds=6"]).metrics) == 6
     assert (result.run_dir.with_name(".it.old.1") / "config.yaml").is_file()
-    assert len(here(f"{url}/tiny/it").joinpath("metrics.jsonl").read_text().splitlines()) == 6
+    assert len(local_view(f"{url}/tiny/it").joinpath("metrics.jsonl").read_text().splitlines()) == 6
     machine("b")
     with pytest.raises(Displaced, match="was continued on another machine: raylfl resume"):
         resume(staging(f"{url}/tiny/it"), ["rounds=7"])
@@ -341,7 +341,7 @@ def test_reports_read_runs_at_a_url_without_their_checkpoints(url):
     frame = raylfl.runs(url)
     assert frame["path"].tolist() == [result.url]
     assert frame["rounds_done"].tolist() == [3]
-    view = here(url) / "tiny/it"
+    view = local_view(url) / "tiny/it"
     assert not (view / "checkpoints").exists()
     assert load_run(view).complete(3)
     assert raylfl.load(result.url, trust=True).params.equal(result.params)
@@ -351,7 +351,7 @@ def test_copies_of_runs_are_deleted_when_the_process_ends(url, monkeypatch):
     run(url)
     ends = []
     monkeypatch.setattr(atexit, "register", lambda *call, **options: ends.append(partial(*call, **options)))
-    folders = [here(url).parent for _ in range(2)]
+    folders = [local_view(url).parent for _ in range(2)]
     assert all(list(folder.rglob("metrics.jsonl")) for folder in folders)
     for end in ends:
         end()

@@ -17,7 +17,7 @@ from raylfl.runtime.records.mirror import STATE, Mirror, MirrorState, take
 from raylfl.runtime.records.record_file import Displaced
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.records.storage import Storage, StorageError, newest
-from raylfl.runtime.records.views import here, owner_of
+from raylfl.runtime.records.views import local_view, owner_of
 
 URL = "memory://far/runs/it"
 
@@ -26,7 +26,7 @@ def copied(url):
     """A new run directory with a config, copied to the URL."""
     run_dir = RunDirectory.create(staging(url), "tiny", "it", 0, url)
     run_dir.write("config.yaml", "rounds: 1\n")
-    run_dir.copied(print)
+    run_dir.copy_to_url(print)
     return run_dir
 
 
@@ -85,23 +85,23 @@ def test_a_machine_that_wakes_up_after_another_took_its_run_over_writes_nothing(
     folder = take(f"{url}/tiny/it", take_over=True)
     awake = RunDirectory(folder).open()
     awake.write("log.txt", "second\n")
-    awake.copied(print)
+    awake.copy_to_url(print)
     asleep.write("log.txt", "first\n")
     with pytest.raises(Displaced, match=r"was taken over by .* has what was computed here"):
-        asleep.copied(print)
+        asleep.copy_to_url(print)
     asleep.close()
-    assert here(f"{url}/tiny/it").joinpath("log.txt").read_text() == "second\n"
-    awake.copied(print)
+    assert local_view(f"{url}/tiny/it").joinpath("log.txt").read_text() == "second\n"
+    awake.copy_to_url(print)
     awake.close()
-    assert owner_of(here(f"{url}/tiny/it")) is None
+    assert owner_of(local_view(f"{url}/tiny/it")) is None
 
 
 def test_a_commit_copies_what_changed_and_a_seldom_one_waits_for_a_while(url, machine):
     first = copied(url)
     first.write("log.txt", "new\n")
-    first.committed(print, seldom=True)
+    first.request_copy(print, seldom=True)
     assert Storage(f"{url}/tiny/it").read("log.txt") == b""
-    first.copied(print)
+    first.copy_to_url(print)
     assert Storage(f"{url}/tiny/it").read("log.txt") == b"new\n"
     first.close()
 
@@ -134,8 +134,8 @@ def test_of_two_machines_that_take_a_run_over_only_one_gets_it(url, machine, kil
 def test_a_run_elsewhere_is_listed_as_running_until_it_is_given_back(url):
     run_dir = copied(url)
     run_dir.write("metrics.jsonl", "")
-    run_dir.copied(print)
-    record = load_run(here(url) / "tiny/it")
+    run_dir.copy_to_url(print)
+    record = load_run(local_view(url) / "tiny/it")
     assert state_of(record, lambda folder: {}) == f"running on {platform.node()}"
     run_dir.close()
     assert state_of(record, lambda folder: {}) == "stopped"

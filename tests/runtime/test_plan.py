@@ -11,7 +11,7 @@ import torch
 from raylfl.config.load import load_config
 from raylfl.experiment.assemble import assemble
 from raylfl.heterogeneity.trace import write_trace
-from raylfl.runtime.round.plan import Planner, dropped
+from raylfl.runtime.round.plan import Planner, drop_uploads
 from raylfl.runtime.round.state import RoundResult
 from tests.runtime.tiny import TINY
 
@@ -155,11 +155,11 @@ def test_clients_are_drawn_by_weighted_norms_of_their_own_updates():
     e, plans = planner("algorithm=optimal_sampling", "link=perfect")
     everyone = plans.plan(0, {})
     assert everyone.received.all()
-    failed = dropped(everyone, np.array([4, 7]))
+    failed = drop_uploads(everyone, np.array([4, 7]))
     updates = torch.randn(N, 3, generator=torch.Generator().manual_seed(0))
     rows = updates[torch.from_numpy(failed.received_view.cohort)]
     result = RoundResult(round=failed, reports=None, uploads={"update": rows}, client_states=[], up_floats=3)
-    found = plans.sampled(result, {})
+    found = plans.sample_by_norms(result, {})
     weighted = np.where(np.isin(np.arange(N), [4, 7]), 0.0, e.world.population.weights * updates.norm(dim=1).numpy())
     np.testing.assert_allclose(found.round.probabilities, weighted / weighted.sum(), rtol=1e-6)
     assert not {4, 7} & set(found.round.cohort.tolist())

@@ -25,7 +25,7 @@ def parts(every=3, rounds=10, **stop):
     here.experiment = SimpleNamespace(config=config)
     here.early, here._best_model = EarlyStop(config.stop), None
     here.federation = SimpleNamespace(state=SimpleNamespace(round=0, server={"x": torch.zeros(2)}))
-    here.federation.collected = lambda: here.federation.state
+    here.federation.collect = lambda: here.federation.state
     here.checkpoints, here.backend = SimpleNamespace(save=lambda state, backend: saved.append(state.round)), None
     return here, saved
 

@@ -10,7 +10,7 @@ import pytest
 import raylfl
 from raylfl.report.page import _source_notes, content_of, write_page
 from raylfl.report.runs import load_run
-from raylfl.runtime.records.sources import FILE, differing, digest_of, read, sources_of, today
+from raylfl.runtime.records.sources import FILE, changed_names, digest_of, read, sources_of, today
 from tests.runtime.tiny import TINY
 
 TEXT = """
@@ -97,7 +97,7 @@ def test_resume_and_reports_name_what_has_changed_since(mine, runs, name):
     mine.write_text("# a comment above\n" + TEXT.replace(*EDITS[name]))
     sys.modules.pop("mine_of_sources")
     full = f"mine_of_sources.{name}"
-    assert differing(read(folder), today(read(folder))) == [full]
+    assert changed_names(read(folder), today(read(folder))) == [full]
     raylfl.resume(folder, ["rounds=3"])
     line = f"warning: the source of {full} has changed since this run began"
     assert line in (folder / "log.txt").read_text()

@@ -15,7 +15,7 @@ from raylfl.algorithms.fedvarp import FedVARP
 from raylfl.algorithms.mifa import MIFA
 from raylfl.algorithms.optimal_sampling import OptimalSampling
 from raylfl.core import chunked_matrix, elementwise, large
-from raylfl.core.chunked_matrix import ChunkedMatrix, reordered
+from raylfl.core.chunked_matrix import ChunkedMatrix, reorder_rows
 from raylfl.core.population import Population
 from raylfl.runtime.round import dispatch
 from raylfl.runtime.round.dispatch import UploadMemory
@@ -51,8 +51,8 @@ def test_memory_is_taken_again_when_it_is_free_and_never_before(always):
 
 def test_rows_of_tasks_are_put_into_the_order_of_the_cohort():
     pieces = [torch.tensor([[0.0], [2.0]]), torch.zeros(0, 1), torch.tensor([[1.0]])]
-    assert [row.tolist() for row in reordered(pieces, np.array([0, 2, 1]))] == [[[0.0]], [[1.0]], [[2.0]]]
-    assert reordered(pieces, None) is pieces
+    assert [row.tolist() for row in reorder_rows(pieces, np.array([0, 2, 1]))] == [[[0.0]], [[1.0]], [[2.0]]]
+    assert reorder_rows(pieces, None) is pieces
 
 
 def refused(pieces):

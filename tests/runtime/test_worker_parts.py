@@ -17,7 +17,7 @@ from raylfl.core.torch_state import torch_defaults
 from raylfl.runtime.records import checkpoint
 from raylfl.runtime.records.checkpoint import Checkpoints, sha256_of_shards
 from raylfl.runtime.records.manifest import Damaged
-from raylfl.runtime.round.blocks import _ordered
+from raylfl.runtime.round.blocks import _in_cohort_order
 from raylfl.runtime.workers import backend
 from raylfl.runtime.workers.backend import BlockCall, LocalBackend
 from raylfl.runtime.workers.full_gradients import WeightedOracle
@@ -217,10 +217,16 @@ def test_a_checkpoint_notes_the_kind_of_device(monkeypatch, gpus, device):
 def test_rows_of_blocks_are_put_into_the_order_of_the_cohort():
     plan = SimpleNamespace(nodes={0: np.array([4, 0]), 2: np.array([2]), 3: np.array([1, 3])})
     first, none, last = {"x": torch.tensor([[4.0], [0.0]])}, {}, {"x": torch.tensor([[1.0], [3.0]])}
-    assert _ordered(plan, [first, {"x": torch.tensor([[2.0]])}, last])["x"].tolist() == [[0], [1], [2], [3], [4]]
-    assert _ordered(plan, [first, none, last])["x"].tolist() == [[0], [1], [0], [3], [4]]
-    assert _ordered(plan, [none, {"x": torch.tensor([[2.0]])}, last])["x"].tolist() == [[0], [1], [2], [3], [0]]
-    assert _ordered(plan, [none, none, none]) == {}
+    assert _in_cohort_order(plan, [first, {"x": torch.tensor([[2.0]])}, last])["x"].tolist() == [
+        [0],
+        [1],
+        [2],
+        [3],
+        [4],
+    ]
+    assert _in_cohort_order(plan, [first, none, last])["x"].tolist() == [[0], [1], [0], [3], [4]]
+    assert _in_cohort_order(plan, [none, {"x": torch.tensor([[2.0]])}, last])["x"].tolist() == [[0], [1], [2], [3], [0]]
+    assert _in_cohort_order(plan, [none, none, none]) == {}
 
 
 @pytest.mark.parametrize("faulty", [None, "metrics.jsonl", "participation.jsonl", "unreadable"])

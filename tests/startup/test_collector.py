@@ -20,23 +20,23 @@ print(gc.get_threshold()[0])
 def _thresholds():
     before = gc.get_threshold()
     yield
-    collector.as_usual()
+    collector.restore()
     assert gc.get_threshold() == before
 
 
 def test_the_frequency_of_collections_comes_back():
     before = gc.get_threshold()
-    collector.rarely()
-    collector.rarely()  # by the command line, then by an actor in the same process
+    collector.make_rare()
+    collector.make_rare()  # by the command line, then by an actor in the same process
     assert gc.get_threshold() == (collector.RARE, *before[1:])
-    collector.as_usual()
+    collector.restore()
     assert gc.get_threshold() == before
 
 
 def test_it_can_be_switched_off(monkeypatch):
     monkeypatch.setenv(collector.SWITCH, "0")
     before = gc.get_threshold()
-    collector.rarely()
+    collector.make_rare()
     assert gc.get_threshold() == before
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from raylfl.runtime.records.run_dir import RunDirectory
-from raylfl.tune.job import Job
+from raylfl.tune.job import SweepJob
 from raylfl.tune.journal import Journal, Trial
 from raylfl.tune.resources import Need
 from raylfl.tune.spec import Sweep, load_sweep
@@ -45,12 +45,12 @@ def sweep_of(folder: Path, **changes: Any) -> Sweep:
     return load_sweep(write(folder, **changes))
 
 
-def job_of(sweep: Sweep, folder: Path, url: str | None = None) -> Job:
+def job_of(sweep: Sweep, folder: Path, url: str | None = None) -> SweepJob:
     """The job of a sweep in this folder, which this node sees if there is no URL."""
     if url is None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "sweep.yaml").touch()
-    return Job(sweep.content, str(folder), 1, url=url)
+    return SweepJob(sweep.content, str(folder), 1, url=url)
 
 
 def carry_out(

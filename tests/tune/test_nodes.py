@@ -16,7 +16,7 @@ from papers.run_cache import RunCache
 from papers.setting import setting
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.errors import BadConfig
-from raylfl.runtime.records.views import here
+from raylfl.runtime.records.views import local_view
 from raylfl.tune.sweep import resume, sweep
 from tests.runtime.clusters import QUIET, SMALL, lean_ray
 from tests.runtime.faults import wait_until
@@ -68,7 +68,7 @@ def test_trials_of_two_workers_take_a_node_each_and_lie_together_at_the_url(node
         for trial in runs
     }
     assert sorted(where.values()) == [["one"], ["two"]]
-    far = here(f"{nodes.url}/{result.folder.name}", whole=True)
+    far = local_view(f"{nodes.url}/{result.folder.name}", complete=True)
     for trial, lr in zip(runs, (0.1, 0.01), strict=True):
         rows = [json.loads(line) for line in (far / trial / "metrics.jsonl").read_text().splitlines()]
         assert [row["traffic/between_nodes_bytes"] for row in rows] == [0] * 4  # its workers are on its node
@@ -109,7 +109,7 @@ def test_a_trial_whose_node_is_lost_continues_on_another_one(nodes, tmp_path):
         struck.result()
     (line,) = [line for line in said if "tried again from its newest checkpoint" in line]
     assert "failed (its process ended" in line
-    far = here(f"{nodes.url}/{result.folder.name}", whole=True)
+    far = local_view(f"{nodes.url}/{result.folder.name}", complete=True)
     (name,) = {path.parent.name for path in there.glob("lossy-*/*/checkpoints")}
     assert "resumed at round" in (far / name / "log.txt").read_text()
     config = {k: v for k, v in QUADRATICS.items() if k not in ("space", "metric")}

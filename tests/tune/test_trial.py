@@ -10,11 +10,11 @@ import torch
 import raylfl
 from raylfl.errors import RaylflError
 from raylfl.runtime.records.mirror import refresh
-from raylfl.runtime.records.views import here
+from raylfl.runtime.records.views import local_view
 from raylfl.tune.journal import Journal, Trial
 from raylfl.tune.resources import Need
 from raylfl.tune.score import WORST, Score
-from raylfl.tune.seed_runs import Progress
+from raylfl.tune.seed_runs import SeedProgress
 from raylfl.tune.stage import StageRun
 from raylfl.tune.trial import run_trial, summary
 from tests.tune.sweeps import QUADRATICS, carry_out, finish, job_of, metrics, sweep_of
@@ -67,9 +67,13 @@ def test_the_seeds_of_a_trial_take_turns_and_it_reports_their_mean(tmp_path):
 def test_a_trial_reports_once_all_its_seeds_have_a_score():
     """Seed 0 is measured from the second round on, as metrics `algo/...` may be; a seed that diverged is the worst."""
     score = Score("global/distance", "min")
-    early, late, lost = Progress(1, {0: None}), Progress(2, {0: 3.0}), Progress(1, {1: None}, {1: "non-finite"})
-    assert summary(score, [early, Progress(1, {1: 1.0})]) == ({}, False)
-    assert summary(score, [late, Progress(2, {1: 1.0})]) == ({"score": 2.0, "diverged": []}, False)
+    early, late, lost = (
+        SeedProgress(1, {0: None}),
+        SeedProgress(2, {0: 3.0}),
+        SeedProgress(1, {1: None}, {1: "non-finite"}),
+    )
+    assert summary(score, [early, SeedProgress(1, {1: 1.0})]) == ({}, False)
+    assert summary(score, [late, SeedProgress(2, {1: 1.0})]) == ({"score": 2.0, "diverged": []}, False)
     found = {"score": pytest.approx(WORST / 2), "diverged": [1], "reason": "non-finite"}
     assert summary(score, [late, lost]) == (found, False)
 
@@ -225,7 +229,7 @@ def test_trials_at_a_url_go_on_on_any_node(tmp_path, plain, monkeypatch):
     assert "resumed at round 4" in (last / "log.txt").read_text()
     assert torch.equal(params(last), plain.params)
     assert not (tmp_path / "s").exists()
-    assert metrics(here(f"{url}/long-s0")) == metrics(plain.run_dir)
+    assert metrics(local_view(f"{url}/long-s0")) == metrics(plain.run_dir)
     refresh(nodes["a"] / "long-s0", f"{url}/long-s0")  # what the driver of the sweep reads
     assert metrics(nodes["a"] / "long-s0") == metrics(plain.run_dir)
 

@@ -63,4 +63,4 @@ def _matrix(mixing: Mixing, nodes: Ints) -> Row:
     pairs, at = np.unique(ends, axis=0, return_inverse=True)
     weights = np.bincount(at.ravel(), mixing.weights, len(pairs))
     entries = zip(*nodes[pairs].T.tolist(), weights.tolist(), strict=True) if len(pairs) else ()
-    return {"own": mixing.own.tolist(), "entries": list(entries)}
+    return {"own": mixing.self_weights.tolist(), "entries": list(entries)}

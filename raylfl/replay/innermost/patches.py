@@ -32,18 +32,24 @@ class Convolution:
         return out.view(len(weight), high, wide, -1), patches
 
     def backward(
-        self, g: Tensor, patches: Tensor, shape: Sequence[int], weight: Tensor, out: Sequence[Tensor], wanted: bool
+        self,
+        g: Tensor,
+        patches: Tensor,
+        shape: Sequence[int],
+        weight: Tensor,
+        out: Sequence[Tensor],
+        needs_input: bool,
     ) -> Tensor | None:
         """Writes the gradients of weight and bias to the two tensors `out`; returns the gradient of the input.
 
         g: the gradient of the output. patches: the patches that `forward` returned, which may be overwritten. shape:
-        the shape of the input [C, H, W, B]. wanted: whether to compute the input's gradient; otherwise None is
+        the shape of the input [C, H, W, B]. needs_input: whether to compute the input's gradient; if not, None is
         returned.
         """
         g = g.reshape(len(weight), -1)
         torch.mm(g, patches.t(), out=out[0].view(len(weight), -1))
         torch.sum(g, 1, out=out[1])
-        if not wanted:
+        if not needs_input:
             return None
         torch.mm(weight.view(len(weight), -1).t(), g, out=patches)
         return self._overlap(patches, shape)
@@ -99,6 +105,6 @@ class Pool:
 
     def backward(self, g: Tensor, x: Tensor, indices: Tensor) -> Tensor:
         """The gradient of the input x, from the gradient g of the output and the indices from `forward`."""
-        given = g.permute(0, 3, 1, 2), x.permute(0, 3, 1, 2), self.size, self.stride, (0, 0), (1, 1), False, indices
-        back: Tensor = _aten.max_pool2d_with_indices_backward(*given)
+        args = g.permute(0, 3, 1, 2), x.permute(0, 3, 1, 2), self.size, self.stride, (0, 0), (1, 1), False, indices
+        back: Tensor = _aten.max_pool2d_with_indices_backward(*args)
         return back.permute(0, 2, 3, 1)

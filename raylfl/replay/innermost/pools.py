@@ -34,56 +34,56 @@ BEHIND = [  # the calls that use a ReLU's result: the pool, and the backward pas
 
 
 def pools_first(
-    calls: Sequence[Call], geometry: Mapping[int, Geometry], wanted: set[int]
+    calls: Sequence[Call], geometry: Mapping[int, Geometry], returned: set[int]
 ) -> tuple[list[Call], dict[int, Geometry]]:
     """(calls, geometry of their values) in which ReLUs and the max-pools of their results are swapped.
 
     A pair is swapped only if no other call uses the values between them. geometry: the memory layout of each value, by
-    number. wanted: the numbers of the values that the step returns, which keep their meaning.
+    number. returned: the numbers of the values that the step returns, which keep their meaning.
     """
     out, places = list(calls), dict(geometry)
     users: dict[int, list[int]] = defaultdict(list)
     sharing: dict[int, set[int]] = defaultdict(set)  # the values that share memory
-    for at, call in enumerate(calls):
+    for position, call in enumerate(calls):
         for k in call.slots():
-            users[k].append(at)
+            users[k].append(position)
         for k in (*call.slots(), *call.results()):
             sharing[geometry[k].base].add(k)
-    for at, call in enumerate(calls):
+    for position, call in enumerate(calls):
         if call.op in (_aten.relu.default, _aten.relu_.default):
             (result,) = call.results()
-            later = [k for k in users[result] if k > at]
-            alone = len(sharing[geometry[result].base]) == 1 and result not in wanted
-            if alone and len(later) == 3 and _pair(found := _Places(at, *later), calls, users):
-                _swap(out, places, found)
+            later = [k for k in users[result] if k > position]
+            alone = len(sharing[geometry[result].base]) == 1 and result not in returned
+            if alone and len(later) == 3 and _pair(positions := _Places(position, *later), calls, users):
+                _swap(out, places, positions)
     return out, places
 
 
-def _pair(at: _Places, calls: Sequence[Call], users: Mapping[int, Sequence[int]]) -> bool:
+def _pair(positions: _Places, calls: Sequence[Call], users: Mapping[int, Sequence[int]]) -> bool:
     """Whether the calls at these positions are a ReLU, its max-pool and their backward passes.
 
     No other call may use the values between them. users: for each value, the positions of the calls that use it.
     """
-    relu, *others = (calls[k] for k in at)
+    relu, *others = (calls[k] for k in positions)
     pool, pool_backward, relu_backward = others
     if [call.op for call in others] != BEHIND:
         return False
     g, indices = pool_backward.results()[0], pool.results()[1]
     return (
-        users[g] == [at.relu_backward]
-        and users[indices] == [at.pool_backward]
+        users[g] == [positions.relu_backward]
+        and users[indices] == [positions.pool_backward]
         and list(relu_backward.slots()) == [g, *relu.results()]
         and relu_backward.args[2] == 0
     )
 
 
-def _swap(calls: list[Call], geometry: dict[int, Geometry], at: _Places) -> None:
-    relu, pool, pool_backward, relu_backward = (calls[k] for k in at)
+def _swap(calls: list[Call], geometry: dict[int, Geometry], positions: _Places) -> None:
+    relu, pool, pool_backward, relu_backward = (calls[k] for k in positions)
     x, pooled, g = relu.args[0], pool.result[0], pool_backward.result
-    calls[at.relu] = Call(pool.op, (x, *pool.args[1:]), pool.kwargs, pool.result)
-    calls[at.pool] = Call(_aten.relu_.default, (pooled,), {}, pooled)  # in place: the pool's result is new
-    calls[at.pool_backward] = Call(relu_backward.op, (pool_backward.args[0], pooled, 0), {}, g)
-    calls[at.relu_backward] = Call(
+    calls[positions.relu] = Call(pool.op, (x, *pool.args[1:]), pool.kwargs, pool.result)
+    calls[positions.pool] = Call(_aten.relu_.default, (pooled,), {}, pooled)  # in place: the pool's result is new
+    calls[positions.pool_backward] = Call(relu_backward.op, (pool_backward.args[0], pooled, 0), {}, g)
+    calls[positions.relu_backward] = Call(
         pool_backward.op, (g, x, *pool_backward.args[2:]), pool_backward.kwargs, relu_backward.result
     )
     geometry[g.number] = geometry[pooled.number]._replace(base=g.number, offset=0)

@@ -30,7 +30,7 @@ Function = Callable[[Values, Sequence[Tensor]], object]
 Rule = Callable[[Translation, Call], Function]
 
 
-def _pointwise(own: Translation, call: Call) -> Function:
+def _pointwise(state: Translation, call: Call) -> Function:
     """The rule for elementwise operators; raises Unfit for all operators that are not in POINTWISE.
 
     It also raises Unfit if an argument is a number, which may change between steps. The only exception is the 0 of
@@ -39,11 +39,11 @@ def _pointwise(own: Translation, call: Call) -> Function:
     name, numbers = full_name(call.op), [a for a in call.args if not isinstance(a, Slot)]
     if name not in POINTWISE or numbers != ([0] if name == "aten::threshold_backward" else []):
         raise Unfit(name)
-    given = [own.argument(a) for a in call.args if isinstance(a, Slot)]
-    out, op = own.made(call.result), call.op._op
-    if len({own.geometry[k].shape for k in (*given, out)}) > 1:
+    arguments = [state.argument(a) for a in call.args if isinstance(a, Slot)]
+    out, op = state.made(call.result), call.op._op
+    if len({state.geometry[k].shape for k in (*arguments, out)}) > 1:
         raise Unfit("arguments of different shapes")
-    if name == "aten::relu" and own.only_here(given[0]):
+    if name == "aten::relu" and state.only_here(arguments[0]):
         op = torch.relu_
 
     def function(v: Values, _: Any) -> None:
@@ -52,27 +52,27 @@ def _pointwise(own: Translation, call: Call) -> Function:
     return function
 
 
-def _relu_in_place(own: Translation, call: Call) -> Any:
-    x = own.argument(call.args[0])
-    if x < 2 or own.made(call.result) != x or own.aliased(x, call):
+def _relu_in_place(state: Translation, call: Call) -> Any:
+    x = state.argument(call.args[0])
+    if x < 2 or state.made(call.result) != x or state.is_aliased(x, call):
         raise Unfit("a batch or a view that is overwritten")
     return lambda v, _: v[x].relu_()
 
 
-def _view(own: Translation, call: Call) -> Any:
-    x, out = own.argument(call.args[0]), own.made(call.result)
-    shape = own.geometry[out].shape[1:]
-    lead = int(own.cohort)
+def _view(state: Translation, call: Call) -> Any:
+    x, out = state.argument(call.args[0]), state.made(call.result)
+    shape = state.geometry[out].shape[1:]
+    lead = int(state.cohort)
 
     def function(v: Values, _: Any) -> None:
-        given = v[x]
-        v[out] = given.reshape(*given.shape[:lead], *shape, given.shape[-1])
+        value = v[x]
+        v[out] = value.reshape(*value.shape[:lead], *shape, value.shape[-1])
 
     return function
 
 
-def _turned(own: Translation, call: Call) -> Any:
-    x, out = own.argument(call.args[0]), own.made(call.result, "turned")
+def _transpose(state: Translation, call: Call) -> Any:
+    x, out = state.argument(call.args[0]), state.made(call.result, "turned")
 
     def function(v: Values, _: Any) -> None:
         v[out] = v[x]
@@ -80,10 +80,10 @@ def _turned(own: Translation, call: Call) -> Any:
     return function
 
 
-def _linear(own: Translation, call: Call) -> Any:
-    b, x, w = own.weight(call.args[0]), own.argument(call.args[1]), own.weight(call.args[2], turned=True)
-    out = own.made(call.result)
-    product = torch.baddbmm if own.cohort else torch.addmm
+def _linear(state: Translation, call: Call) -> Any:
+    b, x, w = state.weight(call.args[0]), state.argument(call.args[1]), state.weight(call.args[2], turned=True)
+    out = state.made(call.result)
+    product = torch.baddbmm if state.cohort else torch.addmm
 
     def function(v: Values, _: Any) -> None:
         v[out] = product(v[b].unsqueeze(-1), v[w], v[x])
@@ -91,16 +91,16 @@ def _linear(own: Translation, call: Call) -> Any:
     return function
 
 
-def _product(own: Translation, call: Call) -> Any:
+def _product(state: Translation, call: Call) -> Any:
     """The rule for the two matrix products in the backward pass of a linear layer: gradients of weight and input."""
     left = call.args[0]
-    if own.kinds.get(left.number) == "turned":
-        g, x, i = left.number, own.argument(call.args[1]), own.gradient(call.result)
-        if own.cohort:
+    if state.kinds.get(left.number) == "turned":
+        g, x, i = left.number, state.argument(call.args[1]), state.gradient(call.result)
+        if state.cohort:
             return lambda v, out: out[i].copy_(torch.bmm(v[g], v[x].transpose(1, 2)))
         return lambda v, out: torch.mm(v[g], v[x].t(), out=out[i])
-    g, w, result = own.argument(left), own.weight(call.args[1]), own.made(call.result)
-    product = torch.bmm if own.cohort else torch.mm
+    g, w, result = state.argument(left), state.weight(call.args[1]), state.made(call.result)
+    product = torch.bmm if state.cohort else torch.mm
 
     def function(v: Values, _: Any) -> None:
         v[result] = product(v[w].transpose(-2, -1), v[g])
@@ -108,21 +108,21 @@ def _product(own: Translation, call: Call) -> Any:
     return function
 
 
-def _sum(own: Translation, call: Call) -> Any:
-    g, i = own.argument(call.args[0]), own.gradient(call.result)
-    if list(call.args[1]) != [0] or len(own.geometry[g].shape) != 2:
+def _sum(state: Translation, call: Call) -> Any:
+    g, i = state.argument(call.args[0]), state.gradient(call.result)
+    if list(call.args[1]) != [0] or len(state.geometry[g].shape) != 2:
         raise Unfit("a sum over features")
     return lambda v, out: torch.sum(v[g], -1, out=out[i])
 
 
-def _convolution(own: Translation, call: Call) -> Any:
+def _convolution(state: Translation, call: Call) -> Any:
     x, weight, bias, stride, padding, dilation, transposed, _, groups = call.args
-    plain = not own.cohort and [list(stride), list(dilation), transposed, groups] == [[1, 1], [1, 1], False, 1]
-    x, w, b, out = own.argument(x), own.weight(weight), own.weight(bias), own.made(call.result)
-    shape = own.parameters[-1 - w].shape
-    if not plain or len(shape) != 4 or len(own.geometry[x].shape) != 4:
+    plain = not state.cohort and [list(stride), list(dilation), transposed, groups] == [[1, 1], [1, 1], False, 1]
+    x, w, b, out = state.argument(x), state.weight(weight), state.weight(bias), state.made(call.result)
+    shape = state.parameters[-1 - w].shape
+    if not plain or len(shape) != 4 or len(state.geometry[x].shape) != 4:
         raise Unfit("a convolution with strides, dilation, groups or for a cohort")
-    own.convolutions.append(layer := Convolution(shape[1], (shape[2], shape[3]), tuple(padding)))
+    state.convolutions.append(layer := Convolution(shape[1], (shape[2], shape[3]), tuple(padding)))
     patches = PATCHES + out
 
     def function(v: Values, _: Any) -> None:
@@ -131,33 +131,33 @@ def _convolution(own: Translation, call: Call) -> Any:
     return function
 
 
-def _convolution_backward(own: Translation, call: Call) -> Any:
+def _convolution_backward(state: Translation, call: Call) -> Any:
     g, x, weight, _, stride, padding, *_rest, mask = call.args
-    made, w = call.result, own.weight(weight)
-    g, x, at, shape = own.argument(g), own.argument(x), own.gradient(made[1]), own.parameters[-1 - w].shape
-    places, wanted = (at, own.gradient(made[2])), bool(mask[0])
+    made, w = call.result, state.weight(weight)
+    g, x, shape = state.argument(g), state.argument(x), state.parameters[-1 - w].shape
+    rows, needs_input = (state.gradient(made[1]), state.gradient(made[2])), bool(mask[0])
     forward = next(
-        c for c in own.calls if full_name(c.op) == "aten::convolution" and c.args[:2] == (call.args[1], weight)
+        c for c in state.calls if full_name(c.op) == "aten::convolution" and c.args[:2] == (call.args[1], weight)
     )
     layer, patches = Convolution(shape[1], (shape[2], shape[3]), tuple(padding)), PATCHES + forward.result.number
     if list(forward.args[3:5]) != [stride, padding]:
         raise Unfit("the backward pass of another convolution")
-    out = own.made(made[0]) if wanted else None
+    out = state.made(made[0]) if needs_input else None
 
-    def function(v: Values, rows: Sequence[Tensor]) -> None:
-        given = v[g], v.pop(patches), v[x].shape, v[w], [rows[i] for i in places]
-        back = layer.backward(*given, wanted)
+    def function(v: Values, gradients: Sequence[Tensor]) -> None:
+        args = v[g], v.pop(patches), v[x].shape, v[w], [gradients[i] for i in rows]
+        back = layer.backward(*args, needs_input)
         if out is not None:
             v[out] = back
 
     return function
 
 
-def _pooled(own: Translation, call: Call) -> Any:
-    x, pool = own.argument(call.args[0]), _pool(own, list(call.args[1:]))
-    if len(own.geometry[x].shape) != 4:
+def _max_pool(state: Translation, call: Call) -> Any:
+    x, pool = state.argument(call.args[0]), _pool(state, list(call.args[1:]))
+    if len(state.geometry[x].shape) != 4:
         raise Unfit("a pool over other than images")
-    out, indices = own.made(call.result[0]), own.made(call.result[1], "indices")
+    out, indices = state.made(call.result[0]), state.made(call.result[1], "indices")
 
     def function(v: Values, _: Any) -> None:
         v[out], v[indices] = pool.forward(v[x])
@@ -165,9 +165,9 @@ def _pooled(own: Translation, call: Call) -> Any:
     return function
 
 
-def _pool_backward(own: Translation, call: Call) -> Any:
-    g, x, pool = own.argument(call.args[0]), own.argument(call.args[1]), _pool(own, list(call.args[2:-1]))
-    indices, out = own.argument(call.args[-1], "indices"), own.made(call.result)
+def _pool_backward(state: Translation, call: Call) -> Any:
+    g, x, pool = state.argument(call.args[0]), state.argument(call.args[1]), _pool(state, list(call.args[2:-1]))
+    indices, out = state.argument(call.args[-1], "indices"), state.made(call.result)
 
     def function(v: Values, _: Any) -> None:
         v[out] = pool.backward(v[g], v[x], v[indices])
@@ -175,20 +175,20 @@ def _pool_backward(own: Translation, call: Call) -> Any:
     return function
 
 
-def _pool(own: Translation, options: list[Any]) -> Pool:
+def _pool(state: Translation, options: list[Any]) -> Pool:
     """The pool with these options: size, and up to four of stride, padding, dilation and ceil_mode."""
     size, stride, padding, dilation, ceil = options + [[], [0, 0], [1, 1], False][len(options) - 1 :]
-    if own.cohort or [list(padding), list(dilation), ceil] != [[0, 0], [1, 1], False]:
+    if state.cohort or [list(padding), list(dilation), ceil] != [[0, 0], [1, 1], False]:
         raise Unfit("a pool with padding, dilation or for a cohort")
     return Pool(tuple(size), tuple(stride) or tuple(size))
 
 
-def _log_softmax(own: Translation, call: Call) -> Any:
-    x = own.argument(call.args[0])
-    if list(call.args[1:]) not in ([1, False], [-1, False]) or len(own.geometry[x].shape) != 2:
+def _log_softmax(state: Translation, call: Call) -> Any:
+    x = state.argument(call.args[0])
+    if list(call.args[1:]) not in ([1, False], [-1, False]) or len(state.geometry[x].shape) != 2:
         raise Unfit("another softmax")
-    out, cohort = own.made(call.result, "log p"), own.cohort
-    own.scores = x
+    out, cohort = state.made(call.result, "log p"), state.cohort
+    state.scores = x
 
     def function(v: Values, _: Any) -> None:
         # a cohort's scores as images of one row: torch has cross-entropy kernels for images
@@ -197,9 +197,9 @@ def _log_softmax(own: Translation, call: Call) -> Any:
     return function
 
 
-def _log_softmax_backward(own: Translation, call: Call) -> Any:
-    g, log_p, out = own.argument(call.args[0], "of log p"), own.argument(call.args[1], "log p"), own.made(call.result)
-    cohort = own.cohort
+def _log_softmax_backward(state: Translation, call: Call) -> Any:
+    g, log_p = state.argument(call.args[0], "of log p"), state.argument(call.args[1], "log p")
+    out, cohort = state.made(call.result), state.cohort
 
     def function(v: Values, _: Any) -> None:
         back = _aten._log_softmax_backward_data(v[g], v[log_p], 1, v[log_p].dtype)
@@ -208,9 +208,9 @@ def _log_softmax_backward(own: Translation, call: Call) -> Any:
     return function
 
 
-def _cross_entropy(own: Translation, call: Call) -> Any:
-    log_p, y = own.argument(call.args[0], "log p"), own.argument(call.args[1], "labels")
-    out, total, cohort = own.made(call.result[0], "loss"), own.made(call.result[1], "total"), own.cohort
+def _cross_entropy(state: Translation, call: Call) -> Any:
+    log_p, y = state.argument(call.args[0], "log p"), state.argument(call.args[1], "labels")
+    out, total, cohort = state.made(call.result[0], "loss"), state.made(call.result[1], "total"), state.cohort
     if list(call.args[2:]) != [None, 1, IGNORED]:
         raise Unfit("another mean cross-entropy")
 
@@ -219,43 +219,43 @@ def _cross_entropy(own: Translation, call: Call) -> Any:
             v[out], v[total] = _aten.nll_loss_forward(v[log_p], v[y], None, 1, IGNORED)
             return
         labels = v[y].unsqueeze(1)
-        each, whole = _aten.nll_loss2d_forward(v[log_p], labels, None, 0, IGNORED)
+        each, total_weight = _aten.nll_loss2d_forward(v[log_p], labels, None, 0, IGNORED)
         count = (labels != IGNORED).sum(2, keepdim=True).to(each.dtype)
-        v[out], v[total] = (each.sum(2, keepdim=True) / count).flatten(), (each, whole, count)
+        v[out], v[total] = (each.sum(2, keepdim=True) / count).flatten(), (each, total_weight, count)
 
     return function
 
 
-def _cross_entropy_backward(own: Translation, call: Call) -> Any:
+def _cross_entropy_backward(state: Translation, call: Call) -> Any:
     one, log_p, y, *options, total = call.args
-    scale = own.plan.constants.get(one.number)
+    scale = state.plan.constants.get(one.number)
     if options != [None, 1, IGNORED] or scale is None or scale.numel() != 1 or float(scale) != 1:
         raise Unfit("another gradient of the loss")
-    log_p, y, total = own.argument(log_p, "log p"), own.argument(y, "labels"), own.argument(total, "total")
-    out, cohort = own.made(call.result, "of log p"), own.cohort
+    log_p, y, total = state.argument(log_p, "log p"), state.argument(y, "labels"), state.argument(total, "total")
+    out, cohort = state.made(call.result, "of log p"), state.cohort
 
     def function(v: Values, _: Any) -> None:
         if not cohort:
             one = v[log_p].new_ones(())
             v[out] = _aten.nll_loss_backward(one, v[log_p], v[y], None, 1, IGNORED, v[total])
             return
-        each, whole, count = v[total]
+        each, total_weight, count = v[total]
         g = (1 / count).expand_as(each)
-        v[out] = _aten.nll_loss2d_backward(g, v[log_p], v[y].unsqueeze(1), None, 0, IGNORED, whole)
+        v[out] = _aten.nll_loss2d_backward(g, v[log_p], v[y].unsqueeze(1), None, 0, IGNORED, total_weight)
 
     return function
 
 
 RULES: dict[str, Rule] = {
     "aten::view": _view,
-    "aten::t": _turned,
+    "aten::t": _transpose,
     "aten::addmm": _linear,
     "aten::mm": _product,
     "aten::sum.dim_IntList": _sum,
     "aten::relu_": _relu_in_place,
     "aten::convolution": _convolution,
     "aten::convolution_backward": _convolution_backward,
-    "aten::max_pool2d_with_indices": _pooled,
+    "aten::max_pool2d_with_indices": _max_pool,
     "aten::max_pool2d_with_indices_backward": _pool_backward,
     "aten::_log_softmax": _log_softmax,
     "aten::_log_softmax_backward_data": _log_softmax_backward,

@@ -14,21 +14,21 @@ from raylfl.replay.innermost.rules import Function, Values, rule_of
 from raylfl.replay.innermost.translation import IGNORED, Translation, Unfit
 from raylfl.replay.recorded.calls import Call, Recording, full_name
 from raylfl.replay.recorded.memory import Arena
-from raylfl.replay.recorded.program import listed
+from raylfl.replay.recorded.program import compile_calls
 
 LARGEST = 32  # samples of one client at a time; the patches of more samples do not fit in a core's caches
 FEW = 8  # largest number of input channels with which a convolution is faster in this memory order
 
 
 @dataclass
-class _Call:
+class _TranslatedCall:
     """An operator call translated to tensors whose last dimension is the samples of a batch.
 
-    function: carries out the call. gone: the numbers of values that no later call needs.
+    function: carries out the call. unneeded: the numbers of values that no later call needs.
     """
 
     function: Function
-    gone: list[int]
+    unneeded: list[int]
 
 
 class Innermost:
@@ -43,21 +43,21 @@ class Innermost:
         cohort: whether the translated step computes several clients at once. arena: the memory in which repeated calls
         of the step keep their values; other steps may use the same arena.
         """
-        found = Translation(recording, parameters, cohort)
-        self.cohort, self.shape, self.loss = cohort, found.geometry[0].shape[1:], found.plan.loss
+        translation = Translation(recording, parameters, cohort)
+        self.cohort, self.shape, self.loss = cohort, translation.geometry[0].shape[1:], translation.plan.loss
         self.arena = arena
         self._fixed: dict[Any, Any] = {}  # function and layout -> its calls; None: called once; False: not possible
-        self.calls: list[_Call] = []
+        self.calls: list[_TranslatedCall] = []
         self._forward = 0  # the number of calls in front of the cross-entropy
-        for at, call in enumerate(found.calls):
-            function = rule_of(call)(found, call)
-            if found.scores < 0:
-                self._forward = at + 1
-            self.calls.append(_Call(function, found.gone(at)))
-        if found.kinds.get(self.loss) != "loss" or len(found.written) < len(parameters):
+        for k, call in enumerate(translation.calls):
+            function = rule_of(call)(translation, call)
+            if translation.scores < 0:
+                self._forward = k + 1
+            self.calls.append(_TranslatedCall(function, translation.last_used_by(k)))
+        if translation.kinds.get(self.loss) != "loss" or len(translation.written) < len(parameters):
             raise Unfit("another loss, or gradients that are computed in another way")
-        self.scores, self.convolutions = found.scores, found.convolutions
-        self.text = "\n".join(_text(found, call) for call in found.calls)
+        self.scores, self.convolutions = translation.scores, translation.convolutions
+        self.text = "\n".join(_text(translation, call) for call in translation.calls)
 
     @property
     def pays(self) -> bool:
@@ -90,10 +90,10 @@ class Innermost:
 
     def outputs(self, x: Tensor, weights: Sequence[Tensor]) -> Tensor:
         """The outputs [B, classes] of one client's network for inputs x [B, ...]; not for cohorts."""
-        found = []
+        outputs = []
         for piece in x.split(LARGEST):
-            found.append(self._taken("outputs", partial(self._outputs, piece, weights), (piece, *weights), ()))
-        return torch.cat(found)
+            outputs.append(self._run("outputs", partial(self._outputs, piece, weights), (piece, *weights), ()))
+        return torch.cat(outputs)
 
     def fits(self, x: Tensor) -> bool:
         """Whether x [B, ...] holds samples, and they have the shape of the recorded samples."""
@@ -101,50 +101,50 @@ class Innermost:
 
     def _whole(self, x: Tensor, y: Tensor, weights: Sequence[Tensor], out: Sequence[Tensor]) -> Tensor:
         """Loss and gradients as in `gradients`, of a batch in one piece."""
-        return self._taken("step", partial(self._called, x, y, weights, out), (x, y, *weights), out)
+        return self._run("step", partial(self._call, x, y, weights, out), (x, y, *weights), out)
 
-    def _taken(
-        self, name: str, function: Callable[[], Tensor], given: Sequence[Tensor], out: Sequence[Tensor]
+    def _run(
+        self, name: str, function: Callable[[], Tensor], inputs: Sequence[Tensor], out: Sequence[Tensor]
     ) -> Tensor:
-        """The result of `function`, by compiled operator calls (`listed`) from its second call with this layout on.
+        """The result of `function`; from its second call with this layout on, by operator calls of `compile_calls`.
 
-        name: identifies the function. given: the tensors that `function` reads; the layout is that of the first one,
+        name: identifies the function. inputs: the tensors that `function` reads; the layout is that of the first one,
         the inputs. out: the tensors that `function` writes.
         """
-        key = name, given[0].shape, given[0].stride()
+        key = name, inputs[0].shape, inputs[0].stride()
         if key not in self._fixed:
             self._fixed[key] = None
         elif self._fixed[key] is None:
-            self._fixed[key] = listed(function, given, out, self.arena) or False
+            self._fixed[key] = compile_calls(function, inputs, out, self.arena) or False
         fixed = self._fixed[key]
         with torch._C._AutoDispatchBelowAutograd():
-            return fixed(None, *given, *out)[0] if fixed else function()
+            return fixed(None, *inputs, *out)[0] if fixed else function()
 
     def _outputs(self, x: Tensor, weights: Sequence[Tensor]) -> Tensor:
-        values = self._started(x, weights)
+        values = self._begin(x, weights)
         for call in self.calls[: self._forward]:
             call.function(values, ())
         scores: Tensor = values[self.scores]
         return scores.t().clone(memory_format=torch.contiguous_format)
 
-    def _called(self, x: Tensor, y: Tensor, weights: Sequence[Tensor], out: Sequence[Tensor]) -> Tensor:
-        values = self._started(x, weights)
+    def _call(self, x: Tensor, y: Tensor, weights: Sequence[Tensor], out: Sequence[Tensor]) -> Tensor:
+        values = self._begin(x, weights)
         values[1] = y
         for call in self.calls:
             call.function(values, out)
-            for k in call.gone:
+            for k in call.unneeded:
                 del values[k]
         loss: Tensor = values[self.loss]
         return loss
 
-    def _started(self, x: Tensor, weights: Sequence[Tensor]) -> Values:
+    def _begin(self, x: Tensor, weights: Sequence[Tensor]) -> Values:
         # a clone has the strides of its shape, for one sample too; `contiguous` may not, and products round differently
         x = x.movedim(1, -1) if self.cohort else x.movedim(0, -1).clone(memory_format=torch.contiguous_format)
         return {0: x} | {-1 - i: w for i, w in enumerate(weights)}
 
 
-def _text(found: Translation, call: Call) -> str:
+def _text(translation: Translation, call: Call) -> str:
     """A description of the call without the number of samples, so that it is equal for all batch sizes."""
     name, results = full_name(call.op), call.results()
-    plain = found.geometry[results[0]].shape[1:] if name == "aten::view" else call.args
+    plain = translation.geometry[results[0]].shape[1:] if name == "aten::view" else call.args
     return f"{results} = {name}({call.slots()}, {plain})"

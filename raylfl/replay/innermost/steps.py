@@ -19,7 +19,7 @@ from raylfl.replay.innermost.translation import Unfit
 from raylfl.replay.recorded.contents import kind_of
 from raylfl.replay.recorded.guards import Refused
 from raylfl.replay.recorded.memory import Arena
-from raylfl.replay.recorded.tape import recorded
+from raylfl.replay.recorded.tape import record_step
 
 PLAIN = (nn.Conv2d, nn.Linear, nn.ReLU, nn.MaxPool2d, nn.Flatten)  # layers that compute the same in evaluations
 
@@ -55,13 +55,13 @@ class InnermostSteps:
         if key not in self._found:
             content = tuple(part.clone() for part in content)  # the trial step may change its batch in place
             with aside():
-                found = self._found[key] = self._find(content, self._loss)
-                if self.first is None and found is not None:
-                    self.first, self.network = found, self._network(content, found)
+                step = self._found[key] = self._find(content, self._loss)
+                if self.first is None and step is not None:
+                    self.first, self.network = step, self._network(content, step)
         return self._found[key]
 
     def _find(self, content: Sequence[Tensor], loss: Callable[[Any], Tensor]) -> Innermost | None:
-        recording = recorded(self.module, self.parameters, content, loss)
+        recording = record_step(self.module, self.parameters, content, loss)
         try:
             return None if recording is None else Innermost(recording, self.parameters, self.cohort, self._arena)
         except Unfit:
@@ -91,11 +91,11 @@ class InnermostSteps:
 
         def forward(called: nn.Sequential, x: Tensor) -> Tensor:
             now = _parts(called)
-            same = len(now) == len(parts) and all(map(is_, now, parts)) and not _observed(called)
+            same = len(now) == len(parts) and all(map(is_, now, parts)) and not _is_intercepted(called)
             same = same and torch.is_autocast_enabled("cpu") == autocast
             if not same or torch.is_grad_enabled() or not step.fits(x) or x.dtype != self.parameters[0].dtype:
-                own: Tensor = nn.Sequential.forward(called, x)  # type: ignore[no-untyped-call]
-                return own
+                output: Tensor = nn.Sequential.forward(called, x)  # type: ignore[no-untyped-call]
+                return output
             return step.outputs(x, self.parameters)
 
         network.forward = MethodType(forward, network)  # type: ignore[method-assign] # a copy gets a method of its own
@@ -108,8 +108,8 @@ class InnermostSteps:
         """The part of the module whose mean cross-entropy has the same calls as this step; None if there is none."""
         for part in self.module.modules():
             if type(part) is nn.Sequential and all(type(layer) in PLAIN for layer in part):
-                found = self._find(content, partial(_cross_entropy, part))
-                if found is not None and found.text == step.text:
+                translated = self._find(content, partial(_cross_entropy, part))
+                if translated is not None and translated.text == step.text:
                     return part
         return None
 
@@ -119,7 +119,7 @@ def _parts(network: nn.Module) -> list[object]:
     return [*network.modules(), *network.parameters()]
 
 
-def _observed(network: nn.Sequential) -> bool:
+def _is_intercepted(network: nn.Sequential) -> bool:
     """Whether layers of a network have hooks, or a function transform or dispatch mode intercepts operator calls."""
     hooks = any(layer._forward_hooks or layer._forward_pre_hooks for layer in network)
     transform = torch._C._functorch.peek_interpreter_stack()

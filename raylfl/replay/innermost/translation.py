@@ -11,7 +11,7 @@ from torch import Tensor
 from raylfl.replay.innermost.patches import Convolution
 from raylfl.replay.innermost.pools import pools_first
 from raylfl.replay.recorded.calls import Call, Recording, Slot, full_name
-from raylfl.replay.recorded.plan import reduced
+from raylfl.replay.recorded.plan import reduce_calls
 
 IGNORED = -100  # the class label of samples that cross-entropy leaves out (torch's ignore_index)
 
@@ -38,8 +38,8 @@ class Translation:
         labels).
         """
         self.cohort, self.parameters = cohort, parameters
-        self.plan = reduced(recording)
-        self.calls, self.geometry = pools_first(self.plan.calls, self.plan.geometry, self.plan.wanted)
+        self.plan = reduce_calls(recording)
+        self.calls, self.geometry = pools_first(self.plan.calls, self.plan.geometry, self.plan.returned)
         self.size = self.geometry[0].shape[0]
         self.kinds: dict[int, str] = {0: "rows", 1: "labels"}
         self.users = Counter(k for call in self.calls for k in set(call.slots()))
@@ -52,20 +52,20 @@ class Translation:
         if self.plan.logged or self.plan.leaves != 2 or recording.modes:
             raise Unfit("logged values, a step that sets modes, or batches that are not (inputs, labels)")
 
-    def gone(self, at: int) -> list[int]:
-        """The numbers of the values of call number `at` that no later call needs, except batch, loss and weights."""
-        later = {k for call in self.calls[at + 1 :] for k in (*call.slots(), *call.results())}
-        here = {*self.calls[at].slots(), *self.calls[at].results()} & self.kinds.keys()
-        return sorted(here - later - {0, 1, self.plan.loss})
+    def last_used_by(self, position: int) -> list[int]:
+        """The numbers of the values whose last use is call number `position`, except batch, loss and weights."""
+        later = {k for call in self.calls[position + 1 :] for k in (*call.slots(), *call.results())}
+        used = {*self.calls[position].slots(), *self.calls[position].results()} & self.kinds.keys()
+        return sorted(used - later - {0, 1, self.plan.loss})
 
     def only_here(self, k: int) -> bool:
         """Whether value k is a linear layer's or convolution's result and used by one call, which may overwrite it."""
         maker = next((call for call in self.calls if k in call.results()), None)
         return maker is not None and full_name(maker.op) in LAYERS and self.users[k] == 1
 
-    def aliased(self, k: int, call: Call) -> bool:
+    def is_aliased(self, k: int, call: Call) -> bool:
         """Whether calls after `call` use another value in the memory of value k, which `call` overwrites."""
-        later = self.calls[next(at for at, one in enumerate(self.calls) if one is call) + 1 :]
+        later = self.calls[next(number for number, one in enumerate(self.calls) if one is call) + 1 :]
         others = {n for one in later for n in one.slots()} & self.kinds.keys() - {k}
         return any(self.geometry[n].base == self.geometry[k].base for n in others)
 
@@ -92,9 +92,9 @@ class Translation:
 
         turned: whether it must be the parameter's transposed view.
         """
-        given = self.plan.constants.get(value.number) if isinstance(value, Slot) else None
+        constant = self.plan.constants.get(value.number) if isinstance(value, Slot) else None
         for i, p in enumerate(self.parameters):
-            if given is not None and _same_memory(given, p.t() if turned and p.ndim == 2 else p):
+            if constant is not None and _same_memory(constant, p.t() if turned and p.ndim == 2 else p):
                 return -1 - i
         raise Unfit("an argument that is no parameter")
 

@@ -76,15 +76,15 @@ class Call:
 
     def written(self) -> list[int]:
         """The numbers of the values in the arguments that the call overwrites."""
-        found: list[int] = []
+        numbers: list[int] = []
         for position, argument in enumerate(self.op._schema.arguments):
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
             if argument.name in self.kwargs:
-                found += numbers_in(self.kwargs[argument.name])
+                numbers += numbers_in(self.kwargs[argument.name])
             elif not argument.kwarg_only and position < len(self.args):
-                found += numbers_in(self.args[position])
-        return found
+                numbers += numbers_in(self.args[position])
+        return numbers
 
     @property
     def outs(self) -> list[str]:
@@ -172,7 +172,7 @@ def numbers_in(value: Any) -> list[int]:
     return [slot.number for slot in parts_of(value, Slot)]
 
 
-def mapped(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+def map_parts(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
     """A copy of nested lists, tuples and dicts with `change` applied to all parts of type `kind`.
 
     Tuples become lists.
@@ -180,7 +180,7 @@ def mapped(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, kind):
         return change(value)
     if isinstance(value, (list, tuple)):
-        return [mapped(part, kind, change) for part in value]
+        return [map_parts(part, kind, change) for part in value]
     if isinstance(value, dict):
-        return {name: mapped(part, kind, change) for name, part in value.items()}
+        return {name: map_parts(part, kind, change) for name, part in value.items()}
     return value

@@ -56,24 +56,24 @@ class Repetition:
         random.setstate(state.generators[2])
 
     @contextmanager
-    def again(self, content: Any, before: StepState) -> Iterator[None]:
+    def again(self, content: Any, state: StepState) -> Iterator[None]:
         """A context that begins with an earlier state, and ends with the state in front of it."""
-        after = self.state(content)
-        self.restore(content, before)
+        current = self.state(content)
+        self.restore(content, state)
         try:
             yield
         finally:
-            self.restore(content, after)
+            self.restore(content, current)
 
     def outcome(self, loss: Tensor, row: Tensor, logged: Iterable[tuple[str, Tensor]], content: Any) -> Outcome:
         """The outcome of a step that has just been carried out. logged: (name, tensor) of each call of `self.log`."""
         state = self.state(content)
         return Outcome(loss, row, list(logged), {**state.tensors, "random numbers": state.generators[0]})
 
-    def replayed(self, program: Program, content: Any, before: StepState) -> Outcome:
-        """The outcome of a replay on this content, from the state `before`; the current state is kept."""
-        with self.again(content, before):
+    def replay(self, program: Program, content: Any, state: StepState) -> Outcome:
+        """The outcome of a replay on this content, from this state; the current state is kept."""
+        with self.again(content, state):
             row = self.row(content)
             loss, *values = program(leaves_of(content), row)
-            logged = [(call.name, torch.as_tensor(call.value)) for call in program.logged(values)]
+            logged = [(call.name, torch.as_tensor(call.value)) for call in program.log_calls(values)]
             return self.outcome(loss, row, logged, content)

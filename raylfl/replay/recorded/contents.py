@@ -10,11 +10,11 @@ from torch import Tensor
 from raylfl.replay.recorded.guards import Refused
 
 
-def copied(content: Any) -> Any:
+def copy_content(content: Any) -> Any:
     """A copy of the tuples, lists and dicts in the content of a batch, with the same tensors."""
     if isinstance(content, dict):
-        return {name: copied(part) for name, part in content.items()}
-    return content if isinstance(content, Tensor) else type(content)(copied(part) for part in content)
+        return {name: copy_content(part) for name, part in content.items()}
+    return content if isinstance(content, Tensor) else type(content)(copy_content(part) for part in content)
 
 
 def kind_of(content: Any) -> Any:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from raylfl.replay.recorded.calls import Call, Geometry, Slot, mapped
+from raylfl.replay.recorded.calls import Call, Geometry, Slot, map_parts
 from raylfl.replay.recorded.plan import empty
 
 
@@ -37,8 +37,8 @@ def fastest(call: Call, geometry: dict[int, Geometry]) -> Any:
     name = call.op._schema.name.removeprefix("aten::")
     if call.op.namespace != "aten":
         return getattr(call.op, "function", call.op)
-    for place in _PLACES:
-        function = getattr(place, name, None)
+    for namespace in _PLACES:
+        function = getattr(namespace, name, None)
         if function is not None and _makes(function, call, geometry):
             return function
     return getattr(call.op, "_op", call.op)
@@ -54,7 +54,7 @@ def _makes(function: Any, call: Call, geometry: dict[int, Geometry]) -> bool:
     def stand_in(slot: Slot) -> Tensor:
         return empty(geometry[slot.number], torch.device("meta"))
 
-    args, kwargs, answer = mapped([call.args, call.kwargs, call.result], Slot, stand_in)
+    args, kwargs, answer = map_parts([call.args, call.kwargs, call.result], Slot, stand_in)
     probe = _Probe(answer)
     try:
         with torch._C._AutoDispatchBelowAutograd(), probe:
@@ -67,11 +67,11 @@ def _makes(function: Any, call: Call, geometry: dict[int, Geometry]) -> bool:
     return _alike(list(seen), args) and _alike(dict(named), kwargs)
 
 
-def _alike(ours: Any, theirs: Any) -> bool:
-    if isinstance(ours, Tensor) or isinstance(theirs, Tensor):
-        return ours is theirs
-    if isinstance(ours, (list, tuple)) and isinstance(theirs, (list, tuple)):
-        return len(ours) == len(theirs) and all(map(_alike, ours, theirs))
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        return ours.keys() == theirs.keys() and all(_alike(value, theirs[name]) for name, value in ours.items())
-    return type(ours) is type(theirs) and (ours == theirs or ours != ours)
+def _alike(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        return a is b
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(_alike, a, b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_alike(value, b[name]) for name, value in a.items())
+    return type(a) is type(b) and (a == b or a != a)

@@ -65,9 +65,9 @@ class _Blocks:
         self._blocks: list[_Block] = []
         self.size = 0
 
-    def take(self, size: int, at: int, last: int) -> int:
-        """The first byte of a new block of `size` bytes, in use from call number `at` to call number `last`."""
-        self._blocks = sorted(block for block in self._blocks if block.last >= at)
+    def take(self, size: int, first: int, last: int) -> int:
+        """The first byte of a new block of `size` bytes, in use from call number `first` to call number `last`."""
+        self._blocks = sorted(block for block in self._blocks if block.last >= first)
         begin = 0
         for block in self._blocks:
             if begin + size <= block.begin:
@@ -90,19 +90,19 @@ def in_fixed_memory(plan: Plan, arena: Arena) -> Plan:
     outlive = {geometry[k].base for k in (plan.loss, *plan.logged)}
     rows, blocks = {k for k in plan.gradients if k is not None}, _Blocks()
     calls, fixed, begins = [], list[int](), dict[int, int]()
-    for at, call in enumerate(plan.calls):
+    for position, call in enumerate(plan.calls):
         results = _results(call)
         if call.views or full_name(call.op) == "aten::_unsafe_view":
             if results and all(geometry[k].base in begins for k in results):
                 fixed += results
                 continue
         elif results and all(geometry[k].base == k and k not in outlive for k in results):
-            kept = full_name(call.op) in WRITES_OUT and not rows.isdisjoint(results)
-            found = None if kept else _writing(call, results)
-            if found is not None:
-                begins |= {k: blocks.take(_bytes(geometry[k]), at, last[k]) for k in results}
+            in_row = full_name(call.op) in WRITES_OUT and not rows.isdisjoint(results)
+            writing = None if in_row else _writing(call, results)
+            if writing is not None:
+                begins |= {k: blocks.take(_bytes(geometry[k]), position, last[k]) for k in results}
                 fixed += results
-                calls += found
+                calls += writing
                 continue
         calls.append(call)
     if blocks.size > LARGEST:
@@ -117,7 +117,7 @@ def _last_uses(plan: Plan) -> dict[int, int]:
 
     The memory of a gradient gets the number of calls in the plan, because gradients are needed after the last call.
     """
-    last = {plan.geometry[k].base: at for at, call in enumerate(plan.calls) for k in (*call.slots(), *call.results())}
+    last = {plan.geometry[k].base: n for n, call in enumerate(plan.calls) for k in (*call.slots(), *call.results())}
     return last | {plan.geometry[k].base: len(plan.calls) for k in plan.gradients if k is not None}
 
 
@@ -149,10 +149,10 @@ def _writing(call: Call, results: Sequence[int]) -> list[Call] | None:
     op = None if name.removeprefix("aten::") in RESIZING else _with_out(call.op)
     if op is None:
         return None
-    found = Call(op, call.args, call.kwargs, call.result)
-    if len(found.outs) != len(results):
+    writing = Call(op, call.args, call.kwargs, call.result)
+    if len(writing.outs) != len(results):
         return None
-    return [replace(found, kwargs=call.kwargs | dict(zip(found.outs, map(Slot, results), strict=True)))]
+    return [replace(writing, kwargs=call.kwargs | dict(zip(writing.outs, map(Slot, results), strict=True)))]
 
 
 @cache
@@ -161,10 +161,10 @@ def _with_out(op: Any) -> Any:
 
     An overload without its own kernel computes a new tensor and copies it.
     """
-    packet, given = op.overloadpacket, [(a.name, str(a.type)) for a in op._schema.arguments]
+    packet, arguments = op.overloadpacket, [(a.name, str(a.type)) for a in op._schema.arguments]
     for overload in (getattr(packet, name) for name in packet.overloads()):
         plain = [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]
-        if len(plain) < len(overload._schema.arguments) and plain == given:
-            own = torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CPU")
-            return overload if own else None
+        if len(plain) < len(overload._schema.arguments) and plain == arguments:
+            has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CPU")
+            return overload if has_kernel else None
     return None

@@ -37,25 +37,25 @@ class Function:
         self.tags = {torch.Tag.nondeterministic_seeded} if draws else set()
 
 
-def merged(calls: Sequence[Call], geometry: Mapping[int, Geometry], wanted: Set[int]) -> list[Call]:
+def merge_calls(calls: Sequence[Call], geometry: Mapping[int, Geometry], returned: Set[int]) -> list[Call]:
     """The calls of a step on a CPU, with some groups of calls replaced by one faster function each.
 
-    geometry: the memory layout of each value, by number. wanted: the numbers of the values that the step returns.
+    geometry: the memory layout of each value, by number. returned: the numbers of the values that the step returns.
     """
     out: list[Call] = []
-    used = Counter(k for call in calls for k in call.slots())
-    once = {k for k in used if used[k] == 1} - wanted
-    at = 0
-    while at < len(calls):
-        call, count = _mask(calls[at : at + 3], geometry) or _joined(calls[at:], once) or (calls[at], 1)
-        if _named(call, "_safe_softmax") and len(call.args) == 2 and not call.kwargs:
+    used = Counter(value for call in calls for value in call.slots())
+    once = {value for value in used if used[value] == 1} - returned
+    k = 0
+    while k < len(calls):
+        call, count = _mask(calls[k : k + 3], geometry) or _match_sum_of_parts(calls[k:], once) or (calls[k], 1)
+        if _has_name(call, "_safe_softmax") and len(call.args) == 2 and not call.kwargs:
             call = replace(call, op=SAFE_SOFTMAX)
         out.append(call)
-        at += count
+        k += count
     return out
 
 
-def _named(call: Call, name: str) -> bool:
+def _has_name(call: Call, name: str) -> bool:
     return str(call.op._schema.name) == f"aten::{name}"
 
 
@@ -65,37 +65,37 @@ def _mask(calls: Sequence[Call], geometry: Mapping[int, Geometry]) -> tuple[Call
     Dropout calls empty_like, bernoulli_ and div_, or under vmap bernoulli and div_. Returns None if `calls` start
     otherwise, and for small masks.
     """
-    names = ("empty_like", "bernoulli_", "div_") if _named(calls[0], "empty_like") else ("bernoulli", "div_")
-    found = calls[: len(names)]
-    if len(found) < len(names) or not all(map(_named, found, names)):
+    names = ("empty_like", "bernoulli_", "div_") if _has_name(calls[0], "empty_like") else ("bernoulli", "div_")
+    group = calls[: len(names)]
+    if len(group) < len(names) or not all(map(_has_name, group, names)):
         return None
-    made, drawn, divided = found[0], *found[-2:]
+    made, draw, divided = group[0], *group[-2:]
     if not isinstance(made.result, Slot) or made.kwargs.keys() - {"memory_format", "pin_memory"}:
         return None
     if math.prod(geometry[made.result.number].shape) < SMALLEST:
         return None
-    if drawn.result != made.result or divided.args[:1] != (made.result,):
+    if draw.result != made.result or divided.args[:1] != (made.result,):
         return None
-    numbers = [*drawn.args[1:], *divided.args[1:]]
-    if len(numbers) != 2 or not all(isinstance(n, float) for n in numbers) or drawn.kwargs or divided.kwargs:
+    numbers = [*draw.args[1:], *divided.args[1:]]
+    if len(numbers) != 2 or not all(isinstance(n, float) for n in numbers) or draw.kwargs or divided.kwargs:
         return None
     return Call(_dropout(*numbers), made.args[:1], {}, made.result), len(names)
 
 
-def _joined(calls: Sequence[Call], once: Set[int]) -> tuple[Call, int] | None:
-    """(one call of `joined` that replaces the first of these calls, the number of replaced calls), or None.
+def _match_sum_of_parts(calls: Sequence[Call], once: Set[int]) -> tuple[Call, int] | None:
+    """(one call of `stack_parts` that replaces the first of these calls, the number of replaced calls), or None.
 
     The replaced calls add up the gradients of a tensor's parts: select_backward, then select_backward and add for each
     further part. Returns None if `calls` start otherwise. once: the numbers of the values that a single call uses and
     the step does not return.
     """
-    if not _named(calls[0], "select_backward"):
+    if not _has_name(calls[0], "select_backward"):
         return None
     part, count = calls[0], 1
     total, (sizes, dim) = part.result, part.args[1:3]
     parts = {part.args[3]: part.args[0]}
     for part, addition in zip(calls[1::2], calls[2::2], strict=False):
-        if not _named(part, "select_backward") or part.args[1:3] != (sizes, dim) or part.args[3] in parts:
+        if not _has_name(part, "select_backward") or part.args[1:3] != (sizes, dim) or part.args[3] in parts:
             break
         if addition.op is not torch.ops.aten.add.Tensor or addition.args != (total, part.result) or addition.kwargs:
             break
@@ -141,13 +141,13 @@ class Mask:
 @cache
 def same_draws(p: float, q: float, dtype: torch.dtype) -> bool:
     """Whether `Mask(p, q).quickly` has the bits of torch's three calls in this dtype, with this build of torch."""
-    mask, x, before = Mask(p, q), torch.empty(100, dtype=dtype), torch.get_rng_state()
+    mask, x, state = Mask(p, q), torch.empty(100, dtype=dtype), torch.get_rng_state()
     try:
-        theirs, after = mask.plainly(x), torch.rand(2)
-        torch.set_rng_state(before)
-        return torch.equal(mask.quickly(x), theirs) and torch.equal(torch.rand(2), after)
+        expected, next_draws = mask.plainly(x), torch.rand(2)
+        torch.set_rng_state(state)
+        return torch.equal(mask.quickly(x), expected) and torch.equal(torch.rand(2), next_draws)
     finally:
-        torch.set_rng_state(before)
+        torch.set_rng_state(state)
 
 
 def safe_softmax(x: Tensor, dim: int) -> Tensor:
@@ -163,7 +163,7 @@ def safe_softmax(x: Tensor, dim: int) -> Tensor:
 SAFE_SOFTMAX = Function("safe_softmax", safe_softmax)
 
 
-def joined(parts: list[Tensor], dim: int) -> Tensor:
+def stack_parts(parts: list[Tensor], dim: int) -> Tensor:
     """The parts stacked along `dim`, with every -0 replaced by 0.
 
     These are the bits of the recorded sum of parts padded with zeros, in which -0 + 0 is 0.
@@ -171,4 +171,4 @@ def joined(parts: list[Tensor], dim: int) -> Tensor:
     return torch.stack(parts, dim).add_(0)
 
 
-JOINED = Function("joined", joined)
+JOINED = Function("joined", stack_parts)

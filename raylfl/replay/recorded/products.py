@@ -13,38 +13,38 @@ from raylfl.replay.recorded.calls import Call, Geometry, Slot
 _aten = torch.ops.aten
 
 
-def straightened(
-    calls: Sequence[Call], geometry: dict[int, Geometry], gradients: Sequence[int | None], wanted: Set[int]
+def reverse_products(
+    calls: Sequence[Call], geometry: dict[int, Geometry], gradients: Sequence[int | None], returned: Set[int]
 ) -> tuple[list[Call], dict[int, Geometry]]:
     """(calls, geometry of their values) with (A B)^T replaced by B^T A^T in the calls that compute these gradients.
 
     Under vmap, the gradient of a linear layer is a transposed product A B. The copy of (A B)^T to the memory order of
     the weight costs more than the product. BLAS libraries usually give (A B)^T and B^T A^T the same bits, but do not
     guarantee it: the caller must compare the bits. gradients: the numbers of the values that are these gradients.
-    wanted: the numbers of all values that the step returns.
+    returned: the numbers of all values that the step returns.
     """
-    makers = {k: at for at, call in enumerate(calls) for k in call.results()}
+    makers = {k: position for position, call in enumerate(calls) for k in call.results()}
     used = Counter(k for call in calls for k in call.slots())
     out, places = [[call] for call in calls], dict(geometry)
     for k in filter(None, gradients):
         if k not in makers or used[k] or gradients.count(k) > 1:
             continue
-        turned = calls[at := makers[k]]
+        turned = calls[position := makers[k]]
         if turned.op is not _aten.transpose.int or sorted(turned.args[1:]) != [1, 2]:
             continue
         (product,) = turned.slots()
         made = makers.get(product)
-        if made is None or used[product] != 1 or product in wanted or calls[made].op is not _aten.bmm.default:
+        if made is None or used[product] != 1 or product in returned or calls[made].op is not _aten.bmm.default:
             continue
-        pair = [_transposed(factor.number, places) for factor in reversed(calls[made].args)]
+        pair = [_transpose(factor.number, places) for factor in reversed(calls[made].args)]
         out[made] = [*pair, Call(_aten.bmm.default, tuple(call.result for call in pair), {}, Slot(k))]
-        out[at] = []
+        out[position] = []
         shape = geometry[k].shape
         places[k] = Geometry(k, shape, (shape[1] * shape[2], shape[2], 1), 0, geometry[k].dtype)
     return list(chain.from_iterable(out)), places
 
 
-def _transposed(k: int, geometry: dict[int, Geometry]) -> Call:
+def _transpose(k: int, geometry: dict[int, Geometry]) -> Call:
     """A call that makes a transposed view of value k; adds the view to `geometry` under a new number."""
     number, old = max(geometry) + 1, geometry[k]
     shape, stride = ((sizes[0], sizes[2], sizes[1]) for sizes in (old.shape, old.stride))

@@ -15,9 +15,9 @@ from raylfl.replay.proof import same_bits
 from raylfl.replay.recorded.calls import Recording, Slot, full_name
 from raylfl.replay.recorded.guards import Refused
 from raylfl.replay.recorded.memory import Arena, in_fixed_memory
-from raylfl.replay.recorded.merged import merged
-from raylfl.replay.recorded.plan import reduced
-from raylfl.replay.recorded.products import straightened
+from raylfl.replay.recorded.merged import merge_calls
+from raylfl.replay.recorded.plan import reduce_calls
+from raylfl.replay.recorded.products import reverse_products
 from raylfl.replay.recorded.source import Source
 from raylfl.replay.recorded.tape import Tape, number_of
 from raylfl.replay.step_log import LogCall
@@ -42,16 +42,16 @@ class Program:
         for the values of calls that can write to given memory; None: each step allocates all values.
         """
         self.recording, self.sizes, self.direct, self.arena = recording, sizes, direct, arena
-        plan = reduced(recording, cohort=direct is not None)
+        plan = reduce_calls(recording, cohort=direct is not None)
         if direct:
             chosen = [k for i, k in enumerate(plan.gradients) if i in direct]
-            calls, geometry = straightened(plan.calls, plan.geometry, chosen, plan.wanted)
+            calls, geometry = reverse_products(plan.calls, plan.geometry, chosen, plan.returned)
             plan = replace(plan, calls=calls, geometry=geometry)
-        plan = replace(plan, calls=merged(plan.calls, plan.geometry, plan.wanted))
+        plan = replace(plan, calls=merge_calls(plan.calls, plan.geometry, plan.returned))
         plan = plan if arena is None else in_fixed_memory(plan, arena)
         self.plan, self.calls, self.draws = plan, plan.calls, any(call.draws for call in plan.calls)
-        self.listing, namespace = Source(plan, sizes, direct).written()
-        self._function = _compiled(self.listing, namespace)
+        self.listing, namespace = Source(plan, sizes, direct).write()
+        self._function = _compile(self.listing, namespace)
         self.logs, self.modes = bool(recording.logged), recording.modes
 
     def __call__(self, leaves: Sequence[Tensor], row: Tensor) -> tuple[Tensor, ...]:
@@ -62,11 +62,12 @@ class Program:
         with torch._C._AutoDispatchBelowAutograd():
             return self._function(row, *leaves)
 
-    def logged(self, values: Sequence[Tensor]) -> list[LogCall]:
+    def log_calls(self, values: Sequence[Tensor]) -> list[LogCall]:
         """The step's calls of `self.log` with these values, which `__call__` returned after the loss."""
-        given = iter(values)
+        logged_values = iter(values)
         return [
-            call._replace(value=next(given)) if isinstance(call.value, Slot) else call for call in self.recording.logged
+            call._replace(value=next(logged_values)) if isinstance(call.value, Slot) else call
+            for call in self.recording.logged
         ]
 
     def seconds(self, leaves: Sequence[Tensor], row: Tensor, times: int) -> list[float]:
@@ -75,16 +76,16 @@ class Program:
         leaves, row: as in `__call__`. The module's buffers and the random generators change as in these steps.
         """
         stamps: list[float] = []
-        listing, namespace = Source(self.plan, self.sizes, self.direct).written(stamped=True)
+        listing, namespace = Source(self.plan, self.sizes, self.direct).write(stamped=True)
         namespace["stamp"] = lambda: stamps.append(time.perf_counter())
-        function = _compiled(listing, namespace)
-        found: list[list[float]] = []
+        function = _compile(listing, namespace)
+        runs: list[list[float]] = []
         for _ in range(times):
             stamps.clear()
             with torch._C._AutoDispatchBelowAutograd():
                 function(row, *leaves)
-            found.append([after - before for before, after in pairwise(stamps)])
-        return [min(column) for column in zip(*found, strict=True)]
+            runs.append([end - begin for begin, end in pairwise(stamps)])
+        return [min(column) for column in zip(*runs, strict=True)]
 
     def table(self) -> list[dict[str, str]]:
         """One table row per operator call: result, operator, arguments (`of`) and shape of the result."""
@@ -101,23 +102,23 @@ class Program:
         for call in self.calls:
             shapes = ["x".join(map(str, geometry[k].shape)) or "1" for k in call.results()]
             named = [f"{name}={shown(a)}" for name, a in call.kwargs.items() if name not in call.outs]
-            given = [*map(shown, call.args), *named]
+            arguments = [*map(shown, call.args), *named]
             results = ", ".join(f"%{k}" for k in call.results())
             name = (str(call.op._schema.name) if call.outs else full_name(call.op)).removeprefix("aten::")
-            rows.append({"result": results, "operator": name, "of": ", ".join(given), "shape": ", ".join(shapes)})
+            rows.append({"result": results, "operator": name, "of": ", ".join(arguments), "shape": ", ".join(shapes)})
         return rows
 
 
-def listed(
-    function: Callable[[], Tensor], given: Sequence[Tensor], written: Sequence[Tensor], arena: Arena
+def compile_calls(
+    function: Callable[[], Tensor], read: Sequence[Tensor], written: Sequence[Tensor], arena: Arena
 ) -> Callable[..., tuple[Tensor, ...]] | None:
     """Carries out `function` on a CPU; returns its operator calls compiled as one function, with fixed memory.
 
     The compiled function is called as `step(None, *given, *written)`, with tensors of the same layouts, and returns a
     1-tuple of the result of `function`. None is returned if `function` cannot be recorded, or if the bits of `step`
-    differ. given: the tensors that `function` reads. written: the tensors that it overwrites. arena: the fixed memory.
+    differ. read: the tensors that `function` reads. written: the tensors that it overwrites. arena: the fixed memory.
     """
-    tape, inputs = Tape(), (*given, *written)
+    tape, inputs = Tape(), (*read, *written)
     try:
         numbers = [tape.take_in(tensor) for tensor in inputs]
         with torch.no_grad(), tape:
@@ -133,23 +134,23 @@ def listed(
             names={},
             loss=number_of(result, tape),
             gradients=[],
-            buffers=set(numbers[len(given) :]),
+            buffers=set(numbers[len(read) :]),
         )
     except Refused:
         return None
     finally:
         tape.forget()
-    step = _compiled(*Source(in_fixed_memory(reduced(recording), arena), (), None).written())
+    step = _compile(*Source(in_fixed_memory(reduce_calls(recording), arena), (), None).write())
     expected = [tensor.clone() for tensor in (result, *written)]
     try:
         with torch._C._AutoDispatchBelowAutograd():
-            (ours,) = step(None, *inputs)
+            (actual,) = step(None, *inputs)
     except RuntimeError:  # an operator does not write into the memory that its `out` variant is given
         return None
-    return step if all(map(same_bits, expected, (ours, *written))) else None
+    return step if all(map(same_bits, expected, (actual, *written))) else None
 
 
-def _compiled(listing: str, namespace: dict[str, Any]) -> Callable[..., tuple[Tensor, ...]]:
+def _compile(listing: str, namespace: dict[str, Any]) -> Callable[..., tuple[Tensor, ...]]:
     """The function `step` of a source text, with `namespace` as the text's global names."""
     exec(compile(listing, "<recorded step>", "exec"), namespace)  # generated here, from no outside text
     step: Callable[..., tuple[Tensor, ...]] = namespace["step"]

@@ -33,26 +33,26 @@ class Source:
         self.namespace: dict[str, Any] = {"torch": torch, "row": None}
         self.functions: dict[int, str] = {}
 
-    def written(self, stamped: bool = False) -> tuple[str, dict[str, Any]]:
+    def write(self, stamped: bool = False) -> tuple[str, dict[str, Any]]:
         """(source of a function `step`, its global names).
 
         stamped: whether the function calls `stamp()` before the first operator call and after each one.
         """
         plan, stamp = self.plan, ["    stamp()"] * stamped
-        last = {k: at for at, call in enumerate(plan.calls) for k in (*call.slots(), *call.results())}
-        kept = plan.wanted | plan.constants.keys()
+        last = {k: position for position, call in enumerate(plan.calls) for k in (*call.slots(), *call.results())}
+        held = plan.returned | plan.constants.keys()
         lines = [f"def step(row, {', '.join(f't{k}' for k in range(plan.leaves))}):"]
         copied, direct = self._pieces(lines)
         lines += stamp
-        for at, call in enumerate(plan.calls):
+        for position, call in enumerate(plan.calls):
             lines.append(f"    {self._line(call, direct)}")
             lines += stamp
-            gone = sorted(k for k in {*call.slots(), *call.results()} if last[k] == at and k not in kept)
+            gone = sorted(k for k in {*call.slots(), *call.results()} if last[k] == position and k not in held)
             if gone:
                 lines.append(f"    del {', '.join(f't{k}' for k in gone)}")
         if copied:
-            ours, theirs = ", ".join(f"g{i}" for i in copied), ", ".join(self._value(k) for k in copied.values())
-            lines.append(f"    torch._foreach_copy_([{ours}], [{theirs}])")
+            pieces, gradients = ", ".join(f"g{i}" for i in copied), ", ".join(self._value(k) for k in copied.values())
+            lines.append(f"    torch._foreach_copy_([{pieces}], [{gradients}])")
         lines.append(f"    return {', '.join(map(self._value, [plan.loss, *plan.logged]))},")
         return "\n".join(lines) + "\n", self.namespace
 
@@ -89,14 +89,14 @@ class Source:
 
     def _line(self, call: Call, direct: dict[int, str]) -> str:
         """The source line of a call; its result is written to a piece of the gradient's row if `direct` has it."""
-        given = [self._text(a) for a in call.args] + [f"{name}={self._text(a)}" for name, a in call.kwargs.items()]
+        arguments = [self._text(a) for a in call.args] + [f"{name}={self._text(a)}" for name, a in call.kwargs.items()]
         piece = direct.get(call.result.number) if isinstance(call.result, Slot) else None
         if piece is None:
             function = fastest(call, self.plan.geometry)
         else:
             function = WRITES_OUT[full_name(call.op)]
-            given.append(f"out={piece}")
-        text = f"{self._bound(function, call.op._schema.name.split('::')[-1])}({', '.join(given)})"
+            arguments.append(f"out={piece}")
+        text = f"{self._bound(function, call.op._schema.name.split('::')[-1])}({', '.join(arguments)})"
         target = _target(call.result)
         in_place = call.written() and set(call.results()) <= set(call.slots())  # the result is an argument
         return f"{target} = {text}" if target and not in_place else text

@@ -15,7 +15,7 @@ from raylfl.replay.effects import attributes_of, first_difference, host_randomne
 from raylfl.replay.proof import Diverged, Outcome, difference, power_of_two, same_bits
 from raylfl.replay.recorded.calls import Recording
 from raylfl.replay.recorded.compare import Repetition, StepState
-from raylfl.replay.recorded.contents import copied, kind_of, leaves_of
+from raylfl.replay.recorded.contents import copy_content, kind_of, leaves_of
 from raylfl.replay.recorded.guards import Refused
 from raylfl.replay.recorded.memory import Arena
 from raylfl.replay.recorded.program import Program
@@ -143,7 +143,7 @@ class RecordedSteps:
         for part, training in program.modes:
             part.training = training
         if program.logs and self.log.sink is not None:
-            for call in program.logged(values):
+            for call in program.log_calls(values):
                 self.log.sink(call.name, call.value, **call.options)
         return loss, row
 
@@ -157,117 +157,117 @@ class RecordedSteps:
         if kind is None:
             return self.reference(content, t)
         kind.used += 1
-        kept = copied(content)  # the step may take parts out of a dict
-        before = self.repetition.state(content)
-        attributes, drawn = attributes_of(self.module), host_randomness()
+        copy = copy_content(content)  # the step may take parts out of a dict
+        start = self.repetition.state(content)
+        attributes, generators = attributes_of(self.module), host_randomness()
         with self.log.calls() as logged:
             loss, row = self.reference(content, t)
         values = dict(self.log.values)
-        outcome = self.repetition.outcome(loss, row, _tensors(logged), kept)
-        effect = self._effect(before, attributes, drawn, outcome)
+        outcome = self.repetition.outcome(loss, row, _tensors(logged), copy)
+        effect = self._effect(start, attributes, generators, outcome)
         if effect is not None:
             self._differs(kind, t, effect)
         elif kind.used > self.seen:
-            self._repeat(kind, kept, t, before, outcome)
+            self._repeat(kind, copy, t, start, outcome)
         self.log.values = values  # of the step, not of its repetitions
         return loss, row
 
-    def _effect(self, before: StepState, attributes: Any, drawn: Any, outcome: Outcome) -> str | None:
+    def _effect(self, start: StepState, attributes: Any, generators: Any, outcome: Outcome) -> str | None:
         """What a step has done that no replay does, as the end of a sentence that begins with `training_step`."""
         changed = first_difference(attributes, attributes_of(self.module))
         if changed is not None:
             return f"changes the module's attribute `{changed}`"
-        if drawn != host_randomness():
+        if generators != host_randomness():
             return "draws random numbers from Python or numpy"
         weights = (name for name, p in self.module.named_parameters())
-        written = next((n for n in weights if not same_bits(before.tensors[n], outcome.changed[n])), None)
+        written = next((n for n in weights if not same_bits(start.tensors[n], outcome.changed[n])), None)
         return None if written is None else f"changes the parameter `{written}` in place"
 
-    def _repeat(self, kind: _Kind, content: Any, t: int, before: StepState, outcome: Outcome) -> None:
+    def _repeat(self, kind: _Kind, content: Any, t: int, start: StepState, outcome: Outcome) -> None:
         """Repeats a step on this content by a recording or by the kind's program, and compares the results.
 
-        before: the state before the step. outcome: of the step itself.
+        start: the state before the step. outcome: of the step itself.
         """
         if kind.program is None:
-            self._record(kind, content, t, before, outcome)
+            self._record(kind, content, t, start, outcome)
         else:
-            differs = self._compared(kind, content, before, outcome)
+            differs = self._compare(kind, content, start, outcome)
             if differs is not None:
-                return self._differs(kind, t, differs, self._depends_on(kind, content, before))
+                return self._differs(kind, t, differs, self._depends_on(kind, content, start))
             kind.compared.add(t)
             self._doubted = False
         if self.refusal is None:
             kind.visits.add(self.visit)
         return None
 
-    def _record(self, kind: _Kind, content: Any, t: int, before: StepState, outcome: Outcome) -> None:
+    def _record(self, kind: _Kind, content: Any, t: int, start: StepState, outcome: Outcome) -> None:
         """Records a step that has just been carried out; makes the kind's program if an earlier recording is equal."""
-        changing, step = self.changing(content), partial(self.loss, copied(content), t)
-        with self.repetition.again(content, before):
+        changing, step = self.changing(content), partial(self.loss, copy_content(content), t)
+        with self.repetition.again(content, start):
             try:
-                loss, rows, found, logged = record(
+                loss, rows, recording, logged = record(
                     self.module, leaves_of(content), step, self.gradient, self.log, changing
                 )
             except Exception as error:
                 return self._refuse(f"fails when it is repeated ({headline(error)})")
             row = self._row(rows, self.clients(content))
             again = self.repetition.outcome(loss.detach(), row, _tensors(logged), content)
-        if isinstance(found, str):
-            return self._refuse(found)
+        if isinstance(recording, str):
+            return self._refuse(recording)
         differs = difference(outcome, again, self.pieces)
         if differs is not None:
             return self._refuse(f"has other results when it is repeated: {differs}")
         if kind.recording is None:
-            kind.recording = found
-        elif kind.recording.same_list(found):
+            kind.recording = recording
+        elif kind.recording.same_list(recording):
             clients, direct = self.clients(content), None
             if clients:  # small gradients are copied: that is cheap, and equal bits in one comparison could be chance
                 direct = {i for i, size in enumerate(self.sizes) if clients[0] * size >= DECISIVE}
             kind.program = Program(kind.recording, self.sizes, direct, self.arena)
-            self._repeat(kind, content, t, before, outcome)
+            self._repeat(kind, content, t, start, outcome)
         else:
             return self._refuse("does not take the same course in every step")
         return None
 
-    def _compared(self, kind: _Kind, content: Any, before: StepState, outcome: Outcome) -> str | None:
+    def _compare(self, kind: _Kind, content: Any, start: StepState, outcome: Outcome) -> str | None:
         """How the program of a kind differs from a step, as text; None if all bits are equal.
 
         Before its first use, variants of the program are tried if bits differ; one that is equal takes its place.
         """
         program = kind.program
         assert program is not None
-        differs = self._replay_differs(program, content, before, outcome)
+        differs = self._replay_differs(program, content, start, outcome)
         if differs is None or kind.replays:
             return differs
         if program.direct:
-            program = self._only_equal(program, content, before, outcome.row)
-            differs = self._replay_differs(program, content, before, outcome)
+            program = self._only_equal(program, content, start, outcome.row)
+            differs = self._replay_differs(program, content, start, outcome)
         if differs is not None and program.arena is not None:
             program = Program(program.recording, self.sizes, program.direct)
-            differs = self._replay_differs(program, content, before, outcome)
+            differs = self._replay_differs(program, content, start, outcome)
         kind.program = program
         return differs
 
-    def _replay_differs(self, program: Program, content: Any, before: StepState, outcome: Outcome) -> str | None:
+    def _replay_differs(self, program: Program, content: Any, start: StepState, outcome: Outcome) -> str | None:
         try:
-            found = difference(outcome, self.repetition.replayed(program, content, before), self.pieces)
+            differs = difference(outcome, self.repetition.replay(program, content, start), self.pieces)
         except RuntimeError as error:
             return f"cannot be replayed ({headline(error)})"
-        return None if found is None else f"has other results when it is replayed: {found}"
+        return None if differs is None else f"has other results when it is replayed: {differs}"
 
-    def _only_equal(self, program: Program, content: Any, before: StepState, expected: Tensor) -> Program:
+    def _only_equal(self, program: Program, content: Any, start: StepState, expected: Tensor) -> Program:
         """A new program that computes only those gradients directly into their rows that then have autograd's bits.
 
-        program: computes all gradients in `program.direct` directly into their rows. before: the state before a step.
+        program: computes all gradients in `program.direct` directly into their rows. start: the state before a step.
         expected: the step's gradients by autograd.
         """
         assert program.direct is not None
         try:
-            row = self.repetition.replayed(program, content, before).row
+            row = self.repetition.replay(program, content, start).row
         except RuntimeError:
             return Program(program.recording, self.sizes, set(), program.arena)
         pieces = zip(row.split(self.sizes, -1), expected.split(self.sizes, -1), strict=True)
-        same = {i for i, (ours, theirs) in enumerate(pieces) if same_bits(ours, theirs)}
+        same = {i for i, (direct, by_autograd) in enumerate(pieces) if same_bits(direct, by_autograd)}
         return Program(program.recording, self.sizes, program.direct & same, program.arena)
 
     def _by_autograd(self, content: Any, t: int) -> tuple[Tensor, Tensor]:
@@ -297,16 +297,16 @@ class RecordedSteps:
             self.kinds.move_to_end(key)
         return kind
 
-    def _depends_on(self, kind: _Kind, content: Any, before: StepState) -> bool:
+    def _depends_on(self, kind: _Kind, content: Any, start: StepState) -> bool:
         """Whether the step on this content would be the kind's program at the number of an earlier local step."""
         earlier = next(iter(kind.compared), None)
         if earlier is None:
             return False
-        with self.repetition.again(content, before), self.log.calls() as logged:
-            loss, row = self.reference(copied(content), earlier)
+        with self.repetition.again(content, start), self.log.calls() as logged:
+            loss, row = self.reference(copy_content(content), earlier)
             again = self.repetition.outcome(loss, row, _tensors(logged), content)
         assert kind.program is not None
-        return self._replay_differs(kind.program, content, before, again) is None
+        return self._replay_differs(kind.program, content, start, again) is None
 
     def _differs(self, kind: _Kind, t: int, reason: str, by_number: bool = True) -> None:
         """Ends all replays; raises Diverged if a replay that this one stands for has been used.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from raylfl.replay.recorded.calls import Call, Geometry, Recording, Slot, mapped, parts_of
+from raylfl.replay.recorded.calls import Call, Geometry, Recording, Slot, map_parts, parts_of
 from raylfl.replay.recorded.contents import leaves_of
 from raylfl.replay.recorded.guards import AS_VIEWS, Refused, Watch, forbidden, line_of_step
 from raylfl.replay.step_log import LogCall, StepLog
@@ -88,21 +88,21 @@ class Tape(TorchDispatchMode):
             reason = forbidden(func, args, kwargs, self._is_fixed)
             if reason is not None:
                 raise Refused(reason)
-            known = self._known(func, args, kwargs)
+            numbered = self._number_tensors(func, args, kwargs)
             strided = func._schema.name.startswith("aten::as_strided")
-            if strided and self.geometry[known[0][0].number].base in self._start:
+            if strided and self.geometry[numbered[0][0].number].base in self._start:
                 raise Refused("makes views of a batch with strides of its own (`as_strided`)")
         except Refused as refused:
             self.reason = f"{refused}{line_of_step()}"
             return func(*args, **kwargs)
-        given = list(parts_of((args, kwargs), Tensor))
+        tensors = list(parts_of((args, kwargs), Tensor))
         result = func(*args, **kwargs)
         try:
             if func in AS_VIEWS:
-                out: Any = Slot(self._reshaped(args[0]))
+                out: Any = Slot(self._renumber(args[0]))
             else:
-                out = mapped(result, Tensor, lambda t: self._out(t, given))
-            call = Call(AS_VIEWS.get(func, func), tuple(known[0]), known[1], out)
+                out = map_parts(result, Tensor, lambda t: self._out(t, tensors))
+            call = Call(AS_VIEWS.get(func, func), tuple(numbered[0]), numbered[1], out)
             self.calls.append(call)
             self._mark_fixed(call)
         except Refused as refused:
@@ -116,14 +116,14 @@ class Tape(TorchDispatchMode):
 
     def _mark_fixed(self, call: Call) -> None:
         """Determines whether the results of a call have the same entries in every step."""
-        given = {self.geometry[k].base for k in call.slots()}
+        bases = {self.geometry[k].base for k in call.slots()}
         changed = {self.geometry[k].base for k in (*call.results(), *call.written())}
-        if call.factory or (given and given <= self._fixed and not call.draws):
+        if call.factory or (bases and bases <= self._fixed and not call.draws):
             self._fixed |= changed
         elif not call.views:
             self._fixed -= changed
 
-    def _known(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _number_tensors(self, func: Any, args: Any, kwargs: Any) -> Any:
         """[args, kwargs] of a call with a `Slot` in place of each tensor.
 
         An unknown tensor, neither of the module or batch nor a result of an earlier call, is taken in as one that
@@ -144,9 +144,9 @@ class Tape(TorchDispatchMode):
                 self.found[number] = tensor
             return Slot(number)
 
-        return mapped([args, kwargs], Tensor, slot)
+        return map_parts([args, kwargs], Tensor, slot)
 
-    def _reshaped(self, tensor: Tensor) -> int:
+    def _renumber(self, tensor: Tensor) -> int:
         """Gives a new number to a tensor whose shape a call has changed in place, and returns the number.
 
         Raises Refused for a tensor that exists before the step.
@@ -156,13 +156,13 @@ class Tape(TorchDispatchMode):
             raise Refused("changes the shape of a batch, parameter or buffer in place")
         return self.number_anew(tensor, self.geometry[number].base)
 
-    def _out(self, tensor: Tensor, given: Sequence[Tensor]) -> Slot:
+    def _out(self, tensor: Tensor, tensors: Sequence[Tensor]) -> Slot:
         number = _number(tensor, self)
         if number is None:
             if tensor.layout != torch.strided:
                 return Slot(self.number_anew(tensor))  # raises Refused
             storage = _storage(tensor)
-            numbers = [_number(t, self) for t in given if _storage(t) == storage]
+            numbers = [_number(t, self) for t in tensors if _storage(t) == storage]
             bases = [self.geometry[k].base for k in numbers if k is not None]
             number = self.number_anew(tensor, bases[0] if bases else None)
         return Slot(number)
@@ -236,7 +236,7 @@ def record(
             loss=number_of(loss, tape),
             gradients=[None if g is None else number_of(g, tape) for g in rows],
             buffers=buffers,
-            logged=_logged(logged, tape),
+            logged=_number_logged(logged, tape),
             modes=[(part, part.training) for part, training in modes if part.training != training],
         )
         return loss, rows, recording, logged
@@ -246,7 +246,7 @@ def record(
         tape.forget()
 
 
-def _logged(logged: Sequence[LogCall], tape: Tape) -> list[LogCall]:
+def _number_logged(logged: Sequence[LogCall], tape: Tape) -> list[LogCall]:
     """The calls of `self.log` with a `Slot` in place of each tensor.
 
     Raises Refused for a logged value that is neither a tensor nor a number.
@@ -260,7 +260,7 @@ def _logged(logged: Sequence[LogCall], tape: Tape) -> list[LogCall]:
     ]
 
 
-def recorded(
+def record_step(
     module: nn.Module, parameters: Sequence[Tensor], content: Any, loss: Callable[[Any], Tensor]
 ) -> Recording | None:
     """The recording of one training step on a batch; None if the step fails or cannot be recorded.
@@ -272,7 +272,7 @@ def recorded(
         return torch.autograd.grad(value, parameters, allow_unused=True)
 
     try:
-        found = record(module, leaves_of(content), lambda: loss(content), gradient)[2]
+        recording = record(module, leaves_of(content), lambda: loss(content), gradient)[2]
     except (RuntimeError, TypeError, ValueError, KeyError, AttributeError, IndexError, Refused):
         return None  # the step itself will raise the error
-    return found if isinstance(found, Recording) else None
+    return recording if isinstance(recording, Recording) else None

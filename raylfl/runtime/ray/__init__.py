@@ -4,4 +4,4 @@ from raylfl.startup import collector, process
 
 process.without_raylet_messages()  # before Ray is imported, in any module of this package
 if collector.in_an_actor():  # Ray imports the actor's class, and torch with it, before the actor's code runs
-    collector.rarely()
+    collector.make_rare()

@@ -30,7 +30,7 @@ class ServerActor:
         import raylfl.runtime.session  # noqa: F401 - loaded in advance
 
         torch.set_num_threads(1)
-        collector.as_usual()
+        collector.restore()
         self._session: Session | None = None
         self._stop_requested = False
         self._news: deque[str] = deque()  # lines about workers that were not yet passed on

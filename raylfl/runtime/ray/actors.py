@@ -19,7 +19,7 @@ from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core.algorithm import State
 from raylfl.core.cut import Cut
-from raylfl.core.partial_sums import columns_of, joined
+from raylfl.core.partial_sums import add_up, columns_of
 from raylfl.core.samples import as_tensor
 from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import exits_as_errors
@@ -75,7 +75,7 @@ class WorkerActor:
         process.set_up()
         import lightning.pytorch  # noqa: F401 - loaded in advance
 
-        collector.as_usual()
+        collector.restore()
 
     @exits_as_errors()
     @torch_defaults()
@@ -179,7 +179,7 @@ class WorkerActor:
 
         parts: the partial sums of each call. count: the number of uploads in a complete sum.
         """
-        return TaskResult.of_sums(joined([part.sums for part in parts], count))
+        return TaskResult.of_sums(add_up([part.sums for part in parts], count))
 
     def columns(self, shared: list[Any], count: int, pieces: int, *parts: TaskResult) -> Iterator[Any]:
         """Yields None, then the result of `join` cut into `pieces` ranges of columns, one range after the other.
@@ -188,7 +188,7 @@ class WorkerActor:
         """
         yield None
         for k in range(pieces):
-            yield TaskResult.of_sums(joined([columns_of(part.sums, k, pieces) for part in parts], count))
+            yield TaskResult.of_sums(add_up([columns_of(part.sums, k, pieces) for part in parts], count))
 
     # -- client states that this worker stores -----------------------------------------------------------------------
 

@@ -99,12 +99,12 @@ class Checkpoints:
         self._holders = holders
         state.changed.clear()
         self._prune()
-        self.run_dir.committed(self.warn)
+        self.run_dir.request_copy(self.warn)
 
     def _write(self, aside: Path, state: FederationState, backend: Backend) -> dict[int, str]:
         """Writes the files of a checkpoint into `aside`; returns client -> checkpoint that has its newest state."""
-        name, before = folder_of(state.round), set(self._holders.values())
-        fold = len(before) >= FOLD_AFTER or not all((self.folder / holder).is_dir() for holder in before)
+        name, earlier = folder_of(state.round), set(self._holders.values())
+        fold = len(earlier) >= FOLD_AFTER or not all((self.folder / holder).is_dir() for holder in earlier)
         clients = sorted(state.clients if fold else state.changed)
         sums = {"server.pt": save_hashed(server_blob(state), aside / "server.pt")}
         written = backend.write_states([state.clients[c] for c in clients], aside)
@@ -135,9 +135,9 @@ class Checkpoints:
     def _prune(self) -> None:
         """Deletes all checkpoints except the newest `keep` and those to which these refer for client states."""
         folders = self._folders()
-        kept = folders[-self.keep :]
-        needed = {folder.name for folder in kept}
-        for folder in kept:
+        newest = folders[-self.keep :]
+        needed = {folder.name for folder in newest}
+        for folder in newest:
             with suppress(Damaged):  # no run can be resumed from a damaged checkpoint, so it needs no others
                 needed |= set(read_manifest(folder)["clients"])
         for folder in folders:
@@ -146,8 +146,8 @@ class Checkpoints:
 
     def _folders(self) -> list[Path]:
         """The folders of the checkpoints on disk, oldest first."""
-        found = [f for f in self.folder.glob("round_*") if re.fullmatch(r"round_[0-9]{6,18}", f.name)]
-        return sorted(found, key=lambda f: int(f.name.removeprefix("round_")))
+        folders = [f for f in self.folder.glob("round_*") if re.fullmatch(r"round_[0-9]{6,18}", f.name)]
+        return sorted(folders, key=lambda f: int(f.name.removeprefix("round_")))
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class Checkpoints:
             discard(leftover)
         for folder in reversed(self._folders()):
             try:
-                manifest = self._verified(folder)
+                manifest = self._verify(folder)
                 self._compare(folder, manifest)
                 state = self._load(folder, manifest, backend, fresh)
             except Damaged as error:
@@ -176,16 +176,16 @@ class Checkpoints:
             return state
         return None
 
-    def _verified(self, folder: Path) -> Manifest:
+    def _verify(self, folder: Path) -> Manifest:
         """The manifest of a checkpoint whose files and records are all intact; raises Damaged otherwise."""
-        manifest = self._intact(folder)
+        manifest = self._check_files(folder)
         for name in manifest["clients"]:
             if name != folder.name:
-                self._intact(self.folder / name, "clients_")
+                self._check_files(self.folder / name, "clients_")
         self._check_records(manifest)
         return manifest
 
-    def _intact(self, folder: Path, prefix: str = "") -> Manifest:
+    def _check_files(self, folder: Path, prefix: str = "") -> Manifest:
         """Reads the manifest of a checkpoint; checks its files, or only those whose names begin with `prefix`.
 
         Raises Damaged if the manifest or one of these files is missing or differs from its checksum.
@@ -195,10 +195,10 @@ class Checkpoints:
             if not file.startswith(prefix):
                 continue
             try:
-                found = sha256_of(folder / file)
+                digest = sha256_of(folder / file)
             except OSError as error:
                 raise Damaged(f"{folder.name}/{file} cannot be read: {error.strerror}") from error
-            if found != expected:
+            if digest != expected:
                 raise Damaged(f"{folder.name}/{file} does not match its checksum")
         return manifest
 
@@ -247,17 +247,18 @@ class Checkpoints:
         """Loads the state from a checkpoint whose checksums are correct. Raises Damaged if it does not fit this run."""
         initial = backend.initial()
         state = load_server(folder / "server.pt", fresh, manifest["round"], initial.sent)
-        own: State = self.setup.fresh_state(initial)
-        self._check_clients(manifest, bool(own))
+        fresh_client: State = self.setup.fresh_state(initial)
+        self._check_clients(manifest, bool(fresh_client))
         for name, clients in manifest["clients"].items():
-            wanted = set(clients)
+            ids = set(clients)
             for path in sorted((self.folder / name).glob("clients_*.pt")):
-                loaded = backend.load_states(path, wanted, manifest["round"])
+                loaded = backend.load_states(path, ids, manifest["round"])
                 if loaded is None:
-                    loaded = backend.put_states(dict(load_clients(path, wanted, own, initial.sent)), manifest["round"])
+                    states = load_clients(path, ids, fresh_client, initial.sent)
+                    loaded = backend.put_states(dict(states), manifest["round"])
                 state.clients |= loaded
-            if not wanted <= state.clients.keys():
-                raise Damaged(f"{name} holds no state of client {min(wanted - state.clients.keys())}")
+            if not ids <= state.clients.keys():
+                raise Damaged(f"{name} holds no state of client {min(ids - state.clients.keys())}")
         return state
 
     def _check_clients(self, manifest: Manifest, stateful: bool) -> None:

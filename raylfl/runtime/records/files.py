@@ -28,8 +28,8 @@ def require_inside(folder: Path) -> None:
     directory.
     """
     root = folder.resolve()
-    for place, folders, files in os.walk(root):
-        for path in (Path(place, name) for name in (*folders, *files)):
+    for parent, folders, files in os.walk(root):
+        for path in (Path(parent, name) for name in (*folders, *files)):
             if path.is_symlink() and not path.resolve().is_relative_to(root):
                 raise BadConfig(
                     f"{path} is a symbolic link to {path.resolve()}, outside the directory, and nothing is written "

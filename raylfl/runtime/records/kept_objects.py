@@ -69,14 +69,14 @@ def keep(run_dir: RunDirectory, objects: Mapping[str, Any]) -> str | None:
     """
     if not objects:
         return None
-    kept, left_out = dict[str, bytes](), dict[str, str | None]()
+    pickles, left_out = dict[str, bytes](), dict[str, str | None]()
     for path, value in objects.items():
-        content, left_out[path] = _pickled(value)
+        content, left_out[path] = _pickle(value)
         if content is not None:
-            kept[path] = content
+            pickles[path] = content
     sha256 = None
-    if kept:
-        data = pickle.dumps(kept)
+    if pickles:
+        data = pickle.dumps(pickles)
         run_dir.write(FILE, data)
         sha256 = hashlib.sha256(data).hexdigest()
     run_dir.write(INDEX, json.dumps({"sha256": sha256, "left_out": left_out}, indent=2) + "\n")
@@ -89,8 +89,8 @@ def on_trust(folder: Path) -> str:
 
 
 def _how_to_resume(folder: Path, left_out: Mapping[str, str | None]) -> str:
-    kept = any(reason is None for reason in left_out.values())
-    ways = [f"{FILE} keeps what it needs: {on_trust(folder)}"] if kept else []
+    saved = any(reason is None for reason in left_out.values())
+    ways = [f"{FILE} keeps what it needs: {on_trust(folder)}"] if saved else []
     for path, reason in left_out.items():
         if reason is not None:
             ways.append(f"{path} is not kept ({reason}): give it again to raylfl.resume")
@@ -110,7 +110,7 @@ def read(folder: Path) -> KeptObjects:
         raise BadConfig(f"{folder / INDEX} is damaged: {type(error).__name__}") from error
 
 
-def _pickled(value: Any) -> tuple[bytes | None, str | None]:
+def _pickle(value: Any) -> tuple[bytes | None, str | None]:
     """Pickles an object; returns (its bytes, None) or, if it cannot be pickled, (None, the reason)."""
     import cloudpickle
 

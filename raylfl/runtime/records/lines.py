@@ -11,7 +11,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Rows:
+class ParsedRows:
     """The rows of a JSON-lines file.
 
     rows: the rows that can be read, in order; numbers: the line number of each row (from 1); damaged: the numbers of
@@ -24,9 +24,9 @@ class Rows:
     damaged: list[int]
 
 
-def read_rows(path: Path) -> Rows:
+def read_rows(path: Path) -> ParsedRows:
     """The rows of a file; no rows if there is no file."""
-    return parse_rows(path.read_bytes()) if path.is_file() else Rows([], [], [])
+    return parse_rows(path.read_bytes()) if path.is_file() else ParsedRows([], [], [])
 
 
 def last_row(path: Path) -> dict[str, Any] | None:
@@ -40,12 +40,12 @@ def numbers_of(row: Mapping[str, Any]) -> dict[str, int | float]:
     return {name: value for name, value in row.items() if isinstance(value, (int, float))}
 
 
-def parse_rows(data: bytes) -> Rows:
+def parse_rows(data: bytes) -> ParsedRows:
     """The rows in the content of a JSON-lines file."""
-    *whole, last = data.split(b"\n")
-    found = {number: _object(line) for number, line in enumerate((*whole, last), 1)}
-    sound = {number: row for number, row in found.items() if row is not None}
-    return Rows(list(sound.values()), list(sound), [n for n in found if n not in sound and n <= len(whole)])
+    *complete, last = data.split(b"\n")
+    objects = {number: _object(line) for number, line in enumerate((*complete, last), 1)}
+    sound = {number: row for number, row in objects.items() if row is not None}
+    return ParsedRows(list(sound.values()), list(sound), [n for n in objects if n not in sound and n <= len(complete)])
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
@@ -61,10 +61,10 @@ def fault_in_rounds(data: bytes, rounds: int) -> str | None:
 
     A correct file has one row for each of the rounds 0 to `rounds` - 1, in order.
     """
-    found = parse_rows(data)
-    if found.damaged:
-        return f"{lines(found.damaged)} cannot be read"
-    held = [row.get("round") for row in found.rows]
+    content = parse_rows(data)
+    if content.damaged:
+        return f"{lines(content.damaged)} cannot be read"
+    held = [row.get("round") for row in content.rows]
     if held != list(range(rounds)):
         lost = held == list(range(len(held)))
         return f"rows from round {len(held)} on are lost" if lost else f"it does not hold rounds 0 to {rounds - 1} once"

@@ -42,7 +42,7 @@ def check_loggers(chosen: Sequence[ComponentConfig]) -> None:
     for logger in chosen:
         if logger.name in ("tensorboard", "wandb"):  # the libraries have the loggers' names
             require(logger.name, what=f"{KEY}={logger.name}")
-        if _shipped(logger):
+        if _is_shipped(logger):
             if logger.init_args:
                 raise BadValue(f"{KEY}.init_args", got=logger.init_args, need=f"left out: {logger.name} takes none")
             continue
@@ -50,7 +50,7 @@ def check_loggers(chosen: Sequence[ComponentConfig]) -> None:
         if not (hasattr(cls, "log_metrics") or (hasattr(cls, "log") and hasattr(cls, "close"))):
             need = "a Lightning logger, or a class with log(metrics) and close()"
             raise BadValue(KEY, got=logger.class_path or logger.name, need=need)
-        check_arguments(cls, _completed(cls, logger.init_args, ""), KEY)
+        check_arguments(cls, _with_folder(cls, logger.init_args, ""), KEY)
 
 
 class Loggers:
@@ -64,7 +64,7 @@ class Loggers:
             name = f"{label} ({k + 1})" if label in self._open else label
             try:
                 with warnings.catch_warnings(action="ignore"):
-                    self._open[name] = opened(logger, config, run_dir, say)
+                    self._open[name] = open_logger(logger, config, run_dir, say)
             except Exception as error:
                 self.say(f"logger {name} could not be opened and is left out ({type(error).__name__}: {error})")
 
@@ -88,24 +88,24 @@ class Loggers:
             self.say(f"logger {name} failed and gets no further rows ({reason}); metrics.jsonl continues")
 
 
-def opened(logger: ComponentConfig, config: Config, run_dir: RunDirectory, say: Say) -> Logger:
+def open_logger(logger: ComponentConfig, config: Config, run_dir: RunDirectory, say: Say) -> Logger:
     """Creates the logger that an entry of `logging.loggers` selects.
 
     say: passed to shipped loggers, which call it with a line for the user.
     """
     cls: Any = LOGGERS.find(vars(logger), KEY)
-    if _shipped(logger):
+    if _is_shipped(logger):
         shipped: Logger = cls(config, run_dir, say)
         return shipped
-    own: Logger = construct(cls, _completed(cls, logger.init_args, str(run_dir.path)), KEY)
-    return LightningLogger(own, config) if hasattr(own, "log_metrics") else own
+    custom: Logger = construct(cls, _with_folder(cls, logger.init_args, str(run_dir.path)), KEY)
+    return LightningLogger(custom, config) if hasattr(custom, "log_metrics") else custom
 
 
-def _shipped(logger: ComponentConfig) -> bool:
+def _is_shipped(logger: ComponentConfig) -> bool:
     return logger.name is not None and not LOGGERS.get(logger.name).origin
 
 
-def _completed(cls: Any, init_args: dict[str, Any], folder: str) -> dict[str, Any]:
+def _with_folder(cls: Any, init_args: dict[str, Any], folder: str) -> dict[str, Any]:
     """`init_args`, with `folder` as the default of each argument in FOLDER_ARGUMENTS that the class accepts."""
     takes = inspect.signature(cls).parameters
     return {**{name: folder for name in FOLDER_ARGUMENTS if name in takes}, **init_args}

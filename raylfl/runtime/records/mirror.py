@@ -52,7 +52,7 @@ class Owner:
     host: str = field(default_factory=platform.node)
     process: int = field(default_factory=os.getpid)
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         return (json.dumps(asdict(self)) + "\n").encode()
 
     @staticmethod
@@ -133,13 +133,13 @@ class Mirror:
         mine, earlier = Owner(self.token, command), self._earlier()
         if earlier is None or _copy_in(self.storage) not in (None, self.token):
             raise Displaced(f"{self.url} was continued on another machine: raylfl resume {self.url}")
-        if not self.storage.create(OWNER, mine.encoded()):
+        if not self.storage.create(OWNER, mine.encode()):
             owner = Owner.of(self.storage)
             if owner is not None and owner.token != self.token:
                 raise in_use(self.url, owner)
-            self.storage.write(OWNER, mine.encoded())
+            self.storage.write(OWNER, mine.encode())
         for place in earlier:  # a process that only slept ends at its next copy
-            place.write(OWNER, mine.encoded())
+            place.write(OWNER, mine.encode())
         self._held = True
 
     def _earlier(self) -> list[Storage] | None:
@@ -229,13 +229,13 @@ class Mirror:
 
     def _report(self, say: Say) -> None:
         while self._ends:
-            end, before = self._ends.pop(0), self.fault
+            end, earlier = self._ends.pop(0), self.fault
             if end is not None and not isinstance(end, StorageError):
                 raise end
             self.fault = end
-            if end is not None and before is None:
+            if end is not None and earlier is None:
                 say(f"warning: {end}. Nothing is lost: all files are in {self.folder}; the next commit copies them")
-            elif end is None and before is not None:
+            elif end is None and earlier is not None:
                 say(f"the copy at {self.url} is complete again")
 
     def push(self) -> None:
@@ -283,12 +283,12 @@ class Mirror:
 
 def _files(top: Path) -> list[tuple[str, Path]]:
     """(relative name, path) of the files below a folder, except hidden files and the folders of a sweep's trials."""
-    found = []
+    paths = []
     for folder, names, files in os.walk(top):
-        here = Path(folder)
-        names[:] = [name for name in names if not (name.startswith(".") or _is_trial(here / name))]
-        found += [here / file for file in files if not file.startswith(".")]
-    return [(path.relative_to(top).as_posix(), path) for path in found if path.is_file()]
+        parent = Path(folder)
+        names[:] = [name for name in names if not (name.startswith(".") or _is_trial(parent / name))]
+        paths += [parent / file for file in files if not file.startswith(".")]
+    return [(path.relative_to(top).as_posix(), path) for path in paths if path.is_file()]
 
 
 def _is_trial(folder: Path) -> bool:
@@ -363,7 +363,7 @@ def begin(folder: Path, url: str, command: str, take_over: bool = False) -> bool
     if exists(url):
         return False
     token, place = secrets.token_hex(8), ""
-    if not Storage(url).create(OWNER, Owner(token, command).encoded()):
+    if not Storage(url).create(OWNER, Owner(token, command).encode()):
         owner = Owner.of(Storage(url))
         if owner is not None and not take_over:
             raise in_use(url, owner, f"delete {url}/{OWNER}")
@@ -382,16 +382,16 @@ def exists(url: str) -> bool:
     return any(storage.read(name) is not None for name in ("config.yaml", "sweep.yaml"))
 
 
-def at_hand(place: str | os.PathLike[str], take_over: bool = False) -> Path:
+def local_folder(source: str | os.PathLike[str], take_over: bool = False) -> Path:
     """The absolute local folder of a run or a sweep.
 
-    place: a path, or a URL, from which `take` fetches the run or sweep. Raises BadConfig for `take_over` with a path.
+    source: a path, or a URL, from which `take` fetches the run or sweep. Raises BadConfig for `take_over` with a path.
     """
-    if is_url(place):
-        return take(str(place).rstrip("/"), take_over)
+    if is_url(source):
+        return take(str(source).rstrip("/"), take_over)
     if take_over:
-        raise BadConfig(f"--take-over takes a run at a URL from another machine, but {place} is a folder")
-    return Path(place).expanduser().resolve()
+        raise BadConfig(f"--take-over takes a run at a URL from another machine, but {source} is a folder")
+    return Path(source).expanduser().resolve()
 
 
 def take(url: str, take_over: bool = False) -> Path:
@@ -411,7 +411,7 @@ def take(url: str, take_over: bool = False) -> Path:
     if owner is not None and not take_over:
         raise in_use(url, owner)
     with _renewed(folder) as incoming:
-        fetch(storage, incoming, whole=storage.read("sweep.yaml") is None)
+        fetch(storage, incoming, complete=storage.read("sweep.yaml") is None)
         MirrorState(url, place, secrets.token_hex(8), {}).write(incoming)
     return folder
 
@@ -453,7 +453,7 @@ def refresh(folder: Path, url: str) -> None:
     (storage, token), mirror = _newest(url), mirror_of(folder)
     if token is not None and (mirror is None or mirror.token != token):
         with _renewed(folder) as incoming:
-            fetch(storage, incoming, whole=False)
+            fetch(storage, incoming, complete=False)
 
 
 def mirror_of(folder: Path) -> Mirror | None:

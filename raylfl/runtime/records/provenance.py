@@ -48,12 +48,12 @@ def sign(path: Path, config: Mapping[str, Any]) -> None:
             atomic_write(path.with_name(MARK), _checksum(_key(), path))
 
 
-def require_trust(path: Path, config: Mapping[str, Any], known: Collection[str], way: str) -> None:
+def require_trust(path: Path, config: Mapping[str, Any], trusted: Collection[str], way: str) -> None:
     """Checks that a saved config names no code, or was written on this machine; raises BadConfig otherwise.
 
-    path: of the saved config; config: its content. known: class paths that the caller knows. way: how to give trust.
+    path: of the saved config; config: its content. trusted: class paths that the caller knows. way: how to give trust.
     """
-    paths = sorted(set(class_paths(config)) - set(known))
+    paths = sorted(set(class_paths(config)) - set(trusted))
     if paths and not _made_here(path):
         raise BadConfig(
             f"{path.parent} was not written on this machine by this user, or its {path.name} was changed, and it runs "

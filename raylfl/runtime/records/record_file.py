@@ -64,16 +64,16 @@ class RecordFile:
 
         A deleted file is restored before Displaced is raised.
         """
-        own = os.fstat(self.file.fileno())
+        opened = os.fstat(self.file.fileno())
         try:
-            there = os.stat(self.path, follow_symlinks=False)
+            on_disk = os.stat(self.path, follow_symlinks=False)
         except FileNotFoundError:
             self._put_back()
             raise Displaced(
                 f"{self.path} was deleted while the run wrote to it; its rows were put back: "
                 f"raylfl resume {self.path.parent}"
             ) from None
-        if not os.path.samestat(own, there) or own.st_size != self.size:
+        if not os.path.samestat(opened, on_disk) or opened.st_size != self.size:
             raise Displaced(
                 f"{self.path} was changed while the run wrote to it: raylfl resume {self.path.parent} "
                 "computes the affected rounds again"

@@ -81,7 +81,7 @@ class RunDirectory:
                     if url is None or _begun(path, join(url, name, path.name)):
                         break
                 if run_id is not None:
-                    raise existing(path if url is None or path.exists() else join(url, name, path.name))
+                    raise id_exists(path if url is None or path.exists() else join(url, name, path.name))
             (path / "checkpoints").mkdir()
             (path / "log.txt").touch()
         except OSError as error:
@@ -123,7 +123,7 @@ class RunDirectory:
         """The argument of `raylfl resume` for this run: its URL, or its path."""
         return str(self.path) if self.mirror is None else self.mirror.url
 
-    def committed(self, say: Say, seldom: bool = False) -> None:
+    def request_copy(self, say: Say, seldom: bool = False) -> None:
         """Requests a copy of the files that have changed to the URL of the run; no effect for a run without a URL.
 
         say: called with a warning if the storage has failed, which does not end the run. seldom: whether to copy only
@@ -133,8 +133,8 @@ class RunDirectory:
         if self.mirror is not None:
             self.mirror.commit(say, seldom)
 
-    def copied(self, say: Say) -> None:
-        """Copies the files that have changed to the URL of the run, and waits for the end; otherwise as `committed`."""
+    def copy_to_url(self, say: Say) -> None:
+        """Copies the files that have changed to the URL of the run, and waits for the end; else as `request_copy`."""
         if self.mirror is not None:
             self.mirror.complete(say)
 
@@ -195,15 +195,15 @@ class RunDirectory:
         the state can still be written.
         """
         if self._place is not None and not _is_at(self.path, self._place):
-            before, self.path = self.path, _path_of(self._place) or self.path
+            earlier, self.path = self.path, _path_of(self._place) or self.path
             for name, file in self._files.items():
                 file.path = self.path / name
-            if self.path == before:
+            if self.path == earlier:
                 raise Displaced(
-                    f"{before} was deleted while the run wrote to it, and its records and checkpoints with it; if it "
+                    f"{earlier} was deleted while the run wrote to it, and its records and checkpoints with it; if it "
                     "was moved to another disk, `raylfl resume` works there"
                 )
-            raise Displaced(f"{before} was moved while the run wrote to it: raylfl resume {self.path}")
+            raise Displaced(f"{earlier} was moved while the run wrote to it: raylfl resume {self.path}")
         for file in self._files.values():
             file.check()
 
@@ -343,13 +343,13 @@ def find_existing(logging: LoggingConfig, name: str) -> str | None:
     return str(folder) if (folder / "config.yaml").is_file() else None
 
 
-def existing(place: Path | str) -> BadConfig:
+def id_exists(address: Path | str) -> BadConfig:
     """The error for a run id that exists already.
 
-    place: the folder or URL of the run with this id.
+    address: the folder or URL of the run with this id.
     """
-    hint = f"`raylfl resume {place}` continues it"
-    return BadConfig(f"logging.id={str(place).rpartition('/')[2]}: {place} exists and is never overwritten; {hint}")
+    hint = f"`raylfl resume {address}` continues it"
+    return BadConfig(f"logging.id={str(address).rpartition('/')[2]}: {address} exists and is never overwritten; {hint}")
 
 
 def remedy(error: OSError) -> str:
@@ -357,15 +357,15 @@ def remedy(error: OSError) -> str:
     return "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "make it writable"
 
 
-def _is_at(path: Path, place: int) -> bool:
-    """Whether the directory at `path` is the open directory with the file descriptor `place`."""
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether the directory at `path` is the open directory with the file descriptor `descriptor`."""
     try:
-        return os.path.samestat(os.stat(path), os.fstat(place))
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except OSError:
         return False
 
 
-def _path_of(place: int) -> Path | None:
-    """The current path of the open directory with the file descriptor `place`; None if deleted or unknown."""
-    path = Path(f"/proc/self/fd/{place}").resolve()
-    return path if _is_at(path, place) else None
+def _path_of(descriptor: int) -> Path | None:
+    """The current path of the open directory with the file descriptor `descriptor`; None if deleted or unknown."""
+    path = Path(f"/proc/self/fd/{descriptor}").resolve()
+    return path if _is_at(path, descriptor) else None

@@ -24,16 +24,16 @@ def sources_of(objects: Iterable[Any]) -> Sources:
 
     Python, installed packages and raylfl are left out, as their versions are recorded; so is code without a file.
     """
-    found: Sources = {}
-    for given in objects:
-        given = getattr(given, "__func__", given)
-        own = given if isinstance(given, type) or inspect.isfunction(given) else type(given)
-        for part in own.__mro__ if isinstance(own, type) else (own,):
+    digests: Sources = {}
+    for value in objects:
+        value = getattr(value, "__func__", value)
+        definition = value if isinstance(value, type) or inspect.isfunction(value) else type(value)
+        for part in definition.__mro__ if isinstance(definition, type) else (definition,):
             file = _file_of(part)
             digest = None if file is None else digest_of(file, part.__qualname__)
             if file is not None and digest is not None:
-                found[f"{part.__module__}.{part.__qualname__}"] = {"file": str(file), "sha256": digest}
-    return dict(sorted(found.items()))
+                digests[f"{part.__module__}.{part.__qualname__}"] = {"file": str(file), "sha256": digest}
+    return dict(sorted(digests.items()))
 
 
 def _file_of(part: Any) -> Path | None:
@@ -56,20 +56,20 @@ def digest_of(file: Path, name: str) -> str | None:
         if not file.is_file() or file.stat().st_size > LARGEST:
             return None
         text = file.read_text(encoding="utf-8")
-        found: list[Any] = [ast.parse(text)]
+        nodes: list[Any] = [ast.parse(text)]
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return None
     for word in (part for part in name.split(".") if part != "<locals>"):
-        found = [
+        nodes = [
             node
-            for above in found
+            for above in nodes
             for node in ast.walk(above)
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name == word
         ]
     lines = text.splitlines()
-    if len(found) == 1:
-        first = min(node.lineno for node in [found[0], *found[0].decorator_list])
-        lines = lines[first - 1 : found[0].end_lineno]
+    if len(nodes) == 1:
+        first = min(node.lineno for node in [nodes[0], *nodes[0].decorator_list])
+        lines = lines[first - 1 : nodes[0].end_lineno]
     return hashlib.sha256("\n".join(line.rstrip() for line in lines).encode()).hexdigest()
 
 
@@ -108,9 +108,9 @@ def name_in(name: str, file: str) -> str:
     return words[-1]
 
 
-def differing(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> list[str]:
+def changed_names(earlier: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> list[str]:
     """The names that both have, with different digests."""
-    return [name for name in before if name in now and before[name]["sha256"] != now[name]["sha256"]]
+    return [name for name in earlier if name in now and earlier[name]["sha256"] != now[name]["sha256"]]
 
 
 def change_line(names: Sequence[str]) -> str:

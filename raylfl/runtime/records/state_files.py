@@ -61,8 +61,8 @@ def client_chunks(clients: Sequence[int], handles: dict[int, Handle], backend: B
         return
     first = backend.get([handles[clients[0]]])[0]
     size = max(1, CHUNK_BYTES // max(1, sum(t.numel() * t.element_size() for t in first.values())))
-    for at in range(0, len(clients), size):
-        some = list(clients[at : at + size])
+    for start in range(0, len(clients), size):
+        some = list(clients[start : start + size])
         states = backend.get([handles[c] for c in some])
         rows: State = {name: torch.cat([s[name] for s in states]) for name in first}
         yield clients_blob(some, rows)
@@ -106,7 +106,7 @@ def load_server(path: Path, fresh: FederationState, rounds: int, sent: Tensor | 
         if "links" in blob:  # missing there, too
             links = Links.of_columns({name: values.numpy() for name, values in blob["links"].items()})
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
-        raise Damaged(f"{_shown(path)} does not fit this run: {_reason(error)}") from error
+        raise Damaged(f"{_short_path(path)} does not fit this run: {_reason(error)}") from error
     return FederationState(
         rounds, server, buffers, {}, set(), costs, moments=moments, average=average, links=links, **numbers
     )
@@ -141,10 +141,10 @@ def mark_of(path: Path) -> tuple[int, int] | None:
     If a worker and the server find the same pair, the path is on storage that they share.
     """
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return found.st_size, found.st_mtime_ns
+    return stat.st_size, stat.st_mtime_ns
 
 
 def clients_in(path: Path) -> list[int]:
@@ -153,11 +153,11 @@ def clients_in(path: Path) -> list[int]:
         clients: list[int] = load(path, mmap=True)["clients"].tolist()
         return clients
     except (KeyError, TypeError, AttributeError) as error:
-        raise Damaged(f"{_shown(path)} does not fit this run: {_reason(error)}") from error
+        raise Damaged(f"{_short_path(path)} does not fit this run: {_reason(error)}") from error
 
 
-def load_clients(path: Path, wanted: set[int], fresh: State, sent: Tensor | None = None) -> Iterator[tuple[int, State]]:
-    """Yields (client, state with rows [1, ...]) for each wanted client whose state is in a file of a checkpoint.
+def load_clients(path: Path, chosen: set[int], fresh: State, sent: Tensor | None = None) -> Iterator[tuple[int, State]]:
+    """Yields (client, state with rows [1, ...]) for each chosen client whose state is in a file of a checkpoint.
 
     fresh: an initial client state, rows [1, ...], whose names and shapes the states must have. sent: as in `Initial`,
     for a file of an earlier version. Raises Damaged if the states do not fit or cannot be read.
@@ -169,9 +169,9 @@ def load_clients(path: Path, wanted: set[int], fresh: State, sent: Tensor | None
             states[BUFFERS] = _travelling(states[BUFFERS], sent, fresh[BUFFERS])
         _same_form(states, {name: rows.expand(len(clients), *rows.shape[1:]) for name, rows in fresh.items()}, "states")
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise Damaged(f"{_shown(path)} does not fit this run: {_reason(error)}") from error
+        raise Damaged(f"{_short_path(path)} does not fit this run: {_reason(error)}") from error
     for row, client in enumerate(clients):
-        if client in wanted:
+        if client in chosen:
             yield client, {name: rows[row : row + 1].clone() for name, rows in states.items()}
 
 
@@ -186,36 +186,36 @@ def load(path: Path, mmap: bool = False) -> Any:
     except Exception as error:
         if isinstance(error, MemoryError) or "memory" in str(error):  # not a damaged file
             raise
-        raise Damaged(f"{_shown(path)} cannot be read: {type(error).__name__}") from error
+        raise Damaged(f"{_short_path(path)} cannot be read: {type(error).__name__}") from error
 
 
-def _same_form(value: Any, like: Any, place: str) -> None:
+def _same_form(value: Any, like: Any, name: str) -> None:
     """Checks that `value` has the keys, dtypes and shapes of `like`; raises ValueError otherwise.
 
-    Tables may have any number of rows. place: the name of the value in the error message.
+    Tables may have any number of rows. name: the name of the value in the error message.
     """
     if isinstance(like, Tensor):
         got, need = (_form(t) if isinstance(t, Tensor) else type(t).__name__ for t in (value, like))
         if got != need:
-            raise ValueError(f"{place} is {got}, but must be {need}")
+            raise ValueError(f"{name} is {got}, but must be {need}")
     elif isinstance(like, Mapping):
         if not isinstance(value, Mapping) or set(value) != set(like):
-            raise ValueError(f"{place} holds {_keys(value)}, but must hold {_keys(like)}")
+            raise ValueError(f"{name} holds {_keys(value)}, but must hold {_keys(like)}")
         if set(like) == {"table"}:
-            _same_table(value["table"], like["table"], place)
+            _same_table(value["table"], like["table"], name)
             return
         for key in like:
-            _same_form(value[key], like[key], f"{place}.{key}")
+            _same_form(value[key], like[key], f"{name}.{key}")
     elif not isinstance(value, type(like)):
-        raise ValueError(f"{place} is {type(value).__name__}, but must be {type(like).__name__}")
+        raise ValueError(f"{name} is {type(value).__name__}, but must be {type(like).__name__}")
 
 
-def _same_table(value: Any, like: dict[str, Tensor], place: str) -> None:
+def _same_table(value: Any, like: dict[str, Tensor], name: str) -> None:
     count = len(value["clients"])
     if len(set(value["clients"].tolist())) < count:
-        raise ValueError(f"{place} holds a client twice")
-    _same_form(value["clients"], like["clients"].new_empty(count), f"{place}.clients")
-    _same_form(value["rows"], like["rows"].new_empty(count, like["rows"].shape[1]), f"{place}.rows")
+        raise ValueError(f"{name} holds a client twice")
+    _same_form(value["clients"], like["clients"].new_empty(count), f"{name}.clients")
+    _same_form(value["rows"], like["rows"].new_empty(count, like["rows"].shape[1]), f"{name}.rows")
 
 
 def _form(tensor: Tensor) -> str:
@@ -230,5 +230,5 @@ def _reason(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else headline(error)
 
 
-def _shown(path: Path) -> str:
+def _short_path(path: Path) -> str:
     return f"{path.parent.name}/{path.name}"

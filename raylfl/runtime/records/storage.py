@@ -48,23 +48,23 @@ class Storage:
     def names(self) -> list[str]:
         """The names of the files below the URL; empty if the URL does not exist."""
 
-        def found(fs: Any, root: str) -> list[str]:
+        def find(fs: Any, root: str) -> list[str]:
             fs.invalidate_cache()
             return sorted(str(path).removeprefix(root).lstrip("/") for path in fs.find(root))
 
-        return [name for name in self._call("listed", found) if not leads_outside(name)]
+        return [name for name in self._call("listed", find) if not leads_outside(name)]
 
     def entries(self) -> list[str]:
         """The names of the files and folders directly at the URL; empty if the URL does not exist."""
 
-        def listed(fs: Any, root: str) -> list[str]:
+        def list_entries(fs: Any, root: str) -> list[str]:
             fs.invalidate_cache()
             try:
                 return [str(path).rstrip("/").rpartition("/")[2] for path in fs.ls(root, detail=False)]
             except FileNotFoundError:
                 return []
 
-        return self._call("listed", listed)
+        return self._call("listed", list_entries)
 
     def read(self, name: str) -> bytes | None:
         """The content of a file; None if the file does not exist."""
@@ -104,7 +104,7 @@ class Storage:
         self._replace(name, lambda fs, path: fs.put_file(str(source), path), source.stat().st_size)
 
     def _replace(self, name: str, write: Callable[[Any, str], Any], size: int) -> None:
-        def replaced(fs: Any, root: str) -> None:
+        def replace(fs: Any, root: str) -> None:
             path = f"{root}/{name}"
             if _replaces_atomically(fs):
                 write(fs, path)
@@ -114,29 +114,29 @@ class Storage:
             write(fs, aside := f"{folder}/.{last}.tmp")
             fs.mv(aside, path)
 
-        self._call("written", replaced, size)
+        self._call("written", replace, size)
 
     def get(self, name: str, target: Path) -> None:
         """Copies a file from the storage to a local path; deletes the local file if the file does not exist."""
 
-        def copied(fs: Any, root: str) -> None:
+        def copy(fs: Any, root: str) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
                 fs.get_file(f"{root}/{name}", str(target))
             except FileNotFoundError:
                 target.unlink(missing_ok=True)
 
-        self._call("read", copied, 1 << 30)
+        self._call("read", copy, 1 << 30)
 
     def remove(self, names: Iterable[str]) -> None:
         """Deletes files, in this order; missing files are no error."""
 
-        def removed(fs: Any, root: str) -> None:
+        def remove(fs: Any, root: str) -> None:
             for name in names:
                 with suppress(FileNotFoundError):
                     fs.rm_file(f"{root}/{name}")
 
-        self._call("written", removed)
+        self._call("written", remove)
 
     def _make_folder(self, fs: Any, path: str) -> None:
         """Creates a file's folder, except on object storage, where this could create a mistyped bucket."""
@@ -229,16 +229,16 @@ def newest(names: Iterable[str]) -> dict[str, str]:
     return result
 
 
-def fetch(storage: Storage, target: Path, whole: bool) -> None:
+def fetch(storage: Storage, target: Path, complete: bool) -> None:
     """Copies files from a storage into a folder, except hidden files.
 
-    Checkpoints without a manifest are not copied, because their own copy to the URL was interrupted. whole: whether to
-    copy all files, or only those that reports read.
+    Checkpoints without a manifest are not copied: their copy to the URL was interrupted. complete: whether to copy all
+    files, or only those that reports read.
     """
     names = {PurePosixPath(name): source for name, source in newest(storage.names()).items()}
-    complete = {path.parent for path in names if path.name == "manifest.json"}
+    with_manifest = {path.parent for path in names if path.name == "manifest.json"}
     for path, source in names.items():
-        cut_off = path.parent.parent.name == "checkpoints" and path.parent not in complete
+        cut_off = path.parent.parent.name == "checkpoints" and path.parent not in with_manifest
         hidden = any(part.startswith(".") for part in path.parts)
-        if not cut_off and not hidden and (whole or readable(path)):
+        if not cut_off and not hidden and (complete or readable(path)):
             storage.get(source, target / path)

@@ -31,8 +31,8 @@ def summarise(rows: list[dict[str, Any]], directions: Mapping[str, Better] | Non
             if name == "round" or not isinstance(value, (int, float)):
                 continue
             final[name] = value
-            if (known := direction(name, directions)) is not None:
-                better = max if known == "max" else min
+            if (goal := direction(name, directions)) is not None:
+                better = max if goal == "max" else min
                 best[name] = better(best.get(name, value), value)
     return {"rounds": len(rows), "final": final, "best": best}
 
@@ -60,13 +60,13 @@ def step_line(rows: list[dict[str, Any]]) -> str:
 @cache
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that a result depends on."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            versions[package] = "not installed"
+    return versions
 
 
 def environment() -> dict[str, Any]:

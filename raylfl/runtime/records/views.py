@@ -15,25 +15,25 @@ from raylfl.runtime.records.storage import Storage, fetch
 _views: dict[Path, str] = {}
 
 
-def here(place: str | os.PathLike[str], whole: bool = False) -> Path:
+def local_view(source: str | os.PathLike[str], complete: bool = False) -> Path:
     """A local folder with the files at a path or URL, for reading only.
 
     For a path, the result is this path. For a URL, it is a temporary copy, which is deleted when this process ends.
-    whole: whether to copy checkpoints and parameters, too; otherwise only the files that reports read are copied.
+    complete: whether to copy checkpoints and parameters, too; otherwise only the files that reports read are copied.
     """
-    if not is_url(place):
-        return Path(place)
-    url = str(place).rstrip("/")
+    if not is_url(source):
+        return Path(source)
+    url = str(source).rstrip("/")
     view = Path(tempfile.mkdtemp(prefix="raylfl-")) / url.rpartition("/")[2]
     atexit.register(shutil.rmtree, view.parent, ignore_errors=True)
     _views[view] = url
     view.mkdir()
-    fetch(Storage(url), view, whole)
+    fetch(Storage(url), view, complete)
     return view
 
 
 def owner_of(path: Path) -> Owner | None:
-    """The process that carries out the run at the URL from which `here` copied this folder, or was killed there.
+    """The process that carries out the run at the URL from which `local_view` copied this folder, or was killed there.
 
     None if no process does, or if the folder is no copy.
     """
@@ -42,7 +42,7 @@ def owner_of(path: Path) -> Owner | None:
 
 
 def address(path: Path) -> str:
-    """The URL from which `here` copied this folder; for a folder that is no copy, its path."""
+    """The URL from which `local_view` copied this folder; for a folder that is no copy, its path."""
     for view, url in _views.items():
         if path.is_relative_to(view):
             return join(url, *path.relative_to(view).parts)

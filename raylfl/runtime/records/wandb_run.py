@@ -148,10 +148,10 @@ def logged_in() -> bool:
     if not os.environ.get("WANDB_BASE_URL"):
         hosts.add("api.wandb.ai")  # another name of the same service
     try:
-        known = netrc.netrc(os.environ.get("NETRC"))
+        credentials = netrc.netrc(os.environ.get("NETRC"))
     except (OSError, netrc.NetrcParseError):
         return False
-    return any(known.authenticators(host) is not None for host in hosts)
+    return any(credentials.authenticators(host) is not None for host in hosts)
 
 
 def unreachable(url: str) -> str | None:

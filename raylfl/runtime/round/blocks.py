@@ -32,7 +32,7 @@ from raylfl.core.population import Round
 from raylfl.core.reduce import tree_sum
 from raylfl.runtime.round.dispatch import Dispatch
 from raylfl.runtime.round.exchange_plan import ALL, ExchangePlan
-from raylfl.runtime.round.plan import dropped
+from raylfl.runtime.round.plan import drop_uploads
 from raylfl.runtime.round.state import FederationState, RoundResult
 from raylfl.runtime.workers.backend import BlockCall, Executor, Handle
 from raylfl.runtime.workers.nodes import Measure, MixJob, PublishJob, Spread, WorkJob
@@ -118,14 +118,14 @@ class GraphDispatch(Dispatch):
         If the method exchanges messages before the local work, exchange and local work start when the result is
         awaited.
         """
-        plan, before, last_loss = self._planned(r), state.server[BLOCKS], state.last_finite_loss
+        plan, start, last_loss = self._make_plan(r), state.server[BLOCKS], state.last_finite_loss
         if not self.algorithm.exchanges_first:
-            return self._work(r, plan, broadcast, before, last_loss)
+            return self._work(r, plan, broadcast, start, last_loss)
 
         def after_mixing() -> RoundResult:
-            pieces = self._published(plan, before, {}, {})
-            mixed = self._mix(plan, before, {}, {}, pieces)
-            handles = list(before)
+            pieces = self._publish(plan, start, {}, {})
+            mixed = self._mix(plan, start, {}, {}, pieces)
+            handles = list(start)
             for b, (_, handle) in mixed.items():
                 handles[b] = handle
             return self._work(r, plan, broadcast, handles, last_loss).result()
@@ -136,27 +136,27 @@ class GraphDispatch(Dispatch):
         """Mixes the nodes' rows, unless they were mixed before the local work; nodes that failed keep their rows."""
         assert isinstance(result, NodeResult)
         handles, settled, r = list(server[BLOCKS]), self.algorithm.exchanges_first, result.round.received_view
-        whole = result.plan
-        plan, local, pieces = whole, {b: np.arange(len(n)) for b, n in whole.nodes.items()}, result.pieces
-        if len(r.cohort) < len(whole.cohort):  # some nodes failed: matrices and messages change
-            plan = self._planned(r)
-            local = {b: np.flatnonzero(np.isin(whole.rows[b], plan.rows[b])) for b in plan.blocks}
-            pieces = {} if settled else self._published(plan, handles, result.local, local)
+        full_plan = result.plan
+        plan, local, pieces = full_plan, {b: np.arange(len(n)) for b, n in full_plan.nodes.items()}, result.pieces
+        if len(r.cohort) < len(full_plan.cohort):  # some nodes failed: matrices and messages change
+            plan = self._make_plan(r)
+            local = {b: np.flatnonzero(np.isin(full_plan.rows[b], plan.rows[b])) for b in plan.blocks}
+            pieces = {} if settled else self._publish(plan, handles, result.local, local)
         for b, (measure, handle) in self._mix(plan, handles, result.local, local, pieces, settled).items():
             handles[b] = handle
             self._measures[b] = handle, measure
-        after, measures, info = {**server, BLOCKS: handles}, self._measured(handles), Info()
+        updated, measures, info = {**server, BLOCKS: handles}, self._measure(handles), Info()
         if len(r.cohort):
-            after["x"] = tree_sum(torch.stack([m.x.total for m in measures])) / len(self._block)
-            info = self._info(plan.mixings[0], len(r.cohort), measures, after["x"])
+            updated["x"] = tree_sum(torch.stack([m.x.total for m in measures])) / len(self._block)
+            info = self._info(plan.mixings[0], len(r.cohort), measures, updated["x"])
         result.metrics.update(self._worst(measures))
-        return after, info
+        return updated, info
 
     def uploads(self, result: RoundResult) -> State:
         assert isinstance(result, NodeResult)
-        return _ordered(result.plan, self.backend.get([result.local[b] for b in result.plan.blocks]))
+        return _in_cohort_order(result.plan, self.backend.get([result.local[b] for b in result.plan.blocks]))
 
-    def _planned(self, r: Round) -> ExchangePlan:
+    def _make_plan(self, r: Round) -> ExchangePlan:
         """The plan of a round; the previous plan is reused if neither nodes nor matrices have changed."""
         mixings, last = self.algorithm.mixings(r), self._plan
         if last is None or last.mixings is not mixings or not np.array_equal(last.cohort, r.cohort):
@@ -179,12 +179,12 @@ class GraphDispatch(Dispatch):
             sending = PublishJob(plan.rows[b], None, ()) if first else plan.sending(b, np.arange(len(nodes)))
             calls.append(BlockCall(b, "work", WorkJob(tasks, sending), (shared, handles[b]), 2 + len(sending.needed)))
 
-        def collected(results: Sequence[Sequence[Handle]]) -> RoundResult:
+        def collect(results: Sequence[Sequence[Handle]]) -> RoundResult:
             reports = ClientReports.joined([result[0].result.reports for result in results])
             self.ways.update(reports.ways)
             events = self._failures(r, reports, last_loss)
-            got = dropped(r, reports.bad["client"]) if events else r
-            unseen = _ordered(plan, [result[0].result.uploads for result in results])
+            got = drop_uploads(r, reports.bad["client"]) if events else r
+            unseen = _in_cohort_order(plan, [result[0].result.uploads for result in results])
             along_edge = max((result[0].floats for result in results), default=0)
             pieces: Pieces = {}
             for b, result in zip(plan.blocks, results, strict=True):
@@ -201,9 +201,9 @@ class GraphDispatch(Dispatch):
                 pieces=pieces,
             )
 
-        return self.backend.run_blocks(calls).then(collected)
+        return self.backend.run_blocks(calls).then(collect)
 
-    def _published(
+    def _publish(
         self, plan: ExchangePlan, handles: Sequence[Handle], worked: dict[int, Handle], local: dict[int, Ints]
     ) -> Pieces:
         """Makes the blocks compute the messages of this plan; returns handles of the messages.
@@ -215,13 +215,13 @@ class GraphDispatch(Dispatch):
         calls = []
         for b in senders:
             sending = plan.sending(b, local.get(b))
-            given = handles[b], worked.get(b, handles[b])
-            calls.append(BlockCall(b, "publish", sending, given, 1 + len(sending.needed)))
+            arguments = handles[b], worked.get(b, handles[b])
+            calls.append(BlockCall(b, "publish", sending, arguments, 1 + len(sending.needed)))
         results = self.backend.run_blocks(calls).result()
-        found: Pieces = {}
+        pieces: Pieces = {}
         for b, result in zip(senders, results, strict=True):
-            found |= _pieces(b, plan, result[1:], result[0])
-        return found
+            pieces |= _pieces(b, plan, result[1:], result[0])
+        return pieces
 
     def _mix(
         self,
@@ -238,30 +238,30 @@ class GraphDispatch(Dispatch):
         local: for each block, the row numbers of its nodes in that result. pieces: the messages. settled: whether
         messages were mixed before the local work; the results of the local work are then the new rows.
         """
-        mixed = {} if settled else self._exchanged(plan, pieces)
+        mixed = {} if settled else self._exchange(plan, pieces)
         calls = []
         for b in plan.blocks:
             parts = () if settled else None if mixed else plan.parts(b)
             job = MixJob(plan.rows[b], local.get(b), parts, self.optimum)
             taken = {} if settled else {c: pieces[c, b] for c in plan.into[b]}
             messages = [mixed[b]] if mixed else [piece.handle for piece in taken.values()]
-            given = (handles[b], worked.get(b, handles[b]), *messages)
-            calls.append(BlockCall(b, "mix", job, given, 2, tuple((c, piece.size) for c, piece in taken.items())))
+            arguments = (handles[b], worked.get(b, handles[b]), *messages)
+            calls.append(BlockCall(b, "mix", job, arguments, 2, tuple((c, piece.size) for c, piece in taken.items())))
         results = self.backend.run_blocks(calls).result()
         return {b: (measure, handle) for b, (measure, handle) in zip(plan.blocks, results, strict=True)}
 
-    def _exchanged(self, plan: ExchangePlan, pieces: Pieces) -> dict[int, Handle]:
+    def _exchange(self, plan: ExchangePlan, pieces: Pieces) -> dict[int, Handle]:
         """Handles of each block's mixed messages, from one call for all blocks; empty if each block mixes alone."""
         if plan.exchange is None:
             return {}
-        given = tuple(pieces[b, ALL].handle for b in plan.blocks)
-        call = BlockCall(plan.blocks[0], "exchange", plan.exchange, given, 1 + len(given))
+        arguments = tuple(pieces[b, ALL].handle for b in plan.blocks)
+        call = BlockCall(plan.blocks[0], "exchange", plan.exchange, arguments, 1 + len(arguments))
         ((_, *mixed),) = self.backend.run_blocks([call]).result()
         return dict(zip(plan.blocks, mixed, strict=True))
 
     # -- measures ------------------------------------------------------------------------------------------------
 
-    def _measured(self, handles: Sequence[Handle]) -> list[Measure]:
+    def _measure(self, handles: Sequence[Handle]) -> list[Measure]:
         """The measures of every block; a block is measured again only if its rows have changed."""
         unknown = [b for b, h in enumerate(handles) if b not in self._measures or self._measures[b][0] is not h]
         none = np.zeros(0, dtype=np.int64)
@@ -322,7 +322,7 @@ def _pieces(b: int, plan: ExchangePlan, handles: Sequence[Handle], sizes: Sequen
     return {(b, c): made[key] for c, places in plan.out[b].items() if (key := places.tobytes()) in made}
 
 
-def _ordered(plan: ExchangePlan, parts: Sequence[State]) -> State:
+def _in_cohort_order(plan: ExchangePlan, parts: Sequence[State]) -> State:
     """The rows of all blocks of the plan, in cohort order.
 
     parts: the rows of each block; {} stands for rows of zeros.

@@ -50,7 +50,7 @@ class CostModel:
         costs = Costs(uplink, downlink, peer, int(steps.sum()), gradients)
         ends, floats, waiting = self._links(result, costs, clients)
         of_node = np.bincount(ends.ravel() + 1, np.repeat(floats, 2), minlength=1)  # in and out; entry 0: the server
-        of_link = np.bincount(_distinct(ends)[1], floats, minlength=1)
+        of_link = np.bincount(_distinct_links(ends)[1], floats, minlength=1)
         costs = replace(costs, busiest_node_floats=int(of_node.max()), busiest_link_floats=int(of_link.max()))
         return RoundCosts(costs, ends, floats, *self._seconds(result, costs, clients, steps, ends, floats, waiting))
 
@@ -81,8 +81,8 @@ class CostModel:
         elif self.planner.samples_by_norm:  # the sampled clients send more than the others
             up = np.bincount(waiting, floats, minlength=len(clients)).astype(np.float64)
         waits = self._waits(r, len(clients), ends, floats, waiting)
-        whole = clock.round_seconds(steps, up, down, clients, self.experiment.algorithm.pattern, run, waits)
-        return whole, clock.computation_seconds(steps, clients, run)
+        seconds = clock.round_seconds(steps, up, down, clients, self.experiment.algorithm.pattern, run, waits)
+        return seconds, clock.computation_seconds(steps, clients, run)
 
     def _links(self, result: RoundResult, costs: Costs, clients: Ints) -> tuple[Ints, Floats, Ints]:
         """(ends [M, 2], floats [M], waiting clients [M]) of the M messages of a round.
@@ -116,9 +116,9 @@ class CostModel:
         if r.edges is None:
             np.add.at(waits, waiting, self.experiment.topology.seconds(ends, floats, self.experiment.world))
             return waits
-        links, at = _distinct(ends)
-        carried = np.bincount(at, floats, len(links)).astype(np.float64)
-        seconds = self.experiment.topology.seconds(links, carried, self.experiment.world)[at]
+        links, position = _distinct_links(ends)
+        carried = np.bincount(position, floats, len(links)).astype(np.float64)
+        seconds = self.experiment.topology.seconds(links, carried, self.experiment.world)[position]
         for node in self._messages(r).T:
             np.maximum.at(waits, node, seconds)
         return waits
@@ -131,7 +131,7 @@ class CostModel:
         return r.edges.messages(r.cohort, algorithm.family)
 
 
-def _distinct(ends: Ints) -> tuple[Ints, Ints]:
+def _distinct_links(ends: Ints) -> tuple[Ints, Ints]:
     """(distinct links [L, 2], each message's position among the links [M]).
 
     ends: (sender, receiver) of each message [M, 2]. The ends of a link are in ascending order, whatever the direction
@@ -139,5 +139,5 @@ def _distinct(ends: Ints) -> tuple[Ints, Ints]:
     """
     low, high = np.minimum(ends[:, 0], ends[:, 1]), np.maximum(ends[:, 0], ends[:, 1])
     codes = low * high.max(initial=0) + high  # distinct, as low < high and low >= -1, the server
-    _, first, at = np.unique(codes, return_index=True, return_inverse=True)
-    return np.column_stack([low[first], high[first]]), at
+    _, first, position = np.unique(codes, return_index=True, return_inverse=True)
+    return np.column_stack([low[first], high[first]]), position

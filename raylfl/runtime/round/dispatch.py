@@ -15,8 +15,8 @@ from torch import Tensor
 
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.core import chunked_matrix
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalised
-from raylfl.core.chunked_matrix import as_matrix, reordered
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalise
+from raylfl.core.chunked_matrix import as_matrix, reorder_rows
 from raylfl.core.costs import floats_in
 from raylfl.core.deferred import Deferred
 from raylfl.core.oracle import GradientMode
@@ -27,7 +27,7 @@ from raylfl.core.summing import Summing, coefficients_of, rows_reason
 from raylfl.core.threads import one_thread
 from raylfl.errors import ClientFailed, NonFinite
 from raylfl.experiment.parts import BUFFERS, MEAN, MOMENTS, UNSEEN, Initial
-from raylfl.runtime.round.plan import dropped
+from raylfl.runtime.round.plan import drop_uploads
 from raylfl.runtime.round.state import FederationState, RoundResult
 from raylfl.runtime.workers.backend import Executor, Handle
 from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, order_of
@@ -173,7 +173,7 @@ class ServerDispatch(Dispatch):
         cohort = r.cohort
         reports = ClientReports.joined([result.reports for result in results]).in_order(cohort)
         events = self._failures(r, reports, last_loss)
-        r = dropped(r, reports.bad["client"]) if events else r
+        r = drop_uploads(r, reports.bad["client"]) if events else r
         received = set(r.received_view.cohort.tolist())
         clients, states, rows = list[int](), list[Handle](), dict[str, list[Tensor]]()
         for result in results:
@@ -187,7 +187,7 @@ class ServerDispatch(Dispatch):
                     rows.setdefault(name, []).extend(mine)
         order = order_of(clients, cohort)
         uploads = {
-            name: as_matrix(reordered(own, order), partial(self.memory.stack, name)) for name, own in rows.items()
+            name: as_matrix(reorder_rows(own, order), partial(self.memory.stack, name)) for name, own in rows.items()
         }
         sums = None
         if plan is not None and len(received) == len(plan.clients):  # no upload that was added up must be dropped
@@ -224,11 +224,11 @@ def sum_plan(algorithm: Algorithm, broadcast: State, server: ServerState, r: Rou
         return SumPlan.of(received.cohort, {}, server["x"].dtype)
     sums = coefficients_of(algorithm, server, received)
     if algorithm.uploads_update:
-        sums[MEAN] = "update", normalised(received.weights)
+        sums[MEAN] = "update", normalise(received.weights)
     if BUFFERS in broadcast:
         sums[BUFFERS] = BUFFERS, np.full(count, 1.0 / count)
     if MOMENTS in broadcast and (received.steps > 0).all():
-        sums[MOMENTS] = MOMENTS, normalised(received.weights)
+        sums[MOMENTS] = MOMENTS, normalise(received.weights)
     return SumPlan.of(received.cohort, sums, server["x"].dtype)
 
 

@@ -35,9 +35,9 @@ def diversity_metrics(rows: Sequence[Tensor], weights: Floats) -> dict[str, floa
     with one_thread():
         square = float(w @ torch.cat([gradient.square().sum(dim=1) for gradient in gradients.split(1)]))
     norm = float(torch.linalg.vector_norm(w @ gradients))
-    found = min_norm_point(gradients @ gradients.T).weights
-    least = float(torch.linalg.vector_norm(torch.from_numpy(found) @ gradients))
-    metrics = {"global/surrogate_chi2": float(np.square(found / weights[counted]).sum())}
+    simplex_weights = min_norm_point(gradients @ gradients.T).weights
+    least = float(torch.linalg.vector_norm(torch.from_numpy(simplex_weights) @ gradients))
+    metrics = {"global/surrogate_chi2": float(np.square(simplex_weights / weights[counted]).sum())}
     if norm > 0:
         metrics["global/diversity"] = max(1.0, square**0.5 / norm)
     if least > 1e-12 * square**0.5:

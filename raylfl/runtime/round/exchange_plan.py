@@ -48,15 +48,15 @@ class ExchangePlan:
 
         block: the number of the block of each node in the cohort [C].
         """
-        place = np.zeros(len(block), dtype=np.int64)
+        row = np.zeros(len(block), dtype=np.int64)
         for nodes in self.nodes.values():
-            place[nodes] = np.arange(len(nodes))
+            row[nodes] = np.arange(len(nodes))
         for b, nodes in self.nodes.items():
             needs = self.needs[b] = np.unique(np.concatenate([m.needs(nodes) for m in self.mixings]))
             for c in np.unique(block[needs]).tolist():
                 if c != b:
                     self.into[b][c] = np.flatnonzero(block[needs] == c)
-                    self.out[c][b] = place[needs[self.into[b][c]]]
+                    self.out[c][b] = row[needs[self.into[b][c]]]
 
     def parts(self, b: int) -> tuple[MixingRows, ...]:
         """The rows of the mixing matrices that give the new rows of block b, one `MixingRows` per matrix.

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.config.groups.runtime import RuntimeConfig
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalised, overrides
+from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalise, overrides
 from raylfl.core.costs import RoundCosts
 from raylfl.core.deferred import Deferred
 from raylfl.core.population import Round
@@ -53,7 +53,7 @@ class Plans(Protocol):
     """The methods of `Planner` that the loop calls."""
 
     def plan(self, r: int, server: ServerState) -> Round: ...
-    def sampled(self, result: RoundResult, server: ServerState) -> RoundResult: ...
+    def sample_by_norms(self, result: RoundResult, server: ServerState) -> RoundResult: ...
     def prefetch(self, r: int) -> None: ...
     def row(self, r: Round) -> Row: ...
     def graph_line(self, r: Round) -> str | None: ...
@@ -69,7 +69,7 @@ class Measures(Protocol):
     """The method of `Measurements` that the loop calls."""
 
     def of_round(
-        self, result: RoundResult, state: FederationState, before: ServerState, info: Info, last: bool
+        self, result: RoundResult, state: FederationState, server_before: ServerState, info: Info, last: bool
     ) -> Deferred[Metrics]: ...
 
 
@@ -156,28 +156,28 @@ class Federation:
 
         # Collect the uploads.
         self.fault("collect", r)
-        result = self.planner.sampled(work.result(), server)
+        result = self.planner.sample_by_norms(work.result(), server)
         del work  # frees the broadcast and the uploads
 
         # Server step: x_{r+1} from the received uploads; without a server, nodes mix their rows on the workers.
         self.fault("aggregate", r)
         self.committed = False  # a Table changes in place, and the round is not recorded yet
-        after, info = self.dispatch.step(server, result)
-        self._check_finite(after, r)
-        answered = self._updated_clients(after, result)
+        server_after, info = self.dispatch.step(server, result)
+        self._check_finite(server_after, r)
+        answered = self._update_clients(server_after, result)
         self.unchanged.check(r)
 
         # Commit.
         self.fault("commit", r)
-        self._commit(result, after, broadcast, answered)
+        self._commit(result, server_after, broadcast, answered)
 
         # Measure, after the step; evaluations are in flight while the next round starts.
-        measured, drawn = self.measurements.of_round(result, state, server, info, last), result.round
+        measured, completed = self.measurements.of_round(result, state, server, info, last), result.round
         del result  # it holds every upload, unless the measurements need them
         yield
-        return RoundRecord(measured.result(), self.planner.row(drawn), self.planner.graph_line(drawn))
+        return RoundRecord(measured.result(), self.planner.row(completed), self.planner.graph_line(completed))
 
-    def collected(self) -> FederationState:
+    def collect(self) -> FederationState:
         """The state for a checkpoint; for a method without a server, it includes the states of all nodes."""
         return replace(self.state, server=self.dispatch.gathered(self.state.server))
 
@@ -193,8 +193,8 @@ class Federation:
         plan depends on earlier rounds. If the start of round r + 1 raises, round r is yielded first.
         """
         stamp = time.perf_counter()
-        before: UnderWay | None = None
-        while self.state.round < until or before is not None:
+        earlier: UnderWay | None = None
+        while self.state.round < until or earlier is not None:
             current, failure = None, None
             if self.state.round < until:
                 current = self.round(last=self.state.round == until - 1)
@@ -202,8 +202,8 @@ class Federation:
                     next(current)
                 except Exception as error:
                     failure = error
-            if before is not None:
-                record, now = _finished(before), time.perf_counter()
+            if earlier is not None:
+                record, now = _finish(earlier), time.perf_counter()
                 record.metrics["time/round"], stamp = now - stamp, now
                 record.metrics.update(self.backend.traffic())
                 yield record
@@ -214,7 +214,7 @@ class Federation:
                 if self.state.round + 1 < until:
                     self.planner.prefetch(self.state.round + 1)
                 next(current)
-            before = current
+            earlier = current
 
     def _check_finite(self, server: ServerState, r: int) -> None:
         if not finite_rows(server["x"][None]).all():
@@ -223,10 +223,10 @@ class Federation:
                 f"{self.state.last_finite_loss:.6g} (lower algorithm.gamma or local.lr)"
             )
 
-    def _updated_clients(self, after: ServerState, result: RoundResult) -> State | None:
+    def _update_clients(self, server: ServerState, result: RoundResult) -> State | None:
         """The received clients' states [R, ...] after a second broadcast; None for algorithms without one.
 
-        The second broadcast follows the server step; there is none without received uploads. after: the server state
+        The second broadcast follows the server step; there is none without received uploads. server: the server state
         after that step.
         """
         received = result.round.received_view
@@ -235,13 +235,13 @@ class Federation:
         states = self.backend.get(result.client_states)
         rows = {name: torch.cat([state[name] for state in states]) for name in states[0]}
         unseen = {name: rows.pop(name) for name in UNSEEN if name in rows}
-        answered = update_clients_of(self.algorithm, after, result.visible_uploads, rows, received)
+        answered = update_clients_of(self.algorithm, server, result.visible_uploads, rows, received)
         return None if answered is None else {**answered, **unseen}
 
-    def _commit(self, result: RoundResult, after: ServerState, broadcast: State, answered: State | None) -> None:
+    def _commit(self, result: RoundResult, server: ServerState, broadcast: State, answered: State | None) -> None:
         """Applies all changes of the round to `state`, in place.
 
-        after: the server state after the round; answered: from `_updated_clients`.
+        server: the server state after the round; answered: from `_update_clients`.
         """
         state, received = self.state, result.round.received_view.cohort
         handles = result.client_states
@@ -259,15 +259,15 @@ class Federation:
             state.moments = sums[MOMENTS].clone()
         elif MOMENTS in result.uploads:
             state.moments = _mean_moments(result.uploads[MOMENTS], result.round.received_view, state.moments)
-        state.server = after
+        state.server = server
         if state.average is not None:
-            state.average = state.average.with_(after["x"])
-        second = None if answered is None else self.algorithm.second_broadcast(after)
-        found = self.costs.of_round(result, broadcast, second)
-        state.costs = state.costs.add(found.costs)
-        state.links = state.links and state.links.add(found.ends, found.floats)
-        state.seconds += found.seconds
-        state.computation_seconds += found.computation_seconds
+            state.average = state.average.with_(server["x"])
+        second = None if answered is None else self.algorithm.second_broadcast(server)
+        costs = self.costs.of_round(result, broadcast, second)
+        state.costs = state.costs.add(costs.costs)
+        state.links = state.links and state.links.add(costs.ends, costs.floats)
+        state.seconds += costs.seconds
+        state.computation_seconds += costs.computation_seconds
         losses = result.reports.losses(received)
         if len(losses) and np.isfinite(mean := float(losses.mean())):
             state.last_finite_loss = mean
@@ -293,19 +293,19 @@ def dispatch_of(
     return ServerDispatch(algorithm, backend, runtime, rows)
 
 
-def _mean_moments(rows: Tensor, received: Round, before: Tensor) -> Tensor:
+def _mean_moments(rows: Tensor, received: Round, default: Tensor) -> Tensor:
     """The mean [m] of the received clients' optimizer states, weighted by the importance weights w_i.
 
     Clients without a local step do not count. rows: the states [R, m]; a single row, as in a ring, is the mean itself.
-    before: the state [m] to return if no client took a step.
+    default: the state [m] to return if no client took a step.
     """
     if len(rows) == 1:
         return rows[0].clone()
     took = received.steps > 0
-    return weighted_sum(rows[took], normalised(received.weights[took])) if took.any() else before
+    return weighted_sum(rows[took], normalise(received.weights[took])) if took.any() else default
 
 
-def _finished(round_: UnderWay) -> RoundRecord:
+def _finish(round_: UnderWay) -> RoundRecord:
     """Runs a suspended round to its end; returns its records."""
     try:
         next(round_)

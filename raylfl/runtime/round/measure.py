@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from raylfl.core.algorithm import Info, ServerState, State, normalised
+from raylfl.core.algorithm import Info, ServerState, State, normalise
 from raylfl.core.arrays import Floats, Ints
 from raylfl.core.chunked_matrix import ChunkedMatrix, as_matrix
 from raylfl.core.deferred import Deferred
@@ -28,7 +28,7 @@ from raylfl.runtime.workers.backend import Backend
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.task import Chunk
 
-Job = tuple[str, str, Ints, int | None]  # an evaluation: name, kind of data, sample indices, client
+Evaluation = tuple[str, str, Ints, int | None]  # name, kind of data, sample indices, client
 GROUP = 16  # number of clients whose full gradients a worker adds up; fixed, because it determines the bits
 
 
@@ -42,12 +42,12 @@ class Measurements:
         self._predicted: tuple[bytes, dict[str, float]] = b"", {}  # the last Omega, and its prediction
 
     def of_round(
-        self, result: RoundResult, state: FederationState, before: ServerState, info: Info, last: bool
+        self, result: RoundResult, state: FederationState, server_before: ServerState, info: Info, last: bool
     ) -> Deferred[Metrics]:
         """The metrics of a round, as a row of metrics.jsonl.
 
-        state: the state after the round, which must not change before the row is awaited; before: the server state at
-        the draw; info: the algorithm's metrics; last: whether it is the last round of the run.
+        state: the state after the round, which must not change before the row is awaited; server_before: the server
+        state at the draw; info: the algorithm's metrics; last: whether it is the last round of the run.
 
         Evaluations are submitted at once; other metrics are computed when the row is awaited. Metrics of updates are
         also computed at once if the uploads are a `ChunkedMatrix` (the received tensors, not copied into one matrix),
@@ -68,13 +68,13 @@ class Measurements:
         updates = Deferred(partial(self._updates, result))
         if any(isinstance(rows, ChunkedMatrix) for rows in result.uploads.values()):
             updates, result = Deferred.of(updates.result()), replace(result, uploads={})
-        return Deferred(lambda: self._row(result, state, before, info, updates, submitted))
+        return Deferred(lambda: self._row(result, state, server_before, info, updates, submitted))
 
     def _row(
         self,
         result: RoundResult,
         state: FederationState,
-        before: ServerState,
+        server_before: ServerState,
         info: Info,
         updates: Deferred[Metrics],
         submitted: Sequence[Deferred[Metrics]],
@@ -88,15 +88,15 @@ class Measurements:
                 metrics[f"train/{name}"] = float(values[np.isfinite(values)].mean())
         metrics |= updates.result()
         if config.drift:
-            step = state.server["x"].double() - before["x"].double()
+            step = state.server["x"].double() - server_before["x"].double()
             metrics["update/step"] = float(torch.linalg.vector_norm(step))
         distance = {} if self.optimum is None else distance_metrics(state.server["x"], self.optimum)
         distance |= result.metrics
-        inconsistency = self._inconsistency(r.index, before) if config.inconsistency else {}
-        found = [job.result() for job in submitted]
-        single = {k: v for part in found for k, v in part.pop("per_client", {}).items()}
+        inconsistency = self._inconsistency(r.index, server_before) if config.inconsistency else {}
+        results = [job.result() for job in submitted]
+        single = {k: v for part in results for k, v in part.pop("per_client", {}).items()}
         single |= self._training_of_clients(result)
-        evaluated = {name: value for part in found for name, value in part.items()}
+        evaluated = {name: value for part in results for name, value in part.items()}
         metrics |= evaluated | distance | inconsistency
         metrics["cohort/sampled"], metrics["cohort/received"] = len(r.cohort), len(received.cohort)
         metrics |= state.costs.metrics()
@@ -128,16 +128,16 @@ class Measurements:
         """The mean [d] of the received updates U_i with importance weights w_i: sum_R w_i U_i / sum_R w_i."""
         if result.sums is not None:
             return result.sums[MEAN]
-        return weighted_sum(result.uploads["update"], normalised(result.round.received_view.weights))
+        return weighted_sum(result.uploads["update"], normalise(result.round.received_view.weights))
 
     def _training_of_clients(self, result: RoundResult) -> dict[str, dict[str, float]]:
         """The training metrics of single clients: metric -> client -> value, without non-finite values."""
         reports = result.reports
-        found = {"train/loss": reports.rows["loss"], **{f"train/{k}": v for k, v in reports.logged.items()}}
+        columns = {"train/loss": reports.rows["loss"], **{f"train/{k}": v for k, v in reports.logged.items()}}
         clients = [str(c) for c in reports.rows["client"]]
         return {
             name: {c: float(v) for c, v in zip(clients, values, strict=True) if np.isfinite(v)}
-            for name, values in found.items()
+            for name, values in columns.items()
         }
 
     def _evaluations(self, broadcast: State, r: int, cohort: Ints) -> Deferred[Metrics]:
@@ -148,7 +148,7 @@ class Measurements:
         """
         config, setup, seed = self.experiment.config.eval, self.experiment.setup, self.experiment.world.seed
         count, shards = setup.population.count, setup.shards
-        jobs: list[Job] = []
+        jobs: list[Evaluation] = []
         for kind, samples in (("test", setup.test), ("val", setup.val)):
             if samples is not None:
                 jobs.append((kind, kind, np.arange(len(samples), dtype=np.int64), None))
@@ -164,11 +164,11 @@ class Measurements:
         results = self.backend.evaluate(broadcast, [chunk for _, chunk in pieces])
         names = [name for name, _ in pieces]
 
-        def found(logged: Sequence[Logged]) -> Metrics:
+        def collect(logged: Sequence[Logged]) -> Metrics:
             measured = by_name(names, logged)
             return {**summary(measured), "per_client": of_single_clients(measured)}
 
-        return results.then(found)
+        return results.then(collect)
 
     def _nodes(self, server: ServerState, broadcast: State) -> Deferred[Metrics]:
         """The metrics of the nodes' models, for methods without a server; empty for other methods.
@@ -190,7 +190,7 @@ class Measurements:
         chunks = self._chunks("test", np.arange(len(test), dtype=np.int64))
         jobs = [self.backend.evaluate({**broadcast, "x": x}, chunks) for x in models]
 
-        def found() -> Metrics:
+        def collect() -> Metrics:
             each = [by_name(["test"] * len(chunks), job.result())["test"] for job in jobs]
             metrics: Metrics = {}
             for name in each[0]:
@@ -200,9 +200,9 @@ class Measurements:
             evaluated = {OF_NODES + name: {str(i): m[name] for i, m in enumerate(each)} for name in each[0]}
             return {**metrics, "per_client": {**evaluated, **single}}
 
-        return Deferred(found)
+        return Deferred(collect)
 
-    def _on_clients(self, name: str, clients: Ints, samples: Callable[[int], Ints]) -> list[Job]:
+    def _on_clients(self, name: str, clients: Ints, samples: Callable[[int], Ints]) -> list[Evaluation]:
         """The jobs of an evaluation on the data of these clients: one job, or one each if their workers evaluate them.
 
         samples: returns the sample indices of a client.
@@ -228,20 +228,20 @@ class Measurements:
         count = self.experiment.setup.population.count
         groups = [list(range(k, min(k + GROUP, count))) for k in range(0, count, GROUP)]
 
-        def measured(results: Sequence[tuple[float, torch.Tensor]]) -> Metrics:
+        def reduce(results: Sequence[tuple[float, torch.Tensor]]) -> Metrics:
             gradient = tree_sum(as_matrix([g[None] for _, g in results]))
             return {
                 "global/loss": float(sum(loss for loss, _ in results)),
                 "global/grad_norm": float(torch.linalg.vector_norm(gradient)),
             }
 
-        return self.backend.objective(broadcast, groups).then(measured)
+        return self.backend.objective(broadcast, groups).then(reduce)
 
     def _diversity(self, broadcast: State) -> Deferred[Metrics]:
         """The metrics of gradient diversity at the broadcast model, from the clients' gradients over whole shards."""
         weights = self.experiment.setup.population.weights
         results = self.backend.objective(broadcast, [[i] for i in range(len(weights))])
-        return results.then(lambda found: diversity_metrics([g for _, g in found], weights))
+        return results.then(lambda results: diversity_metrics([g for _, g in results], weights))
 
     def _average(self, state: FederationState, broadcast: State, due: bool) -> Deferred[Metrics]:
         """Metrics of the mean xbar of the server's iterates (`Average`): average/distance, average/loss, average/gap.
@@ -254,22 +254,22 @@ class Measurements:
             return Deferred.of({})
         x = state.average.x
         distance = {} if self.optimum is None else distance_metrics(x, self.optimum)
-        found = {name.replace("global", "average"): value for name, value in distance.items()}
+        metrics = {name.replace("global", "average"): value for name, value in distance.items()}
         if not (self.experiment.config.eval.global_ and due):
-            return Deferred.of(found)
+            return Deferred.of(metrics)
         loss = self._objective({**broadcast, "x": x.to(broadcast["x"])})
         at_optimum = None
         if self._least is None and self.optimum is not None:
             at_optimum = self._objective({**broadcast, "x": self.optimum.to(broadcast["x"])})
 
-        def measured(of_average: Metrics) -> Metrics:
+        def add_gap(of_average: Metrics) -> Metrics:
             if at_optimum is not None:
                 self._least = at_optimum.result()["global/loss"]
             value = of_average["global/loss"]
             gap = {} if self._least is None else {"average/gap": value - self._least}
-            return {**found, "average/loss": value, **gap}
+            return {**metrics, "average/loss": value, **gap}
 
-        return loss.then(measured)
+        return loss.then(add_gap)
 
     def _inconsistency(self, r: int, server: ServerState) -> dict[str, float]:
         """Metric `inconsistency/chi2`: the chi-square divergence chi2(w || Omega) of round r (FedACS, Theorem 2).
@@ -294,11 +294,11 @@ class Measurements:
         limit of `global/distance` for small eta and constant Omega. Empty unless the data's optimum is known for
         arbitrary weights.
         """
-        known = self.experiment.optimum
-        if known is None or known.of is None or self.optimum is None:
+        optimum = self.experiment.optimum
+        if optimum is None or optimum.of is None or self.optimum is None:
             return {}
         if self._predicted[0] != omega.tobytes():  # often constant, and the optimum may need a linear solve
-            limit = torch.from_numpy(known.of(omega))
+            limit = torch.from_numpy(optimum.of(omega))
             distance = distance_metrics(limit, self.optimum)["global/distance"]
             self._predicted = omega.tobytes(), {"inconsistency/predicted_distance": distance}
         return self._predicted[1]
@@ -306,8 +306,8 @@ class Measurements:
 
 def _distances(models: torch.Tensor, point: torch.Tensor) -> Floats:
     """The distance [N] of each row of `models` [N, d] from a point [d]."""
-    found: Floats = torch.linalg.vector_norm(models.double() - point.double(), dim=1).numpy()
-    return found
+    distances: Floats = torch.linalg.vector_norm(models.double() - point.double(), dim=1).numpy()
+    return distances
 
 
 def summary(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
@@ -316,11 +316,11 @@ def summary(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
     measured: name of an evaluation -> metric -> value. Evaluations on single clients (named `client i`) give only the
     metrics of `fairness`, and these only if all of them measure an accuracy.
     """
-    single = [found for name, found in measured.items() if name.startswith("client ")]
-    others = {name: found for name, found in measured.items() if not name.startswith("client ")}
-    out = {f"{name}/{metric}": value for name, found in others.items() for metric, value in found.items()}
-    if single and all("accuracy" in found for found in single):
-        out |= fairness(np.array([found["accuracy"] for found in single]))
+    single = [values for name, values in measured.items() if name.startswith("client ")]
+    others = {name: values for name, values in measured.items() if not name.startswith("client ")}
+    out = {f"{name}/{metric}": value for name, values in others.items() for metric, value in values.items()}
+    if single and all("accuracy" in values for values in single):
+        out |= fairness(np.array([values["accuracy"] for values in single]))
     return out
 
 
@@ -330,9 +330,9 @@ def of_single_clients(measured: Mapping[str, dict[str, float]]) -> dict[str, dic
     measured: as in `summary`.
     """
     out: dict[str, dict[str, float]] = {}
-    for name, found in measured.items():
+    for name, values in measured.items():
         if name.startswith("client "):
-            for metric, value in found.items():
+            for metric, value in values.items():
                 out.setdefault(f"clients/{metric}", {})[name.removeprefix("client ")] = value
     return out
 

@@ -48,7 +48,7 @@ class Planner:
     def system(self, r: int) -> SystemInfo:
         """The system state of all N clients (availability, failure probabilities, ...) before round r; cached."""
         if r not in self._systems:
-            self._systems = {k: known for k, known in self._systems.items() if k == r - 1}
+            self._systems = {k: info for k, info in self._systems.items() if k == r - 1}
             self._systems[r] = self._system_info(r)
         return self._systems[r]
 
@@ -142,7 +142,7 @@ class Planner:
             return replace(planned, received=np.ones(len(planned.cohort), dtype=bool))
         return planned
 
-    def sampled(self, result: RoundResult, server: ServerState) -> RoundResult:
+    def sample_by_norms(self, result: RoundResult, server: ServerState) -> RoundResult:
         """Samples clients by their update norms; returns the round result of the sampled clients only.
 
         For methods without `samples_by_norm`, returns `result` unchanged. A client that failed or returned non-finite
@@ -173,14 +173,14 @@ class Planner:
             with suppress(Exception):  # `plan` raises it again, after the previous round has been yielded
                 self._ahead = self.plan(r, {})
 
-    def round_of(self, r: int, drawn: Draw, p: Floats | None) -> Round:
+    def round_of(self, r: int, draw: Draw, p: Floats | None) -> Round:
         """Round r for clients that are drawn already: decides their order, local steps, learning rate and lost uploads.
 
         In a replay, local steps and lost uploads are the recorded ones. On a graph no upload is lost, because messages
-        along edges are lost instead. drawn: the clients and their numbers of draws. p: as returned by `draw`.
+        along edges are lost instead. draw: the clients and their numbers of draws. p: as returned by `draw`.
         """
         experiment, algorithm, world = self.experiment, self.experiment.algorithm, self.experiment.world
-        cohort, draws = drawn.cohort, drawn.draws
+        cohort, draws = draw.cohort, draw.draws
         if not self.replayed:
             order = algorithm.pattern.order(len(cohort), keyed(world.seed, "ring", r))
             cohort, draws = cohort[order], draws[order]
@@ -261,7 +261,7 @@ class Planner:
         return self.experiment.link.failure(r, clients, self.experiment.world)
 
 
-def dropped(r: Round, clients: Ints) -> Round:
+def drop_uploads(r: Round, clients: Ints) -> Round:
     """A copy of the round in which the uploads of these clients are not received."""
     return replace(r, received=np.asarray(r.received, dtype=bool) & ~np.isin(r.cohort, clients))
 

@@ -232,7 +232,7 @@ class LocalBackend(InProcess, Backend):
         self._threads = torch.get_num_threads()
         self.worker = Worker(setup)
         self.algorithm = self.worker.algorithm
-        collector.as_usual()
+        collector.restore()
         self.timeout = setup.runtime.client_timeout
         self.one_by_one, self.whole, self.cut = self.worker.one_by_one, self.worker.whole, self.worker.cut
         self.room, self.device_name = self.worker.room, self.worker.device_name

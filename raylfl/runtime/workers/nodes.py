@@ -179,7 +179,7 @@ def exchange(context: OperationContext, parts: Sequence[MixingRows], *pieces: St
     with one_thread():
         for name in pieces[0]:
             matrix = context.algorithm.matrix(name, parts)
-            rows = matrix.mixed([piece[name] for piece in pieces], sizes, all_cores=True)
+            rows = matrix.mix([piece[name] for piece in pieces], sizes, all_cores=True)
             for block, own in zip(mixed, rows, strict=True):
                 block[name] = own
     return None, *mixed

@@ -14,7 +14,7 @@ from torch import Tensor
 from raylfl.core.algorithm import State
 from raylfl.core.arrays import Floats, Ints
 from raylfl.core.oracle import GradientMode
-from raylfl.core.partial_sums import SubtreeSums, SumPlan, joined
+from raylfl.core.partial_sums import SubtreeSums, SumPlan, add_up
 from raylfl.core.population import Round
 from raylfl.core.samples import as_tensor
 
@@ -300,7 +300,7 @@ def added_up(results: Iterable[TaskResult], plan: SumPlan | None, each: bool) ->
             }
     if parts:
         first = next(result for result in done if not result.failed)
-        first.sums = joined(parts, len(plan.clients)) if parts[1:] else parts[0]
+        first.sums = add_up(parts, len(plan.clients)) if parts[1:] else parts[0]
     return done
 
 
