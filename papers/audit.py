@@ -63,8 +63,8 @@ def methods(rate: float, **more: Mapping[str, Any]) -> Axis:
     """
     named = {**DEPARTURES, LONG: {"local.lr": 10.0 * rate}, **CONTROLS}
     return {
-        name: {"algorithm.name": "scaffold", "local.lr": rate, **own, **more.get(name, {})}
-        for name, own in named.items()
+        name: {"algorithm.name": "scaffold", "local.lr": rate, **options, **more.get(name, {})}
+        for name, options in named.items()
     }
 
 
@@ -88,10 +88,10 @@ class ScaffoldAudit(Grid):
         from papers import draw
 
         groups = {point.method: group for point, group in self.groups(cache).items()}
-        at = {
+        distances = {
             name: {r: self.mean(group, f"distance after {r}") for r in (EARLY, LATE)} for name, group in groups.items()
         }
-        rows = [{"method": name, "early": own[EARLY], "late": own[LATE]} for name, own in at.items()]
+        rows = [{"method": name, "early": values[EARLY], "late": values[LATE]} for name, values in distances.items()]
         columns = [
             Column("method", "method"),
             Column("early", f"after {EARLY} rounds", _short, "min", True),
@@ -103,7 +103,9 @@ class ScaffoldAudit(Grid):
         )
         plots = [draw.Plot("2 of 20 clients a round", groups, DISTANCE, start=start)]
         figures = {"distance": draw.curves(plots, draw.styles(LINES), WIDE)}
-        return Findings([ReportTable("distance", caption, columns, rows)], self.claims(at, start), figures, [DEPARTED])
+        return Findings(
+            [ReportTable("distance", caption, columns, rows)], self.claims(distances, start), figures, [DEPARTED]
+        )
 
     def mean(self, group: Group, name: str) -> float:
         """The geometric mean of a measure over seeds."""
@@ -111,52 +113,55 @@ class ScaffoldAudit(Grid):
         return float(np.exp(np.log(values).mean()))
 
     @staticmethod
-    def claims(at: Mapping[str, Mapping[int, float]], start: float) -> list[Claim]:
+    def claims(distances: Mapping[str, Mapping[int, float]], start: float) -> list[Claim]:
         """The claims about why public tables show 10.0 % accuracy for SCAFFOLD, judged after EARLY and LATE rounds.
 
-        at: name of a setting -> number of rounds -> relative distance to the optimum. start: that of the initial model.
+        distances: name of a setting -> number of rounds -> relative distance to the optimum. start: that of the
+        initial model.
         """
 
-        def told(*names: str, after: int = LATE) -> str:
-            return "; ".join(f"{name}: {_short(at[name][after])}" for name in names)
+        def quote(*names: str, rounds: int = LATE) -> str:
+            return "; ".join(f"{name}: {_short(distances[name][rounds])}" for name in names)
 
-        late = {name: own[LATE] for name, own in at.items()}
+        late = {name: values[LATE] for name, values in distances.items()}
         return [
             Claim(
                 "as published, SCAFFOLD converges with a tenth of the clients in each round",
                 late[PLAIN] < 1e-4,
-                told(PLAIN),
+                quote(PLAIN),
             ),
             Claim(
                 "with a momentum of 0.9 in the local steps SCAFFOLD does not converge",
                 late[MOMENTUM] > 0.05,
-                told(MOMENTUM, PLAIN),
+                quote(MOMENTUM, PLAIN),
             ),
             Claim(
                 f"after {EARLY} rounds SCAFFOLD is as far from the optimum with this momentum as with ten times the "
                 "learning rate (within a factor of 2)",
-                0.5 < at[LONG][EARLY] / at[MOMENTUM][EARLY] < 2.0,
-                told(MOMENTUM, LONG, after=EARLY),
+                0.5 < distances[LONG][EARLY] / distances[MOMENTUM][EARLY] < 2.0,
+                quote(MOMENTUM, LONG, rounds=EARLY),
             ),
             Claim(
                 "at the end it is more than 5 times nearer with ten times the learning rate than with momentum, so the "
                 "longer step is not the only cause",
                 late[LONG] < 0.2 * late[MOMENTUM],
-                told(LONG, MOMENTUM),
+                quote(LONG, MOMENTUM),
             ),
             Claim(
                 "a server variate divided by the received clients leaves SCAFFOLD more than 10 times as far from the "
                 "optimum at the end",
                 late[RECEIVED] > 10 * late[PLAIN],
-                told(RECEIVED, PLAIN),
+                quote(RECEIVED, PLAIN),
             ),
             Claim(
-                f"{BOTH} lead away from the optimum", late[PAIR] > start, f"{told(PAIR)}; at the start: {_short(start)}"
+                f"{BOTH} lead away from the optimum",
+                late[PAIR] > start,
+                f"{quote(PAIR)}; at the start: {_short(start)}",
             ),
             Claim(
                 "variates that start as the model, alone, change the distance at the end by less than a factor of 10",
                 0.1 < late[MODEL] / late[PLAIN] < 10.0,
-                told(MODEL, PLAIN),
+                quote(MODEL, PLAIN),
             ),
         ]
 
@@ -174,7 +179,7 @@ def _short(value: float) -> str:
     return number(value, 2)
 
 
-class Network(Grid):
+class NetworkAudit(Grid):
     """An audit with LeNet-5 on MNIST (at scale `smoke`: digits, 50 clients), under NIID-Bench's partitions.
 
     A row of the table is one method or variant. Rows and seeds can be run and published one by one; a claim is judged
@@ -226,7 +231,7 @@ STEPS = {
 
 
 @EXPERIMENTS.register("audit/scaffold-network", paper="SCAFFOLD in public code, on LeNet-5")
-class ScaffoldNetwork(Network):
+class ScaffoldNetwork(NetworkAudit):
     """Test accuracy of SCAFFOLD with a tenth of the clients: as published, and with three departures.
 
     The departures are those of public code, see `DEPARTED`. LeNet-5 on MNIST, 100 clients with label skew.
@@ -251,10 +256,10 @@ class ScaffoldDigits(ScaffoldNetwork):
     The same as `ScaffoldNetwork` on smaller data.
     """
 
-    scales, base = (), (*Network.base, "reproduce/smoke")
+    scales, base = (), (*NetworkAudit.base, "reproduce/smoke")
 
 
-class ScaffoldAllClients(Network):
+class ScaffoldAllClients(NetworkAudit):
     """The base of audits of SCAFFOLD in which all of ten clients take part in each round, with pixels in 0..1.
 
     The start of the control variates and their divisor then make no difference: momentum is the only departure left.
@@ -271,7 +276,7 @@ class ScaffoldAllClients(Network):
         }
     }
     options: ClassVar[dict[str, Any]] = {"num_clients": 10, "participation.size": 10, "rounds": 50, "eval.every": 1}
-    smoke: ClassVar = Network.smoke | {"checkpoint.every": 0}
+    smoke: ClassVar = NetworkAudit.smoke | {"checkpoint.every": 0}
     paper: ClassVar = {"checkpoint.every": 1, "data.init_args.mean": [0.0], "data.init_args.std": [1.0]}
     gaps: ClassVar = STEPS
 
@@ -309,7 +314,7 @@ NOVA, DIVIDED = "FedNova", f"FedNova, gamma = 1/{FACTOR:g}"
 
 
 @EXPERIMENTS.register("audit/fednova-network", paper="FedNova under quantity skew, on LeNet-5")
-class FedNovaNetwork(Network):
+class FedNovaNetwork(NetworkAudit):
     """Test accuracy of FedNova, ten clients of unequal sizes p_i, with and without the factor N sum p_i^2 in its step.
 
     N: number of clients; p_i: client i's share of the samples. If clients solve their local problems within a round,
@@ -363,7 +368,7 @@ class FedNovaDigits(FedNovaNetwork):
     The same as `FedNovaNetwork` on smaller data.
     """
 
-    scales, base = (), (*Network.base, "reproduce/smoke")
+    scales, base = (), (*NetworkAudit.base, "reproduce/smoke")
 
 
 def accuracy(group: Group) -> Stat:
@@ -379,8 +384,8 @@ def gap(text: str, groups: Mapping[str, Group], line: str, other: str, low: floa
     if line not in groups or other not in groups:
         return None
     levels = {name: accuracy(groups[name]).mean for name in (line, other)}
-    ours, theirs = (level if math.isfinite(level) else 0.0 for level in levels.values())
-    return Claim(text, low < ours - theirs < high, "; ".join(_level(name, level) for name, level in levels.items()))
+    first, second = (level if math.isfinite(level) else 0.0 for level in levels.values())
+    return Claim(text, low < first - second < high, "; ".join(_level(name, level) for name, level in levels.items()))
 
 
 def guess(text: str, groups: Mapping[str, Group], line: str) -> Claim | None:

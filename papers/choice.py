@@ -12,7 +12,7 @@ from raylfl.errors import BadConfig
 
 
 @dataclass(frozen=True)
-class Choice:
+class CellChoice:
     """A selection of an experiment's cells by patterns for their values.
 
     patterns: key -> patterns with the wildcards of file names (`mnist-*`). A cell is selected if, for each of these
@@ -27,8 +27,8 @@ class Choice:
         """Whether the cell with these keys and values is selected; stores the values in `seen`."""
         for key in cell.keys() & self.patterns.keys():
             value = plain(cell[key])
-            kept = any(fnmatch.fnmatchcase(value, pattern) for pattern in self.patterns[key])
-            self.seen.setdefault(key, {})[value] = kept
+            selected = any(fnmatch.fnmatchcase(value, pattern) for pattern in self.patterns[key])
+            self.seen.setdefault(key, {})[value] = selected
         return all(self.seen[key][plain(value)] for key, value in cell.items() if key in self.patterns)
 
     def check_matches(self) -> None:
@@ -38,7 +38,7 @@ class Choice:
                 raise BadConfig(f"--only {key}={','.join(self.patterns[key])}: no cell; there are {', '.join(values)}")
 
 
-def choice(words: Sequence[str], keys: Sequence[str], name: str) -> Choice:
+def choice(words: Sequence[str], keys: Sequence[str], name: str) -> CellChoice:
     """The selection that the words `key=value,value` describe.
 
     keys: the keys of the experiment; name: its name. Raises BadConfig for any other key.
@@ -47,10 +47,10 @@ def choice(words: Sequence[str], keys: Sequence[str], name: str) -> Choice:
     for word in words:
         key, equals, values = word.partition("=")
         if not equals or key not in keys:
-            known = ", ".join(keys) or "nothing: its settings belong together"
-            raise BadConfig(f"--only {word}: {name} needs key=value,value; its keys: {known}")
+            choices = ", ".join(keys) or "nothing: its settings belong together"
+            raise BadConfig(f"--only {word}: {name} needs key=value,value; its keys: {choices}")
         patterns.setdefault(key, []).extend(value.strip().lower() for value in values.split(","))
-    return Choice(patterns)
+    return CellChoice(patterns)
 
 
 def plain(value: Any) -> str:

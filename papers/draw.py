@@ -68,12 +68,12 @@ def styles(methods: Mapping[str, str]) -> dict[str, Line]:
 
 def _drawer(plot: Plot, looks: Mapping[str, Line]) -> Callable[[Axes], None]:
     def panel(ax: Axes) -> None:
-        drawn, (bottom, top) = [], plot.limits
+        curves, (bottom, top) = [], plot.limits
         for name, group in plot.lines.items():
             item = curve(group, plot.metric, plot.axis, band=plot.band, window=plot.window)
             if item is not None:
-                drawn.append((_counted(item, plot.factors.get(name, 1.0), bottom, plot.start), looks[name]))
-        draw(ax, drawn, plot.metric, plot.axis)
+                curves.append((_adjust(item, plot.factors.get(name, 1.0), bottom, plot.start), looks[name]))
+        draw(ax, curves, plot.metric, plot.axis)
         ax.set_ylim(bottom=bottom, top=top)
         if plot.right is not None:
             ax.set_xlim(right=plot.right)
@@ -81,7 +81,7 @@ def _drawer(plot: Plot, looks: Mapping[str, Line]) -> Callable[[Axes], None]:
     return panel
 
 
-def _counted(item: Curve, factor: float, bottom: float | None, start: float | None) -> Curve:
+def _adjust(item: Curve, factor: float, bottom: float | None, start: float | None) -> Curve:
     """The curve with its costs (x) multiplied by `factor` and its values (y) at least `bottom`.
 
     start: the value of an additional first point at cost 0; None: no such point.
@@ -120,12 +120,12 @@ def sweeps(
 
         return panel
 
-    drawn = [Panel(heading, drawer(lines), PANEL, heading) for heading, lines in panels.items()]
+    plots = [Panel(heading, drawer(lines), PANEL, heading) for heading, lines in panels.items()]
     sides = {
         name: [any(lines[name][side] for lines in panels.values() if name in lines) for side in (0, 1)]
         for name in looks
     }
-    return _with_published(drawn, looks, sides)
+    return _with_published(plots, looks, sides)
 
 
 def beside(panels: Mapping[str, Mapping[str, Mapping[str, tuple[Stat, Stat]]]], looks: Mapping[str, Line]) -> Figure:
@@ -136,10 +136,10 @@ def beside(panels: Mapping[str, Mapping[str, Mapping[str, tuple[Stat, Stat]]]], 
 
     def drawer(cells: Mapping[str, Mapping[str, tuple[Stat, Stat]]]) -> Callable[[Axes], None]:
         def panel(ax: Axes) -> None:
-            for place, methods in enumerate(cells.values()):
+            for position, methods in enumerate(cells.values()):
                 for rank, (name, pair) in enumerate(methods.items()):
                     for side, stat in enumerate(pair):
-                        x = place + 0.8 * ((2 * rank + side + 0.5) / (2 * len(methods)) - 0.5)
+                        x = position + 0.8 * ((2 * rank + side + 0.5) / (2 * len(methods)) - 0.5)
                         if np.isfinite(stat.mean):
                             _point(ax, x, stat, looks[name], hollow=bool(side))
             ax.set_xticks(range(len(cells)), [cell.replace(", ", "\n") for cell in cells])
@@ -150,8 +150,8 @@ def beside(panels: Mapping[str, Mapping[str, Mapping[str, tuple[Stat, Stat]]]], 
 
     widest = max(sum(map(len, cells.values())) for cells in panels.values())
     size = (max(PANEL[0], 0.3 * widest), PANEL[1])
-    drawn = [Panel(heading, drawer(cells), size, heading) for heading, cells in panels.items()]
-    return _with_published(drawn, looks)
+    plots = [Panel(heading, drawer(cells), size, heading) for heading, cells in panels.items()]
+    return _with_published(plots, looks)
 
 
 def label_beside_logs(figure: Figure) -> None:
@@ -176,8 +176,8 @@ def _with_published(
     looks: the style of each method. sides: method -> (whether it has results of ours, whether it has published ones);
     None: all methods have both.
     """
-    known = sides or dict.fromkeys(looks, (True, True))
-    entries = [(name, line) for name, line in looks.items() if any(known[name])]
+    shown_sides = sides or dict.fromkeys(looks, (True, True))
+    entries = [(name, line) for name, line in looks.items() if any(shown_sides[name])]
     kinds = [
         Line2D([], [], color=MUTED, marker="o", label="ours"),
         Line2D([], [], color=MUTED, marker="o", label="published", **HOLLOW),
@@ -186,9 +186,9 @@ def _with_published(
         figure = composed(Block("", "", "", list(panels)))
         handles = legend_handles(entries)
         for handle, (name, _) in zip(handles, entries, strict=True):
-            if not known[name][0]:
+            if not shown_sides[name][0]:
                 handle.set(**HOLLOW)
-        handles += kinds if any(all(both) for both in known.values()) else []
+        handles += kinds if any(all(both) for both in shown_sides.values()) else []
         columns = max(int(figure.get_figwidth() / 1.15), 1)
         figure.legend(handles=handles, loc="outside upper left", ncols=min(columns, len(handles)))
     return figure

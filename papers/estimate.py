@@ -36,15 +36,15 @@ def estimate(configs: Sequence[dict[str, Any]], processes: int) -> Iterator[str]
     for config in configs:
         kinds.setdefault(canonical(_kind(config)), []).append(config)
     total = 0.0
-    for own in kinds.values():
-        least = min(own, key=lambda config: (_work(config), config["local"]["lr"]))
+    for of_kind in kinds.values():
+        least = min(of_kind, key=lambda config: (_work(config), config["local"]["lr"]))
         try:
             each, note = _per_round(least), ""
         except NonFinite as error:
             each, note = 0.0, f" (diverges: {error})"
-        hours = sum(each * config["rounds"] * _work(config) / _work(least) for config in own) / 3600
+        hours = sum(each * config["rounds"] * _work(config) / _work(least) for config in of_kind) / 3600
         total += hours
-        yield f"{hours:8.2f} h  {len(own)} runs: {_words(least)}{note}"
+        yield f"{hours:8.2f} h  {len(of_kind)} runs: {_words(least)}{note}"
     together = total / processes
     yield f"{together:8.2f} h  in all, {processes} at a time on {cpu_model()}"
     if together > LONG:
@@ -97,5 +97,5 @@ def _per_round(config: dict[str, Any]) -> float:
 
 
 def _words(config: dict[str, Any]) -> str:
-    parts = [config[place].get("name") or config[place]["class_path"] for place in ("data", "model", "algorithm")]
+    parts = [config[group].get("name") or config[group]["class_path"] for group in ("data", "model", "algorithm")]
     return ", ".join(parts)

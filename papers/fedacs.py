@@ -12,7 +12,7 @@ from papers.base import EXPERIMENTS, Claim, Findings
 from papers.choice import plain
 from papers.fedacs_limits import DIM, DISTANCE, Limit, limit_measures
 from papers.fedacs_tables import LOOKS, METHODS
-from papers.grid import Grid, Point, nested
+from papers.grid import Grid, Point, nest
 from papers.run_cache import RunCache
 from raylfl.report.runs import Group
 from raylfl.report.tables import Column, ReportTable
@@ -37,7 +37,7 @@ class Quadratics(Grid):
     def run(self, cache: RunCache) -> Findings:
         from papers import draw
 
-        panels = nested(self.groups(cache), "system", "method")
+        panels = nest(self.groups(cache), "system", "method")
         limits = {panel: {name: self.limit(group) for name, group in lines.items()} for panel, lines in panels.items()}
         optimum = next(iter(limits.values()))["FedACS"].optimum  # the same in all runs
         start = float(np.linalg.norm(optimum))  # x_0 = 0
@@ -124,14 +124,16 @@ class Fig4(Quadratics):
     def claims(self, limits: Mapping[str, Mapping[str, Limit]]) -> list[Claim]:
         left, middle, right = limits.values()
         near = {name: limit.distance for name, limit in left.items()}
-        claims = [Claim("left: every method ends near the optimum (within 0.1)", max(near.values()) < 0.1, _said(near))]
-        for place, lines in (("middle", middle), ("right", right)):
+        claims = [
+            Claim("left: every method ends near the optimum (within 0.1)", max(near.values()) < 0.1, _text_of(near))
+        ]
+        for panel, lines in (("middle", middle), ("right", right)):
             others = min(limit.distance for name, limit in lines.items() if name != "FedACS")
-            own = lines["FedACS"].distance
-            text = f"{place}: only FedACS ends near the optimum (within 0.1; every other method more than twice as far)"
-            told = f"FedACS: {own:.3f}; the nearest other: {others:.3f}"
-            claims.append(Claim(text, own < 0.1 and others > 2 * own, told))
-        return [*claims, _as_predicted(limits)]
+            fedacs = lines["FedACS"].distance
+            text = f"{panel}: only FedACS ends near the optimum (within 0.1; every other method more than twice as far)"
+            evidence = f"FedACS: {fedacs:.3f}; the nearest other: {others:.3f}"
+            claims.append(Claim(text, fedacs < 0.1 and others > 2 * fedacs, evidence))
+        return [*claims, _prediction_claim(limits)]
 
 
 @EXPERIMENTS.register("fedacs/fig7", paper="FedACS [3] fig. 7")
@@ -162,41 +164,43 @@ class Fig7(Quadratics):
         claims = []
         for panel, lines in limits.items():
             bias = {name: limit.bias for name, limit in lines.items()}
-            told = _said(dict(sorted(bias.items(), key=lambda item: item[1])))
+            evidence = _text_of(dict(sorted(bias.items(), key=lambda item: item[1])))
             between = (bias["c-a-FedAvg"], bias["FedVARP"])
             claims += [
-                Claim(f"{panel}: FedACS has the smallest bias", min(bias.values()) == bias["FedACS"], told),
-                Claim(f"{panel}: FedAvg has the largest bias", max(bias.values()) == bias["FedAvg"], told),
+                Claim(f"{panel}: FedACS has the smallest bias", min(bias.values()) == bias["FedACS"], evidence),
+                Claim(f"{panel}: FedAvg has the largest bias", max(bias.values()) == bias["FedAvg"], evidence),
                 Claim(
                     f"{panel}: the biases of c-a-FedAvg and FedVARP are between those of FedACS and FedAvg",
                     bias["FedACS"] < min(between) and max(between) < bias["FedAvg"],
-                    told,
+                    evidence,
                 ),
             ]
-        return [*claims, _as_predicted(limits)]
+        return [*claims, _prediction_claim(limits)]
 
 
-def _as_predicted(limits: Mapping[str, Mapping[str, Limit]]) -> Claim:
+def _prediction_claim(limits: Mapping[str, Mapping[str, Limit]]) -> Claim:
     """The claim that methods end where eq. 39 of FedACS predicts, within three standard errors of their mean iterate.
 
     limits: system -> method -> limit.
     """
-    known = {
+    predicted = {
         f"{panel.split(':')[0]}, {name}": limit
         for panel, lines in limits.items()
         for name, limit in lines.items()
         if limit.predicted is not None
     }
-    off = {name: limit.prediction_error / max(limit.noise, 1e-9) for name, limit in known.items()}
+    off = {name: limit.prediction_error / max(limit.noise, 1e-9) for name, limit in predicted.items()}
     worst = max(off, key=lambda name: off[name])
     text = "every method whose limit eq. 39 gives ends there (within three standard errors of its mean iterate)"
-    told = f"{len(off)} runs; largest distance: {off[worst]:.1f} standard errors, {known[worst].prediction_error:.3f}"
-    return Claim(text, off[worst] < 3, f"{told} ({worst})")
+    evidence = (
+        f"{len(off)} runs; largest distance: {off[worst]:.1f} standard errors, {predicted[worst].prediction_error:.3f}"
+    )
+    return Claim(text, off[worst] < 3, f"{evidence} ({worst})")
 
 
 def _short(value: float) -> str:
     return number(0.0 if abs(value) < 1e-12 else value, 3)
 
 
-def _said(values: Mapping[str, float]) -> str:
+def _text_of(values: Mapping[str, float]) -> str:
     return "; ".join(f"{name}: {value:.3f}" for name, value in values.items())

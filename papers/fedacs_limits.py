@@ -98,7 +98,7 @@ class Limit:
         hessians = np.broadcast_to(np.eye(dim), (count, dim, dim)).copy()
         problem = QuadraticProblem(hessians, centres, np.zeros(count), np.full(count, 1 / count))
         planner, rounds = Planner(experiment), self.resolved.resolved["rounds"]
-        known: dict[bytes, tuple[Floats, Floats]] = {}
+        steps_of: dict[bytes, tuple[Floats, Floats]] = {}
         matrix, vector = np.zeros((dim, dim)), np.zeros(dim)
         for r in range(rounds - self.tail, rounds):
             c, (steps, _) = planner.system(r), planner.steps(r, planner.everyone)
@@ -107,9 +107,9 @@ class Limit:
                 return None
             eta, prox = experiment.algorithm.step_length(c), experiment.algorithm.proximal
             key = shares.tobytes() + steps.tobytes() + np.float64(eta).tobytes()
-            if key not in known:
-                known[key] = mean_step(problem, shares, steps, eta, prox)
-            matrix, vector = matrix + known[key][0], vector + known[key][1]
+            if key not in steps_of:
+                steps_of[key] = mean_step(problem, shares, steps, eta, prox)
+            matrix, vector = matrix + steps_of[key][0], vector + steps_of[key][1]
         return np.asarray(np.linalg.solve(matrix, vector), dtype=np.float64)
 
     @property

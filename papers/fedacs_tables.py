@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from papers.base import EXPERIMENTS, Claim, Findings
-from papers.grid import Axis, Grid, Point, nested
+from papers.grid import Axis, Grid, Point, nest
 from papers.run_cache import RunCache
-from papers.setting import Setting
+from papers.setting import CellConfig
 from papers.texts import ACCURACY, accuracy_text, cost_or_dash, mean_cost, ratio_text, table_of
 from raylfl.errors import BadConfig
 from raylfl.report.derived import Stat, tail, to_target
@@ -108,31 +108,35 @@ class Efficiency(Grid):
     def stem(self) -> str:
         return self.number
 
-    def setting(self, point: Point, scale: str) -> Setting:
+    def setting(self, point: Point, scale: str) -> CellConfig:
         made = super().setting(point, scale)
         if scale == "paper":
             return made
-        own = {} if "partition.classes" in self.axes["task"][point.task] else {"partition.min_size": 2}
-        return made.with_(made.label, {**self.small, **own})
+        options = {} if "partition.classes" in self.axes["task"][point.task] else {"partition.min_size": 2}
+        return made.with_(made.label, {**self.small, **options})
 
     def run(self, cache: RunCache) -> Findings:
         from papers import draw
 
-        found = nested(self.groups(cache), "task", "method")
-        found = {task: own for task, own in found.items() if len(own) == len(METHODS)}
-        if not found:
+        by_task = nest(self.groups(cache), "task", "method")
+        by_task = {task: names for task, names in by_task.items() if len(names) == len(METHODS)}
+        if not by_task:
             raise BadConfig("no column has runs of all methods yet; `raylfl reproduce` makes the missing ones")
-        columns = {task: column for task, column in columns_of(self.number).items() if task in found}
+        columns = {task: column for task, column in columns_of(self.number).items() if task in by_task}
         targets = {task: cache.pick(SMOKE_TARGET, column.target) for task, column in columns.items()}
-        ours = {
-            task: {name: {axis: self.cost(group, axis, target) for axis in AXES} for name, group in found[task].items()}
+        costs = {
+            task: {
+                name: {axis: self.cost(group, axis, target) for axis in AXES} for name, group in by_task[task].items()
+            }
             for task, target in targets.items()
         }
-        ends = {task: {name: self.accuracy(group) for name, group in groups.items()} for task, groups in found.items()}
-        plots = [draw.Plot(task, lines, ACCURACY, band="std", window=5) for task, lines in found.items()]
-        told = ", ".join(f"{task} {100 * target:g} %" for task, target in targets.items())
-        tables = [*(self._table(columns, ours, axis, told) for axis in AXES), self._accuracies(ends)]
-        claims = [*self.claims(ours), *self.gains(columns, ends), *self.rivals(ours, ends)]
+        ends = {
+            task: {name: self.accuracy(group) for name, group in groups.items()} for task, groups in by_task.items()
+        }
+        plots = [draw.Plot(task, lines, ACCURACY, band="std", window=5) for task, lines in by_task.items()]
+        goals = ", ".join(f"{task} {100 * target:g} %" for task, target in targets.items())
+        tables = [*(self._table(columns, costs, axis, goals) for axis in AXES), self._accuracies(ends)]
+        claims = [*self.claims(costs), *self.gains(columns, ends), *self.rivals(costs, ends)]
         return Findings(tables, claims, {self.stem: draw.curves(plots, draw.styles(LOOKS))}, [UNITS])
 
     def cost(self, group: Group, axis: str, target: float) -> Stat:
@@ -146,18 +150,20 @@ class Efficiency(Grid):
         return Stat.over(np.array([self.measure(run, name) for run in group.runs for name in names], dtype=np.float64))
 
     @staticmethod
-    def claims(ours: Costs) -> list[Claim]:
+    def claims(costs_of: Costs) -> list[Claim]:
         """The claims of Sec. 6: among all methods but OS, FedACS needs the fewest rounds and the least computation.
 
-        ours: the costs to the target. OS: optimal sampling.
+        costs_of: the costs to the target. OS: optimal sampling.
         """
         claims = []
-        for heading, methods in ours.items():
+        for heading, methods in costs_of.items():
             for axis, does in AXES.items():
                 spent = {name: mean_cost(costs[axis]) for name, costs in methods.items()}
                 rivals = [value for name, value in spent.items() if name not in ("FedACS", "OS")]
-                told = ", ".join(f"{name} {cost_or_dash(v)}" for name, v in sorted(spent.items(), key=lambda i: i[1]))
-                claims.append(Claim(f"{heading}: FedACS {does}", spent["FedACS"] < min(rivals), told))
+                evidence = ", ".join(
+                    f"{name} {cost_or_dash(v)}" for name, v in sorted(spent.items(), key=lambda i: i[1])
+                )
+                claims.append(Claim(f"{heading}: FedACS {does}", spent["FedACS"] < min(rivals), evidence))
         return claims
 
     @staticmethod
@@ -168,36 +174,36 @@ class Efficiency(Grid):
         """
         claims = []
         for task, column in columns.items():
-            own = ends[task]
-            gains = [100 * (own["FedACS"].mean - stat.mean) for name, stat in own.items() if name != "FedACS"]
-            told = f"{min(gains):.1f} to {max(gains):.1f} points above the others"
-            told += f"; published {column.gains[0]:g} to {column.gains[1]:g}"
+            stats = ends[task]
+            gains = [100 * (stats["FedACS"].mean - stat.mean) for name, stat in stats.items() if name != "FedACS"]
+            evidence = f"{min(gains):.1f} to {max(gains):.1f} points above the others"
+            evidence += f"; published {column.gains[0]:g} to {column.gains[1]:g}"
             text = f"{task}: FedACS has the highest accuracy over the last {LAST} rounds"
-            claims.append(Claim(text, min(gains) > 0, told))
+            claims.append(Claim(text, min(gains) > 0, evidence))
         return claims
 
     @staticmethod
-    def rivals(ours: Costs, ends: Mapping[str, Mapping[str, Stat]]) -> list[Claim]:
+    def rivals(costs: Costs, ends: Mapping[str, Mapping[str, Stat]]) -> list[Claim]:
         """The claims of Sec. 6 about other methods: FedAU never reaches the target, c-a-FedAvg varies more than FedAvg.
 
-        ours: the costs to the target; ends: task -> method -> accuracy over the last rounds.
+        costs: the costs to the target; ends: task -> method -> accuracy over the last rounds.
         """
-        reached = {heading: mean_cost(methods["FedAU"]["rounds"]) for heading, methods in ours.items()}
-        told = ", ".join(f"{heading} {cost_or_dash(value)}" for heading, value in reached.items())
-        never = Claim("FedAU reaches no target", not any(map(math.isfinite, reached.values())), told)
-        spread = {name: sum(own[name].std for own in ends.values()) / len(ends) for name in METHODS}
+        reached = {heading: mean_cost(methods["FedAU"]["rounds"]) for heading, methods in costs.items()}
+        evidence = ", ".join(f"{heading} {cost_or_dash(value)}" for heading, value in reached.items())
+        never = Claim("FedAU reaches no target", not any(map(math.isfinite, reached.values())), evidence)
+        spread = {name: sum(stats[name].std for stats in ends.values()) / len(ends) for name in METHODS}
         order = sorted(spread, key=lambda name: -spread[name])
-        told = ", ".join(f"{name} {100 * spread[name]:.1f}" for name in order)
+        evidence = ", ".join(f"{name} {100 * spread[name]:.1f}" for name in order)
         text = f"c-a-FedAvg varies more than FedAvg over the last {LAST} rounds and the seeds"
-        return [never, Claim(text, spread["c-a-FedAvg"] > spread["FedAvg"], told)]
+        return [never, Claim(text, spread["c-a-FedAvg"] > spread["FedAvg"], evidence)]
 
     def _accuracies(self, ends: Mapping[str, Mapping[str, Stat]]) -> ReportTable:
         columns = [Column("method", "method"), *(Column(head, head, accuracy_text, "max", True) for head in ends)]
-        rows = [{"method": name, **{heading: own[name] for heading, own in ends.items()}} for name in METHODS]
+        rows = [{"method": name, **{heading: stats[name] for heading, stats in ends.items()}} for name in METHODS]
         caption = f"Test accuracy in %: mean ± std over seeds and the last {LAST} rounds (App. I.3.4)."
         return ReportTable(f"{self.stem}_accuracy", caption, columns, rows)
 
-    def _table(self, columns: Mapping[str, Published], ours: Costs, axis: str, until: str) -> ReportTable:
+    def _table(self, columns: Mapping[str, Published], costs_of: Costs, axis: str, until: str) -> ReportTable:
         rows: list[dict[str, Any]] = [{"method": name} for name in METHODS]
         heads = [Column("method", "method")]
         for task, column in columns.items():
@@ -207,8 +213,8 @@ class Efficiency(Grid):
                 Column(f"{task} published", "published", cost_or_dash, "min", True),
                 Column(f"{task} published ratio", "x FedACS", ratio_text, None, True),
             ]
-            costs = {method: own[axis] for method, own in ours[task].items()}
-            numbers = {method: own[axis] for method, own in column.published.items()}
+            costs = {method: spent[axis] for method, spent in costs_of[task].items()}
+            numbers = {method: spent[axis] for method, spent in column.published.items()}
             for row in rows:
                 name = row["method"]
                 row[f"{task} ours"], row[f"{task} published"] = costs[name], numbers[name]

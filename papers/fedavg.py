@@ -19,10 +19,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from papers.base import EXPERIMENTS, Claim, Findings
 from papers.choice import plain
-from papers.grid import Grid, Point, by, by_cell, listed
+from papers.grid import Grid, Point, by, by_cell, join_names
 from papers.ledger import Row
 from papers.run_cache import RunCache
-from papers.setting import Setting
+from papers.setting import CellConfig
 from papers.texts import ACCURACY, cost_or_dash, ratio_text, table_of
 from raylfl.report.derived import Stat, to_target
 from raylfl.report.tables import Column, ReportTable
@@ -69,9 +69,9 @@ class TableCell:
     @cached_property
     def search(self) -> dict[float, float]:
         """Learning rate -> rounds to the target accuracy on the first seed; inf if it was not reached."""
-        first = min(seed for own in self.tried.values() for seed in own)
-        found = {lr: own[first] for lr, own in sorted(self.tried.items()) if first in own}
-        return {lr: math.inf if rounds is None else rounds for lr, rounds in found.items()}
+        first = min(seed for seeds in self.tried.values() for seed in seeds)
+        rounds_of = {lr: seeds[first] for lr, seeds in sorted(self.tried.items()) if first in seeds}
+        return {lr: math.inf if rounds is None else rounds for lr, rounds in rounds_of.items()}
 
     @property
     def lr(self) -> float:
@@ -90,8 +90,8 @@ class TableCell:
     @property
     def ours(self) -> Stat:
         """The rounds to the target at the best learning rate, over the seeds that reached it."""
-        own = self.tried[self.lr].values()
-        return Stat.over([rounds for rounds in own if rounds is not None], of=len(own))
+        measured = self.tried[self.lr].values()
+        return Stat.over([rounds for rounds in measured if rounds is not None], of=len(measured))
 
     @property
     def ratio(self) -> float:
@@ -128,7 +128,7 @@ class Table1(Grid):
     def cell(self, point: Point) -> dict[str, Any]:
         return dict(point)
 
-    def setting(self, point: Point, scale: str) -> Setting:
+    def setting(self, point: Point, scale: str) -> CellConfig:
         """A run ends at the target, or after twice the paper's rounds; at scale `smoke` after 100 rounds at most."""
         made, smoke = super().setting(point, scale), scale == "smoke"
         options = {"participation.size": max(1, round(point.fraction * (50 if smoke else 100)))}
@@ -145,24 +145,24 @@ class Table1(Grid):
                 cell.fraction,
                 {
                     lr: {run.config["seed"]: self.measure(run, ROUNDS) for run in group.runs}
-                    for lr, group in own.items()
+                    for lr, group in groups.items()
                 },
             )
-            for cell, own in by(self.groups(cache), "lr").items()
+            for cell, groups in by(self.groups(cache), "lr").items()
         ]
         return Findings([table(cells)], claims(cells), {"table1": figure(cells)}, [TUNED])
 
     def missing(self, rows: Sequence[Row]) -> list[str]:
         made, rates = by_cell(rows, *KEYS[:3]), by_cell(rows, *KEYS)
-        wanted = {
+        cells = {
             f"{partition}, C={fraction:g}, pixels {pixels}": (plain(pixels), plain(partition), plain(fraction))
             for pixels, partition, fraction in product(reversed(PIXELS), PARTITIONS, FRACTIONS)
         }
-        have = [name for name, place in wanted.items() if place in made]
-        tried = [sum(own[:3] == place for own in rates) for place in made]
+        have = [name for name, cell in cells.items() if cell in made]
+        tried = [sum(rate[:3] == cell for rate in rates) for cell in made]
         seeds = f"{max(map(len, made.values()), default=0)} of {len(SEEDS)} seeds"
         return [
-            f"{len(have)} of {len(wanted)} cells have runs ({listed(have)}), with {min(tried, default=0)} to "
+            f"{len(have)} of {len(cells)} cells have runs ({join_names(have)}), with {min(tried, default=0)} to "
             f"{max(tried, default=0)} learning rates in place of the paper's 11 to 13, and {seeds}"
         ]
 
@@ -174,21 +174,21 @@ TUNED = (
 )
 
 
-def table(places: Sequence[TableCell]) -> ReportTable:
+def table(cells: Sequence[TableCell]) -> ReportTable:
     """The table with one row per cell: our rounds, the paper's, FedLab's, and ours at every learning rate tried."""
     rows = [
         {
-            "block": place.heading,
-            "fraction": f"{place.fraction:g}",
-            "lr": f"{place.lr:g}" + ("" if len(place.search) > 1 else ", the only one tried"),
-            "ours": place.ours,
-            "paper": PAPER[place.partition][place.fraction],
-            "ratio": place.ratio,
-            "fedlab": FEDLAB[place.partition][place.fraction],
-            "seeds": place.ours.of,
-            "tried": ", ".join(f"{lr:g}: {cost_or_dash(rounds)}" for lr, rounds in place.search.items()),
+            "block": cell.heading,
+            "fraction": f"{cell.fraction:g}",
+            "lr": f"{cell.lr:g}" + ("" if len(cell.search) > 1 else ", the only one tried"),
+            "ours": cell.ours,
+            "paper": PAPER[cell.partition][cell.fraction],
+            "ratio": cell.ratio,
+            "fedlab": FEDLAB[cell.partition][cell.fraction],
+            "seeds": cell.ours.of,
+            "tried": ", ".join(f"{lr:g}: {cost_or_dash(rounds)}" for lr, rounds in cell.search.items()),
         }
-        for place in places
+        for cell in cells
     ]
     columns = [
         Column("fraction", "C", str, None, True),
@@ -207,75 +207,77 @@ def table(places: Sequence[TableCell]) -> ReportTable:
     return ReportTable("table1", caption, columns, rows)
 
 
-def claims(places: Sequence[TableCell]) -> list[Claim]:
+def claims(cells: Sequence[TableCell]) -> list[Claim]:
     """The claims about rounds to the target, for each partition and pixel scaling.
 
     Our rounds are the paper's within a factor of NEAR. C = 0.1 needs fewer rounds than one client (C = 0), by a larger
     factor on non-IID data. The best learning rate is not at an edge of the grid.
     """
     out = []
-    for heading in dict.fromkeys(place.heading for place in places):
-        own = [place for place in places if place.heading == heading]
-        near = [1 / NEAR <= place.ratio <= NEAR for place in own]
-        told = "ours / paper: " + ", ".join(f"C={place.fraction:g}: {ratio_text(place.ratio)}" for place in own)
-        holds = False if not all(near) else True if len(own) == len(FRACTIONS) else None
-        out.append(Claim(f"{heading}: the rounds are the paper's, within a factor of {NEAR:g}", holds, told))
+    for heading in dict.fromkeys(cell.heading for cell in cells):
+        chosen = [cell for cell in cells if cell.heading == heading]
+        near = [1 / NEAR <= cell.ratio <= NEAR for cell in chosen]
+        evidence = "ours / paper: " + ", ".join(f"C={cell.fraction:g}: {ratio_text(cell.ratio)}" for cell in chosen)
+        holds = False if not all(near) else True if len(chosen) == len(FRACTIONS) else None
+        out.append(Claim(f"{heading}: the rounds are the paper's, within a factor of {NEAR:g}", holds, evidence))
     for pixels in reversed(PIXELS):
         gains = {}
-        for partition, theirs in PAPER.items():
-            own = [place for place in places if (place.pixels, place.partition) == (pixels, partition)]
-            gain = _gain(own)
+        for partition, published in PAPER.items():
+            chosen = [cell for cell in cells if (cell.pixels, cell.partition) == (pixels, partition)]
+            gain = _gain(chosen)
             if gain is not None:
                 gains[partition] = gain
-                text = f"{own[0].heading}: with ten clients per round fewer rounds are needed than with one"
-                told = f"{gain:.1f} times fewer; published: {theirs[0.0] / theirs[0.1]:.1f} times"
-                tuned = all(place.inside for place in own if place.fraction in FRACTIONS[:2])
-                out.append(Claim(text, gain > 1.0 if tuned else None, told, "" if tuned else UNTUNED))
+                text = f"{chosen[0].heading}: with ten clients per round fewer rounds are needed than with one"
+                evidence = f"{gain:.1f} times fewer; published: {published[0.0] / published[0.1]:.1f} times"
+                tuned = all(cell.inside for cell in chosen if cell.fraction in FRACTIONS[:2])
+                out.append(Claim(text, gain > 1.0 if tuned else None, evidence, "" if tuned else UNTUNED))
         if len(gains) == len(PAPER):
             text = f"pixels {pixels}: ten clients in place of one save more rounds on non-IID data than on IID data"
-            told = f"{gains['non-IID']:.1f} times fewer against {gains['IID']:.1f}"
+            evidence = f"{gains['non-IID']:.1f} times fewer against {gains['IID']:.1f}"
             decided = all(claim.holds is not None for claim in out[-2:])
-            out.append(Claim(text, gains["non-IID"] > gains["IID"] if decided else None, told))
-    if places:
-        edge = [f"{place.heading}, C={place.fraction:g}" for place in places if not place.inside]
-        told = f"in {len(places) - len(edge)} of {len(places)} cells" + (
+            out.append(Claim(text, gains["non-IID"] > gains["IID"] if decided else None, evidence))
+    if cells:
+        edge = [f"{cell.heading}, C={cell.fraction:g}" for cell in cells if not cell.inside]
+        evidence = f"in {len(cells) - len(edge)} of {len(cells)} cells" + (
             f"; at an edge in: {'; '.join(edge)}" if edge else ""
         )
         out.append(
             Claim(
-                "the best learning rate is neither the smallest nor the largest of those tried", not edge or None, told
+                "the best learning rate is neither the smallest nor the largest of those tried",
+                not edge or None,
+                evidence,
             )
         )
     return out
 
 
-def _gain(places: Sequence[TableCell]) -> float | None:
+def _gain(cells: Sequence[TableCell]) -> float | None:
     """The rounds with one client divided by the rounds with C = 0.1; None if a cell is missing or missed the target."""
-    means = {place.fraction: place.ours.mean for place in places if place.ours.count}
+    means = {cell.fraction: cell.ours.mean for cell in cells if cell.ours.count}
     one, ten = (means.get(fraction) for fraction in FRACTIONS[:2])
     return None if one is None or ten is None else one / ten
 
 
-def figure(places: Sequence[TableCell]) -> Figure:
+def figure(cells: Sequence[TableCell]) -> Figure:
     """The figure of rounds to the target over the fraction of clients, ours with the published numbers."""
     from papers import draw
 
     panels = {}
     for partition in PARTITIONS:
-        own = [place for place in places if place.partition == partition]
-        ours = [
-            {float(FRACTIONS.index(place.fraction)): place.ours for place in own if place.pixels == pixels}
+        chosen = [cell for cell in cells if cell.partition == partition]
+        lines = [
+            {float(FRACTIONS.index(cell.fraction)): cell.ours for cell in chosen if cell.pixels == pixels}
             for pixels in PIXELS
         ]
         paper, fedlab = (
             {float(x): Stat(rounds, math.nan, 1, 1) for x, rounds in enumerate(numbers[partition].values())}
             for numbers in (PAPER, FEDLAB)
         )
-        panels[partition] = dict(zip(LINES, (*((line, {}) for line in ours), ({}, paper), ({}, fedlab)), strict=True))
-    drawn = draw.sweeps(panels, draw.styles(LINES), "rounds to the target", "fraction of clients C")
-    for ax in drawn.axes:
+        panels[partition] = dict(zip(LINES, (*((line, {}) for line in lines), ({}, paper), ({}, fedlab)), strict=True))
+    picture = draw.sweeps(panels, draw.styles(LINES), "rounds to the target", "fraction of clients C")
+    for ax in picture.axes:
         ax.set(xscale="linear", yscale="log", xlim=(-0.2, len(FRACTIONS) - 0.8))
         ax.set_xticks(range(len(FRACTIONS)), [f"{fraction:g}" for fraction in FRACTIONS])
         ax.yaxis.set(major_locator=LogLocator(subs=(1.0, 2.0, 5.0)), minor_locator=NullLocator())
         ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-    return drawn
+    return picture

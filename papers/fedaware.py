@@ -11,11 +11,11 @@ import numpy as np
 
 from papers.base import EXPERIMENTS, Claim, Findings
 from papers.choice import plain
-from papers.grid import Axis, Grid, Point, nested
+from papers.grid import Axis, Grid, Point, nest
 from papers.run_cache import RunCache
-from papers.setting import Setting
+from papers.setting import CellConfig
 from papers.statistics import Level, difference
-from papers.texts import ACCURACY, accuracy_text, published, table_of
+from papers.texts import ACCURACY, accuracy_text, stat_of, table_of
 from raylfl.core.arrays import Floats
 from raylfl.errors import BadConfig
 from raylfl.report.derived import Stat, best, last_k
@@ -60,7 +60,7 @@ class Scenario(Grid):
     # with lr 0.01, 100 rounds are too few to learn; 20: the smallest images for which the convolutions have an output
     smoke: ClassVar[dict[str, Any]] = {"local.lr": 0.05, "data.init_args.upscale": 20}
 
-    def setting(self, point: Point, scale: str) -> Setting:
+    def setting(self, point: Point, scale: str) -> CellConfig:
         made, smoke = super().setting(point, scale), dict[str, Any]()
         if scale == "smoke" and point.system != "statistical only":
             smoke["partition.min_size"] = 2  # 1,438 digits over 50 clients
@@ -98,13 +98,13 @@ class Tuned(Scenario):
         value = point.get("tuning")
         return {**system, "method": plain(point.method), "tuning": "-" if value is None else plain(str(value))}
 
-    def setting(self, point: Point, scale: str) -> Setting:
+    def setting(self, point: Point, scale: str) -> CellConfig:
         made, option = super().setting(point, scale), self.methods[point.method][1]
         return made.with_(made.label, {option: point.tuning}) if option else made
 
     def tune(self, cache: RunCache) -> dict[str, dict[str, Group]]:
         """System -> method -> the runs of its best setting on all seeds."""
-        return nested(self.best(cache, lambda group: best(group, ACCURACY).mean), "system", "method")
+        return nest(self.best(cache, lambda group: best(group, ACCURACY).mean), "system", "method")
 
 
 def axis_of(methods: Tuning) -> Axis:
@@ -127,10 +127,10 @@ def steady(lines: Mapping[str, Group], form: str, last: int) -> Claim:
     """
     moves = {name: jitter(lines[name], last) for name in against(form, lines)}
     order = sorted(moves, key=lambda name: float(np.mean(moves[name])))
-    told = ", ".join(f"{name} {100 * np.mean(moves[name]):.2f}" for name in order)
-    own, rivals = list(moves[form]), [list(move) for name, move in moves.items() if name != form]
-    leads = [paired_test(rival, own).difference for rival in rivals] if len(own) > 1 else []
-    return Claim(f"{form}: its accuracy varies least between evaluations", ahead_of_all(leads), told)
+    evidence = ", ".join(f"{name} {100 * np.mean(moves[name]):.2f}" for name in order)
+    own_moves, rivals = list(moves[form]), [list(move) for name, move in moves.items() if name != form]
+    leads = [paired_test(rival, own_moves).difference for rival in rivals] if len(own_moves) > 1 else []
+    return Claim(f"{form}: its accuracy varies least between evaluations", ahead_of_all(leads), evidence)
 
 
 def ahead_of_all(leads: Sequence[Interval]) -> bool | None:
@@ -163,10 +163,10 @@ def diverse(lines: Mapping[str, Group], form: str, last: int) -> Claim:
 def most_diverse(values: Mapping[str, Stat], form: str, seeds: int) -> Claim:
     """The claim of `diverse`; values: method -> gradient diversity, with mean and std; seeds: the number of seeds."""
     order = sorted(values, key=lambda name: -values[name].mean)
-    told = ", ".join(f"{name} {stat_text(values[name], DIVERSITY)}" for name in order)
+    evidence = ", ".join(f"{name} {stat_text(values[name], DIVERSITY)}" for name in order)
     levels = {name: Level(stat.mean, stat.std, seeds) for name, stat in values.items()}
     leads = [difference(levels[form], level) for name, level in levels.items() if name != form]
-    return Claim(f"{form} ends with the highest gradient diversity", ahead_of_all(leads), told)
+    return Claim(f"{form} ends with the highest gradient diversity", ahead_of_all(leads), evidence)
 
 
 @EXPERIMENTS.register("fedaware/table1", paper="FedAWARE [4] table 1, fig. 4")
@@ -183,32 +183,36 @@ class Table1(Tuned):
     def run(self, cache: RunCache) -> Findings:
         from papers import draw
 
-        found = self.tune(cache)
+        groups = self.tune(cache)
         rows = {row["method"]: row for row in table_of("fedaware_table1")}
         rows[NORMALISED] = rows["FedAWARE"]  # the paper does not say which form
-        theirs = {name: {label: published(rows[name][label]) for label in SYSTEMS} for name in METHODS}
-        ours = {name: {label: best(found[label][name], ACCURACY) for label in SYSTEMS} for name in METHODS}
+        published_best = {name: {label: stat_of(rows[name][label]) for label in SYSTEMS} for name in METHODS}
+        measured = {name: {label: best(groups[label][name], ACCURACY) for label in SYSTEMS} for name in METHODS}
         plots = [
             draw.Plot(label, lines, metric, band="std", window=5)
             for metric in (ACCURACY, "train/loss")
-            for label, lines in found.items()
+            for label, lines in groups.items()
         ]
         looks = draw.styles(LOOKS)
-        cells = {label: {name: (ours[name][label], theirs[name][label]) for name in METHODS} for label in SYSTEMS}
+        cells = {
+            label: {name: (measured[name][label], published_best[name][label]) for name in METHODS} for label in SYSTEMS
+        }
         figures = {"fig4": draw.curves(plots, looks), "table1": draw.beside({"": cells}, looks)}
-        claims = self.claims(ours)
-        for label, lines in found.items():
+        claims = self.claims(measured)
+        for label, lines in groups.items():
             for form in FORMS:
                 claim = steady(lines, form, cache.pick(20, 50))
                 claims.append(Claim(f"{label}: {claim.text}", claim.holds, claim.evidence))
-        return Findings([self._table(ours, theirs)], claims, figures)
+        return Findings([self._table(measured, published_best)], claims, figures)
 
     @staticmethod
-    def _table(ours: Mapping[str, Mapping[str, Stat]], theirs: Mapping[str, Mapping[str, Stat]]) -> ReportTable:
+    def _table(
+        measured: Mapping[str, Mapping[str, Stat]], published_best: Mapping[str, Mapping[str, Stat]]
+    ) -> ReportTable:
         rows = [
             {"method": name}
-            | {f"{label} ours": ours[name][label] for label in SYSTEMS}
-            | {f"{label} published": theirs[name][label] for label in SYSTEMS}
+            | {f"{label} ours": measured[name][label] for label in SYSTEMS}
+            | {f"{label} published": published_best[name][label] for label in SYSTEMS}
             for name in METHODS
         ]
         columns = [Column("method", "method")]
@@ -218,19 +222,19 @@ class Table1(Tuned):
         return ReportTable("table1", "Best test accuracy in %, mean ± std over seeds, best tuning.", columns, rows)
 
     @staticmethod
-    def claims(ours: Mapping[str, Mapping[str, Stat]]) -> list[Claim]:
+    def claims(measured: Mapping[str, Mapping[str, Stat]]) -> list[Claim]:
         """The claims of Sec. 5 about accuracy in the three systems of heterogeneity.
 
         FedAWARE is best in every system, and every method is less accurate in `hybrid+` than in `statistical only`.
-        ours: method -> system -> best accuracy.
+        measured: method -> system -> best accuracy.
         """
         claims = []
         for label in SYSTEMS:
             for form in FORMS:
-                order = sorted(against(form, METHODS), key=lambda name: -ours[name][label].mean)
-                told = ", ".join(f"{name} {100 * ours[name][label].mean:.1f}" for name in order)
-                claims.append(Claim(f"{label}: {form} is best", order[0] == form, told))
-        loses = {name: ours[name]["hybrid+"].mean < ours[name]["statistical only"].mean for name in METHODS}
+                order = sorted(against(form, METHODS), key=lambda name: -measured[name][label].mean)
+                evidence = ", ".join(f"{name} {100 * measured[name][label].mean:.1f}" for name in order)
+                claims.append(Claim(f"{label}: {form} is best", order[0] == form, evidence))
+        loses = {name: measured[name]["hybrid+"].mean < measured[name]["statistical only"].mean for name in METHODS}
         text = "every method loses accuracy from statistical only to hybrid+"
         return [*claims, Claim(text, all(loses.values()), f"{sum(loses.values())} of {len(loses)} do")]
 
@@ -283,11 +287,11 @@ def _styles(looks: Mapping[str, str]) -> dict[str, Line]:
     """The styles of the lines; FedAWARE's two forms have one colour, with different dashes and markers."""
     from papers import draw
 
-    own = draw.styles({name: method for name, method in looks.items() if name != NORMALISED})
+    styles = draw.styles({name: method for name, method in looks.items() if name != NORMALISED})
     if NORMALISED not in looks:
-        return own
-    form = own[FORMS[0]]
-    return {name: own.get(name, Line(form.color, form.dash + 1, form.marker + 1)) for name in looks}
+        return styles
+    form = styles[FORMS[0]]
+    return {name: styles.get(name, Line(form.color, form.dash + 1, form.marker + 1)) for name in looks}
 
 
 class Alphas(Curves):
@@ -325,8 +329,8 @@ class Fig3(Alphas):
             values = {name: last_k(group, metric, last).mean for name, group in lines.items()}
             low, *_, high = values.values()
             shown = {n: f"{100 * v:.1f}" if metric == ACCURACY else number(v, 3) for n, v in values.items()}
-            told = ", ".join(f"{name} {value}" for name, value in shown.items())
-            claims.append(Claim(text, sign * (high - low) > 0, told))
+            evidence = ", ".join(f"{name} {value}" for name, value in shown.items())
+            claims.append(Claim(text, sign * (high - low) > 0, evidence))
         return claims
 
 
@@ -342,10 +346,10 @@ class Methods(Tuned, Curves):
     looks: ClassVar[Mapping[str, str]] = LOOKS
 
     def lines(self, cache: RunCache) -> dict[str, Group]:
-        found = self.tune(cache)
-        if not found:
+        groups = self.tune(cache)
+        if not groups:
             raise BadConfig("no method has the runs of all its settings yet; `raylfl reproduce` makes the missing ones")
-        return found["hybrid"]
+        return groups["hybrid"]
 
     def claims(self, lines: Mapping[str, Group], last: int) -> list[Claim]:
         return self.comparisons(lines, last) if len(lines) == len(self.methods) else []
@@ -372,9 +376,9 @@ class Fig5(Methods):
         low = all(ends[name] < ends["FedAvg"] for name in ("FedAvgM", "FedYogi"))
         high = all(tops[name] > tops["FedAvg"] for name in ("FedAvgM", "FedYogi"))
         names = ("FedAvg", "FedAvgM", "FedYogi")
-        told = ", ".join(f"{name} {100 * tops[name]:.1f} % at {number(ends[name], 3)}" for name in names)
+        evidence = ", ".join(f"{name} {100 * tops[name]:.1f} % at {number(ends[name], 3)}" for name in names)
         text = "FedAvgM and FedYogi are more accurate than FedAvg at a lower diversity"
-        return [*super().comparisons(lines, last), Claim(text, low and high, told)]
+        return [*super().comparisons(lines, last), Claim(text, low and high, evidence)]
 
 
 class Digits(Methods):
@@ -390,9 +394,11 @@ class Digits(Methods):
         """The claims of `Methods`, and one more: FedAWARE's training loss is comparable with FedYogi's."""
         claims = super().comparisons(lines, last)
         for form in FORMS:
-            own, other = (last_k(lines[name], "train/loss", last).mean for name in (form, "FedYogi"))
-            told = f"{form} {number(own, 3)}, FedYogi {number(other, 3)}"
-            claims.append(Claim(f"{form}: its training loss is at most 1.5 times FedYogi's", own <= 1.5 * other, told))
+            loss, other = (last_k(lines[name], "train/loss", last).mean for name in (form, "FedYogi"))
+            evidence = f"{form} {number(loss, 3)}, FedYogi {number(other, 3)}"
+            claims.append(
+                Claim(f"{form}: its training loss is at most 1.5 times FedYogi's", loss <= 1.5 * other, evidence)
+            )
         return claims
 
 
@@ -435,8 +441,8 @@ class Fig6(Methods):
 
     def comparisons(self, lines: Mapping[str, Group], last: int) -> list[Claim]:
         tops = {name: best(group, ACCURACY).mean for name, group in lines.items()}
-        told = ", ".join(f"{name} {100 * top:.1f}" for name, top in tops.items())
-        return [Claim("FedAWARE is more accurate than FedMGDA+", tops["FedAWARE"] > tops["FedMGDA+"], told)]
+        evidence = ", ".join(f"{name} {100 * top:.1f}" for name, top in tops.items())
+        return [Claim("FedAWARE is more accurate than FedMGDA+", tops["FedAWARE"] > tops["FedMGDA+"], evidence)]
 
 
 @EXPERIMENTS.register("fedaware/fig7", paper="FedAWARE [4] fig. 7")
@@ -455,6 +461,6 @@ class Fig7(Alphas):
 
     def claims(self, lines: Mapping[str, Group], last: int) -> list[Claim]:
         tops = {name: best(group, ACCURACY).mean for name, group in lines.items()}
-        told = ", ".join(f"{name} {100 * top:.1f}" for name, top in tops.items())
+        evidence = ", ".join(f"{name} {100 * top:.1f}" for name, top in tops.items())
         matters = max(tops.values()) - min(tops.values()) > 0.01
-        return [Claim("a proper alpha matters: the best is a point above the worst", matters, told)]
+        return [Claim("a proper alpha matters: the best is a point above the worst", matters, evidence)]

@@ -9,7 +9,7 @@ import numpy as np
 
 from papers.base import EXPERIMENTS, Claim, Findings, PaperResult
 from papers.choice import plain
-from papers.grid import Grid, Point, nested
+from papers.grid import Grid, Point, nest
 from papers.run_cache import RunCache
 from papers.texts import cost_or_dash
 from raylfl.core.arrays import Floats
@@ -68,7 +68,7 @@ class Fig4(Grid):
     } | {
         "level": lambda run: level(run.column(DISTANCE)),
         "straightness": lambda run: straightness(run.column(DISTANCE)),
-        "stalls": lambda run: float(stalled(run.column(DISTANCE))),
+        "stalls": lambda run: float(is_stalled(run.column(DISTANCE))),
     }
     curves = ("cost/uplink_floats", "cost/downlink_floats")
 
@@ -78,7 +78,7 @@ class Fig4(Grid):
     def run(self, cache: RunCache) -> Findings:
         from papers import draw
 
-        panels = nested(self.groups(cache), "participation", "method")
+        panels = nest(self.groups(cache), "participation", "method")
         numbers = {
             panel: {
                 name: {key: self.number(group, name, key) for key in self.measures} for name, group in lines.items()
@@ -119,12 +119,12 @@ class Fig4(Grid):
             Claim(
                 f"FOCUS comes within a relative distance of {EXACT:g} of x*, after at most {allowed} rounds",
                 all(spent[panel] <= self.within[panel] for panel in panels),
-                _said(spent, "{:.0f}") + " rounds",
+                _text_of(spent, "{:.0f}") + " rounds",
             ),
             Claim(
                 "FOCUS converges linearly: log distance against rounds is a straight line",
                 all(r2 > 0.95 for r2 in straight.values()),
-                "R^2 " + _said(straight, "{:.3f}"),
+                "R^2 " + _text_of(straight, "{:.3f}"),
             ),
             self._first_in_floats(panels),
             Claim("SCAFFOLD is exact", max(ends["SCAFFOLD"].values()) < EXACT, _ends(ends["SCAFFOLD"])),
@@ -147,22 +147,24 @@ class Fig4(Grid):
 
     @staticmethod
     def _first_in_floats(panels: Panels) -> Claim:
-        told, holds = [], True
+        evidence, holds = [], True
         for panel, lines in panels.items():
-            costs = {name: own[f"floats to {EXACT:g}"] for name, own in lines.items()}
+            costs = {name: results[f"floats to {EXACT:g}"] for name, results in lines.items()}
             other, name = min((cost, name) for name, cost in costs.items() if name != "FOCUS")
-            told.append(f"{panel} {cost_or_dash(costs['FOCUS'])} (next: {name}, {cost_or_dash(other)})")
+            evidence.append(f"{panel} {cost_or_dash(costs['FOCUS'])} (next: {name}, {cost_or_dash(other)})")
             holds &= costs["FOCUS"] < other
-        return Claim(f"FOCUS reaches a relative distance of {EXACT:g} with the fewest floats", holds, "; ".join(told))
+        return Claim(
+            f"FOCUS reaches a relative distance of {EXACT:g} with the fewest floats", holds, "; ".join(evidence)
+        )
 
 
 def _table(panels: Panels) -> ReportTable:
     costs = [f"{axis} to {goal:g}" for goal in GOALS for axis in ("rounds", "floats")]
     rows = [
-        {"block": f"{panel} participation", "method": name, "end": own["level"]}
-        | {key.replace(" to ", ""): own[key] for key in costs}
+        {"block": f"{panel} participation", "method": name, "end": results["level"]}
+        | {key.replace(" to ", ""): results[key] for key in costs}
         for panel, lines in panels.items()
-        for name, own in lines.items()
+        for name, results in lines.items()
     ]
     columns = [Column("method", "method"), Column("end", "ends at", lambda v: number(v, 2), "min", True)]
     columns += [Column(key.replace(" to ", ""), key, cost_or_dash, "min", True) for key in costs]
@@ -184,14 +186,14 @@ def straightness(distance: Floats) -> float:
     return float(np.corrcoef(np.arange(until), logs)[0, 1] ** 2)
 
 
-def stalled(distance: Floats) -> bool:
+def is_stalled(distance: Floats) -> bool:
     """Whether a method stalls: it ends closer than it started but not near x*, and hardly moves in the last quarter.
 
     Hardly: the median distance of the last quarter of the rounds is more than half the median of the third quarter.
     distance: the relative distance to x* by round, 1 at the start.
     """
-    before, after = (np.median(part) for part in np.array_split(distance, 4)[2:])
-    return bool(1e-6 < after < 1 and after > before / 2)
+    third, last = (np.median(part) for part in np.array_split(distance, 4)[2:])
+    return bool(1e-6 < last < 1 and last > third / 2)
 
 
 def _same(lines: Mapping[str, Group], *names: str) -> Claim:
@@ -205,12 +207,12 @@ def _same(lines: Mapping[str, Group], *names: str) -> Claim:
     return Claim(text, apart < 1e-12, f"their distances differ by at most {apart:.1g}")
 
 
-def _said(values: Mapping[str, float], form: str = "{:.2g}") -> str:
+def _text_of(values: Mapping[str, float], form: str = "{:.2g}") -> str:
     return ", ".join(f"{panel} {form.format(value)}" for panel, value in values.items())
 
 
 def _ends(values: Mapping[str, float]) -> str:
-    return f"relative distance at the end: {_said(values)}"
+    return f"relative distance at the end: {_text_of(values)}"
 
 
 @EXPERIMENTS.register("focus/fig8", paper="FOCUS [1] fig. 8")

@@ -15,7 +15,7 @@ from raylfl.report.style import MUTED, rc
 
 
 def overlay(
-    panels: Mapping[str, Mapping[str, Group]], theirs: Mapping[tuple[str, str], Log], looks: Mapping[str, str]
+    panels: Mapping[str, Mapping[str, Group]], logs: Mapping[tuple[str, str], Log], looks: Mapping[str, str]
 ) -> Figure:
     """A figure with a panel per participation: our accuracy in full lines, the authors' dashed.
 
@@ -35,7 +35,7 @@ def overlay(
                 if SHARED.get(name) in groups:
                     continue
                 last = 1 + group.runs[0].rounds[-1]
-                log = {rounds: value for rounds, value in theirs.get((panel, name), {}).items() if rounds <= last}
+                log = {rounds: value for rounds, value in logs.get((panel, name), {}).items() if rounds <= last}
                 ax.plot(list(log), [100 * v for v in log.values()], color=colour, lw=1.3, ls=(0, (4, 1.6)))
             ax.set_title(f"{panel} participation")
             ax.legend(fontsize=7, frameon=False, labelcolor=MUTED, loc="upper left", bbox_to_anchor=(1.0, 1.0))

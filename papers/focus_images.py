@@ -10,11 +10,11 @@ from papers.base import EXPERIMENTS, Claim, Findings
 from papers.choice import plain
 from papers.focus import METHODS
 from papers.focus_logs import DIVISOR, DROPOUT, SEQUENCE, SHARED, logs
-from papers.grid import Axis, Grid, Point, nested
+from papers.grid import Axis, Grid, Point, nest
 from papers.ledger import Row
 from papers.run_cache import RunCache
-from papers.setting import Setting
-from papers.texts import ACCURACY, accuracy_text, cost_or_dash, mean_cost, published
+from papers.setting import CellConfig
+from papers.texts import ACCURACY, accuracy_text, cost_or_dash, mean_cost, stat_of
 from raylfl.report.derived import Stat, group_to_target, last_k
 from raylfl.report.runs import Group
 from raylfl.report.tables import Column, ReportTable
@@ -64,16 +64,18 @@ class Fig9(Images):
     def run(self, cache: RunCache) -> Findings:
         from papers import draw
 
-        found = nested(self.groups(cache), "participation", "method")
+        groups = nest(self.groups(cache), "participation", "method")
         last = cache.pick(30, 500)
         plots = [
             draw.Plot(f"{panel} participation", lines, metric, window=cache.pick(5, 10))
-            for panel, lines in found.items()
+            for panel, lines in groups.items()
             for metric in (ACCURACY, "test/loss")
         ]
-        ends = {panel: {name: last_k(g, ACCURACY, last) for name, g in lines.items()} for panel, lines in found.items()}
+        ends = {
+            panel: {name: last_k(g, ACCURACY, last) for name, g in lines.items()} for panel, lines in groups.items()
+        }
         claims = [_most_accurate(f"{panel}: FOCUS is the most accurate", values) for panel, values in ends.items()]
-        claims += [fastest(panel, lines, last) for panel, lines in found.items()]
+        claims += [fastest(panel, lines, last) for panel, lines in groups.items()]
         figures = {"fig9": draw.curves(plots, draw.styles(LOOKS))}
         return Findings([self._table(ends, last)], [c for c in claims if c is not None], figures, NOTES)
 
@@ -83,13 +85,13 @@ class Fig9(Images):
         ends: participation -> method -> our final accuracy.
         """
         none = Stat.over([])
-        logs = {panel: {name: published(text) for name, text in own.items()} for panel, own in self.published.items()}
+        logs = {panel: {name: stat_of(text) for name, text in texts.items()} for panel, texts in self.published.items()}
         rows = [
             {"method": name}
-            | {panel: own.get(name, none) for panel, own in ends.items()}
+            | {panel: texts.get(name, none) for panel, texts in ends.items()}
             | {f"{panel} logs": logs[panel].get(name, none) for panel in ends}
             for name in LINES
-            if any(name in own for own in ends.values())
+            if any(name in texts for texts in ends.values())
         ]
         columns = [Column("method", "method")]
         for panel in ends:
@@ -124,9 +126,9 @@ class Fig9Start(Images):
     }
 
     def points(self, scale: str) -> list[Point]:
-        return [Point(participation=panel, method=name) for panel, own in self.compared.items() for name in own]
+        return [Point(participation=panel, method=name) for panel, methods in self.compared.items() for name in methods]
 
-    def setting(self, point: Point, scale: str) -> Setting:
+    def setting(self, point: Point, scale: str) -> CellConfig:
         made = super().setting(point, scale)
         return made if scale == "paper" else made.with_(made.label, {"rounds": 100})
 
@@ -135,17 +137,18 @@ class Fig9Start(Images):
 
         rounds = cache.pick(100, self.rounds)
         last = rounds // 5
-        theirs = logs() if cache.scale == "paper" else {}
-        found = nested(self.groups(cache), "participation", "method")
+        authors = logs() if cache.scale == "paper" else {}
+        groups = nest(self.groups(cache), "participation", "method")
         rows, claims = [], list[Claim]()
-        for panel, lines in found.items():
-            ours = {name: last_k(group, ACCURACY, last) for name, group in lines.items()}
-            own = {name: theirs.get((panel, name), {}) for name in lines}
+        for panel, lines in groups.items():
+            measured = {name: last_k(group, ACCURACY, last) for name, group in lines.items()}
+            logs_of = {name: authors.get((panel, name), {}) for name in lines}
             ends = {
-                name: Stat.over([v for r, v in log.items() if rounds - last < r <= rounds]) for name, log in own.items()
+                name: Stat.over([v for r, v in log.items() if rounds - last < r <= rounds])
+                for name, log in logs_of.items()
             }
-            rows += [{"panel": panel, "method": name, "ours": ours[name], "logs": ends[name]} for name in lines]
-            claims += [self._close(panel, name, ours[name], ends[name]) for name in lines if theirs]
+            rows += [{"panel": panel, "method": name, "ours": measured[name], "logs": ends[name]} for name in lines]
+            claims += [self._close(panel, name, measured[name], ends[name]) for name in lines if authors]
         columns = [
             Column("panel", "participation"),
             Column("method", "method"),
@@ -153,14 +156,14 @@ class Fig9Start(Images):
             Column("logs", "authors' logs", accuracy_text),
         ]
         caption = f"Test accuracy in %, mean ± std over the measurements of rounds {rounds - last + 1} to {rounds}."
-        drawn = {point.method: LOOKS[point.method] for point in self.points("paper")}
-        figures = {"fig9_start": overlay(found, theirs, drawn)}
+        looks = {point.method: LOOKS[point.method] for point in self.points("paper")}
+        figures = {"fig9_start": overlay(groups, authors, looks)}
         return Findings([ReportTable("fig9_start", caption, columns, rows)], claims, figures, NOTES)
 
     def missing(self, rows: Sequence[Row]) -> list[str]:
         ends = "; ".join(
-            f"{panel}: " + ", ".join(f"{name} {text.partition('±')[0]}" for name, text in own.items())
-            for panel, own in Fig9.published.items()
+            f"{panel}: " + ", ".join(f"{name} {text.partition('±')[0]}" for name, text in texts.items())
+            for panel, texts in Fig9.published.items()
         )
         return [
             f"rounds 1 to {self.rounds:,} of the figure's {ROUNDS:,} only; the final accuracies of the logs are not "
@@ -168,12 +171,12 @@ class Fig9Start(Images):
             *super().missing(rows),
         ]
 
-    def _close(self, panel: str, name: str, ours: Stat, log: Stat) -> Claim:
-        """The claim that the accuracy of a method, `ours`, differs from its log by at most the margin."""
+    def _close(self, panel: str, name: str, stat: Stat, log: Stat) -> Claim:
+        """The claim that the accuracy of a method, `stat`, differs from its log by at most the margin."""
         whose = f"{SHARED[name]}'s" if name in SHARED else "its"
         text = f"{panel}: {name} is within {100 * self.margin:g} points of {whose} log"
-        told = f"{accuracy_text(ours)} %, log: {accuracy_text(log)} %"
-        return Claim(text, abs(_level(ours) - log.mean) <= self.margin, told)
+        evidence = f"{accuracy_text(stat)} %, log: {accuracy_text(log)} %"
+        return Claim(text, abs(_level(stat) - log.mean) <= self.margin, evidence)
 
 
 @EXPERIMENTS.register("focus/fig9-rates", paper="FOCUS [1] fig. 9")
@@ -196,7 +199,7 @@ class Fig9Rates(Images):
     def cell(self, point: Point) -> dict[str, Any]:
         return {"method": plain(point.method), "lr": point.lr}
 
-    def setting(self, point: Point, scale: str) -> Setting:
+    def setting(self, point: Point, scale: str) -> CellConfig:
         made = super().setting(point, scale)
         return made if scale == "paper" else made.with_(made.label, {"rounds": 100})
 
@@ -207,8 +210,8 @@ class Fig9Rates(Images):
         cells = list(groups)
         last = cache.pick(30, 500)
         ends = {cell: last_k(group, ACCURACY, last) for cell, group in groups.items()}
-        rates = {name: [lr for known, lr in ends if known == name] for name in LINES}
-        best = {name: max(own, key=lambda lr: _level(ends[name, lr])) for name, own in rates.items() if own}
+        rates = {name: [lr for method, lr in ends if method == name] for name in LINES}
+        best = {name: max(tried, key=lambda lr: _level(ends[name, lr])) for name, tried in rates.items() if tried}
         rows = [
             {"method": name, "best": best[name]} | {f"{lr:g}": ends.get((name, lr), Stat.over([])) for _, lr in cells}
             for name in best
@@ -219,10 +222,10 @@ class Fig9Rates(Images):
         ]
         lines = {name: groups[name, lr] for name, lr in best.items()}
         plots = [draw.Plot("each method at its best rate", lines, m, window=10) for m in (ACCURACY, "test/loss")]
-        whole = {name: lr for name, lr in best.items() if len(rates[name]) == len(cache.pick(RATES[2:], RATES))}
+        complete = {name: lr for name, lr in best.items() if len(rates[name]) == len(cache.pick(RATES[2:], RATES))}
         claim = _most_accurate(
             "FOCUS is the most accurate, each method at its best learning rate",
-            {name: ends[name, lr] for name, lr in whole.items()},
+            {name: ends[name, lr] for name, lr in complete.items()},
         )
         table = ReportTable("fig9_rates", f"Test accuracy in % over the last {last} rounds.", columns, rows)
         return Findings(
@@ -241,17 +244,17 @@ def fastest(panel: str, lines: Lines, last: int) -> Claim | None:
     rivals = [last_k(group, ACCURACY, last).mean for name, group in lines.items() if name != "FOCUS"]
     target = 0.9 * max(rivals)
     reached = {name: mean_cost(group_to_target(group, ACCURACY, target)) for name, group in lines.items()}
-    told = ", ".join(f"{name} {cost_or_dash(value)}" for name, value in sorted(reached.items(), key=lambda i: i[1]))
+    evidence = ", ".join(f"{name} {cost_or_dash(value)}" for name, value in sorted(reached.items(), key=lambda i: i[1]))
     holds = reached["FOCUS"] < min(value for name, value in reached.items() if name != "FOCUS")
-    return Claim(f"{panel}: FOCUS is the fastest, in rounds to {100 * target:.1f} %", holds, told)
+    return Claim(f"{panel}: FOCUS is the fastest, in rounds to {100 * target:.1f} %", holds, evidence)
 
 
 def _most_accurate(text: str, ends: Mapping[str, Stat]) -> Claim | None:
     """The claim that FOCUS has the highest of these accuracies; None without FOCUS and another method."""
     if "FOCUS" not in ends or len(ends) < 2:
         return None
-    told = ", ".join(f"{name} {100 * stat.mean:.1f}" for name, stat in ends.items())
-    return Claim(text, max(ends, key=lambda name: _level(ends[name])) == "FOCUS", told)
+    evidence = ", ".join(f"{name} {100 * stat.mean:.1f}" for name, stat in ends.items())
+    return Claim(text, max(ends, key=lambda name: _level(ends[name])) == "FOCUS", evidence)
 
 
 def _level(stat: Stat) -> float:

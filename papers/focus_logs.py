@@ -19,10 +19,10 @@ def logs() -> dict[tuple[str, str], Log]:
 
     A variant in SHARED has the log of its method. Raises DataMissing if the file is missing.
     """
-    found: dict[tuple[str, str], Log] = {}
+    logs: dict[tuple[str, str], Log] = {}
     for line in measurements(path_of(FILE)):
         method = DIVISOR if line["method"] == "SCAFFOLD" else line["method"]
-        log = found.setdefault((line["participation"].capitalize(), method), {})
+        log = logs.setdefault((line["participation"].capitalize(), method), {})
         log[int(line["round"]) + 1] = float(line["test_accuracy_percent"]) / 100
-    shared = {(panel, line): found[panel, name] for line, name in SHARED.items() for panel, own in found if own == name}
-    return found | shared
+    shared = {(panel, line): log for line, name in SHARED.items() for (panel, key), log in logs.items() if key == name}
+    return logs | shared

@@ -55,19 +55,19 @@ def experiments(results: Path) -> list[PublishedExperiment]:
 
     results: the folder of all ledgers.
     """
-    found = []
+    entries = []
     for entry in EXPERIMENTS:
         folder = results / entry.name
         if (folder / "verdicts.json").is_file():
             verdicts = json.loads((folder / "verdicts.json").read_text(encoding="utf-8"))
-            found.append(PublishedExperiment(entry.name, folder, read(folder), verdicts["claims"], verdicts["notes"]))
-    return found
+            entries.append(PublishedExperiment(entry.name, folder, read(folder), verdicts["claims"], verdicts["notes"]))
+    return entries
 
 
 def pages(results: Path, docs: Path) -> dict[Path, str]:
     """Path -> text of `results.md` and of each experiment's page, from the ledgers below `results`."""
-    known = experiments(results)
-    return {docs / "results.md": gallery(known)} | {docs / "results" / entry.page: page(entry) for entry in known}
+    entries = experiments(results)
+    return {docs / "results.md": gallery(entries)} | {docs / "results" / entry.page: page(entry) for entry in entries}
 
 
 def write_pages(results: Path, docs: Path) -> list[Path]:
@@ -84,7 +84,7 @@ def write_pages(results: Path, docs: Path) -> list[Path]:
     return changed
 
 
-def gallery(known: Sequence[PublishedExperiment]) -> str:
+def gallery(entries: Sequence[PublishedExperiment]) -> str:
     """The text of `results.md`: a table of the experiments, then the claims of each."""
     lines = [
         HEAD,
@@ -92,17 +92,17 @@ def gallery(known: Sequence[PublishedExperiment]) -> str:
         "| experiment | paper | runs made / of the experiment | claims that hold | hours |",
         "| --- | --- | --: | --: | --: |",
     ]
-    for entry in known:
+    for entry in entries:
         holding = sum(claim["holds"] is True for claim in entry.claims)
         undecided = sum(claim["holds"] is None for claim in entry.claims)
         held = f"{holding} of {len(entry.claims)}" + (f" ({undecided} open)" if undecided else "")
-        whole, hours = entry.experiment.cls().whole(), sum(row.seconds or 0.0 for row in entry.rows) / 3600
+        total, hours = entry.experiment.cls().whole(), sum(row.seconds or 0.0 for row in entry.rows) / 3600
         made = len(entry.rows)
-        runs = f"{made} / {made if whole is None else whole}" if made else "none needed"
+        runs = f"{made} / {made if total is None else total}" if made else "none needed"
         link = f"[{entry.name}](results/{entry.page})"
         lines.append(f"| {link} | {entry.experiment.paper} | {runs} | {held} | {hours:.2f} |")
-    lines += ["", REFERENCES, "", *not_run(known)]
-    for entry in known:
+    lines += ["", REFERENCES, "", *not_run(entries)]
+    for entry in entries:
         lines += [
             "",
             f"## {entry.name}",
@@ -114,12 +114,12 @@ def gallery(known: Sequence[PublishedExperiment]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def not_run(known: Sequence[PublishedExperiment]) -> list[str]:
+def not_run(entries: Sequence[PublishedExperiment]) -> list[str]:
     """The section on what the ledger lacks: parts of the published experiments, and experiments without a run."""
     lines = ["## Not run", "", "What the ledger lacks, computed from the experiments' settings and the ledger:", ""]
-    for entry in known:
-        lines += [f"- {entry.name}: {told}" for told in entry.experiment.cls().missing(entry.rows)]
-    names = {entry.name for entry in known}
+    for entry in entries:
+        lines += [f"- {entry.name}: {line}" for line in entry.experiment.cls().missing(entry.rows)]
+    names = {entry.name for entry in entries}
     others = [entry for entry in EXPERIMENTS if entry.name not in names]
     if others:
         times = [f"{entry.name} ({entry.cls.time})" if entry.cls.time else entry.name for entry in others]
@@ -160,8 +160,8 @@ def _notes(notes: Sequence[str]) -> list[str]:
 
 def _runs(name: str, rows: Sequence[Row]) -> list[str]:
     if not rows:
-        told = "None: figures and tables are computed without a run. The command that repeats them:"
-        return [told, "", "```bash", f"raylfl reproduce {name}", "```"]
+        note = "None: figures and tables are computed without a run. The command that repeats them:"
+        return [note, "", "```bash", f"raylfl reproduce {name}", "```"]
     lines = [
         "| run | seed | config | seconds | machine | torch | commit | sha256 |",
         "| --- | --: | --- | --: | --- | --- | --- | --- |",
@@ -188,12 +188,12 @@ def _repeating(name: str, first: Row) -> list[str]:
     ]
     if not first.command:
         return lines
-    told = "The command that repeats them"
+    note = "The command that repeats them"
     if "--only" in first.command:
-        told = "The command that repeats the first run; `--only` selects each of the others in the same way"
-    told += f" (results/{name}/{ROWS} has the `command` of every row):"
+        note = "The command that repeats the first run; `--only` selects each of the others in the same way"
+    note += f" (results/{name}/{ROWS} has the `command` of every row):"
     checkout = [f"git checkout {first.commit[:SHORT]}"] if first.commit else []
-    return [*lines, "", told, "", "```bash", *checkout, first.command, "```"]
+    return [*lines, "", note, "", "```bash", *checkout, first.command, "```"]
 
 
 def _cell(text: str) -> str:

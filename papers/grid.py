@@ -11,7 +11,7 @@ from papers.base import SCALES, PaperResult
 from papers.choice import plain
 from papers.ledger import POINTS, Row
 from papers.run_cache import RunCache
-from papers.setting import Setting, setting
+from papers.setting import CellConfig, setting
 from raylfl.report.runs import Group, RunRecord
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class Grid(PaperResult):
     those of one scale. seeds: of each point; of an axis that is `tuned` only the best value has all of them, and the
     first one decides which value that is. smoke_seeds: the number of seeds at scale `smoke`. measures: name -> a number
     of a run that the ledger's row has because the curve does not determine it. curves: the metrics, besides the main
-    one, of which the row has a curve, of at most `kept` points.
+    one, of which the row has a curve, of at most `curve_points` points.
     """
 
     scales: ClassVar[tuple[str, ...]] = SCALES
@@ -62,7 +62,7 @@ class Grid(PaperResult):
     tuned: ClassVar[str] = ""
     measures: ClassVar[Mapping[str, Callable[[RunRecord], float | None]]] = {}
     curves: ClassVar[Sequence[str]] = ()
-    kept: ClassVar[int] = POINTS
+    curve_points: ClassVar[int] = POINTS
 
     def points(self, scale: str) -> list[Point]:
         """All points at this scale, `smoke` or `paper`."""
@@ -76,7 +76,7 @@ class Grid(PaperResult):
         """The keys and values that identify the point's runs in the ledger."""
         return {axis: plain(value) for axis, value in point.items()}
 
-    def setting(self, point: Point, scale: str) -> Setting:
+    def setting(self, point: Point, scale: str) -> CellConfig:
         """The setting of a point at this scale: the config files and keys of its values over those of all points."""
         values = [self.axes[axis][value] for axis, value in point.items() if axis in self.axes]
         files = [*self.base, *(name for value in values for name in value.get("base", ()))]
@@ -96,8 +96,8 @@ class Grid(PaperResult):
         """
         chosen = self.points(cache.scale) if points is None else points
         settings = {point: self.setting(point, cache.scale) for point in chosen if cache.only.keeps(**point)}
-        found = {group.label: group for group in cache.groups(list(settings.values()), seeds or self.of_scale(cache))}
-        return {point: found[own.label] for point, own in settings.items() if own.label in found}
+        groups = {group.label: group for group in cache.groups(list(settings.values()), seeds or self.of_scale(cache))}
+        return {point: groups[setting.label] for point, setting in settings.items() if setting.label in groups}
 
     def of_scale(self, cache: RunCache) -> Sequence[int]:
         """The seeds at the cache's scale; an experiment without scales has all."""
@@ -112,7 +112,8 @@ class Grid(PaperResult):
         chosen = []
         for cell, tried in by(self.groups(cache, seeds=self.seeds[:1]), self.tuned).items():
             if len(tried) == every.count(cell):
-                chosen.append(cell.but(**{self.tuned: max(tried, key=lambda value, own=tried: score(own[value]))}))  # type: ignore[misc]
+                scores = {value: score(group) for value, group in tried.items()}
+                chosen.append(cell.but(**{self.tuned: max(scores, key=scores.__getitem__)}))
         return self.groups(cache, chosen) if chosen else {}
 
     def measure(self, run: RunRecord, name: str) -> float | None:
@@ -139,8 +140,8 @@ class Grid(PaperResult):
             return older
         cells = {point.without(self.tuned): self.cell(point) for point in self.points("paper")}
         keys = [key for key in next(iter(cells.values())) if key != self.tuned]
-        wanted = {self.label(point): tuple(plain(cell[key]) for key in keys) for point, cell in cells.items()}
-        return older + gaps(wanted, by_cell(rows, *keys), len(self.seeds))
+        labels = {self.label(point): tuple(plain(cell[key]) for key in keys) for point, cell in cells.items()}
+        return older + gaps(labels, by_cell(rows, *keys), len(self.seeds))
 
 
 def by(groups: Mapping[Point, T], axis: str) -> dict[Point, dict[Any, T]]:
@@ -151,7 +152,7 @@ def by(groups: Mapping[Point, T], axis: str) -> dict[Point, dict[Any, T]]:
     return out
 
 
-def nested(groups: Mapping[Point, T], outer: str, inner: str) -> dict[Any, dict[Any, T]]:
+def nest(groups: Mapping[Point, T], outer: str, inner: str) -> dict[Any, dict[Any, T]]:
     """Value of one axis -> value of another -> entry."""
     out: dict[Any, dict[Any, T]] = {}
     for point, entry in groups.items():
@@ -167,20 +168,20 @@ def by_cell(rows: Iterable[Row], *keys: str) -> dict[tuple[str, ...], set[int]]:
     return seeds
 
 
-def gaps(wanted: Mapping[str, Hashable], seeds: Mapping[Any, set[int]], each: int) -> list[str]:
+def gaps(cells: Mapping[str, Hashable], seeds: Mapping[Any, set[int]], each: int) -> list[str]:
     """Sentences about cells without a run, and about cells with fewer seeds than `each`.
 
-    wanted: name of a cell -> its key in `seeds`, which is the result of `by_cell`.
+    cells: name of a cell -> its key in `seeds`, which is the result of `by_cell`.
     """
-    none = [name for name, cell in wanted.items() if cell not in seeds]
+    none = [name for name, cell in cells.items() if cell not in seeds]
     few: dict[int, list[str]] = {}
-    for name, cell in wanted.items():
+    for name, cell in cells.items():
         if 0 < len(seeds.get(cell, ())) < each:
             few.setdefault(len(seeds[cell]), []).append(name)
-    lines = [f"no run of {listed(none)}"] if none else []
-    return lines + [f"{count} of {each} seeds of {listed(names)}" for count, names in sorted(few.items())]
+    lines = [f"no run of {join_names(none)}"] if none else []
+    return lines + [f"{count} of {each} seeds of {join_names(names)}" for count, names in sorted(few.items())]
 
 
-def listed(names: Sequence[str], most: int = 12) -> str:
+def join_names(names: Sequence[str], most: int = 12) -> str:
     """The names, separated by semicolons; only the number of names if there are more than `most`."""
     return "; ".join(names) if len(names) <= most else f"{len(names)} cells"

@@ -78,24 +78,24 @@ def row(
     command: str,
     measures: Mapping[str, float | None] | None = None,
     curves: Iterable[str] = (),
-    kept: int = POINTS,
+    points: int = POINTS,
 ) -> Row:
     """The ledger's row of a run. Raises BadConfig if the run is not complete.
 
-    cell, command, measures: see `Row`. curves: the metrics of which the row has a curve besides the main one; kept: the
-    largest number of their points.
+    cell, command, measures: see `Row`. curves: the metrics of which the row has a curve besides the main one; points:
+    the largest number of points of such a curve.
     """
     check_complete(run)
-    return unchecked(run, cell, command, measures, curves, kept)
+    return unchecked_row(run, cell, command, measures, curves, points)
 
 
-def unchecked(
+def unchecked_row(
     run: RunRecord,
     cell: Mapping[str, Any],
     command: str = "",
     measures: Mapping[str, float | None] | None = None,
     curves: Iterable[str] = (),
-    kept: int = POINTS,
+    points: int = POINTS,
 ) -> Row:
     """The row of a run for findings that are not published; see `row`."""
     metric = main_metric([run])
@@ -120,7 +120,7 @@ def unchecked(
         command,
         dict(measures or {}),
         len(run.rounds) if diverged else None,
-        {name: _points(run, name, DIGITS, kept) for name in curves},
+        {name: _points(run, name, DIGITS, points) for name in curves},
     )
 
 
@@ -128,7 +128,7 @@ def _points(run: RunRecord, metric: str, digits: int = 2 * DIGITS, most: int = P
     """The curve of a metric in a row: accuracies with DIGITS decimals, other values with `digits` digits."""
     values = run.column(metric)
     seen = np.isfinite(values)
-    points = thinned(list(zip(run.rounds[seen].tolist(), values[seen].tolist(), strict=True)), most)
+    points = thin_out(list(zip(run.rounds[seen].tolist(), values[seen].tolist(), strict=True)), most)
     short = metric.endswith("accuracy")
     return [[r, round(value, DIGITS) if short else float(f"{value:.{digits}g}")] for r, value in points]
 
@@ -146,8 +146,8 @@ def _seconds(run: RunRecord) -> float | None:
     """
     rounds = run.column("time/round")
     spent = [float(np.nansum(rounds))] if np.isfinite(rounds).any() else []
-    whole = [float(run.summary["wall_seconds"])] if "wall_seconds" in run.summary else []
-    return round(max(spent + whole), 1) if spent or whole else None
+    total = [float(run.summary["wall_seconds"])] if "wall_seconds" in run.summary else []
+    return round(max(spent + total), 1) if spent or total else None
 
 
 def check_complete(run: RunRecord) -> None:
@@ -174,18 +174,18 @@ def check_complete(run: RunRecord) -> None:
         load_config(run.config)  # later versions may add keys; the digest in the name shows that none is missing
     except RaylflError as error:
         problems.append(f"{run.path.name}: its config.yaml is invalid: {error}")
-    problems += _changed(run)
+    problems += _digest_fault(run)
     if problems:
         raise BadConfig(problems)
 
 
-def _changed(run: RunRecord) -> list[str]:
+def _digest_fault(run: RunRecord) -> list[str]:
     """A list of one line if a digest shows that the config is not that of the run, else an empty list."""
     named = named_digest(run)
-    if named and named not in (found := digests(run.config)):
+    if named and named not in (known_digests := digests(run.config)):
         lacks = sorted(set(flatten(fill_defaults(run.config))) - set(flatten(run.config)))
         rest = f"; it lacks {', '.join(lacks)}" if lacks else ""
-        return [f"{run.path.name}: its config has the digest {found[-1]}, not that of its name{rest}"]
+        return [f"{run.path.name}: its config has the digest {known_digests[-1]}, not that of its name{rest}"]
     if not named and fingerprint_of_config(run.config) != run.summary.get("config_sha256"):
         return [
             f"{run.path.name}: its folder's name has no digest of its config, and summary.json has another one; give "
@@ -211,12 +211,12 @@ def _mean(run: RunRecord, metric: str, last: int) -> float | None:
     return round(mean, DIGITS) if math.isfinite(mean) else None
 
 
-def thinned(points: Sequence[tuple[int, float]], most: int = POINTS) -> list[tuple[int, float]]:
+def thin_out(points: Sequence[tuple[int, float]], most: int = POINTS) -> list[tuple[int, float]]:
     """At most `most` of the points, evenly spaced, with the first and the last one."""
     if len(points) <= most:
         return list(points)
     places = np.linspace(0, len(points) - 1, most).round().astype(int)
-    return [points[place] for place in places]
+    return [points[k] for k in places]
 
 
 def read(folder: Path) -> list[Row]:
@@ -232,18 +232,18 @@ def by_key(rows: Iterable[Row]) -> dict[tuple[str, int], Row]:
     return {row.key: row for row in rows}
 
 
-def replaced(folder: Path, rows: Iterable[Row]) -> list[str]:
+def replacements(folder: Path, rows: Iterable[Row]) -> list[str]:
     """One line for each row that replaces the row of another run of the same cell and seed; it names both runs.
 
     folder: of the ledger. rows: the new rows, in the order in which they are added.
     """
-    known, out = by_key(read(folder)), []
+    newest, out = by_key(read(folder)), []
     for row in rows:
-        old = known.get(row.key)
+        old = newest.get(row.key)
         if old and (old.digest, old.commit, old.params_sha256) != (row.digest, row.commit, row.params_sha256):
             cell = ", ".join(f"{key} {value}" for key, value in row.cell.items())
             out.append(f"{cell}, seed {row.seed}: {_origin_text(row)} in place of {_origin_text(old)}")
-        known[row.key] = row
+        newest[row.key] = row
     return out
 
 
@@ -257,12 +257,12 @@ def add(folder: Path, rows: Iterable[Row]) -> int:
 
     Returns the number of new or changed rows.
     """
-    before = by_key(read(folder))
-    after = before | {row.key: row for row in rows}
-    if after == before:
+    earlier = by_key(read(folder))
+    updated = earlier | {row.key: row for row in rows}
+    if updated == earlier:
         return 0
-    write_lines(folder / ROWS, [_entry(row) for row in sorted(after.values(), key=order)])
-    return sum(before.get(key) != row for key, row in after.items())
+    write_lines(folder / ROWS, [_entry(row) for row in sorted(updated.values(), key=order)])
+    return sum(earlier.get(key) != row for key, row in updated.items())
 
 
 def _entry(row: Row) -> dict[str, Any]:

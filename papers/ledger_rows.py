@@ -12,7 +12,7 @@ from papers.choice import plain
 from papers.grid import Grid
 from papers.ledger import Row, order
 from papers.run_cache import RunCache, folder_name
-from papers.setting import Setting
+from papers.setting import CellConfig
 from raylfl.errors import BadConfig
 from raylfl.report.runs import Group, RunRecord
 
@@ -30,11 +30,11 @@ class LedgerRows(RunCache):
         self.experiment = experiment
         self.rows = {_key(row.cell, row.seed): row for row in sorted(rows, key=order)}
 
-    def groups(self, settings: Sequence[Setting], seeds: Sequence[int] = (0,)) -> list[Group]:
+    def groups(self, settings: Sequence[CellConfig], seeds: Sequence[int] = (0,)) -> list[Group]:
         rows = {
             s.label: [self.rows[key] for seed in seeds if (key := _key(s.cell, seed)) in self.rows] for s in settings
         }
-        lacking = [label for label, own in rows.items() if len(own) < len(seeds)]
+        lacking = [label for label, of_setting in rows.items() if len(of_setting) < len(seeds)]
         if lacking and not self.experiment.choices:
             raise BadConfig(
                 f"runs of {len(lacking)} settings are missing ({lacking[0]}, ...); `raylfl reproduce` makes them"
@@ -45,7 +45,7 @@ class LedgerRows(RunCache):
             if (records := [self._record(s, row) for row in rows[s.label]])
         ]
 
-    def _record(self, setting: Setting, row: Row) -> RunRecord:
+    def _record(self, setting: CellConfig, row: Row) -> RunRecord:
         names = [*self.experiment.measures, *self.experiment.curves]
         if lacks := [name for name in names if name not in row.measures and name not in row.curves]:
             raise BadConfig(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from papers.run_cache import without_inferred
+from papers.run_cache import drop_inferred
 from raylfl.config.identity import identity
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig, RaylflError
@@ -20,7 +20,7 @@ PLACES = ("data.init_args.path", "data.init_args.cache")  # the same images may 
 ABSENT = object()
 
 
-def resolved(run: RunRecord) -> dict[str, Any]:
+def resolve_config(run: RunRecord) -> dict[str, Any]:
     """The run's config, in which options newer than the run have their defaults. Raises BadConfig if it is invalid."""
     try:
         return load_config(run.config).resolved
@@ -33,7 +33,7 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Left out are name, seed, logging, checkpoints, the place of the data, and all of `runtime` except the precision.
     """
-    keys = flatten(identity(without_inferred(config), of="digest"))
+    keys = flatten(identity(drop_inferred(config), of="digest"))
     return {
         key: value
         for key, value in keys.items()
@@ -44,11 +44,11 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
 def differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """The keys in which a run differs from a setting, each with both values, as text.
 
-    config: the run's config, from `resolved`. other: the config of the setting.
+    config: the run's config, from `resolve_config`. other: the config of the setting.
     """
-    own, wanted = decisive(config), decisive(other)
-    keys = [key for key in sorted({*own, *wanted}) if own.get(key, ABSENT) != wanted.get(key, ABSENT)]
-    return [f"{key}={_text(own, key)} in place of {_text(wanted, key)}" for key in keys]
+    actual, expected = decisive(config), decisive(other)
+    keys = [key for key in sorted({*actual, *expected}) if actual.get(key, ABSENT) != expected.get(key, ABSENT)]
+    return [f"{key}={_text(actual, key)} in place of {_text(expected, key)}" for key in keys]
 
 
 def _text(values: Mapping[str, Any], key: str) -> str:

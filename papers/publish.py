@@ -18,11 +18,11 @@ from papers.choice import plain
 from papers.command import place, write
 from papers.gallery import write_pages
 from papers.grid import Grid
-from papers.ledger import Row, add, by_key, check_complete, read, replaced, row
+from papers.ledger import Row, add, by_key, check_complete, read, replacements, row
 from papers.ledger_rows import LedgerRows
-from papers.own_setting import differences, resolved
+from papers.own_setting import differences, resolve_config
 from papers.run_cache import RunCache, is_done, words_of
-from papers.setting import Setting
+from papers.setting import CellConfig
 from raylfl.errors import BadConfig
 from raylfl.python.console import say
 from raylfl.report.runs import RunRecord, find_runs, is_run, load_run
@@ -53,7 +53,7 @@ def publish(
             name, experiment, runs = to, find(to), [load_run(path)]
         else:
             name, experiment = target, find(target)
-            runs = finished(name, experiment)
+            runs = finished_runs(name, experiment)
         folder = results / name
         if not isinstance(experiment, Grid):
             findings, rows = experiment.run(RunCache(folder)), list[Row]()
@@ -63,7 +63,7 @@ def publish(
             if not every:
                 raise BadConfig(f"{target}: no finished runs; `raylfl reproduce {name}` makes them")
             findings = experiment.run(LedgerRows(experiment, every.values(), folder))
-        for line in [*_other_versions(rows), *replaced(folder, rows)]:
+        for line in [*_other_versions(rows), *replacements(folder, rows)]:
             tell(f"{name}  {line}")
         changed = add(folder, rows)
         write(folder, findings, [*findings.notes, *_image_notes(read(folder))], DPI)
@@ -79,14 +79,14 @@ def _rows(name: str, experiment: Grid, runs: Sequence[RunRecord], alone: bool, t
     left out and none is left.
     """
     cache = _cache(name, experiment, _images(runs))
-    settings: dict[str, list[Setting]] = {}
+    settings: dict[str, list[CellConfig]] = {}
     for point in experiment.points(cache.scale):
-        own = experiment.setting(point, cache.scale)
-        settings.setdefault(words_of(own.label), []).append(own)
+        setting = experiment.setting(point, cache.scale)
+        settings.setdefault(words_of(setting.label), []).append(setting)
     rows, left_out = [], []
     for run in runs:
         words = run.path.name.rpartition("-s")[0]
-        near = settings.get(words) or ([s for own in settings.values() for s in own] if alone else [])
+        near = settings.get(words) or ([s for group in settings.values() for s in group] if alone else [])
         if not near:
             continue  # of another experiment in the same folder
         check_complete(run)
@@ -96,7 +96,9 @@ def _rows(name: str, experiment: Grid, runs: Sequence[RunRecord], alone: bool, t
             left_out.append(f"{run.path.name} has not the setting of {name}: {fault}; {remedy}")
             continue
         measures = {key: measure(run) for key, measure in experiment.measures.items()}
-        rows.append(row(run, cell, _command(name, experiment, cell, run), measures, experiment.curves, experiment.kept))
+        rows.append(
+            row(run, cell, _command(name, experiment, cell, run), measures, experiment.curves, experiment.curve_points)
+        )
     if left_out and not rows:
         raise BadConfig(left_out)
     more = [f"and {len(left_out) - MOST} more runs"] if len(left_out) > MOST else []
@@ -105,13 +107,15 @@ def _rows(name: str, experiment: Grid, runs: Sequence[RunRecord], alone: bool, t
     return rows
 
 
-def _cell(run: RunRecord, near: Sequence[Setting], experiment: Grid, cache: RunCache) -> tuple[str, Mapping[str, Any]]:
+def _cell(
+    run: RunRecord, near: Sequence[CellConfig], experiment: Grid, cache: RunCache
+) -> tuple[str, Mapping[str, Any]]:
     """What is wrong with a run, empty if nothing is, and the ledger's cell of the nearest setting."""
-    config, seed = resolved(run), run.config["seed"]
+    config, seed = resolve_config(run), run.config["seed"]
     if seed not in experiment.seeds:
         return f"seed={seed} is none of {', '.join(map(str, experiment.seeds))}", near[0].cell
     keys, cell = min(
-        ((differences(config, cache.config_of(own, seed)), own.cell) for own in near), key=lambda f: len(f[0])
+        ((differences(config, cache.config_of(s, seed)), s.cell) for s in near), key=lambda pair: len(pair[0])
     )
     rest = f", and {len(keys) - KEYS} more keys" if len(keys) > KEYS else ""
     return ", ".join(keys[:KEYS]) + rest, cell
@@ -120,11 +124,15 @@ def _cell(run: RunRecord, near: Sequence[Setting], experiment: Grid, cache: RunC
 def _other_versions(rows: Sequence[Row]) -> list[str]:
     """One line for each version of raylfl that made some of the rows and is not the installed version."""
     made = Counter(row.versions.get("raylfl", "unknown") for row in rows)
-    own = versions()["raylfl"]
-    return [f"{count} runs are of raylfl {other}; this is {own}" for other, count in made.items() if other != own]
+    installed = versions()["raylfl"]
+    return [
+        f"{count} runs are of raylfl {other}; this is {installed}"
+        for other, count in made.items()
+        if other != installed
+    ]
 
 
-def finished(name: str, experiment: PaperResult) -> list[RunRecord]:
+def finished_runs(name: str, experiment: PaperResult) -> list[RunRecord]:
     """The runs of an experiment that have finished or diverged."""
     folder = place(experiment.shares or name, experiment, "paper") / "runs"
     paths = find_runs([folder]) if folder.is_dir() else []
@@ -143,11 +151,11 @@ def _images(runs: Sequence[RunRecord]) -> str | None:
     Raises BadConfig if the runs differ in it.
     """
     data = [run.config["data"] for run in runs]
-    found = {own["init_args"]["path"] if own["name"] == "image_folder" else None for own in data}
-    if len(found) > 1:
-        told = ", ".join(sorted(path or "the experiment's own data set" for path in found))
-        raise BadConfig(f"the runs have different data: {told}; keep those of one data set in the folder of runs")
-    return found.pop() if found else None
+    paths = {config["init_args"]["path"] if config["name"] == "image_folder" else None for config in data}
+    if len(paths) > 1:
+        names = ", ".join(sorted(path or "the experiment's own data set" for path in paths))
+        raise BadConfig(f"the runs have different data: {names}; keep those of one data set in the folder of runs")
+    return paths.pop() if paths else None
 
 
 def _image_notes(rows: Sequence[Row]) -> list[str]:

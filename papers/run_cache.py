@@ -26,8 +26,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from papers.choice import Choice
-from papers.setting import Setting
+from papers.choice import CellChoice
+from papers.setting import CellConfig
 from raylfl.config.identity import RUNTIME_FREE, identity
 from raylfl.config.load import compose, load_config
 from raylfl.config.urls import join, staging, url_of
@@ -49,7 +49,7 @@ ColumnKey = TypeVar("ColumnKey")
 
 
 @dataclass(frozen=True)
-class Job:
+class PaperRun:
     """A run that an experiment needs: its label, its resolved config and its folder.
 
     older: the folder in which the run began, if its name has changed since. url: the address to which the run is
@@ -76,7 +76,7 @@ class Job:
             refresh(self.path, self.url)
 
 
-def folder_name(setting: Setting, seed: int, digest: str) -> str:
+def folder_name(setting: CellConfig, seed: int, digest: str) -> str:
     """The name of a run's folder; digest: of its config."""
     return f"{words_of(setting.label)}-s{seed}-{digest}"
 
@@ -101,7 +101,7 @@ class RunCache:
         scale: str = "smoke",
         overrides: Sequence[str] = (),
         processes: int | None = None,
-        only: Choice | None = None,
+        only: CellChoice | None = None,
         runs: Path | None = None,
     ):
         from raylfl.core.threads import cores  # imports torch
@@ -110,13 +110,13 @@ class RunCache:
         self.runs = (runs or folder).resolve() / "runs"
         self.overrides = (*machine(scale), *overrides)
         self.processes = processes or cores()
-        self.only = only or Choice()
+        self.only = only or CellChoice()
 
     def pick(self, smoke: Any, paper: Any) -> Any:
         """The value for the scale of this cache."""
         return smoke if self.scale == "smoke" else paper
 
-    def groups(self, settings: Sequence[Setting], seeds: Sequence[int] = (0,)) -> list[Group]:
+    def groups(self, settings: Sequence[CellConfig], seeds: Sequence[int] = (0,)) -> list[Group]:
         """One group per setting, in order, with one run per seed; equal settings share their runs.
 
         The last values of a diverged run are inf. Raises BadConfig if no setting or seed is left and some key of
@@ -134,28 +134,28 @@ class RunCache:
         ]
 
     def table(
-        self, settings: Mapping[RowKey, Mapping[ColumnKey, Setting]], seeds: Sequence[int] = (0,)
+        self, settings: Mapping[RowKey, Mapping[ColumnKey, CellConfig]], seeds: Sequence[int] = (0,)
     ) -> dict[RowKey, dict[ColumnKey, Group]]:
         """The result of `groups` for settings in rows and columns: row -> column -> group.
 
         settings: row -> column -> setting, with labels that are unique in the table. Settings without runs are left
         out.
         """
-        found = {g.label: g for g in self.groups([own for row in settings.values() for own in row.values()], seeds)}
+        groups = {g.label: g for g in self.groups([cell for row in settings.values() for cell in row.values()], seeds)}
         return {
-            key: {column: found[own.label] for column, own in row.items() if own.label in found}
+            key: {column: groups[cell.label] for column, cell in row.items() if cell.label in groups}
             for key, row in settings.items()
         }
 
-    def config_of(self, setting: Setting, seed: int) -> dict[str, Any]:
+    def config_of(self, setting: CellConfig, seed: int) -> dict[str, Any]:
         """The resolved config of a run of this setting on this seed, with the cache's overrides."""
         source = {**setting.config, "seed": seed}
         config = load_config(source, self.overrides).resolved
-        if config["data"]["name"] == "image_folder" and (kept := transforms(compose(source)["data"], self.overrides)):
-            config = load_config(source, (*self.overrides, *kept)).resolved
+        if config["data"]["name"] == "image_folder" and (added := transforms(compose(source)["data"], self.overrides)):
+            config = load_config(source, (*self.overrides, *added)).resolved
         return config
 
-    def _job(self, setting: Setting, seed: int) -> Job:
+    def _job(self, setting: CellConfig, seed: int) -> PaperRun:
         config = self.config_of(setting, seed)
         digest = config_digest(config)
         path, older = self.runs / folder_name(setting, seed, digest), None
@@ -167,9 +167,9 @@ class RunCache:
         home = str(path.parent.parent) if url is None else url.rpartition("/")[0]
         logging = config["logging"] | {"dir": home, "id": path.name, "report": False}
         config |= {"name": path.parent.name, "logging": logging}
-        return Job(setting.label, config, path, older, url and join(url, path.name))
+        return PaperRun(setting.label, config, path, older, url and join(url, path.name))
 
-    def _carry_out(self, jobs: Mapping[Path, Job]) -> None:
+    def _carry_out(self, jobs: Mapping[Path, PaperRun]) -> None:
         for job in jobs.values():
             job.fetch()
         waiting = [job for job in jobs.values() if not job.done]
@@ -178,14 +178,14 @@ class RunCache:
         _check_data(waiting)
         say(f"runs     {len(waiting)} to do, {len(jobs) - len(waiting)} found in {self.runs}")
         started = last = time.monotonic()
-        for count, job in enumerate(self._finished(waiting), 1):
+        for count, job in enumerate(self._run_jobs(waiting), 1):
             now = time.monotonic()
             if count == len(waiting) or now - last >= LINE_SECONDS:
                 last = now
-                told = f"{job.label} diverged" if job.diverged else job.label
-                say(f"         {count}/{len(waiting)} done after {now - started:.0f} s: {told}")
+                label = f"{job.label} diverged" if job.diverged else job.label
+                say(f"         {count}/{len(waiting)} done after {now - started:.0f} s: {label}")
 
-    def _finished(self, jobs: Sequence[Job]) -> Iterator[Job]:
+    def _run_jobs(self, jobs: Sequence[PaperRun]) -> Iterator[PaperRun]:
         """Carry out the jobs and yield each when it ends."""
         processes = min(self.processes, len(jobs))
         runtime = load_config(jobs[0].config).runtime
@@ -196,7 +196,7 @@ class RunCache:
             with cluster_for(runtime) as cluster:
                 cluster.ready()
                 if several_nodes():
-                    yield from _fetched(spread(make_run, [(job, load_config(job.config).runtime) for job in jobs]))
+                    yield from _fetch_each(spread(make_run, [(job, load_config(job.config).runtime) for job in jobs]))
                     return
         if jobs[0].config["runtime"]["backend"] == "ray" or processes == 1:
             yield from _one_by_one(jobs)
@@ -218,9 +218,9 @@ class Estimated(RunCache):
     If runs are missing, a call stores their jobs in `waiting` and raises Enough.
     """
 
-    waiting: Sequence[Job] = ()
+    waiting: Sequence[PaperRun] = ()
 
-    def _carry_out(self, jobs: Mapping[Path, Job]) -> None:
+    def _carry_out(self, jobs: Mapping[Path, PaperRun]) -> None:
         self.waiting = [job for job in jobs.values() if not job.done]
         if self.waiting:
             raise Enough
@@ -239,10 +239,10 @@ def config_digest(config: Mapping[str, Any]) -> str:
 
 def digests(config: Mapping[str, Any]) -> tuple[str, str]:
     """Two digests of a run's saved config: with and without the model arguments that are inferred from the data."""
-    return config_digest(config), config_digest(without_inferred(config))
+    return config_digest(config), config_digest(drop_inferred(config))
 
 
-def without_inferred(config: Mapping[str, Any]) -> dict[str, Any]:
+def drop_inferred(config: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of the config without the model arguments that a run infers from the data, such as the image size."""
     model = dict(config["model"])
     inferred = getattr(MODELS.get(model["name"]).cls, "from_data", ()) if model.get("name") else ()
@@ -275,12 +275,16 @@ def transforms(data: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
 
     data: the config of the experiment's own data set. overrides: options of the command line, which take precedence.
     """
-    given, own = {word.partition("=")[0] for word in overrides}, data.get("init_args") or {}
-    keys = [key for key in ("augment", "mean", "std") if key in own]
-    return [f"data.init_args.{key}={_as_override(own[key])}" for key in keys if f"data.init_args.{key}" not in given]
+    overridden, init_args = {word.partition("=")[0] for word in overrides}, data.get("init_args") or {}
+    keys = [key for key in ("augment", "mean", "std") if key in init_args]
+    return [
+        f"data.init_args.{key}={_as_override(init_args[key])}"
+        for key in keys
+        if f"data.init_args.{key}" not in overridden
+    ]
 
 
-def _check_data(jobs: Sequence[Job]) -> None:
+def _check_data(jobs: Sequence[PaperRun]) -> None:
     """Check that the data of all jobs can be loaded; raises DataMissing."""
     from raylfl.experiment.data_source import load_data
 
@@ -291,7 +295,7 @@ def _check_data(jobs: Sequence[Job]) -> None:
             raise DataMissing(f"{error}\nor leave its cells out with --only (`raylfl reproduce --help`)") from None
 
 
-def _fetched(ended: Generator[Job, None, None]) -> Iterator[Job]:
+def _fetch_each(ended: Generator[PaperRun, None, None]) -> Iterator[PaperRun]:
     """Yield each run that has ended on some node, after its records are copied to this machine.
 
     Raises BadConfig if the run cannot be found here. `ended` is closed at the end, which cancels the other runs.
@@ -307,7 +311,7 @@ def _fetched(ended: Generator[Job, None, None]) -> Iterator[Job]:
             yield job
 
 
-def _one_by_one(jobs: Sequence[Job]) -> Iterator[Job]:
+def _one_by_one(jobs: Sequence[PaperRun]) -> Iterator[PaperRun]:
     from raylfl.python.console import Watcher
     from raylfl.runtime.ray.cluster import cluster_for
 
@@ -325,7 +329,7 @@ def is_done(run: Path) -> bool:
     return (run / "summary.json").is_file() or (run / DIVERGED).is_file()
 
 
-def make_run(job: Job, watch: Any = None) -> None:
+def make_run(job: PaperRun, watch: Any = None) -> None:
     """Make or resume the run of a job; can be called in another process.
 
     A run that diverges is marked as such in its folder, and no error is raised. watch: a callback for the run's
@@ -355,7 +359,7 @@ def _as_override(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def _record(job: Job) -> RunRecord:
+def _record(job: PaperRun) -> RunRecord:
     record = load_run(job.path)
     if job.diverged:
         if not len(record.rounds):

@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Setting:
+class CellConfig:
     """The config of one line in a figure or one cell of a table, without the seed.
 
     label: its name, unique within an experiment. config: a config for `load_config`; its `base:` names files in conf/.
@@ -19,20 +19,20 @@ class Setting:
     config: Mapping[str, Any]
     cell: Mapping[str, Any] = field(default_factory=dict)
 
-    def with_(self, label: str, options: Mapping[str, Any]) -> Setting:
+    def with_(self, label: str, options: Mapping[str, Any]) -> CellConfig:
         """A copy with another label and other values of some dotted keys, such as {"local.lr": 0.1}."""
-        return replace(self, label=label, config=layered(self.config, options))
+        return replace(self, label=label, config=set_keys(self.config, options))
 
 
-def setting(label: str, bases: Sequence[str], options: Mapping[str, Any] | None = None) -> Setting:
+def setting(label: str, bases: Sequence[str], options: Mapping[str, Any] | None = None) -> CellConfig:
     """A setting from the config files `bases` (later ones win) and values of dotted keys, such as {"local.lr": 0.1}."""
-    return Setting(label, layered({"base": list(bases)}, options or {}))
+    return CellConfig(label, set_keys({"base": list(bases)}, options or {}))
 
 
-def layered(config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def set_keys(config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of the nested config with the values of dotted keys set, such as {"local.lr": 0.1}."""
     out = dict(config)
     for key, value in options.items():
         head, _, rest = key.partition(".")
-        out[head] = layered(out.get(head, {}), {rest: value}) if rest else value
+        out[head] = set_keys(out.get(head, {}), {rest: value}) if rest else value
     return out

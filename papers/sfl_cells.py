@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from papers.grid import Point
-from papers.texts import published, table_of
+from papers.texts import stat_of, table_of
 from raylfl.report.derived import Stat
 
 METHODS = {"PFL": "fedavg", "SFL": "sfl"}
@@ -54,7 +54,7 @@ SYMBOLS = "C: classes per client, K: local steps"
 def published_best() -> dict[tuple[str, int, int, str], Stat]:
     """(task, C, K, method) -> accuracy in tables 3 and 11: mean ± std over 3 seeds and the last rounds."""
     return {
-        (row["task"], c, k, row["method"]): published(row[f"C={c} K={k}"])
+        (row["task"], c, k, row["method"]): stat_of(row[f"C={c} K={k}"])
         for row in table_of("sfl_best")
         for c in (1, 2)
         for k in (5, 20, 50)
@@ -65,7 +65,7 @@ def published_rates() -> dict[tuple[str, int, int, str, int | None], dict[float,
     """(task, C, K, method, max norm) -> learning rate -> accuracy in tables 7 and 10: one seed, 1000 rounds."""
     return {
         (row["task"], int(row["classes"]), int(row["steps"]), method, norm(row[f"{method} clip"])): {
-            lr: published(text) for lr, text in zip(GRID[method], row[method].split(), strict=True)
+            lr: stat_of(text) for lr, text in zip(GRID[method], row[method].split(), strict=True)
         }
         for row in table_of("sfl_rates")
         for method in METHODS

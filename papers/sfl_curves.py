@@ -29,12 +29,12 @@ def overlay(rows: Sequence[Row], refs: Mapping[str, Reference], outside: Mapping
     The other panels are spread evenly over the remaining cells.
     """
     places = {
-        place: own
-        for place, own in by_place(rows, "method").items()
-        if not refs or any(key(r.cell) in refs for r in own)
+        cell: cell_rows
+        for cell, cell_rows in by_place(rows, "method").items()
+        if not refs or any(key(r.cell) in refs for r in cell_rows)
     }
-    first = [place for place in places if place in outside][:PANELS]
-    others = [place for place in places if place not in outside]
+    first = [cell for cell in places if cell in outside][:PANELS]
+    others = [cell for cell in places if cell not in outside]
     room = min(PANELS - len(first), len(others))
     shown = [*first, *(others[k] for k in np.linspace(0, len(others) - 1, room).round().astype(int))]
     columns = min(4, max(1, len(shown)))
@@ -44,12 +44,12 @@ def overlay(rows: Sequence[Row], refs: Mapping[str, Reference], outside: Mapping
     with rc():
         figure = Figure(figsize=(2.9 * columns, 2.3 * lines), layout="constrained", dpi=100)
         grid = figure.subplots(lines, columns, squeeze=False, sharex=True)
-        for ax, place in zip(grid.flat, shown, strict=False):
-            task, classes, steps, method = place
-            _panel(ax, places[place], refs, colours)
+        for ax, cell in zip(grid.flat, shown, strict=False):
+            task, classes, steps, method = cell
+            _panel(ax, places[cell], refs, colours)
             ax.set_title(f"{task}\nC={classes}, K={steps}, {method}")
-            if place in outside:
-                ax.set_title(outside[place], loc="right", size=7, weight="normal", color=MUTED)
+            if cell in outside:
+                ax.set_title(outside[cell], loc="right", size=7, weight="normal", color=MUTED)
         for ax in list(grid.flat)[len(shown) :]:
             ax.set_axis_off()
         for ax in list(grid.flat)[: len(shown)][-columns:]:

@@ -15,11 +15,11 @@ import numpy as np
 
 from papers.base import EXPERIMENTS, Claim, Findings
 from papers.choice import plain
-from papers.grid import Grid, Point, by, by_cell, listed, nested
-from papers.ledger import Row, unchecked
+from papers.grid import Grid, Point, by, by_cell, join_names, nest
+from papers.ledger import Row, unchecked_row
 from papers.ledger_rows import LedgerRows
 from papers.run_cache import RunCache
-from papers.setting import Setting, setting
+from papers.setting import CellConfig, setting
 from papers.sfl_cells import (
     CLIENTS,
     CLIP,
@@ -44,7 +44,7 @@ from papers.sfl_cells import (
     row_name,
 )
 from papers.sfl_judged import best_findings, rate_findings
-from papers.texts import ACCURACY, accuracy_text, published, table_of
+from papers.texts import ACCURACY, accuracy_text, stat_of, table_of
 from raylfl.report.derived import Stat, last_k, score
 from raylfl.report.runs import Group
 from raylfl.report.tables import Column, ReportTable
@@ -95,7 +95,7 @@ class Images(Grid):
         keys += ["clients"] if "clients" in point else []
         return {key: point[key] for key in keys} | {"clip": None if point.clip is None else float(point.clip)}
 
-    def setting(self, point: Point, scale: str) -> Setting:
+    def setting(self, point: Point, scale: str) -> CellConfig:
         data, model = TASKS[point.task]
         options = {
             "partition.classes": point.classes,
@@ -133,9 +133,9 @@ class Images(Grid):
         seeds: Sequence[int] = (SEARCH_SEED,),
     ) -> dict[Point, dict[float, Group]]:
         """Cell -> learning rate -> runs of this many rounds, for the given learning rates of each cell."""
-        points = [cell.but(lr=lr, rounds=rounds) for cell, own in rates.items() for lr in own]
-        found = self.groups(cache, points, seeds)
-        return by({point.without("rounds"): group for point, group in found.items()}, "lr")
+        points = [cell.but(lr=lr, rounds=rounds) for cell, tried in rates.items() for lr in tried]
+        groups = self.groups(cache, points, seeds)
+        return by({point.without("rounds"): group for point, group in groups.items()}, "lr")
 
     def search(self, cache: RunCache, left: Mapping[Point, Sequence[float]]) -> dict[Point, float]:
         """The best learning rate of each cell, by the mean accuracy over the last rounds on one seed (SFL, App. G.3).
@@ -146,16 +146,16 @@ class Images(Grid):
         stages = self.stages[cache.scale == "paper"]
         rates = dict(left)
         for rounds, last in stages:
-            tried = {cell: own for cell, own in rates.items() if len(own) > 1}
+            tried = {cell: values for cell, values in rates.items() if len(values) > 1}
             if not tried:
                 break
-            found = self.stage(cache, tried, rounds)
-            for cell, own in tried.items():
-                if len(found.get(cell, {})) < len(own):
+            groups = self.stage(cache, tried, rounds)
+            for cell, values in tried.items():
+                if len(groups.get(cell, {})) < len(values):
                     del rates[cell]
                 else:
-                    rates[cell] = close(found[cell], last, 0.0 if (rounds, last) == stages[-1] else CLOSE)
-        return {cell: own[0] for cell, own in rates.items()}
+                    rates[cell] = close(groups[cell], last, 0.0 if (rounds, last) == stages[-1] else CLOSE)
+        return {cell: values[0] for cell, values in rates.items()}
 
 
 def close(groups: Mapping[float, Group], last: int, margin: float) -> list[float]:
@@ -184,17 +184,17 @@ class Accuracies(Images):
         best = self.search(cache, rates)
         runs = self.stage(cache, {cell: [lr] for cell, lr in best.items()}, rounds, self.of_scale(cache))
         rows = [
-            unchecked(run, self.cell(cell.but(lr=best[cell], rounds=rounds)))
+            unchecked_row(run, self.cell(cell.but(lr=best[cell], rounds=rounds)))
             for cell in sorted(runs, key=lambda cell: (cell.task, cell.classes, cell.steps, cell.method))
             for run in runs[cell][best[cell]].runs
         ]
         folder = cache.folder if isinstance(cache, LedgerRows) else None
-        whole = [cell for cell in runs if len(rates[cell]) == len(self.rates[cache.scale == "paper"][cell.method])]
-        ends = {cell: last_k(runs[cell][best[cell]], ACCURACY, last) for cell in whole}
+        complete = [cell for cell in runs if len(rates[cell]) == len(self.rates[cache.scale == "paper"][cell.method])]
+        ends = {cell: last_k(runs[cell][best[cell]], ACCURACY, last) for cell in complete}
         findings = best_findings(self.stem, folder, rows, published_best(), last, self.claims(ends))
         return (
             findings
-            if len(whole) == len(runs) and cache.scale == "paper"
+            if len(complete) == len(runs) and cache.scale == "paper"
             else replace(findings, claims=self.claims(ends))
         )
 
@@ -203,27 +203,29 @@ class Accuracies(Images):
 
         ends: cell -> our accuracy at its best learning rate. The networks as printed are not in the paper's table.
         """
-        own = {(cell.task, cell.classes, cell.steps, cell.method): stat for cell, stat in ends.items()}
-        ours, theirs = (
-            leads(own),
+        stats = {(cell.task, cell.classes, cell.steps, cell.method): stat for cell, stat in ends.items()}
+        measured, published_leads = (
+            leads(stats),
             leads({key: stat for key, stat in published_best().items() if key[0] in self.tasks[1]}),
         )
-        own_marks, marks = ({key: mark(key, lead) for key, lead in both.items()} for both in (ours, theirs))
+        own_marks, marks = (
+            {key: mark(key, lead) for key, lead in both.items()} for both in (measured, published_leads)
+        )
         other = [
             f"{_place(key)} {own_marks[key]}, published {marks[key]}"
-            for key in theirs
+            for key in published_leads
             if own_marks.get(key, marks[key]) != marks[key]
         ]
         text = "the method ahead by more than 1 point (MNIST, FMNIST) or 2 points (CIFAR-10, CINIC-10) is the paper's"
-        told = f"in {len(ours) - len(other)} of {len(ours)} settings; {'; '.join(other)}".rstrip("; ")
-        claims = [Claim(text, _decided(not other, ours, theirs), told)] if ours else []
+        evidence = f"in {len(measured) - len(other)} of {len(measured)} settings; {'; '.join(other)}".rstrip("; ")
+        claims = [Claim(text, _decide(not other, measured, published_leads), evidence)] if measured else []
         for text, chosen, holds in self.stated:
-            wanted = [key for key in theirs if chosen(*key)]
-            there = {key: ours[key] for key in wanted if key in ours}
-            if there:
-                told = ", ".join(f"{_place(key)} {lead:+.2f}" for key, lead in there.items())
-                verdict = _decided(holds(there), there, wanted)
-                claims.append(Claim(text, verdict, f"SFL - PFL in points: {told}"))
+            keys = [key for key in published_leads if chosen(*key)]
+            available = {key: measured[key] for key in keys if key in measured}
+            if available:
+                evidence = ", ".join(f"{_place(key)} {lead:+.2f}" for key, lead in available.items())
+                verdict = _decide(holds(available), available, keys)
+                claims.append(Claim(text, verdict, f"SFL - PFL in points: {evidence}"))
         return claims
 
     def missing(self, rows: Sequence[Row]) -> list[str]:
@@ -246,10 +248,12 @@ def mark(setup: Setup, lead: float) -> str:
     return "none" if abs(lead) <= margin(setup[0]) else "SFL" if lead > 0 else "PFL"
 
 
-def falls(given: Mapping[Setup, float]) -> bool:
+def falls(leads_of: Mapping[Setup, float]) -> bool:
     """Whether SFL is behind at the most local steps, and its lead falls with them, in each task."""
-    tasks = {task: [lead for (own, _, _), lead in sorted(given.items()) if own == task] for task, _, _ in given}
-    return all(own[-1] < 0 and own[-1] < own[0] for own in tasks.values() if len(own) > 1)
+    tasks = {
+        task: [lead for (values, _, _), lead in sorted(leads_of.items()) if values == task] for task, _, _ in leads_of
+    }
+    return all(values[-1] < 0 and values[-1] < values[0] for values in tasks.values() if len(values) > 1)
 
 
 def _place(setup: Setup) -> str:
@@ -257,30 +261,30 @@ def _place(setup: Setup) -> str:
     return f"{task}, C={c}, K={k}"
 
 
-def _decided(holds: bool, known: Sized, wanted: Sized) -> bool | None:
-    """The verdict on a statement about the settings `wanted`: open if it holds so far in those that are known."""
-    return holds and (True if len(known) == len(wanted) else None)
+def _decide(holds: bool, available: Sized, keys: Sized) -> bool | None:
+    """The verdict on a statement about the settings `keys`: open if it holds so far in those that are known."""
+    return holds and (True if len(available) == len(keys) else None)
 
 
 def missing(grid: Images, rows: Sequence[Row]) -> list[str]:
     """What the ledger's rows lack: cells without a run, incomplete searches, and cells with one seed."""
     keys = ("task", "classes", "steps", "method")
     seeds, rates = by_cell(rows, *keys), by_cell(rows, *keys, "lr")
-    tried = {place: sum(own[:-1] == place for own in rates) for place in seeds}
+    tried = {cell_key: sum(rate[:-1] == cell_key for rate in rates) for cell_key in seeds}
     parts: dict[str, dict[str, list[str]]] = {}
     for cell in dict.fromkeys(point.without("lr", "rounds") for point in grid.points("paper")):
-        place = tuple(plain(cell[key]) for key in keys)
-        if place not in seeds:
+        cell_key = tuple(plain(cell[key]) for key in keys)
+        if cell_key not in seeds:
             state = "no run of"
-        elif tried[place] < len(GRID[cell.method]):
+        elif tried[cell_key] < len(GRID[cell.method]):
             state = "not all learning rates of"
-        elif len(seeds[place]) == 1:
+        elif len(seeds[cell_key]) == 1:
             state = "one seed of"
         else:
             continue
         parts.setdefault(state, {}).setdefault(cell.task, []).append(f"{row_name(cell)} {cell.method}")
     return [
-        f"{state} {'; '.join(f'{task}: {listed(own)}' for task, own in cells.items())}"
+        f"{state} {'; '.join(f'{task}: {join_names(names)}' for task, names in cells.items())}"
         for state, cells in parts.items()
     ]
 
@@ -291,16 +295,16 @@ class Table3(Accuracies):
 
     stem, stages, measured = "table3", (((100, 20),), (SHORT, LONG)), CLIENTS  # figures 14 and 15 share the long runs
     stated = (
-        ("C=1: SFL is better in all settings", lambda task, c, k: c == 1, lambda own: min(own.values()) > 0),
+        ("C=1: SFL is better in all settings", lambda task, c, k: c == 1, lambda leads: min(leads.values()) > 0),
         (
             "CINIC-10: SFL is better in all settings, by more than 2 points",
             lambda task, c, k: "CINIC" in task,
-            lambda own: min(own.values()) > 2,
+            lambda leads: min(leads.values()) > 2,
         ),
         (
             "CIFAR-10, C=2: PFL is close or better in some settings (less than 2 points behind)",
             lambda task, c, k: "CIFAR" in task and c == 2,
-            lambda own: min(own.values()) < 2,
+            lambda leads: min(leads.values()) < 2,
         ),
     )
     tasks: ClassVar = ((VGG, "CIFAR-10, ResNet-18"), tuple(task for task in TASKS if "MNIST" not in task))
@@ -315,7 +319,7 @@ class Table11(Accuracies):
         (
             "C=1: SFL is better with MNIST/MLP, MNIST/LeNet-5 and FMNIST/CNN",
             lambda task, c, k: c == 1 and task in ("MNIST, MLP", "MNIST, LeNet-5", "FMNIST, CNN"),
-            lambda own: min(own.values()) > 0,
+            lambda leads: min(leads.values()) > 0,
         ),
         (
             "C=1: SFL is worse with MNIST/logistic and FMNIST/LeNet-5, the more so with many local steps",
@@ -340,49 +344,52 @@ class Rates(Images):
 
         numbers = published_rates()
         rounds, last = self.stages[cache.scale == "paper"][0]
-        ours = {
-            cell: {lr: last_k(group, ACCURACY, last) for lr, group in own.items()}
-            for cell, own in self.stage(cache, self.chosen(cache), rounds).items()
+        measured = {
+            cell: {lr: last_k(group, ACCURACY, last) for lr, group in groups.items()}
+            for cell, groups in self.stage(cache, self.chosen(cache), rounds).items()
         }
-        theirs = {
+        reference = {
             cell: numbers[VARIANTS.get(cell.task, cell.task), cell.classes, cell.steps, cell.method, cell.clip]
-            for cell in ours
+            for cell in measured
         }
         panels: dict[str, dict[str, tuple[Sweep, Sweep]]] = {}
-        for cell, sweep in ours.items():
-            panels.setdefault(self.heading(cell), {})[cell.method] = (sweep, theirs[cell])
+        for cell, sweep in measured.items():
+            panels.setdefault(self.heading(cell), {})[cell.method] = (sweep, reference[cell])
         figure = draw.sweeps(panels, draw.styles(METHODS), ACCURACY, "learning rate")
-        whole = {cell: sweep for cell, sweep in ours.items() if len(sweep) == len(GRID[cell.method])}
+        complete = {cell: sweep for cell, sweep in measured.items() if len(sweep) == len(GRID[cell.method])}
         rows = [
             {"block": self.heading(cell), "method": cell.method}
-            | {f"{lr:g}": (sweep[lr], theirs[cell][lr]) for lr in sweep}
-            for cell, sweep in ours.items()
+            | {f"{lr:g}": (sweep[lr], reference[cell][lr]) for lr in sweep}
+            for cell, sweep in measured.items()
         ]
         columns = [Column("method", "method")]
         columns += [
             Column(f"{lr:g}", f"lr {lr:g}", _both, None, True)
-            for lr in sorted({lr for own in ours.values() for lr in own})
+            for lr in sorted({lr for sweep in measured.values() for lr in sweep})
         ]
         caption = f"Test accuracy in %, ours | published: mean over the last {last} rounds of one seed."
         table = ReportTable(self.stem, caption, columns, rows)
-        return Findings([table], self.claims(whole, theirs) if whole else [], {self.stem: figure})
+        return Findings([table], self.claims(complete, reference) if complete else [], {self.stem: figure})
 
     def heading(self, cell: Point) -> str:
         """The heading of the cell's panel, which has both methods."""
         return f"{cell.task}, {row_name(cell)}"
 
-    def claims(self, ours: Mapping[Point, Sweep], theirs: Mapping[Point, Sweep]) -> list[Claim]:
+    def claims(self, measured: Mapping[Point, Sweep], reference: Mapping[Point, Sweep]) -> list[Claim]:
         """The claims of Sec. 4.2 about the best learning rates of SFL and PFL (parallel: FedAvg).
 
         In cells with both methods SFL's best rate is not above PFL's. Each best rate is the paper's, or next to it on
-        the grid. ours, theirs: cell -> learning rate -> accuracy; ours only for cells with the whole grid.
+        the grid. measured, reference: cell -> learning rate -> accuracy; measured only for cells with the whole grid.
         """
         both: dict[str, dict[str, float]] = {}
-        for cell, sweep in ours.items():
+        for cell, sweep in measured.items():
             both.setdefault(self.heading(cell), {})[cell.method] = best_rate(sweep)
         smaller = [rates["SFL"] <= rates["PFL"] for rates in both.values() if len(rates) == 2]
-        ranks = {cell: [GRID[cell.method].index(best_rate(own[cell])) for own in (ours, theirs)] for cell in ours}
-        near = [abs(own - other) <= 1 for own, other in ranks.values()]
+        ranks = {
+            cell: [GRID[cell.method].index(best_rate(sweeps[cell])) for sweeps in (measured, reference)]
+            for cell in measured
+        }
+        near = [abs(rank - other) <= 1 for rank, other in ranks.values()]
         order = _share("the best learning rate of SFL is not above that of PFL", smaller)
         return [
             *([order] if smaller else []),
@@ -398,8 +405,8 @@ def _share(text: str, holds: Sequence[bool]) -> Claim:
 
 
 def _both(pair: tuple[Stat, Stat]) -> str:
-    ours, theirs = pair
-    return f"{accuracy(ours)} | {accuracy_text(theirs)}"
+    measured, reference = pair
+    return f"{accuracy(measured)} | {accuracy_text(reference)}"
 
 
 def accuracy(stat: Stat) -> str:
@@ -429,14 +436,18 @@ class Fig2(Rates):
     stem = "fig2"
     steps: ClassVar = ((5, 20), (5, 20, 50))
 
-    def claims(self, ours: Mapping[Point, Sweep], theirs: Mapping[Point, Sweep]) -> list[Claim]:
+    def claims(self, measured: Mapping[Point, Sweep], reference: Mapping[Point, Sweep]) -> list[Claim]:
         """The claims of `Rates`, and (ii) of Sec. 4.2: SFL's best learning rate falls with heterogeneity."""
-        rates = nested({cell: best_rate(own) for cell, own in ours.items() if cell.method == "SFL"}, "steps", "classes")
-        both = {k: own for k, own in rates.items() if len(own) == 2}
-        falls = all(own[1] <= own[2] for own in both.values()) and any(own[1] < own[2] for own in both.values())
-        told = ", ".join(f"K={k}: {own[1]:g} at C=1, {own[2]:g} at C=2" for k, own in both.items())
-        extra = [Claim("SFL's best learning rate is smaller on more heterogeneous data", falls, told)] if both else []
-        return [*super().claims(ours, theirs), *extra]
+        rates = nest(
+            {cell: best_rate(sweep) for cell, sweep in measured.items() if cell.method == "SFL"}, "steps", "classes"
+        )
+        both = {k: lr for k, lr in rates.items() if len(lr) == 2}
+        falls = all(lr[1] <= lr[2] for lr in both.values()) and any(lr[1] < lr[2] for lr in both.values())
+        evidence = ", ".join(f"K={k}: {lr[1]:g} at C=1, {lr[2]:g} at C=2" for k, lr in both.items())
+        extra = (
+            [Claim("SFL's best learning rate is smaller on more heterogeneous data", falls, evidence)] if both else []
+        )
+        return [*super().claims(measured, reference), *extra]
 
 
 @EXPERIMENTS.register("sfl/table7", paper="SFL [2] table 7")
@@ -452,15 +463,15 @@ class Table7(Rates):
         words = ("no clipping", "loose", "medium", "tight")
         return f"{row_name(cell)}, {words[[norms[cell.method] for norms in NORMS].index(cell.clip)]}"
 
-    def claims(self, ours: Mapping[Point, Sweep], theirs: Mapping[Point, Sweep]) -> list[Claim]:
+    def claims(self, measured: Mapping[Point, Sweep], reference: Mapping[Point, Sweep]) -> list[Claim]:
         """The claims of `Rates`, and the observations of App. G.2 on gradient clipping."""
-        rates = by({cell: best_rate(sweep) for cell, sweep in ours.items()}, "clip")
-        loose_first = [[own[norm] for norm in sorted(own, key=lambda n: -(n or np.inf))] for own in rates.values()]
-        larger = [all(b >= a for a, b in pairwise(own)) for own in loose_first]
-        told = f"in {sum(larger)} of {len(larger)} settings"
-        claims = clipping_claims({cell: sweep[best_rate(sweep)].mean for cell, sweep in ours.items()})
-        last = Claim("a smaller max norm never has a smaller best learning rate (G.2, 4)", all(larger), told)
-        return [*super().claims(ours, theirs), *claims, last]
+        rates = by({cell: best_rate(sweep) for cell, sweep in measured.items()}, "clip")
+        loose_first = [[lrs[norm] for norm in sorted(lrs, key=lambda n: -(n or np.inf))] for lrs in rates.values()]
+        larger = [all(b >= a for a, b in pairwise(lrs)) for lrs in loose_first]
+        evidence = f"in {sum(larger)} of {len(larger)} settings"
+        claims = clipping_claims({cell: sweep[best_rate(sweep)].mean for cell, sweep in measured.items()})
+        last = Claim("a smaller max norm never has a smaller best learning rate (G.2, 4)", all(larger), evidence)
+        return [*super().claims(measured, reference), *claims, last]
 
 
 def clipping_claims(accuracies: Mapping[Point, float]) -> list[Claim]:
@@ -469,28 +480,28 @@ def clipping_claims(accuracies: Mapping[Point, float]) -> list[Claim]:
     accuracies: the accuracy of each cell (C, K, method, max norm) at its best learning rate.
     """
     norms = by({cell: 100 * value for cell, value in accuracies.items()}, "clip")
-    gain = {m: _mean(own[20] - own[None] for cell, own in norms.items() if cell.method == m) for m in METHODS}
-    behind = {cell: max(own.values()) - own[min(filter(None, own))] for cell, own in norms.items()}
-    told = ", ".join(f"{method} {points:+.1f} points" for method, points in gain.items())
-    claims = [Claim("a max norm of 20 helps PFL more than SFL (G.2, 1)", gain["PFL"] > gain["SFL"], told)]
+    gain = {m: _mean(level[20] - level[None] for cell, level in norms.items() if cell.method == m) for m in METHODS}
+    behind = {cell: max(level.values()) - level[min(filter(None, level))] for cell, level in norms.items()}
+    evidence = ", ".join(f"{method} {points:+.1f} points" for method, points in gain.items())
+    claims = [Claim("a max norm of 20 helps PFL more than SFL (G.2, 1)", gain["PFL"] > gain["SFL"], evidence)]
     most = max(cell.steps for cell in behind)
     by_class = {c: _mean(v for cell, v in behind.items() if cell.classes == c and cell.steps == most) for c in (1, 2)}
-    told = f"K={most}: behind the best norm by {by_class[1]:.1f} points at C=1, by {by_class[2]:.1f} at C=2"
+    evidence = f"K={most}: behind the best norm by {by_class[1]:.1f} points at C=1, by {by_class[2]:.1f} at C=2"
     text = "the tightest norm costs more on more heterogeneous data (G.2, 2)"
-    claims.append(Claim(text, by_class[1] > by_class[2], told))
+    claims.append(Claim(text, by_class[1] > by_class[2], evidence))
     steps = sorted({cell.steps for cell in behind})
     by_steps = [_mean(v for cell, v in behind.items() if cell.steps == k and cell.classes == 1) for k in steps]
     if len(steps) > 1:
-        told = "C=1: " + ", ".join(f"K={k} {value:.1f} points" for k, value in zip(steps, by_steps, strict=True))
+        evidence = "C=1: " + ", ".join(f"K={k} {value:.1f} points" for k, value in zip(steps, by_steps, strict=True))
         text = "the tightest norm costs more with more local steps (G.2, 3)"
-        claims.append(Claim(text, by_steps[-1] > by_steps[0], told))
+        claims.append(Claim(text, by_steps[-1] > by_steps[0], evidence))
     return claims
 
 
 def _mean(values: Any) -> float:
     """The mean of the finite values."""
-    known = [v for v in values if np.isfinite(v)]
-    return float(np.mean(known)) if known else float("nan")
+    finite = [v for v in values if np.isfinite(v)]
+    return float(np.mean(finite)) if finite else float("nan")
 
 
 @EXPERIMENTS.register("sfl/fig3", paper="SFL [2] fig. 3")
@@ -507,23 +518,23 @@ class Fig3(Images):
 
         rounds, last = self.stages[cache.scale == "paper"][0]
         panels: dict[str, dict[str, tuple[dict[float, Stat], dict[float, Stat]]]] = {}
-        for cell, own in self.stage(cache, self.chosen(cache), rounds).items():
-            sweep = {lr: last_k(group, ACCURACY, last) for lr, group in own.items()}
+        for cell, groups in self.stage(cache, self.chosen(cache), rounds).items():
+            sweep = {lr: last_k(group, ACCURACY, last) for lr, group in groups.items()}
             curve = panels.setdefault(f"C={cell.classes}", {}).setdefault(cell.method, ({}, {}))[0]
             curve[cell.steps] = sweep[best_rate(sweep)]
         figure = draw.sweeps(panels, draw.styles(METHODS), ACCURACY, "local steps K")
         claims = []
         for heading, lines in panels.items():
             sfl = {k: stat.mean for k, stat in lines["SFL"][0].items()}
-            told = ", ".join(f"K={k:g} {100 * mean:.1f}" for k, mean in sfl.items())
+            evidence = ", ".join(f"K={k:g} {100 * mean:.1f}" for k, mean in sfl.items())
             claims += [
-                Claim(f"{heading}: SFL improves from K=1 to K=5", sfl[5] > sfl[1], told),
-                Claim(f"{heading}: SFL deteriorates from K=5 to K=10", sfl[10] < sfl[5], told),
+                Claim(f"{heading}: SFL improves from K=1 to K=5", sfl[5] > sfl[1], evidence),
+                Claim(f"{heading}: SFL deteriorates from K=5 to K=10", sfl[10] < sfl[5], evidence),
             ]
         rows = [
-            {"block": heading, "method": method} | {f"K={k:g}": stat for k, stat in ours.items()}
+            {"block": heading, "method": method} | {f"K={k:g}": stat for k, stat in stats.items()}
             for heading, lines in panels.items()
-            for method, (ours, _) in lines.items()
+            for method, (stats, _) in lines.items()
         ]
         columns = [Column("method", "method")]
         columns += [Column(f"K={k}", f"K={k}", accuracy_text, None, True) for k in self.steps[cache.scale == "paper"]]
@@ -544,15 +555,15 @@ class TwoStages(Images):
         """The short runs of all rates and the long runs of those within a margin of the best: cell -> rate -> runs."""
         (short, last), (long, _) = self.stages[cache.scale == "paper"]
         tried = self.stage(cache, self.chosen(cache), short)
-        left = {cell: close(own, last, margin) for cell, own in tried.items()}
-        return tried, self.stage(cache, left if margin else {c: own[:1] for c, own in left.items()}, long)
+        left = {cell: close(groups, last, margin) for cell, groups in tried.items()}
+        return tried, self.stage(cache, left if margin else {c: groups[:1] for c, groups in left.items()}, long)
 
     def curves_of(self, cache: RunCache, lines: Mapping[str, Mapping[str, Group]]) -> Figure:
         """A figure of accuracy curves; lines: heading of a panel -> name of a curve -> its runs."""
         from papers import draw
 
-        plots = [draw.Plot(name, own, ACCURACY, window=cache.pick(1, 16)) for name, own in lines.items()]
-        return draw.curves(plots, draw.styles({name: name for own in lines.values() for name in own}))
+        plots = [draw.Plot(name, groups, ACCURACY, window=cache.pick(1, 16)) for name, groups in lines.items()]
+        return draw.curves(plots, draw.styles({name: name for groups in lines.values() for name in groups}))
 
 
 @EXPERIMENTS.register("sfl/table8", paper="SFL [2] table 8, fig. 9")
@@ -565,7 +576,7 @@ class Table8(TwoStages):
     norms = NORMS
 
     def run(self, cache: RunCache) -> Findings:
-        theirs = {
+        reference = {
             (int(row["classes"]), int(row["steps"]), method, norm(row[f"{method} clip"])): row[method].split()
             for row in table_of("sfl_long")
             for method in METHODS
@@ -573,15 +584,15 @@ class Table8(TwoStages):
         (_, short), (_, long) = self.stages[cache.scale == "paper"]
         tried, continued = self.both(cache, 0.0)
         rows, ends, lines = [], {}, dict[str, dict[str, Group]]()
-        for cell, own in continued.items():
-            ((lr, group),) = own.items()
+        for cell, groups in continued.items():
+            ((lr, group),) = groups.items()
             ends[cell] = last_k(group, ACCURACY, long)
             clip = "none" if cell.clip is None else str(cell.clip)
-            numbers = theirs[cell.classes, cell.steps, cell.method, cell.clip]
+            numbers = reference[cell.classes, cell.steps, cell.method, cell.clip]
             rows.append(
                 {"row": f"{row_name(cell)}, {cell.method}", "clip": clip, "lr": lr}
                 | {"short": last_k(tried[cell][lr], ACCURACY, short), "long": ends[cell], "their lr": float(numbers[0])}
-                | {"their short": published(numbers[1]), "their long": published(numbers[2])}
+                | {"their short": stat_of(numbers[1]), "their long": stat_of(numbers[2])}
             )
             lines.setdefault(f"{cell.method}, {row_name(cell)}", {})[clip] = group
         columns = [Column("row", ""), Column("clip", "max norm")]
@@ -604,7 +615,7 @@ class Table9(TwoStages):
     steps: ClassVar = ((5, 20), (5, 20, 50))
 
     def run(self, cache: RunCache) -> Findings:
-        theirs = {
+        reference = {
             (int(row["classes"]), int(row["steps"]), method): candidates(row[method])
             for row in table_of("sfl_fine")
             for method in METHODS
@@ -612,18 +623,23 @@ class Table9(TwoStages):
         _, (_, long) = self.stages[cache.scale == "paper"]
         _, runs = self.both(cache, CLOSE)
         rows, same = [], []
-        for cell, own in runs.items():
-            ours = {lr: last_k(group, ACCURACY, long).mean for lr, group in own.items()}
-            numbers = theirs[cell.classes, cell.steps, cell.method]
+        for cell, groups in runs.items():
+            measured = {lr: last_k(group, ACCURACY, long).mean for lr, group in groups.items()}
+            numbers = reference[cell.classes, cell.steps, cell.method]
             rows.append(
-                {"block": row_name(cell), "method": cell.method, "ours": _told(ours), "published": _told(numbers)}
+                {
+                    "block": row_name(cell),
+                    "method": cell.method,
+                    "ours": _text(measured),
+                    "published": _text(numbers),
+                }
             )
-            same.append(_ranked(ours)[0] == _ranked(numbers)[0])
+            same.append(_rank_rates(measured)[0] == _rank_rates(numbers)[0])
         columns = [Column("method", "method"), Column("ours", "ours"), Column("published", "published")]
         table = ReportTable("table9", "Candidates (long-run test accuracy in %), the best first.", columns, rows)
         lines = {
-            f"{cell.method}, {row_name(cell)}": {f"lr {lr:g}": group for lr, group in own.items()}
-            for cell, own in runs.items()
+            f"{cell.method}, {row_name(cell)}": {f"lr {lr:g}": group for lr, group in groups.items()}
+            for cell, groups in runs.items()
         }
         claim = _share("the best learning rates are the paper's", same)
         return Findings([table], [claim], {"fig10": self.curves_of(cache, lines)})
@@ -638,12 +654,14 @@ def candidates(text: str) -> dict[float, float]:
     return {float(pair[0]): float(pair[1]) / 100 if len(pair) > 1 else float("nan") for pair in pairs}
 
 
-def _ranked(own: Mapping[float, float]) -> list[float]:
-    return sorted(own, key=lambda lr: -own[lr] if np.isfinite(own[lr]) else 1.0)
+def _rank_rates(values: Mapping[float, float]) -> list[float]:
+    return sorted(values, key=lambda lr: -values[lr] if np.isfinite(values[lr]) else 1.0)
 
 
-def _told(own: Mapping[float, float]) -> str:
-    return ", ".join(f"{lr:g}" + (f" ({100 * own[lr]:.2f})" if np.isfinite(own[lr]) else "") for lr in _ranked(own))
+def _text(values: Mapping[float, float]) -> str:
+    return ", ".join(
+        f"{lr:g}" + (f" ({100 * values[lr]:.2f})" if np.isfinite(values[lr]) else "") for lr in _rank_rates(values)
+    )
 
 
 class TrainingCurves(Images):
@@ -669,20 +687,20 @@ class TrainingCurves(Images):
 
         rounds, last = self.stages[cache.scale == "paper"][-1]
         rates = self.search(cache, self.chosen(cache))
-        found = self.stage(
+        runs = self.stage(
             cache, {cell.but(**self.extra): [lr] for cell, lr in rates.items()}, rounds, self.of_scale(cache)
         )
-        groups = {cell: found[cell.but(**self.extra)][lr] for cell, lr in rates.items()}
+        groups = {cell: runs[cell.but(**self.extra)][lr] for cell, lr in rates.items()}
         lines: dict[str, dict[str, Group]] = {}
         for cell, group in groups.items():
             lines.setdefault(f"{cell.task}, C={cell.classes}", {})[f"{cell.method}, K={cell.steps}"] = group
         window = cache.pick(1, max(1, round(self.share * rounds / 10)))  # evaluated every 10 rounds
-        looks = draw.styles({name: name for own in lines.values() for name in own})
+        looks = draw.styles({name: name for panel in lines.values() for name in panel})
         figures = {
             f"{self.stem}_{rank}": draw.curves(
-                [draw.Plot(heading, own, m, band="std", window=window) for m in self.metrics], looks
+                [draw.Plot(heading, panel, m, band="std", window=window) for m in self.metrics], looks
             )
-            for rank, (heading, own) in enumerate(lines.items())
+            for rank, (heading, panel) in enumerate(lines.items())
         }
         rows: list[dict[str, Any]] = [
             {"block": cell.task, "row": f"{row_name(cell)}, {cell.method}", "lr": rates[cell]}

@@ -99,8 +99,8 @@ def _long(row: Row, ref: Reference | None) -> dict[str, str]:
     values = row.window(MORE)
     if not values:
         return {}
-    own = bootstrap_mean([values])
-    out = {"ours": f"{_percent(own.mean)} [{_percent(own.low)}, {_percent(own.high)}]"}
+    interval = bootstrap_mean([values])
+    out = {"ours": f"{_percent(interval.mean)} [{_percent(interval.low)}, {_percent(interval.high)}]"}
     if ref:
         mean, std, _, effective = ref.last[str(MORE)]
         test = equivalent(level(values), Level(mean, std, effective), MARGIN)
@@ -122,7 +122,7 @@ def cell_claims(rows: Sequence[Row], refs: Mapping[str, Reference]) -> list[Clai
         if row.seed == SEARCH_SEED and (ref := refs.get(key(row.cell))):
             words.setdefault(row.cell["task"], {})[_name(row)] = verdict(row, ref)
     claim = "the mean over the last 400 rounds is within the spread of the authors' log"
-    return [_within(task, claim, own) for task, own in words.items()]
+    return [_within(task, claim, verdicts) for task, verdicts in words.items()]
 
 
 def _within(task: str, claim: str, words: Mapping[str, str]) -> Claim:
@@ -130,9 +130,9 @@ def _within(task: str, claim: str, words: Mapping[str, str]) -> Claim:
 
     claim: what holds in each of them; words: the verdict of each cell by its name.
     """
-    names = {word: [name for name, own in words.items() if own == word] for word in words.values()}
+    names = {word: [name for name, other in words.items() if other == word] for word in words.values()}
     count = len(names.pop("within", []))
-    others = "".join(f"; {word}: {', '.join(own)}" for word, own in names.items())
+    others = "".join(f"; {word}: {', '.join(cells)}" for word, cells in names.items())
     remark = "the network as the paper describes it; the authors' code has dropout" if task in VARIANTS else ""
     text = f"{task}: in at least nine of ten cells {claim}"
     return Claim(text, count >= 0.9 * len(words), f"{count} of {len(words)} cells{others}", remark)
@@ -144,8 +144,8 @@ def differences(rows: Sequence[Row], refs: Mapping[str, Reference]) -> str:
     A difference is that of the means over the last 400 rounds, for a cell with the network of the authors' code, on the
     seed SEARCH_SEED. Diverged runs are left out.
     """
-    own = [row for row in rows if row.seed == SEARCH_SEED and row.cell["task"] not in VARIANTS and not row.diverged]
-    pairs = [(row, ref) for row in own if (ref := refs.get(key(row.cell)))]
+    counted = [row for row in rows if row.seed == SEARCH_SEED and row.cell["task"] not in VARIANTS and not row.diverged]
+    pairs = [(row, ref) for row in counted if (ref := refs.get(key(row.cell)))]
     if not pairs:
         return "no cell has a log"
     d = 100 * np.array([np.mean(row.window(MORE)) - ref.last[str(MORE)][0] for row, ref in pairs])
@@ -159,22 +159,22 @@ def differences(rows: Sequence[Row], refs: Mapping[str, Reference]) -> str:
 
 def looseness(rows: Sequence[Row]) -> str:
     """A sentence on what the verdict `within` cannot say, with the ratio of our std over rounds to that over seeds."""
-    own: dict[str, list[list[float]]] = {}
+    windows: dict[str, list[list[float]]] = {}
     for row in rows:
-        own.setdefault(key(row.cell), []).append(row.window(MORE))
-    cells = [runs for runs in own.values() if len(runs) >= PUBLISHED_SEEDS and all(runs)]
-    told = (
+        windows.setdefault(key(row.cell), []).append(row.window(MORE))
+    cells = [runs for runs in windows.values() if len(runs) >= PUBLISHED_SEEDS and all(runs)]
+    text = (
         "the logs have one seed, so that the spread of the authors' seeds is unknown; `within` has the standard "
         "deviation of one log's rounds in its place, and is not a test of equality"
     )
     if not cells:
-        return told
+        return text
     ratios = [
         np.mean([np.std(run, ddof=1) for run in runs]) / np.std([np.mean(run) for run in runs], ddof=1)
         for runs in cells
     ]
     return (
-        f"{told}: in our {len(ratios)} cells with three seeds it is {np.median(ratios):.1f} times the standard "
+        f"{text}: in our {len(ratios)} cells with three seeds it is {np.median(ratios):.1f} times the standard "
         f"deviation of the seeds' means in the median, and larger in {sum(ratio > 1 for ratio in ratios)}"
     )
 
@@ -187,12 +187,12 @@ def method_claims(rows: Sequence[Row]) -> list[Claim]:
     complete grid for both methods have no claim.
     """
     claims = []
-    for (task, classes, steps), own in by_place(rows).items():
-        tops = {method: best_rows([row for row in own if row.cell["method"] == method]) for method in METHODS}
+    for (task, classes, steps), cell_rows in by_place(rows).items():
+        tops = {method: best_rows([row for row in cell_rows if row.cell["method"] == method]) for method in METHODS}
         if not all(tops.values()):
             continue
-        seeds = sorted(set.intersection(*({row.seed for row in own} for own in tops.values())))
-        picked = {m: [row for s in seeds for row in own if row.seed == s] for m, own in tops.items()}
+        seeds = sorted(set.intersection(*({row.seed for row in cell_rows} for cell_rows in tops.values())))
+        picked = {m: [row for s in seeds for row in cell_rows if row.seed == s] for m, cell_rows in tops.items()}
         sfl, pfl = ([row.window(MORE) for row in picked[method]] for method in ("SFL", "PFL"))
         text = f"{task}, C={classes}, K={steps}: SFL is ahead of PFL at their best learning rates"
         claims.append(Claim(text, *_ahead(sfl, pfl, seeds)))
@@ -208,11 +208,12 @@ def _ahead(
         return None, f"SFL - PFL: {points or '–'}; one seed" if seeds else "no common seed"
     test = paired_test(sfl, pfl)
     d = test.difference
-    told = f"SFL - PFL: {100 * d.mean:+.2f} points, 95 % interval {100 * d.low:+.2f} to {100 * d.high:+.2f}"
-    told += f"; seeds {', '.join(map(str, seeds))}"
+    evidence = f"SFL - PFL: {100 * d.mean:+.2f} points, 95 % interval {100 * d.low:+.2f} to {100 * d.high:+.2f}"
+    evidence += f"; seeds {', '.join(map(str, seeds))}"
     if not d.covers(0.0):
-        return d.low > 0, told
-    return None, told + (f"; about {test.needed} seeds would decide a difference of this size" if test.needed else "")
+        return d.low > 0, evidence
+    needed = f"; about {test.needed} seeds would decide a difference of this size" if test.needed else ""
+    return None, evidence + needed
 
 
 def best_rows(rows: Sequence[Row]) -> list[Row]:
@@ -233,13 +234,13 @@ def _outside(rows: Sequence[Row], refs: Mapping[str, Reference]) -> dict[tuple[A
 
     Cells with another network than the authors' are left out.
     """
-    found: dict[tuple[Any, ...], str] = {}
-    for place, own in by_place(rows, "method").items():
-        words = {row.cell["lr"]: verdict(row, refs.get(key(row.cell))) for row in own if row.seed == SEARCH_SEED}
+    outside: dict[tuple[Any, ...], str] = {}
+    for cell, cell_rows in by_place(rows, "method").items():
+        words = {row.cell["lr"]: verdict(row, refs.get(key(row.cell))) for row in cell_rows if row.seed == SEARCH_SEED}
         rates = [f"lr {lr:g} {word}" for lr, word in sorted(words.items()) if word not in ("within", "–")]
-        if rates and place[0] not in VARIANTS:
-            found[place] = ", ".join(rates)
-    return found
+        if rates and cell[0] not in VARIANTS:
+            outside[cell] = ", ".join(rates)
+    return outside
 
 
 def rate_findings(name: str, folder: Path, rows: Sequence[Row]) -> Findings:
@@ -267,16 +268,16 @@ def best_findings(
     refs = references(folder, rows) if folder else {}
     lines, verdicts = [], dict[str, dict[str, str]]()
     outside: dict[tuple[Any, ...], str] = {}
-    for place, top in by_place([row for row in rows if not row.diverged], "method").items():
-        task, classes, steps, method = place
-        ours = Stat.over(np.concatenate([row.window(last) for row in top]))
-        theirs = published[VARIANTS.get(task, task), classes, steps, method]
-        same = _same([float(np.mean(row.window(last))) for row in top], theirs)
-        inside = abs(ours.mean - theirs.mean) <= theirs.std
-        word = "within" if inside else "above" if ours.mean > theirs.mean else "below"
+    for cell, top in by_place([row for row in rows if not row.diverged], "method").items():
+        task, classes, steps, method = cell
+        measured = Stat.over(np.concatenate([row.window(last) for row in top]))
+        reference = published[VARIANTS.get(task, task), classes, steps, method]
+        same = _same([float(np.mean(row.window(last))) for row in top], reference)
+        inside = abs(measured.mean - reference.mean) <= reference.std
+        word = "within" if inside else "above" if measured.mean > reference.mean else "below"
         verdicts.setdefault(task, {})[f"C={classes} K={steps} {method}"] = word
         if word != "within" and task not in VARIANTS:
-            outside[place] = f"{word} the published ± std"
+            outside[cell] = f"{word} the published ± std"
         lines.append(
             {
                 "block": task,
@@ -284,9 +285,9 @@ def best_findings(
                 "method": method,
                 "lr": f"{top[0].cell['lr']:g}",
                 "seeds": len(top),
-                "ours": accuracy_text(ours),
-                "theirs": accuracy_text(theirs),
-                "difference": f"{100 * (ours.mean - theirs.mean):+.2f}",
+                "ours": accuracy_text(measured),
+                "theirs": accuracy_text(reference),
+                "difference": f"{100 * (measured.mean - reference.mean):+.2f}",
                 "verdict": word,
                 "same": same,
             }
@@ -306,12 +307,12 @@ def best_findings(
     return Findings([table], [*stated, *claims], {name: overlay(rows, refs, outside)})
 
 
-def _same(means: Sequence[float], theirs: Stat) -> str:
+def _same(means: Sequence[float], reference: Stat) -> str:
     """Whether our accuracy is equivalent to the published one, in a word; means: our seeds' mean accuracies."""
     if len(means) < PUBLISHED_SEEDS:
         return "undecided"
-    ours = Level(float(np.mean(means)), float(np.std(means, ddof=1)), len(means))
-    return SAME[equivalent(ours, Level(theirs.mean, theirs.std, PUBLISHED_SEEDS), MARGIN).holds]
+    measured = Level(float(np.mean(means)), float(np.std(means, ddof=1)), len(means))
+    return SAME[equivalent(measured, Level(reference.mean, reference.std, PUBLISHED_SEEDS), MARGIN).holds]
 
 
 def _name(row: Row) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from papers.author_logs import measurements, path_of
-from papers.ledger import Row, thinned, write_lines
+from papers.ledger import Row, thin_out, write_lines
 from papers.sfl_cells import TASKS
 from papers.statistics import effective_count
 
@@ -71,13 +71,13 @@ def references(folder: Path, rows: Iterable[Row]) -> dict[str, Reference]:
     """
     path = folder / REFERENCE
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    known = {key(ref.cell): ref for ref in (Reference(**json.loads(line)) for line in lines)}
-    wanted = {key(row.cell): row for row in rows}
-    fresh = {name: ref for name, row in wanted.items() if name not in known and (ref := _reference(row))}
+    excerpts = {key(ref.cell): ref for ref in (Reference(**json.loads(line)) for line in lines)}
+    by_cell_key = {key(row.cell): row for row in rows}
+    fresh = {name: ref for name, row in by_cell_key.items() if name not in excerpts and (ref := _reference(row))}
     if fresh:
-        known |= fresh
-        write_lines(path, [asdict(known[name]) for name in sorted(known)])
-    return known
+        excerpts |= fresh
+        write_lines(path, [asdict(excerpts[name]) for name in sorted(excerpts)])
+    return excerpts
 
 
 def _reference(row: Row) -> Reference | None:
@@ -89,7 +89,7 @@ def _reference(row: Row) -> Reference | None:
         values = np.array([value for r, value in series if r >= row.rounds - window])
         numbers = (values.mean(), values.std(ddof=1), len(values), effective_count(values))
         last[str(window)] = [round(float(number), 6) for number in numbers]
-    return Reference(row.cell, SOURCE, last, [[r, round(value, 4)] for r, value in thinned(series, 50)])
+    return Reference(row.cell, SOURCE, last, [[r, round(value, 4)] for r, value in thin_out(series, 50)])
 
 
 def key(cell: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from papers.base import EXPERIMENTS, Claim, Findings
 from papers.choice import plain
-from papers.grid import Axis, Grid, Point, by, nested
+from papers.grid import Axis, Grid, Point, by, nest
 from papers.run_cache import RunCache
 from papers.sfl_cells import METHODS
 from papers.texts import cost_or_dash, mean_cost
@@ -119,7 +119,7 @@ class Simulations(Grid):
     """
 
     scales, base, seeds, tuned = (), ("reproduce/sfl_fig1",), SEEDS, "lr"
-    curves, kept = (DISTANCE,), 500  # all rounds: the claims count them
+    curves, curve_points = (DISTANCE,), 500  # all rounds: the claims count them
     measures: ClassVar = {"end": lambda run: float(run.column(DISTANCE)[-1])}
     pairs: ClassVar[Mapping[str, tuple[float, float]]]
     stem: ClassVar[str]
@@ -134,52 +134,52 @@ class Simulations(Grid):
         from papers import draw
 
         tried = by(self.groups(cache, seeds=SEEDS[:1]), "lr")
-        best = {cell: min(own, key=lambda lr, own=own: _rank(own[lr])) for cell, own in tried.items()}  # type: ignore[misc]
+        best = {cell: min(groups, key=lambda lr, groups=groups: _rank(groups[lr])) for cell, groups in tried.items()}  # type: ignore[misc]
         points = [cell.but(lr=lr) for cell, lr in best.items() if cell.method == "SFL"]
         final = {p.without("lr"): group for p, group in self.groups(cache, points, SEEDS).items()}
-        ends = nested({cell: final.get(cell) or tried[cell][best[cell]] for cell in tried}, "pair", "method")
-        rates = nested(tried, "pair", "method")
-        found = {label: PairRuns(pairs(*self.pairs[label]), rates[label], own) for label, own in ends.items()}
-        figure = draw.curves([_plot(label, duel) for label, duel in found.items()], draw.styles(METHODS))
-        return Findings([self._table(found)], self.claims(found), {self.stem: figure}, [NOTE])
+        ends = nest({cell: final.get(cell) or tried[cell][best[cell]] for cell in tried}, "pair", "method")
+        rates = nest(tried, "pair", "method")
+        runs = {label: PairRuns(pairs(*self.pairs[label]), rates[label], lines) for label, lines in ends.items()}
+        figure = draw.curves([_plot(label, duel) for label, duel in runs.items()], draw.styles(METHODS))
+        return Findings([self._table(runs)], self.claims(runs), {self.stem: figure}, [NOTE])
 
     def end(self, group: Group) -> float:
         """The distance |x| after the last round of the first seed."""
         value = self.measure(group.runs[0], "end")
         return float("nan") if value is None else value
 
-    def claims(self, found: Mapping[str, PairRuns]) -> list[Claim]:
+    def claims(self, runs: Mapping[str, PairRuns]) -> list[Claim]:
         """The claims of Sec. 4.1 for each pair of clients, and that of `_limits`.
 
-        found: label of a pair -> runs.
+        runs: label of a pair -> runs.
         """
         claims = []
-        for label, duel in found.items():
+        for label, duel in runs.items():
             delta, zeta = self.pairs[label]
             ends = f"|x| at the end: PFL {duel.end('PFL'):.2g}, SFL {duel.end('SFL'):.2g}"
             if zeta == 0:
                 spent = {name: duel.rounds_to(name, EXACT) for name in METHODS}
-                told = f"rounds to |x| = {EXACT:g}: PFL {spent['PFL']:g}, SFL {spent['SFL']:g}"
-                claims.append(Claim(f"{label}: SFL is faster", spent["SFL"] < spent["PFL"], told))
+                evidence = f"rounds to |x| = {EXACT:g}: PFL {spent['PFL']:g}, SFL {spent['SFL']:g}"
+                claims.append(Claim(f"{label}: SFL is faster", spent["SFL"] < spent["PFL"], evidence))
             elif delta == 0:
                 holds = duel.end("PFL") < EXACT and duel.end("SFL") > 1e-4 * zeta
                 claims.append(Claim(f"{label}: PFL reaches the optimum, SFL does not", holds, ends))
             else:
                 goal = 1.5 * duel.end("PFL")
                 spent = {name: duel.rounds_to(name, goal) for name in METHODS}
-                told = f"{ends}; rounds to |x| = {goal:.2g}: PFL {spent['PFL']:g}, SFL {spent['SFL']:g}"
+                evidence = f"{ends}; rounds to |x| = {goal:.2g}: PFL {spent['PFL']:g}, SFL {spent['SFL']:g}"
                 holds = duel.end("SFL") < duel.end("PFL") and spent["SFL"] < spent["PFL"]
-                claims.append(Claim(f"{label}: SFL is faster and ends nearer to the optimum", holds, told))
-        return [*claims, self._limits(found)]
+                claims.append(Claim(f"{label}: SFL is faster and ends nearer to the optimum", holds, evidence))
+        return [*claims, self._limits(runs)]
 
-    def _limits(self, found: Mapping[str, PairRuns]) -> Claim:
+    def _limits(self, runs: Mapping[str, PairRuns]) -> Claim:
         """The claim, not in the paper, that PFL (FedAvg) ends at `predicted_limit`, for learning rates from 0.03 on.
 
-        found: label of a pair of clients -> runs.
+        runs: label of a pair of clients -> runs.
         """
         off = [
             abs(self.end(group) - predicted_limit(duel.clients, lr)) / max(duel.clients[0][1], 1)
-            for duel in found.values()
+            for duel in runs.values()
             for lr, group in duel.rates["PFL"].items()
             if lr >= 0.03  # with smaller rates, 500 rounds do not reach the limit
         ]
@@ -187,10 +187,10 @@ class Simulations(Grid):
             "PFL ends at the minimum of the surrogate sum_i w_i f_i, w_i = (1 - (1 - 2 eta A_i)^K)/(2 eta A_i), "
             "for f_i(x) = A_i x^2 + B_i x, learning rate eta and K local steps"
         )
-        told = f"{len(off)} runs, at most {max(off):.1g} apart, relative to max(ζ, 1)"
-        return Claim(text, max(off) < 1e-9, told)
+        evidence = f"{len(off)} runs, at most {max(off):.1g} apart, relative to max(ζ, 1)"
+        return Claim(text, max(off) < 1e-9, evidence)
 
-    def _table(self, found: Mapping[str, PairRuns]) -> ReportTable:
+    def _table(self, runs: Mapping[str, PairRuns]) -> ReportTable:
         rows = [
             {
                 "block": label,
@@ -200,7 +200,7 @@ class Simulations(Grid):
                 "predicted": predicted_limit(duel.clients, duel.rate(name)) if name == "PFL" else float("nan"),
                 "rounds": duel.rounds_to(name, 0.1),
             }
-            for label, duel in found.items()
+            for label, duel in runs.items()
             for name in METHODS
         ]
         columns = [

@@ -18,7 +18,7 @@ def table_of(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def published(text: str) -> Stat:
+def stat_of(text: str) -> Stat:
     """A published number in per cent, such as `78.43±2.46` or `78.43`, as a statistic of fractions.
 
     Its std is nan if none is published.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from raylfl.theory.quadratic import QuadraticProblem
 
-Line = tuple[int, str, Any, Any]  # colour, matplotlib's format, x, y
+PlotLine = tuple[int, str, Any, Any]  # colour, matplotlib's format, x, y
 
 
 def problem_of(clients: int, dim: int, seed: int = 0) -> QuadraticProblem:
@@ -34,7 +34,7 @@ def problem_of(clients: int, dim: int, seed: int = 0) -> QuadraticProblem:
     return QuadraticProblem(hessians, linear, np.zeros(clients), np.full(clients, 1 / clients))
 
 
-def moved(problem: QuadraticProblem, i: int, x: Floats, steps: int, eta: float) -> Floats:
+def take_steps(problem: QuadraticProblem, i: int, x: Floats, steps: int, eta: float) -> Floats:
     """The parameters of client i after `steps` local steps from x with step size eta."""
     for _ in range(steps):
         x = x - eta * (problem.hessians[i] @ x - problem.linear[i])
@@ -55,19 +55,19 @@ class TheoryFigure(PaperResult):
         from raylfl.report.figures import Panel, single
         from raylfl.report.style import rc
 
-        lines, claims = self.computed()
+        lines, claims = self.compute()
         with rc():
             figure = single(Panel(self.stem, lambda ax: self._draw(ax, lines), (5.4, 3.4)))
         return Findings((), claims, {self.stem: figure})
 
     @abstractmethod
-    def computed(self) -> tuple[dict[str, Line], list[Claim]]:
+    def compute(self) -> tuple[dict[str, PlotLine], list[Claim]]:
         """The curves of the figure by label, and the claims that they decide."""
 
     def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
         return None
 
-    def _draw(self, ax: Axes, lines: Mapping[str, Line]) -> None:
+    def _draw(self, ax: Axes, lines: Mapping[str, PlotLine]) -> None:
         from raylfl.report.curves import log_axis
         from raylfl.report.style import PALETTE
 
@@ -90,22 +90,24 @@ class SflBound(TheoryFigure):
     stem, axes, log = "sfl-bound", ("rounds", "F − F* of the mean iterate"), "y"
     clients, steps, rounds = 8, 5, 400
 
-    def computed(self) -> tuple[dict[str, Line], list[Claim]]:
+    def compute(self) -> tuple[dict[str, PlotLine], list[Claim]]:
         from raylfl.theory import sfl
 
         problem = problem_of(self.clients, 5)
         L, mu, start = float(problem.smoothness.max()), float(problem.convexity.min()), problem.optimum + 3
         numbers = {"L": L, "mu": mu, "D": float(np.linalg.norm(start - problem.optimum)), "sigma": 0.0}
         eta = sfl.convex_step(sfl.Setting(True, self.clients, self.clients, self.steps, 1.0), L).largest
-        lines: dict[str, Line] = {}
-        claims, at = [], list(range(1, self.rounds + 1))
+        lines: dict[str, PlotLine] = {}
+        claims, rounds = [], list(range(1, self.rounds + 1))
         for color, (name, sequential) in enumerate((("PFL", False), ("SFL", True))):
             setting = sfl.Setting(sequential, self.clients, self.clients, self.steps, eta)
             path = self.path(problem, sequential, start, eta)
-            means = [sfl.average_weights(setting, r, mu) @ path[: r + 1] for r in at]
+            means = [sfl.average_weights(setting, r, mu) @ path[: r + 1] for r in rounds]
             gaps = np.array([problem.value(x) - problem.value(problem.optimum) for x in means])
-            bounds = [sfl.strongly_convex_bound(setting, r, zeta_star=problem.zeta_star, **numbers).total for r in at]
-            lines |= {f"{name}, bound": (color, "--", at, bounds), f"{name}, run": (color, "-", at, gaps)}
+            bounds = [
+                sfl.strongly_convex_bound(setting, r, zeta_star=problem.zeta_star, **numbers).total for r in rounds
+            ]
+            lines |= {f"{name}, bound": (color, "--", rounds, bounds), f"{name}, run": (color, "-", rounds, gaps)}
             ratio = float((gaps / bounds).max())
             claims.append(Claim(f"{name} stays below its bound", ratio <= 1, f"at most {ratio:.2g} times the bound"))
         return lines, claims
@@ -119,9 +121,9 @@ class SflBound(TheoryFigure):
         for _ in range(self.rounds):
             if sequential:
                 for i in draw.permutation(self.clients):
-                    x = moved(problem, i, x, self.steps, eta)
+                    x = take_steps(problem, i, x, self.steps, eta)
             else:
-                x = np.mean([moved(problem, i, x, self.steps, eta) for i in range(self.clients)], axis=0)
+                x = np.mean([take_steps(problem, i, x, self.steps, eta) for i in range(self.clients)], axis=0)
             path.append(x)
         return np.array(path)
 
@@ -133,11 +135,11 @@ class FocusSpeedup(TheoryFigure):
     stem, axes = "focus-speedup", ("clients N", "mean of |∇F|², step size 0.1/N")
     smoothness, sigma, rounds = 0.25, 1.0, 20_000
 
-    def computed(self) -> tuple[dict[str, Line], list[Claim]]:
+    def compute(self) -> tuple[dict[str, PlotLine], list[Claim]]:
         from raylfl.theory import focus
 
         clients, L = [1, 2, 4, 8, 16, 32, 64, 128], self.smoothness
-        lines: dict[str, Line] = {}
+        lines: dict[str, PlotLine] = {}
         claims = []
         for color, q in enumerate((1.0, 0.5)):
             runs = np.array([self.noise(n, q) for n in clients])
@@ -172,14 +174,14 @@ class FedacsBias(TheoryFigure):
 
     stem, axes = "fedacs-bias", ("local learning rate", "distance of the limit from x*")
 
-    def computed(self) -> tuple[dict[str, Line], list[Claim]]:
+    def compute(self) -> tuple[dict[str, PlotLine], list[Claim]]:
         from raylfl.theory import fedacs
 
         n, etas = 20, np.geomspace(1e-4, 0.3, 25)
         problem = problem_of(n, 5, seed=2)
         steps, q = np.arange(1, 40, 2), np.linspace(0.40, 0.02, n)  # preset/fedacs_static
         shares = {"FedAvg": (1 - q) / n, "FedACS": 1 / steps / np.sum(1 / ((1 - q) * steps))}
-        lines: dict[str, Line] = {}
+        lines: dict[str, PlotLine] = {}
         apart, predicted = [], {}
         for color, (name, s) in enumerate(shares.items()):
             predicted[name] = np.array([self.away(problem, fedacs.limit(problem, s, steps, eta)) for eta in etas])
@@ -192,14 +194,16 @@ class FedacsBias(TheoryFigure):
         bias = {name: self.away(problem, problem.weighted(s / s.sum()).optimum) for name, s in systems.items()}
         lines["FedAvg, as eta → 0"] = (0, ":", etas[[0, -1]], np.full(2, bias["both"]))
         slope = float(np.log(predicted["FedACS"][5] / predicted["FedACS"][0]) / np.log(etas[5] / etas[0]))
-        told = "FedAvg's bias as eta -> 0: " + ", ".join(f"{name} {number(value, 3)}" for name, value in bias.items())
+        evidence = "FedAvg's bias as eta -> 0: " + ", ".join(
+            f"{name} {number(value, 3)}" for name, value in bias.items()
+        )
         most = "FedAvg's bias is largest if communication and computation are both heterogeneous (fig. 8)"
         return lines, [
             Claim("runs end where eq. 39 predicts", max(apart) < 1e-3, f"relative difference at most {max(apart):.1g}"),
             Claim(
                 "FedACS's bias is proportional to a small step size eta", abs(slope - 1) < 0.05, f"exponent {slope:.3f}"
             ),
-            Claim(most, max(bias, key=bias.__getitem__) == "both", told),
+            Claim(most, max(bias, key=bias.__getitem__) == "both", evidence),
         ]
 
     @staticmethod
@@ -216,9 +220,9 @@ class FedacsBias(TheoryFigure):
         """
         x = np.zeros(problem.dim)
         for _ in range(min(4000, int(30 / eta))):
-            ends = [moved(problem, i, x, int(k), eta) for i, k in enumerate(steps)]
-            x, before = x + shares @ (np.array(ends) - x), x
-            if np.linalg.norm(x - before) < 1e-13:
+            ends = [take_steps(problem, i, x, int(k), eta) for i, k in enumerate(steps)]
+            x, earlier = x + shares @ (np.array(ends) - x), x
+            if np.linalg.norm(x - earlier) < 1e-13:
                 break
         return x
 
@@ -229,7 +233,7 @@ class FedawareIdentity(TheoryFigure):
 
     stem, axes = "fedaware-identity", ("|∇F(x)|", "gradient diversity")
 
-    def computed(self) -> tuple[dict[str, Line], list[Claim]]:
+    def compute(self) -> tuple[dict[str, PlotLine], list[Claim]]:
         import torch
 
         from raylfl.solvers.simplex import min_norm_point
@@ -244,11 +248,11 @@ class FedawareIdentity(TheoryFigure):
             identity = fedaware.diversity_bound(fedaware.global_variance(g, w) ** 0.5, norm)
             rows.append((norm, fedaware.diversity(g, w), identity, fedaware.diversity(g, w, best)))
             x = x - 0.1 * w @ g
-        at, diversity, identities, surrogate = np.array(rows).T
-        lines: dict[str, Line] = {
-            "largest surrogate diversity": (2, "--", at, surrogate),
-            "D(x)": (0, "-", at, diversity),
-            "√(1 + σ²/|∇F|²)": (1, "o", at[::4], identities[::4]),
+        norms, diversity, identities, surrogate = np.array(rows).T
+        lines: dict[str, PlotLine] = {
+            "largest surrogate diversity": (2, "--", norms, surrogate),
+            "D(x)": (0, "-", norms, diversity),
+            "√(1 + σ²/|∇F|²)": (1, "o", norms[::4], identities[::4]),
         }
         apart, least = float(np.abs(diversity / identities - 1).max()), float((surrogate / diversity).min())
         text = "the surrogate diversity at the min-norm weights is at least F's gradient diversity"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from papers.run_cache import RunCache
-from papers.setting import Setting, layered
+from papers.setting import CellConfig, set_keys
 from raylfl.report.labels import flatten
 from raylfl.report.runs import Group, RunRecord
 
@@ -25,7 +25,7 @@ class DryCache(RunCache):
         super().__init__(folder, scale, overrides, processes=1)
         self.loaded: dict[str, dict] = {}
 
-    def groups(self, settings: Sequence[Setting], seeds: Sequence[int] = (0,)) -> list[Group]:
+    def groups(self, settings: Sequence[CellConfig], seeds: Sequence[int] = (0,)) -> list[Group]:
         assert len({s.label for s in settings}) == len(settings), "two settings of one name"
         made = []
         for setting in settings:
@@ -34,12 +34,12 @@ class DryCache(RunCache):
             made.append(Group(setting.label, flatten(config), [record(path, config, seed) for seed in seeds]))
         return made
 
-    def _config(self, setting: Setting) -> dict:
+    def _config(self, setting: CellConfig) -> dict:
         options = flatten(setting.config)
         shape = str({k: type(v) if isinstance(v, int | float) else v for k, v in options.items()})
         if shape not in self.loaded:
             self.loaded[shape] = self._job(setting, 0).config
-        return layered(self.loaded[shape], {k: v for k, v in options.items() if k != "base"})
+        return set_keys(self.loaded[shape], {k: v for k, v in options.items() if k != "base"})
 
 
 def record(path: Path, config: dict, seed: int) -> RunRecord:

@@ -29,17 +29,17 @@ def test_focus_is_exact_and_linear_where_fedavg_stalls(cache, panel, rounds):
     distance = own.runs[0].column("global/distance")
     assert to_target(own.runs[0], "global/distance", 1e-12) <= figure.within[panel]
     assert focus.straightness(distance) > 0.98
-    assert not focus.stalled(distance)
+    assert not focus.is_stalled(distance)
     stuck = other.runs[0].column("global/distance")
-    assert focus.stalled(stuck)
+    assert focus.is_stalled(stuck)
     assert 1e-5 < focus.level(stuck) < 1e-2  # client drift at eta tau = 1e-3
 
 
 def test_stalling_is_distinguished_from_converging_and_diverging():
     rounds = np.arange(400.0)
-    assert focus.stalled(1e-3 + 10.0 ** (-rounds / 20))
-    assert not focus.stalled(10.0 ** (-rounds / 40))
-    assert not focus.stalled(10.0 ** np.minimum(rounds, 300))
+    assert focus.is_stalled(1e-3 + 10.0 ** (-rounds / 20))
+    assert not focus.is_stalled(10.0 ** (-rounds / 40))
+    assert not focus.is_stalled(10.0 ** np.minimum(rounds, 300))
     assert focus.straightness(10.0 ** (-rounds / 20)) == pytest.approx(1.0)
     assert focus.straightness(1.0 / (1.0 + rounds)) < 0.9  # sublinear
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from papers.base import EXPERIMENTS
-from papers.texts import published
+from papers.texts import stat_of
 from raylfl.cli import main
 from raylfl.report.derived import Stat
 
@@ -138,5 +138,5 @@ def test_a_smoke_run_prints_our_numbers_and_that_levels_are_not_comparable(capsy
 
 
 def test_published_numbers_are_read_as_fractions():
-    assert published("78.43±2.46") == Stat(pytest.approx(0.7843), pytest.approx(0.0246), 1, 1)
-    assert published("34.89").mean == pytest.approx(0.3489)
+    assert stat_of("78.43±2.46") == Stat(pytest.approx(0.7843), pytest.approx(0.0246), 1, 1)
+    assert stat_of("34.89").mean == pytest.approx(0.3489)

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from papers.base import EXPERIMENTS, find
-from papers.choice import Choice
+from papers.choice import CellChoice
 from papers.fedacs_tables import METHODS, Table1, columns_of
 from papers.grid import Point
 from papers.run_cache import RunCache, config_digest, folder_name
@@ -67,7 +67,7 @@ class Curves(RunCache):
     """A cache of runs whose accuracies depend on the learning rate only: rate -> accuracy of its rounds."""
 
     def __init__(self, curve):
-        self.scale, self.curve, self.asked, self.only = "paper", curve, [], Choice()
+        self.scale, self.curve, self.asked, self.only = "paper", curve, [], CellChoice()
 
     def groups(self, settings, seeds):
         self.asked.append([(s.config["rounds"], s.config["local"]["lr"]) for s in settings])

@@ -16,7 +16,7 @@ from papers.grid import Grid, Point
 from papers.own_setting import differences
 from papers.publish import publish
 from papers.run_cache import RunCache, config_digest, words_of
-from papers.setting import layered
+from papers.setting import set_keys
 from raylfl.config.changes import fingerprint_of_config
 from raylfl.errors import BadConfig
 from raylfl.report.labels import flatten
@@ -35,7 +35,7 @@ def config_of(name, cell, **options):
     """The config of a run of this cell, with other values of some dotted keys."""
     (own,) = (s for s in settings_of(name) if s.cell == cell)
     seed = find(name).seeds[0]
-    return layered(RunCache(Path("x"), "paper").config_of(own, seed), options)
+    return set_keys(RunCache(Path("x"), "paper").config_of(own, seed), options)
 
 
 def settings_of(name):
@@ -106,7 +106,7 @@ def test_a_learning_rate_outside_the_grid_is_refused(places, tmp_path):
 def test_place_of_data_machine_name_and_checkpoints_may_differ(name, cell):
     other = {"data.init_args.root": "/elsewhere", "data.init_args.download": True, "runtime.threads": 2, "name": "x"}
     other |= {"checkpoint.every": 7, "runtime.backend": "ray", "seed": 3, "model.init_args.num_classes": 10}
-    assert differences(layered(config_of(name, cell), other), config_of(name, cell)) == []
+    assert differences(set_keys(config_of(name, cell), other), config_of(name, cell)) == []
 
 
 def test_a_run_with_another_setting_leaves_the_row_of_the_cell_as_it_is(places, tmp_path):
@@ -142,7 +142,7 @@ def test_runs_that_are_not_of_the_grid_get_no_row(places, tmp_path, monkeypatch)
     monkeypatch.setattr("papers.publish.find", lambda name: Together())
     runs = tmp_path / "runs/reproduce/theory/toy/runs"
     config = RunCache(runs, "smoke").config_of(Together().setting(Point(run="toy"), "smoke"), 0)
-    made_run(runs, layered(config, {"local.lr": 0.3}), "toy")
+    made_run(runs, set_keys(config, {"local.lr": 0.3}), "toy")
     with pytest.raises(BadConfig, match=r"local\.lr=0\.3 in place of 0\.1"):
         publish(["theory/toy"], **places)
     made_run(runs, config, "toy")

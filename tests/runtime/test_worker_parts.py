@@ -32,7 +32,8 @@ from raylfl.runtime.workers.worker import Worker
 )
 def test_an_epoch_has_as_many_steps_as_batches(samples, batch_size, steps):
     worker = object.__new__(Worker)
-    worker.setup = SimpleNamespace(trained_on=lambda client: range(samples) if client == 7 else range(99))
+    shards = lambda client: range(samples) if client == 7 else range(99)  # noqa: E731
+    worker.setup = SimpleNamespace(trained_on=shards, accumulate=1)
     task = Task(0, (7, 1), (1, 1), (batch_size, 1), (1.0, 1.0), 0.1)
     assert worker._steps_per_epoch(task) == steps
 
@@ -158,6 +159,7 @@ def test_weights_of_a_cohort_are_relative_to_uniform_ones():
         algorithm=SimpleNamespace(full_gradient=False),
         seed=0,
         sampling="reshuffle",
+        accumulate=1,
     )
     task = Task(0, (2, 0), (5, 4), (1, 1), (1.5, 2.5), 0.1)
     own = cohort_work(setup, task, None, None)
