@@ -232,7 +232,7 @@ def test_a_fetch_that_fails_leaves_no_folder(url, machine, monkeypatch):
     first.close()
     machine("b")
 
-    def fails(*arguments, whole):
+    def fails(*arguments, complete):
         raise StorageError("no answer")
 
     monkeypatch.setattr(mirror, "fetch", fails)
