@@ -21,7 +21,7 @@ def overlay(
 
     If a method and a variant of it are compared with the same log, this log is drawn once, in the method's colour.
 
-    panels: participation -> method -> our runs; theirs: (participation, method) -> the authors' log, if known; looks:
+    panels: participation -> method -> our runs; logs: (participation, method) -> the authors' log, if known; looks:
     method -> the method whose colour it has.
     """
     lines = styles(looks)

@@ -126,9 +126,9 @@ def constructor_options(component: Any, config_options: Mapping[str, Any]) -> di
 
 
 def changed_option(component: Any) -> str | None:
-    """The config key of an option that a second instance, made from the component's options, has otherwise.
+    """The config key of an option that differs in a second instance made from the component's options.
 
-    None if the options of both are equal, as they should be.
+    None if all options of the two instances are equal, as they should be.
     """
     options, cls = options_of(component), type(component)
     try:

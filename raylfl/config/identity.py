@@ -24,7 +24,7 @@ RUNTIME_FREE = (  # keys of `runtime` that do not change the bits
     "on_client_error",  # a failed run may be resumed with `drop`, with which no run fails
     "on_nonfinite",
 )
-PLACE = ("name", "logging", "checkpoint", "metrics")
+WHERE = ("name", "logging", "checkpoint", "metrics")
 FREE = tuple(f"runtime.{key}" for key in RUNTIME_FREE)
 UNCHOSEN = {  # the default of `topology`
     "name": "auto",
@@ -36,10 +36,10 @@ UNCHOSEN = {  # the default of `topology`
 LATER = ("edge_latency", "edge_bandwidth")  # options of `topology` that older runs lack; null means the same
 OPTIONAL = {"model": ("buffers",), "partition": ("labels",)}  # newer options, which older runs lack; null means that
 LEFT_OUT: dict[Purpose, tuple[str, ...]] = {
-    "resume": (*PLACE, *FREE, "rounds", "eval", "stop"),
-    "group": (*PLACE, "runtime", "seed"),
+    "resume": (*WHERE, *FREE, "rounds", "eval", "stop"),
+    "group": (*WHERE, "runtime", "seed"),
     # the same data may be in another folder
-    "digest": (*PLACE, *FREE, "seed", "data.init_args.root", "data.init_args.download"),
+    "digest": (*WHERE, *FREE, "seed", "data.init_args.root", "data.init_args.download"),
 }
 
 

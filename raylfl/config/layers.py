@@ -93,15 +93,15 @@ def override(item: str, among: Sequence[str] = ()) -> tuple[KeyPath, Any]:
     except ValueError as error:
         problem = problem or f"{item}: the value is not yaml ({error})"
     if problem is not None:
-        argument = _torn(item, among)
+        argument = _unsplit(item, among)
         if argument or set(text) & set("[{"):
             problem += f"; {QUOTES}: {shlex.quote(argument) if argument else QUOTED}"
         raise BadConfig(problem)
     return tuple(key.split(".")), value
 
 
-def _torn(item: str, among: Sequence[str]) -> str | None:
-    """The whole of an unquoted argument that the shell split at blanks; None if it was not split.
+def _unsplit(item: str, among: Sequence[str]) -> str | None:
+    """The unquoted argument that the shell split at blanks, joined again; None if it was not split.
 
     item: one part of the argument; among: the whole command line.
     """

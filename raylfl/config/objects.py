@@ -173,7 +173,7 @@ def importable(value: Any) -> bool:
     return getattr(module, "__spec__", None) is not None and getattr(module, value.__qualname__, None) is value
 
 
-def known_here(path: str, group: str) -> bool:
+def can_import(path: str, group: str) -> bool:
     """Whether this process can import the class path of this config group."""
     try:
         import_class(path, group)

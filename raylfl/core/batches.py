@@ -123,13 +123,13 @@ class MixedOrders(BatchOrders):
         return np.split(samples, np.cumsum(self.size[rows])[:-1])
 
 
-def sort_keys(words: np.ndarray, places: Ints) -> np.ndarray:
+def sort_keys(words: np.ndarray, positions: Ints) -> np.ndarray:
     """Distinct random sort keys; sorting the entries of a sequence by their keys permutes them at random.
 
-    A key is a uint64 number: 32 random bits, followed by the entry's place. words: one random uint64 number per entry.
-    places: the place 0, 1, ... of each entry in its sequence.
+    A key is a uint64 number: 32 random bits, followed by the entry's position. words: one random uint64 number per
+    entry. positions: the position 0, 1, ... of each entry in its sequence.
     """
-    return words >> 32 << 32 | places.astype(np.uint64)
+    return words >> 32 << 32 | positions.astype(np.uint64)
 
 
 def below(count: Ints | int, words: np.ndarray) -> Ints:
@@ -138,7 +138,7 @@ def below(count: Ints | int, words: np.ndarray) -> Ints:
 
 
 def runs(lengths: Ints) -> tuple[Ints, Ints]:
-    """(segment number, place in the segment) of every entry of consecutive segments with these lengths.
+    """(segment number, position in the segment) of every entry of consecutive segments with these lengths.
 
     >>> [a.tolist() for a in runs(np.array([2, 3]))]
     [[0, 0, 1, 1, 1], [0, 1, 0, 1, 2]]
@@ -159,7 +159,7 @@ class CohortBatches:
         steps: the number of local steps K_i of each client, beyond which no batch is gathered in advance.
         """
         self.source, self.orders, self.steps = source, orders, steps
-        self._kept: dict[int, Batch] = {}  # whole shards, gathered once
+        self._gathered: dict[int, Batch] = {}  # whole shards, gathered once
         self._ready: dict[int, Batch] = {}  # a single client's batches gathered in advance, by local step
 
     def __call__(self, t: int, rows: Sequence[int]) -> Sequence[Batch]:
@@ -179,11 +179,11 @@ class CohortBatches:
         return [self.source.batch(shard) for shard in self.orders.shards]
 
     def _whole(self, k: int) -> Batch:
-        if k not in self._kept:
-            self._kept[k] = self.source.batch(self.orders.shards[k])
+        if k not in self._gathered:
+            self._gathered[k] = self.source.batch(self.orders.shards[k])
         else:
-            self._kept[k].fresh()  # a step may have changed its batch in place
-        return self._kept[k]
+            self._gathered[k].fresh()  # a step may have changed its batch in place
+        return self._gathered[k]
 
     def _ahead(self, t: int) -> Batch:
         """The batch of local step t, for a micro-cohort of one client; also gathers the batches of the next steps."""

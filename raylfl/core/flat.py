@@ -73,14 +73,16 @@ class FlatModule:
         for b in self.buffers:
             if any(size > 1 and stride == 0 for size, stride in zip(b.shape, b.stride(), strict=True)):
                 b.data = b.data.clone(memory_format=torch.contiguous_format)  # an expanded tensor cannot be written
-        self._places: list[tuple[str, dict[str, Tensor | None], str, Tensor]] = []  # name, dict, key in it, buffer
+        self._buffer_entries: list[
+            tuple[str, dict[str, Tensor | None], str, Tensor]
+        ] = []  # name, dict, key in it, buffer
         for name, buffer in module.named_buffers():
             path, _, key = name.rpartition(".")
-            self._places.append((name, module.get_submodule(path)._buffers, key, buffer))
+            self._buffer_entries.append((name, module.get_submodule(path)._buffers, key, buffer))
         names = travelling(module) if travels is None else travels
-        self.sent = [name in names for name, *_ in self._places]
+        self.sent = [name in names for name, *_ in self._buffer_entries]
         self.packing = Packing(
-            [name for (name, *_), sent in zip(self._places, self.sent, strict=True) if sent],
+            [name for (name, *_), sent in zip(self._buffer_entries, self.sent, strict=True) if sent],
             [b for b, sent in zip(self.buffers, self.sent, strict=True) if sent],
             self.params,
         )
@@ -141,7 +143,7 @@ class FlatModule:
         """
         assigned = [
             (owner, key, first, new)
-            for _, owner, key, first in self._places
+            for _, owner, key, first in self._buffer_entries
             if (new := owner[key]) is not first and new is not None and _may_hold(first, new)
         ]
         copy_together([(first, new) for *_, first, new in assigned])
@@ -151,7 +153,7 @@ class FlatModule:
     @property
     def buffer_names(self) -> list[str]:
         """The names of all buffers, in the order of `buffers`."""
-        return [name for name, *_ in self._places]
+        return [name for name, *_ in self._buffer_entries]
 
     @property
     def sent_entries(self) -> Tensor:
@@ -169,7 +171,7 @@ class FlatModule:
 
         Raises BadConfig for a buffer that travels and was replaced by None or by a tensor of another shape.
         """
-        for (name, owner, key, first), sent in zip(self._places, self.sent, strict=True):
+        for (name, owner, key, first), sent in zip(self._buffer_entries, self.sent, strict=True):
             buffer = owner.get(key)
             if sent and (buffer is None or buffer.shape != first.shape):
                 new = "None" if buffer is None else f"a buffer of shape {list(buffer.shape)}"
@@ -199,7 +201,7 @@ class FlatModule:
     def changed_buffers(self) -> list[str]:
         """The names of the buffers that do not travel and now differ from their initial entries."""
         names = []
-        for (name, owner, key, _), initial, sent in zip(self._places, self._initial, self.sent, strict=True):
+        for (name, owner, key, _), initial, sent in zip(self._buffer_entries, self._initial, self.sent, strict=True):
             now = owner.get(key)
             if not sent and (now is None or now.shape != initial.shape or not same_entries(now, initial)):
                 names.append(name)

@@ -107,7 +107,7 @@ class Units(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Frees the memory, of which later calls get new one, of their own size."""
+        """Frees the memory; later calls allocate memory of the size that they need."""
 
 
 class LaneOracle(Oracle, Units):
@@ -170,7 +170,8 @@ class LaneOracle(Oracle, Units):
             self.flat.load(self.flat.params)
             loss, row = self.loop.reference(content, t)
             self.flat.store(self.flat.params)  # a step may change parameters in place
-            for _, owner, key, buffer in self.flat._places:  # an assigned tensor that `take_back_buffers` leaves
+            # an assigned tensor that `take_back_buffers` leaves
+            for _, owner, key, buffer in self.flat._buffer_entries:
                 now = owner.get(key)
                 if now is not None and now is not buffer and now.shape == buffer.shape:
                     buffer.copy_(now.detach())
@@ -286,7 +287,7 @@ class Step(NamedTuple):
     parts: tuple[Step, ...] = ()
 
     @property
-    def place(self) -> tuple[int, int, Any]:
+    def graph_key(self) -> tuple[int, int, Any]:
         """Identifies the graph of the step: its clients and kind."""
         return self.rows.start, self.rows.stop, self.key
 
@@ -476,13 +477,13 @@ class LaneSteps:
         """
         kind = self.kinds.setdefault(step.key, Kind())
         kind.uses += 1
-        graph, first = self.graphs.get(step.place), step.place not in self._seen
+        graph, first = self.graphs.get(step.graph_key), step.graph_key not in self._seen
         if self.refusal is None:
             if graph is not None and not kind.due(step.rows.start, step.t):
                 kind.trusted += 1
                 self._replay(step, kind, graph)
                 return kind.logs
-            self._seen.add(step.place)
+            self._seen.add(step.graph_key)
             if graph is not None or ((next_alike or not first) and len(self.graphs) < MOST):
                 if graph is not None or kind.due(step.rows.start, step.t):
                     self._compare(step, kind)
@@ -497,7 +498,7 @@ class LaneSteps:
         return self._plain(step)
 
     def _begin(self) -> None:
-        """Restores the module's attributes before the first step of a client that is not a graph's."""
+        """Restores the module's attributes before the first step that a client takes without a graph."""
         if not self._restored:
             self.restore()
             self._restored = True
@@ -508,10 +509,10 @@ class LaneSteps:
     def _replay(
         self, step: Step, kind: Kind, graph: Callable[[], None], leaves: Sequence[Tensor] | None = None
     ) -> None:
-        """Takes a step by its graph. leaves: the tensors of its batch; None: those of its content."""
+        """Takes a step by its graph. leaves: the tensors of its batch; None: the tensors of `step.content`."""
         if step.content is not None:
             values = _leaves_of(step.content) if leaves is None else leaves
-            for leaf, value in zip(self._leaves[step.place], values, strict=True):
+            for leaf, value in zip(self._leaves[step.graph_key], values, strict=True):
                 leaf.copy_(value, non_blocking=True)
         if kind.draws and step.parts:
             self.lanes.seed_all([part.seed() for part in step.parts])
@@ -541,7 +542,7 @@ class LaneSteps:
         reference = [t.clone() for t in self._state(rows)]
         start += [torch.full_like(t, torch.nan) for t in reference[len(start) :]]  # names logged for the first time
         self._restore(rows, start)
-        graph = self.graphs.get(step.place) or self._capture(step)
+        graph = self.graphs.get(step.graph_key) or self._capture(step)
         difference = None
         if graph is not None:
             self._replay(step, kind, graph, leaves)
@@ -569,14 +570,14 @@ class LaneSteps:
         """The graph of a step; None, and a refusal, if the step cannot be captured."""
         fixed = step
         if step.content is not None:
-            self._leaves[step.place] = [leaf.clone() for leaf in _leaves_of(step.content)]
-            fixed = step._replace(content=_replace_leaves(step.content, iter(self._leaves[step.place])))
+            self._leaves[step.graph_key] = [leaf.clone() for leaf in _leaves_of(step.content)]
+            fixed = step._replace(content=_replace_leaves(step.content, iter(self._leaves[step.graph_key])))
         try:
             parts = [partial(self._plain, part) for part in fixed.parts]
             graph = (
                 self.lanes.capture_all(parts) if parts else self.lanes.capture(step.lane, partial(self._plain, fixed))
             )
-            self.graphs[step.place] = graph
+            self.graphs[step.graph_key] = graph
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -585,7 +586,7 @@ class LaneSteps:
         return graph
 
     def _plain(self, step: Step) -> tuple[str, ...]:
-        """Takes a step in fixed memory, operator by operator: what a graph repeats. Returns the names that it logs."""
+        """Takes a step in fixed memory, operator by operator, as a graph repeats it; returns the names that it logs."""
         if step.parts:
             names: tuple[str, ...] = ()
             for part in step.parts:
@@ -632,12 +633,12 @@ def _indices(batches: Sequence[Sequence[Batch]]) -> tuple[BatchSource | None, li
         source = source or sources[0]
         if not source.plain or any(each is not source for each in sources):
             return None, []
-        indices.append([source.samples.places(samples) for samples in row])
+        indices.append([source.samples.row_numbers(samples) for samples in row])
     return source, indices
 
 
 def _pin(tensor: Tensor, like: Tensor) -> Tensor:
-    """The tensor in memory from which the device of `like` can copy while the host goes on."""
+    """The tensor in memory from which the device of `like` can copy while the host continues."""
     return tensor if like.device.type == "cpu" else tensor.pin_memory()
 
 

@@ -50,7 +50,7 @@ class Lanes(ABC):
 
     @abstractmethod
     def seed(self, lane: int, seed: int) -> None:
-        """Seeds the generator from which the lane's graphs draw; with the numbers of the device's own."""
+        """Seeds the generator of the lane's graphs; it draws the numbers of the device's generator with this seed."""
 
     @abstractmethod
     def seed_all(self, seeds: Sequence[int]) -> None:

@@ -219,7 +219,7 @@ class Edges:
         self._check_balanced()
         pairs = self._at(nodes, self.arrives)
         weight = 1.0 / (1 + self._most())
-        if not self._is_complete(nodes):
+        if len(nodes) < self.count or not self.arrives.all():
             pairs, weight = np.concatenate([pairs, pairs[:, ::-1]]), weight / 2
         sources, targets = pairs.T
         weights: Floats = np.full(len(pairs), weight)
@@ -234,9 +234,6 @@ class Edges:
                 "doubly stochastic weights of a directed graph need as many (topology.weights; sgp, push_diging and "
                 "push_pull need no such weights)"
             )
-
-    def _is_complete(self, nodes: Ints) -> bool:
-        return len(nodes) == self.count and bool(self.arrives.all())
 
     def _most(self) -> int:
         """The largest number of edges into a node of the graph."""

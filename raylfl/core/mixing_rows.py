@@ -53,7 +53,7 @@ class MixingRows:
         all_cores: whether single-precision sums over edges are computed on all cores, in blocks of columns.
         """
         if not self.dense and pieces[0].dtype == torch.float32:
-            return self._fused(pieces, sizes, all_cores)
+            return self._mix_fused(pieces, sizes, all_cores)
         rows = _join(pieces)
         if self.dense:
             mixed = self._product(rows if self.order is None else rows.index_select(0, torch.from_numpy(self.order)))
@@ -81,7 +81,7 @@ class MixingRows:
         first = np.append(0, np.cumsum(present))[self.first + np.arange(len(self.first))]
         return torch.from_numpy(sources), torch.from_numpy(weights).float(), torch.from_numpy(first)
 
-    def _fused(self, pieces: Sequence[Tensor], sizes: Sequence[int], all_cores: bool) -> list[Tensor]:
+    def _mix_fused(self, pieces: Sequence[Tensor], sizes: Sequence[int], all_cores: bool) -> list[Tensor]:
         """The new rows by sums over edges, in blocks of columns that fit in the caches."""
         sources, weights, first = self._entries
         flat = [piece.flatten(1) for piece in pieces]

@@ -41,7 +41,7 @@ class Batch:
         return self._content
 
     def fresh(self) -> Any:
-        """The content as it was before any step changed it in place; a batch of its own reads its samples again."""
+        """The content as it was before any step changed it in place; subclasses may read the samples again."""
         return self._content
 
 
@@ -66,7 +66,7 @@ class SideBySide(Protocol):
 
     @property
     def restore(self) -> Callable[[], object]:
-        """Puts the module's attributes back as a client finds them."""
+        """Restores the module's attributes to their values before a client's first step."""
 
     def run(self, call: Any) -> Any:
         """Takes the steps of a `LocalCall`; returns `LocalSteps`."""
@@ -95,7 +95,7 @@ class Oracle(ABC):
         self.ways: Counter[GradientMode] = Counter()
 
     def doubt(self) -> None:  # noqa: B027 - most compare nothing
-        """Called before an evaluation: user code that may change what a step reads."""
+        """Called before an evaluation, whose user code may change what a step reads."""
 
     @property
     @abstractmethod

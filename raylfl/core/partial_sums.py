@@ -256,7 +256,7 @@ def _additions(nodes: Sequence[Node], count: int) -> tuple[Additions, list[tuple
                 above[k] = slot
             else:
                 roots.append((Node(level, k), slot))
-        additions += _places(sorted(pairs))
+        additions += _index_pairs(sorted(pairs))
         level, count = level + 1, half
     roots += [(Node(level, k), slot) for k, slot in levels.get(level, {}).items()]
     return additions, roots
@@ -268,10 +268,10 @@ def _count_of_subtrees(rows: tuple[int, ...], count: int) -> int:
     return len(_additions([Node(0, k) for k in rows], count)[1])
 
 
-def _places(pairs: Sequence[tuple[int, int]]) -> Additions:
+def _index_pairs(pairs: Sequence[tuple[int, int]]) -> Additions:
     """Index pairs for pairs of slots (left, right), ascending in `left`: slices (views), or tensors if slices are many.
 
-    >>> _places([(0, 1), (2, 3), (4, 5), (6, 7), (8, 10)])
+    >>> _index_pairs([(0, 1), (2, 3), (4, 5), (6, 7), (8, 10)])
     [(slice(0, 7, 2), slice(1, 8, 2)), (slice(8, 9, 1), slice(10, 11, 1))]
     """
     out: Additions = []

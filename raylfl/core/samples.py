@@ -89,7 +89,7 @@ class SampleSet:
         arrays = None if self.arrays is None else tuple(a[indices] for a in self.arrays)
         return replace(self, arrays=arrays, owned=indices)
 
-    def places(self, indices: Ints) -> Ints:
+    def row_numbers(self, indices: Ints) -> Ints:
         """The row numbers of these samples in `arrays`. Raises LookupError for a sample that is not owned."""
         if self.owned is None:
             return indices
@@ -197,7 +197,7 @@ class BatchSource:
     def gather(self, indices: Ints) -> Any:
         """The samples of these indices as the content of one batch: collated, on the device, transformed."""
         if self.tensors is not None:
-            return self.gather_at(to_device(torch.from_numpy(self.samples.places(indices)), self.device))
+            return self.gather_at(to_device(torch.from_numpy(self.samples.row_numbers(indices)), self.device))
         return self._through(self._move(self._read(indices)))
 
     def gather_at(self, places: Tensor) -> Any:
@@ -228,7 +228,7 @@ class BatchSource:
         """The samples of these indices from a data set without arrays, collated."""
         from torch.utils.data import default_collate
 
-        self.samples.places(indices)  # raises LookupError for samples that are not owned
+        self.samples.row_numbers(indices)  # raises LookupError for samples that are not owned
         if self.samples.by_index:
             return tuple(as_tensor(a) for a in self._rows(indices))
         samples = self.samples.read(indices)

@@ -44,22 +44,22 @@ class Slot:
     def used(self) -> Iterator[None]:
         """A context in which the module's parameters and buffers are those of the slot."""
         flat = self.flat
-        module_memory = flat.params, flat._copies, flat.buffers, flat._places
+        module_memory = flat.params, flat._copies, flat.buffers, flat._buffer_entries
         weights = [p.data for p in flat.parameters]
         try:
             self._set(self.weights)
             flat.params, flat._copies, flat.buffers = self.params, self.copies, self.buffers
-            flat._places = [
+            flat._buffer_entries = [
                 (name, owner, key, buffer)
-                for (name, owner, key, _), buffer in zip(flat._places, self.buffers, strict=True)
+                for (name, owner, key, _), buffer in zip(flat._buffer_entries, self.buffers, strict=True)
             ]
-            for _, owner, key, buffer in flat._places:
+            for _, owner, key, buffer in flat._buffer_entries:
                 owner[key] = buffer
             yield
         finally:
             self._set(weights)
-            flat.params, flat._copies, flat.buffers, flat._places = module_memory
-            for _, owner, key, buffer in flat._places:
+            flat.params, flat._copies, flat.buffers, flat._buffer_entries = module_memory
+            for _, owner, key, buffer in flat._buffer_entries:
                 owner[key] = buffer
 
     def _set(self, weights: Sequence[Tensor]) -> None:
@@ -80,17 +80,17 @@ class Slots:
     def _views(self) -> list[Tensor]:
         """One tensor [count, *shape] per buffer, a view of the matrix of its dtype."""
         widths: dict[torch.dtype, int] = {}
-        places = []
+        offsets = []
         for b in self.flat.buffers:
-            places.append(widths.get(b.dtype, 0))
-            widths[b.dtype] = places[-1] + b.numel()
+            offsets.append(widths.get(b.dtype, 0))
+            widths[b.dtype] = offsets[-1] + b.numel()
         for dtype, width in widths.items():
             self._matrices[dtype] = aligned_rows(self.count, width, self.flat.params.new_empty(0, dtype=dtype))
         return [
             self._matrices[b.dtype][:, start : start + b.numel()].unflatten(1, b.shape)
             if b.dim()
             else self._matrices[b.dtype][:, start]
-            for b, start in zip(self.flat.buffers, places, strict=True)
+            for b, start in zip(self.flat.buffers, offsets, strict=True)
         ]
 
     def write_buffers(self, rows: Tensor | None, count: int) -> None:
@@ -115,7 +115,7 @@ class Slots:
         return [name for name, held, first, sent in each if not (sent or same_entries(held[:used], first))]
 
     def reorder(self, order: Tensor) -> None:
-        """Reorders the buffers of the first slots: slot k gets those of slot order[k]."""
+        """Reorders the buffers of the first slots: slot k gets the buffers of slot order[k]."""
         for matrix in self._matrices.values():
             matrix[: len(order)] = matrix[order]
 

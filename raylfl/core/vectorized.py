@@ -39,7 +39,7 @@ from raylfl.replay.step_log import StepLog
 
 
 class FixedRows(Protocol):
-    """Memory for the parameters of clients that stays where it is: `params`, of which `workspace` gives rows."""
+    """Fixed memory for the parameters of clients, `params`; `workspace` returns rows of it."""
 
     params: Tensor
 
@@ -173,8 +173,8 @@ class VectorizedOracle(Oracle):
         self.flat, self.autocast, self.log = flat, autocast, log or StepLog()
         self.fixed: FixedRows | None = None  # memory for steps that are captured
         self.step = _Step(flat.module, self.log)
-        self.places = places_of(flat.parameters, self.step)
-        self.buffers, self.buffer_places = CohortBuffers(flat), places_of(flat.buffers, self.step, "_buffers")
+        self.parameter_names = names_of(flat.parameters, self.step)
+        self.buffers, self.buffer_names = CohortBuffers(flat), names_of(flat.buffers, self.step, "_buffers")
         offered = getattr(flat.module, "cohort_losses", None)  # looked up once, as it searches the layers
         self.cohort_losses: Any = offered if by_hand and not flat.buffers else None
         self.forward = self._by_hand if self.cohort_losses else vmap(self._loss, randomness="different")
@@ -183,7 +183,7 @@ class VectorizedOracle(Oracle):
         plain = by_hand and autocast is nullcontext and flat.params.device.type == "cpu"
         self.innermost = InnermostSteps(flat.module, cohort=True) if plain else None
         self._weights: list[Tensor] = []
-        self._after: list[tuple[Tensor, Tensor]] = []  # (a buffer, the tensor that the last step assigned to it)
+        self._assigned: list[tuple[Tensor, Tensor]] = []  # (a buffer, the tensor that the last step assigned to it)
         self.must_record = step == "recorded"
         self.rows = StepLog()  # calls of `self.log` with one value a client
         self.steps = RecordedSteps(
@@ -197,11 +197,11 @@ class VectorizedOracle(Oracle):
 
     def _loss(self, parameters: list[Tensor], buffers: list[Tensor], batch: tuple[Tensor, ...]) -> _Result:
         """(loss, logged values, new buffers) of one client's step; vmap maps this function over clients."""
-        named = {name: parameters[k] for name, k in self.places}
-        named |= {name: buffers[k] for name, k in self.buffer_places}
+        named = {name: parameters[k] for name, k in self.parameter_names}
+        named |= {name: buffers[k] for name, k in self.buffer_names}
         loss, logged = functional_call(self.step, named, batch, tie_weights=False)
         # functional_call puts the buffers that the step assigned into `named`
-        new_buffers = {k: named[name] for name, k in reversed(self.buffer_places)}
+        new_buffers = {k: named[name] for name, k in reversed(self.buffer_names)}
         return loss, logged, [new_buffers[k] for k in range(len(buffers))]
 
     def _by_hand(self, parameters: list[Tensor], buffers: list[Tensor], batch: tuple[Tensor, ...]) -> _Result:
@@ -327,7 +327,7 @@ class VectorizedOracle(Oracle):
     def losses(self, args: _StepInput, t: int = 0) -> Tensor:
         """The losses [C] of C clients with their autograd graph; the buffers change only in `_gradients`.
 
-        given: (parameters [C, d], buffers [C, *shape], batches [C, B, ...]). t: the number of the local step.
+        args: (parameters [C, d], buffers [C, *shape], batches [C, B, ...]). t: the number of the local step.
         """
         self.step.t = t
         x, buffers, batch = args
@@ -337,7 +337,7 @@ class VectorizedOracle(Oracle):
         for held, new in zip(buffers, new_buffers, strict=True):
             if new.shape != held.shape:
                 raise RuntimeError(f"a step made a buffer of shape {[*held.shape[1:]]} one of {[*new.shape[1:]]}")
-        self._after = [(held, new) for held, new in zip(buffers, new_buffers, strict=True) if new is not held]
+        self._assigned = [(held, new) for held, new in zip(buffers, new_buffers, strict=True) if new is not held]
         self.rows.values = logged
         for name, values in logged.items():
             self.rows.note(name, values, self.log.options.get(name, {}))
@@ -351,7 +351,7 @@ class VectorizedOracle(Oracle):
 
     def _gradients(self, losses: Tensor) -> Sequence[Tensor | None]:
         gradients = torch.autograd.grad(losses.sum(), self._weights, allow_unused=True)
-        copy_together(self._after)  # after the backward pass, which may need the former entries
+        copy_together(self._assigned)  # after the backward pass, which may need the former entries
         return gradients
 
     def _dense(self, content: Sequence[Tensor], sizes: Sequence[int] = ()) -> Innermost | None:
@@ -461,7 +461,7 @@ class VectorizedOracle(Oracle):
             )
 
 
-def places_of(tensors: Sequence[Tensor], module: nn.Module, kind: str = "_parameters") -> list[tuple[str, int]]:
+def names_of(tensors: Sequence[Tensor], module: nn.Module, kind: str = "_parameters") -> list[tuple[str, int]]:
     """(attribute path, number of its tensor) of every attribute of the module that is one of these tensors.
 
     A submodule with two names is listed once: torch's functional_call would replace its attributes twice, and would

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from raylfl.components.extras import require
 from raylfl.config.changes import refuse_changes
 from raylfl.config.load import Config, Source, compose, load_config
-from raylfl.config.objects import GROUPS, ObjectLayer, Objects, known_here, object_layer
+from raylfl.config.objects import GROUPS, ObjectLayer, Objects, can_import, object_layer
 from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import BadConfig, exits_as_errors
 from raylfl.python.control import Callback, Progress, interactive, reason_to_stop
@@ -245,7 +245,7 @@ def _objects_again(folder: Path, trust: bool, objects: Objects) -> ObjectLayer:
     again = object_layer(objects, {group: path for group, path in paths.items() if path in kept.left_out})
     known = {**(kept.load(folder) if trust else {}), **again.objects}
     unknown = set(kept.left_out) - set(known)
-    missing = {path: group for group, path in paths.items() if path in unknown and not known_here(path, group)}
+    missing = {path: group for group, path in paths.items() if path in unknown and not can_import(path, group)}
     if missing:
         arguments = ", ".join(f"{group}=..." for group in missing.values())
         trusted = any(kept.left_out[path] is None for path in missing) and not trust

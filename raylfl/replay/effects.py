@@ -53,7 +53,7 @@ def fingerprint(value: Any, held: set[int]) -> Any:
 
 
 class _Pickler(pickle.Pickler):
-    """Writes objects as Python's `pickle` does, but the ones that it cannot compare as their identity."""
+    """Pickles objects; an object whose pickles cannot be compared is written as its identity."""
 
     def __init__(self, target: io.BytesIO, held: set[int]):
         super().__init__(target, protocol=5)

@@ -45,9 +45,11 @@ class Diverged(BadConfig):
 
 
 class Schedule:
-    """When a form of the step is compared with the reference: at the first step of each kind and number, at each use of
-    a kind whose number is a power of two, and after each evaluation whose number is one (user code that may change what
-    a step reads)."""
+    """The schedule of comparisons of a form of the step with the reference.
+
+    A step is compared if it is the first of its kind and number, if it is use number 1, 2, 4, ... of its kind, or after
+    evaluation number 1, 2, 4, ..., whose user code may change what a step reads.
+    """
 
     def __init__(self) -> None:
         self.uses, self.evaluations, self.comparisons = Counter[object](), 0, 0
@@ -158,7 +160,7 @@ class Bound(NamedTuple):
 
 
 def steady(step: Callable[[Tensor], Outcome], x: Tensor, reference: Outcome, other: Outcome, eps: float) -> Outcome:
-    """`other` without what the reference itself does when its parameters change in their last bits.
+    """`other` without differences that the reference shows if its own parameters change in their last bits.
 
     Entries of `other` that are not further from the reference's than `MARGIN` times its own move become equal to them.
     step: the reference step at given parameters [d]. x: the parameters.
@@ -168,27 +170,27 @@ def steady(step: Callable[[Tensor], Outcome], x: Tensor, reference: Outcome, oth
         signs = torch.randint(-2, 3, x.shape, generator=generator).to(x)
         near.append(step(x * (1 + eps * signs)))
 
-    def kept(r: Tensor, a: Tensor, others: Sequence[Tensor]) -> Tensor:
+    def settle(r: Tensor, a: Tensor, others: Sequence[Tensor]) -> Tensor:
         if r.shape != a.shape:
             return a
         moved = torch.stack([(n.double() - r.double()).abs() for n in others]).amax(0)
         return torch.where((a.double() - r.double()).abs() <= MARGIN * moved, r, a)
 
-    def logged(outcome: Outcome) -> dict[str, Tensor]:
+    def logs_of(outcome: Outcome) -> dict[str, Tensor]:
         return dict(outcome.logged)
 
-    values, base = [logged(n) for n in near], logged(reference)
+    values, base = [logs_of(n) for n in near], logs_of(reference)
     return Outcome(
-        kept(reference.loss, other.loss, [n.loss for n in near]),
-        kept(reference.row, other.row, [n.row for n in near]),
+        settle(reference.loss, other.loss, [n.loss for n in near]),
+        settle(reference.row, other.row, [n.row for n in near]),
         [
             (
                 k,
-                kept(base[k], v, [n[k] for n in values]) if all(k in n for n in [base, *values]) else v,
+                settle(base[k], v, [n[k] for n in values]) if all(k in n for n in [base, *values]) else v,
             )
             for k, v in other.logged
         ],
-        {k: kept(reference.changed[k], v, [n.changed[k] for n in near]) for k, v in other.changed.items()},
+        {k: settle(reference.changed[k], v, [n.changed[k] for n in near]) for k, v in other.changed.items()},
     )
 
 

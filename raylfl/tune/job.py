@@ -40,7 +40,7 @@ class SweepJob:
     cwd: str = ""
     gpus: float = 0.0
 
-    def place(self, run_id: str) -> Path:
+    def run_folder(self, run_id: str) -> Path:
         """The directory of a run on this node, fetched from its URL if the sweep has one.
 
         It is taken from the node of an earlier attempt, which Ray Tune has ended. Raises RaylflError if this node
@@ -56,7 +56,7 @@ class SweepJob:
         url = join(self.url, run_id)
         return take(url, take_over=True) if exists(url) else staging(url)
 
-    def whole(self, run_id: str) -> Path:
+    def read_folder(self, run_id: str) -> Path:
         """The directory of another run, for reading; fetched with all files if the sweep has a URL."""
         return Path(self.folder) / run_id if self.url is None else local_view(join(self.url, run_id), complete=True)
 

@@ -29,7 +29,7 @@ NAMES: dict[str, tuple[str, ...]] = {  # docs/heterogeneity.md, "What is measure
     "time": ("round", "virtual", "computation"),
     "traffic": ("sent_bytes", "received_bytes", "between_nodes_bytes"),
 }
-KNOWN = [f"{group}/{name}" for group, names in NAMES.items() for name in names]
+METRICS = [f"{group}/{name}" for group, names in NAMES.items() for name in names]
 
 
 def names_of(experiment: Experiment) -> dict[str, tuple[str, ...] | None]:
@@ -91,5 +91,5 @@ def unknown_metric(metric: str, names: Sequence[str]) -> BadValue:
     group_names = [name for name in names if name.startswith(f"{metric.partition('/')[0]}/")]
     need = f"one of {', '.join(group_names)}" if group_names else "the name of a metric in metrics.jsonl"
     return BadValue(
-        "metric", got=metric, need=need, hint=did_you_mean(metric, names, f"such as {', '.join(KNOWN[:3])}")
+        "metric", got=metric, need=need, hint=did_you_mean(metric, names, f"such as {', '.join(METRICS[:3])}")
     )

@@ -27,7 +27,7 @@ def check_nodes(sweep: Sweep, trial: Sequence[Bundle]) -> None:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     this_node, values = ray.get_runtime_context().get_node_id(), sweep.points()[0]
-    remote = ray.remote(num_cpus=0, max_retries=0)(problem_here)
+    remote = ray.remote(num_cpus=0, max_retries=0)(build_fault)
     answers = {}
     for node in ray.nodes():
         has_room = all(node["Resources"].get(key, 0.0) >= amount for key, amount in trial[-1].items())
@@ -49,7 +49,7 @@ def check_nodes(sweep: Sweep, trial: Sequence[Bundle]) -> None:
         raise BadConfig(problems)
 
 
-def problem_here(content: Mapping[str, Any], values: Values, folder: str) -> str | None:
+def build_fault(content: Mapping[str, Any], values: Values, folder: str) -> str | None:
     """The reason why the experiment of a setting cannot be built on this node; None if it can.
 
     content: the content of sweep.yaml. values: the values of the setting. folder: the working directory of the sweep.

@@ -96,11 +96,11 @@ class SeedRuns:
         Rounds of earlier attempts are yielded first. Raises BadConfig if the run never measures the metric.
         """
         job, trial, sweep = self.job, self.trial, self.sweep
-        folder, parent = job.place(trial.run_id(seed)), trial.parent(seed)
+        folder, parent = job.run_folder(trial.run_id(seed)), trial.parent(seed)
         experiment = assembled(sweep.config(trial, seed, Path(job.folder), job.url))
         experiment = experiment.under(experiment.config.runtime.sharing(job.gpus))
         if parent is not None and not folder.exists():
-            continue_from(job.whole(parent), folder, experiment.config.resolved)
+            continue_from(job.read_folder(parent), folder, experiment.config.resolved)
         job.begin(folder)
         running, score = RunningScore(sweep.score, trial.rounds), None
         with open_run(folder, job.command) as run_dir:

@@ -190,7 +190,7 @@ class Space:
     def _expand(
         self, values: Values, keys: Sequence[str], draw: Draw | None, base: Mapping[str, Any]
     ) -> Iterator[Values]:
-        """The points with these values for which the other keys, `keys`, have their values; `draw` None: grids only."""
+        """The points that complete these values with values of `keys`; without `draw`, keys of the grids only."""
         if not keys:
             yield values
             return

@@ -139,7 +139,7 @@ class StageRun:
                 refresh(self.folder / run, join(self.mirror.url, run))
 
     def _incomplete(self, trial: Trial, diverged: Collection[int]) -> list[str]:
-        """The ids of a trial's runs that are not complete, without those of the seeds that diverged."""
+        """The ids of a trial's runs that are not complete, without the runs of diverged seeds."""
         names = [trial.run_id(seed) for seed in trial.seeds if seed not in diverged]
         runs = {name: readable(self.folder / name) for name in names}
         return [name for name, run in runs.items() if run is None or not run.complete(trial.rounds)]

@@ -45,7 +45,7 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.space, self.cell, self.base = sweep.space, cell, sweep.plain
         self.seed, self.number = sweep.draws_from, number
-        self.known = {canonical(trial.values) for trial in trials}
+        self.proposed = {canonical(trial.values) for trial in trials}
         self.waiting = [trial for trial in trials if trial.id not in scores]
         self.left = sweep.options.samples - len(trials)  # settings to propose
         # another seed after each interruption: a sampler with the same seed would repeat its first draws
@@ -68,8 +68,8 @@ class Study:
         """
         for observation in (trial_id, f"{trial_id}/unseen"):
             values: Values = (self.search.suggest(observation) or {})["values"]
-            if canonical(values) not in self.known:
-                self.known.add(canonical(values))
+            if canonical(values) not in self.proposed:
+                self.proposed.add(canonical(values))
                 return values, observation
             self.search.on_trial_complete(observation, error=True)  # not an observation
             if not self._enqueue_unseen():
@@ -77,11 +77,11 @@ class Study:
         return None
 
     def _enqueue_unseen(self) -> bool:
-        """Makes a random setting that no trial has run the next proposal; false if DRAWS draws find none."""
+        """Enqueues a random setting that no trial has run as the next proposal; false if DRAWS draws find none."""
         for k in range(DRAWS):
-            draws = keyed(self.seed, "optuna/unseen", self.number, len(self.known), k)
+            draws = keyed(self.seed, "optuna/unseen", self.number, len(self.proposed), k)
             values = self.space.point(self.cell, partial(_draw, draws), self.base)
-            if canonical(values) not in self.known:
+            if canonical(values) not in self.proposed:
                 self.study.enqueue_trial(self._parameters(values))
                 return True
         return False
@@ -183,4 +183,4 @@ class Studies(Searcher):
         """Does nothing: the journal has the settings, and the run directories the scores."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Does nothing, see `save`."""
+        """Does nothing: the journal has the settings, and the run directories the scores."""

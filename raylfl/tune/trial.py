@@ -1,8 +1,8 @@
 """A trial: the runs of a setting's seeds, with a report of their mean score to Ray Tune.
 
-Ray Tune starts this process in the trial's placement group. The seeds are divided among `Job.processes` processes: this
-one, and an actor for each further one, in the same group. Each process is the server of its runs; workers are in the
-group, too. Where each seed has a process of its own, the trial reports after every round. Otherwise the seeds of a
+Ray Tune starts this process in the trial's placement group. The seeds are divided among `SweepJob.processes` processes:
+this one, and an actor for each further one, in the same group. Each process is the server of its runs; workers are in
+the group, too. Where each seed has a process of its own, the trial reports after every round. Otherwise the seeds of a
 process take turns, and the trial reports where the scheduler may stop it and at its end.
 """
 

@@ -97,11 +97,11 @@ def test_a_part_holds_its_own_samples_under_their_numbers_in_the_whole_set():
     part = whole.part(np.array([1, 4]))
     assert [a.tolist() for a in part.arrays] == [[[2.0, 3.0], [8.0, 9.0]], [10, 40]]
     assert not np.shares_memory(part.arrays[0], whole.arrays[0])
-    assert part.places(np.array([4, 1, 4])).tolist() == [1, 0, 1]
-    assert whole.places(np.array([5, 2])).tolist() == [5, 2]
+    assert part.row_numbers(np.array([4, 1, 4])).tolist() == [1, 0, 1]
+    assert whole.row_numbers(np.array([5, 2])).tolist() == [5, 2]
     for elsewhere in (0, 2, 5):
         with pytest.raises(LookupError, match="does not hold it"):
-            part.places(np.array([4, elsewhere]))
+            part.row_numbers(np.array([4, elsewhere]))
     items = SampleSet(None, Items()).part(np.array([3]))
     assert items.arrays is None
     assert (items.owned.tolist(), len(items)) == ([3], 6)

@@ -42,7 +42,7 @@ def test_each_failure_of_a_storage_comes_with_its_remedy(error, said, monkeypatc
     def broken(self):
         raise error
 
-    monkeypatch.setattr(Storage, "_place", property(broken))
+    monkeypatch.setattr(Storage, "_file_system", property(broken))
     with pytest.raises(StorageError) as caught:
         Storage("s3://b/r").names()
     reason = str(error) or type(error).__name__
@@ -70,7 +70,7 @@ def test_files_are_created_once_replaced_copied_and_deleted(url, tmp_path):
 
 def test_every_access_reads_the_storage_and_not_an_earlier_listing(url, monkeypatch):
     there, asked = Storage(url), []
-    monkeypatch.setattr(type(there._place[0]), "invalidate_cache", lambda fs, path=None: asked.append(path))
+    monkeypatch.setattr(type(there._file_system[0]), "invalidate_cache", lambda fs, path=None: asked.append(path))
     for look in (there.names, lambda: there.read("a"), lambda: there.create("a", b"")):
         asked.clear()
         look()

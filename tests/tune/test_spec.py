@@ -15,7 +15,7 @@ from raylfl.errors import BadConfig
 from raylfl.experiment.assemble import make_split
 from raylfl.experiment.data_source import load_data
 from raylfl.tune.journal import Trial
-from raylfl.tune.measured import KNOWN
+from raylfl.tune.measured import METRICS
 from raylfl.tune.spec import check_settings, load_sweep, make_sweep
 from raylfl.tune.sweep import apply_overrides, check_sweep, resume, sweep
 from tests.tune.sweeps import sweep_of, write
@@ -183,7 +183,7 @@ def test_the_metrics_that_a_sweep_accepts_are_the_documented_ones():
     text = (Path(__file__).resolve().parents[2] / "docs" / "heterogeneity.md").read_text()
     table = text.partition("## What is measured")[2].partition("### ")[0]
     names = [name for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for name in re.findall(r"`(.+?)`", row)]
-    assert set(names) - {"algo/..."} == set(KNOWN)
+    assert set(names) - {"algo/..."} == set(METRICS)
 
 
 def logging(folder, metric, mode="max", **changes):

@@ -41,7 +41,7 @@ def pools_first(
     A pair is swapped only if no other call uses the values between them. geometry: the memory layout of each value, by
     number. returned: the numbers of the values that the step returns, which keep their meaning.
     """
-    out, places = list(calls), dict(geometry)
+    out, layouts = list(calls), dict(geometry)
     users: dict[int, list[int]] = defaultdict(list)
     sharing: dict[int, set[int]] = defaultdict(set)  # the values that share memory
     for position, call in enumerate(calls):
@@ -55,8 +55,8 @@ def pools_first(
             later = [k for k in users[result] if k > position]
             alone = len(sharing[geometry[result].base]) == 1 and result not in returned
             if alone and len(later) == 3 and _pair(positions := _Places(position, *later), calls, users):
-                _swap(out, places, positions)
-    return out, places
+                _swap(out, layouts, positions)
+    return out, layouts
 
 
 def _pair(positions: _Places, calls: Sequence[Call], users: Mapping[int, Sequence[int]]) -> bool:

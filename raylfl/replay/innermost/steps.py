@@ -37,7 +37,7 @@ class InnermostSteps:
         self.possible = _possible(module, cohort)
         self.first: Innermost | None = None  # the first step found
         self.network: nn.Sequential | None = None  # the part of the module whose cross-entropy is that step
-        self._found: dict[Any, Innermost | None] = {}
+        self._steps: dict[Any, Innermost | None] = {}
         self._arena = Arena()
 
     def of(self, content: Any, aside: Callable[[], AbstractContextManager[object]] = nullcontext) -> Innermost | None:
@@ -52,13 +52,13 @@ class InnermostSteps:
             key = kind_of(content), self.module.training
         except Refused:
             return None
-        if key not in self._found:
+        if key not in self._steps:
             content = tuple(part.clone() for part in content)  # the trial step may change its batch in place
             with aside():
-                step = self._found[key] = self._find(content, self._loss)
+                step = self._steps[key] = self._find(content, self._loss)
                 if self.first is None and step is not None:
                     self.first, self.network = step, self._network(content, step)
-        return self._found[key]
+        return self._steps[key]
 
     def _find(self, content: Sequence[Tensor], loss: Callable[[Any], Tensor]) -> Innermost | None:
         recording = record_step(self.module, self.parameters, content, loss)

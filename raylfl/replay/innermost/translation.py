@@ -43,11 +43,11 @@ class Translation:
         self.size = self.geometry[0].shape[0]
         self.kinds: dict[int, str] = {0: "rows", 1: "labels"}
         self.users = Counter(k for call in self.calls for k in set(call.slots()))
-        self.places = {k: i for i, k in enumerate(self.plan.gradients)}
+        self.parameter_of = {k: i for i, k in enumerate(self.plan.gradients)}
         self.convolutions: list[Convolution] = []
         self.written: set[int] = set()  # parameters whose gradients are written
         self.scores = -1  # the value with the network's outputs, the input of the cross-entropy
-        if None in self.plan.gradients or len(self.places) < len(parameters):
+        if None in self.plan.gradients or len(self.parameter_of) < len(parameters):
             raise Unfit("parameters without a gradient of their own")
         if self.plan.logged or self.plan.leaves != 2 or recording.modes:
             raise Unfit("logged values, a step that sets modes, or batches that are not (inputs, labels)")
@@ -104,7 +104,7 @@ class Translation:
         Raises Unfit if the result is not the gradient of a parameter, if another call uses the result, or if this
         gradient is already marked.
         """
-        i = self.places.get(result.number) if isinstance(result, Slot) else None
+        i = self.parameter_of.get(result.number) if isinstance(result, Slot) else None
         if i is None or self.users[result.number] or i in self.written:
             raise Unfit("a sum over samples that is no gradient")
         self.written.add(i)

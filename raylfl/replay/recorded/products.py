@@ -25,7 +25,7 @@ def reverse_products(
     """
     makers = {k: position for position, call in enumerate(calls) for k in call.results()}
     used = Counter(k for call in calls for k in call.slots())
-    out, places = [[call] for call in calls], dict(geometry)
+    out, layouts = [[call] for call in calls], dict(geometry)
     for k in filter(None, gradients):
         if k not in makers or used[k] or gradients.count(k) > 1:
             continue
@@ -36,12 +36,12 @@ def reverse_products(
         made = makers.get(product)
         if made is None or used[product] != 1 or product in returned or calls[made].op is not _aten.bmm.default:
             continue
-        pair = [_transpose(factor.number, places) for factor in reversed(calls[made].args)]
+        pair = [_transpose(factor.number, layouts) for factor in reversed(calls[made].args)]
         out[made] = [*pair, Call(_aten.bmm.default, tuple(call.result for call in pair), {}, Slot(k))]
         out[position] = []
         shape = geometry[k].shape
-        places[k] = Geometry(k, shape, (shape[1] * shape[2], shape[2], 1), 0, geometry[k].dtype)
-    return list(chain.from_iterable(out)), places
+        layouts[k] = Geometry(k, shape, (shape[1] * shape[2], shape[2], 1), 0, geometry[k].dtype)
+    return list(chain.from_iterable(out)), layouts
 
 
 def _transpose(k: int, geometry: dict[int, Geometry]) -> Call:

@@ -91,18 +91,18 @@ class Program:
         """One table row per operator call: result, operator, arguments (`of`) and shape of the result."""
         names, geometry = self.recording.names, self.plan.geometry
 
-        def shown(value: Any) -> str:
+        def text_of(value: Any) -> str:
             if isinstance(value, Slot):
                 return names.get(value.number, f"%{value.number}")
             if isinstance(value, (list, tuple)):
-                return f"[{', '.join(map(shown, value))}]"
+                return f"[{', '.join(map(text_of, value))}]"
             return str(value)
 
         rows = []
         for call in self.calls:
             shapes = ["x".join(map(str, geometry[k].shape)) or "1" for k in call.results()]
-            named = [f"{name}={shown(a)}" for name, a in call.kwargs.items() if name not in call.outs]
-            arguments = [*map(shown, call.args), *named]
+            named = [f"{name}={text_of(a)}" for name, a in call.kwargs.items() if name not in call.outs]
+            arguments = [*map(text_of, call.args), *named]
             results = ", ".join(f"%{k}" for k in call.results())
             name = (str(call.op._schema.name) if call.outs else full_name(call.op)).removeprefix("aten::")
             rows.append({"result": results, "operator": name, "of": ", ".join(arguments), "shape": ", ".join(shapes)})

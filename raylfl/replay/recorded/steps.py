@@ -109,7 +109,7 @@ class RecordedSteps:
             raise BadConfig(f"runtime.step=recorded, but {name}.training_step {self.refusal} (leave it at auto)")
 
     def doubt(self) -> None:
-        """Has the next step compared if this is evaluation number 1, 2, 4, ...: it may change what the step reads."""
+        """Requests a comparison of the next step if this is evaluation number 1, 2, 4, ...: it may change a step."""
         self.evaluations += 1
         self._doubted |= power_of_two(self.evaluations)
 
@@ -298,7 +298,7 @@ class RecordedSteps:
         return kind
 
     def _depends_on(self, kind: _Kind, content: Any, start: StepState) -> bool:
-        """Whether the step on this content would be the kind's program at the number of an earlier local step."""
+        """Whether the step on this content, at the number of an earlier local step, has the program's results."""
         earlier = next(iter(kind.compared), None)
         if earlier is None:
             return False
@@ -309,7 +309,7 @@ class RecordedSteps:
         return self._replay_differs(kind.program, content, start, again) is None
 
     def _differs(self, kind: _Kind, t: int, reason: str, by_number: bool = True) -> None:
-        """Ends all replays; raises Diverged if a replay that this one stands for has been used.
+        """Ends all replays after a difference; raises Diverged if replays that may be wrong, too, have been used.
 
         by_number: whether a difference at the first local step of number t may come from this number alone, as in a
         step that does something else at batch_idx 5. No replay has been used at this number.

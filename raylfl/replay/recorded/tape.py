@@ -21,7 +21,7 @@ class Tape(TorchDispatchMode):
     """A torch dispatch mode that lists every operator call while it is carried out, and numbers all tensors.
 
     reason: why the listed calls are not a valid recording, as the end of a sentence that begins with `training_step`;
-    None if they are valid. found: by number, the tensors that the step uses although it does not make them.
+    None if they are valid. outside: by number, the tensors that the step uses although it does not make them.
     """
 
     @classmethod
@@ -30,7 +30,7 @@ class Tape(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.found: dict[int, Tensor] = {}
+        self.outside: dict[int, Tensor] = {}
         self.calls: list[Call] = []
         self.geometry: dict[int, Geometry] = {}
         self.constants: dict[int, Tensor] = {}
@@ -141,7 +141,7 @@ class Tape(TorchDispatchMode):
                 if self._memory.get(_storage(tensor)) in self._start:
                     raise Refused("uses a tensor that shares memory with the batch")
                 number = self.take_in(tensor)
-                self.found[number] = tensor
+                self.outside[number] = tensor
             return Slot(number)
 
         return map_parts([args, kwargs], Tensor, slot)
@@ -221,7 +221,7 @@ def record(
             with watch:
                 loss = step()
             rows = gradients(loss)
-        for number, tensor in tape.found.items():
+        for number, tensor in tape.outside.items():
             names[number], inputs[number] = "x".join(map(str, tensor.shape)) or "a number", tensor
         reason = tape.reason or watch.reason
         if reason is not None:

@@ -24,8 +24,8 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 def require_inside(folder: Path) -> None:
     """Checks that no symbolic link below a folder leads out of it; raises BadConfig otherwise.
 
-    Files that raylfl and the libraries of loggers write into a run directory therefore stay in it, whoever made the
-    directory.
+    Files that raylfl and the libraries of loggers write into a run directory therefore stay in it, also if another user
+    made the directory.
     """
     root = folder.resolve()
     for parent, folders, files in os.walk(root):

@@ -5,13 +5,12 @@ files that have changed: records before checkpoints, older checkpoints before ne
 files, and summary.json last. Then it deletes files at the URL that no longer exist in the folder (only summary.json is
 deleted before the copies). A run can therefore be resumed from the URL at any moment.
 
-Each machine has a place of its own: the first one the URL itself, the next ones the folders .machine-2, .machine-3,
-...
-there. A process that sleeps while another machine continues its run therefore overwrites nothing. The newest place
-with a complete copy counts, and the files in earlier places are deleted. In a place, .copy.json marks a complete copy.
-.owner.json is a lock: the process that carries out the run creates it, and deletes it once all files are copied. After
-a killed process it remains, and another machine continues the run only with `--take-over`. .mirror.json in the local
-folder has the URL, the place, the folder's token and a list of the copied files.
+Each machine has a place of its own: the first one the URL itself, the next ones the folders .machine-2, .machine-3, ...
+there. A process that was suspended while another machine continued its run therefore overwrites nothing. The newest
+place with a complete copy counts, and the files in earlier places are deleted. In a place, .copy.json marks a complete
+copy. .owner.json is a lock: the process that carries out the run creates it, and deletes it once all files are copied.
+After a killed process it remains, and another machine continues the run only with `--take-over`. .mirror.json in the
+local folder has the URL, the place, the folder's token and a list of the copied files.
 """
 
 from __future__ import annotations
@@ -339,7 +338,7 @@ def _copy_in(storage: Storage) -> str | None:
 
 
 def _newest(url: str) -> tuple[Storage, str | None]:
-    """The newest place with a complete copy, and the token of the run's owner; without one, of the copy; or None."""
+    """(newest place with a complete copy, token of the run's owner, or else of the copy, or None)."""
     places = [_place(url, place) for place in _places(url)]
     newest = next((place for place in reversed(places) if _copy_in(place) is not None), places[0])
     owner = Owner.of(places[-1])

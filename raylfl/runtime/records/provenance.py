@@ -51,7 +51,7 @@ def sign(path: Path, config: Mapping[str, Any]) -> None:
 def require_trust(path: Path, config: Mapping[str, Any], trusted: Collection[str], way: str) -> None:
     """Checks that a saved config names no code, or was written on this machine; raises BadConfig otherwise.
 
-    path: of the saved config; config: its content. trusted: class paths that the caller knows. way: how to give trust.
+    path: of the saved config; config: its content. trusted: class paths that need no check. way: how to give trust.
     """
     paths = sorted(set(class_paths(config)) - set(trusted))
     if paths and not _made_here(path):

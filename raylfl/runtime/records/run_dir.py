@@ -58,7 +58,7 @@ class RunDirectory:
         self.path = path
         self._locks = Locks(path)
         self._files: dict[str, RecordFile] = {}
-        self._place: int | None = None  # an open handle of the directory, valid after a move
+        self._descriptor: int | None = None  # an open handle of the directory, valid after a move
         self.mirror = mirror.mirror_of(path)
 
     @staticmethod
@@ -156,8 +156,8 @@ class RunDirectory:
         """
         deadline = time.monotonic() + WAIT_SECONDS
         try:
-            if self._place is None:
-                self._place = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            if self._descriptor is None:
+                self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             while not self._locks.take(".writing"):
                 if time.monotonic() > deadline:
                     raise RaylflError(f"a process of an earlier run still writes to {self.path} after {WAIT_SECONDS} s")
@@ -177,9 +177,9 @@ class RunDirectory:
                 file.close()
             self._files.clear()
             self._locks.close()
-            if self._place is not None:
-                os.close(self._place)
-                self._place = None
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
 
     def delete(self) -> None:
         """Deletes the directory, and its copy at the run's URL; `close` must still be called."""
@@ -194,8 +194,8 @@ class RunDirectory:
         Before that, `path` is set to the new path of a moved directory, and a deleted record file is restored, so that
         the state can still be written.
         """
-        if self._place is not None and not _is_at(self.path, self._place):
-            earlier, self.path = self.path, _path_of(self._place) or self.path
+        if self._descriptor is not None and not _is_at(self.path, self._descriptor):
+            earlier, self.path = self.path, _path_of(self._descriptor) or self.path
             for name, file in self._files.items():
                 file.path = self.path / name
             if self.path == earlier:

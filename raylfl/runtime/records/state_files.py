@@ -113,7 +113,7 @@ def load_server(path: Path, fresh: FederationState, rounds: int, sent: Tensor | 
 
 
 def _travelling(buffers: Tensor, sent: Tensor | None, fresh: Tensor) -> Tensor:
-    """The buffers in a file, or if an earlier version wrote it with all buffers, those of them that travel now."""
+    """The buffers in a file; of a file of an earlier version, which has all buffers, only the ones that travel."""
     same = (buffers.shape[-1:], buffers.dtype) == (fresh.shape[-1:], fresh.dtype)
     return buffers if same or sent is None else of_older(buffers, sent, fresh.dtype)
 

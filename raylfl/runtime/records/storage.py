@@ -38,7 +38,7 @@ class Storage:
         self.url = url.rstrip("/")
 
     @cached_property
-    def _place(self) -> tuple[Any, str]:
+    def _file_system(self) -> tuple[Any, str]:
         """fsspec's file system, and the path of the URL in it."""
         from fsspec.core import url_to_fs
 
@@ -150,7 +150,7 @@ class Storage:
         "read". size: bytes to transfer, which extend the time limit.
         """
         try:
-            return within(SECONDS + size / BYTES_PER_SECOND, lambda: work(*self._place))
+            return within(SECONDS + size / BYTES_PER_SECOND, lambda: work(*self._file_system))
         except Exception as error:
             reason = headline(error)
             raise StorageError(f"{self.url} cannot be {what} ({reason}): {remedy(self.url, error)}") from error

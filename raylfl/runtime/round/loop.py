@@ -182,7 +182,7 @@ class Federation:
         return replace(self.state, server=self.dispatch.gathered(self.state.server))
 
     def resume(self, state: FederationState) -> None:
-        """Replaces `state` by the state in a checkpoint, which has the form that `collected` returns."""
+        """Replaces `state` by the state in a checkpoint, which has the form that `collect` returns."""
         self.state = replace(state, server=self.dispatch.scattered(state.server))
 
     def rounds(self, until: int) -> Iterator[RoundRecord]:
