@@ -39,14 +39,14 @@ def reproduce(
     scale: str = "smoke",
     overrides: Sequence[str] = (),
     only: Sequence[str] = (),
-    processes: int | None = None,
+    jobs: int | None = None,
     estimate: bool = False,
 ) -> None:
     """Carry out the experiments one by one; runs and findings are written to runs/reproduce/NAME[/SCALE].
 
     scale: `smoke` (small, in minutes) or `paper`. overrides: `key=value` for the config of every run. only:
-    `key=value,value`, the cells to run. processes: the number of runs at the same time; None: one per CPU. estimate:
-    only estimate how long the runs take. Raises BadConfig for an unknown name before anything is run.
+    `key=value,value`, the cells to run. jobs: the number of runs at the same time; None: as many as there is room for.
+    estimate: only estimate how long the runs take. Raises BadConfig for an unknown name before anything is run.
     """
     from papers.run_cache import Estimated, RunCache
 
@@ -56,7 +56,7 @@ def reproduce(
         entry, folder = EXPERIMENTS.get(name), place(name, experiment, scale)
         say(f"{name}  {entry.paper}: {entry.summary}")
         runs = place(experiment.shares or name, experiment, scale)
-        options = (folder, scale, overrides, processes, choices[name], runs)
+        options = (folder, scale, overrides, jobs, choices[name], runs)
         if estimate:
             _estimate(experiment, Estimated(*options))
             continue
@@ -82,14 +82,16 @@ def place(name: str, experiment: PaperResult, scale: str) -> Path:
 def _estimate(experiment: PaperResult, cache: Estimated) -> None:
     from papers.estimate import estimate
     from papers.run_cache import Enough
+    from raylfl.execution.executor import room
 
     with suppress(Enough):
         experiment.run(cache)
-    if not cache.waiting:
+    if not cache.missing:
         say("nothing to do: all runs are done")
         return
-    say(f"estimate of the {len(cache.waiting)} runs that come first (searches and further seeds follow them)")
-    for line in estimate([job.config for job in cache.waiting], cache.processes):
+    say(f"estimate of the {len(cache.missing)} runs that come first (searches and further seeds follow them)")
+    _, processes = room(cache.missing[0].load().runtime, len(cache.missing), cache.jobs)
+    for line in estimate([run.config for run in cache.missing], len(processes)):
         say(line)
 
 

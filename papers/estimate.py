@@ -20,7 +20,7 @@ LONG = 24.0  # hours above which a line calls this machine too slow
 SHORT = 10.0  # seconds after which a short run ends, but not before its second round
 
 
-def estimate(configs: Sequence[dict[str, Any]], processes: int) -> Iterator[str]:
+def estimate(configs: Sequence[dict[str, Any]], jobs: int) -> Iterator[str]:
     """Yield a line with the expected hours for each kind of run, as soon as it is measured, then a line for all runs.
 
     Runs are of one kind if they have the same data, model, method, clients, participation and runtime. For each kind,
@@ -30,7 +30,7 @@ def estimate(configs: Sequence[dict[str, Any]], processes: int) -> Iterator[str]
     numbers of steps belong to one kind only if these numbers have the same specification. A kind whose measured run
     diverges counts as no time, and its line says so.
 
-    processes: the number of runs at the same time.
+    jobs: the number of runs at the same time.
     """
     kinds: dict[str, list[dict[str, Any]]] = {}
     for config in configs:
@@ -45,8 +45,8 @@ def estimate(configs: Sequence[dict[str, Any]], processes: int) -> Iterator[str]
         hours = sum(each * config["rounds"] * _work(config) / _work(least) for config in of_kind) / 3600
         total += hours
         yield f"{hours:8.2f} h  {len(of_kind)} runs: {_words(least)}{note}"
-    together = total / processes
-    yield f"{together:8.2f} h  in all, {processes} at a time on {cpu_model()}"
+    together = total / jobs
+    yield f"{together:8.2f} h  in all, {jobs} at a time on {cpu_model()}"
     if together > LONG:
         yield "this machine is too slow for all of it: --only chooses cells, a GPU helps (runtime.backend=ray)"
 

@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from papers.run_cache import DIVERGED, ORIGIN, digests
+from papers.run_cache import digests
 from raylfl.config.changes import fingerprint_of_config
 from raylfl.config.defaults import fill_defaults
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig, RaylflError
+from raylfl.execution.planned import DIVERGED, ORIGIN
 from raylfl.report.derived import main_metric, tail
 from raylfl.report.labels import flatten
 from raylfl.report.runs import RunRecord

@@ -21,9 +21,11 @@ from papers.grid import Grid
 from papers.ledger import Row, add, by_key, check_complete, read, replacements, row
 from papers.ledger_rows import LedgerRows
 from papers.own_setting import differences, resolve_config
-from papers.run_cache import RunCache, is_done, words_of
+from papers.run_cache import RunCache
 from papers.setting import CellConfig
 from raylfl.errors import BadConfig
+from raylfl.execution.planned import is_complete
+from raylfl.execution.store import words_of
 from raylfl.python.console import say
 from raylfl.report.runs import RunRecord, find_runs, is_run, load_run
 from raylfl.runtime.records.summary import versions
@@ -136,7 +138,7 @@ def finished_runs(name: str, experiment: PaperResult) -> list[RunRecord]:
     """The runs of an experiment that have finished or diverged."""
     folder = place(experiment.shares or name, experiment, "paper") / "runs"
     paths = find_runs([folder]) if folder.is_dir() else []
-    return [load_run(path) for path in paths if is_done(path)]
+    return [load_run(path) for path in paths if is_complete(path)]
 
 
 def _cache(name: str, experiment: Grid, images: str | None) -> RunCache:

@@ -4,23 +4,13 @@ A run's folder is named after its setting and a digest of its config. A second c
 changed setting is a new run. If raylfl has gained options since a run was made, the run counts as made with their
 defaults. The folder of a finished run then keeps its name; that of an interrupted run gets the new digest.
 
-Runs with `runtime.backend: local` are distributed over processes, one per CPU. Runs on Ray are made one after the
-other, on one connection. On an existing cluster of several nodes all runs are distributed over the nodes, and each run
-has its own workers.
+`raylfl.execution` carries out the missing runs.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import multiprocessing
-import os
-import re
-import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,52 +18,20 @@ import numpy as np
 
 from papers.choice import CellChoice
 from papers.setting import CellConfig
-from raylfl.config.identity import RUNTIME_FREE, identity
+from raylfl.config.identity import identity
 from raylfl.config.load import compose, load_config
-from raylfl.config.urls import join, staging, url_of
-from raylfl.errors import BadConfig, DataMissing, NonFinite, RaylflError
+from raylfl.config.urls import join, url_of
+from raylfl.errors import DataMissing, RaylflError
+from raylfl.execution.planned import PlannedRun, is_complete
+from raylfl.execution.store import words_of
 from raylfl.models import MODELS
-from raylfl.python.console import say
 from raylfl.report.labels import canonical, flatten
 from raylfl.report.runs import Group, RunRecord, load_run
-from raylfl.runtime.records.files import atomic_write
-from raylfl.runtime.records.mirror import copy_again, exists, refresh
-from raylfl.startup import process
 
-DIVERGED = "diverged.txt"  # marks the folder of a diverged run, which is not repeated
-ORIGIN = "diverged.json"  # commit, versions and machine of a diverged run, which has no summary.json
 MEASURES = ("test/accuracy", "test/loss", "train/loss", "global/distance", "global/distance_abs")
 LINE_SECONDS = 2.0  # between progress lines
 RowKey = TypeVar("RowKey")
 ColumnKey = TypeVar("ColumnKey")
-
-
-@dataclass(frozen=True)
-class PaperRun:
-    """A run that an experiment needs: its label, its resolved config and its folder.
-
-    older: the folder in which the run began, if its name has changed since. url: the address to which the run is
-    copied, if `RAYLFL_RUNS` is a URL.
-    """
-
-    label: str
-    config: dict[str, Any]
-    path: Path
-    older: Path | None = None
-    url: str | None = None
-
-    @property
-    def done(self) -> bool:
-        return is_done(self.path)
-
-    @property
-    def diverged(self) -> bool:
-        return (self.path / DIVERGED).is_file()
-
-    def fetch(self) -> None:
-        """Copy the run's records from its URL, if any, to its folder: another machine may have made the run."""
-        if self.url is not None:
-            refresh(self.path, self.url)
 
 
 def folder_name(setting: CellConfig, seed: int, digest: str) -> str:
@@ -81,17 +39,12 @@ def folder_name(setting: CellConfig, seed: int, digest: str) -> str:
     return f"{words_of(setting.label)}-s{seed}-{digest}"
 
 
-def words_of(label: str) -> str:
-    """The label of a setting as part of a folder's name."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-").lower()
-
-
 class RunCache:
     """Finds the existing runs of one experiment and makes the missing ones.
 
     folder: the folder of the findings, and of the runs in its `runs/`. scale: `smoke` or `paper`. overrides:
-    `key=value` for every run, from the command line. processes: the largest number of processes at a time; None: one
-    per CPU. only: the selected cells. runs: a folder whose `runs/` is used instead, if other experiments share the
+    `key=value` for every run, from the command line. jobs: the largest number of runs at a time; None: as many as there
+    is room for. only: the selected cells. runs: a folder whose `runs/` is used instead, if other experiments share the
     runs.
     """
 
@@ -100,16 +53,14 @@ class RunCache:
         folder: Path,
         scale: str = "smoke",
         overrides: Sequence[str] = (),
-        processes: int | None = None,
+        jobs: int | None = None,
         only: CellChoice | None = None,
         runs: Path | None = None,
     ):
-        from raylfl.core.threads import cores  # imports torch
-
         self.folder, self.scale = folder, scale
         self.runs = (runs or folder).resolve() / "runs"
         self.overrides = (*machine(scale), *overrides)
-        self.processes = processes or cores()
+        self.jobs = jobs
         self.only = only or CellChoice()
 
     def pick(self, smoke: Any, paper: Any) -> Any:
@@ -125,12 +76,12 @@ class RunCache:
         seeds = [seed for seed in seeds if self.only.keeps(seed=seed)]
         if not settings or not seeds:
             self.only.check_matches()
-        jobs = [[self._job(setting, seed) for seed in seeds] for setting in settings]
-        self._carry_out({job.path: job for row in jobs for job in row})
+        runs = [[self.plan(setting, seed) for seed in seeds] for setting in settings]
+        self._carry_out({run.path: run for row in runs for run in row})
         return [
             Group(setting.label, records[0].setting, records)
-            for setting, row in zip(settings, jobs, strict=True)
-            if (records := [_record(job) for job in row if job.done])
+            for setting, row in zip(settings, runs, strict=True)
+            if (records := [_record(run) for run in row if run.complete])
         ]
 
     def table(
@@ -155,74 +106,43 @@ class RunCache:
             config = load_config(source, (*self.overrides, *added)).resolved
         return config
 
-    def _job(self, setting: CellConfig, seed: int) -> PaperRun:
+    def plan(self, setting: CellConfig, seed: int) -> PlannedRun:
+        """The run of a setting on a seed, in the folder of the existing run if there is one."""
         config = self.config_of(setting, seed)
         digest = config_digest(config)
         path, older = self.runs / folder_name(setting, seed, digest), None
         url = url_of(self.runs)
         if url is None and not path.exists():
             older = next((run for run in self.runs.glob(f"{path.name[:-8]}*") if digest in _current_digests(run)), None)
-            if older is not None and is_done(older):
+            if older is not None and is_complete(older):
                 path, older = older, None
         home = str(path.parent.parent) if url is None else url.rpartition("/")[0]
         logging = config["logging"] | {"dir": home, "id": path.name, "report": False}
         config |= {"name": path.parent.name, "logging": logging}
-        return PaperRun(setting.label, config, path, older, url and join(url, path.name))
+        return PlannedRun(setting.label, config, path, older, url and join(url, path.name))
 
-    def _carry_out(self, jobs: Mapping[Path, PaperRun]) -> None:
-        for job in jobs.values():
-            job.fetch()
-        waiting = [job for job in jobs.values() if not job.done]
-        if not waiting:
-            return
-        _check_data(waiting)
-        say(f"runs     {len(waiting)} to do, {len(jobs) - len(waiting)} found in {self.runs}")
-        started = last = time.monotonic()
-        for count, job in enumerate(self._run_jobs(waiting), 1):
-            now = time.monotonic()
-            if count == len(waiting) or now - last >= LINE_SECONDS:
-                last = now
-                label = f"{job.label} diverged" if job.diverged else job.label
-                say(f"         {count}/{len(waiting)} done after {now - started:.0f} s: {label}")
+    def _carry_out(self, runs: Mapping[Path, PlannedRun]) -> None:
+        for run in runs.values():
+            run.fetch()
+        missing = [run for run in runs.values() if not run.complete]
+        if missing:
+            from raylfl.execution.executor import complete  # imports torch
 
-    def _run_jobs(self, jobs: Sequence[PaperRun]) -> Iterator[PaperRun]:
-        """Carry out the jobs and yield each when it ends."""
-        processes = min(self.processes, len(jobs))
-        runtime = load_config(jobs[0].config).runtime
-        if runtime.address or os.environ.get("RAY_ADDRESS"):
-            from raylfl.runtime.ray.cluster import cluster_for
-            from raylfl.tune.spread import several_nodes, spread
-
-            with cluster_for(runtime) as cluster:
-                cluster.ready()
-                if several_nodes():
-                    yield from _fetch_each(spread(make_run, [(job, load_config(job.config).runtime) for job in jobs]))
-                    return
-        if jobs[0].config["runtime"]["backend"] == "ray" or processes == 1:
-            yield from _one_by_one(jobs)
-            return
-        context = multiprocessing.get_context("spawn")  # a fork would lose torch's threads
-        with ProcessPoolExecutor(processes, mp_context=context, initializer=process.set_up_child) as pool:
-            futures = {pool.submit(make_run, job): job for job in jobs}
-            try:
-                for future in as_completed(futures):
-                    future.result()
-                    yield futures[future]
-            finally:
-                pool.shutdown(wait=True, cancel_futures=True)
+            _check_data(missing)
+            complete(list(runs.values()), self.jobs, seconds=LINE_SECONDS, shared=True)
 
 
 class Estimated(RunCache):
     """A cache for estimates, which makes no runs.
 
-    If runs are missing, a call stores their jobs in `waiting` and raises Enough.
+    If runs are missing, a call stores them in `missing` and raises Enough.
     """
 
-    waiting: Sequence[PaperRun] = ()
+    missing: Sequence[PlannedRun] = ()
 
-    def _carry_out(self, jobs: Mapping[Path, PaperRun]) -> None:
-        self.waiting = [job for job in jobs.values() if not job.done]
-        if self.waiting:
+    def _carry_out(self, runs: Mapping[Path, PlannedRun]) -> None:
+        self.missing = [run for run in runs.values() if not run.complete]
+        if self.missing:
             raise Enough
 
 
@@ -275,93 +195,25 @@ def transforms(data: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
 
     data: the config of the experiment's own data set. overrides: options of the command line, which take precedence.
     """
-    overridden, init_args = {word.partition("=")[0] for word in overrides}, data.get("init_args") or {}
-    keys = [key for key in ("augment", "mean", "std") if key in init_args]
-    return [
-        f"data.init_args.{key}={_as_override(init_args[key])}"
-        for key in keys
-        if f"data.init_args.{key}" not in overridden
-    ]
+    given, own = {word.partition("=")[0] for word in overrides}, data.get("init_args") or {}
+    values = {f"data.init_args.{key}": own[key] for key in ("augment", "mean", "std") if key in own}
+    return [f"{key}={'null' if value is None else value}" for key, value in values.items() if key not in given]
 
 
-def _check_data(jobs: Sequence[PaperRun]) -> None:
-    """Check that the data of all jobs can be loaded; raises DataMissing."""
+def _check_data(runs: Sequence[PlannedRun]) -> None:
+    """Check that the data of all runs can be loaded; raises DataMissing."""
     from raylfl.experiment.data_source import load_data
 
-    for job in {canonical(job.config["data"]): job for job in jobs}.values():
+    for run in {canonical(run.config["data"]): run for run in runs}.values():
         try:
-            load_data(load_config(job.config))
+            load_data(run.load())
         except DataMissing as error:
             raise DataMissing(f"{error}\nor leave its cells out with --only (`raylfl reproduce --help`)") from None
 
 
-def _fetch_each(ended: Generator[PaperRun, None, None]) -> Iterator[PaperRun]:
-    """Yield each run that has ended on some node, after its records are copied to this machine.
-
-    Raises BadConfig if the run cannot be found here. `ended` is closed at the end, which cancels the other runs.
-    """
-    with closing(ended):
-        for job in ended:
-            job.fetch()
-            if not job.done:
-                raise BadConfig(
-                    f"{job.path} was carried out on another node, and is not here: RAYLFL_RUNS must be a folder that "
-                    "all nodes share, or a URL"
-                )
-            yield job
-
-
-def _one_by_one(jobs: Sequence[PaperRun]) -> Iterator[PaperRun]:
-    from raylfl.python.console import Watcher
-    from raylfl.runtime.ray.cluster import cluster_for
-
-    first = load_config(jobs[0].config)
-    on_ray = first.runtime.backend == "ray"
-    with cluster_for(first.runtime):
-        for job in jobs:
-            with Watcher() if on_ray else nullcontext() as watch:
-                make_run(job, watch)
-            yield job
-
-
-def is_done(run: Path) -> bool:
-    """Whether the run in this folder has finished or diverged."""
-    return (run / "summary.json").is_file() or (run / DIVERGED).is_file()
-
-
-def make_run(job: PaperRun, watch: Any = None) -> None:
-    """Make or resume the run of a job; can be called in another process.
-
-    A run that diverges is marked as such in its folder, and no error is raised. watch: a callback for the run's
-    progress.
-    """
-    from raylfl.python import api
-    from raylfl.runtime.records.provenance import class_paths
-    from raylfl.runtime.records.summary import environment
-
-    config, path = job.config, staging(job.url) if job.url is not None else job.path
-    if job.older is not None:
-        job.older.rename(path)
-    try:
-        if (path / "config.yaml").is_file() if job.url is None else exists(job.url):
-            free = [f"runtime.{key}={_as_override(config['runtime'][key])}" for key in RUNTIME_FREE]
-            api.resume(job.url or path, free, watch, known=list(class_paths(config)))
-        else:
-            api.run(config, (), watch)
-    except NonFinite as error:
-        (path / "metrics.jsonl").touch()  # does not exist if the run diverged in round 0
-        atomic_write(path / ORIGIN, json.dumps(environment(), indent=2) + "\n")
-        atomic_write(path / DIVERGED, f"{error}\n")  # last, as it marks the run as complete
-        copy_again(path)
-
-
-def _as_override(value: Any) -> str:
-    return "null" if value is None else str(value)
-
-
-def _record(job: PaperRun) -> RunRecord:
-    record = load_run(job.path)
-    if job.diverged:
+def _record(run: PlannedRun) -> RunRecord:
+    record = load_run(run.path)
+    if run.diverged:
         if not len(record.rounds):
             record.rounds = np.zeros(1, dtype=np.int64)
             record.metrics = {name: np.zeros(1) for name in MEASURES}

@@ -13,8 +13,9 @@ from raylfl.startup import torchvision_cpu
 
 if TYPE_CHECKING:
     from raylfl.errors import BadConfig, BadValue, RaylflError
-    from raylfl.python.api import Result, resume, run
-    from raylfl.python.comparison import compare
+    from raylfl.execution.comparison import compare
+    from raylfl.execution.several import run
+    from raylfl.python.api import Result, resume
     from raylfl.python.control import Callback, Progress, StopRun
     from raylfl.python.frames import Run, diff, evaluate, load, runs
     from raylfl.python.method import method
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
     from raylfl.tune.trainable import trainable
 
 PLACES = {  # module -> its public names; it is imported when one of them is first used
-    "python.api": ("Result", "resume", "run"),
-    "python.comparison": ("compare",),
+    "python.api": ("Result", "resume"),
+    "execution.comparison": ("compare",),
+    "execution.several": ("run",),
     "python.control": ("Callback", "Progress", "StopRun"),
     "errors": ("BadConfig", "BadValue", "RaylflError"),
     "python.method": ("method",),

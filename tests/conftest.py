@@ -42,6 +42,7 @@ settings.load_profile("suite")
 HERE = Path(__file__).parent
 SLOW = (  # files and folders
     "docs/test_tutorials.py",
+    "execution/test_processes.py",
     "jobs/test_cluster.py",
     "jobs/test_scripts.py",
     "report/test_page.py",

@@ -118,15 +118,27 @@ def test_compare_runs_each_and_ends_with_one_page_and_a_table(call, fresh, undra
     assert re.search(r"^report +both/index.html$", out, re.MULTILINE)
 
 
-def test_compared_runs_share_an_id_and_existing_ones_are_refused_before_the_first(call, fresh, undrawn):
-    fixed = ("compare", "digits", *SMALL, "logging.id=x", "-o", "both", "-a")
+def test_compared_runs_share_an_id_and_others_of_this_id_are_refused_before_the_first(call, fresh, undrawn):
+    fixed = ("compare", "digits", *SMALL, "logging.id=x", "-o", "both", "--jobs", "1", "-a")
     assert call(*fixed, "fedavg,focus")[0] == 0
     assert {path.name for path in (fresh / "runs/digits").iterdir()} == {"x-fedavg", "x-focus"}
-    code, out, err = call(*fixed, "sfl,focus")
+    code, out, err = call(*fixed, "sfl,focus", "rounds=4")
     assert (code, out) == (2, "")
     assert "logging.id=x-focus" in err
     assert not (fresh / "runs/digits/x-sfl").exists()
     assert "each can be compared only once" in call(*fixed, "sfl,sfl")[2]
+
+
+def test_a_second_comparison_makes_only_what_is_missing(call, fresh, undrawn):
+    fixed = ("compare", "digits", *SMALL, "-o", "both", "-a")
+    assert "runs     2 to do, 0 found in runs/digits\n" in call(*fixed, "fedavg,focus")[1]
+    stamps = {path: path.stat().st_mtime_ns for path in (fresh / "runs").glob("digits/*/final.pt")}
+    code, out, err = call(*fixed, "fedavg,sfl,focus")
+    assert (code, err) == (0, "")
+    assert out.startswith("runs     1 to do, 2 found in runs/digits\n")
+    assert len(re.findall(r"^ +1/1 done after \d+ s: sfl, seed 0  train .*%$", out, re.MULTILINE)) == 1
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
+    assert re.search(r"^ ?FOCUS +1 +3 ", out, re.MULTILINE)
 
 
 def test_seeds_of_a_comparison_are_runs_of_their_own_and_paired_in_the_table(call, fresh, undrawn):

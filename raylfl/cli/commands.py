@@ -88,14 +88,13 @@ def _say_stop(result: Any) -> None:
 
 def compare(args: argparse.Namespace) -> int | None:
     require(*REPORT, what="the report of a comparison", instead="`raylfl run` for each algorithm")
-    from raylfl.python import comparison
-    from raylfl.python.console import Watcher
+    from raylfl.execution import comparison
 
     names = [name for name in args.algorithms.split(",") if name]
     if not names:
         raise BadConfig(f"--algorithms '{args.algorithms}' names none; write focus,fedavg,sfl, for example")
-    with Watcher() as watch:
-        results = comparison.compare(args.config, args.overrides, names, watch, seeds=_seeds(args.seeds))
+    seeds = _seeds(args.seeds)
+    results = comparison.compare(args.config, args.overrides, names, seeds=seeds, progress=True, jobs=args.jobs)
     for result in results:
         _say_stop(result)
     folders = [result.run_dir for result in results]
@@ -195,7 +194,7 @@ def reproduce(args: argparse.Namespace) -> None:
     if args.list or not names:
         return list_experiments()
     overrides = [argument for argument in args.overrides if "=" in argument]
-    return reproduce(names, args.scale, overrides, args.only, args.processes, args.estimate)
+    return reproduce(names, args.scale, overrides, args.only, args.jobs, args.estimate)
 
 
 def publish(args: argparse.Namespace) -> None:

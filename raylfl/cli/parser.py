@@ -115,6 +115,10 @@ def _parser() -> argparse.ArgumentParser:
     def out(sub: Any, text: str | None, default: str | None = ".") -> None:
         sub.add_argument("-o", "--out", metavar="DIR", default=default, help=text)
 
+    def jobs(sub: Any) -> None:
+        text = "runs at the same time, each in a process (default: as many as CPUs and GPUs have room for)"
+        sub.add_argument("--jobs", type=_positive, metavar="N", help=text)
+
     def take_over(sub: Any) -> None:
         text = "take a URL from the machine that was killed, or lost, as it worked there"
         sub.add_argument("--take-over", action="store_true", help=text)
@@ -129,6 +133,7 @@ def _parser() -> argparse.ArgumentParser:
         "-a", "--algorithms", required=True, metavar="A,B,...", help="names of algorithms, compared on one config"
     )
     sub.add_argument("--seeds", metavar="S,T,...", help="run each algorithm with each of these seeds")
+    jobs(sub)
     out(sub, "where the report goes (default: beside the runs)", default=None)
     sub = command("resume", commands.resume, "continue a run from its newest intact checkpoint")
     sub.add_argument("run_dir", metavar="RUN_DIR", help="a run's directory, or its URL")
@@ -174,9 +179,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="key=value",
         help="run only these cells: task=mnist-*, steps=5,20 (keys of SFL: task, classes, steps, method, lr, seed)",
     )
-    sub.add_argument(
-        "--processes", type=_positive, metavar="N", help="runs at the same time without Ray (default: one per CPU)"
-    )
+    jobs(sub)
     sub.add_argument(
         "--estimate", action="store_true", help="only estimate the duration on this machine, from short runs"
     )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from raylfl.components.extras import require
 from raylfl.config.changes import refuse_changes
+from raylfl.config.identity import identity
 from raylfl.config.load import Config, Source, compose, load_config
 from raylfl.config.objects import GROUPS, ObjectLayer, Objects, can_import, object_layer
 from raylfl.core.torch_state import torch_defaults
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from raylfl.runtime.records.run_dir import RunDirectory
 
 Watch = Callable[[Progress], None]
+IDENTITY = "identity.txt"  # in the folder of a run of a comparison (`execution.store`)
 
 
 @dataclass(frozen=True, repr=False)
@@ -185,6 +187,8 @@ def resume(
     try:
         experiment = checked(config)
         run_dir.write_config(config.resolved)
+        if identity(config.resolved, of="digest") != identity(before.resolved, of="digest"):
+            run_dir.write(IDENTITY, "")  # more rounds or other evaluations: another run
         try:
             with watching(watch, progress) as shown:
                 return _carry_out(experiment, run_dir, True, shown, callbacks)
@@ -295,9 +299,11 @@ def one_at_a_time() -> Iterator[None]:
         yield
 
 
-def begin(experiment: Experiment, watch: Watch | None, callbacks: Sequence[Callback]) -> Result:
-    """Carries out a new run; the arguments have the same meaning as in `run`."""
+def begin(experiment: Experiment, watch: Watch | None, callbacks: Sequence[Callback], key: str | None = None) -> Result:
+    """Carries out a new run; key: the content of its identity.txt, if any. The others have the meaning as in `run`."""
     with new_run_directory(experiment, quiet=watch is not None) as run_dir:
+        if key is not None:
+            run_dir.write(IDENTITY, key)
         return _carry_out(experiment, run_dir, False, watch, callbacks)
 
 
@@ -396,16 +402,16 @@ def _carry_out(
                     watch(progress)
                 new = progress.params
                 reason = None if new is None else reason_to_stop(callbacks, progress.metrics, new)
-    result = result_of(experiment, run_dir)
+    result = result_of(experiment.config, run_dir)
     for callback in callbacks:
         callback.on_run_end(result)
     return result
 
 
-def result_of(experiment: Experiment, run_dir: RunDirectory) -> Result:
+def result_of(config: Config, run_dir: RunDirectory) -> Result:
     """The result of a finished run, read from the run directory."""
     import torch
 
     with one_at_a_time():
         final = torch.load(run_dir.path / "final.pt", weights_only=True)
-    return Result(run_dir.metrics(), final["params"], run_dir.path, experiment.config)
+    return Result(run_dir.metrics(), final["params"], run_dir.path, config)

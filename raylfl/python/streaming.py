@@ -31,7 +31,7 @@ class Stream:
         self.run_dir = run_dir.path
         self._thread = ThreadPoolExecutor(1, "raylfl")
         self._rounds = rounds_of(experiment, run_dir, False, True)
-        self._experiment, self._directory = experiment, run_dir
+        self._config, self._directory = experiment.config, run_dir
         self._reason: str | None = None
         self._result: Result | None = None
         self._end = weakref.finalize(self, _left, self._thread, self._rounds, run)
@@ -46,7 +46,7 @@ class Stream:
         try:
             return self._thread.submit(_next_of, self._rounds, self._reason).result()
         except _Over:
-            self._result = result_of(self._experiment, self._directory)
+            self._result = result_of(self._config, self._directory)
             self._end()
             raise StopIteration from None
         except BaseException:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
-from multiprocessing import connection
 
 from raylfl.startup import collector, lazy_imports, malloc
 
@@ -36,23 +32,6 @@ def set_up() -> None:
     collector.make_rare()
     lazy_imports.install()
     malloc.keep()
-
-
-def set_up_child() -> None:
-    """Applies `set_up` in a process of `multiprocessing`, and ends the process once its parent has ended.
-
-    A killed parent cannot end its children, which would wait for their next task for ever. A run that is under way
-    there continues from its newest checkpoint when it is resumed.
-    """
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        connection.wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True, name="raylfl parent").start()
-    set_up()
 
 
 def without_raylet_messages() -> None:

@@ -9,6 +9,5 @@ the reports to its ASHAScheduler and OptunaSearch. These modules add features th
     kinds, studies       settings are compared only with the same algorithm, data and model; each point of the grids
                          has a study of its own; both go on where an interrupted sweep has stopped
     score, table         means over the last rounds, rounds to a target; Ray Tune has the last, best and average report
-    resources            a trial that can never fit is refused at once, with the needed and the available resources
     stage, trial_log     one line per trial, without Tune's output, files and signal handlers in the user's process
 """

@@ -11,9 +11,9 @@ from typing import Any
 
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
+from raylfl.execution.resources import Bundle
 from raylfl.runtime.ray.resources import node_text
 from raylfl.startup import process
-from raylfl.tune.resources import Bundle
 from raylfl.tune.space import Values
 from raylfl.tune.spec import Sweep, make_sweep
 

@@ -20,13 +20,13 @@ from ray.tune import Callback
 
 from raylfl.config.urls import join
 from raylfl.errors import Say
+from raylfl.execution.resources import Need, capacity
 from raylfl.report.runs import readable
 from raylfl.runtime.ray.resources import nodes_of_cluster
 from raylfl.runtime.records.mirror import Mirror, refresh
 from raylfl.runtime.stopping import handlers_kept
 from raylfl.tune.job import SweepJob
 from raylfl.tune.journal import FAILED, FINISHED, STOPPED, Journal, Trial
-from raylfl.tune.resources import Need, capacity
 from raylfl.tune.score import SCORE, TIME, RunningScore
 from raylfl.tune.spec import Sweep
 from raylfl.tune.table import score_text, setting_row

@@ -25,6 +25,7 @@ from raylfl.config.groups.records import LoggingConfig
 from raylfl.config.layers import merge_layer, override, tree
 from raylfl.config.urls import join
 from raylfl.errors import BadConfig, RaylflError, Say
+from raylfl.execution.resources import capacity, choose_need
 from raylfl.python.console import shown
 from raylfl.runtime.ray.resources import nodes_of_cluster
 from raylfl.runtime.records.files import require_inside
@@ -36,7 +37,6 @@ from raylfl.runtime.stopping import sigterm_interrupts
 from raylfl.tune.journal import FAILED, FINISHED, Journal
 from raylfl.tune.measured import require_measured
 from raylfl.tune.nodes import check_nodes
-from raylfl.tune.resources import capacity, choose_need
 from raylfl.tune.schema import LATER
 from raylfl.tune.spec import Sweep, check_settings, load_sweep, make_sweep, read_content
 from raylfl.tune.table import SettingRow, setting_rows, survivors, write_tables

@@ -22,7 +22,7 @@ class DryCache(RunCache):
     """
 
     def __init__(self, folder: Path, scale: str = "smoke", overrides: Sequence[str] = ()):
-        super().__init__(folder, scale, overrides, processes=1)
+        super().__init__(folder, scale, overrides, jobs=1)
         self.loaded: dict[str, dict] = {}
 
     def groups(self, settings: Sequence[CellConfig], seeds: Sequence[int] = (0,)) -> list[Group]:
@@ -38,7 +38,7 @@ class DryCache(RunCache):
         options = flatten(setting.config)
         shape = str({k: type(v) if isinstance(v, int | float) else v for k, v in options.items()})
         if shape not in self.loaded:
-            self.loaded[shape] = self._job(setting, 0).config
+            self.loaded[shape] = self.plan(setting, 0).config
         return set_keys(self.loaded[shape], {k: v for k, v in options.items() if k != "base"})
 
 

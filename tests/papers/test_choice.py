@@ -178,8 +178,8 @@ def test_without_a_gpu_the_papers_scale_runs_in_process(tmp_path, monkeypatch):
         cache = Estimated(tmp_path, "paper", only=choice(words, table.choices, "sfl/table10"))
         with pytest.raises(Enough):
             table.run(cache)
-        assert {job.config["runtime"]["backend"] for job in cache.waiting} == {backend}
-        assert len(cache.waiting) == 2  # PFL and SFL
+        assert {run.config["runtime"]["backend"] for run in cache.missing} == {backend}
+        assert len(cache.missing) == 2  # PFL and SFL
 
 
 def test_tables_10_and_11_have_their_runs_in_one_place(tmp_path):
@@ -191,7 +191,7 @@ def test_tables_10_and_11_have_their_runs_in_one_place(tmp_path):
         cache = Estimated(tmp_path / name, "paper", only=only, runs=tmp_path / str(experiment.shares))
         with pytest.raises(Enough):
             experiment.run(cache)
-        paths.append({job.path for job in cache.waiting})
+        paths.append({run.path for run in cache.missing})
     assert paths[0] == paths[1]
     assert len(paths[0]) == 16  # two methods, two C, four rates
 
@@ -204,9 +204,9 @@ def test_an_estimate_names_the_first_runs_that_are_not_there(tmp_path):
         with suppress(Enough):
             for seed in seeds:
                 cache.groups([TOY], [seed])
-        return [job.config["seed"] for job in cache.waiting]
+        return [run.config["seed"] for run in cache.missing]
 
-    RunCache(tmp_path, processes=1).groups([TOY])
+    RunCache(tmp_path, jobs=1).groups([TOY])
     assert waiting([0, 1, 2]) == [1]
     assert waiting([0]) == []
 
@@ -215,7 +215,7 @@ def test_an_estimate_makes_no_full_runs_and_prints_hours(tmp_path, monkeypatch, 
     monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path))
     short = ["num_clients=20", "participation.size=2", "rounds=4", "eval.every=2", "local.steps=1"]
     only = ["--only", "task=mnist-logistic", "--only", "steps=5", "--only", "classes=1", "--only", "lr=0.1"]
-    assert main(["reproduce", "sfl/table10", *only, "--estimate", "--processes", "2", *short]) == 0
+    assert main(["reproduce", "sfl/table10", *only, "--estimate", "--jobs", "2", *short]) == 0
     told = capsys.readouterr()
     assert " h  in all, 2 at a time on " in told.out + told.err
     assert not list(tmp_path.iterdir())

@@ -15,7 +15,7 @@ from raylfl.report.derived import Stat, to_target
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    return RunCache(tmp_path_factory.mktemp("cache"), processes=1)
+    return RunCache(tmp_path_factory.mktemp("cache"), jobs=1)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_a_shortened_cell_ends_at_its_target_and_is_complete_in_the_ledger(tmp_p
     monkeypatch.setattr("raylfl.runtime.records.summary.raylfl_commit", lambda: "c0ffee")
     table = find(NAME)
     only = choice(["partition=iid", "fraction=0.1", "lr=0.215"], table.choices, NAME)
-    cache = RunCache(tmp_path, "smoke", ["stop.target=0.3", "eval.every=1"], processes=1, only=only)
+    cache = RunCache(tmp_path, "smoke", ["stop.target=0.3", "eval.every=1"], jobs=1, only=only)
     (row,) = table.run(cache).tables[0].rows
     (run,) = (load_run(path) for path in cache.runs.iterdir())
     accuracies = run.column("test/accuracy")

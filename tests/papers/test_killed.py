@@ -20,21 +20,21 @@ from papers.run_cache import RunCache
 from papers.setting import setting
 if __name__ == "__main__":
     long = setting("long", ["reproduce/sfl_fig1"], {"rounds": 10**6})
-    RunCache(Path(sys.argv[1]), processes=2).groups([long], [0, 1])
+    RunCache(Path(sys.argv[1]), jobs=2).groups([long], [0, 1])
 """
 
 IDLE = """
-import multiprocessing, sys, time
-from concurrent.futures import ProcessPoolExecutor
+import sys, time
 from pathlib import Path
-from raylfl.startup import process
-if __name__ == "__main__":
-    spawn, folder = multiprocessing.get_context("spawn"), Path(sys.argv[1]).parent
-    with ProcessPoolExecutor(2, mp_context=spawn, initializer=process.set_up_child) as pool:
-        calls = [pool.submit(time.sleep, 1) for _ in range(4)]
-        for k, call in enumerate(calls):
-            call.result()
-            (folder / f"ready-{k}").touch()
+from papers.run_cache import RunCache
+from papers.setting import setting
+from raylfl.execution.processes import in_processes
+short = setting("short", ["reproduce/sfl_fig1"], {"rounds": 2})
+cache = RunCache(Path(sys.argv[1]))
+runs = [cache.plan(short, seed) for seed in (0, 1)]
+for run in in_processes([*runs], [{}, {}]):
+    (Path(sys.argv[1]).parent / f"ready-{run.path.name}").touch()
+    if all(run.complete for run in runs):
         time.sleep(10**6)
 """
 

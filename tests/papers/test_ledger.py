@@ -36,7 +36,7 @@ TOY = setting("toy", ["reproduce/sfl_fig1"], {"rounds": 4})
 def run(tmp_path, monkeypatch):
     """A whole run of a commit without changes."""
     monkeypatch.setattr("raylfl.runtime.records.summary.raylfl_commit", lambda: "c0ffee")
-    return RunCache(tmp_path, processes=1).groups([TOY])[0].runs[0]
+    return RunCache(tmp_path, jobs=1).groups([TOY])[0].runs[0]
 
 
 def changed(run, **summary):
@@ -75,7 +75,7 @@ def test_an_incomplete_run_is_refused_with_the_reason(run, damage, message):
 
 def test_a_diverged_run_has_a_row_with_its_commit(tmp_path, monkeypatch):
     monkeypatch.setattr("raylfl.runtime.records.summary.raylfl_commit", lambda: "c0ffee")
-    cache = RunCache(tmp_path, processes=1)
+    cache = RunCache(tmp_path, jobs=1)
     (run,) = cache.groups([TOY.with_("far", {"local.lr": 1e7, "rounds": 20})])[0].runs
     run = load_run(run.path)
     row = ledger.row(run, {}, "")
@@ -336,7 +336,7 @@ def test_runs_on_other_images_are_looked_for_with_these_images(tmp_path, monkeyp
     experiment = find("audit/fednova-cifar")
     base = setting("x", ["reproduce/audit_network", "data/cifar10"])
     for images, name in (("a.tgz", "image_folder"), (None, "cifar10")):
-        data = _cache("audit/fednova-cifar", experiment, images)._job(base, 0).config["data"]
+        data = _cache("audit/fednova-cifar", experiment, images).plan(base, 0).config["data"]
         assert data["name"] == name
         assert data["init_args"].get("path") == images
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from papers.run_cache import PaperRun, RunCache, _fetch_each, digests
+from papers.run_cache import RunCache, digests
 from papers.setting import set_keys, setting
 from raylfl.config.groups.records import LoggingConfig
-from raylfl.errors import BadConfig, DataMissing
+from raylfl.errors import DataMissing
 from raylfl.report.derived import best_setting, last_k
 from raylfl.runtime.records.views import local_view
 
@@ -21,7 +21,7 @@ TOY = setting("toy", ["reproduce/sfl_fig1"], {"rounds": 4})
 
 @pytest.fixture
 def cache(tmp_path):
-    return RunCache(tmp_path, processes=1)
+    return RunCache(tmp_path, jobs=1)
 
 
 def folders(cache):
@@ -77,13 +77,13 @@ def test_the_digest_in_a_name_is_that_of_the_config_without_what_the_data_give_t
 
 def test_where_and_how_fast_it_runs_makes_no_new_run(cache, tmp_path):
     cache.groups([TOY])
-    RunCache(tmp_path, overrides=["runtime.workers=1", "checkpoint.every=2"], processes=1).groups([TOY])
+    RunCache(tmp_path, overrides=["runtime.workers=1", "checkpoint.every=2"], jobs=1).groups([TOY])
     assert len(folders(cache)) == 1
 
 
 def test_an_interrupted_run_resumes_to_the_same_bits(cache, tmp_path):
     whole = cache.groups([TOY])[0].runs[0]
-    cut = RunCache(tmp_path / "cut", processes=1)
+    cut = RunCache(tmp_path / "cut", jobs=1)
     path = cut.groups([TOY])[0].runs[0].path
     (path / "summary.json").unlink()
     for checkpoint in (path / "checkpoints").iterdir():
@@ -107,8 +107,8 @@ def test_a_run_that_diverges_is_worse_than_any_other_and_not_repeated(cache):
 @pytest.mark.parametrize(("words", "augment"), [([], True), (["data.init_args.augment=false"], False)])
 def test_images_in_place_of_a_data_set_keep_its_augmentation_and_normalisation(words, augment, tmp_path):
     images = RunCache(tmp_path, overrides=["data=image_folder", "data.init_args.path=a.tgz", *words])
-    made = images._job(setting("x", ["reproduce/focus_fig9"]), 0).config["data"]
-    own = RunCache(tmp_path)._job(setting("x", ["reproduce/focus_fig9"]), 0).config["data"]["init_args"]
+    made = images.plan(setting("x", ["reproduce/focus_fig9"]), 0).config["data"]
+    own = RunCache(tmp_path).plan(setting("x", ["reproduce/focus_fig9"]), 0).config["data"]["init_args"]
     assert made["name"] == "image_folder"
     assert made["init_args"] == {"path": "a.tgz", "augment": augment, "mean": own["mean"], "std": own["std"]}
 
@@ -127,7 +127,7 @@ def test_runs_at_a_url_are_found_and_resumed_by_another_machine(tmp_path, monkey
 
     def on(machine):
         monkeypatch.setenv("RAYLFL_STAGING", str(tmp_path / machine))
-        return RunCache(LoggingConfig().folder / "reproduce/toy", processes=1).groups([TOY, long])
+        return RunCache(LoggingConfig().folder / "reproduce/toy", jobs=1).groups([TOY, long])
 
     first = on("a")
     (run,) = (tmp_path / "far/reproduce/toy/runs").glob("long-*")
@@ -145,25 +145,10 @@ def test_runs_at_a_url_are_found_and_resumed_by_another_machine(tmp_path, monkey
 
 def test_processes_give_the_bits_of_one_process(tmp_path):
     settings = [TOY, TOY.with_("other", {"algorithm.name": "sfl"})]
-    alone, spread = (RunCache(tmp_path / str(n), processes=n).groups(settings, [0, 1]) for n in (1, 2))
+    alone, spread = (RunCache(tmp_path / str(n), jobs=n).groups(settings, [0, 1]) for n in (1, 2))
     for one, other in zip(alone, spread, strict=True):
         for mine, yours in zip(one.runs, other.runs, strict=True):
             np.testing.assert_array_equal(mine.column("global/distance"), yours.column("global/distance"))
-
-
-def test_the_other_runs_are_cancelled_when_a_run_of_another_node_is_not_here(tmp_path):
-    cancelled = []
-
-    def ended():
-        try:
-            yield PaperRun("toy", {}, tmp_path / "elsewhere")
-        finally:
-            cancelled.append(True)
-
-    jobs = ended()  # still referred to, as in a traceback
-    with pytest.raises(BadConfig, match="elsewhere was carried out on another node, and is not here"):
-        next(_fetch_each(jobs))
-    assert cancelled == [True]
 
 
 def test_dotted_options_merge_into_nested_ones_and_change_nothing_given():

@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
+from raylfl.execution.resources import Need
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.tune.job import SweepJob
 from raylfl.tune.journal import Journal, Trial
-from raylfl.tune.resources import Need
 from raylfl.tune.spec import Sweep, load_sweep
 from raylfl.tune.stage import StageRun
 from raylfl.tune.sweep import plan

@@ -139,6 +139,6 @@ def test_runs_of_a_reproduction_spread_over_the_nodes(nodes, monkeypatch):
         assert not run.column("traffic/between_nodes_bytes").any()
     monkeypatch.delenv("RAYLFL_RUNS")
     monkeypatch.delenv("RAY_ADDRESS")
-    (plain,) = RunCache(nodes.home / "plain", overrides=["runtime.backend=local"], processes=1).groups([toy], [0, 1])
+    (plain,) = RunCache(nodes.home / "plain", overrides=["runtime.backend=local"], jobs=1).groups([toy], [0, 1])
     for one, other in zip(group.runs, plain.runs, strict=True):
         assert one.column("global/distance").tolist() == other.column("global/distance").tolist()

@@ -6,7 +6,7 @@ import pytest
 
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import BadConfig
-from raylfl.tune.resources import bundles, capacity, choose_need, choose_workers
+from raylfl.execution.resources import bundles, capacity, choose_need, choose_workers
 
 
 def test_a_trial_has_a_bundle_for_its_server_and_one_per_worker():

@@ -9,10 +9,10 @@ import torch
 
 import raylfl
 from raylfl.errors import RaylflError
+from raylfl.execution.resources import Need
 from raylfl.runtime.records.mirror import refresh
 from raylfl.runtime.records.views import local_view
 from raylfl.tune.journal import Journal, Trial
-from raylfl.tune.resources import Need
 from raylfl.tune.score import WORST, Score
 from raylfl.tune.seed_runs import SeedProgress
 from raylfl.tune.stage import StageRun

@@ -37,7 +37,7 @@ from raylfl.runtime.records.provenance import sign
 from raylfl.runtime.records.record_file import Displaced, Prefix, RecordFile, open_plain
 
 if TYPE_CHECKING:
-    from raylfl.config.groups.records import LoggingConfig
+    pass
 
 RECORDS = ("metrics.jsonl", "participation.jsonl", "topology.jsonl")
 DIRECTIONS = "directions.json"  # whether the metric objects that the module logs are better high or low
@@ -331,16 +331,6 @@ def _begun(path: Path, url: str) -> bool:
         if not begun:
             discard(path)
     return begun
-
-
-def find_existing(logging: LoggingConfig, name: str) -> str | None:
-    """The URL or path of the run with this name and `logging.id`; None if it does not exist."""
-    assert logging.id is not None
-    if logging.url is not None:
-        url = join(logging.url, name, logging.id)
-        return url if mirror.exists(url) else None
-    folder = logging.folder / name / logging.id
-    return str(folder) if (folder / "config.yaml").is_file() else None
 
 
 def id_exists(address: Path | str) -> BadConfig:

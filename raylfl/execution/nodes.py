@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from raylfl.config.groups.runtime import RuntimeConfig
+from raylfl.errors import BadConfig
+from raylfl.execution.planned import PlannedRun
+from raylfl.execution.resources import Bundle, bundles, capacity, choose_workers
 from raylfl.runtime.ray.failures import loss_behind
 from raylfl.runtime.ray.resources import nodes_of_cluster
-from raylfl.tune.resources import Bundle, bundles, capacity, choose_workers
 
-T = TypeVar("T")
 RETRIES = 3  # repetitions of a run whose node was lost; it continues from its newest checkpoint
 
 
@@ -20,36 +21,47 @@ def several_nodes() -> bool:
     return sum(node.get("CPU", 0.0) > 0 for node in nodes_of_cluster()) > 1
 
 
-def spread(work: Callable[[T], None], jobs: Sequence[tuple[T, RuntimeConfig]]) -> Generator[T, None, None]:
-    """Calls `work(job)` for each job on some node, as many calls at once as fit; yields the jobs as they end.
+def on_nodes(runs: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
+    """Makes each run on some node of the cluster, as many at once as fit; yields each run when it has ended.
 
-    jobs: pairs of a job and its runtime config. With `runtime.backend=ray`, a job starts its workers in the placement
-    group of its call. Raises the error of the first call that fails, and cancels the other calls.
+    With `runtime.backend=ray`, a run starts its workers in its placement group. Raises the error of the first run that
+    fails, and BadConfig if an ended run is not in its folder on this machine; the other runs are then cancelled.
     """
     import ray
     from ray.util.placement_group import remove_placement_group
 
-    nodes, waiting = nodes_of_cluster(), list(reversed(jobs))
-    most = max(1, min(capacity(needs(runtime, nodes), nodes) for _, runtime in jobs))
-    running: dict[Any, tuple[T, Any]] = {}
+    nodes, waiting = nodes_of_cluster(), [(run, run.load().runtime) for run in reversed(runs)]
+    most = max(1, min(capacity(needs(runtime, nodes), nodes) for _, runtime in waiting))
+    running: dict[Any, tuple[PlannedRun, Any]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < most:
-                job, runtime = waiting.pop()
-                reference, group = _start(work, job, runtime, needs(runtime, nodes))
-                running[reference] = job, group
+                run, runtime = waiting.pop()
+                reference, group = _start(run, runtime, needs(runtime, nodes))
+                running[reference] = run, group
             (ended,), _ = ray.wait(list(running), num_returns=1)
-            job, group = running.pop(ended)
+            run, group = running.pop(ended)
             remove_placement_group(group)
             try:
                 ray.get(ended)
             except ray.exceptions.RayError as error:
                 raise loss_behind(error) from None
-            yield job
+            run.fetch()
+            require_here(run)
+            yield run
     finally:
         for reference, (_, group) in running.items():
             ray.cancel(reference)
             remove_placement_group(group)
+
+
+def require_here(run: PlannedRun) -> None:
+    """Raises BadConfig if a run that has ended on another node is not complete in its folder on this machine."""
+    if not run.complete:
+        raise BadConfig(
+            f"{run.path} was carried out on another node, and is not here: logging.dir (RAYLFL_RUNS) must be a folder "
+            "that all nodes share, or a URL"
+        )
 
 
 def needs(runtime: RuntimeConfig, nodes: Sequence[Bundle]) -> list[Bundle]:
@@ -60,8 +72,8 @@ def needs(runtime: RuntimeConfig, nodes: Sequence[Bundle]) -> list[Bundle]:
     return [bundle for bundle in bundles(runtime, choose_workers(runtime, 1, None, nodes)) if any(bundle.values())]
 
 
-def _start(work: Callable[[T], None], job: T, runtime: RuntimeConfig, need: Sequence[Bundle]) -> tuple[Any, Any]:
-    """Submits the call `work(job)` to Ray; returns (reference to its result, its placement group).
+def _start(run: PlannedRun, runtime: RuntimeConfig, need: Sequence[Bundle]) -> tuple[Any, Any]:
+    """Submits a run to Ray; returns (reference to the end of the call, its placement group).
 
     Ray starts the call once the bundles `need` are free.
     """
@@ -77,13 +89,13 @@ def _start(work: Callable[[T], None], job: T, runtime: RuntimeConfig, need: Sequ
     call: Any = ray.remote(carry_out).options(
         num_cpus=0, num_gpus=gpus, max_retries=RETRIES, scheduling_strategy=inside
     )
-    return call.remote(work, job, os.getcwd()), group
+    return call.remote(run, os.getcwd()), group
 
 
-def carry_out(work: Callable[[T], None], job: T, cwd: str) -> None:
-    """Sets up the process, which Ray has started, and calls `work(job)`; cwd: the working directory of the caller."""
+def carry_out(run: PlannedRun, folder: str) -> None:
+    """Sets up the process, which Ray has started, and makes the run; folder: the working directory of the caller."""
     from raylfl.startup import process
 
     process.set_up()
-    process.work_in(cwd)
-    work(job)
+    process.work_in(folder)
+    run.make()

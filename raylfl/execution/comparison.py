@@ -8,7 +8,8 @@ from typing import Any, Unpack
 from raylfl.config.load import Config, Source, load_configs
 from raylfl.config.objects import ObjectLayer, Objects, object_layer
 from raylfl.errors import BadConfig
-from raylfl.python.api import Result, Watch, begin, checked, watching
+from raylfl.execution.several import run_all
+from raylfl.python.api import Result, Watch
 from raylfl.python.control import Callback
 
 
@@ -21,9 +22,10 @@ def compare(
     seeds: Sequence[int] = (),
     progress: bool | None = None,
     callbacks: Sequence[Callback] = (),
+    jobs: int | None = 1,
     **objects: Unpack[Objects],
 ) -> list[Result]:
-    """Runs one config with several algorithms (names, classes or instances), one after the other on one Ray session.
+    """Runs one config with several algorithms (names, classes or instances); existing runs are not made again.
 
     Returns the results of all algorithms for the first seed, then for the next. Runs of the same seed have the same
     partition, initial weights, links and batch order. They also have the same cohorts, unless an algorithm has its own
@@ -31,7 +33,7 @@ def compare(
     `<id>-<algorithm>-s<seed>`.
 
     seeds: each algorithm is run with each of these seeds; empty: with the config's seed only. The other arguments have
-    the same meaning as in `run`. Raises BadConfig for mistakes, or if a run of this id exists already.
+    the same meaning as in `raylfl.run` for a list. Raises BadConfig for mistakes, or if another run has this id.
     """
     if seeds and (given_seed := next((text for text in overrides if text.startswith("seed=")), None)):
         raise BadConfig(f"{given_seed} and seeds={list(seeds)}: give one of them")
@@ -39,13 +41,7 @@ def compare(
     variants = [_variant(world, algorithm, objects) for world in worlds for algorithm in algorithms]
     configs = load_configs(source, variants)
     _name_runs(configs, bool(seeds))
-    from raylfl.runtime.ray.cluster import cluster_for
-
-    first = [checked(config) for config in configs[: len(algorithms)]]  # errors of any method before the first run
-    with watching(watch, progress) as shown, cluster_for(configs[0].runtime):
-        results = [begin(experiment, shown, callbacks) for experiment in first]
-        del first  # and its data
-        return results + [begin(checked(config), shown, callbacks) for config in configs[len(algorithms) :]]
+    return run_all(configs, watch, progress, callbacks, jobs)
 
 
 def _variant(overrides: Sequence[str], algorithm: Any, objects: Objects) -> tuple[list[str], ObjectLayer]:
@@ -58,8 +54,7 @@ def _variant(overrides: Sequence[str], algorithm: Any, objects: Objects) -> tupl
 def _name_runs(configs: Sequence[Config], seeds: bool) -> None:
     """Appends the algorithm's name to the `logging.id` of each config, in place, if the id is set.
 
-    seeds: whether the seed is appended as well. Raises BadConfig if two configs have the same algorithm and seed, or if
-    a run of the new id exists already.
+    seeds: whether the seed is appended as well. Raises BadConfig if two configs have the same algorithm and seed.
     """
     runs = [(config.resolved["algorithm"]["name"], config.top.seed) for config in configs]
     for k, (name, seed) in enumerate(runs):
@@ -67,9 +62,4 @@ def _name_runs(configs: Sequence[Config], seeds: bool) -> None:
             raise BadConfig(f"algorithm {name} with seed {seed} is there twice: each can be compared only once")
     for config, (name, seed) in zip(configs, runs, strict=True):
         if config.logging.id is not None:
-            own = f"{config.logging.id}-{name}" + f"-s{seed}" * seeds
-            config.logging.id = config.resolved["logging"]["id"] = own
-            from raylfl.runtime.records.run_dir import find_existing, id_exists
-
-            if (place := find_existing(config.logging, config.top.name)) is not None:
-                raise id_exists(place)
+            config.logging.id = f"{config.logging.id}-{name}" + f"-s{seed}" * seeds

@@ -1,0 +1,156 @@
+"""The executor: makes the missing runs of a list, in turn, in parallel processes, or on the nodes of a cluster."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import psutil
+
+from raylfl.config.groups.runtime import RuntimeConfig
+from raylfl.core.threads import cores
+from raylfl.execution.planned import PlannedRun
+from raylfl.execution.processes import in_processes
+from raylfl.python.console import Watcher, say, shown, status_line
+from raylfl.python.control import Callback, Progress
+from raylfl.runtime.ray.cluster import cluster_for
+from raylfl.runtime.ray.connection import address_of
+from raylfl.runtime.ray.resources import workers_that_fit
+from raylfl.runtime.records.lines import read_rows
+from raylfl.runtime.session import Interrupted
+from raylfl.runtime.stopping import sigterm_interrupts
+
+RUN_BYTES = 2**30  # memory of a run in a process, as a rough estimate
+
+
+def complete(
+    runs: Sequence[PlannedRun],
+    jobs: int | None,
+    watch: Callable[[Progress], None] | None = None,
+    callbacks: Sequence[Callback] = (),
+    *,
+    show: bool = True,
+    seconds: float = 0.0,
+    shared: bool = False,
+) -> None:
+    """Makes or resumes the runs that are not complete; the others cost nothing.
+
+    jobs: the largest number of runs at the same time; None: as many as there is room for (`room`). With `watch`,
+    `callbacks` or objects that only this process has, runs are made in turn. show: whether lines and progress are
+    printed. seconds: the least time between two lines about ended runs. shared: whether all nodes of a cluster reach
+    the folders of the runs. Raises the error of the first run that fails; a diverged run is complete. After an error or
+    Ctrl-C the same call resumes the interrupted runs.
+    """
+    missing = [run for run in runs if not run.complete]
+    if show:
+        begun = sum(run.begun for run in missing)
+        resumed = f" ({begun} resumed)" if begun else ""
+        say(f"runs     {len(missing)} to do{resumed}, {len(runs) - len(missing)} found in {shown(runs[0].path.parent)}")
+    started = last = time.monotonic()
+    try:
+        with sigterm_interrupts(), closing(_ended(missing, jobs, watch, callbacks, show, shared)) as ended:
+            for count, run in enumerate(ended, 1):
+                now = time.monotonic()
+                if show and (count == len(missing) or now - last >= seconds):
+                    last = now
+                    say(f"         {count}/{len(missing)} done after {now - started:.0f} s: {_end_line(run)}")
+    except (KeyboardInterrupt, Interrupted) as error:
+        error.add_note("the same command continues")
+        raise
+
+
+def _end_line(run: PlannedRun) -> str:
+    latest: dict[str, Any] = {}
+    for row in read_rows(run.path / "metrics.jsonl").rows:  # evaluations are not in every row
+        latest |= row
+    return f"{run.label} diverged" if run.diverged else f"{run.label}  {status_line(latest)}"
+
+
+def _ended(
+    runs: Sequence[PlannedRun],
+    jobs: int | None,
+    watch: Callable[[Progress], None] | None,
+    callbacks: Sequence[Callback],
+    show: bool,
+    shared: bool,
+) -> Generator[PlannedRun, None, None]:
+    """Makes the runs; yields each when it has ended."""
+    if not runs:
+        return
+    runtime = runs[0].load().runtime
+    alone = watch is not None or bool(callbacks) or any(run.objects for run in runs)
+    if not alone and shared and address_of(runtime) is not None:
+        from raylfl.execution.nodes import on_nodes, several_nodes
+
+        with cluster_for(runtime) as cluster:
+            cluster.ready()
+            if several_nodes():
+                yield from on_nodes(runs)
+                return
+    share, environments = (1.0, []) if alone or not _in_one_process(runtime) else room(runtime, len(runs), jobs)
+    if len(environments) > 1:
+        yield from in_processes([_without_ray(run, share) for run in runs], environments)
+        return
+    with cluster_for(runtime):
+        for run in runs:
+            with Watcher() if show and watch is None else nullcontext(watch) as watching:
+                run.make(watching, callbacks)
+            yield run
+
+
+def _in_one_process(runtime: RuntimeConfig) -> bool:
+    """Whether each run may be one process of this machine: nothing in its config requires Ray."""
+    if runtime.backend == "local":
+        return True
+    ray = sys.modules.get("ray")
+    connected = address_of(runtime) is not None or (ray is not None and ray.is_initialized())
+    return runtime.workers is None and runtime.placement != "pinned" and not connected
+
+
+def _without_ray(run: PlannedRun, share: float) -> PlannedRun:
+    """The run with `runtime.backend=local`, which has the same bits; share: of a GPU, if several runs share each."""
+    runtime = {**run.config["runtime"], "backend": "local"}
+    if 0 < share < 1:
+        runtime["gpus_per_worker"] = share
+    return replace(run, config={**run.config, "runtime": runtime})
+
+
+def room(runtime: RuntimeConfig, count: int, jobs: int | None) -> tuple[float, list[dict[str, str]]]:
+    """The GPUs of each process, and the environment variables of each, for `count` runs in at most `jobs` processes.
+
+    With jobs=None, a process has the CPUs and GPUs of one worker (`runtime.cpus_per_worker`, `threads` if that is more,
+    `gpus_per_worker`) and 1 GiB of the free memory. Runs that Ray would give several workers are made in parallel if
+    they fill half of the machine; otherwise the result is a single process. The processes are distributed over the
+    GPUs: CUDA_VISIBLE_DEVICES names those of each.
+    """
+    import torch
+
+    devices = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    gpus = torch.cuda.device_count()
+    names = devices if len(devices) == gpus and all(devices) else [str(k) for k in range(gpus)]
+    if jobs is None:
+        one = replace(runtime, backend="local", cpus_per_worker=max(runtime.cpus_per_worker, float(runtime.threads)))
+        jobs = workers_that_fit(one.on(gpus), [{"CPU": float(cores()), "GPU": float(gpus)}])
+        jobs = min(jobs, int(psutil.virtual_memory().available // RUN_BYTES))
+        if runtime.backend == "ray" and 2 * count < jobs:
+            jobs = 1
+    jobs = max(1, min(jobs, count))
+    share = replace(runtime, backend="ray", workers=jobs).on(gpus).gpus
+    return share, [_devices(names, share, k) for k in range(jobs)]
+
+
+def _devices(names: Sequence[str], share: float, process: int) -> dict[str, str]:
+    """The environment variables of a process with this share of a GPU; names: of the GPUs."""
+    if not share or not names:
+        return {}
+    if share >= 1:
+        first = process * int(share)
+        chosen = [names[(first + k) % len(names)] for k in range(int(share))]
+    else:
+        chosen = [names[process // int(1 / share + 1e-9) % len(names)]]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(chosen)}

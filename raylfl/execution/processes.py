@@ -1,0 +1,135 @@
+"""Child processes of this machine, each of which makes one planned run after the other.
+
+A child is a new Python that imports raylfl; the caller's script is not imported again. Parent and child send each other
+pickled objects through a socket. If the parent closes its end, or is killed, a child at work ends its run with a
+checkpoint, as after Ctrl-C, and other children end at once.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from raylfl.errors import RaylflError
+from raylfl.execution.planned import PlannedRun
+from raylfl.startup import collector, process
+
+GRACE_SECONDS = 10.0  # for the current round of an ended run; then its process is killed
+NOTICE = b"raylfl: stopping the runs after their rounds, with checkpoints; once more ends at once\n"
+
+
+class Child:
+    """A child process and the parent's end of the socket; environment: variables that it has in addition."""
+
+    def __init__(self, environment: Mapping[str, str]):
+        here, there = socket.socketpair()
+        with there:
+            code = f"import sys; sys.path[:] = {sys.path!r}; from raylfl.execution.processes import serve; "
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", f"{code}serve({there.fileno()})"],
+                pass_fds=[there.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **environment},
+                start_new_session=True,  # Ctrl-C in a terminal reaches the parent only, which ends the children
+            )
+        self.connection = Connection(here.detach())
+
+    def receive(self, run: PlannedRun) -> BaseException | None:
+        """The error of the run that the child was sent; None if it ended without one."""
+        try:
+            error: BaseException | None = self.connection.recv()
+        except (EOFError, OSError):
+            code = self.process.wait()
+            what = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            return RaylflError(f"{run.label}: its process ended unexpectedly ({what}; is the memory used up?)")
+        return error
+
+
+def in_processes(runs: Sequence[PlannedRun], environments: Sequence[Mapping[str, str]]) -> Iterator[PlannedRun]:
+    """Makes the runs in one child per environment (variables), in parallel; yields each run when it has ended.
+
+    Raises the error of the first run that fails. On an error, Ctrl-C or `close`, the other runs are ended after their
+    current round, with a checkpoint; those that need more than GRACE_SECONDS are killed.
+    """
+    waiting = list(reversed(runs))
+    children: list[Child] = []
+    try:
+        children += [Child(environment) for environment in environments]
+        at_work: dict[Any, tuple[Child, PlannedRun]] = {}
+        idle = list(children)
+        while waiting or at_work:
+            while waiting and idle:
+                child, run = idle.pop(), waiting.pop()
+                with suppress(OSError):  # it has ended; `receive` has the error
+                    child.connection.send(run)
+                at_work[child.connection] = child, run
+            for connection in wait(list(at_work)):
+                child, run = at_work.pop(connection)
+                if (error := child.receive(run)) is not None:
+                    raise error
+                idle.append(child)
+                yield run
+    except KeyboardInterrupt:
+        os.write(2, NOTICE)
+        raise
+    finally:
+        _end(children)
+
+
+def _end(children: Sequence[Child]) -> None:
+    for child in children:
+        child.connection.close()
+    deadline = time.monotonic() + GRACE_SECONDS
+    try:
+        for child in children:
+            with suppress(subprocess.TimeoutExpired):
+                child.process.wait(max(0.0, deadline - time.monotonic()))
+    finally:
+        for child in children:
+            child.process.kill()
+            child.process.wait()
+
+
+def serve(handle: int) -> None:
+    """Makes the runs that the parent sends through this socket, and answers each with its error or None."""
+    connection = Connection(handle)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in jobs of the background
+    process.set_up()
+    runs: queue.SimpleQueue[PlannedRun] = queue.SimpleQueue()
+
+    def receive() -> None:
+        try:
+            while True:
+                runs.put(connection.recv())
+        except (EOFError, OSError):  # the parent has closed its end
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # no rounds are under way
+                os._exit(1)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the parent has printed the notice
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(GRACE_SECONDS)
+            os._exit(1)
+
+    threading.Thread(target=receive, daemon=True, name="raylfl parent").start()
+    while True:
+        error: BaseException | None = None
+        try:
+            runs.get().make()
+        except BaseException as raised:
+            error = raised
+        collector.restore()
+        try:
+            connection.send(error)
+        except OSError:
+            os._exit(1)
+        except Exception:  # it cannot be pickled
+            connection.send(RaylflError(f"{type(error).__name__}: {error}"))

@@ -1,0 +1,124 @@
+"""The Python interface to several runs: `raylfl.run` on a list of configs, and the runs of `raylfl.compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack, overload
+
+from raylfl.config.load import Config, Source, load_config
+from raylfl.config.objects import ObjectLayer, Objects, object_layer
+from raylfl.errors import BadConfig, NonFinite
+from raylfl.execution.planned import DIVERGED, PlannedRun
+from raylfl.python import api
+from raylfl.python.api import Result, Watch
+from raylfl.python.control import Callback, interactive
+
+
+@overload
+def run(
+    source: Source,
+    overrides: Sequence[str] = (),
+    watch: Watch | None = None,
+    *,
+    progress: bool | None = None,
+    callbacks: Sequence[Callback] = (),
+    **objects: Unpack[Objects],
+) -> Result: ...
+@overload
+def run(
+    source: list[Source],
+    overrides: Sequence[str] = (),
+    watch: Watch | None = None,
+    *,
+    progress: bool | None = None,
+    callbacks: Sequence[Callback] = (),
+    jobs: int | None = 1,
+    **objects: Unpack[Objects],
+) -> list[Result]: ...
+def run(
+    source: Source | list[Source],
+    overrides: Sequence[str] = (),
+    watch: Watch | None = None,
+    *,
+    progress: bool | None = None,
+    callbacks: Sequence[Callback] = (),
+    jobs: int | None = 1,
+    **objects: Unpack[Objects],
+) -> Result | list[Result]:
+    """Carries out one run of a config (a path, a bare name, a dict or a DictConfig) with `key=value` overrides.
+
+    watch: called with the progress after each round. progress: whether the progress is printed; None: if there is no
+    `watch`, in a terminal and in a notebook. callbacks: hooks of the run, which may end it early. objects:
+    components that replace the config's, such as `model=Net`, `data=Data()`, `algorithm=FedCM(mu=0.1)`; overrides also
+    change the options of these objects.
+
+    For a list of configs, the result is a list. A run that exists is not made again: without `logging.id` its folder is
+    `<algorithm>-s<seed>-<digest>`, with a digest of its config and of raylfl's source. An interrupted run is resumed.
+    Callbacks are called for new rounds only. jobs: the number of runs at the same time, each in a process; None: as
+    many as there is room for. With `watch`, `callbacks`, or objects of this process that others cannot import, runs
+    are made in turn; with such objects, they are always new ones.
+
+    Raises BadConfig for mistakes, before anything is started, and NonFinite if a run has diverged.
+    """
+    if isinstance(source, list):
+        configs = [load_config(each, overrides, object_layer(objects)) for each in source]
+        return run_all(configs, watch, progress, callbacks, jobs)
+    if jobs != 1:
+        raise BadConfig(f"jobs={jobs}: it is for a list of configs; one run has runtime.workers")
+    return api.run(source, overrides, watch, progress=progress, callbacks=callbacks, **objects)
+
+
+def run_all(
+    configs: Sequence[Config],
+    watch: Watch | None,
+    progress: bool | None,
+    callbacks: Sequence[Callback],
+    jobs: int | None,
+) -> list[Result]:
+    """Makes the missing runs of these configs; returns the results of all. The arguments are those of `run`.
+
+    Before the first run, one missing run of each algorithm is checked.
+    """
+    if not configs:
+        return []
+    from raylfl.execution.executor import complete
+    from raylfl.execution.store import plan
+
+    runs = [plan(config) for config in configs]
+    unique = _by_path(runs)
+    unchecked = {
+        config.resolved["algorithm"]["name"]: config
+        for config, run in zip(configs, runs, strict=True)
+        if not run.complete
+    }
+    for config in unchecked.values():
+        api.checked(config)
+    show = watch is None and (interactive() if progress is None else progress)
+    shared = configs[0].logging.url is not None or jobs is not None
+    complete(list(unique.values()), jobs, watch, callbacks, show=show, shared=shared)
+    results = {path: read(run) for path, run in unique.items() if not run.diverged}
+    if lost := [run for run in unique.values() if run.diverged]:
+        reasons = "; ".join(f"{run.label}: {(run.path / DIVERGED).read_text().strip()}" for run in lost)
+        raise NonFinite(f"{len(lost)} of {len(unique)} runs diverged, the others are complete: {reasons}")
+    return [results[run.path] for run in runs]
+
+
+def _by_path(runs: Sequence[PlannedRun]) -> Mapping[Any, PlannedRun]:
+    """Folder -> run, without repetitions. Raises BadConfig if two different runs have one folder."""
+    unique: dict[Any, PlannedRun] = {}
+    for run in runs:
+        if unique.setdefault(run.path, run).identity != run.identity:
+            raise BadConfig(f"logging.id={run.path.name} is the id of two runs: without an id, each has its own")
+    return unique
+
+
+def read(run: PlannedRun) -> Result:
+    """The result of a complete run; its config has the options that the run inferred from its data."""
+    from raylfl.runtime.records.run_dir import RunDirectory
+    from raylfl.runtime.records.views import local_view
+
+    path = run.path
+    if run.url is not None and not (path / "final.pt").is_file():  # made on another machine
+        path = local_view(run.url, complete=True)
+    config = load_config(path / "config.yaml", (), ObjectLayer({}, run.objects))
+    return api.result_of(config, RunDirectory(path))

@@ -1,0 +1,125 @@
+"""Runs in processes: Ctrl-C and lost processes leave checkpoints and no process behind; each has its share of GPUs."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from contextlib import suppress
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+import yaml
+
+import raylfl
+from raylfl.config.groups.runtime import RuntimeConfig
+from raylfl.config.load import load_config
+from raylfl.errors import RaylflError
+from raylfl.execution import executor
+from raylfl.execution.executor import room
+from raylfl.execution.store import plan
+from tests.runtime.faults import alive, finished, start, wait_until
+from tests.runtime.tiny import TINY
+
+LONG = {**TINY, "rounds": 100_000, "eval": {"every": 0, "inconsistency": False}, "checkpoint": {"every": 0}}
+NAMES = ("fedavg", "fedprox")
+
+
+@pytest.fixture
+def at_work(tmp_path):
+    """`raylfl compare` of two long runs in two processes, in round 3 or later; and the folders of the runs."""
+    path, base = tmp_path / "long.yaml", tmp_path / "runs" / "tiny"
+    path.write_text(yaml.safe_dump({**LONG, "logging": {"report": False, "dir": str(tmp_path / "runs"), "id": "it"}}))
+    process = start("compare", str(path), "-a", ",".join(NAMES), "--jobs", "2")
+    folders = [base / f"it-{name}" for name in NAMES]
+    try:
+        wait_until(lambda: all(rounds_of(folder) >= 3 for folder in folders), "three rounds of both runs")
+        yield process, psutil.Process(process.pid).children(recursive=True), folders
+    finally:
+        for child in psutil.Process(process.pid).children(recursive=True) if process.poll() is None else ():
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        process.kill()
+        process.communicate()
+
+
+def rounds_of(folder):
+    path = folder / "metrics.jsonl"
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_all_processes_with_checkpoints_and_the_same_command_continues(at_work, number):
+    process, children, folders = at_work
+    os.killpg(process.pid, number)  # as a terminal does
+    code, out, err = finished(process, 30)
+    assert code == 1
+    assert err.splitlines() == [
+        "raylfl: stopping the runs after their rounds, with checkpoints; once more ends at once",
+        "raylfl: interrupted",
+        "raylfl: the same command continues",
+    ]
+    assert "runs     2 to do, 0 found" in out
+    assert alive(children) == []
+    for name, folder in zip(NAMES, folders, strict=True):
+        assert (folder / "checkpoints" / f"round_{rounds_of(folder):06d}").is_dir()
+        config = load_config(folder.parents[2] / "long.yaml", [f"algorithm.name={name}", f"logging.id=it-{name}"])
+        assert (plan(config).path, plan(config).begun, plan(config).complete) == (folder, True, False)
+
+
+def test_if_one_process_is_killed_the_other_run_is_saved(at_work):
+    process, children, folders = at_work
+    victim = re.search(r"process (\d+)", (folders[0] / "log.txt").read_text())[1]
+    os.kill(int(victim), signal.SIGKILL)
+    code, _, err = finished(process, 30)
+    assert code == 1
+    assert "fedavg, seed 0: its process ended unexpectedly (SIGKILL; is the memory used up?)" in err
+    assert alive(children) == []
+    assert (folders[1] / "checkpoints" / f"round_{rounds_of(folders[1]):06d}").is_dir()
+
+
+def test_an_error_of_a_users_class_is_raised_in_the_parent(runs):
+    config = {**TINY, "data": {"class_path": "tests.runtime.tiny.Points", "init_args": {"spoilt": 3}}}
+    config |= {"runtime": {"backend": "local", "vectorize": "never"}}
+    with pytest.raises(RaylflError, match="2 of 2 runs diverged"):
+        raylfl.run([config, {**config, "seed": 1}], runs, jobs=2)
+
+
+MACHINES = [  # runtime, runs, GPUs, jobs -> GPUs of each process, and those that each process sees
+    ({}, 9, 0, None, 0, [None] * 8),
+    ({"cpus_per_worker": 2}, 9, 0, None, 0, [None] * 4),
+    ({"threads": 4}, 9, 0, None, 0, [None] * 2),
+    ({}, 3, 0, None, 0, [None] * 3),
+    ({}, 9, 0, 2, 0, [None] * 2),
+    ({}, 9, 2, None, 1, ["0", "1"]),
+    ({"gpus_per_worker": 0.5}, 9, 2, None, 0.5, ["0", "0", "1", "1"]),
+    ({"gpus_per_worker": 2}, 9, 4, None, 2, ["0,1", "2,3"]),
+    ({"gpus_per_worker": 0}, 9, 2, None, 0, [None] * 8),
+    ({}, 9, 1, 2, 0.5, ["0", "0"]),
+    ({}, 9, 2, 3, 0.5, ["0", "0", "1"]),
+    ({"backend": "ray"}, 3, 0, None, 0, [None]),  # Ray would give each run eight workers
+    ({"backend": "ray"}, 4, 0, None, 0, [None] * 4),
+]
+
+
+@pytest.mark.parametrize(("runtime", "count", "gpus", "jobs", "share", "seen"), MACHINES)
+def test_the_processes_share_cpus_and_gpus(monkeypatch, runtime, count, gpus, jobs, share, seen):
+    monkeypatch.setattr(executor, "cores", lambda: 8)
+    monkeypatch.setattr(executor.psutil, "virtual_memory", lambda: SimpleNamespace(available=2**40))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    of_each, environments = room(RuntimeConfig(**{"backend": "local", **runtime}), count, jobs)
+    assert of_each == share
+    assert [environment.get("CUDA_VISIBLE_DEVICES") for environment in environments] == seen
+
+
+def test_the_processes_fit_into_memory_and_use_the_gpus_that_the_caller_may_use(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-7")
+    _, environments = room(RuntimeConfig(backend="local"), 4, 2)
+    assert [environment["CUDA_VISIBLE_DEVICES"] for environment in environments] == ["3", "GPU-7"]
+    monkeypatch.setattr(executor, "cores", lambda: 8)
+    monkeypatch.setattr(executor.psutil, "virtual_memory", lambda: SimpleNamespace(available=7 * 2**29))
+    assert len(room(RuntimeConfig(backend="local", gpus_per_worker=0), 9, None)[1]) == 3
