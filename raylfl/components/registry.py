@@ -210,7 +210,7 @@ class Registry(Generic[T]):
         if path is None and "." in str(name):
             name, path = None, name
         if path is None:
-            path = None if cls.__module__.partition(".")[0] == __package__ else f"{cls.__module__}.{cls.__qualname__}"
+            path = None if cls.__module__.startswith("raylfl.") else f"{cls.__module__}.{cls.__qualname__}"
             return Choice(str(name), cls, path)
         label = str(name or cls.__name__)
         if label in self and self.get(label).cls is not cls:
