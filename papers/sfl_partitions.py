@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
 from papers.base import EXPERIMENTS, Claim, Findings, PaperResult
@@ -110,16 +111,22 @@ def heat_maps(panels: Mapping[str, Ints]) -> Figure:
     panels: title -> samples [clients, classes].
     """
     from raylfl.report import partition_plot
-    from raylfl.report.style import Drawing, rc
+    from raylfl.report.style import INK, PAPER, Drawing, rc
 
     across = min(3, len(panels))
     down = math.ceil(len(panels) / across)
     largest = max(int(counts.max()) for counts in panels.values())
+    norm = PowerNorm(0.5, vmin=0, vmax=largest)
     with rc():
         drawn = Drawing(figsize=(0.4 + 2.5 * across, 0.3 + 2.35 * down), dpi=200, layout="constrained")
         axes = drawn.subplots(down, across, squeeze=False).ravel()
         for place, (ax, (title, counts)) in enumerate(zip(axes, panels.items(), strict=False)):
-            partition_plot.heat(ax, counts, largest=largest)
+            ax.imshow(counts.T, cmap=partition_plot.HEAT, norm=norm, origin="lower", aspect="auto")
+            for i, c in np.argwhere(counts):
+                ink = PAPER if counts[i, c] > 0.5 * largest else INK
+                ax.text(i, c, str(counts[i, c]), ha="center", va="center", color=ink, fontsize=5.2)
+            partition_plot.label_axes(ax, counts, None)
+            ax.grid(False)
             ax.set_title(title)
             if place % across:
                 ax.set_ylabel("")

@@ -24,13 +24,12 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from matplotlib.transforms import ScaledTranslation, blended_transform_factory
 
 from raylfl.core.arrays import Floats, Ints
-from raylfl.report.style import INK, PALETTE, PAPER, Drawing, rc
+from raylfl.report.style import INK, PALETTE, Drawing, rc
 
 MAX_BUBBLES = 60  # columns or rows; with more, bubbles would be dots
 MAX_COLUMNS = 600  # with more, columns would be thinner than a printed dot
-MAX_NUMBERS = 12  # largest number of columns and rows of a heat-map with numbers
 _TEN = (*PALETTE, "#8a9a2e", "#a97b50")  # olive and brown added: most data sets have ten classes
-_HEAT = LinearSegmentedColormap.from_list("heat", [to_rgba(PALETTE[0], alpha) for alpha in (0.0, 1.0)])
+HEAT = LinearSegmentedColormap.from_list("heat", [to_rgba(PALETTE[0], alpha) for alpha in (0.0, 1.0)])
 # from transparent, so that an empty cell has the colour of the page, light or dark
 
 
@@ -49,29 +48,22 @@ def bubble(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None) -> None
     i, c = np.nonzero(counts)
     _circles(ax, counts, np.sqrt(counts[i, c] / largest), np.column_stack([i, c]), class_colors(rows)[c])
     _size_key(ax, counts, [size for size in (nice, nice // 10)[:rows] if size])  # one row each
-    _label(ax, counts, classes)
+    label_axes(ax, counts, classes)
     ax.grid(True)
 
 
-def heat(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None, largest: int | None = None) -> None:
+def heat(ax: Axes, counts: Ints, classes: Sequence[Any] | None = None) -> None:
     """Draws the samples of each class at each client as a heat-map; shades scale with the square root of the number.
 
-    Numbers are written if they fit. counts: samples [clients, classes]. classes: names of classes; None: 0, 1, ...
-    largest: the number of samples with the darkest shade, for several maps on one scale; None: the largest count.
+    counts: samples [clients, classes]. classes: names of classes; None: 0, 1, ...
     """
-    top = max(largest or int(counts.max()), 1)
-    norm = PowerNorm(0.5, vmin=0, vmax=top)
+    norm = PowerNorm(0.5, vmin=0, vmax=max(int(counts.max()), 1))
     cells = counts[columns(counts)].T
-    image = ax.imshow(cells, cmap=_HEAT, norm=norm, origin="lower", aspect="auto", interpolation="nearest")
-    if max(counts.shape) <= MAX_NUMBERS:
-        for i, c in np.argwhere(counts):
-            ink = PAPER if counts[i, c] > 0.5 * top else INK
-            ax.text(i, c, str(counts[i, c]), ha="center", va="center", color=ink, fontsize=5.2)
-    else:
-        beside = ax.inset_axes((1.0 + 0.08 / _inches(ax)[0], 0.0, 0.1 / _inches(ax)[0], 1.0))
-        bar = ax.figure.colorbar(image, cax=beside, ticks=MaxNLocator(nbins=4, integer=True), label="samples")
-        bar.outline.set_visible(False)
-    _label(ax, counts, classes)
+    image = ax.imshow(cells, cmap=HEAT, norm=norm, origin="lower", aspect="auto", interpolation="nearest")
+    beside = ax.inset_axes((1.0 + 0.08 / _inches(ax)[0], 0.0, 0.1 / _inches(ax)[0], 1.0))
+    bar = ax.figure.colorbar(image, cax=beside, ticks=MaxNLocator(nbins=4, integer=True), label="samples")
+    bar.outline.set_visible(False)
+    label_axes(ax, counts, classes)
     ax.grid(False)
 
 
@@ -199,7 +191,7 @@ def _round_down(value: int) -> int:
     return next(step * scale for step in (5, 2, 1) if step * scale <= value)
 
 
-def _label(ax: Axes, counts: Ints, classes: Sequence[Any] | None) -> None:
+def label_axes(ax: Axes, counts: Ints, classes: Sequence[Any] | None) -> None:
     """Labels both axes of a panel with clients on the x axis and classes on the y axis."""
     rows, names = counts.shape[1], _names(counts, classes)
     _label_clients(ax, counts)

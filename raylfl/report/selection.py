@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import ge, gt, le, lt
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -18,12 +18,7 @@ from raylfl.report.labels import canonical, flatten
 from raylfl.report.runs import RunRecord
 
 FORM = re.compile(r"(.+?)(<=|>=|!=|=|<|>)(.*)", re.DOTALL)
-ORDER: dict[str, Callable[[float, float], bool]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
+ORDER: dict[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 OF_RECORD = ("format", "logging.id", "logging.dir")  # keys in which every two runs may differ
 
 

@@ -95,14 +95,6 @@ def test_clients_that_do_not_fit_are_left_out_with_a_note():
     assert ax.get_xlabel() == "every 5. of 3,000 clients, sorted by most frequent class"
 
 
-def test_a_small_heat_map_shows_its_numbers():
-    counts = random_counts(6, 4)
-    ax = axes()
-    heat(ax, counts)
-    written = {text.get_position(): text.get_text() for text in ax.texts}
-    assert written == {(i, c): str(counts[i, c]) for i, c in np.argwhere(counts)}
-
-
 def test_class_names_label_the_rows():
     ax = axes()
     bubble(ax, random_counts(5, 3), ["cat", "dog", "fox"])
