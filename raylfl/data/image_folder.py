@@ -182,9 +182,10 @@ def _labels(source: Path, halves: Sequence[str]) -> tuple[dict[str, dict[str, st
     labels, notes = {half: {label for label, _ in pairs} for half, pairs in images.items()}, _notes(others)
     if strange := sorted(labels[test] - labels[train]):
         raise Unreadable(f"{source}: {test} has classes that {train} has not ({', '.join(strange[:3])})")
-    for half in halves:
-        if source.is_dir() and (empty := sorted(_folders(source / half) - labels[half])):
-            notes.append(f"no images in {_few(empty)} of {source / half}, which are left out")
+    for top in (source / half for half in halves if source.is_dir()):
+        folders = {path.name for path in top.iterdir() if path.is_dir() and not path.name.startswith(".")}
+        if empty := sorted(folders - labels[top.name]):
+            notes.append(f"no images in {_few(empty)} of {top}, which are left out")
     if untested := sorted(labels[train] - labels[test]):
         notes.append(f"{source / test} has no images of {_few(untested)}: test scores leave them out")
     return {half: {name: label for label, name in sorted(pairs)} for half, pairs in images.items()}, notes
@@ -201,10 +202,6 @@ def _notes(others: Sequence[str]) -> list[str]:
     if misplaced:
         notes.append(f"{len(misplaced)} images outside <half>/<class>/ are left out: {_few(misplaced)}")
     return notes
-
-
-def _folders(half: Path) -> set[str]:
-    return {path.name for path in half.iterdir() if path.is_dir() and not path.name.startswith(".")}
 
 
 def _few(names: Sequence[str]) -> str:

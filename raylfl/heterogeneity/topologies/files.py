@@ -32,7 +32,10 @@ class File(Graph):
         super().__post_init__()
         if not self.path:
             raise BadValue("path", got="nothing", need="a list of edges")
-        self._listed = _read_edges(self.path)
+        with reading("path", self.path, "a text file with two client numbers a line"):
+            self._listed = [(int(a), int(b)) for a, b in words(self.path)]
+        if any(min(edge) < 0 for edge in self._listed):
+            raise BadValue("path", got=self.path, need="client numbers from 0")
 
     @property
     def directed(self) -> bool:
@@ -46,14 +49,6 @@ class File(Graph):
         found = nx.empty_graph(world.count, create_using=nx.DiGraph if self.one_way else nx.Graph)
         found.add_edges_from(self._listed)
         return found
-
-
-def _read_edges(path: str) -> list[tuple[int, int]]:
-    with reading("path", path, "a text file with two client numbers a line"):
-        edges = [(int(a), int(b)) for a, b in words(path)]
-    if any(min(edge) < 0 for edge in edges):
-        raise BadValue("path", got=path, need="client numbers from 0")
-    return edges
 
 
 @TOPOLOGIES.register("recorded")
