@@ -133,7 +133,9 @@ def draw(
     _format_x(ax, axis, data)
     if log:
         ax.set_yscale("log")
-        _cap(ax, data)
+        cap = 100 * max(item.mean[0] for item in data)
+        if cap > 0 and max(item.mean.max() for item in data) > cap:
+            ax.set_ylim(top=cap)
         log_axis(ax.yaxis, *ax.get_ylim())
 
 
@@ -197,13 +199,6 @@ def _format_x(ax: Axes, axis: str, curves: Sequence[Curve]) -> None:
     ax.xaxis.set_major_locator(MaxNLocator(5, integer=integer, min_n_ticks=1, steps=STEPS))
     if ax.get_xlim()[1] >= 1e4:
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
-
-
-def _cap(ax: Axes, curves: Sequence[Curve]) -> None:
-    """Cuts a log y axis at 100 times the largest first value of the curves, if a curve exceeds that."""
-    cap = 100 * max(item.mean[0] for item in curves)
-    if cap > 0 and max(item.mean.max() for item in curves) > cap:
-        ax.set_ylim(top=cap)
 
 
 def log_axis(axis: Axis, low: float, high: float) -> None:

@@ -83,7 +83,8 @@ def _read(row: Mapping[str, Any], run: RunRecord) -> LastGraph:
     entries = np.array(matrix["entries"], dtype=np.float64).reshape(-1, 3)
     edges, nodes = np.array(row["edges"], dtype=np.int64).reshape(-1, 2), np.array(row["nodes"], dtype=np.int64)
     carried: Ints = entries[:, 1::-1].astype(np.int64)
-    idle = edges[~np.isin(_codes(edges, count), _codes(carried, count))]
+    numbers = np.array([count, 1])  # of an edge
+    idle = edges[~np.isin(edges @ numbers, carried @ numbers)]
     weights = np.append(entries[:, 2], np.zeros(len(idle)))
     net = Net(count, np.concatenate([carried, idle]), weights, bool(row["directed"]))
     named = np.concatenate([net.pairs.ravel(), nodes])
@@ -91,10 +92,6 @@ def _read(row: Mapping[str, Any], run: RunRecord) -> LastGraph:
         raise ValueError("nodes that do not exist")
     name, working = str(topology.get("name", "auto")), np.isin(np.arange(count), nodes)
     return LastGraph(net, name, topology.get("rows"), int(row["round"]), working)
-
-
-def _codes(pairs: Ints, count: int) -> Ints:
-    return pairs[:, 0] * count + pairs[:, 1]
 
 
 def node_values(run: RunRecord, count: int) -> dict[str, Floats]:
@@ -148,10 +145,7 @@ def _table(name: str, caption: str, run: RunRecord, graph: LastGraph, values: Ma
         if key == WORKED:
             add(key, each.astype(int), key)
         else:
-            add(key, each, axis_name(OF_NODES + key), _percent if is_percent(key) else number)
+            show = (lambda value: number(100 * value)) if is_percent(key) else number
+            add(key, each, axis_name(OF_NODES + key), show)
     rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
     return ReportTable(name, caption, columns, rows)
-
-
-def _percent(value: float) -> str:
-    return number(100 * value)

@@ -65,7 +65,8 @@ def draw_table(ax: Axes, table: ReportTable, rows: Sequence[dict[str, Any]]) -> 
     columns = [column for column in table.columns if column.key in {"setting", "last", "best", "rounds", "floats"}]
     shown = _top(rows, columns)
     heads = [column.head.replace(", last", "\nlast").replace(" to target", "\nto target") for column in columns]
-    texts = [[_cut(column.show(row[column.key])) for row in shown] for column in columns]
+    texts = [[column.show(row[column.key]) for row in shown] for column in columns]
+    texts = [[text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…" for text in column] for column in texts]
     widths = [max(map(len, (*head.split("\n"), *own))) + GAP for head, own in zip(heads, texts, strict=True)]
     size = min(8.5, 560 / sum(widths))  # font size in points that fills the panel's width
     ax.axis("off")
@@ -87,10 +88,6 @@ def draw_table(ax: Axes, table: ReportTable, rows: Sequence[dict[str, Any]]) -> 
     ax.text(0, len(shown) + 1.9, note, fontsize=7.5, color=MUTED, va="top", linespacing=1.35)
     for drawn in ax.texts:
         drawn.set_in_layout(False)  # otherwise a wide table would narrow the curves above
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
 
 
 def _top(rows: Sequence[dict[str, Any]], columns: Sequence[Column]) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from rich.table import Table as RichTable
 
 from raylfl.report.derived import Stat
 from raylfl.report.statistics import Interval
-from raylfl.report.tables import Column, ReportTable
+from raylfl.report.tables import ReportTable
 
 LONGEST = 60  # characters of a text that LaTeX does not wrap
 
@@ -69,7 +69,10 @@ def to_latex(table: ReportTable) -> str:
     The first line names the packages. A table that is wider than a column of the page is scaled to its width; the texts
     of a column of over LONGEST characters are wrapped.
     """
-    spec = "".join("r" if column.numeric else _text_column(table, column) for column in table.columns)
+    spec = ""
+    for column in table.columns:
+        longest = max((len(column.show(row[column.key])) for row in table.rows if column.key in row), default=0)
+        spec += "r" if column.numeric else r"p{0.7\linewidth}" if longest > LONGEST else "l"
     lines = [r"% needs \usepackage{booktabs,graphicx}", r"\begin{table}[t]", r"\centering"]
     lines += [rf"\caption{{{latex(table.caption)}}}", rf"\label{{tab:{table.name}}}"]
     lines += [r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"]
@@ -84,11 +87,6 @@ def to_latex(table: ReportTable) -> str:
             lines.append(" & ".join(shown) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}}", r"\end{table}"]
     return "\n".join(lines) + "\n"
-
-
-def _text_column(table: ReportTable, column: Column) -> str:
-    longest = max((len(column.show(row[column.key])) for row in table.rows if column.key in row), default=0)
-    return r"p{0.7\linewidth}" if longest > LONGEST else "l"
 
 
 def latex(text: str) -> str:

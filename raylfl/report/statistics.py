@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,7 @@ LEVEL = 0.95  # of confidence intervals
 ALPHA = 0.05  # of tests
 POWER = 0.8  # with which a test is to find a difference
 MOST_SEEDS = 10_000
-QUANTILES = 200  # nodes of the quadrature of the power
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(200)  # Gauss quadrature on [-1, 1], of the power
 
 
 @dataclass(frozen=True)
@@ -81,22 +80,15 @@ def paired_test(ours: Sequence[npt.ArrayLike], theirs: Sequence[npt.ArrayLike]) 
     return PairedTest(Interval(mean, mean - half, mean + half), seeds_needed(mean, std))
 
 
-@lru_cache(maxsize=1)
-def _quadrature() -> tuple[Floats, Floats]:
-    """The nodes in [-1, 1] and the weights of the Gauss quadrature of `_power`."""
-    return np.polynomial.legendre.leggauss(QUANTILES)
-
-
 def _power(effect: float, seeds: int) -> float:
     """The power of a two-sided t test: P(|T| > b) for noncentral T, with the bound b of level ALPHA.
 
     T = (Z + shift) / S, with a normal Z and S^2 = chi^2/dof; the mean over the quantiles of S is a Gauss quadrature.
     (scipy's noncentral t is nan for large shifts.)
     """
-    nodes, weights = _quadrature()
     dof, shift = seeds - 1, effect * math.sqrt(seeds)
-    bound = stats.t.ppf(1 - ALPHA / 2, dof) * np.sqrt(2 * special.gammaincinv(dof / 2, (nodes + 1) / 2) / dof)
-    return float(weights @ (special.ndtr(shift - bound) + special.ndtr(-shift - bound))) / 2
+    bound = stats.t.ppf(1 - ALPHA / 2, dof) * np.sqrt(2 * special.gammaincinv(dof / 2, (NODES + 1) / 2) / dof)
+    return float(WEIGHTS @ (special.ndtr(shift - bound) + special.ndtr(-shift - bound))) / 2
 
 
 def finite_values(values: npt.ArrayLike) -> Floats:

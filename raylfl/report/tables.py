@@ -140,10 +140,11 @@ def summary(
     rows = []
     for part in parts:
         for group in part.groups:
+            unfinished = sum(not run.finished for run in group.runs)
             row: dict[str, Any] = {
                 "block": part.label,
                 "setting": part.names[group],
-                "seeds": seeds_text(group),
+                "seeds": str(len(group.runs)) + (f" ({unfinished} unfinished)" if unfinished else ""),
                 "length": max(len(run.rounds) for run in group.runs),
                 "last": last_k(group, metric, last),
                 "final": final(group, metric),
@@ -158,12 +159,6 @@ def summary(
     if target is not None:
         caption += f" Target: {target_text(metric, target, higher)}."
     return ReportTable(name, caption, columns, rows)
-
-
-def seeds_text(group: Group) -> str:
-    """The number of seeds as text: `3`, or `3 (1 unfinished)`."""
-    unfinished = sum(not run.finished for run in group.runs)
-    return f"{len(group.runs)} ({unfinished} unfinished)" if unfinished else str(len(group.runs))
 
 
 def best_settings(parts: Sequence[Facet], metric: str, last: int) -> ReportTable | None:
