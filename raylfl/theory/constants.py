@@ -13,6 +13,7 @@ import numpy as np
 
 from raylfl.core.arrays import Floats
 from raylfl.core.keyed import keyed
+from raylfl.experiment.parts import Experiment
 from raylfl.theory import fedaware
 from raylfl.theory.facts import Facts
 from raylfl.theory.objectives import SAMPLES, Objectives
@@ -59,6 +60,29 @@ class Constants(list[Constant]):
     def noise_bounded(self) -> bool:
         """Whether sigma bounds the noise for all parameters x; it does not if it was measured at one x."""
         return any(c.symbol == "sigma" and c.how in (EXACT, EVERYWHERE) for c in self)
+
+
+@dataclass(frozen=True)
+class Premises:
+    """A run with all that theorems need to know of it: its quantities and the constants of its problem.
+
+    problem: the f_i as quadratics, None if they are not. inside: (theorem, case) of each step-size bound that the run
+    satisfies. proved: whether bounds are proved for this run if they use the system of every round. stays: the same for
+    bounds that use the system of round 0.
+    """
+
+    experiment: Experiment
+    facts: Facts
+    constants: Constants
+    problem: QuadraticProblem | None
+    inside: set[tuple[str, str]]
+    proved: bool
+    stays: bool
+
+    @property
+    def scale(self) -> float:
+        """The norm |x*| of the minimiser, the unit of relative distances; 1 if it is 0 or unknown."""
+        return 1.0 if self.problem is None else float(np.linalg.norm(self.problem.optimum)) or 1.0
 
 
 def constants_of(objectives: Objectives, facts: Facts, problem: QuadraticProblem | None) -> Constants:

@@ -12,7 +12,7 @@ import numpy as np
 from raylfl.algorithms.fedaware import FedAWARE
 from raylfl.experiment.parts import Experiment
 from raylfl.theory import fedaware_rate
-from raylfl.theory.constants import Constants
+from raylfl.theory.constants import Constants, Premises
 from raylfl.theory.facts import Facts
 from raylfl.theory.statements import Line, Promise, StepBound, bound
 
@@ -44,17 +44,15 @@ def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> I
         yield fedaware_rate.direction_step(constants.value("L"), weights, steps, experiment.algorithm.gamma, beta)
 
 
-def promises(
-    experiment: Experiment, facts: Facts, constants: Constants, inside: set[tuple[str, str]], proved: bool
-) -> Iterator[Promise]:
+def promises(run: Premises) -> Iterator[Promise]:
     """The bound of FedAWARE's Theorem 4.1, as corrected in `fedaware_rate`, on the mean of |d|^2 over the rounds.
 
     d: the min-norm point of the clients' momenta, the direction of a server step. The bound holds as long as every
-    |grad f_i| is at most the constant G. inside: (theorem, case) of each step-size bound that the run satisfies.
-    proved: whether the bound is proved for this run.
+    |grad f_i| is at most the constant G.
     """
+    experiment, facts, constants = run.experiment, run.facts, run.constants
     beta, theorem = momentum_factor(experiment, facts), "[4] Thm 4.1, corrected"
-    if beta is None or not isinstance(experiment.algorithm, FedAWARE) or (theorem, "non-convex") not in inside:
+    if beta is None or not isinstance(experiment.algorithm, FedAWARE) or (theorem, "non-convex") not in run.inside:
         return
     if not all(constants.exact(name) for name in ("A", "G", "sigma")):
         return
@@ -70,4 +68,4 @@ def promises(
 
     line = Line("update/step", "bound on the mean", lambda r: eta * np.sqrt([most(k) for k in r]))
     sense, what = "at most while |grad f_i| <= G", f"mean of |d|^2 over {R} rounds"
-    yield bound(theorem, what, most(R), (line,), proved=proved, sense=sense)
+    yield bound(theorem, what, most(R), (line,), proved=run.stays, sense=sense)

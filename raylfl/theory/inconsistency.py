@@ -16,10 +16,10 @@ from raylfl.core.arrays import Floats
 from raylfl.diagnostics.surrogate import chi2
 from raylfl.experiment.parts import Experiment
 from raylfl.theory import fedacs, focus
-from raylfl.theory.constants import Constants
+from raylfl.theory.constants import Constants, Premises
 from raylfl.theory.facts import Facts
 from raylfl.theory.quadratic import QuadraticProblem
-from raylfl.theory.statements import Line, Promise, StepBound, bound, distances, size_of
+from raylfl.theory.statements import Line, Promise, StepBound, bound, distances
 
 
 def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> Iterator[StepBound]:
@@ -33,40 +33,32 @@ def step_bounds(experiment: Experiment, facts: Facts, constants: Constants) -> I
         yield fedacs.surrogate_step(constants.value("L"), float(facts.over_rounds.a_norm.max()), beta, name)
 
 
-def promises(
-    experiment: Experiment,
-    facts: Facts,
-    constants: Constants,
-    problem: QuadraticProblem | None,
-    inside: set[tuple[str, str]],
-    proved: tuple[bool, bool],
-) -> Iterator[Promise]:
+def promises(run: Premises) -> Iterator[Promise]:
     """Statements of [1] and [3] about the mean squared gradient over the rounds and about the limit of the method.
 
     The statements are the bounds of [3] Theorems 1 and 3, the bounds of [1] on FedAvg, the limits of [3] at the run's
-    step size and as eta -> 0, and the deviation from the consistency condition of [3]. problem: the f_i as
-    quadratics, None if they are not. inside: (theorem, case) of each step-size bound that the run satisfies. proved:
-    whether bounds are proved for this run if they use the system of every round, and if they use that of round 0.
+    step size and as eta -> 0, and the deviation from the consistency condition of [3].
     """
+    experiment, facts, constants, problem = run.experiment, run.facts, run.constants, run.problem
     if facts.surrogate is None or facts.coefficients is None or not experiment.algorithm.uploads_update:
         return
     _, omega = facts.surrogate
     same = chi2(experiment.world.population.weights, omega) < 1e-9
     if problem is None:
         if same and constants.exact("A"):
-            yield from _of_rounds(experiment, facts, constants, constants.value("A"), same, inside, proved[0])
+            yield from _of_rounds(run, constants.value("A"), same)
         return
-    surrogate, optimum, scale = problem.weighted(omega), problem.optimum, size_of(problem.optimum)
+    surrogate = problem.weighted(omega)
     gap = surrogate.value(constants.start) - surrogate.value(surrogate.optimum)
-    yield from _of_rounds(experiment, facts, constants, gap, same, inside, proved[0])
-    if ("[1] Thm 3", "strongly convex") in inside and facts.equal_steps:
-        yield from _of_focus(experiment.rule.lr, facts, constants, scale, proved[1])
-    yield from _as_eta_vanishes(constants, problem, surrogate, proved[1])
+    yield from _of_rounds(run, gap, same)
+    if ("[1] Thm 3", "strongly convex") in run.inside and facts.equal_steps:
+        yield from _of_focus(run)
+    yield from _as_eta_vanishes(run, problem, surrogate)
     if problem.dim <= 128 and not experiment.rule.momentum:
         end = fedacs.limit(problem, facts.coefficients, facts.steps, experiment.rule.lr, experiment.algorithm.proximal)
-        off = float(np.linalg.norm(end - optimum))
-        lines = distances("limit at this eta", scale, lambda r: off)
-        yield Promise("[3] eq. 39", "distance of the limit from x* at this eta, relative", off / scale, lines)
+        off = float(np.linalg.norm(end - problem.optimum))
+        lines = distances("limit at this eta", run.scale, lambda r: off)
+        yield Promise("[3] eq. 39", "distance of the limit from x* at this eta, relative", off / run.scale, lines)
     yield from _of_sampling(experiment, facts, problem.weights)
 
 
@@ -87,25 +79,16 @@ def _of_sampling(experiment: Experiment, facts: Facts, weights: Floats) -> Itera
             yield Promise("[3] sec. 6", "chance to be sampled, fewest over most local steps", few / many)
 
 
-def _of_rounds(
-    experiment: Experiment,
-    facts: Facts,
-    constants: Constants,
-    gap: float,
-    same: bool,
-    inside: set[tuple[str, str]],
-    proved: bool,
-) -> Iterator[Promise]:
+def _of_rounds(run: Premises, gap: float, same: bool) -> Iterator[Promise]:
     """The bound of FedACS's Theorem 1 or 3 on the mean of |grad F~|^2 over the rounds; F~: the surrogate objective.
 
-    gap: F~(x0) - min F~. same: whether F~ = F; only then is the bound also a curve for reports. inside: as in
-    `promises`. proved: whether the bound is proved for this run.
+    gap: F~(x0) - min F~. same: whether F~ = F; only then is the bound also a curve for reports.
     """
-    theorem = next((name for name, _ in inside if name in ("[3] Thm 1", "[3] Thm 3")), None)
-    system, eta = facts.over_rounds, experiment.rule.lr
+    theorem = next((name for name, _ in run.inside if name in ("[3] Thm 1", "[3] Thm 3")), None)
+    system, eta = run.facts.over_rounds, run.experiment.rule.lr
     if theorem is None or system is None:
         return
-    numbers = {"gap": gap} | {name: constants.value(name) for name in ("L", "kappa", "sigma")}
+    numbers = {"gap": gap} | {name: run.constants.value(name) for name in ("L", "kappa", "sigma")}
 
     def most(R: float) -> float:
         return fedacs.surrogate_bound(eta, system.shares[: int(R)], system.a_norm[: int(R)], **numbers)
@@ -113,46 +96,40 @@ def _of_rounds(
     R = len(system.shares)
     line = Line("global/grad_norm", "bound on the mean", lambda r: np.sqrt([most(k) for k in np.clip(r, 1, R)]))
     what, lines = f"mean of |grad F~|^2 over {R} rounds", (line,) if same else ()
-    yield bound(theorem, what, most(R), lines, proved=proved)
+    yield bound(theorem, what, most(R), lines, proved=run.proved)
 
 
-def _of_focus(eta: float, facts: Facts, constants: Constants, scale: float, proved: bool) -> Iterator[Promise]:
-    """The FOCUS paper's bounds on FedAvg: on the limit (Theorem 3, total and terms) and the consensus error (Lemma 2).
-
-    eta: local step size. scale: |x*|, the unit of relative distances. proved: whether they are proved for this run.
-    """
-    L, mu, spread, bias = (constants.value(name) for name in ("L", "mu", "D_m", "delta_q"))
-    limit = focus.fedavg_limit(eta, L, mu, facts.tau, spread, bias)
-    lines = distances("bound on the limit", scale, lambda r: sqrt(limit.total))
-    yield bound("[1] Thm 3", "limit of |x - x*|^2", limit.total, lines, proved=proved)
+def _of_focus(run: Premises) -> Iterator[Promise]:
+    """The bounds of [1] on FedAvg: on the limit (Theorem 3, total and terms) and the consensus error (Lemma 2)."""
+    L, mu, spread, bias = (run.constants.value(name) for name in ("L", "mu", "D_m", "delta_q"))
+    eta, tau = run.experiment.rule.lr, run.facts.tau
+    limit = focus.fedavg_limit(eta, L, mu, tau, spread, bias)
+    lines = distances("bound on the limit", run.scale, lambda r: sqrt(limit.total))
+    yield bound("[1] Thm 3", "limit of |x - x*|^2", limit.total, lines, proved=run.stays)
     for name, value in vars(limit).items():
         yield Promise("[1] Thm 3", f"  of which {name.replace('_', ' ')}", value)
-    _, after = focus.consensus_bound(eta, facts.tau, spread, spread)  # delta_q <= sigma_G for the shares of any cohort
+    _, after = focus.consensus_bound(eta, tau, spread, spread)  # delta_q <= sigma_G for the shares of any cohort
     error = Line("update/consensus", "bound", lambda r: after)
     what = "consensus error of the clients after their local work"
-    yield bound("[1] Lemma 2", what, after, (error,), proved=proved)
+    yield bound("[1] Lemma 2", what, after, (error,), proved=run.stays)
 
 
-def _as_eta_vanishes(
-    constants: Constants, problem: QuadraticProblem, surrogate: QuadraticProblem, proved: bool
-) -> Iterator[Promise]:
+def _as_eta_vanishes(run: Premises, problem: QuadraticProblem, surrogate: QuadraticProblem) -> Iterator[Promise]:
     """FedACS's statements about the limit for a vanishing step size eta: Theorem 2, Corollary 2.1 and eq. 4.
 
-    With stochastic gradients Theorem 2 is eq. 12.
-
-    problem: the f_i with the weights w. surrogate: the same f_i with the surrogate weights Omega. proved: whether the
-    bounds are proved for this run.
+    With stochastic gradients Theorem 2 is eq. 12. problem, surrogate: the f_i with the weights w, and with the
+    surrogate weights Omega.
     """
-    weights, scale = problem.weights, size_of(problem.optimum)
+    constants, weights, scale = run.constants, problem.weights, run.scale
     distance = _unless_rounding(chi2(weights, surrogate.weights))
     yield Promise("[3] Thm 2", "chi2(w || Omega)", distance)
     most = fedacs.gradient_bound(distance, constants.value("kappa"), constants.value("sigma"))
     line = Line("global/grad_norm", "bound on the limit as eta -> 0", lambda r: sqrt(most))
-    yield bound("[3] Thm 2", "limit of |grad F|^2 as eta -> 0", most, (line,) if most else (), proved=proved)
+    yield bound("[3] Thm 2", "limit of |grad F|^2 as eta -> 0", most, (line,) if most else (), proved=run.stays)
     gradient = float(np.linalg.norm(weights @ problem.gradients(surrogate.optimum)))
     least = _unless_rounding(fedacs.distance_bound(gradient, constants.value("L")) / scale)
     what = "distance of the limit from x* as eta -> 0, relative"
-    yield bound("[3] Cor. 2.1", what, least, sense="at least", proved=proved)
+    yield bound("[3] Cor. 2.1", what, least, sense="at least", proved=run.stays)
     away = _unless_rounding(float(np.linalg.norm(surrogate.optimum - problem.optimum)) / scale) * scale
     lines = distances("limit as eta -> 0", scale, lambda r: away) if away else ()
     yield Promise("[3] eq. 4", what, away / scale, lines)

@@ -18,10 +18,10 @@ from raylfl.algorithms.sfl import SFL
 from raylfl.core.arrays import Floats
 from raylfl.experiment.parts import Experiment
 from raylfl.theory import direction, focus, inconsistency, sfl
-from raylfl.theory.constants import Constants
+from raylfl.theory.constants import Constants, Premises
 from raylfl.theory.facts import Facts, changes, violations
 from raylfl.theory.quadratic import QuadraticProblem
-from raylfl.theory.statements import Line, Promise, StepBound, bound, distances, size_of
+from raylfl.theory.statements import Line, Promise, StepBound, bound, distances
 
 FOCUS = {  # case -> the theorem of [1] about it, for stochastic and for full gradients
     "strongly convex": ("[1] Thm 4", "[1] Thm 1"),
@@ -115,38 +115,27 @@ def promises(
     """
     algorithm, mu = experiment.algorithm, constants.value("mu")
     inside = {(s.theorem, s.case) for s in steps if s.admits(experiment.rule.lr)} if constants.exact("L") else set()
-    scale = 1.0 if problem is None else size_of(problem.optimum)
     proved = constants.noise_bounded and not any(violations(experiment, facts))
-    stays = proved and not changes(experiment)
+    run = Premises(experiment, facts, constants, problem, inside, proved, proved and not changes(experiment))
     if isinstance(algorithm, Focus) and _focus_probability(experiment, facts) > 0:
-        yield from _of_focus(experiment, facts, constants, scale, inside, stays)
+        yield from _of_focus(run)
     if facts.averages and mu >= 0 and facts.even and facts.equal_steps:
         setting = setting_of(experiment, facts)
         if any(theorem == setting.theorem for theorem, _ in inside) and constants.exact("D"):
-            yield from _of_sfl(setting, experiment.world.rounds, constants, scale, stays)
-    yield from inconsistency.promises(experiment, facts, constants, problem, inside, (proved, stays))
-    yield from direction.promises(experiment, facts, constants, inside, stays)
+            yield from _of_sfl(run, setting)
+    yield from inconsistency.promises(run)
+    yield from direction.promises(run)
 
 
-def _of_focus(
-    experiment: Experiment,
-    facts: Facts,
-    constants: Constants,
-    scale: float,
-    inside: set[tuple[str, str]],
-    proved: bool,
-) -> Iterator[Promise]:
-    """Rates and noise floors of FOCUS in the three cases of [1] Theorems 1 and 4 to 6, as far as the run is inside.
-
-    scale: |x*|, the unit of relative distances. inside: (theorem, case) of each step-size bound that the run satisfies.
-    proved: whether the bounds are proved for this run.
-    """
+def _of_focus(run: Premises) -> Iterator[Promise]:
+    """Rates and noise floors of FOCUS in the three cases of [1] Theorems 1 and 4 to 6, as far as the run is inside."""
+    experiment, facts, constants = run.experiment, run.facts, run.constants
     n, R, eta, tau = experiment.world.count, experiment.world.rounds, experiment.rule.lr, facts.tau
     weight, q = _scale(experiment), _focus_probability(experiment, facts)
     L, sigma = weight * constants.value("L"), weight * constants.value("sigma")
     mu, beta = constants.value("mu"), constants.value("mu_F")
     g0, D, gap = float(np.sqrt(weight)) * constants.value("g0"), constants.value("D"), constants.value("A")
-    theorem = {case: name for name, case in inside if case in FOCUS and name in FOCUS[case]}
+    theorem = {case: name for name, case in run.inside if case in FOCUS and name in FOCUS[case]}
     if "strongly convex" in theorem and constants.exact("D"):
         factor, name = focus.contraction(eta, mu, n), theorem["strongly convex"]
         floor = focus.noise_floor(eta, mu, n, tau, q, sigma)
@@ -155,18 +144,18 @@ def _of_focus(
         def distance(r: Floats | float) -> Floats:
             return np.asarray(factor**r * first + floor)
 
-        lines = distances("bound", scale, lambda r: np.sqrt(distance(r)))
+        lines = distances("bound", run.scale, lambda r: np.sqrt(distance(r)))
         yield Promise(name, "factor a round on |x - x*|^2 + (1/N) sum_i |x - z_i|^2", factor)
         yield Promise(name, "rounds for six digits of it", log(1e6) / -log(factor))
-        yield bound(name, f"|x - x*|^2 after {R} rounds", float(distance(R)), lines, proved=proved)
+        yield bound(name, f"|x - x*|^2 after {R} rounds", float(distance(R)), lines, proved=run.stays)
         if sigma > 0:
-            yield bound(name, "  of which noise floor", floor, proved=proved)
+            yield bound(name, "  of which noise floor", floor, proved=run.stays)
     first_gap = gap + focus.start_gap(eta, L, n, tau, q, g0)
     if "PL" in theorem and constants.exact("A"):
         factor, name = focus.pl_contraction(eta, beta, n), theorem["PL"]
         most = factor**R * first_gap + focus.pl_noise_floor(eta, L, beta, n, tau, q, sigma)
         yield Promise(name, "factor a round on F - F* + (L/2N) sum_i |x - z_i|^2 (PL)", factor)
-        yield bound(name, f"F(x) - F* after {R} rounds (PL)", most, proved=proved)
+        yield bound(name, f"F(x) - F* after {R} rounds (PL)", most, proved=run.stays)
     if "non-convex" in theorem and constants.exact("A"):
         noise = focus.nonconvex_noise_floor(eta, L, n, tau, q, sigma)
 
@@ -175,7 +164,7 @@ def _of_focus(
 
         line = Line("global/grad_norm", "bound on the mean", lambda r: np.sqrt(mean(r)))
         name = f"{theorem['non-convex']}, eq. {28 if sigma > 0 else 25}"
-        yield bound(name, f"mean of |grad F|^2 over {R} rounds", float(mean(R)), (line,), proved=proved)
+        yield bound(name, f"mean of |grad F|^2 over {R} rounds", float(mean(R)), (line,), proved=run.stays)
 
 
 def sfl_bound(setting: sfl.Setting, R: int, constants: Constants, mu: float) -> sfl.Bound | None:
@@ -192,13 +181,13 @@ def sfl_bound(setting: sfl.Setting, R: int, constants: Constants, mu: float) -> 
     return sfl.strongly_convex_bound(setting, R, mu=mu, L=L, D=D, sigma=sigma, zeta_star=zeta_star)
 
 
-def _of_sfl(setting: sfl.Setting, R: int, constants: Constants, scale: float, proved: bool) -> Iterator[Promise]:
+def _of_sfl(run: Premises, setting: sfl.Setting) -> Iterator[Promise]:
     """The bound of [2] Theorems 1 and 2 on F(xbar) - F*, its terms, and the value of the option `eval.average`.
 
     xbar: the weighted mean of the iterates x_0 to x_R, which a run with this value of `eval.average` measures. If
-    R is too small for the strongly convex bound, the bound for convex functions is given, with equal weights. scale:
-    |x*|, the unit of relative distances. proved: whether the bound is proved for this run.
+    R is too small for the strongly convex bound, the bound for convex functions is given, with equal weights.
     """
+    constants, R = run.constants, run.experiment.world.rounds
     theorem, convexity = setting.theorem, constants.value("mu")
     mu = convexity if convexity * setting.effective * R >= 1 else 0.0
     most = sfl_bound(setting, R, constants, mu)
@@ -211,10 +200,10 @@ def _of_sfl(setting: sfl.Setting, R: int, constants: Constants, scale: float, pr
     lines = [Line("average/gap", "bound", gap)]
     if convexity > 0:  # F(x) - F* >= mu |x - x*|^2 / 2
         lines.append(Line("average/distance_abs", "bound", lambda r: np.sqrt(2 * gap(r) / convexity)))
-        lines.append(Line("average/distance", "bound", lambda r: np.sqrt(2 * gap(r) / convexity) / scale))
+        lines.append(Line("average/distance", "bound", lambda r: np.sqrt(2 * gap(r) / convexity) / run.scale))
     case = "strongly convex" if mu > 0 else "convex"
     what = f"F(xbar) - F* after {R} rounds ({case})"
-    yield bound(theorem, what, most.total, tuple(lines), proved=proved)
+    yield bound(theorem, what, most.total, tuple(lines), proved=run.stays)
     for name, value in vars(most).items():
         yield Promise(theorem, f"  of which {name.replace('_', ' ')}", value)
     yield Promise(theorem, "eval.average, for this xbar", 1 - mu * setting.effective / 2)

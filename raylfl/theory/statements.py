@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from raylfl.core.arrays import Floats
 
 
@@ -80,8 +78,3 @@ def distances(what: str, scale: float, of: Callable[[Floats], Floats | float]) -
         Line("global/distance", what, lambda r: of(r) / scale),
         Line("global/distance_abs", what, of),
     )
-
-
-def size_of(optimum: Floats) -> float:
-    """The norm |x*| of the minimiser (`optimum`), the unit of relative distances; 1 for x* = 0."""
-    return float(np.linalg.norm(optimum)) or 1.0
