@@ -140,26 +140,16 @@ def between_clients(runs: Sequence[RunRecord]) -> bool:
     return any(np.nanmax(run.column(PEER), initial=0.0) > 0 for run in runs)
 
 
-def to_target(run: RunRecord, metric: str, target: float, axis: str = "rounds", between: bool = False) -> float | None:
+def to_target(run: RunRecord, metric: str, target: float, axis: str = "rounds") -> float | None:
     """The cost until the metric first reaches the target; None if it never does, or the cost was not recorded.
 
     The target is reached by a value >= target if larger values of the metric are better, else by a value <= target. The
-    cost is that of the first measurement that reaches the target. If `between`, the cost is instead interpolated
-    linearly between measurements, to the point where the curve of best values so far crosses the target (McMahan et al.
-    2017, Sec. 3).
+    cost is that of the first measurement that reaches the target.
     """
     values, spent = run.column(metric), cost(run, axis)
     better = more_is_better([run], metric)
     reached = np.isfinite(values) & (values >= target if better else values <= target)
-    if spent is None or not reached.any():
-        return None
-    first = int(np.argmax(reached))
-    before = np.flatnonzero(np.isfinite(values[:first]))
-    if not between or not len(before):
-        return float(spent[first])
-    best = values[before].max() if better else values[before].min()
-    share = (target - best) / (values[first] - best)
-    return float(spent[before[-1]] + share * (spent[first] - spent[before[-1]]))
+    return None if spent is None or not reached.any() else float(spent[np.argmax(reached)])
 
 
 def group_to_target(group: Group, metric: str, target: float, axis: str = "rounds") -> Stat:

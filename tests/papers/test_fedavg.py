@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from papers import ledger
 from papers.base import find
 from papers.choice import choice
-from papers.fedavg import FRACTIONS, PARTITIONS, TableCell, claims
+from papers.fedavg import FRACTIONS, PARTITIONS, TableCell, claims, crossing
 from papers.grid import Point
 from papers.ledger_rows import LedgerRows
 from papers.run_cache import RunCache
-from raylfl.report.runs import load_run
+from raylfl.report.runs import RunRecord, load_run
 from tests.papers.caches import DryCache
 
 NAME = "fedavg/table1"
@@ -98,3 +100,20 @@ def test_a_shortened_cell_ends_at_its_target_and_is_complete_in_the_ledger(tmp_p
     assert (kept.rounds, kept.measures) == (len(accuracies), {"rounds to target": row["ours"].mean})
     assert kept.cell == {"pixels": "standardised", "partition": "IID", "fraction": 0.1, "lr": 0.215}
     assert table.run(LedgerRows(table, [kept])).tables[0].rows == [row]
+
+
+@pytest.mark.parametrize(
+    ("values", "rounds"),
+    [
+        ([0.1, 0.5, 0.7, 0.6, 0.8], 4 + 0.05 / 0.1),  # from 0.7, the best so far, in round 4 to 0.8 in round 5
+        ([0.1, math.nan, 0.9], 1 + 2 * 0.65 / 0.8),  # round 2 was not measured
+        ([0.8, 0.9], 1),
+        ([0.1, 0.75], 2),
+        ([0.1, 0.7], None),
+        ([0.1, math.inf], None),  # diverged
+    ],
+)
+def test_the_curve_of_the_best_so_far_crosses_a_target_between_rounds(values, rounds):
+    """McMahan et al. 2017, sec. 3: monotone by the best value of all prior rounds, with linear interpolation."""
+    run = RunRecord(Path(), {}, np.arange(len(values)), {"test/accuracy": np.array(values)}, {})
+    assert crossing(run, 0.75) == pytest.approx(rounds)

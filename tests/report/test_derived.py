@@ -1,7 +1,6 @@
 """Derived figures against direct computation."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +26,7 @@ from raylfl.report.derived import (
     to_target,
     tuned_keys,
 )
-from raylfl.report.runs import RunRecord, group_runs, load_run
+from raylfl.report.runs import group_runs, load_run
 from tests.report.synthetic import rows_of, write_run
 
 CURVES = ([0.1, 0.5, 0.7, 0.6, 0.8], [0.2, 0.3, 0.4, 0.75, 0.7], [0.1, 0.2, 0.3, 0.4, 0.5])
@@ -55,25 +54,6 @@ def test_a_target_reached_in_row_r_takes_r_plus_1_rounds_and_their_costs(group):
     assert to_target(run, "test/accuracy", 0.7, "virtual") == 1.5
     assert to_target(run, "test/accuracy", 0.81) is None
     assert to_target(run, "test/accuracy", 0.7, "computation") is None  # not counted
-
-
-@pytest.mark.parametrize(
-    ("values", "crossing"),
-    [
-        ([0.1, 0.5, 0.7, 0.6, 0.8], 4 + 0.05 / 0.1),  # from 0.7, the best so far, in round 4 to 0.8 in round 5
-        ([0.1, math.nan, 0.9], 1 + 2 * 0.65 / 0.8),  # round 2 was not measured
-        ([0.8, 0.9], 1),
-        ([0.1, 0.75], 2),
-        ([0.1, 0.7], None),
-        ([0.1, math.inf], None),  # diverged
-    ],
-)
-def test_the_curve_of_the_best_so_far_crosses_a_target_between_rounds(values, crossing):
-    """McMahan et al. 2017, sec. 3: monotone by the best value of all prior rounds, with linear interpolation."""
-    metrics = {"test/accuracy": np.array(values), "test/loss": -np.array(values)}
-    run = RunRecord(Path(), {}, np.arange(len(values)), metrics, {})
-    assert to_target(run, "test/accuracy", 0.75, between=True) == pytest.approx(crossing)
-    assert to_target(run, "test/loss", -0.75, between=True) == pytest.approx(crossing)
 
 
 def test_a_loss_reaches_its_target_from_above(group):
