@@ -7,14 +7,17 @@ import re
 import time
 
 import pytest
+import torch
 import yaml
+from torch import nn
 
 from raylfl.runtime.records import run_dir
 from raylfl.runtime.records.run_dir import RunDirectory
 from tests.runtime.faults import carry_out, checkpoints, finished, log_of, outcome
-from tests.runtime.tiny import FOCUS, TINY
+from tests.runtime.tiny import FOCUS, TINY, Net, Points
 from tests.shares import one_in
 
+LARGE = {"data": "Large", "model": "Narrow"}
 HUNGRY = """
 def limit(phase, r):
     if (phase, r) == ({phase!r}, 4):
@@ -53,6 +56,39 @@ def test_workers_without_memory_end_a_run_on_ray_with_one_message(tmp_path, comm
     assert re.match(r"raylfl: .*memory was almost full; a lower runtime.workers needs less", said[0])
     assert re.match(r"raylfl: raylfl resume \S+ continues it$", said[1])
     assert not said[2:] + out.splitlines()
+
+
+class Large(Points):
+    """240 MB of training data, of which the model reads four columns."""
+
+    def __init__(self):
+        super().__init__(owners=6)
+        self.x = torch.cat([self.x, torch.zeros(60, 10**6)], dim=1)
+
+
+class FourColumns(nn.Module):
+    def forward(self, x):
+        return x[:, :4]
+
+
+class Narrow(Net):
+    def __init__(self):
+        super().__init__()
+        self.body.insert(0, FourColumns())
+
+
+def test_data_larger_than_rays_object_store_are_kept_on_disk(tmp_path, command):
+    """The store has 80 MB; Ray's own messages about spilled objects do not reach the user."""
+    path = tmp_path / "large.yaml"
+    parts = {kind: {"class_path": f"tests.runtime.test_exhausted.{name}"} for kind, name in LARGE.items()}
+    config = {**TINY, **parts, "rounds": 2, "partition": {"name": "natural"}, "num_clients": None}
+    place = {"report": False, "dir": str(tmp_path / "runs"), "id": "it"}
+    path.write_text(yaml.safe_dump({**config, "logging": place}))
+    carry_out(config, tmp_path / "here")
+    ray = ["runtime.backend=ray", "runtime.cpus_per_worker=0.5", "runtime.object_store_mb=80"]
+    code, _, err = finished(command("run", str(path), *ray, "runtime.workers=2"))
+    assert (code, err) == (0, "")
+    assert outcome(tmp_path / "runs" / "tiny" / "it") == outcome(tmp_path / "here")
 
 
 class Backwards(datetime.datetime):

@@ -30,6 +30,9 @@ def test_a_storage_that_does_not_answer_is_not_waited_for():
         (type("NoCredentialsError", (Exception,), {})("none"), "set credentials"),
         (FileNotFoundError("bucket"), "make the bucket first"),
         (type("AuthError", (Exception,), {})("expired"), "set credentials"),
+        (type("NoAuthenticationError", (Exception,), {})("no token"), "set credentials"),
+        (OSError("Forbidden: b/r"), "set credentials"),  # as gcsfs says it
+        (OSError("Anonymous caller is not authorized to list b"), "set credentials"),
         (OSError(errno.ENOSPC, "No space left on device"), "free some space"),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), "free some space"),
         (OSError(errno.EIO, "Input/output error"), "check the connection"),

@@ -20,6 +20,7 @@ WHOLE_OBJECTS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", 
 READABLE = (".yaml", ".json", ".jsonl", ".txt", ".csv")  # files that reports read
 BULKY = {"checkpoints", "report", "wandb"}  # folders that reports do not read
 PLACE = re.compile(r"\.machine-\d+")  # the folder at a run's URL with the copy by a second, third, ... machine
+ACCESS = re.compile("credential|auth|forbidden|denied", re.IGNORECASE)  # words of errors for want of access
 COPY = ".copy.json"  # marks a complete copy in a place
 T = TypeVar("T")
 
@@ -179,10 +180,10 @@ def within(seconds: float, call: Callable[[], T]) -> T:
 
 def remedy(url: str, error: Exception) -> str:
     """The remedy, in words, for an error of the storage at this URL."""
-    kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
     if isinstance(error, ImportError):
         return f"pip install {package_of(url)}"
-    if isinstance(error, PermissionError) or "Credential" in kinds or "Auth" in kinds:
+    kinds = [kind.__name__ for kind in type(error).__mro__]  # NoCredentialsError, ClientAuthenticationError, ...
+    if isinstance(error, PermissionError) or ACCESS.search(" ".join([*kinds, str(error)])):
         return "set credentials that may read, write and delete there (docs/running.md)"
     if isinstance(error, FileNotFoundError):
         return "make the bucket first, or correct the URL"
