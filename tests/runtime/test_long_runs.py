@@ -24,17 +24,24 @@ def test_hundreds_of_rounds_grow_nothing(runs):
             gc.collect()
             with suppress(OSError, AttributeError):  # with glibc, free memory within the heap does not count
                 ctypes.CDLL("libc.so.6").malloc_trim(0)
-            seen.append((process.memory_info().rss, process.num_fds(), len(gc.get_objects()), files(progress.run_dir)))
+            held = process.memory_info().rss, process.num_fds(), len(gc.get_objects())
+            seen.append((*held, files(progress.run_dir), written(progress.run_dir)))
 
     light = ["eval.every=50", "checkpoint.every=20", f"rounds={ROUNDS}", "model.init_args={norm: false, dropout: 0.0}"]
     raylfl.run({**TINY, "algorithm": {"name": "focus"}}, [*runs, *light], watch)
-    (rss, handles, objects, before), (rss_end, handles_end, objects_end, after) = seen
+    (rss, handles, objects, before, rows), (rss_end, handles_end, objects_end, after, rows_end) = seen
     assert rss_end - rss < MOST_GROWTH
     assert handles_end == handles
     assert objects_end - objects < 50  # Python objects: less than one in eight rounds
     assert after <= before + 2
+    assert rows_end / ROUNDS < 1.03 * rows / WARM_UP  # bytes a round; counters grow by a digit now and then
 
 
 def files(folder):
     """The number of files in a run's directory, apart from checkpoints."""
     return sum(1 for _ in folder.rglob("*"))
+
+
+def written(folder):
+    """The bytes of a run's records."""
+    return sum(path.stat().st_size for path in folder.rglob("*.jsonl"))
