@@ -12,7 +12,7 @@ from raylfl.errors import BadConfig, RaylflError
 from raylfl.report import wandb_report
 from raylfl.report.page import content_of
 from raylfl.report.wandb_report import SECTIONS, build, publish, sections, shared_keys
-from raylfl.tune.measured import KNOWN
+from raylfl.tune.measured import METRICS
 from tests.report.synthetic import rows_of, write_run
 
 INSTALLED = importlib.util.find_spec("wandb_workspaces") is not None
@@ -38,8 +38,8 @@ def test_every_metric_is_under_one_heading_and_the_keys_are_those_that_differ(sw
 
 
 def test_every_metric_that_a_run_may_measure_has_a_heading():
-    """KNOWN is held against real runs by the tests of sweeps' metrics."""
-    lost = [name for name in KNOWN if not any(name.startswith(begins) for begins in SECTIONS.values())]
+    """METRICS is held against real runs by the tests of sweeps' metrics."""
+    lost = [name for name in METRICS if not any(name.startswith(begins) for begins in SECTIONS.values())]
     assert lost == []
 
 
