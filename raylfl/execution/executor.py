@@ -83,7 +83,8 @@ def _ended(
     if not runs:
         return
     runtime = runs[0].load().runtime
-    alone = watch is not None or bool(callbacks) or any(run.objects for run in runs)
+    inside = any(run.objects or str(run.url).startswith("memory://") for run in runs)  # only in this process
+    alone = watch is not None or bool(callbacks) or inside
     if not alone and shared and address_of(runtime) is not None:
         from raylfl.execution.nodes import on_nodes, several_nodes
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
@@ -47,12 +48,14 @@ class Child:
     def receive(self, run: PlannedRun) -> BaseException | None:
         """The error of the run that the child was sent; None if it ended without one."""
         try:
-            error: BaseException | None = self.connection.recv()
+            error, text = self.connection.recv()
         except (EOFError, OSError):
             code = self.process.wait()
             what = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             return RaylflError(f"{run.label}: its process ended unexpectedly ({what}; is the memory used up?)")
-        return error
+        if error is not None:
+            error.__cause__ = RaylflError(text)  # --debug shows it
+        return error  # type: ignore[no-any-return]
 
 
 def in_processes(runs: Sequence[PlannedRun], environments: Sequence[Mapping[str, str]]) -> Iterator[PlannedRun]:
@@ -101,7 +104,7 @@ def _end(children: Sequence[Child]) -> None:
 
 
 def serve(handle: int) -> None:
-    """Makes the runs that the parent sends through this socket, and answers each with its error or None."""
+    """Makes the runs that the parent sends through this socket, and answers each with (error or None, traceback)."""
     connection = Connection(handle)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in jobs of the background
     process.set_up()
@@ -121,15 +124,15 @@ def serve(handle: int) -> None:
 
     threading.Thread(target=receive, daemon=True, name="raylfl parent").start()
     while True:
-        error: BaseException | None = None
+        error, text = None, ""
         try:
             runs.get().make()
         except BaseException as raised:
-            error = raised
+            error, text = raised, traceback.format_exc()
         collector.restore()
         try:
-            connection.send(error)
+            connection.send((error, text))
         except OSError:
             os._exit(1)
         except Exception:  # it cannot be pickled
-            connection.send(RaylflError(f"{type(error).__name__}: {error}"))
+            connection.send((RaylflError(f"{type(error).__name__}: {error}"), text))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack, overload
 
+from raylfl.config.identity import identity
 from raylfl.config.load import Config, Source, load_config
 from raylfl.config.objects import ObjectLayer, Objects, object_layer
 from raylfl.errors import BadConfig, NonFinite
@@ -77,20 +78,18 @@ def run_all(
 ) -> list[Result]:
     """Makes the missing runs of these configs; returns the results of all. The arguments are those of `run`.
 
-    Before the first run, one missing run of each algorithm is checked.
+    Before the first run, the missing ones are checked, of those that differ in their seeds only one.
     """
     if not configs:
         return []
     from raylfl.execution.executor import complete
     from raylfl.execution.store import plan
+    from raylfl.report.labels import canonical
 
     runs = [plan(config) for config in configs]
     unique = _by_path(runs)
-    unchecked = {
-        config.resolved["algorithm"]["name"]: config
-        for config, run in zip(configs, runs, strict=True)
-        if not run.complete
-    }
+    missing = [config for config, run in zip(configs, runs, strict=True) if not run.complete]
+    unchecked = {canonical(identity(config.resolved, of="group")): config for config in missing}
     for config in unchecked.values():
         api.checked(config)
     show = watch is None and (interactive() if progress is None else progress)

@@ -127,14 +127,7 @@ def run(
     callbacks: Sequence[Callback] = (),
     **objects: Unpack[Objects],
 ) -> Result:
-    """Carries out one run of a config (a path, a bare name, a dict or a DictConfig) with `key=value` overrides.
-
-    watch: called with the progress after each round. progress: whether the progress is printed; None: if there is no
-    `watch`, in a terminal and in a notebook. callbacks: hooks of the run, which may end it early. objects:
-    components that replace the config's, such as `model=Net`, `data=Data()`, `algorithm=FedCM(mu=0.1)`; overrides also
-    change the options of these objects.
-    Raises BadConfig for mistakes, before anything is started.
-    """
+    """Carries out one run, as `raylfl.run` does for one config (`execution.several.run`)."""
     config = load_config(source, overrides, object_layer(objects))
     with watching(watch, progress) as shown:
         return begin(checked(config), shown, callbacks)
@@ -187,7 +180,8 @@ def resume(
     try:
         experiment = checked(config)
         run_dir.write_config(config.resolved)
-        if identity(config.resolved, of="digest") != identity(before.resolved, of="digest"):
+        changed = identity(config.resolved, of="digest") != identity(before.resolved, of="digest")
+        if changed and (folder / IDENTITY).is_file():
             run_dir.write(IDENTITY, "")  # more rounds or other evaluations: another run
         try:
             with watching(watch, progress) as shown:

@@ -16,7 +16,6 @@ import yaml
 import raylfl
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.load import load_config
-from raylfl.errors import RaylflError
 from raylfl.execution import executor
 from raylfl.execution.executor import room
 from raylfl.execution.store import plan
@@ -80,11 +79,33 @@ def test_if_one_process_is_killed_the_other_run_is_saved(at_work):
     assert (folders[1] / "checkpoints" / f"round_{rounds_of(folders[1]):06d}").is_dir()
 
 
-def test_an_error_of_a_users_class_is_raised_in_the_parent(runs):
-    config = {**TINY, "data": {"class_path": "tests.runtime.tiny.Points", "init_args": {"spoilt": 3}}}
-    config |= {"runtime": {"backend": "local", "vectorize": "never"}}
-    with pytest.raises(RaylflError, match="2 of 2 runs diverged"):
+FAULTY = """
+from pathlib import Path
+
+from tests.runtime.tiny import Net
+
+
+class Faulty(Net):
+    def test_step(self, batch, batch_idx):
+        if list(Path(__file__).parent.glob("runs/tiny/*/metrics.jsonl")):  # not in a trial step
+            raise self.Fault(f"rows: {len(batch[0])}")
+        return super().test_step(batch, batch_idx)
+
+    class Fault(ValueError):
+        def __reduce__(self):
+            raise TypeError("this error cannot be pickled")
+"""
+
+
+@pytest.mark.parametrize("picklable", [True, False])
+def test_an_error_of_a_users_class_is_raised_in_the_parent_with_its_traceback(tmp_path, monkeypatch, runs, picklable):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "mine_faulty.py").write_text(FAULTY.replace("self.Fault", "ValueError") if picklable else FAULTY)
+    config = {**TINY, "model": {"class_path": "mine_faulty.Faulty"}}
+    with pytest.raises(Exception, match="rows: ") as caught:
         raylfl.run([config, {**config, "seed": 1}], runs, jobs=2)
+    assert "mine_faulty.py" in str(caught.value.__cause__)
+    assert any("continues it" in note for note in caught.value.__notes__) if picklable else "Fault" in str(caught.value)
 
 
 MACHINES = [  # runtime, runs, GPUs, jobs -> GPUs of each process, and those that each process sees
