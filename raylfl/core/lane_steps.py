@@ -1,7 +1,6 @@
 """Local steps on a GPU in fixed memory, captured as CUDA graphs.
 
-A unit is a group of clients that take a step together: each client alone, by the module's own `training_step`
-(`LaneOracle`), or all clients of a call in one vectorised step (`Together`). Batch, gradient, direction and update of a
+A unit (`raylfl.core.units`) is a group of clients that take a step together. Batch, gradient, direction and update of a
 unit's step become one graph, which later steps repeat by one launch. Units are divided among lanes that run at the same
 time.
 
@@ -12,204 +11,31 @@ logged values must have the same bits, and the reference must leave the module's
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from raylfl.core.flat import FlatModule, copy_together
+from raylfl.core.flat import copy_together
+from raylfl.core.lane_memory import LocalCall, LocalSteps, Memory, indices_of, round_up
 from raylfl.core.lanes import Lanes
-from raylfl.core.local_rule import LocalRule
-from raylfl.core.local_step import Observer, step_along
-from raylfl.core.oracle import Batch, GradientMode, LoopOracle, Oracle, seed_everything
-from raylfl.core.samples import BatchSource, EvenBatches, IndexedBatch, sizes_of
-from raylfl.core.slots import Slots, aligned_rows
+from raylfl.core.local_step import step_along
+from raylfl.core.oracle import Batch, GradientMode, seed_everything
+from raylfl.core.samples import BatchSource, sizes_of
+from raylfl.core.units import Units
 from raylfl.errors import BadConfig, headline
 from raylfl.replay.effects import attributes_of, first_difference
 from raylfl.replay.step_log import StepLog
-
-if TYPE_CHECKING:
-    from raylfl.core.algorithm import Algorithm, State
-    from raylfl.core.local_optimizer import LocalOptimizer
-    from raylfl.core.vectorized import VectorizedOracle
 
 COMPARED = 2  # clients, and steps of each, that are compared before a graph is used
 MOST = 8192  # graphs of a worker; further kinds of steps run without one
 CAPTURED = GradientMode("captured", "one CUDA graph for each step, whose results have autograd's bits")
 COMPARING = GradientMode("autograd", "to compare a captured step with it")
-
-
-class LocalCall(NamedTuple):
-    """The local steps of C clients, sorted by falling numbers of steps; an argument of `LaneSteps.run`.
-
-    batches, seeds, algorithm, rule, optimizer: as in `run_local`. x [C, d], inner [C, m], carry [C, ...]: the starting
-    points, optimizer states and first carry. ids: the clients' numbers, the arguments of `batches` and `seeds`. steps:
-    the numbers of local steps [C]. rates: the learning rate of each step. measure_drift: as in `run_local`.
-    """
-
-    algorithm: Algorithm
-    rule: LocalRule
-    optimizer: LocalOptimizer
-    batches: Callable[[int, Sequence[int]], Sequence[Batch]]
-    seeds: Callable[[int, int], int]
-    x: Tensor
-    inner: Tensor
-    carry: State
-    ids: list[int]
-    steps: list[int]
-    rates: list[float]
-    measure_drift: bool
-    observer: Observer
-
-
-class LocalSteps(NamedTuple):
-    """The results of `LaneSteps.run`.
-
-    inner, carry: after each client's last step. losses: for each step, the losses of the clients that took it. samples:
-    the sizes of their batches. drift: as in `LocalResult`.
-    """
-
-    inner: Tensor
-    carry: State
-    losses: list[Tensor]
-    samples: list[list[int]]
-    drift: Tensor
-
-
-class Units(ABC):
-    """Where the steps of a call happen: its units and their memory.
-
-    params: the parameters [count, d] of at most `count` clients. together: whether all clients form one unit.
-    """
-
-    params: Tensor
-    count: int
-    together: bool
-    flat: FlatModule
-    ways: Counter[GradientMode]
-
-    @abstractmethod
-    def reference(self, rows: slice, content: Any, t: int) -> tuple[Tensor, Tensor]:
-        """(losses [n], gradients [n, d]) of the unit of these clients, by autograd.
-
-        content: its batches. t: the number of the local step.
-        """
-
-    @abstractmethod
-    def state(self, rows: slice) -> list[Tensor]:
-        """The tensors in the memory of these clients that a step changes."""
-
-    @abstractmethod
-    def release(self) -> None:
-        """Frees the memory; later calls allocate memory of the size that they need."""
-
-
-class LaneOracle(Oracle, Units):
-    """Gradients of C clients, one after the other, by autograd; each client's buffers are in a slot of its own."""
-
-    together = False
-
-    def __init__(self, loop: LoopOracle):
-        super().__init__()
-        self.loop, self.flat, self.steps = loop, loop.flat, loop.steps
-        self.slots = Slots(loop.flat, 0)
-        self._buffers: Tensor | None = None  # rows [C, b] of the next call
-
-    @property
-    def width(self) -> int:
-        return self.flat.width
-
-    def workspace(self, count: int) -> Tensor:
-        if count > self.slots.count:
-            self.slots = Slots(self.flat, -(-count // 8) * 8)
-        self.held = self.slots.params
-        self.slots.write_buffers(self._buffers, count)
-        self._buffers = None
-        self.params, self.count = self.slots.params, self.slots.count
-        return self.params[:count]
-
-    def write_buffers(self, rows: Tensor) -> None:
-        """Sets the buffers of the C clients of the next call, from rows [C, b]."""
-        self._buffers, self._count = rows, len(rows)
-
-    def read_buffers(self) -> Tensor:
-        """The buffers of all C clients after the last call, one vector each [C, b]."""
-        return self.slots.read_buffers(self._count)
-
-    def changed_buffers(self) -> list[str]:
-        """The names of the buffers that do not travel and that the last call has changed."""
-        return self.slots.changed_buffers()
-
-    def reorder(self, order: np.ndarray) -> None:
-        permutation = torch.from_numpy(order).to(self.flat.params.device)
-        if self._buffers is not None:
-            self._buffers = self._buffers[permutation]
-        else:
-            self.slots.reorder(permutation)
-
-    def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
-        losses, rows = [], []
-        for c, batch in enumerate(batches):
-            if self.lanes is not None:
-                self.lanes.restore()
-            seed_everything(seeds(c))
-            loss, row = self.reference(slice(c, c + 1), batch.content, self.t)
-            losses.append(loss)
-            rows.append(row)
-        self.ways[GradientMode("autograd", self.steps.reason)] += len(batches)
-        return torch.cat(losses), torch.cat(rows)
-
-    def reference(self, rows: slice, content: Any, t: int) -> tuple[Tensor, Tensor]:
-        with self.slots.slots[rows.start].used():
-            self.flat.load(self.flat.params)
-            loss, row = self.loop.reference(content, t)
-            self.flat.store(self.flat.params)  # a step may change parameters in place
-            # an assigned tensor that `take_back_buffers` leaves
-            for _, owner, key, buffer in self.flat._buffer_entries:
-                now = owner.get(key)
-                if now is not None and now is not buffer and now.shape == buffer.shape:
-                    buffer.copy_(now.detach())
-        return loss[None], row[None]
-
-    def state(self, rows: slice) -> list[Tensor]:
-        return self.slots.state(rows)
-
-    def release(self) -> None:
-        self.slots = Slots(self.flat, 0)
-        self.held = self.params = self.slots.params
-        self.count = 0
-
-
-class Together(Units):
-    """The clients of a call as one unit of a vectorised oracle, for a module without buffers."""
-
-    together = True
-
-    def __init__(self, oracle: VectorizedOracle):
-        self.oracle, self.flat, self.ways = oracle, oracle.flat, oracle.ways
-        self.params, self.count = aligned_rows(0, oracle.width, oracle.flat.params), 0
-
-    def workspace(self, count: int) -> Tensor:
-        """Fixed memory [count, d] for the parameters."""
-        if count > self.count:
-            self.params, self.count = aligned_rows(count, self.oracle.width, self.flat.params), count
-        return self.params[:count]
-
-    def reference(self, rows: slice, content: Any, t: int) -> tuple[Tensor, Tensor]:
-        content = tuple(part.unflatten(0, (rows.stop - rows.start, -1)) for part in content)
-        return self.oracle.plain(self.params[rows], content, t)
-
-    def state(self, rows: slice) -> list[Tensor]:
-        return [self.params[rows]]
-
-    def release(self) -> None:
-        self.params, self.count = aligned_rows(0, self.oracle.width, self.flat.params), 0
 
 
 @dataclass
@@ -231,39 +57,6 @@ class Kind:
         """Whether the current step, number t of the unit whose first client is c, must be compared."""
         new = self.compared[c] < COMPARED and (c in self.compared or len(self.compared) < COMPARED)
         return new or t not in self.numbers or self.uses & (self.uses - 1) == 0
-
-
-class Memory:
-    """The fixed memory of a call's local steps besides the slots; entries of dicts are [C, ...] by name.
-
-    table: the sample indices [C, T, B] of T steps; counters: each client's number of steps so far [C]; rates [T];
-    losses, logged values: [C, T].
-    """
-
-    def __init__(self, call: LocalCall, count: int, steps: int, size: int):
-        x = call.x
-        self.count, self.steps, self.size = count, steps, size
-        self.inner = aligned_rows(count, call.inner.shape[1], x)
-        self.carry = {
-            name: _shape_rows(aligned_rows(count, rows[0].numel(), rows), rows.shape[1:])
-            for name, rows in call.carry.items()
-        }
-        self.table = torch.zeros(count, steps, size, dtype=torch.int64, device=x.device)
-        self.counters = torch.zeros(count, dtype=torch.int64, device=x.device)
-        self.rates = x.new_zeros(steps)
-        self.losses = x.new_zeros(count, steps)
-        self.logged: dict[str, Tensor] = {}
-        self.drift = torch.zeros(count, dtype=torch.float64, device=x.device)
-
-    def fits(self, call: LocalCall, steps: int, size: int) -> bool:
-        """Whether the memory has room for this call."""
-        same = self.carry.keys() == call.carry.keys() and self.inner.shape[1] == call.inner.shape[1]
-        return same and len(call.x) <= self.count and steps <= self.steps and size <= self.size
-
-    def state(self, rows: slice) -> list[Tensor]:
-        """The tensors of these clients that a local step changes."""
-        held = [self.inner, *self.carry.values(), self.losses, self.counters, self.drift, *self.logged.values()]
-        return [tensor[rows] for tensor in held]
 
 
 class Step(NamedTuple):
@@ -322,7 +115,7 @@ class LaneSteps:
         count, total = len(call.x), call.steps[0] if call.steps else 0
         actives = [sum(k > t for k in call.steps) for t in range(total)]
         batches = [call.batches(t, call.ids[:active]) for t, active in enumerate(actives)]
-        source, indices = _indices(batches)
+        source, indices = indices_of(batches)
         sizes = [sizes_of(step) for step in batches]
         memory = self._memory_for(call, total, max(map(max, sizes), default=0), source)
         self._fill(memory, call, indices)
@@ -421,7 +214,7 @@ class LaneSteps:
             earlier = self.memory
             self._forget()
             least = (earlier.steps, earlier.size) if earlier is not None else (1, 1)
-            self.memory = Memory(call, self.units.count, _round_up(steps, least[0]), _round_up(size, least[1]))
+            self.memory = Memory(call, self.units.count, round_up(steps, least[0]), round_up(size, least[1]))
             self._made_for = made_for
         return self.memory
 
@@ -618,33 +411,9 @@ class LaneSteps:
         return tuple(logged)
 
 
-def _indices(batches: Sequence[Sequence[Batch]]) -> tuple[BatchSource | None, list[list[np.ndarray]]]:
-    """(source, sample indices of each step and client) if graphs can gather the batches by index; else (None, [])."""
-    indices: list[list[np.ndarray]] = []
-    source: BatchSource | None = None
-    for step in batches:
-        if isinstance(step, EvenBatches):
-            row, sources = list(step.indices), [step.source]
-        else:
-            indexed = [batch for batch in step if isinstance(batch, IndexedBatch)]
-            if len(indexed) < len(step):
-                return None, []
-            row, sources = [batch.indices for batch in indexed], [batch.source for batch in indexed]
-        source = source or sources[0]
-        if not source.plain or any(each is not source for each in sources):
-            return None, []
-        indices.append([source.samples.row_numbers(samples) for samples in row])
-    return source, indices
-
-
 def _pin(tensor: Tensor, like: Tensor) -> Tensor:
     """The tensor in memory from which the device of `like` can copy while the host continues."""
     return tensor if like.device.type == "cpu" else tensor.pin_memory()
-
-
-def _round_up(need: int, least: int) -> int:
-    """A power of two that is at least `need` and `least`, so that memory rarely has to grow."""
-    return 1 << max(need, least, 1).bit_length() - (max(need, least, 1).bit_count() == 1)
 
 
 def _difference(values: Sequence[Tensor], reference: Sequence[Tensor]) -> str | None:
@@ -655,11 +424,6 @@ def _difference(values: Sequence[Tensor], reference: Sequence[Tensor]) -> str | 
     wide = [(a.to(torch.complex128), b.to(torch.complex128)) for a, b in pairs if a.numel()]
     far = max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) for a, b in wide)
     return f"by {far:.1e} of the largest entry"
-
-
-def _shape_rows(rows: Tensor, shape: Sequence[int]) -> Tensor:
-    """Rows [C, n] in the shape [C, *shape]."""
-    return rows.unflatten(1, shape) if len(shape) else rows[:, 0]
 
 
 def _is_plain(content: Any) -> bool:

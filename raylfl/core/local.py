@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from raylfl.core.arrays import Floats
-from raylfl.core.lane_steps import LocalCall
+from raylfl.core.lane_memory import LocalCall
 from raylfl.core.local_optimizer import SGD, LocalOptimizer
 from raylfl.core.local_rule import LocalRule
 from raylfl.core.local_step import Observer, step_along

@@ -18,7 +18,7 @@ from raylfl.core.batchnorm import allow_single_samples
 from raylfl.core.buffers import travelling
 from raylfl.core.flat import FlatModule
 from raylfl.core.keyed import keyed_int
-from raylfl.core.lane_steps import LaneOracle, LaneSteps, Together
+from raylfl.core.lane_steps import LaneSteps
 from raylfl.core.lanes import LANES, lanes_of
 from raylfl.core.local import LocalResult, run_local
 from raylfl.core.local_optimizer import LocalOptimizer
@@ -28,6 +28,7 @@ from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.torch_state import torch_defaults
 from raylfl.core.transfer import all_to_host, to_device
 from raylfl.core.unchanged import Unchanged
+from raylfl.core.units import LaneOracle, Together
 from raylfl.core.vectorized import VectorizedOracle, vectorized_pays
 from raylfl.errors import BadConfig, exits_as_errors, traceback_text
 from raylfl.experiment.parts import BUFFERS, MOMENTS, Initial, WorkerSetup
