@@ -32,10 +32,11 @@ from raylfl.runtime.workers.worker import Worker
 )
 def test_an_epoch_has_as_many_steps_as_batches(samples, batch_size, steps):
     worker = object.__new__(Worker)
-    shards = lambda client: range(samples) if client == 7 else range(99)  # noqa: E731
-    worker.setup = SimpleNamespace(trained_on=shards, accumulate=1)
+    shards = {"trained_on": lambda client: range(samples) if client == 7 else range(99)}
     task = Task(0, (7, 1), (1, 1), (batch_size, 1), (1.0, 1.0), 0.1)
-    assert worker._steps_per_epoch(task) == steps
+    for accumulate, expected in ((1, steps), (3, -(-steps // 3))):
+        worker.setup = SimpleNamespace(accumulate=accumulate, **shards)
+        assert worker._steps_per_epoch(task) == expected
 
 
 @pytest.mark.parametrize("failing", [None, "first", "second", "both"])

@@ -308,8 +308,8 @@ class Worker:
 
     def _steps_per_epoch(self, task: Task) -> int:
         """The number of local steps in one pass over the data of the task's first client."""
-        samples = task.batch_sizes[0] * self.setup.accumulate  # of a step
-        return max(1, -(-len(self.setup.trained_on(task.clients[0])) // samples)) if samples > 0 else 1
+        count, samples = len(self.setup.trained_on(task.clients[0])), task.batch_sizes[0] * self.setup.accumulate
+        return max(1, -(-count // samples)) if samples > 0 else 1
 
     def _to_training(self) -> None:
         """Sets training mode like the module's `train()`, but faster."""
