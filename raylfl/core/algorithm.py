@@ -312,7 +312,7 @@ def overrides(algorithm: Algorithm, method: str) -> bool:
 def normalise(weights: Floats) -> Floats:
     """Weights >= 0 [C] divided by their sum; 1 / C each if the sum is 0.
 
-    >>> normalised(np.array([1.0, 3.0])).tolist(), normalised(np.zeros(2)).tolist()
+    >>> normalise(np.array([1.0, 3.0])).tolist(), normalise(np.zeros(2)).tolist()
     ([0.25, 0.75], [0.5, 0.5])
     """
     total = weights.sum()
