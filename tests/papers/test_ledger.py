@@ -19,10 +19,11 @@ from papers.gallery import experiments, gallery, pages
 from papers.ledger import Row
 from papers.ledger_rows import LedgerRows
 from papers.publish import _cache, _images, publish
-from papers.run_cache import DIVERGED, ORIGIN, RunCache
+from papers.run_cache import RunCache
 from papers.setting import setting
 from raylfl.cli import main
 from raylfl.errors import BadConfig, DataMissing
+from raylfl.execution.planned import DIVERGED, ORIGIN
 from raylfl.report.derived import Stat
 from raylfl.report.render import to_markdown
 from raylfl.report.runs import RunRecord, load_run

@@ -15,10 +15,11 @@ from papers.choice import plain
 from papers.grid import Grid, Point
 from papers.own_setting import differences
 from papers.publish import publish
-from papers.run_cache import RunCache, config_digest, words_of
+from papers.run_cache import RunCache, config_digest
 from papers.setting import set_keys
 from raylfl.config.changes import fingerprint_of_config
 from raylfl.errors import BadConfig
+from raylfl.execution.store import words_of
 from raylfl.report.labels import flatten
 from raylfl.report.runs import load_run
 
