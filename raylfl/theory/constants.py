@@ -135,8 +135,7 @@ def of_softmax(problem: SoftmaxProblem, objectives: Objectives, facts: Facts) ->
     elif x is not None:
         reach = float(np.linalg.norm(x)) + float(np.linalg.norm(start - x))
         yield Constant("G", float(problem.slopes.max()) + decay * reach, "|grad f_i| ([3] Assumption 7)", START_BALL)
-    sizes = objectives.sizes
-    noise = np.where(facts.batch_sizes < sizes, problem.noise / np.maximum(facts.batch_sizes, 1), 0.0)
+    noise = np.where(facts.full, 0.0, problem.noise / np.maximum(facts.batch_sizes, 1))
     yield Constant("sigma", float(np.sqrt(noise.max())), "standard deviation of a mini-batch", EVERYWHERE)
     if facts.surrogate is not None:
         shares, omega = facts.surrogate
@@ -167,9 +166,7 @@ def _measured(where: str, count: int) -> str:
 
 def _noise(objectives: Objectives, facts: Facts, x: Floats, clients: list[int]) -> float:
     """The largest standard deviation, over the given clients, of a mini-batch gradient at x; 0 for full batches."""
-    sizes, batches = objectives.sizes, facts.batch_sizes
-    noisy = [i for i in clients if batches[i] < sizes[i]]
-    variances = [objectives.sample_variance(i, x) / batches[i] for i in noisy]
+    variances = [objectives.sample_variance(i, x) / facts.batch_sizes[i] for i in clients if not facts.full[i]]
     return float(np.sqrt(max(variances, default=0.0)))
 
 
@@ -198,7 +195,7 @@ def exact_constants(problem: QuadraticProblem, objectives: Objectives, facts: Fa
     yield Constant("D_m", float(deviation.max()), "|grad f_i - grad F| ([3] Assumption 4), sigma_G of [1]", BALL)
     yield Constant("G", problem.gradient_bound(D), "|grad f_i| ([3] Assumption 7)", START_BALL)
     noise = _noise(objectives, facts, x, list(range(problem.count))[:MOST_CLIENTS])
-    how = EXACT if (facts.batch_sizes >= objectives.sizes).all() else _measured("at x*", problem.count)
+    how = EXACT if facts.full.all() else _measured("at x*", problem.count)
     yield Constant("sigma", noise, "standard deviation of a mini-batch", how)
     if facts.surrogate is not None:
         shares, omega = facts.surrogate

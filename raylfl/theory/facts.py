@@ -15,7 +15,7 @@ from raylfl.algorithms.fedacs import FedACS
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.sfl import SFL
 from raylfl.core.algorithm import ServerState, overrides
-from raylfl.core.arrays import Floats, Ints
+from raylfl.core.arrays import Bools, Floats, Ints
 from raylfl.core.population import SystemInfo
 from raylfl.diagnostics.surrogate import surrogate_weights
 from raylfl.experiment.parts import Experiment
@@ -42,8 +42,9 @@ class Rounds:
 class Facts:
     """The quantities of a run that appear in theorems.
 
-    system, steps, batch_sizes: the system state, local steps and batch sizes [N] of round 0. cohort: the configured
-    cohort size, at most N; N if the server does not sample.
+    system, steps, batch_sizes: the system state, local steps and samples per local step [N] of round 0. full: whether
+    a client's local steps have its full gradient [N]. cohort: the configured cohort size, at most N; N if the server
+    does not sample.
 
     takes_part: the probability that a client is sampled at least once and its upload is received [N]. None if
     unknown.
@@ -63,6 +64,7 @@ class Facts:
     system: SystemInfo
     steps: Ints
     batch_sizes: Ints
+    full: Bools
     takes_part: Floats | None
     coefficients: Floats | None
     cohort: int
@@ -109,6 +111,8 @@ def facts_of(experiment: Experiment) -> Facts:
     system = planner.system(0)
     steps, batch_sizes = experiment.work.draw(0, planner.everyone, experiment.world)
     batch_sizes = batch_sizes * experiment.work.accumulate
+    covered = batch_sizes >= experiment.world.population.sizes  # by samples that may repeat, if they are drawn
+    full = covered & (experiment.setup.sampling == "reshuffle")
     sampled = planner.at_least_once(system, server)
     received = None if sampled is None else sampled * (1 - system.failure)
     expected = planner.expected_coefficients(system, server)
@@ -116,7 +120,7 @@ def facts_of(experiment: Experiment) -> Facts:
     rounds = None if expected is None else _over_rounds(experiment, planner, server)
     repeated = planner.expected_draws(system, server)[1] == "with_replacement"
     averages = _averages(experiment, bool(system.failure.any()))
-    return Facts(system, steps, batch_sizes, received, expected, cohort, repeated, rounds, averages)
+    return Facts(system, steps, batch_sizes, full, received, expected, cohort, repeated, rounds, averages)
 
 
 def _averages(experiment: Experiment, losses: bool) -> bool:
@@ -193,8 +197,7 @@ def violations(experiment: Experiment, facts: Facts) -> Iterator[str]:
     yield from plain_sgd(experiment)
     if not experiment.participation.memoryless:
         yield "participation: the cohorts of different rounds depend on each other; in the theorems they do not"
-    full = (facts.batch_sizes >= experiment.setup.population.sizes).all()
-    if not full and experiment.setup.sampling != "with_replacement":
+    if not facts.full.all() and experiment.setup.sampling != "with_replacement":
         yield f"local.sampling={experiment.setup.sampling}: the theorems draw samples with replacement"
 
 

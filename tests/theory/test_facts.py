@@ -120,3 +120,18 @@ def test_the_bounds_of_sfl_are_about_a_fixed_number_of_clients_drawn_without_rep
     for alike in ("full", f"{{name: uniform, size: {N // 2}}}"):
         e = experiment(f"algorithm.name={algorithm}", f"participation={alike}", "local.lr=1e-8")
         assert any(p.theorem.startswith("[2]") for p in theory_of(e).promises)
+
+
+@pytest.mark.parametrize(
+    ("local", "noisy"),
+    [
+        ("batch_size: full", False),
+        ("batch_size: full, sampling: with_replacement", True),  # seven draws from seven samples
+        ("batch_size: 2, accumulate: 4", False),
+        ("batch_size: 2, accumulate: 3", True),
+    ],
+)
+def test_steps_are_without_noise_if_they_have_every_sample_once(local, noisy):
+    e = experiment(f"local={{steps: 1, {local}}}")
+    sigma = next(c.value for c in theory_of(e).constants if c.symbol == "sigma")
+    assert (sigma > 0) == noisy
