@@ -275,7 +275,7 @@ def translation_differs(
     expected = at(x)
     differs = difference(expected, translated, pieces, bound)
     if differs is not None:
-        differs = difference(expected, steady(at, x, expected, translated, bound.eps), pieces, bound)
+        differs = difference(expected, steady(at, x, expected, translated, pieces, bound.eps), pieces, bound)
     return differs
 
 

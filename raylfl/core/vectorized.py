@@ -392,7 +392,7 @@ class VectorizedOracle(Oracle):
         pair = sorted({turn % count, (turn + count // 2) % count})
         modes = [(part, part.training) for part in self.flat.module.modules()]
         parameters, held = self.flat.params.clone(), [b.clone() for b in self.flat.buffers]
-        values, self.log.values = self.log.values, {}
+        values, self.log.values, forward = self.log.values, {}, self.forward
         with private_randomness():
             try:
                 if draws and (self.cohort_losses or self.flat.params.device.type != "cpu"):
@@ -402,6 +402,7 @@ class VectorizedOracle(Oracle):
                 for k in pair:
                     self._compare(call, k)
             finally:
+                self.forward = forward
                 for part, training in modes:
                     part.training = training
                 self.flat.load(self.flat.params.copy_(parameters))
@@ -410,18 +411,30 @@ class VectorizedOracle(Oracle):
                 self.log.values = values
 
     def _with_the_same_numbers(self, call: _CohortCall, pair: Sequence[int]) -> _CohortCall:
-        """The call of the clients `pair` only, both with the random numbers that one client alone would draw."""
-        forward = self.forward if self.cohort_losses else vmap(self._loss, randomness="same")
-        buffers = [b[list(pair)] for b in call.buffers_before]
-        args = call.x[list(pair)], [b.clone() for b in buffers], tuple(part[list(pair)] for part in call.content)
-        usual, self.forward = self.forward, forward
+        """The call of the clients `pair` only, both with the random numbers that one client alone would draw.
+
+        Later calls of `_again` draw them, too, as this function replaces `self.forward`.
+        """
+        self.forward = self.forward if self.cohort_losses else vmap(self._loss, randomness="same")
+        part = call._replace(
+            x=call.x[list(pair)],
+            content=tuple(part[list(pair)] for part in call.content),
+            buffers_before=[b[list(pair)] for b in call.buffers_before],
+        )
+        return self._again(part, part.x)
+
+    def _again(self, call: _CohortCall, x: Tensor) -> _CohortCall:
+        """The call with other parameters [C, d], and its results."""
         seed_everything(call.seed)
-        try:
-            losses = self.losses(args, self.t)
-            g = self.steps._row(self._gradients(losses), (len(pair),))
-        finally:
-            self.forward = usual
-        return _CohortCall(args[0], args[2], buffers, call.seed, losses.detach(), g, args[1], self.rows.values)
+        if call.translated:
+            g, step = torch.empty_like(x), self._dense(call.content, call.sizes)
+            assert step is not None
+            losses = step.gradients(call.content, self.flat.views(x), self.flat.views(g))
+            return call._replace(x=x, losses=losses, g=g)
+        buffers = [b.clone() for b in call.buffers_before]
+        losses = self.losses((x, buffers, tuple(part.clone() for part in call.content)), self.t)
+        g = self.steps._row(self._gradients(losses), (len(x),))
+        return call._replace(x=x, losses=losses.detach(), g=g, buffers_after=buffers, logged=dict(self.rows.values))
 
     def _form(self, call: _CohortCall) -> str:
         if call.translated:
@@ -446,13 +459,20 @@ class VectorizedOracle(Oracle):
             changed = dict(zip(names, [b.clone() for b in self.flat.buffers], strict=True))
             return Outcome(loss, row, sorted(self.log.take().items()), changed)
 
-        expected = at(call.x[k])
-        changed = dict(zip(names, [b[k] for b in call.buffers_after], strict=True))
-        outcome = Outcome(call.losses[k], call.g[k], sorted((n, v[k]) for n, v in call.logged.items()), changed)
-        bound = Bound(self.reference.eps)
+        def of_client(call: _CohortCall) -> Outcome:
+            changed = dict(zip(names, [b[k] for b in call.buffers_after], strict=True))
+            return Outcome(call.losses[k], call.g[k], sorted((n, v[k]) for n, v in call.logged.items()), changed)
+
+        def together(x: Tensor) -> Outcome:
+            rows = call.x.clone()
+            rows[k] = x
+            return of_client(self._again(call, rows))
+
+        expected, outcome, bound = at(call.x[k]), of_client(call), Bound(self.reference.eps)
         differs = difference(expected, outcome, self.pieces, bound)
         if differs is not None:
-            differs = difference(expected, steady(at, call.x[k], expected, outcome, bound.eps), self.pieces, bound)
+            outcome = steady(at, call.x[k], expected, outcome, self.pieces, bound.eps, together)
+            differs = difference(expected, outcome, self.pieces, bound)
         if differs is not None:
             raise Diverged(
                 f"{type(self.flat.module).__name__}.training_step has other results for several clients in one call "

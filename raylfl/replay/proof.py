@@ -5,12 +5,14 @@ reference's. Equal means: equal bits for recorded steps, and for the other forms
 
     |a - r| <= sqrt(eps) max(|a|, |r|) + 64 eps max|all of r|      for the loss and the gradient of each parameter,
 
-where |.| is the largest absolute entry. A difference above this bound counts unless the reference itself moves by as
-much, entry by entry, when its parameters change in their last bits, as where a ReLU or a maximum is about to switch.
+where |.| is the largest absolute entry. A difference above this bound counts unless the reference or the form itself
+moves by as much when the parameters change in their last bits: an entry, as where a ReLU or a maximum is about to
+switch, or a whole tensor, as the gradient of a bias before batch normalisation, which is 0 but for rounding errors.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +25,7 @@ from raylfl.errors import BadConfig
 
 NOISE = 64  # in units of eps times the largest entry of all gradients: smaller gradients are rounding errors
 TRIES = 8  # steps at parameters changed in their last bits, which show how far the reference itself moves
-MARGIN = 4  # how much further than the reference a form may move there
+MARGIN = 4  # how many of these moves the form may be away from the reference
 
 
 class Diverged(BadConfig):
@@ -159,38 +161,58 @@ class Bound(NamedTuple):
         return float((r - a).abs().amax()) <= self.relative * size + NOISE * self.eps * scale
 
 
-def steady(step: Callable[[Tensor], Outcome], x: Tensor, reference: Outcome, other: Outcome, eps: float) -> Outcome:
-    """`other` without differences that the reference shows if its own parameters change in their last bits.
+def steady(
+    step: Callable[[Tensor], Outcome],
+    x: Tensor,
+    reference: Outcome,
+    other: Outcome,
+    pieces: Mapping[str, int],
+    eps: float,
+    form: Callable[[Tensor], Outcome] | None = None,
+) -> Outcome:
+    """`other` without differences that are moves of the reference or the form as parameters change in their last bits.
 
-    Entries of `other` that are not further from the reference's than `MARGIN` times its own move become equal to them.
-    step: the reference step at given parameters [d]. x: the parameters.
+    Entries of `other` become equal to the reference's if they are not further from them than `MARGIN` times the move of
+    the entry, or of any entry of the same tensor that does not jump, by sqrt(eps) of the largest entry or more. step:
+    the reference step at given parameters [d]. x: the parameters. pieces: as in `difference`. form: the other step,
+    whose moves count, too, if it gives the same bits again at x.
     """
-    near, generator = [step(x)], torch.Generator().manual_seed(0)
-    for _ in range(TRIES):
-        signs = torch.randint(-2, 3, x.shape, generator=generator).to(x)
-        near.append(step(x * (1 + eps * signs)))
+    generator = torch.Generator().manual_seed(0)
+    changed = [x * (1 + eps * torch.randint(-2, 3, x.shape, generator=generator).to(x)) for _ in range(TRIES)]
+    moves = [(reference, step(point)) for point in (x, *changed)]
+    if form is not None and same_bits(form(x).row, other.row):
+        moves += [(other, form(point)) for point in changed]
 
-    def settle(r: Tensor, a: Tensor, others: Sequence[Tensor]) -> Tensor:
-        if r.shape != a.shape:
+    def settle(r: Tensor, a: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], scale: float | None = None) -> Tensor:
+        if r.shape != a.shape or not r.numel() or any(start.shape != end.shape for start, end in pairs):
             return a
-        moved = torch.stack([(n.double() - r.double()).abs() for n in others]).amax(0)
-        return torch.where((a.double() - r.double()).abs() <= MARGIN * moved, r, a)
+        moved = torch.stack([(end.double() - start.double()).abs() for start, end in pairs]).amax(0)
+        largest = float(r.double().abs().amax()) if scale is None else scale
+        smooth = torch.where(moved < math.sqrt(eps) * largest, moved, 0.0).amax()
+        return torch.where((a.double() - r.double()).abs() <= MARGIN * torch.maximum(moved, smooth), r, a)
 
-    def logs_of(outcome: Outcome) -> dict[str, Tensor]:
-        return dict(outcome.logged)
+    def of_piece(part: slice) -> Tensor:
+        pairs = [(start.row[..., part], end.row[..., part]) for start, end in moves]
+        return settle(reference.row[..., part], other.row[..., part], pairs, largest)
 
-    values, base = [logs_of(n) for n in near], logs_of(reference)
+    largest = float(reference.row.double().abs().amax())
+    ends = list(itertools.accumulate(pieces.values()))
+    logs = [(dict(start.logged), dict(end.logged)) for start, end in moves]
+    base = dict(reference.logged)
+    logged = [
+        (name, settle(base[name], value, [(start[name], end[name]) for start, end in logs]))
+        if all(name in part for part in (base, *itertools.chain(*logs)))
+        else (name, value)
+        for name, value in other.logged
+    ]
     return Outcome(
-        settle(reference.loss, other.loss, [n.loss for n in near]),
-        settle(reference.row, other.row, [n.row for n in near]),
-        [
-            (
-                k,
-                settle(base[k], v, [n[k] for n in values]) if all(k in n for n in [base, *values]) else v,
-            )
-            for k, v in other.logged
-        ],
-        {k: settle(reference.changed[k], v, [n.changed[k] for n in near]) for k, v in other.changed.items()},
+        settle(reference.loss, other.loss, [(start.loss, end.loss) for start, end in moves]),
+        torch.cat([of_piece(slice(start, end)) for start, end in zip([0, *ends], ends, strict=False)], -1),
+        logged,
+        {
+            name: settle(reference.changed[name], value, [(s.changed[name], e.changed[name]) for s, e in moves])
+            for name, value in other.changed.items()
+        },
     )
 
 

@@ -20,7 +20,7 @@ from raylfl.core.oracle import Batch
 from raylfl.core.reference import ReferenceStep
 from raylfl.core.vectorized import VectorizedOracle
 from raylfl.replay.effects import attributes_of, first_difference
-from raylfl.replay.proof import Bound, Diverged, Outcome, Schedule, difference, steady
+from raylfl.replay.proof import TRIES, Bound, Diverged, Outcome, Schedule, difference, steady
 
 EPS = torch.finfo(torch.float32).eps
 PIECES = {"first": 3, "second": 2}
@@ -98,7 +98,7 @@ def test_a_difference_at_a_kink_is_rounding_and_one_elsewhere_is_not():
         other = Outcome(expected.loss, expected.row + torch.tensor(by))
         pieces = {"x": 2}
         assert difference(expected, other, pieces, Bound(EPS)) is not None
-        return difference(expected, steady(at, x, expected, other, EPS), pieces, Bound(EPS)) is not None
+        return difference(expected, steady(at, x, expected, other, pieces, EPS), pieces, Bound(EPS)) is not None
 
     x = flat.params.clone()
     jump = 3.0 if at(x).row[0] == 0 else -3.0
@@ -106,6 +106,25 @@ def test_a_difference_at_a_kink_is_rounding_and_one_elsewhere_is_not():
     assert differs(x, 0.0, 0.1)  # another entry than the one at its kink
     assert differs(x, jump, 0.1)
     assert differs(torch.tensor([0.5, 2.0]), -3.0, 0.0)
+
+
+def test_a_form_that_moves_is_not_excused_for_a_difference_beyond_its_moves():
+    reference = lambda x: Outcome(x.sum(), torch.tensor([1.0, 0.0, 0.0]))  # noqa: E731
+    noise = lambda x: 1e-5 * torch.sin(1e9 * x)  # noqa: E731
+    x, pieces = torch.tensor([0.3, 0.7, 1.1]), {"weight": 1, "bias": 2}
+
+    def differs(form):
+        expected, other = reference(x), form(x)
+        assert difference(expected, other, pieces, Bound(EPS)) is not None
+        return difference(expected, steady(reference, x, expected, other, pieces, EPS, form), pieces, Bound(EPS))
+
+    rounding = lambda x: Outcome(x.sum(), torch.tensor([1.0, *noise(x)[1:].tolist()]))  # noqa: E731
+    assert differs(rounding) is None
+    wrong = lambda x: Outcome(x.sum(), torch.tensor([1.0, *(noise(x)[1:] + 1e-3).tolist()]))  # noqa: E731
+    assert "gradient of `bias`" in differs(wrong)
+    numbers = iter(range(100))
+    other_numbers = lambda x: Outcome(x.sum(), torch.tensor([1.0, 0.0, 0.1 * next(numbers) + 0.1]))  # noqa: E731
+    assert "gradient of `bias`" in differs(other_numbers)  # other bits at the same parameters
 
 
 def test_a_form_is_compared_at_powers_of_two_at_new_numbers_and_after_evaluations():
@@ -269,4 +288,4 @@ def test_losses_of_a_cohort_that_are_not_the_modules_end_the_run(wrong_from, unt
     oracle.innermost = None
     with pytest.raises(Diverged, match=r"\(cohort_losses\): loss differs by 9.9e-03 of its largest entry"):
         take(oracle, 20)
-    assert module.uses == until
+    assert module.uses == until + 1 + TRIES  # how far the form moves by itself
