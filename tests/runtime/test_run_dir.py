@@ -17,13 +17,14 @@ import pytest
 import yaml
 
 import raylfl
+from raylfl.config.groups.records import LoggingConfig
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime import inprocess
 from raylfl.runtime.records import run_dir
 from raylfl.runtime.records.files import atomic_write
 from raylfl.runtime.records.lines import metrics_line, read_rows
 from raylfl.runtime.records.locks import Locks
-from raylfl.runtime.records.run_dir import RunDirectory, remedy
+from raylfl.runtime.records.run_dir import RunDirectory, find_existing, remedy
 from tests.runtime.tiny import TINY
 
 HOLD = """
@@ -214,6 +215,16 @@ def test_an_existing_id_is_refused_with_the_command_to_resume(runs):
     with pytest.raises(BadConfig, match=f"never overwritten; `raylfl resume {folder}` continues"):
         raylfl.run(TINY, [*runs, "logging.id=it"])
     assert {p: p.read_bytes() for p in folder.iterdir() if p.is_file()} == before
+
+
+def test_an_id_exists_where_a_folder_with_a_config_has_its_name(tmp_path):
+    logging = LoggingConfig(dir=str(tmp_path), id="it")
+    folder = tmp_path / "tiny" / "it"
+    folder.mkdir(parents=True)
+    assert find_existing(logging, "tiny") is None
+    (folder / "config.yaml").touch()
+    assert find_existing(logging, "tiny") == str(folder)
+    assert find_existing(logging, "other") is None
 
 
 def test_runs_started_in_the_same_second_have_directories_of_their_own(tmp_path):

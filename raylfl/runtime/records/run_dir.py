@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from raylfl.config.formats import FORMAT, KEY
+from raylfl.config.groups.records import LoggingConfig
 from raylfl.config.groups.top import folder_name
 from raylfl.config.urls import join
 from raylfl.errors import BadConfig, RaylflError, Say
@@ -331,6 +332,16 @@ def _begun(path: Path, url: str) -> bool:
         if not begun:
             discard(path)
     return begun
+
+
+def find_existing(logging: LoggingConfig, name: str) -> str | None:
+    """The URL or path of the run with this name and `logging.id`; None if it does not exist."""
+    assert logging.id is not None
+    if logging.url is not None:
+        url = join(logging.url, name, logging.id)
+        return url if mirror.exists(url) else None
+    folder = logging.folder / name / logging.id
+    return str(folder) if (folder / "config.yaml").is_file() else None
 
 
 def id_exists(address: Path | str) -> BadConfig:
