@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from raylfl.replay.innermost.pools import pools_first
 from raylfl.replay.proof import same_bits
 from raylfl.replay.recorded.calls import Call, Geometry, Slot, map_parts
 from raylfl.replay.recorded.merged import SMALLEST, merge_calls
+from raylfl.replay.recorded.pools import pools_first
 from raylfl.replay.recorded.products import reverse_products
 
 aten = torch.ops.aten

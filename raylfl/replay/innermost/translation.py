@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from raylfl.replay.innermost.patches import Convolution
-from raylfl.replay.innermost.pools import pools_first
 from raylfl.replay.recorded.calls import Call, Recording, Slot, full_name
 from raylfl.replay.recorded.plan import reduce_calls
+from raylfl.replay.recorded.pools import pools_first
 
 IGNORED = -100  # the class label of samples that cross-entropy leaves out (torch's ignore_index)
 

@@ -17,6 +17,7 @@ from raylfl.replay.recorded.guards import Refused
 from raylfl.replay.recorded.memory import Arena, in_fixed_memory
 from raylfl.replay.recorded.merged import merge_calls
 from raylfl.replay.recorded.plan import reduce_calls
+from raylfl.replay.recorded.pools import pools_first
 from raylfl.replay.recorded.products import reverse_products
 from raylfl.replay.recorded.source import Source
 from raylfl.replay.recorded.tape import Tape, number_of
@@ -47,7 +48,8 @@ class Program:
             chosen = [k for i, k in enumerate(plan.gradients) if i in direct]
             calls, geometry = reverse_products(plan.calls, plan.geometry, chosen, plan.returned)
             plan = replace(plan, calls=calls, geometry=geometry)
-        plan = replace(plan, calls=merge_calls(plan.calls, plan.geometry, plan.returned))
+        calls, geometry = pools_first(plan.calls, plan.geometry, plan.returned)
+        plan = replace(plan, calls=merge_calls(calls, geometry, plan.returned), geometry=geometry)
         plan = plan if arena is None else in_fixed_memory(plan, arena)
         self.plan, self.calls, self.draws = plan, plan.calls, any(call.draws for call in plan.calls)
         self.listing, namespace = Source(plan, sizes, direct).write()
