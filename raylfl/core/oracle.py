@@ -1,8 +1,8 @@
 """The gradient oracle: parameters [C, d] and C mini-batches -> losses [C] and gradients [C, d].
 
 `LoopOracle` computes the gradients of the module's `training_step` for one client after the other, by the reference
-step (`reference.py`). It translates steps with small convolutions (`core/innermost`), and replays recordings of other
-steps if their results have the reference's bits (`core/recorded`). `VectorizedOracle` (vectorized.py) computes all C
+step (`reference.py`). It translates steps with small convolutions (`replay/innermost`), and replays recordings of other
+steps if their results have the reference's bits (`replay/recorded`). `VectorizedOracle` (vectorized.py) computes all C
 clients in one call.
 """
 

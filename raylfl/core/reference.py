@@ -4,7 +4,7 @@
 
 The step is called in the ordinary way on the module itself. Whatever autograd, modules and tensors then do counts:
 hooks of every kind, changes in place, Python state, any dtype. Every faster form of a step is compared with this one
-(`core/proof.py`) before it is used.
+(`replay/proof.py`) before it is used.
 """
 
 from __future__ import annotations
