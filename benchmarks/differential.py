@@ -12,7 +12,6 @@ are not repeated, except by `--only NUMBER`. `--write` puts the counts into docs
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import random
@@ -28,7 +27,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.fuzz import MEMORY
+from benchmarks.fuzz import MEMORY, case_arguments
 from benchmarks.odd_modules import MODULES
 from benchmarks.pages import ROOT, write_part
 from raylfl.algorithms import ALGORITHMS
@@ -250,13 +249,7 @@ def text(lines: list[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.differential", description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no case after M minutes")
-    parser.add_argument("--only", type=int, help="the number of one case, to repeat it")
-    parser.add_argument("--write", action="store_true", help="put the counts into docs/reliability.md")
-    args = parser.parse_args()
+    args = case_arguments("benchmarks.differential", __doc__, 2000)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)

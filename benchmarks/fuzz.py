@@ -280,14 +280,23 @@ def everything(run: Path) -> dict[str, Any]:
     return outcome(run) | {"rounds": json.loads((run / "summary.json").read_text())["rounds"]}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=20_000)
+def case_arguments(module: str, about: str | None, count: int) -> argparse.Namespace:
+    """The arguments of a command that tries numbered random cases.
+
+    module: `python -m MODULE` runs it. about: the docstring of the module. count: the default number of cases.
+    """
+    description = (about or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
+    parser.add_argument("--count", type=int, default=count)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no case after M minutes")
     parser.add_argument("--only", type=int, help="the number of one case, to repeat it")
     parser.add_argument("--write", action="store_true", help="put the sum of all calls into docs/reliability.md")
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = case_arguments("benchmarks.fuzz", __doc__, 20_000)
     torch.set_num_threads(1)
     importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # Lightning calls it every run
     ended, wrong, started = Counter[str](), 0, time.perf_counter()

@@ -84,8 +84,9 @@ class Method:
         clients = list(range(count)) if cohort is None else list(cohort)
         if self.algorithm.full_participation(state.server, index) and len(set(clients)) < count:
             raise BadConfig(f"method: {type(self.algorithm).__name__} needs all {count} clients in round {index}")
-        world, graph = RunContext(0, self.population, index + 1), self.topology
-        edges = None if graph is None else graph.edges(index, world, Perfect())
+        edges = None
+        if self.topology is not None:
+            edges = self.topology.edges(index, RunContext(0, self.population, index + 1), Perfect())
         r = recorded_round(
             *(index, clients, self.population),
             steps=steps,

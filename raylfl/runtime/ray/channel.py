@@ -61,9 +61,9 @@ class Channel:
         handles, states = [handle for task in tasks for handle in task.client_states], []
         if self.held is None:
             states = [handle for handle in handles if handle is not None]
-            place = itertools.count()
+            numbers = itertools.count()
             tasks = [
-                replace(task, client_states=tuple(None if h is None else next(place) for h in task.client_states))
+                replace(task, client_states=tuple(None if h is None else next(numbers) for h in task.client_states))
                 for task in tasks
             ]
         self.traffic.count(sent=weight(start) + len(states) * self.state_bytes)

@@ -60,9 +60,8 @@ def fetch(channel: Channel, stored: Sequence[StoredSums], count: int) -> tuple[l
     )
     failed = [one for own, answer in zip(together, joined, strict=True) if answer is None for one in own]
     alone = [one for own in nodes if len(own) == 1 for one in own]
-    found = [answer for answer in joined if answer is not None]
     others, lost = _each(channel, [*alone, *failed])
-    return [*found, *others], lost
+    return [*(answer for answer in joined if answer is not None), *others], lost
 
 
 def _by_columns(channel: Channel, nodes: Sequence[Sequence[StoredSums]], pieces: int, count: int) -> TaskResult | None:
@@ -100,15 +99,15 @@ def _answers(channel: Channel, nodes: Sequence[Sequence[StoredSums]], calls: Seq
 
 def _each(channel: Channel, stored: Sequence[StoredSums]) -> tuple[list[TaskResult], list[int]]:
     """Fetches stored sums one by one; returns (the sums of each call, tasks whose sums were lost)."""
-    found, lost = list[TaskResult](), list[int]()
+    fetched, lost = list[TaskResult](), list[int]()
     for one in stored:
         try:
             channel.traffic.count_arguments([one.reference], channel.traffic.here)
-            found.append(ray.get(one.reference))
+            fetched.append(ray.get(one.reference))
         except ObjectLostError:
             lost += one.tasks
-    channel.traffic.count(received=weight(found))
-    return found, lost
+    channel.traffic.count(received=weight(fetched))
+    return fetched, lost
 
 
 def by_node(stored: Sequence[StoredSums]) -> list[list[StoredSums]]:
