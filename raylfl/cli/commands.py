@@ -316,7 +316,9 @@ def theory(args: argparse.Namespace) -> None:
     if args.json:
         import json
 
-        print(json.dumps(theory.as_dict(), indent=1))
+        from raylfl.runtime.records.lines import jsonable
+
+        print(json.dumps(jsonable(theory.as_dict()), indent=1))
         return
     theory_tables(theory)
 

@@ -12,6 +12,8 @@ import numpy as np
 
 from raylfl.core.arrays import Floats
 
+ROUNDING = 1e-10  # relative size up to which eigenvalues are rounding errors of 0
+
 
 @dataclass(frozen=True)
 class QuadraticProblem:
@@ -70,12 +72,12 @@ class QuadraticProblem:
 
         It is negative if f_i is not convex.
         """
-        return np.asarray(np.linalg.eigvalsh(self.hessians).min(axis=1))
+        return _smallest(self.hessians)
 
     @property
     def global_convexity(self) -> float:
         """The smallest eigenvalue of the Hessian of F: the strong convexity mu and PL constant (FOCUS: beta) of F."""
-        return float(np.linalg.eigvalsh(self.hessian)[0])
+        return float(_smallest(self.hessian))
 
     @property
     def zeta_star(self) -> float:
@@ -99,10 +101,10 @@ class QuadraticProblem:
         a = np.einsum("i,ijk,ikl->jl", self.weights, away, away)
         h = np.einsum("i,ijk,ik->j", self.weights, away, at_optimum)
         base = float(self.weights @ np.square(at_optimum).sum(axis=1))
-        if np.abs(a).max() <= 1e-14 * max(1.0, float(np.abs(self.hessian).max()) ** 2):
+        if np.abs(a).max() <= 1e-14 * np.square(self.hessians).max():
             return 0.0, float(np.sqrt(base))
         eigenvalues, vectors = np.linalg.eigh(self.hessian)
-        if eigenvalues[0] <= 1e-12 * abs(eigenvalues[-1]):
+        if eigenvalues[0] <= ROUNDING * abs(eigenvalues[-1]):
             return float("inf"), float("inf")
         inverse = (vectors / eigenvalues) @ vectors.T
         beta2 = 2 * float(np.linalg.eigvalsh(inverse @ a @ inverse)[-1])
@@ -152,3 +154,10 @@ class QuadraticProblem:
         away = shares - self.weights
         matrix = np.einsum("i,ijk->jk", away, self.hessians)
         return float(np.linalg.norm(matrix, ord=2) * radius + np.linalg.norm(away @ self.gradients(self.optimum)))
+
+
+def _smallest(matrices: Floats) -> Floats:
+    """The smallest eigenvalues of symmetric matrices [..., d, d], without rounding errors of 0."""
+    eigenvalues = np.linalg.eigvalsh(matrices)
+    least, largest = eigenvalues[..., 0], np.abs(eigenvalues).max(axis=-1)
+    return np.asarray(np.where(np.abs(least) <= ROUNDING * largest, 0.0, least))

@@ -299,3 +299,12 @@ def test_command(capsys):
     of_clients = printed["clients"]["L_i"]
     assert len(of_clients) == 3
     assert {c["symbol"]: c["value"] for c in printed["constants"]}["L"] == pytest.approx(max(of_clients))
+
+
+def test_infinite_constants_are_null_in_json(capsys):
+    """The gradient diversity at x0 = x* is infinite."""
+    problem = ["num_clients=2", "data.init_args={pairs: [[0.5, 1], [0.5, -1]]}", "model.name=quadratic"]
+    rest = ["partition.name=natural", "dtype=float64", "algorithm.name=fedavg", "local.batch_size=full"]
+    assert main(["theory", "data/coefficients", *problem, *rest, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert {c["symbol"]: c["value"] for c in printed["constants"]}["D(x)"] is None

@@ -227,3 +227,26 @@ def test_constants_of_a_problem_in_one_dimension():
     assert problem.sampling_bias(np.array([1.0, 0.0]), 2.0) == pytest.approx(0.5 * 2 * 2 + 1)
     assert problem.hessian_deviation == pytest.approx(1)
     assert [problem.reach(np.array([x])) for x in (0.5, -4.0)] == pytest.approx([1, 4])  # client 1's minimiser is 1
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e-3, 1.0, 1e6])
+def test_constants_of_a_problem_scale_as_its_losses(scale):
+    """The same two functions times `scale`: beta stays, zeta is a slope."""
+    from raylfl.theory.quadratic import QuadraticProblem
+
+    hessians, linear = scale * np.array([[[1.0]], [[3.0]]]), scale * np.array([[1.0], [-1.0]])
+    problem = QuadraticProblem(hessians, linear, np.zeros(2), np.full(2, 0.5))
+    assert problem.dissimilarity() == pytest.approx((math.sqrt(0.5), scale * math.sqrt(2.0)))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_least_squares_with_fewer_rows_than_parameters_are_convex(seed):
+    """A^T A with 4 rows and 6 columns has two eigenvalues 0, which rounding makes positive or negative."""
+    from raylfl.theory.quadratic import QuadraticProblem
+
+    a = np.random.default_rng(seed).standard_normal((3, 4, 6))
+    hessians = a.transpose(0, 2, 1) @ a
+    problem = QuadraticProblem(hessians, np.ones((3, 6)), np.zeros(3), np.full(3, 1 / 3))
+    assert problem.convexity.tolist() == [0, 0, 0]
+    assert problem.global_convexity == pytest.approx(np.linalg.eigvalsh(hessians.mean(axis=0))[0])
+    assert problem.weighted(np.array([1.0, 0.0, 0.0])).global_convexity == 0
