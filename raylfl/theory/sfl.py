@@ -196,13 +196,14 @@ def tuned_nonconvex_rate(
     """The rate of min_r E|grad F(x_r)|^2 at the best step size, without constants (SFL, Corollaries 1 and 2).
 
     Eqs. (9), (61), and eqs. (55), (81) with S < M, to which the term of `nonconvex_bound` for S < M adds sqrt(1 - S/M)
-    zeta sqrt(L A/(S R)). The last term is L (beta+1) A/R; printed is L beta A/R, which is 0 for beta = 0. A = F(x_0) -
-    F*; zeta, beta: of Assumption 3a; the other arguments as in `tuned_convex_rate`.
+    zeta sqrt(L A/(S R)). The last term follows from the limits in `nonconvex_step`: L (beta + 1 + beta^2 P) A/R with P =
+    `Setting.partial`; printed is L beta A/R, which is 0 for beta = 0. A = F(x_0) - F*; zeta, beta: of Assumption 3a;
+    the other arguments as in `tuned_convex_rate`.
     """
     share = {"sfl": S, "pfl": 1}[method]
     first = (sigma / sqrt(K) + sqrt(1 - S / M) * zeta) * sqrt(L * A / (S * R))
     drift = cbrt(L**2 * A**2 / (share * R**2)) * (cbrt(sigma**2 / K) + cbrt(zeta**2))
-    return first + drift + L * (beta + 1) * A / R
+    return first + drift + L * (beta + 1 + beta**2 * Setting(True, M, S, K, 1.0).partial) * A / R
 
 
 def useful_local_steps(R: int, *, L: float, mu: float, sigma: float, zeta_star: float) -> float:

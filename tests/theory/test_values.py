@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from raylfl.theory import fedacs, fedaware, focus, sfl
 from tests.theory.problems import random_problem
@@ -159,7 +162,20 @@ def test_rates_of_corollaries_1_and_2_without_strong_convexity():
     first = math.sqrt(2 * 0.25 * 3 / (5 * 4 * 20)) + math.sqrt(0.5 * 2 * 2.25 * 3 / (5 * 20))
     drift = (4 * 0.25 * 9 / 4) ** (1 / 3) / 20 ** (2 / 3) + (4 * 2.25 * 9) ** (1 / 3) / 20 ** (2 / 3)
     found = [sfl.tuned_nonconvex_rate(m, 20, A=3.0, zeta=1.5, beta=2.0, **numbers) for m in ("pfl", "sfl")]
-    assert found == pytest.approx([first + drift + 18 / 20, first + drift / 5 ** (1 / 3) + 18 / 20])
+    last = 2 * (2 + 1 + 4 * 5 / 45) * 3 / 20  # P = (10-5)/(5*9)
+    assert found == pytest.approx([first + drift + last, first + drift / 5 ** (1 / 3) + last])
+
+
+@pytest.mark.parametrize("method", ["sfl", "pfl"])
+@given(st.integers(2, 64), st.floats(0, 1), st.integers(1, 10**6), st.lists(st.floats(-3, 3), min_size=5, max_size=5))
+def test_the_tuned_rate_without_convexity_is_the_bound_at_the_best_step_size(method, M, share, R, exponents):
+    """Up to a constant, for all S of M clients: the largest step size counts, too."""
+    S, (L, A, sigma, zeta, beta) = max(1, round(share * M)), 10.0 ** np.array(exponents)
+    unit = sfl.Setting(method == "sfl", M, S, 3, 1.0)
+    steps = sfl.nonconvex_step(unit, L, beta).largest * np.logspace(-20, 0, 200)
+    settings = [dataclasses.replace(unit, eta=eta) for eta in steps]
+    best = min(sfl.nonconvex_bound(s, R, L=L, A=A, sigma=sigma, zeta=zeta).total for s in settings)
+    assert best <= 100 * sfl.tuned_nonconvex_rate(method, R, M=M, S=S, K=3, L=L, A=A, sigma=sigma, zeta=zeta, beta=beta)
 
 
 def test_more_local_steps_than_the_threshold_do_not_help_sfl():
