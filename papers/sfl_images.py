@@ -204,10 +204,8 @@ class Accuracies(Images):
         ends: cell -> our accuracy at its best learning rate. The networks as printed are not in the paper's table.
         """
         stats = {(cell.task, cell.classes, cell.steps, cell.method): stat for cell, stat in ends.items()}
-        measured, published_leads = (
-            leads(stats),
-            leads({key: stat for key, stat in published_best().items() if key[0] in self.tasks[1]}),
-        )
+        published_leads = leads({key: stat for key, stat in published_best().items() if key[0] in self.tasks[1]})
+        measured = {setup: lead for setup, lead in leads(stats).items() if setup in published_leads}
         own_marks, marks = (
             {key: mark(key, lead) for key, lead in both.items()} for both in (measured, published_leads)
         )
