@@ -109,7 +109,7 @@ def facts_of(experiment: Experiment) -> Facts:
     planner = Planner(experiment)
     server = experiment.algorithm.init_server(torch.zeros(1), experiment.world.population)
     system = planner.system(0)
-    steps, batch_sizes = experiment.work.draw(0, planner.everyone, experiment.world)
+    steps, batch_sizes = planner.steps(0, planner.everyone)
     batch_sizes = batch_sizes * experiment.work.accumulate
     covered = batch_sizes >= experiment.world.population.sizes  # by samples that may repeat, if they are drawn
     full = covered & (experiment.setup.sampling == "reshuffle")

@@ -135,3 +135,14 @@ def test_steps_are_without_noise_if_they_have_every_sample_once(local, noisy):
     e = experiment(f"local={{steps: 1, {local}}}")
     sigma = next(c.value for c in theory_of(e).constants if c.symbol == "sigma")
     assert (sigma > 0) == noisy
+
+
+def test_fedsgd_takes_one_step_whatever_the_config_says():
+    """With f_i of unequal curvature, five steps would end elsewhere (eq. 39); one step of all clients ends at x*."""
+    pairs = "data.init_args={pairs: [[0.05, -0.1], [0.2, 0.1]]}"
+    problem = ["num_clients=2", pairs, "model.name=quadratic", "partition.name=natural", "dtype=float64"]
+    method = ["algorithm.name=fedsgd", "local.batch_size=full", "local.steps=[5, 3]", "local.lr=0.5"]
+    e = checked(load_config("data/coefficients", [*problem, *method]))
+    assert facts_of(e).steps.tolist() == [1, 1]
+    [limit] = [p.value for p in theory_of(e).promises if p.theorem == "[3] eq. 39"]
+    assert limit == pytest.approx(0, abs=1e-12)
