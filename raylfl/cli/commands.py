@@ -22,9 +22,8 @@ REPORT = EXTRAS["report"]
 
 def run(args: argparse.Namespace) -> int | None:
     if args.print_config:
-        import yaml
-
         from raylfl.config.load import load_config
+        from raylfl.config.text import dump
 
         config = load_config(args.config, args.overrides)
         from raylfl.experiment.assemble import check_without_data
@@ -34,7 +33,7 @@ def run(args: argparse.Namespace) -> int | None:
             from raylfl.theory.rate import assembled
 
             assembled(config)
-        print(yaml.safe_dump(config.resolved, sort_keys=False), end="")
+        print(dump(config.resolved), end="")
         return None
     from raylfl.python import api
     from raylfl.python.console import Watcher

@@ -125,6 +125,8 @@ def fitting(hint: Any, value: Any) -> Any:
         return value  # a group of keys, which has been checked already
     if isinstance(value, bool) and bool not in _kinds(hint):
         raise ValueError(words(hint))
+    if isinstance(value, float) and str in (kinds := _kinds(hint)) and not kinds & {int, float}:
+        raise ValueError(f"""{words(hint)}, in quotes if it looks like a number: '"1e3"'""")
     try:
         return _adapter(hint).validate_python(value)
     except ValidationError as error:

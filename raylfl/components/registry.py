@@ -257,8 +257,8 @@ def import_class(path: str, place: str, plugin: bool = False) -> Any:
     """The object at `package.module.Class`, or the object that `standing_for` maps to this path.
 
     plugin: whether a package has registered the object. Otherwise objects of Python's own modules, and functions of
-    installed packages, are refused: a config would call them with arguments of its choice. Raises BadValue with the key
-    `<place>.class_path` and the reason if the object is refused or cannot be imported.
+    raylfl and of installed packages, are refused: a config would call them with arguments of its choice. Raises
+    BadValue with the key `<place>.class_path` and the reason if the object is refused or cannot be imported.
     """
     if given_for(path):
         return _given.get()[path]
@@ -289,13 +289,15 @@ def import_class(path: str, place: str, plugin: bool = False) -> Any:
 
 
 def library_of(value: Any) -> str | None:
-    """The library of a function of an installed package, or of a function or class of Python's modules; else None."""
+    """The library of a function of raylfl or an installed package, or of a function or class of Python; else None."""
+    if isinstance(value, partial):
+        return library_of(value.func)
     if not (isinstance(value, type) or inspect.isroutine(value)):
         return None
     module = sys.modules.get(getattr(value, "__module__", None) or "")
     file = str(getattr(module, "__file__", None) or "")
-    installed = file.startswith(LIBRARIES) and not file.startswith(OWN)
-    if not file or (installed and not file.startswith(PACKAGES)):
+    installed = file.startswith(LIBRARIES)
+    if not file or (installed and not file.startswith((OWN, *PACKAGES))):
         return "Python"
     return str(value.__module__).partition(".")[0] if installed and inspect.isroutine(value) else None
 

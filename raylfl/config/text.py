@@ -1,13 +1,13 @@
-"""Parsing of yaml text to plain values, for files and for `key=value` overrides.
+"""Yaml text to plain values, for files and for `key=value` overrides, and plain values to yaml text.
 
-The dialect is YAML 1.1, except that `1e-3` is a number, a date remains a string, as in OmegaConf, and
-so does `1:30`. Duplicate keys,
-aliases that expand to more than a million values and nesting deeper than 50 levels are refused.
+The dialect is YAML 1.1, except that `1e-3` is a number, and that dates, `1:30` and `010` (90 and 8 in YAML 1.1) are
+texts. Duplicate keys, aliases that expand to more than a million values and nesting deeper than 50 levels are refused.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from copy import deepcopy
 from functools import lru_cache
 from typing import Any
@@ -17,9 +17,7 @@ import yaml
 MAX_DEPTH = 50  # nested lists and mappings
 MAX_VALUES = 1_000_000  # in the whole text, with aliases expanded
 FLOAT, DATE, INT = "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:int"
-WHOLE = re.compile(
-    r"^(?:[-+]?0b[0-1_]+|[-+]?0x[0-9a-fA-F_]+|[-+]?0[0-7_]*|[-+]?[1-9][0-9_]*)$"
-)  # no 1:30, 90 in YAML 1.1
+WHOLE = re.compile(r"^(?:[-+]?0b[0-1_]+|[-+]?0x[0-9a-fA-F_]+|[-+]?0|[-+]?[1-9][0-9_]*)$")
 NUMBER = re.compile(
     r"""^(?:[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?
     |[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+
@@ -45,9 +43,21 @@ _Loader.add_implicit_resolver(FLOAT, NUMBER, list("-+0123456789."))
 _Loader.add_implicit_resolver(INT, WHOLE, list("-+0123456789"))
 
 
+class _Dumper(yaml.SafeDumper):
+    """Also quotes texts that only this dialect reads as numbers: `1e3`."""
+
+
+_Dumper.add_implicit_resolver(FLOAT, NUMBER, list("-+0123456789."))
+
+
 def parse(text: str) -> Any:
     """The plain values of a yaml text. Raises ValueError with a one-line description of the fault."""
     return deepcopy(_load(text))
+
+
+def dump(values: Mapping[str, Any]) -> str:
+    """The yaml text of plain values, in their order; `parse` gives the same values."""
+    return str(yaml.dump(values, Dumper=_Dumper, sort_keys=False))
 
 
 @lru_cache(maxsize=256)  # sweeps and reproductions compose the same files hundreds of times

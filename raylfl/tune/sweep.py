@@ -17,12 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from raylfl.components.extras import require
 from raylfl.config.formats import FORMAT, KEY
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.config.layers import merge_layer, override, tree
+from raylfl.config.text import dump
 from raylfl.config.urls import join
 from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.execution.resources import capacity, choose_need
@@ -153,7 +152,7 @@ def new_folder(spec: Sweep) -> Path:
             folder.mkdir(parents=True)
             if logging.url is not None and not begin(folder, join(logging.url, folder.name), shlex.join(sys.argv)):
                 continue
-            (folder / "sweep.yaml").write_text(yaml.safe_dump({KEY: FORMAT, **spec.content}, sort_keys=False))
+            (folder / "sweep.yaml").write_text(dump({KEY: FORMAT, **spec.content}))
             sign(folder / "sweep.yaml", spec.content)
             return folder
         except FileExistsError:

@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 import raylfl
 from raylfl.cli import main
 from raylfl.config.load import load_config
-from raylfl.config.text import parse
+from raylfl.config.text import dump, parse
 from raylfl.core.samples import SampleSet
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.participation.weighted import Weighted
@@ -45,16 +45,33 @@ NUMBERS = {
     "1_000": 1000,
     "0x1f": 31,
     "0b11": 3,
-    "017": 15,
     "1e3": 1000.0,
     "1.5": 1.5,
 }
-TEXTS = ["1:2:3", "1:30", "-1:30", "1:30.5", "08:15", "1_0:00"]
+TEXTS = ["1:2:3", "1:30", "-1:30", "1:30.5", "08:15", "1_0:00", "017", "-007", "08"]
 
 
-def test_numbers_with_colons_are_texts_and_others_numbers():
+def test_numbers_with_colons_or_leading_zeros_are_texts_and_others_numbers():
     assert {text: parse(text) for text in NUMBERS} == NUMBERS
     assert [parse(text) for text in TEXTS] == TEXTS
+
+
+def test_leading_zeros_change_no_number_and_stay_in_a_name():
+    config = load_config("digits", ["rounds=010", "logging.id=007"])
+    assert (config.top.rounds, config.logging.id) == (10, "007")
+
+
+@pytest.mark.parametrize("number", ["1e3", "1.50"])
+def test_a_name_that_yaml_reads_as_a_fraction_is_refused_without_quotes(number):
+    with pytest.raises(BadConfig, match="must be a string or null, in quotes if it looks like a number"):
+        load_config("digits", [f"logging.id={number}"])
+    assert load_config("digits", [f"logging.id='{number}'"]).logging.id == number
+
+
+@pytest.mark.parametrize("text", [*NUMBERS, *TEXTS, "12e4567", "+1e3", "1.e3", "1_0e3", "2001-01-01", "yes", ".nan"])
+def test_saved_texts_are_read_back_as_texts(text):
+    assert parse(dump({"a": text})) == {"a": text}
+    assert "'" not in dump({"a": parse(text)}) or isinstance(parse(text), str)
 
 
 def test_a_seed_with_colons_is_refused(capsys):

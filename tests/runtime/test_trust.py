@@ -200,6 +200,10 @@ def test_the_key_is_for_this_user_only(tmp_path, monkeypatch):
 PATHS = {
     "run": ({"name": "v1.0", "model": {"name": "a.B"}, "data": "c.D"}, ["a.B", "c.D"]),
     "shipped": ({"model": {"class_path": "raylfl.models.mlp.MLP", "name": "mlp"}}, []),
+    "code of raylfl": (
+        {"model": {"class_path": "raylfl.resume"}, "data": "raylfl.runtime.x.Y"},
+        ["raylfl.resume", "raylfl.runtime.x.Y"],
+    ),
     "options": ({"data": {"name": "npy", "init_args": {"path": "a.npy"}}, "logging": {"dir": "runs.old"}}, []),
     "nested": ({"model": {"init_args": {"part": [{"class_path": "a.B"}]}}}, ["a.B"]),
     "sweep": ({"space": {"model.class_path": {"grid": ["a.B", "a.C"]}, "name": {"grid": ["v1.0"]}}}, ["a.B", "a.C"]),
@@ -220,6 +224,8 @@ SYSTEM = {
     "a class": {"data": {"class_path": "subprocess.Popen", "init_args": {"args": "touch X", "shell": True}}},
     "imported elsewhere": {"data": {"class_path": "imports.system", "init_args": {"command": "touch X"}}},
     "of a package": {"data": {"class_path": "numpy.savetxt", "init_args": {"fname": "X", "X": [1]}}},
+    "of raylfl": {"data": {"class_path": "raylfl.write_report", "init_args": {"runs": ["."], "to": "X"}}},
+    "a partial": {"data": {"class_path": "imports.part", "init_args": {"filename": "X"}}},
     "built in": {"data": {"class_path": "builtins.exec", "init_args": {"source": "open('X', 'w')"}}},
     "a method": {"data": {"class_path": "imports.touch", "init_args": {}}},
 }
@@ -228,7 +234,10 @@ SYSTEM = {
 @pytest.mark.parametrize("what", SYSTEM)
 def test_functions_of_libraries_are_no_factories_of_any_config(what, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "imports.py").write_text("from os import system\nfrom pathlib import Path\ntouch = Path('X').touch\n")
+    (tmp_path / "imports.py").write_text(
+        "from os import system\nfrom pathlib import Path\ntouch = Path('X').touch\n"
+        "from functools import partial\nfrom shutil import rmtree\npart = partial(rmtree, ignore_errors=True)\n"
+    )
     (tmp_path / "c.yaml").write_text(yaml.safe_dump({**SHORT, **SYSTEM[what]}))
     assert main(["run", "c.yaml"]) == 2
     assert "call it in a function or class of your own module" in capsys.readouterr().err

@@ -2,7 +2,7 @@
 
 A config imports the class at each `class_path`, and calls it. `sign` therefore writes a keyed checksum of the saved
 config into .made_here; the key is in a file that only this user can read, in the folder of `RAYLFL_STAGING`. A config
-without a valid checksum is used only if it names no classes outside raylfl, or if the caller trusts it.
+without a valid checksum is used only if it names components of raylfl alone, or if the caller trusts it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,22 @@ from raylfl.errors import BadConfig
 from raylfl.runtime.records.files import atomic_write, read_plain
 
 MARK, KEY = ".made_here", "key"
+SHIPPED = tuple(f"{registry.package}." for registry in REGISTRIES.values())
 NAMES = {*REGISTRIES, "availability", "loggers", "name"}  # keys whose values may be class paths
 
 
 def class_paths(value: Any, keys: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yields the class paths outside raylfl in a config, or in a sweep's content; keys: those that lead to `value`."""
+    """Yields the class paths in a config, or in a sweep's content, that name no component of raylfl.
+
+    keys: those that lead to `value`.
+    """
     if isinstance(value, Mapping):
         for key, entry in value.items():
             yield from class_paths(entry, (*keys, *str(key).split(".")))
     elif isinstance(value, list):
         for entry in value:
             yield from class_paths(entry, keys)
-    elif isinstance(value, str) and "." in value and not value.startswith("raylfl."):
+    elif isinstance(value, str) and "." in value and not value.startswith(SHIPPED):
         key = next(key for key in reversed(keys) if key not in ("grid", "choice"))
         if key == "class_path" or (key in NAMES and keys != ("name",)):  # the run's name
             yield value

@@ -21,13 +21,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import yaml
+from typing import Any
 
 from raylfl.config.formats import FORMAT, KEY
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.config.groups.top import folder_name
+from raylfl.config.text import dump
 from raylfl.config.urls import join
 from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.runtime.records import mirror
@@ -36,9 +35,6 @@ from raylfl.runtime.records.lines import fault_in_rounds, jsonable, read_rows
 from raylfl.runtime.records.locks import Locks, is_locked
 from raylfl.runtime.records.provenance import sign
 from raylfl.runtime.records.record_file import Displaced, Prefix, RecordFile, open_plain
-
-if TYPE_CHECKING:
-    pass
 
 RECORDS = ("metrics.jsonl", "participation.jsonl", "topology.jsonl")
 DIRECTIONS = "directions.json"  # whether the metric objects that the module logs are better high or low
@@ -305,7 +301,7 @@ class RunDirectory:
             raise self.write_error(name, error) from error
 
     def write_config(self, resolved: dict[str, Any]) -> None:
-        self.write("config.yaml", yaml.safe_dump({KEY: FORMAT, **resolved}, sort_keys=False))
+        self.write("config.yaml", dump({KEY: FORMAT, **resolved}))
         sign(self.path / "config.yaml", resolved)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
