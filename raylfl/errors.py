@@ -67,6 +67,10 @@ def did_you_mean(
     return f"did you mean {place}{near[0]}?" if near else otherwise
 
 
+class UnusableConfig(BadConfig):
+    """The error for a saved run whose config cannot be used here: its classes are missing, or not to be trusted."""
+
+
 class DataMissing(BadConfig):
     """The error for missing or damaged files of a data set."""
 

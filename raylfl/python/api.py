@@ -21,7 +21,7 @@ from raylfl.config.identity import identity
 from raylfl.config.load import Config, Source, compose, load_config
 from raylfl.config.objects import GROUPS, ObjectLayer, Objects, can_import, object_layer
 from raylfl.core.torch_state import torch_defaults
-from raylfl.errors import BadConfig, exits_as_errors
+from raylfl.errors import BadConfig, UnusableConfig, exits_as_errors
 from raylfl.python.control import Callback, Progress, interactive, reason_to_stop
 from raylfl.runtime.stopping import sigterm_interrupts
 
@@ -194,35 +194,32 @@ def resume(
         run_dir.close()
 
 
-class MissingObjects(BadConfig):
-    """The error for a saved run whose config needs objects that are neither given nor importable."""
-
-
 def saved(
     folder: Path, overrides: Sequence[str], trust: bool, objects: Objects, known: Collection[str] = ()
 ) -> tuple[Config, Config]:
     """Returns two configs: the one saved in a run directory, and the same with these overrides and objects.
 
     trust: whether missing objects may be loaded from objects.pkl, and classes imported although the directory was not
-    written on this machine, as in `resume`. known: class paths that may be imported in any case. Raises BadConfig.
+    written on this machine, as in `resume`. known: class paths that may be imported in any case. Raises BadConfig, and
+    UnusableConfig if the saved config is the reason.
     """
     if not (folder / "config.yaml").is_file():
         raise BadConfig(f"{folder} is not a run directory: it has no config.yaml")
     from raylfl.runtime.records.files import require_inside
+    from raylfl.runtime.records.kept_objects import read
+    from raylfl.runtime.records.provenance import require_trust
 
     require_inside(folder)
+    said = compose(folder / "config.yaml")
     if not trust:
-        from raylfl.runtime.records.kept_objects import read
-        from raylfl.runtime.records.provenance import require_trust
-
-        said = compose(folder / "config.yaml")
-        passed = {said[g].get("class_path") for g in objects if isinstance(said.get(g), dict)} & set(
-            read(folder).left_out
-        )
+        passed = {said[g].get("class_path") for g in objects if isinstance(said.get(g), dict)}
         way = f"raylfl resume {folder} --trust, or trust=True from Python"
         require_trust(folder / "config.yaml", said, {*known, *(passed & set(read(folder).left_out))}, way)
     again = _objects_again(folder, trust, objects)
-    before = load_config(folder / "config.yaml", (), ObjectLayer({}, again.objects))
+    try:
+        before = load_config(folder / "config.yaml", (), ObjectLayer({}, again.objects))
+    except BadConfig as error:
+        raise UnusableConfig(error.problems) from error
     return before, load_config(before.resolved, overrides, again)
 
 
@@ -230,7 +227,7 @@ def _objects_again(folder: Path, trust: bool, objects: Objects) -> ObjectLayer:
     """The objects that the config of a saved run cannot name, from the caller or from the run's objects.pkl.
 
     folder: the run directory. trust: whether objects.pkl may be loaded, which executes code in it. Raises
-    MissingObjects if an object is neither given nor importable.
+    UnusableConfig if an object is neither given nor importable.
     """
     from raylfl.runtime.records.kept_objects import on_trust, read
 
@@ -248,7 +245,7 @@ def _objects_again(folder: Path, trust: bool, objects: Objects) -> ObjectLayer:
         arguments = ", ".join(f"{group}=..." for group in missing.values())
         trusted = any(kept.left_out[path] is None for path in missing) and not trust
         way = f"{on_trust(folder)} (from Python trust=True) runs the code in its objects.pkl, or " if trusted else ""
-        raise MissingObjects(
+        raise UnusableConfig(
             f"{folder} was started with {', '.join(missing)}, which its config cannot name: {way}from Python "
             f"raylfl.resume({str(folder)!r}, {arguments})"
         )

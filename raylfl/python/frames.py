@@ -14,8 +14,8 @@ import numpy as np
 from raylfl.components.extras import require
 from raylfl.config.load import Config
 from raylfl.config.objects import Objects
-from raylfl.errors import BadConfig
-from raylfl.python.api import MissingObjects, module_of, saved
+from raylfl.errors import BadConfig, UnusableConfig
+from raylfl.python.api import module_of, saved
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,18 +41,18 @@ FINAL, BEST = "final.pt", "best.pt"
 class Run:
     """A saved run, finished or unfinished; its files are read on first use and then kept in memory.
 
-    Tables, `plot` and `summary` need the files only. `config`, `module`, `predict` and `evaluate` also need the objects
-    that the saved config cannot name; without them they raise BadConfig.
+    Tables, `plot`, `params` and `summary` need the files only. `config`, `module`, `predict` and `evaluate` also need
+    the classes of the config, and the objects that it cannot name; without them they raise BadConfig.
     """
 
     path: Path
-    _config: Config | MissingObjects
+    _config: Config | UnusableConfig
     _file: str = FINAL
 
     @property
     def config(self) -> Config:
-        """The config of the run, with the changes given to `load`. Raises BadConfig if an object is missing."""
-        if isinstance(self._config, MissingObjects):
+        """The config of the run, with the changes given to `load`. Raises BadConfig if it cannot be used here."""
+        if isinstance(self._config, UnusableConfig):
             raise self._config
         return self._config
 
@@ -201,15 +201,15 @@ def load(path: str | Path, overrides: Sequence[str] = (), *, trust: bool = False
     """Reads the run in this directory, or at this URL.
 
     Overrides and objects, such as `eval.batch_size=1000` or `data=Other()`, change later evaluations, not the saved
-    run. `trust` has the same meaning as in `resume`. An object that the config cannot name is needed by those parts of
-    the run only that compute with it. Raises BadConfig if there is no run.
+    run. `trust` has the same meaning as in `resume`. The classes of the config, and objects that it cannot name, are
+    needed by those parts of the run only that compute with them. Raises BadConfig if there is no run.
     """
     from raylfl.runtime.records.views import local_view
 
     folder = local_view(path, complete=True).expanduser().resolve()
     try:
         return Run(folder, saved(folder, overrides, trust, objects)[1])
-    except MissingObjects as error:
+    except UnusableConfig as error:
         return Run(folder, error)
 
 

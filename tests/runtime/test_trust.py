@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 import raylfl
@@ -97,12 +98,18 @@ def made_up(content):
     content["model"] = {"class_path": "evil.Net@ab12cd34"}
 
 
+def loaded(folder):
+    run = raylfl.load(folder)
+    assert len(run.metrics) == len(run.rows) == 1  # tables need no code
+    return run.config
+
+
 FORMS = [as_string, as_name, as_class_path, as_logger, as_logger_group, as_availability, as_algorithm, as_data]
 FORMS += [by_interpolation, by_a_base, made_up]
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-@pytest.mark.parametrize("call", [raylfl.resume, raylfl.load, raylfl.evaluate], ids=lambda call: call.__name__)
+@pytest.mark.parametrize("call", [raylfl.resume, loaded, raylfl.evaluate], ids=lambda call: call.__name__)
 def test_no_class_of_a_changed_config_is_imported_before_it_is_trusted(
     run, hostile, form, call, monkeypatch, tmp_path, capsys
 ):
@@ -113,6 +120,16 @@ def test_no_class_of_a_changed_config_is_imported_before_it_is_trusted(
     assert main(["resume", str(run)]) == 2
     assert "--trust" in capsys.readouterr().err
     assert not proof.exists()
+
+
+def test_a_run_whose_class_is_gone_still_has_its_tables(run, hostile):
+    hostile(run, lambda content: content["model"].update(class_path="gone.Net"))
+    again = raylfl.load(run, trust=True)
+    assert (len(again.metrics), len(again.params)) == (1, len(torch.load(run / "final.pt")["params"]))
+    with pytest.raises(BadConfig, match="cannot import gone"):
+        again.module  # noqa: B018
+    with pytest.raises(BadConfig, match="unknown argument modle"):
+        raylfl.load(run, trust=True, modle="mlp")
 
 
 def test_a_trusted_config_is_imported(run, hostile):

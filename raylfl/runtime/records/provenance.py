@@ -17,7 +17,7 @@ from typing import Any
 
 from raylfl.config.registries import REGISTRIES
 from raylfl.config.urls import cache_folder
-from raylfl.errors import BadConfig
+from raylfl.errors import UnusableConfig
 from raylfl.runtime.records.files import atomic_write, read_plain
 
 MARK, KEY = ".made_here", "key"
@@ -53,13 +53,13 @@ def sign(path: Path, config: Mapping[str, Any]) -> None:
 
 
 def require_trust(path: Path, config: Mapping[str, Any], trusted: Collection[str], way: str) -> None:
-    """Checks that a saved config names no code, or was written on this machine; raises BadConfig otherwise.
+    """Checks that a saved config names no code, or was written on this machine; raises UnusableConfig otherwise.
 
     path: of the saved config; config: its content. trusted: class paths that need no check. way: how to give trust.
     """
     paths = sorted(set(class_paths(config)) - set(trusted))
     if paths and not _made_here(path):
-        raise BadConfig(
+        raise UnusableConfig(
             f"{path.parent} was not written on this machine by this user, or its {path.name} was changed, and it runs "
             f"{', '.join(paths)}: if you trust these and their modules, {way}"
         )
