@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import sysconfig
 import traceback
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -136,6 +137,18 @@ def traceback_text(error: BaseException) -> str:
     """The error's traceback; its last line ends with the line of the user's code that raised the error, if any."""
     text, place = "".join(traceback.format_exception(error)).rstrip(), own_code(error)
     return f"{text} ({place})\n" if place else f"{text}\n"
+
+
+def visible(text: str) -> str:
+    """The text with escapes in place of characters that a terminal obeys, or does not show.
+
+    >>> print(visible("a\x1b[31m\u202e"))
+    a\\x1b[31m\\u202e
+    """
+    if text.isprintable():
+        return text
+    harmless = (c in "\n\t" or c.isprintable() or unicodedata.category(c) == "Zs" for c in text)
+    return "".join(c if shown else ascii(c)[1:-1] for c, shown in zip(text, harmless, strict=True))
 
 
 def headline(error: BaseException) -> str:

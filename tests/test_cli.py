@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from rich.table import Table
 
 from raylfl.cli.commands import KINDS
 from raylfl.config.find import FOLDERS, config_names
@@ -17,7 +18,7 @@ from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.load import load_config
 from raylfl.config.registries import KINDS as REGISTERED
 from raylfl.python.api import Progress
-from raylfl.python.console import Watcher, status_line
+from raylfl.python.console import Watcher, print_table, say, status_line
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.tune.journal import Journal, Trial
 
@@ -41,6 +42,26 @@ def test_a_message_of_a_run_is_one_line_in_a_file(tmp_path, capsys):
     )
     Watcher()(Progress(parts, tmp_path, {"round": 0, "time/round": 0.1}, [message], None))
     assert message.strip() in capsys.readouterr().out.splitlines()[1]
+
+
+def test_texts_are_printed_as_they_are_and_control_characters_as_escapes(capsys):
+    """rich would take [bold] for markup and :apple: for a picture, and a terminal obeys ESC."""
+    table = Table("[b] key")
+    table.add_row("[bold]x\x1b[31m :apple: [/]\u2009\u202e")
+    print_table(table)
+    say("[bold]y\x1b[31m :apple: \t\u202e")
+    out = capsys.readouterr().out
+    assert "[b] key" in out
+    assert "[bold]x\\x1b[31m :apple: [/]\u2009\\u202e" in out
+    assert "[bold]y\\x1b[31m :apple: " in out
+    assert not set(out) & {"\x1b", "\u202e"}
+
+
+def test_no_message_of_an_error_has_control_characters(call):
+    code, out, err = call("run", "digits", "algorithm.name=\x1b[31mfocus")
+    assert code == 2
+    assert "algorithm.name=\\x1b[31mfocus" in err
+    assert "\x1b" not in out + err
 
 
 def test_run_trains_and_prints_the_run_directory(call, fresh):

@@ -8,7 +8,6 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from raylfl.components import source
@@ -30,14 +29,14 @@ def list_kind(kind: str, with_title: bool) -> None:
     table = _table(kind if with_title else None)
     if kind in FOLDERS:
         for name in config_names(FOLDERS[kind]):
-            table.add_row(name, escape(summary_of(find_config(name))), "")
+            table.add_row(name, summary_of(find_config(name)), "")
     else:
         for entry in KINDS[kind]:
             origin = f"plug-in: {entry.origin}" if entry.origin else entry.paper
-            table.add_row(entry.name, escape(entry.about()), escape(origin))
+            table.add_row(entry.name, entry.about(), origin)
         for plugin in KINDS[kind].hidden():
             about = f"hidden by raylfl's own {plugin.name}: say class_path={plugin.path}"
-            table.add_row(plugin.name, about, escape(f"plug-in: {plugin.origin}"))
+            table.add_row(plugin.name, about, f"plug-in: {plugin.origin}")
     print_table(table)
 
 
@@ -55,9 +54,9 @@ def list_own(path: str) -> None:
         about = source.first_line(cls.__doc__) if "__doc__" in vars(cls) else ""
         if missing := sorted(getattr(cls, "__abstractmethods__", ())):
             about = f"cannot be used: it does not define {' and '.join(missing)}"
-        table.add_row(f"{cls.__module__}.{cls.__qualname__}", escape(about), f"{kind}: {inspect.getfile(cls)}")
+        table.add_row(f"{cls.__module__}.{cls.__qualname__}", about, f"{kind}: {inspect.getfile(cls)}")
         for option, said in _options(cls):
-            table.add_row(f"  {option}", escape(said), "")
+            table.add_row(f"  {option}", said, "")
     print_table(table)
 
 

@@ -14,7 +14,7 @@ import raylfl
 from raylfl.cli import commands
 from raylfl.components.extras import missing_package, ours
 from raylfl.config.find import working_directory
-from raylfl.errors import BadConfig, RaylflError, exits_as_errors, headline, is_noted, note_own_code
+from raylfl.errors import BadConfig, RaylflError, exits_as_errors, headline, is_noted, note_own_code, visible
 from raylfl.startup import collector, process
 
 
@@ -68,7 +68,7 @@ def _fail(args: argparse.Namespace, error: BaseException, code: int, text: str |
         noted = is_noted(error)
         rest.append("--debug shows the traceback" if noted else "this is unexpected; --debug shows where it happened")
     for line in [first, "; ".join(rest)] if rest else [first]:  # two lines at most
-        print(f"raylfl: {line}", file=sys.stderr)
+        print(f"raylfl: {visible(line)}", file=sys.stderr)
     return code
 
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.status import Status
 from rich.table import Table
+from rich.text import Text
 
 from raylfl.config.urls import is_url
-from raylfl.errors import BadConfig
+from raylfl.errors import BadConfig, visible
 from raylfl.python.control import in_notebook
 
 if TYPE_CHECKING:
@@ -41,13 +41,19 @@ SHOWN = (  # the metrics in a list of runs, and their formats
 )
 
 
+class _Console(Console):
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(visible(text), **options)
+
+
 def console(highlight: bool = False, **options: Any) -> Console:
-    """A console that has bars and colours only if stdout is a terminal.
+    """A console that has bars and colours only if stdout is a terminal; control characters in texts are escaped.
 
     FORCE_COLOR is ignored: Jupyter sets it for the commands of a notebook, and redirected output would get colours.
     highlight, options: arguments of rich's Console.
     """
-    return Console(highlight=highlight, force_terminal=sys.stdout.isatty(), force_jupyter=False, **options)
+    terminal = sys.stdout.isatty()
+    return _Console(highlight=highlight, emoji=False, force_terminal=terminal, force_jupyter=False, **options)
 
 
 def say(text: str) -> None:
@@ -167,15 +173,15 @@ class Watcher:
         self.console.print(f"{what} -> {shown(progress.run_dir)}", soft_wrap=True)
         if self.console.is_terminal:
             self._live = Progress(
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=16),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[status]}"),
+                TextColumn("{task.fields[status]}", markup=False),
                 TextColumn("{task.fields[seconds]}", style="dim"),
                 TimeRemainingColumn(compact=True, elapsed_when_finished=True),
                 console=self.console,
             )
-            self._task = self._live.add_task(name, total=total, status="", seconds="")
+            self._task = self._live.add_task(visible(name), total=total, status="", seconds="")
             self._live.start()
 
     def _wait(self, text: str) -> None:
@@ -202,12 +208,12 @@ def workers_of(experiment: Experiment) -> str:
 
 def print_table(table: Table) -> None:
     """Prints a table as wide as the terminal; without a terminal, each row is one line of any length."""
-    terminal = console()
+    terminal = console(markup=False)
     if terminal.is_terminal:
         terminal.print(table)
         return
     text = io.StringIO()
-    console(file=text, width=UNFOLDED).print(table)
+    console(file=text, width=UNFOLDED, markup=False).print(table)
     print("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
 
 
@@ -293,7 +299,7 @@ def theory_tables(theory: Theory) -> None:
 def _step_table(timing: Timing, step: StepProfile) -> None:
     """Prints the operator calls of a recorded local step with the time of each, and their share of a round's time."""
     say(f"\nThe recorded step of {timing.setting}, call by call:")
-    rows_table([{k: float(v) if k.startswith("us") else escape(v) for k, v in row.items()} for row in step.calls])
+    rows_table([{k: float(v) if k.startswith("us") else v for k, v in row.items()} for row in step.calls])
     listed, kernels = (timing.steps_per_round * seconds / timing.median for seconds in (step.seconds, step.kernels))
     far = step.kernels / max(step.at_peak, 1e-9)
     say(
@@ -368,7 +374,7 @@ def differences_table(paths: Sequence[Path], conditions: Sequence[str] = ()) -> 
         table.add_column(name, overflow="fold")
     found = differing_keys(runs)
     for key, values in found.items():
-        table.add_row(key, *("-" if value is None else escape(show_value(value)) for value in values))
+        table.add_row(key, *("-" if value is None else show_value(value) for value in values))
     if found:
         print_table(table)
     else:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from rich.markup import escape
 from rich.table import Table as RichTable
+from rich.text import Text
 
+from raylfl.errors import visible
 from raylfl.report.derived import Stat
 from raylfl.report.statistics import Interval
 from raylfl.report.tables import ReportTable
@@ -144,14 +145,15 @@ def template() -> jinja2.Template:
 
 def to_rich(table: ReportTable) -> RichTable:
     """A table for the terminal, with its caption; best values in bold."""
-    shown = RichTable(caption=escape(table.caption), caption_justify="left", header_style="bold")
+    caption = Text(visible(table.caption), "table.caption")
+    shown = RichTable(caption=caption, caption_justify="left", header_style="bold")
     for column in table.columns:
-        shown.add_column(escape(column.head), justify="right" if column.numeric else "left", overflow="fold")
+        shown.add_column(Text(column.head), justify="right" if column.numeric else "left", overflow="fold")
     for heading, rows in table.cells():
         if heading:
-            shown.add_row(f"[italic]{escape(heading)}[/italic]")
+            shown.add_row(Text(visible(heading), "italic"))
         for cells in rows:
-            shown.add_row(*(f"[bold]{escape(text)}[/bold]" if best else escape(text) for text, best in cells))
+            shown.add_row(*(Text(visible(text), "bold" if best else "") for text, best in cells))
         shown.add_section()
     return shown
 
