@@ -21,7 +21,6 @@ COPY --from=wheel /wheels /tmp/wheels
 # of torch's builds of the pinned version pip takes the one with a suffix (+cpu, +cu130), which this index has
 RUN pip install --no-cache-dir --constraint /tmp/requirements.txt --extra-index-url "$TORCH_INDEX" \
         "$(ls /tmp/wheels/*.whl)[$EXTRAS]" \
-    && python -m raylfl.startup \
     && useradd --create-home --uid "$UID" raylfl \
     && mkdir /work /data \
     && chown raylfl /work /data

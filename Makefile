@@ -13,7 +13,6 @@ $(READY): pyproject.toml requirements.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
-	$(BIN)/python -m raylfl.startup
 	touch $(READY)
 
 run: setup

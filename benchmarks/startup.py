@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.tables import table_of
-from raylfl.startup import collector, lazy_imports, malloc, torchvision_cpu
+from raylfl.startup import collector, lazy_imports, malloc
 
 REPEATS = 3
 
@@ -60,20 +60,10 @@ import lightning.pytorch, raylfl.runtime.session
 print(json.dumps({"processor seconds of an actor's imports": time.process_time()}))
 """
 
-TORCHVISION = """
-import json, raylfl
-try:
-    import torchvision.models
-    print(json.dumps({"import torchvision fails": 0}))
-except RuntimeError:
-    print(json.dumps({"import torchvision fails": 1}))
-"""
-
 SETTINGS = (
     ("lazy imports", lazy_imports.SWITCH, LIGHTNING),
     ("rare collections", collector.SWITCH, IMPORTS),
     ("kept memory", malloc.SWITCH, STEPS),
-    ("torchvision's operators", torchvision_cpu.SWITCH, TORCHVISION),
 )
 
 

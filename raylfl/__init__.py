@@ -9,8 +9,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from raylfl.startup import torchvision_cpu
-
 if TYPE_CHECKING:
     from raylfl.errors import BadConfig, BadValue, RaylflError
     from raylfl.execution.comparison import compare
@@ -60,8 +58,6 @@ __all__ = [
     "trainable",
     "write_report",
 ]
-
-torchvision_cpu.install()
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-import raylfl  # noqa: F401 - before any test module imports lightning (see raylfl.startup.torchvision_cpu)
 from tests import leaks
 from tests.undrawn import savefig
 

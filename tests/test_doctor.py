@@ -34,7 +34,6 @@ def test_this_machine_has_everything_that_a_default_run_needs(examine):
     code, lines = examine()
     assert code == 0
     assert line_of(lines, "ok       torch ").split()[2] == metadata.version("torch")
-    assert "fits torch" in line_of(lines, "torchvision", "torch ")
     assert "GiB of objects" in line_of(lines, "each run starts its own")
     assert not any("could not be looked at" in line for line in lines)
     assert lines[-1] == "raylfl run digits has all that it needs"
@@ -53,19 +52,6 @@ def test_an_absent_package_is_named_with_the_command_that_installs_it(examine, m
     ended, lines = examine()
     assert (ended, lines[-1]) == (code, last)
     assert line_of(lines, *line).endswith(f"pip install 'raylfl[{absent}]'")
-
-
-def test_a_torchvision_of_another_torch_is_reported(examine, monkeypatch):
-    monkeypatch.setattr(doctor.metadata, "requires", lambda name: ["torch (==1.2.3)"])
-    _, lines = examine()
-    assert "was built for torch 1.2.3" in line_of(lines, "note", "torchvision")
-
-
-def test_a_torchvision_of_another_build_of_torch_is_reported(examine, monkeypatch):
-    monkeypatch.setattr(doctor, "operators_load", lambda: False)
-    code, lines = examine()
-    assert "but not its build (CPU or CUDA)" in line_of(lines, "note", "torchvision", "python -m raylfl.startup")
-    assert code == 0
 
 
 def test_data_sets_are_found_below_the_root(examine, monkeypatch, tmp_path):

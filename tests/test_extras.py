@@ -58,7 +58,6 @@ def test_a_run_in_one_process_needs_no_extra(tmp_path):
     [
         ("ray", "run digits", "runtime.backend=ray"),
         ("sklearn", "run digits runtime.backend=local", "data.name=digits"),
-        ("torchvision", "run cifar10_cnn runtime.backend=local", "data.name=cifar10"),
         ("matplotlib", "compare digits -a fedavg,sfl", "the report of a comparison"),
         ("jinja2", "report runs", "raylfl report"),
         ("matplotlib", "partition digits", "the figure of raylfl partition"),

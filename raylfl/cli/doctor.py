@@ -21,7 +21,6 @@ from raylfl.config.groups.records import LoggingConfig
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.registries import KINDS
 from raylfl.errors import BadConfig
-from raylfl.startup.torchvision_cpu import operators_load
 
 State = Literal["ok", "note", "missing"]
 DEFAULT_RUN = {*REQUIRED, "ray", "sklearn"}  # modules that `raylfl run digits` imports
@@ -82,24 +81,6 @@ def _packages() -> Iterator[Finding]:
         else:
             state: State = "missing" if module in DEFAULT_RUN else "note"
             yield Finding(state, module, f"is not installed{extra}", install_command(module))
-
-
-def _torchvision() -> Iterator[Finding]:
-    """Checks whether torchvision fits torch: the torch version that it requires, and whether its C++ library loads."""
-    if not (installed("torchvision") and installed("torch")):
-        return
-    wanted = [text for text in metadata.requires("torchvision") or [] if text.startswith("torch ")]
-    exact = next((text.split("==")[1].strip(" )") for text in wanted if "==" in text), None)
-    torch = metadata.version("torch").partition("+")[0]
-    if exact in (None, torch) and operators_load():
-        yield Finding("ok", "torchvision", f"fits torch {torch}")
-    elif exact in (None, torch):
-        problem = f"fits torch {torch}, but not its build (CPU or CUDA): operators such as nms are not available"
-        remedy = "raylfl works without; `python -m raylfl.startup` lets lightning be imported before raylfl"
-        yield Finding("note", "torchvision", problem, remedy)
-    else:
-        remedy = f"pip install 'torch=={exact}', or the torchvision of torch {torch}"
-        yield Finding("note", "torchvision", f"was built for torch {exact}, but this is {torch}", remedy)
 
 
 def _gpus() -> Iterator[Finding]:
@@ -189,7 +170,6 @@ def _plug_ins() -> Iterator[Finding]:
 CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     _program,
     _packages,
-    _torchvision,
     _gpus,
     _ray,
     _wandb,

@@ -14,7 +14,7 @@ from raylfl.errors import BadConfig
 EXTRAS = {  # extra -> the top-level modules that it installs
     "ray": ("ray",),
     "tune": ("pandas", "pyarrow", "tensorboardX"),
-    "vision": ("torchvision", "sklearn", "PIL"),
+    "vision": ("sklearn", "PIL"),
     "report": ("matplotlib", "jinja2"),
     "wandb": ("wandb",),
     "tensorboard": ("tensorboard",),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -90,6 +92,15 @@ def data_path(path: str, root: str | None) -> Path:
     """
     given = Path(path).expanduser()
     return given.absolute() if root is None and given.exists() else data_root(root) / given
+
+
+def fetch(url: str, md5: str) -> bytes:
+    """The content of a file at a URL. Raises OSError if it cannot be fetched, or has another MD5."""
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        content = bytes(answer.read())
+    if hashlib.md5(content).hexdigest() != md5:
+        raise OSError(f"{url} has another MD5 than {md5}")
+    return content
 
 
 def data_missing(name: str, problem: str, expected: str, above: str, download: bool) -> DataMissing:

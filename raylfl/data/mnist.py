@@ -14,11 +14,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from raylfl.components.extras import require
 from raylfl.data import DATA
-from raylfl.data.base import data_missing, data_root
+from raylfl.data.base import data_missing, data_root, fetch
 from raylfl.data.image import ImageData, normalised
-from raylfl.errors import DataMissing
+from raylfl.errors import DataMissing, headline
 
 HALVES = (
     ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
@@ -27,17 +26,22 @@ HALVES = (
 
 
 class IdxImages(ImageData):
-    """Grey images of ten classes from four idx files in `<root>/<folder>/raw`, as torchvision stores them."""
+    """Grey images of ten classes from four idx files in `<root>/<folder>/raw`, as torchvision stores them.
+
+    url: the folder with the files, gzipped. md5: of the four gzipped files, in the order of `HALVES`.
+    """
 
     name: ClassVar[str]
-    folder: ClassVar[str]  # also the name of the torchvision class that downloads the files
+    folder: ClassVar[str]
+    url: ClassVar[str]
+    md5: ClassVar[tuple[str, str, str, str]]
 
     def load(self, root: str | None, download: bool, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
         """Reads training and test images. Raises DataMissing if files are missing, truncated or not in idx format."""
         transform = normalised(mean, std, channels=1)
         self.raw = data_root(root) / self.folder / "raw"
         if download and not all(self._path(file) for half in HALVES for file in half):
-            self._download(data_root(root))
+            self._download()
         train, test = (self._half(*half) for half in HALVES)
         self.hold(train, test, 10, transform)
 
@@ -63,15 +67,13 @@ class IdxImages(ImageData):
         options = (self.raw / file, self.raw / f"{file}.gz")
         return next((path for path in options if path.is_file()), None)
 
-    def _download(self, root: Path) -> None:
-        require("torchvision", what="data.init_args.download=true")
-        from torchvision import datasets  # imported late: listing the data sets does not need it
-
+    def _download(self) -> None:
+        self.raw.mkdir(parents=True, exist_ok=True)
         try:
-            getattr(datasets, self.folder)(root, download=True)
-        except (RuntimeError, OSError) as error:
-            reason = " ".join(str(error).split())
-            raise self._missing(f"the download into {self.raw} failed ({reason})") from error
+            for file, md5 in zip((file for half in HALVES for file in half), self.md5, strict=True):
+                (self.raw / f"{file}.gz").write_bytes(fetch(f"{self.url}/{file}.gz", md5))
+        except OSError as error:
+            raise self._missing(f"the download into {self.raw} failed ({headline(error)})") from error
 
     def _missing(self, problem: str) -> DataMissing:
         expected = f"{', '.join(file for half in HALVES for file in half)}, plain or .gz, in {self.raw}"
@@ -106,7 +108,13 @@ class Mnist(IdxImages):
     mean, std: pixels 0..1 become (x - mean)/std.
     """
 
-    name, folder = "mnist", "MNIST"
+    name, folder, url = "mnist", "MNIST", "https://ossci-datasets.s3.amazonaws.com/mnist"
+    md5 = (
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        "9fb629c4189551a2d022fa330f9573f3",
+        "ec29112dd5afa0611ce80d1b7f02629c",
+    )
 
     def __init__(
         self,
@@ -128,6 +136,13 @@ class FashionMnist(IdxImages):
     """
 
     name, folder = "fashion_mnist", "FashionMNIST"
+    url = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+    md5 = (
+        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "25c81989df183df01b3e8a0aad5dffbe",
+        "bef4ecab320f06d8554ea6380940ec79",
+        "bb300cfdad3c16e7a12a480ee83cd310",
+    )
 
     def __init__(
         self,

@@ -6,7 +6,6 @@ it off in Ray's actors, set the variable in the environment in which Ray starts.
     lazy_imports      RAYLFL_LAZY_IMPORTS      imports Lightning without parts that it does not use
     collector         RAYLFL_RARE_COLLECTIONS  makes garbage collections rare during imports
     malloc            RAYLFL_KEEP_MEMORY       keeps freed memory in the process
-    torchvision_cpu   RAYLFL_TORCHVISION       lets torchvision be imported with a torch that its binary does not fit
 
 `python -m benchmarks.startup` measures the savings of each. `SEEN` contains the library versions last tested. If
 another version breaks a setting, tests/startup fails with a remedy.
@@ -16,7 +15,7 @@ from __future__ import annotations
 
 import os
 
-SEEN = {"torch": "2.13", "torchvision": "0.28", "lightning": "2.6", "torchmetrics": "1.9"}
+SEEN = {"torch": "2.13", "lightning": "2.6", "torchmetrics": "1.9"}
 
 
 def is_enabled(variable: str) -> bool:

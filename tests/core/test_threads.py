@@ -11,7 +11,7 @@ import torch
 
 from raylfl.core import threads
 from raylfl.core.threads import cores, on_all_cores
-from tests.startup.test_torchvision_cpu import python
+from tests.startup.forks import python
 
 
 @pytest.fixture(params=[1, 3])

@@ -15,8 +15,6 @@ from lightning.pytorch import LightningModule
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
-import raylfl  # noqa: F401 - before Lightning, which imports torchvision
-
 TINY = {
     "name": "tiny",
     "rounds": 6,

@@ -34,6 +34,13 @@ serve()
 """
 
 
+def python(code: str) -> str:
+    """The output of `code`; the test fails with its stderr if the process fails."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
 @contextmanager
 def forks_after(first: str, folder: Path) -> Iterator[Callable[[str], str]]:
     """`python(code)`: the output of code in a process that has run `first`; fails if the process fails."""

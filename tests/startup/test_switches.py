@@ -10,8 +10,8 @@ import pytest
 
 from raylfl.startup import SEEN
 from tests.startup.conftest import advice
+from tests.startup.forks import python
 from tests.startup.test_malloc import STEPS
-from tests.startup.test_torchvision_cpu import python
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +24,7 @@ def off(request, monkeypatch):
 @pytest.mark.parametrize("off", ["RAYLFL_LAZY_IMPORTS"], indirect=True)
 def test_lightning_is_imported_unchanged(off):
     code = "import sys; before = list(sys.meta_path); from raylfl.startup import process; process.set_up()\n"
-    code += "print([f for f in sys.meta_path if f not in before and 'torchvision_cpu' not in type(f).__module__])"
+    code += "print([f for f in sys.meta_path if f not in before])"
     assert python(code) == "[]"
 
 
@@ -33,14 +33,6 @@ def test_lightning_is_imported_unchanged(off):
 def test_memory_is_given_back(off):
     done = subprocess.run([sys.executable, "-c", STEPS.format(keep="malloc.keep()")], capture_output=True, text=True)
     assert int(done.stdout) > 10 * 20 * 4 * 2**20 // 4096 / 2
-
-
-@pytest.mark.parametrize("off", ["RAYLFL_TORCHVISION"], indirect=True)
-def test_torchvision_is_left_alone(off):
-    code = "import sys, raylfl; from raylfl.startup import torchvision_cpu as t; t.operators_load = lambda: False\n"
-    assert python(code + "print(t.declare(), any('torchvision_cpu' in type(f).__module__ for f in sys.meta_path))") == (
-        "False False"
-    )
 
 
 @pytest.mark.parametrize("name", SEEN)

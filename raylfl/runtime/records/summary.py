@@ -16,7 +16,7 @@ from typing import Any
 from raylfl.core.oracle import GradientMode
 from raylfl.diagnostics.metric_names import Better, direction
 
-PACKAGES = ("raylfl", "ray", "lightning", "torch", "torchvision", "numpy")
+PACKAGES = ("raylfl", "ray", "lightning", "torch", "numpy")
 
 
 def summarise(rows: list[dict[str, Any]], directions: Mapping[str, Better] | None = None) -> dict[str, Any]:
