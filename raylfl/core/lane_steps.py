@@ -29,7 +29,9 @@ from raylfl.core.oracle import Batch, GradientMode, seed_everything
 from raylfl.core.samples import BatchSource, sizes_of
 from raylfl.core.units import Units
 from raylfl.errors import BadConfig, headline
+from raylfl.replay.contents import Refused, kind_of, leaves_of, map_leaves
 from raylfl.replay.effects import attributes_of, first_difference
+from raylfl.replay.proof import describe, far, power_of_two
 from raylfl.replay.step_log import StepLog
 
 COMPARED = 2  # clients, and steps of each, that are compared before a graph is used
@@ -56,7 +58,7 @@ class Kind:
     def due(self, c: int, t: int) -> bool:
         """Whether the current step, number t of the unit whose first client is c, must be compared."""
         new = self.compared[c] < COMPARED and (c in self.compared or len(self.compared) < COMPARED)
-        return new or t not in self.numbers or self.uses & (self.uses - 1) == 0
+        return new or t not in self.numbers or power_of_two(self.uses)
 
 
 class Step(NamedTuple):
@@ -166,15 +168,22 @@ class LaneSteps:
                         seed_everything(seed())
                         content = contents[t][rows.start].content
                         contents[t][rows.start] = None  # frees the batch after its step
-                        if not _is_plain(content) and self.refusal is None:
-                            self._refuse("gets batches that hold more than tensors")
-                        key = (_kind_of(content), size) if self.refusal is None else size
+                        key = self._key(content, size)
                     next_alike = t + 1 < call.steps[rows.start] and sizes[t + 1][rows.start] == size
                     next_alike = next_alike and source is not None
                     step = Step(call, source, lane, rows, size, content, key, t, seed)
                     self._note(t, rows, self._take(step, next_alike))
         finally:
             self.lanes.join()
+
+    def _key(self, content: Any, size: int) -> Any:
+        """Identifies the kind of a step on a batch that it does not gather by index."""
+        if self.refusal is None:
+            try:
+                return kind_of(content, numbers=True), size
+            except Refused as refused:
+                self._refuse(str(refused))
+        return size
 
     def _note(self, t: int, rows: slice, names: Sequence[str]) -> None:
         for name in names:
@@ -304,7 +313,7 @@ class LaneSteps:
     ) -> None:
         """Takes a step by its graph. leaves: the tensors of its batch; None: the tensors of `step.content`."""
         if step.content is not None:
-            values = _leaves_of(step.content) if leaves is None else leaves
+            values = leaves_of(step.content) if leaves is None else leaves
             for leaf, value in zip(self._leaves[step.graph_key], values, strict=True):
                 leaf.copy_(value, non_blocking=True)
         if kind.draws and step.parts:
@@ -322,7 +331,7 @@ class LaneSteps:
         self._begin()
         rows, module = step.rows, self.units.flat.module
         start, attributes = [t.clone() for t in self._state(rows)], attributes_of(module)
-        leaves = [leaf.clone() for leaf in _leaves_of(step.content)]  # the step may change its batch
+        leaves = [leaf.clone() for leaf in leaves_of(step.content)]  # the step may change its batch
         seed_everything(step.seed())
         draws = self.lanes.draws()
         kind.logs = self._plain(step)
@@ -342,9 +351,10 @@ class LaneSteps:
             self.units.ways[CAPTURED] -= rows.stop - rows.start
             kind.compared[rows.start] += 1
             kind.numbers.add(step.t)
-            difference = _difference(self._state(rows), reference)
-            if difference is None:
+            apart = max(map(far, reference, self._state(rows)), default=0.0)
+            if apart == 0.0:
                 return
+            difference = f"by {describe(apart)}"
         self._restore(rows, reference)
         if difference is not None and kind.trusted:
             raise BadConfig(
@@ -363,8 +373,8 @@ class LaneSteps:
         """The graph of a step; None, and a refusal, if the step cannot be captured."""
         fixed = step
         if step.content is not None:
-            self._leaves[step.graph_key] = [leaf.clone() for leaf in _leaves_of(step.content)]
-            fixed = step._replace(content=_replace_leaves(step.content, iter(self._leaves[step.graph_key])))
+            fixed = step._replace(content=map_leaves(step.content, torch.clone))
+            self._leaves[step.graph_key] = list(leaves_of(fixed.content))
         try:
             parts = [partial(self._plain, part) for part in fixed.parts]
             graph = (
@@ -414,50 +424,3 @@ class LaneSteps:
 def _pin(tensor: Tensor, like: Tensor) -> Tensor:
     """The tensor in memory from which the device of `like` can copy while the host continues."""
     return tensor if like.device.type == "cpu" else tensor.pin_memory()
-
-
-def _difference(values: Sequence[Tensor], reference: Sequence[Tensor]) -> str | None:
-    """How far results are from their reference, as text; None if all bits are equal (nan equals nan)."""
-    pairs = list(zip(values, reference, strict=True))
-    if all(torch.equal(a.nan_to_num(), b.nan_to_num()) and torch.equal(a.isnan(), b.isnan()) for a, b in pairs):
-        return None
-    wide = [(a.to(torch.complex128), b.to(torch.complex128)) for a, b in pairs if a.numel()]
-    far = max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) for a, b in wide)
-    return f"by {far:.1e} of the largest entry"
-
-
-def _is_plain(content: Any) -> bool:
-    """Whether the content of a batch is tensors, numbers and texts in tuples, lists and dicts."""
-    if isinstance(content, tuple) or type(content) in (list, dict):
-        return all(map(_is_plain, content.values() if isinstance(content, dict) else content))
-    return isinstance(content, (Tensor, bool, int, float, str, type(None)))
-
-
-def _kind_of(content: Any) -> Any:
-    if isinstance(content, Tensor):
-        return content.shape, content.stride(), content.dtype
-    if isinstance(content, dict):
-        return tuple((name, _kind_of(part)) for name, part in content.items())
-    if isinstance(content, (tuple, list)):
-        return type(content), tuple(_kind_of(part) for part in content)
-    return repr(content)
-
-
-def _leaves_of(content: Any) -> list[Tensor]:
-    if isinstance(content, Tensor):
-        return [content]
-    parts = content.values() if isinstance(content, dict) else content if isinstance(content, (tuple, list)) else ()
-    return [leaf for part in parts for leaf in _leaves_of(part)]
-
-
-def _replace_leaves(content: Any, leaves: Any) -> Any:
-    """The same structure with other tensors."""
-    if isinstance(content, Tensor):
-        return next(leaves)
-    if isinstance(content, dict):
-        return {name: _replace_leaves(part, leaves) for name, part in content.items()}
-    if isinstance(content, tuple) and hasattr(content, "_fields"):
-        return type(content)(*(_replace_leaves(part, leaves) for part in content))
-    if isinstance(content, (tuple, list)):
-        return type(content)(_replace_leaves(part, leaves) for part in content)
-    return content

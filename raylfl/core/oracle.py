@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -22,7 +23,7 @@ from torch import Tensor
 from raylfl.core.flat import FlatModule
 from raylfl.core.reference import ReferenceStep
 from raylfl.replay.innermost.steps import InnermostSteps
-from raylfl.replay.proof import Bound, Diverged, Outcome, Schedule, difference, steady
+from raylfl.replay.proof import Diverged, Outcome, Schedule, compare
 from raylfl.replay.recorded.program import Program
 from raylfl.replay.recorded.steps import RecordedSteps
 from raylfl.replay.step_log import StepLog
@@ -227,8 +228,10 @@ class LoopOracle(Oracle):
     def _prove(self, content: Any, translated: Outcome) -> None:
         """Compares a translated step with the reference at the loaded parameters; raises Diverged if it differs."""
         module, params, values = type(self.flat.module).__name__, self.flat.params.clone(), self.log.take()
+        pieces = dict(zip(self.flat.names, self.flat.sizes, strict=True))
         with private_randomness():
-            differs = translation_differs(self.reference, content, translated, self.t, self.log)
+            step = partial(self.reference.outcome, content=content, batch_idx=self.t, log=self.log)
+            differs = compare(step, params, translated, pieces, self.reference.eps)
         self.flat.load(self.flat.params.copy_(params))
         self.log.values = values
         if differs is not None:
@@ -253,30 +256,6 @@ class LoopOracle(Oracle):
         gradients = self.flat.gradients(loss)
         self.flat.take_back_buffers()
         return gradients
-
-
-def translation_differs(
-    reference: ReferenceStep, content: Any, translated: Outcome, t: int, log: StepLog
-) -> str | None:
-    """How a translated step of a module without buffers differs from the reference at the module's parameters.
-
-    translated: the loss and gradient of the translated step, which logs nothing. t: the number of the local step. log:
-    receives the values that the reference logs. Returns None if all differences are within the bound.
-    """
-    flat = reference.flat
-
-    def at(x: Tensor) -> Outcome:
-        flat.load(x)
-        log.take()
-        loss, row = reference(content, t)
-        return Outcome(loss, row, sorted(log.take().items()))
-
-    x, pieces, bound = flat.params.clone(), dict(zip(flat.names, flat.sizes, strict=True)), Bound(reference.eps)
-    expected = at(x)
-    differs = difference(expected, translated, pieces, bound)
-    if differs is not None:
-        differs = difference(expected, steady(at, x, expected, translated, pieces, bound.eps), pieces, bound)
-    return differs
 
 
 def seed_torch(seed: int) -> None:

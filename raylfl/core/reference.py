@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from raylfl.core.flat import FlatModule
 from raylfl.errors import BadConfig
+from raylfl.replay.proof import Outcome
+from raylfl.replay.step_log import StepLog
 
 TF32 = 2.0**-10  # eps of the numbers to which a GPU may round the factors of float32 products
 
@@ -51,6 +53,14 @@ class ReferenceStep:
         row = self.backward(loss)
         self.flat.take_back_buffers()
         return loss.detach(), row
+
+    def outcome(self, x: Tensor, content: Any, batch_idx: int, log: StepLog) -> Outcome:
+        """The outcome of a step at the parameters x [d], with all buffers; log: receives what the step logs."""
+        self.flat.load(x)
+        log.take()
+        loss, row = self(content, batch_idx)
+        buffers = dict(zip(self.flat.buffer_names, [b.clone() for b in self.flat.buffers], strict=True))
+        return Outcome(loss, row, sorted(log.take().items()), buffers)
 
     def loss(self, content: Any, batch_idx: int = 0) -> Tensor:
         """The scalar loss of `training_step`, with its autograd graph."""

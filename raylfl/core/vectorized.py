@@ -32,7 +32,7 @@ from raylfl.core.torch_state import checks_without_symbols
 from raylfl.replay.innermost.step import Innermost
 from raylfl.replay.innermost.steps import InnermostSteps, takes
 from raylfl.replay.innermost.translation import IGNORED
-from raylfl.replay.proof import Bound, Diverged, Outcome, Schedule, difference, steady
+from raylfl.replay.proof import Diverged, Outcome, Schedule, compare
 from raylfl.replay.recorded.steps import RecordedSteps
 from raylfl.replay.recorded.tape import record_step
 from raylfl.replay.step_log import StepLog
@@ -444,20 +444,13 @@ class VectorizedOracle(Oracle):
     def _compare(self, call: _CohortCall, k: int) -> None:
         """Compares client k of a call with the reference; raises Diverged if a result differs."""
         size = call.sizes[k] if len(call.sizes) else call.content[0].shape[1]
-        content, names = (
-            tuple(part[k][:size] for part in call.content),
-            [name for name, _ in self.flat.module.named_buffers()],
-        )
+        content, names = tuple(part[k][:size] for part in call.content), self.flat.buffer_names
 
         def at(x: Tensor) -> Outcome:
-            self.flat.load(x)
             for b, value in zip(self.flat.buffers, call.buffers_before, strict=True):
                 b.copy_(value[k])
             seed_everything(call.seed)
-            self.log.take()
-            loss, row = self.reference(content, self.t)
-            changed = dict(zip(names, [b.clone() for b in self.flat.buffers], strict=True))
-            return Outcome(loss, row, sorted(self.log.take().items()), changed)
+            return self.reference.outcome(x, content, self.t, self.log)
 
         def of_client(call: _CohortCall) -> Outcome:
             changed = dict(zip(names, [b[k] for b in call.buffers_after], strict=True))
@@ -468,11 +461,7 @@ class VectorizedOracle(Oracle):
             rows[k] = x
             return of_client(self._again(call, rows))
 
-        expected, outcome, bound = at(call.x[k]), of_client(call), Bound(self.reference.eps)
-        differs = difference(expected, outcome, self.pieces, bound)
-        if differs is not None:
-            outcome = steady(at, call.x[k], expected, outcome, self.pieces, bound.eps, together)
-            differs = difference(expected, outcome, self.pieces, bound)
+        differs = compare(at, call.x[k], of_client(call), self.pieces, self.reference.eps, together)
         if differs is not None:
             raise Diverged(
                 f"{type(self.flat.module).__name__}.training_step has other results for several clients in one call "

@@ -2,40 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from raylfl.replay.recorded.guards import Refused
+NUMBERS = (bool, int, float, str, type(None))
 
 
-def copy_content(content: Any) -> Any:
-    """A copy of the tuples, lists and dicts in the content of a batch, with the same tensors."""
-    if isinstance(content, dict):
-        return {name: copy_content(part) for name, part in content.items()}
-    return content if isinstance(content, Tensor) else type(content)(copy_content(part) for part in content)
+class Refused(Exception):
+    """The reason why a step is not recorded or captured, as the end of a sentence that begins with `training_step`."""
 
 
-def kind_of(content: Any) -> Any:
+def kind_of(content: Any, numbers: bool = False) -> Any:
     """A key of the structure of a batch's content, equal for batches that one program can compute.
 
-    Raises Refused for a content that holds anything but tensors in tuples, lists and dicts.
+    numbers: whether the content may hold numbers and texts, which are then part of the key. Raises Refused for anything
+    else but tensors in tuples, named tuples, lists and dicts.
     """
     if isinstance(content, Tensor):
         return content.shape, content.stride(), content.dtype, content.requires_grad
-    if type(content) is tuple or type(content) is list:
-        return type(content), *[kind_of(part) for part in content]
+    if type(content) in (tuple, list) or hasattr(content, "_fields"):
+        return type(content), *[kind_of(part, numbers) for part in content]
     if type(content) is dict:
-        return dict, *[(name, kind_of(part)) for name, part in content.items()]
+        return dict, *[(name, kind_of(part, numbers)) for name, part in content.items()]
+    if numbers and isinstance(content, NUMBERS):
+        return repr(content)
     raise Refused(f"gets batches that hold more than tensors ({type(content).__name__})")
 
 
 def leaves_of(content: Any) -> Sequence[Tensor]:
-    """The tensors in the content of a batch (nested tuples, lists and dicts), in order."""
+    """The tensors in the content of a batch, in order."""
     if isinstance(content, Tensor):
         return [content]
     if type(content) is tuple and all(isinstance(part, Tensor) for part in content):
         return content
-    parts = content.values() if isinstance(content, dict) else content
+    parts = content.values() if isinstance(content, dict) else content if isinstance(content, (tuple, list)) else ()
     return [leaf for part in parts for leaf in leaves_of(part)]
+
+
+def map_leaves(content: Any, change: Callable[[Tensor], Tensor] = lambda leaf: leaf) -> Any:
+    """A copy of the tuples, lists and dicts in a batch's content, with `change` applied to each tensor in order."""
+    if isinstance(content, Tensor):
+        return change(content)
+    if isinstance(content, dict):
+        return {name: map_leaves(part, change) for name, part in content.items()}
+    if hasattr(content, "_fields"):
+        return type(content)(*(map_leaves(part, change) for part in content))
+    return (
+        type(content)(map_leaves(part, change) for part in content) if isinstance(content, (tuple, list)) else content
+    )

@@ -122,12 +122,16 @@ def far(reference: Tensor, other: Tensor) -> float:
     """The largest difference of two tensors, relative to their largest entry; inf for other shapes or non-finite."""
     if reference.shape != other.shape:
         return math.inf
-    r, a = reference.double(), other.double()
+    r, a = _wide(reference), _wide(other)
     same = (r == a) | (r.isnan() & a.isnan())
     if bool(same.all()):
         return 0.0
     apart, size = (r - a)[~same].abs().amax(), torch.stack([r.abs().amax(), a.abs().amax()]).amax()
     return float(apart / size) if bool(apart.isfinite()) and bool(size.isfinite()) else math.inf
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def describe(apart: float) -> str:
@@ -150,7 +154,7 @@ class Bound(NamedTuple):
         """Whether a difference is within the bound. scale: the largest entry of all gradients, or 0."""
         if reference.shape != other.shape:
             return False
-        r, a = reference.double(), other.double()
+        r, a = _wide(reference), _wide(other)
         both = r.isfinite() & a.isfinite()
         if not bool((both | (r == a) | (r.isnan() & a.isnan())).all()):
             return False
@@ -186,10 +190,10 @@ def steady(
     def settle(r: Tensor, a: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], scale: float | None = None) -> Tensor:
         if r.shape != a.shape or not r.numel() or any(start.shape != end.shape for start, end in pairs):
             return a
-        moved = torch.stack([(end.double() - start.double()).abs() for start, end in pairs]).amax(0)
-        largest = float(r.double().abs().amax()) if scale is None else scale
+        moved = torch.stack([(_wide(end) - _wide(start)).abs() for start, end in pairs]).amax(0)
+        largest = float(_wide(r).abs().amax()) if scale is None else scale
         smooth = torch.where(moved < math.sqrt(eps) * largest, moved, 0.0).amax()
-        return torch.where((a.double() - r.double()).abs() <= MARGIN * torch.maximum(moved, smooth), r, a)
+        return torch.where((_wide(a) - _wide(r)).abs() <= MARGIN * torch.maximum(moved, smooth), r, a)
 
     def of_piece(part: slice) -> Tensor:
         pairs = [(start.row[..., part], end.row[..., part]) for start, end in moves]
@@ -214,6 +218,25 @@ def steady(
             for name, value in other.changed.items()
         },
     )
+
+
+def compare(
+    step: Callable[[Tensor], Outcome],
+    x: Tensor,
+    other: Outcome,
+    pieces: Mapping[str, int],
+    eps: float,
+    form: Callable[[Tensor], Outcome] | None = None,
+) -> str | None:
+    """What differs by more than the bound between a form's outcome and the reference at x [d], as text; None: nothing.
+
+    other: the form's outcome. The other arguments are those of `steady`.
+    """
+    reference, bound = step(x), Bound(eps)
+    differs = difference(reference, other, pieces, bound)
+    if differs is None:
+        return None
+    return difference(reference, steady(step, x, reference, other, pieces, eps, form), pieces, bound)
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from raylfl.core.oracle import private_randomness
+from raylfl.replay.contents import kind_of, leaves_of
 from raylfl.replay.recorded.calls import Call, Geometry
-from raylfl.replay.recorded.contents import kind_of, leaves_of
 from raylfl.replay.recorded.program import Program
 from raylfl.runtime.workers.worker import Worker
 

@@ -14,10 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from raylfl.replay.contents import Refused, kind_of
 from raylfl.replay.innermost.step import Innermost
 from raylfl.replay.innermost.translation import Unfit
-from raylfl.replay.recorded.contents import kind_of
-from raylfl.replay.recorded.guards import Refused
 from raylfl.replay.recorded.memory import Arena
 from raylfl.replay.recorded.tape import record_step
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raylfl.replay.contents import leaves_of
 from raylfl.replay.proof import Outcome
-from raylfl.replay.recorded.contents import leaves_of
 from raylfl.replay.recorded.program import Program
 
 

@@ -25,10 +25,6 @@ LOOKS = {  # methods that give values or memory to Python without an operator
 RECORD = ("raylfl.replay.recorded.tape", "record")  # module and name of the function that carries out the step
 
 
-class Refused(Exception):
-    """The reason why a step is not recorded, as the end of a sentence that begins with `training_step`."""
-
-
 class Watch(TorchFunctionMode):
     """A torch function mode that detects when a forward pass reads a tensor's values or memory without an operator.
 

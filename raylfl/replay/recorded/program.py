@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from raylfl.replay.contents import Refused
 from raylfl.replay.proof import same_bits
 from raylfl.replay.recorded.calls import Recording, Slot, full_name
-from raylfl.replay.recorded.guards import Refused
 from raylfl.replay.recorded.memory import Arena, in_fixed_memory
 from raylfl.replay.recorded.merged import merge_calls
 from raylfl.replay.recorded.plan import reduce_calls

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from raylfl.errors import BadConfig, headline
+from raylfl.replay.contents import Refused, kind_of, leaves_of, map_leaves
 from raylfl.replay.effects import attributes_of, first_difference, host_randomness
 from raylfl.replay.proof import Diverged, Outcome, difference, power_of_two, same_bits
 from raylfl.replay.recorded.calls import Recording
 from raylfl.replay.recorded.compare import Repetition, StepState
-from raylfl.replay.recorded.contents import copy_content, kind_of, leaves_of
-from raylfl.replay.recorded.guards import Refused
 from raylfl.replay.recorded.memory import Arena
 from raylfl.replay.recorded.program import Program
 from raylfl.replay.recorded.tape import record
@@ -157,7 +156,7 @@ class RecordedSteps:
         if kind is None:
             return self.reference(content, t)
         kind.used += 1
-        copy = copy_content(content)  # the step may take parts out of a dict
+        copy = map_leaves(content)  # the step may take parts out of a dict
         start = self.repetition.state(content)
         attributes, generators = attributes_of(self.module), host_randomness()
         with self.log.calls() as logged:
@@ -202,7 +201,7 @@ class RecordedSteps:
 
     def _record(self, kind: _Kind, content: Any, t: int, start: StepState, outcome: Outcome) -> None:
         """Records a step that has just been carried out; makes the kind's program if an earlier recording is equal."""
-        changing, step = self.changing(content), partial(self.loss, copy_content(content), t)
+        changing, step = self.changing(content), partial(self.loss, map_leaves(content), t)
         with self.repetition.again(content, start):
             try:
                 loss, rows, recording, logged = record(
@@ -303,7 +302,7 @@ class RecordedSteps:
         if earlier is None:
             return False
         with self.repetition.again(content, start), self.log.calls() as logged:
-            loss, row = self.reference(copy_content(content), earlier)
+            loss, row = self.reference(map_leaves(content), earlier)
             again = self.repetition.outcome(loss, row, _tensors(logged), content)
         assert kind.program is not None
         return self._replay_differs(kind.program, content, start, again) is None

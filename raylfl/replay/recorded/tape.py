@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from raylfl.replay.contents import Refused, leaves_of
 from raylfl.replay.recorded.calls import Call, Geometry, Recording, Slot, map_parts, parts_of
-from raylfl.replay.recorded.contents import leaves_of
-from raylfl.replay.recorded.guards import AS_VIEWS, Refused, Watch, forbidden, line_of_step
+from raylfl.replay.recorded.guards import AS_VIEWS, Watch, forbidden, line_of_step
 from raylfl.replay.step_log import LogCall, StepLog
 
 _MARK = "_raylfl_slot"  # the attribute of a tensor that holds its number in the current recording

@@ -209,7 +209,7 @@ class StepTrials:
             self.flat.load(x)
             seed_everything(k)
             drawn, before = host_randomness(), attributes_of(self.flat.module)
-            loss, row = self.loop.reference(self.batches[client][k].content, k)
+            outcome = self.loop.reference.outcome(x, self.batches[client][k].content, k, log.step)
             changed = first_difference(before, attributes_of(self.flat.module))
             if changed is not None:
                 return f"changes the module's attribute `{changed}`"
@@ -220,7 +220,7 @@ class StepTrials:
             weights = zip(self.flat.parameters, self.flat.views(x), strict=True)
             if not all(torch.equal(p, view) for p, view in weights):
                 return "changes a parameter in place"
-            return Outcome(loss, row, sorted(log.step.take().items()), {"buffers": self.flat.read_buffers()})
+            return outcome
 
     def _batches(self) -> list[list[Batch]]:
         """Two batches of each of two clients: other shares of the two samples a and b that `check` has read.
