@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from raylfl.errors import NonFinite
-from raylfl.python import api
+from raylfl.execution.several import run
 from raylfl.python.control import Callback
 from raylfl.report.labels import canonical
 from raylfl.runtime.records.summary import cpu_model
@@ -91,7 +91,7 @@ def _per_round(config: dict[str, Any]) -> float:
     short["rounds"], short["checkpoint"]["every"], short["eval"]["every"] = max(2, min(every, 24)), 0, 2
     with tempfile.TemporaryDirectory() as folder:
         short["logging"] |= {"dir": folder, "id": "short"}
-        api.run(short, callbacks=[clock])
+        run(short, callbacks=[clock])
     plain, evaluated = median(clock.seconds[2::2] or clock.seconds[:1]), median(clock.seconds[1::2])
     return plain + max(evaluated - plain, 0.0) / every
 

@@ -35,22 +35,16 @@ def run(args: argparse.Namespace) -> int | None:
             assembled(config)
         print(dump(config.resolved), end="")
         return None
-    from raylfl.python import api
-    from raylfl.python.console import Watcher
+    from raylfl.execution import several
 
-    with Watcher() as watch:
-        result = api.run(args.config, args.overrides, watch)
-    _finished(result)
+    _finished(several.run(args.config, args.overrides, progress=True))
     return None
 
 
 def resume(args: argparse.Namespace) -> None:
     from raylfl.python import api
-    from raylfl.python.console import Watcher
 
-    with Watcher() as watch:
-        result = api.resume(args.run_dir, args.overrides, watch, trust=args.trust, take_over=args.take_over)
-    _finished(result)
+    _finished(api.resume(args.run_dir, args.overrides, progress=True, trust=args.trust, take_over=args.take_over))
 
 
 def _finished(result: Any) -> None:

@@ -1,4 +1,4 @@
-"""The Python interface: `run`, `resume` and their results.
+"""The Python interface: `resume`, the parts of a run, and its results (`run` is in `execution.several`).
 
 Modules that need torch or Ray are imported inside the functions, after the config has been checked: mistakes are then
 reported at once.
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from raylfl.components.extras import require
 from raylfl.config.changes import refuse_changes
 from raylfl.config.identity import identity
-from raylfl.config.load import Config, Source, compose, load_config
+from raylfl.config.load import Config, compose, load_config
 from raylfl.config.objects import GROUPS, ObjectLayer, Objects, can_import, object_layer
 from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import BadConfig, UnusableConfig, exits_as_errors
@@ -118,26 +118,11 @@ def module_of(config: Config, final: Mapping[str, Any]) -> Any:
         return module
 
 
-def run(
-    source: Source,
-    overrides: Sequence[str] = (),
-    watch: Watch | None = None,
-    *,
-    progress: bool | None = None,
-    callbacks: Sequence[Callback] = (),
-    **objects: Unpack[Objects],
-) -> Result:
-    """Carries out one run, as `raylfl.run` does for one config (`execution.several.run`)."""
-    config = load_config(source, overrides, object_layer(objects))
-    with watching(watch, progress) as shown:
-        return begin(checked(config), shown, callbacks)
-
-
 @contextmanager
 def watching(watch: Watch | None, progress: bool | None) -> Iterator[Watch | None]:
     """A context with the watch function of a run from Python: `watch`, or one that prints the progress, or None.
 
-    progress: as in `run`.
+    progress: as in `raylfl.run`.
     """
     if watch is not None or not (interactive() if progress is None else progress):
         yield watch
@@ -167,7 +152,7 @@ def resume(
     only with `trust=True` if its config names classes outside raylfl: use `trust=True` for run directories of people
     you trust only. known: class paths for which no trust is needed.
     take_over: whether a run at a URL is taken from the process that owns it, which was killed on another machine. The
-    other arguments have the same meaning as in `run`. Raises BadConfig, also if a key that defines the run changes.
+    other arguments are those of `raylfl.run`. Raises BadConfig, also if a key that defines the run changes.
     """
     from raylfl.runtime.records.mirror import local_folder
 
@@ -291,7 +276,7 @@ def one_at_a_time() -> Iterator[None]:
 
 
 def begin(experiment: Experiment, watch: Watch | None, callbacks: Sequence[Callback], key: str | None = None) -> Result:
-    """Carries out a new run; key: the content of its identity.txt, if any. The others have the meaning as in `run`."""
+    """Carries out a new run; key: the content of its identity.txt, if any. The others are those of `run`."""
     with new_run_directory(experiment, quiet=watch is not None) as run_dir:
         if key is not None:
             run_dir.write(IDENTITY, key)

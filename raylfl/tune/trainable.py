@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from raylfl.config.layers import merge_layer
 from raylfl.config.load import Config, Source, compose, load_config
 from raylfl.config.objects import Objects, object_layer
-from raylfl.python.api import run
+from raylfl.execution.several import run
 from raylfl.python.control import Callback
 from raylfl.runtime.records.lines import numbers_of
 

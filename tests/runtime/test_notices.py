@@ -14,7 +14,8 @@ from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.fedprox import FedProx
 from raylfl.config.load import load_config
 from raylfl.config.objects import object_layer
-from raylfl.python.api import checked, run
+from raylfl.execution.several import run
+from raylfl.python.api import checked
 from tests.runtime.tiny import TINY, Net, Points
 
 PLAIN = {**TINY, "link": {"name": "perfect"}, "participation": {"name": "full"}, "eval": {"every": 1}}
