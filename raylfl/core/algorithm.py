@@ -79,19 +79,6 @@ class Work:
         return torch.from_numpy((words >> 40) * 2.0**-24).to(like).view(like.shape)
 
 
-RENAMED = {  # name of a method or trait before version 0.1 -> its new name; old names are accepted for one release
-    "idle": "empty_round",
-    "everybody": "full_participation",
-    "acknowledge": "update_clients",
-    "answer": "second_broadcast",
-    "known": "server_known",
-    "probes": "samples_by_norm",
-    "probe_probabilities": "norm_probabilities",
-    "common_steps": "draw_local_steps",
-    "topology": "pattern",
-}
-
-
 class Algorithm(Options, ABC):
     """A federated optimisation method: client computations, a server step, and class attributes that state its traits.
 
@@ -99,14 +86,10 @@ class Algorithm(Options, ABC):
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Accepts methods and traits under their old names (`RENAMED`), and warns of names that look misspelt."""
+        """Warns of names that look like a misspelt method or trait."""
         super().__init_subclass__(**options)
-        for old, new in RENAMED.items():
-            if old in vars(cls):
-                warnings.warn(f"{cls.__name__}.{old} is now called {new}", FutureWarning, stacklevel=3)
-                setattr(cls, new, vars(cls)[old])
         hooks = [name for name in vars(Algorithm) if not name.startswith("_")]
-        for name in vars(cls).keys() - RENAMED.keys():
+        for name in vars(cls):
             hint = did_you_mean(name, hooks, cutoff=0.86)
             if hint and not any(hasattr(base, name) for base in cls.__bases__):
                 text = f"{cls.__name__}.{name} is no method or trait of Algorithm, and is never used by it"

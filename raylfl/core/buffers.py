@@ -83,11 +83,3 @@ class Packing:
                 piece = piece.round()
             buffers.append(piece.reshape(len(rows), *b.shape).to(b.dtype))
         return buffers
-
-
-def of_older(vector: Tensor, sent: Tensor, dtype: torch.dtype) -> Tensor:
-    """The entries that travel [..., b] of a vector [..., B] of all buffers, as earlier versions saved them.
-
-    sent: the mask of these entries, bool [B]. A vector of another length is returned unchanged.
-    """
-    return vector[..., sent].to(dtype) if len(sent) and vector.shape[-1] == len(sent) else vector

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raylfl.core.buffers import Packing, of_older, travelling
+from raylfl.core.buffers import Packing, travelling
 from raylfl.errors import BadConfig
 
 
@@ -155,12 +155,6 @@ class FlatModule:
         """The names of all buffers, in the order of `buffers`."""
         return [name for name, *_ in self._buffer_entries]
 
-    @property
-    def sent_entries(self) -> Tensor:
-        """Which entries of all buffers, one buffer after the other, are of buffers that travel: bool [B]."""
-        sizes = torch.tensor([b.numel() for b in self.buffers], dtype=torch.int64)
-        return torch.tensor(self.sent, dtype=torch.bool).repeat_interleave(sizes)
-
     def read_buffers(self) -> Tensor:
         """The buffers that travel as one vector [b]: the row of `Packing`."""
         now = [b[None] for b, sent in zip(self._buffers_now(), self.sent, strict=True) if sent]
@@ -192,8 +186,6 @@ class FlatModule:
                 for key in now.keys() - first.keys():
                     del now[key]
             now.update(first)
-        if vector is not None and len(vector) != sum(self.packing.sizes):
-            vector = of_older(vector, self.sent_entries, self.packing.dtype)
         sent = iter(self.packing.split(vector[None]) if vector is not None else ())
         for buffer, initial, travels in zip(self.buffers, self._initial, self.sent, strict=True):
             buffer.copy_(next(sent)[0] if travels and vector is not None else initial)

@@ -38,14 +38,12 @@ UNSEEN = (BUFFERS, MOMENTS, MEAN)  # uploads and sums that algorithms do not han
 class Initial(NamedTuple):
     """The initial parameters x [d], buffers [b] and local optimizer state (moments [m]) of a run.
 
-    moments is empty if the optimizer state is fresh in every round (`local.optimizer_state`). sent: which entries of
-    all buffers travel, bool [B]; earlier versions saved all B entries.
+    moments is empty if the optimizer state is fresh in every round (`local.optimizer_state`).
     """
 
     x: Tensor
     buffers: Tensor
     moments: Tensor
-    sent: Tensor = torch.empty(0, dtype=torch.bool)
 
 
 @dataclass(frozen=True)

@@ -288,12 +288,9 @@ class Session:
     def _write_edges(self) -> dict[str, Any] | None:
         """Writes edges.csv; returns the link with the most floats, as an entry of summary.json.
 
-        If floats were not counted from the first round on, or nothing was sent, writes nothing and returns None.
+        If nothing was sent, writes nothing and returns None.
         """
         links = self.federation.state.links
-        if links is None:
-            self.say(f"no {EDGES}: the run was resumed from a checkpoint that has no floats of links")
-            return None
         if (found := links.busiest()) is None:
             return None
         self.run_dir.write(EDGES, links.csv())

@@ -80,7 +80,6 @@ def parse_scheduler(content: Any) -> Scheduler:
     """
     options = {"name": content} if isinstance(content, str) else content
     if not isinstance(options, Mapping) or options.get("name") not in SCHEDULERS:
-        hint = "or {name: ..., options}; population based training is no longer offered: use asha"
-        raise BadValue("scheduler", got=content, need=f"one of {', '.join(SCHEDULERS)}", hint=hint)
+        raise BadValue("scheduler", got=content, need=f"one of {', '.join(SCHEDULERS)}", hint="or {name: ..., options}")
     rest = {k: v for k, v in options.items() if k != "name"}
     return make_typed(SCHEDULERS[options["name"]], rest, "scheduler")

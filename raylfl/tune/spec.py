@@ -179,9 +179,6 @@ def _override(part: dict[str, Any], item: str) -> None:
 def make_sweep(content: Mapping[str, Any]) -> Sweep:
     """The checked sweep with this content of sweep.yaml (see `Sweep.content`). Raises BadConfig with all mistakes."""
     options_part = {key: value for key, value in content.items() if key in SWEEP_KEYS and value is not None}
-    if options_part.get("mode") in ("last", "best", "target"):
-        hint = f"score: {options_part['mode']} is how rounds are reduced to one number"
-        raise BadValue("mode", got=options_part["mode"], need="min or max", hint=hint)
     base = dict(content["base"])
     config_keys = (*keys_of(TopConfig), *GROUPS)
     problems = [

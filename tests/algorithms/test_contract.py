@@ -14,7 +14,6 @@ import pytest
 import yaml
 
 from raylfl.algorithms import ALGORITHMS
-from raylfl.algorithms.fedavg import FedAvg
 from raylfl.core.algorithm import Algorithm
 from raylfl.core.costs import floats_in
 from raylfl.errors import BadValue
@@ -180,29 +179,3 @@ def test_a_misspelt_method_or_trait_is_named():
 
         class Trait(Algorithm):
             own_steps = True
-
-
-def test_hooks_under_their_old_names_are_called_and_warned_of():
-    with pytest.warns(FutureWarning, match=r"Old\.idle is now called empty_round") as caught:
-
-        class Old(FedAvg):
-            def idle(self, server, r):
-                return {"x": server["x"] + 1}
-
-    assert caught[0].filename == __file__
-    assert Old().empty_round({"x": 1}, None) == {"x": 2}
-
-
-def test_an_exchange_pattern_under_its_old_names_is_used_and_warned_of():
-    with pytest.warns(FutureWarning, match=r"topology\.Ring is now raylfl\.core\.pattern\.Ring") as caught:
-        from raylfl.core.topology import Ring
-    assert caught[0].filename == __file__
-    with pytest.warns(FutureWarning, match=r"Old\.topology is now called pattern"):
-
-        class Old(FedAvg):
-            topology = Ring()
-
-    assert Old.pattern is Old.topology
-    with pytest.warns(FutureWarning, match="now raylfl.core.pattern.ExchangePattern"):
-        from raylfl.core.topology import Topology
-    assert issubclass(Ring, Topology)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from raylfl.core.buffers import of_older, travelling
+from raylfl.core.buffers import travelling
 from raylfl.core.flat import FlatModule, in_channels_last
 from raylfl.core.oracle import Batch, LoopOracle
 from raylfl.errors import BadConfig
@@ -246,11 +246,3 @@ def test_a_complex_parameter_is_refused_by_its_name():
     module[0].register_parameter("spectrum", nn.Parameter(torch.ones(2, dtype=torch.complex64)))
     with pytest.raises(BadConfig, match=r"parameter 0.spectrum is complex.*view_as_real"):
         flat_of(module)
-
-
-def test_a_vector_of_all_buffers_from_an_earlier_version_is_read():
-    flat = flat_of(small())
-    old = torch.arange(9.0, dtype=torch.float64)
-    flat.write_buffers(old)
-    assert flat.read_buffers().tolist() == list(range(8))
-    assert torch.equal(of_older(old, flat.sent_entries, torch.float32), torch.arange(8.0))

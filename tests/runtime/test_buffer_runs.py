@@ -15,9 +15,7 @@ from torch import nn
 import raylfl
 from raylfl.errors import NonFinite
 from raylfl.runtime import inprocess
-from raylfl.runtime.records.checksums import save_hashed
-from raylfl.runtime.records.manifest import encode
-from raylfl.testing.runs import RandomWorkers, carry_out, killed, outcome, strike
+from raylfl.testing.runs import RandomWorkers, carry_out
 from tests.runtime.tiny import TINY, Points
 
 on_random_workers = partial(inprocess.rows, make=RandomWorkers)
@@ -226,31 +224,6 @@ def test_what_is_not_finite_is_named_and_constant_entries_may_be_infinite(tmp_pa
         return
     with pytest.raises(NonFinite, match=rf"client \d sent a non-finite update in round 0; .*not finite: {NAMES[what]}"):
         raylfl.run(model, overrides)
-
-
-@pytest.mark.parametrize("overrides", [[], ["local.buffers=local"]], ids=["average", "local"])
-def test_a_checkpoint_of_an_earlier_version_goes_on_with_the_buffers_that_travel(tmp_path, overrides):
-    """It has all buffers in one vector in the parameters' dtype, here with BatchNorm's counter at its end."""
-    carry_out(TINY, tmp_path / "clean", overrides)
-    killed(lambda: carry_out(TINY, tmp_path / "it", overrides, fault=strike("commit", 4)))
-    (folder,) = (tmp_path / "it" / "checkpoints").iterdir()
-    server = torch.load(folder / "server.pt", weights_only=True)
-    counter = torch.full(
-        (1,), 0.0 if overrides else 5.0
-    )  # clients that keep their buffers leave the server's as they are
-    server["buffers"] = torch.cat([server["buffers"][:12].float(), counter])
-    sums = {"server.pt": save_hashed(server, folder / "server.pt")}
-    for path in folder.glob("clients_*.pt"):
-        chunk = torch.load(path, weights_only=True)
-        if overrides:
-            chunk["states"]["buffers"] = chunk["states"]["buffers"].float()
-        sums[path.name] = save_hashed(chunk, path)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    del manifest["manifest_sha256"]
-    (folder / "manifest.json").write_text(encode({**manifest, "sha256": {**manifest["sha256"], **sums}}))
-    carry_out(TINY, tmp_path / "it", overrides, resume=True)
-    assert "resumed at round 4" in (tmp_path / "it" / "log.txt").read_text()
-    assert outcome(tmp_path / "it") == outcome(tmp_path / "clean")
 
 
 @pytest.mark.parametrize("seed", [1, 5])

@@ -107,14 +107,6 @@ def test_lines_after_the_newest_checkpoint_may_hold_anything(tmp_path, clean):
     assert "resumed at round 3" in log_of(tmp_path / "run")
 
 
-def test_checkpoints_written_before_records_had_checksums_are_still_read(folder, clean):
-    for path in (folder / "checkpoints").glob("*/manifest.json"):
-        rewrite(path, lambda content: content.pop("records_sha256"))
-    carry_out(FOCUS, folder, resume=True)
-    assert outcome(folder) == clean
-    assert "resumed at round 4" in log_of(folder)
-
-
 # -- checkpoints whose checksums are right ----------------------------------------------------------------------------
 
 

@@ -12,12 +12,10 @@ import torch
 from raylfl.core.client_rows import Table
 from raylfl.core.costs import Costs
 from raylfl.core.links import Links
-from raylfl.experiment.parts import BUFFERS
 from raylfl.runtime.records.manifest import Damaged
 from raylfl.runtime.records.state_files import (
     NUMBERS,
     client_chunks,
-    clients_blob,
     load_clients,
     load_server,
     server_blob,
@@ -71,7 +69,7 @@ def as_numbers(state):
         "server": [state.server["x"].tolist(), state.server["m"].clients, state.server["m"].matrix.tolist()],
         "t": state.server["t"],
         "average": state.average and [state.average.x.tolist(), state.average.mass, state.average.rho],
-        "links": state.links and state.links.csv(),
+        "links": state.links.csv(),
     }
 
 
@@ -81,20 +79,6 @@ def test_every_part_of_a_state_is_read_back(tmp_path):
     assert all(value != before[name] for name, value in as_numbers(state).items())
     torch.save(server_blob(state), tmp_path / "server.pt")
     assert as_numbers(load_server(tmp_path / "server.pt", start, 5)) == as_numbers(state)
-
-
-def test_what_older_checkpoints_lack_is_left_out(tmp_path):
-    """The two busiest counts are then 0; the average and the links, which a later sum would miss, are none."""
-    state, start = trained()
-    blob = server_blob(state)
-    for name in ("average", "links"):
-        del blob[name]
-    for name in ("busiest_node_floats", "busiest_link_floats"):
-        del blob["costs"][name]
-    torch.save(blob, tmp_path / "server.pt")
-    back = load_server(tmp_path / "server.pt", start, 5)
-    changed = {"average": None, "links": None, "costs": Costs(1, 2, 3, 4, 5)}
-    assert as_numbers(back) == {**as_numbers(state), **changed}
 
 
 def test_an_average_with_other_weights_or_one_that_is_not_measured_is_left_out(tmp_path):
@@ -202,18 +186,3 @@ def test_a_file_of_clients_gives_the_wanted_ones(tmp_path):
     assert torch.equal(found[9]["c"], torch.tensor([[4.0, 5.0]]))
     with pytest.raises(Damaged, match="states holds c, but must hold c, h"):
         list(load_clients(tmp_path / "clients.pt", {1}, {"c": torch.zeros(1, 2), "h": torch.zeros(1, 2)}))
-
-
-def test_a_state_of_an_earlier_version_keeps_the_buffers_that_travel(tmp_path):
-    """Earlier versions saved all buffers, counters of BatchNorm included, in one vector."""
-    sent = torch.tensor([True, False, True])
-    path = saved(tmp_path / "server.pt", lambda blob: blob.update(buffers=torch.tensor([1.0, 2.0, 3.0])))
-    assert load_server(path, fresh(), 0, sent).buffers.tolist() == [1.0, 3.0]
-    with pytest.raises(Damaged, match=r"buffers is float32 \[3\], but must be float32 \[2\]"):
-        load_server(path, fresh(), 0, torch.ones(5, dtype=torch.bool))
-    rows = {BUFFERS: torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])}
-    torch.save(clients_blob([1, 9], rows), tmp_path / "clients.pt")
-    like = {BUFFERS: torch.zeros(1, 2, dtype=torch.float64)}
-    found = dict(load_clients(tmp_path / "clients.pt", {1, 9}, like, sent))
-    assert found[9][BUFFERS].tolist() == [[4.0, 6.0]]
-    assert found[9][BUFFERS].dtype == torch.float64

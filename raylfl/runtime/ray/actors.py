@@ -223,8 +223,8 @@ class WorkerActor:
         if mark is None or mark_of(Path(path)) != mark:
             return False
         store, worker, wanted = self.store(shared, held), self.worker(shared), {state.client: state for state in states}
-        fresh, sent = worker.setup.fresh_state(worker.initial), worker.initial.sent
-        for client, state in load_clients(Path(path), set(wanted), fresh, sent):
+        fresh = worker.setup.fresh_state(worker.initial)
+        for client, state in load_clients(Path(path), set(wanted), fresh):
             store.write(wanted[client], state)
         return True
 

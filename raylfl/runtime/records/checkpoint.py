@@ -207,14 +207,14 @@ class Checkpoints:
 
         A damaged record file is copied before the error is raised.
         """
-        sums = manifest.get("records_sha256", {})
+        sums = manifest["records_sha256"]
         for name in RECORDS:
             if name == OF_GRAPHS and not self.graph:
                 continue
             if name not in manifest["records"]:
                 raise Damaged(f"its manifest lacks {name}")
             try:
-                fault = self.run_dir.fault(name, manifest["records"][name], sums.get(name), manifest["round"])
+                fault = self.run_dir.fault(name, manifest["records"][name], sums[name], manifest["round"])
             except OSError as error:
                 fault = f"{name} cannot be read: {error.strerror}"
             if fault:
@@ -246,7 +246,7 @@ class Checkpoints:
     def _load(self, folder: Path, manifest: Manifest, backend: Backend, fresh: FederationState) -> FederationState:
         """Loads the state from a checkpoint whose checksums are correct. Raises Damaged if it does not fit this run."""
         initial = backend.initial()
-        state = load_server(folder / "server.pt", fresh, manifest["round"], initial.sent)
+        state = load_server(folder / "server.pt", fresh, manifest["round"])
         fresh_client: State = self.setup.fresh_state(initial)
         self._check_clients(manifest, bool(fresh_client))
         for name, clients in manifest["clients"].items():
@@ -254,7 +254,7 @@ class Checkpoints:
             for path in sorted((self.folder / name).glob("clients_*.pt")):
                 loaded = backend.load_states(path, ids, manifest["round"])
                 if loaded is None:
-                    states = load_clients(path, ids, fresh_client, initial.sent)
+                    states = load_clients(path, ids, fresh_client)
                     loaded = backend.put_states(dict(states), manifest["round"])
                 state.clients |= loaded
             if not ids <= state.clients.keys():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, NonNegativeInt, StringConstraints, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic does not support Python 3.11's TypedDict
@@ -50,7 +50,7 @@ class Manifest(TypedDict):
     versions: dict[str, str]
     config: Definition
     records: dict[Record, NonNegativeInt]
-    records_sha256: NotRequired[dict[Record, Sha256]]
+    records_sha256: dict[Record, Sha256]
     clients: dict[Folder, Annotated[list[NonNegativeInt], Field(min_length=1)]]
 
 
@@ -98,7 +98,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise Damaged(f"{name}: it is of round {manifest['round']}")
     if "server.pt" not in manifest["sha256"]:
         raise Damaged(f"{name}: it names no server.pt")
-    if set(manifest.get("records_sha256", manifest["records"])) != set(manifest["records"]):
+    if set(manifest["records_sha256"]) != set(manifest["records"]):
         raise Damaged(f"{name}: records and records_sha256 name other files")
     return manifest
 

@@ -249,18 +249,17 @@ class RunDirectory:
         for file in self._files.values():
             file.verify()
 
-    def fault(self, name: str, size: int, sha256: str | None, rounds: int) -> str | None:
+    def fault(self, name: str, size: int, sha256: str, rounds: int) -> str | None:
         """The fault in a record file, in words; None if the file still begins with its content at a checkpoint.
 
         name: the file, such as metrics.jsonl. size: its size in bytes at the checkpoint. sha256: the checksum of these
-        bytes; None in checkpoints of older versions. rounds: the number of rounds before the checkpoint; each must have
-        one row.
+        bytes. rounds: the number of rounds before the checkpoint; each must have one row.
         """
         data = read_plain(self.path / name)[:size]
         fault = fault_in_rounds(data, rounds)
         if fault is None and len(data) < size:
             fault = "its end is lost"
-        if fault is None and sha256 not in (None, Prefix.of(data).sha256):
+        if fault is None and sha256 != Prefix.of(data).sha256:
             fault = "its content is not what was written"
         return fault and f"{name} is damaged: {fault}"
 

@@ -12,19 +12,16 @@ import torch
 from torch import Tensor
 
 from raylfl.core.algorithm import ServerState, State
-from raylfl.core.buffers import of_older
 from raylfl.core.client_rows import Table
 from raylfl.core.costs import Costs
 from raylfl.core.links import Links
 from raylfl.errors import headline
-from raylfl.experiment.parts import BUFFERS
 from raylfl.runtime.records.manifest import Damaged
 from raylfl.runtime.round.state import Average, FederationState
 from raylfl.runtime.workers.backend import Backend, Handle
 
 CHUNK_BYTES = 64 * 2**20  # largest size of the client states in one file, unless a single client has more
 SEEN = ".seen"  # a file in a checkpoint's folder, by which a worker tests whether it can read this folder
-COUNTED_LATER = ("busiest_node_floats", "busiest_link_floats")  # costs that older checkpoints lack
 NUMBERS = ("seconds", "computation_seconds", "last_finite_loss")
 
 
@@ -37,7 +34,7 @@ def server_blob(state: FederationState) -> dict[str, Any]:
         **({"moments": state.moments} if len(state.moments) else {}),
         "average": None if state.average is None else vars(state.average),
         "costs": asdict(state.costs),
-        **({} if state.links is None else {"links": _tensors(state.links)}),
+        "links": {name: torch.from_numpy(values) for name, values in state.links.columns().items()},
         **{name: getattr(state, name) for name in NUMBERS},
     }
 
@@ -79,47 +76,32 @@ def clients_blob(clients: Sequence[int], rows: State) -> dict[str, Any]:
 # -- reading -----------------------------------------------------------------------------------------------------
 
 
-def load_server(path: Path, fresh: FederationState, rounds: int, sent: Tensor | None = None) -> FederationState:
+def load_server(path: Path, fresh: FederationState, rounds: int) -> FederationState:
     """Reads the state in server.pt, without client states.
 
     fresh: the state before round 0, whose keys and shapes the state must have. rounds: the number of finished rounds
-    that it must have. sent: as in `Initial`, for a file of an earlier version. Raises Damaged if the state does not fit
-    or cannot be read.
+    that it must have. Raises Damaged if the state does not fit or cannot be read.
     """
     blob = load(path)
     try:
         if blob["round"] != rounds:
             raise ValueError(f"it is of round {blob['round']}")
         _same_form(blob["server"], pack_server(fresh.server), "server")
-        buffers = _travelling(blob["buffers"], sent, fresh.buffers)
-        _same_form(buffers, fresh.buffers, "buffers")
+        _same_form(blob["buffers"], fresh.buffers, "buffers")
         moments = blob.get("moments", fresh.moments[:0])
         _same_form(moments, fresh.moments, "moments")
-        counted = blob["costs"] and {**dict.fromkeys(COUNTED_LATER, 0), **blob["costs"]}
-        _same_form(counted, asdict(fresh.costs), "costs")
+        _same_form(blob["costs"], asdict(fresh.costs), "costs")
         numbers = {name: blob[name] for name in NUMBERS}
         if not all(isinstance(v, (int, float)) and not math.isinf(v) for v in numbers.values()):
             raise ValueError("its clock holds no numbers")
-        server, costs = unpack_server(blob["server"]), Costs(**counted)
-        average = _average(blob.get("average"), fresh.average)  # missing in older checkpoints
-        links = None
-        if "links" in blob:  # missing there, too
-            links = Links.of_columns({name: values.numpy() for name, values in blob["links"].items()})
+        server, costs = unpack_server(blob["server"]), Costs(**blob["costs"])
+        average = _average(blob["average"], fresh.average)
+        links = Links.of_columns({name: values.numpy() for name, values in blob["links"].items()})
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
         raise Damaged(f"{_short_path(path)} does not fit this run: {_reason(error)}") from error
     return FederationState(
-        rounds, server, buffers, {}, set(), costs, moments=moments, average=average, links=links, **numbers
+        rounds, server, blob["buffers"], {}, set(), costs, moments=moments, average=average, links=links, **numbers
     )
-
-
-def _travelling(buffers: Tensor, sent: Tensor | None, fresh: Tensor) -> Tensor:
-    """The buffers in a file; of a file of an earlier version, which has all buffers, only the ones that travel."""
-    same = (buffers.shape[-1:], buffers.dtype) == (fresh.shape[-1:], fresh.dtype)
-    return buffers if same or sent is None else of_older(buffers, sent, fresh.dtype)
-
-
-def _tensors(links: Links) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(values) for name, values in links.columns().items()}
 
 
 def _average(saved: dict[str, Any] | None, fresh: Average | None) -> Average | None:
@@ -156,17 +138,15 @@ def clients_in(path: Path) -> list[int]:
         raise Damaged(f"{_short_path(path)} does not fit this run: {_reason(error)}") from error
 
 
-def load_clients(path: Path, chosen: set[int], fresh: State, sent: Tensor | None = None) -> Iterator[tuple[int, State]]:
+def load_clients(path: Path, chosen: set[int], fresh: State) -> Iterator[tuple[int, State]]:
     """Yields (client, state with rows [1, ...]) for each chosen client whose state is in a file of a checkpoint.
 
-    fresh: an initial client state, rows [1, ...], whose names and shapes the states must have. sent: as in `Initial`,
-    for a file of an earlier version. Raises Damaged if the states do not fit or cannot be read.
+    fresh: an initial client state, rows [1, ...], whose names and shapes the states must have. Raises Damaged
+    if the states do not fit or cannot be read.
     """
     chunk = load(path, mmap=True)
     try:
         clients, states = chunk["clients"].tolist(), dict(chunk["states"])
-        if BUFFERS in states and BUFFERS in fresh:
-            states[BUFFERS] = _travelling(states[BUFFERS], sent, fresh[BUFFERS])
         _same_form(states, {name: rows.expand(len(clients), *rows.shape[1:]) for name, rows in fresh.items()}, "states")
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise Damaged(f"{_short_path(path)} does not fit this run: {_reason(error)}") from error

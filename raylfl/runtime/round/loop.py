@@ -265,7 +265,7 @@ class Federation:
         second = None if answered is None else self.algorithm.second_broadcast(server)
         costs = self.costs.of_round(result, broadcast, second)
         state.costs = state.costs.add(costs.costs)
-        state.links = state.links and state.links.add(costs.ends, costs.floats)
+        state.links = state.links.add(costs.ends, costs.floats)
         state.seconds += costs.seconds
         state.computation_seconds += costs.computation_seconds
         losses = result.reports.losses(received)

@@ -57,7 +57,7 @@ class FederationState:
     # the state of the local optimizer [m], empty unless it is averaged over clients
     moments: Tensor = field(default_factory=lambda: torch.empty(0))
     average: Average | None = None  # mean of the iterates; None: not measured
-    links: Links | None = field(default_factory=Links)  # floats along each link; None: not counted from round 0 on
+    links: Links = field(default_factory=Links)  # floats along each link
 
 
 @dataclass

@@ -181,7 +181,7 @@ class Worker:
         self.moments = moments_of(flat) if lasting and self.setup.optimizer == "module" else None
         self.attributes.restore()
         moments = x.new_zeros(self.local_optimizer().width(flat.width) if lasting else 0)
-        return Initial(x, buffers, moments, flat.sent_entries)
+        return Initial(x, buffers, moments)
 
     def _source(self, samples: SampleSet, channels_last: bool) -> BatchSource:
         return BatchSource(samples, self.device, self.setup.torch_dtype, channels_last)
