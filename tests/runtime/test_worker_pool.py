@@ -135,6 +135,38 @@ def test_a_call_that_kills_its_worker_by_itself_is_repeated_as_often_as_allowed(
     assert len(pool.actors[0].outcomes) == 2
 
 
+@pytest.mark.parametrize("workers", [3, 200])
+def test_results_of_a_round_are_waited_for_together(monkeypatch, workers):
+    """Waiting for one result at a time would pass the other references again and again: 20,100 for 200 workers."""
+    waits: list[int] = []
+
+    def wait(references, num_returns=1, timeout=None):
+        waits.append(len(references))
+        return references[:num_returns], references[num_returns:]
+
+    monkeypatch.setattr(worker_pool, "ray", SimpleNamespace(wait=wait, get=lambda value: value))
+    actors = [Actor(f"result {w}") for w in range(workers)]
+    pool = WorkerPool(actors, StoredExperiment(None), lambda text: None, lambda: True, TrafficCounter())
+    assert sum(waits) <= 2 * workers
+    waits.clear()
+    sent = pool.send([WorkerCall("run", ())] * workers)
+    assert pool.results(sent) == [f"result {w}" for w in range(workers)]
+    assert waits == [workers]
+
+
+def test_results_that_have_arrived_are_read_while_a_slow_one_is_waited_for(monkeypatch):
+    answers = [["A"], ["b"], [], ["a", "c"]]  # of a ping, and to three waits of READ_SECONDS
+
+    def wait(references, **options):
+        assert options["timeout"] <= worker_pool.READ_SECONDS
+        return answers.pop(0), []
+
+    monkeypatch.setattr(worker_pool, "ray", SimpleNamespace(wait=wait, get=lambda value: value))
+    pool = WorkerPool([Handle("A")], StoredExperiment(None), lambda text: None, lambda: True, TrafficCounter())
+    sent = [CallInFlight(WorkerCall("run", (), timeout=60.0), 0, 0, [reference]) for reference in "abc"]
+    assert pool.results(sent) == ["a", "b", "c"]
+
+
 # -- client states on the nodes of their workers -----------------------------------------------------------------------
 
 

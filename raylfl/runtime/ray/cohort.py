@@ -77,15 +77,16 @@ class CohortInFlight:
         A share of pinned clients is sent to the clients' worker or, while that worker is lost, to its replacement.
         """
         pool = self.channel.pool
-        here = pool.available() if shares else []
+        free = iter(pool.available() if shares else [])
         self.wave, self.waiting = list[Share](), list[Share]()
         self.sent, busy = list[CallInFlight](), set[int]()
         for share in shares:
-            assigned, free = self._assigned(share), [w for w in here if w not in busy]
-            # whether no worker can be called for the share; if it is the first share of a wave, `place` waits for one
-            away = not free if assigned is None else bool(self.wave) and not pool.hosts(assigned)
-            worker = -1 if away else pool.place(assigned, free[0] if free else -1)
-            if away or worker in busy:
+            assigned = self._assigned(share)
+            if assigned is None:
+                worker = next(free, -1)
+            else:  # if no worker can be called for the first share of a wave, `place` waits for one
+                worker = -1 if self.wave and not pool.hosts(assigned) else pool.place(assigned, -1)
+            if worker < 0 or worker in busy:
                 self.waiting.append(share)
                 continue
             busy.add(worker)

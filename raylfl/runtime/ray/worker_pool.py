@@ -8,6 +8,7 @@ stored, and a call does not overwrite the stored state from which it starts.
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from raylfl.runtime.ray.resources import node_text
 from raylfl.runtime.ray.stored import StoredExperiment
 from raylfl.runtime.ray.traffic import TrafficCounter
 
+READ_SECONDS = 1.0  # seconds after which results that have arrived are read, and losses noticed, before all are there
 START_SECONDS = 10  # seconds to wait for the other workers after the first; if nodes were lost, not all of them fit
 NOTICE_SECONDS = 30  # seconds between two lines for the user during a wait
 NO_ROOM_SECONDS = 180  # seconds without room for a single worker after which a run ends
@@ -175,20 +177,25 @@ class WorkerPool:
 
         A call with several returned values gives [the first value, *references to the others]. If no result arrives
         within the longest time limit of the calls in flight, all their workers are killed and started again.
+
+        Results are waited for together, by one call of `ray.wait` for every READ_SECONDS: a call for each result would
+        cost time in proportion to the square of the number of workers.
         """
         out: list[Any] = [None] * len(sent)
-        waiting = {s.references[0]: k for k, s in enumerate(sent)}
+        waiting, arrived = {s.references[0]: k for k, s in enumerate(sent)}, time.monotonic()
         while waiting:
             limits = [sent[k].call.timeout for k in waiting.values()]
-            longest = None if None in limits else max(limit for limit in limits if limit is not None)
-            ready, _ = ray.wait(list(waiting), num_returns=1, timeout=longest)
-            if not ready:  # these workers hang in the user's code
+            longest = math.inf if None in limits else max(limit for limit in limits if limit is not None)
+            left = arrived + longest - time.monotonic()
+            ready, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=max(0.0, min(left, READ_SECONDS)))
+            if not ready and left <= READ_SECONDS:  # these workers hang in the user's code
                 for k in waiting.values():
                     out[k] = self._kill_hanging(sent[k])
                 break
             for reference in ready:
                 k = waiting.pop(reference)
                 out[k] = self._result(sent[k])
+                arrived = time.monotonic()
         return out
 
     def _result(self, sent: CallInFlight) -> Any:
@@ -263,18 +270,24 @@ class WorkerPool:
 
     def _wait_for_ping(self) -> None:
         """Waits at most a second for the answer of a starting worker, or for the time of the next ping."""
-        if pings := [ping for worker, ping in self._starting.items() if worker not in self._ping_at]:
-            ray.wait(pings, num_returns=1, timeout=1)
+        if pings := self._pings():
+            ray.wait(list(pings.values()), num_returns=1, timeout=1)
         else:
             time.sleep(min(1.0, max(0.0, min(self._ping_at.values()) - time.monotonic())))
+
+    def _pings(self) -> dict[int, Any]:
+        """The pings of starting workers that are in flight, by worker."""
+        return {worker: ping for worker, ping in self._starting.items() if worker not in self._ping_at}
 
     def ready(self) -> list[int]:
         """The workers that can be called now."""
         for worker in [w for w, at in self._ping_at.items() if at <= time.monotonic()]:
             del self._ping_at[worker]
             self._starting[worker] = self._ping(worker)
-        for worker, ping in list(self._starting.items()):
-            if worker in self._ping_at or not ray.wait([ping], timeout=0)[0]:
+        pings = self._pings()
+        answered = set(ray.wait(list(pings.values()), num_returns=len(pings), timeout=0)[0]) if pings else set()
+        for worker, ping in pings.items():
+            if ping not in answered:
                 continue
             try:
                 self.nodes[worker] = ray.get(ping)
