@@ -21,8 +21,9 @@ from raylfl.core.partial_sums import SumPlan
 from raylfl.core.placement import Placement
 from raylfl.experiment.assemble import assemble
 from raylfl.runtime.ray import backend as ray_backend
-from raylfl.runtime.ray import held_states
+from raylfl.runtime.ray import held_states, worker_pool
 from raylfl.runtime.ray.backend import RayBackend
+from raylfl.runtime.ray.cohort import CohortInFlight
 from raylfl.runtime.ray.connection import DIRECT
 from raylfl.runtime.ray.stored import StoredExperiment
 from raylfl.runtime.ray.traffic import TrafficCounter
@@ -336,33 +337,49 @@ def test_broadcasts_are_sent_within_calls_up_to_rays_limit(veterans, monkeypatch
         assert [isinstance(backend.shared_broadcast(down), dict) for down in (small, large)] == inline
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "sfl", "dsgd"])
-def test_traffic_is_what_the_calls_of_all_rounds_carry(veterans, tmp_path, algorithm):
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "sfl", "dsgd", "fedavg, evaluated"])
+def test_traffic_is_what_the_calls_of_each_round_carry(veterans, tmp_path, algorithm):
     """Counted by hand: three rounds of six clients on two workers, one call per worker and round, or a ring."""
-    config = {**TINY, "algorithm": {"name": algorithm}, "rounds": 3, "link": {"name": "perfect"}}
+    name, _, evaluated = algorithm.partition(", ")
+    config = {**TINY, "algorithm": {"name": name}, "rounds": 3, "link": {"name": "perfect"}}
     config |= {"model": {"class_path": "tests.runtime.tiny.Net", "init_args": {"norm": False}}}
-    config |= {"participation": {"name": "full"}, "eval": {"every": 0, "inconsistency": False}}
+    config |= {"participation": {"name": "full"}, "eval": {"every": 2 if evaluated else 0, "inconsistency": False}}
     config["runtime"] = {"backend": "local", "vectorize": "never"}
     carry_out(config, tmp_path / "here")
     carry_out(config, tmp_path / "there", rows=session_on(veterans[:2], []))
-    model = 4 * (4 * 6 + 6 + 6 * 3 + 3)
-    reports = 3 * 6 * REPORT.itemsize
-    expected = {  # (sent, received)
+    model, reports = 4 * (4 * 6 + 6 + 6 * 3 + 3), 6 * REPORT.itemsize
+    expected = {  # (sent, received) in each round
         # the tree adds 0 + 3, 1 + 4, 2 + 5 first; workers have {0, 3, 2} and {5, 1, 4}, and send two vectors a sum
-        "fedavg": (3 * 2 * model, 3 * 4 * model + reports),
+        "fedavg": [(2 * model, 4 * model + reports)] * 3,
         # x and c go down; three sums come back (both uploads, and the mean update of the metrics); each c_i comes back
         # in a round and is sent again in the next
-        "scaffold": (3 * 2 * 2 * model + 2 * 6 * model, 3 * (3 * 4 + 6) * model + reports),
-        "sfl": (
-            3 * 6 * model,
-            3 * model + reports,
-        ),  # from the server to the first client, and from each client to the next
+        "scaffold": [(2 * 2 * model + sent * model, (3 * 4 + 6) * model + reports) for sent in (0, 6, 6)],
+        # from the server to the first client, and from each client to the next
+        "sfl": [(6 * model, model + reports)] * 3,
         # blocks {0, 1}, {2, 3}, {4} and {5} of a ring, in turn on two workers: 8 messages between them; the server gets
         # the sum of each block's rows, with numbers of 8 bytes: the sizes of 6 objects, as {4} and {5} send one to two
-        "dsgd": (3 * 8 * model, reports + 3 * (4 * (model + 2 * 8) + 4 * 8 + 6 * 8)),
+        "dsgd": [(8 * model, reports + 4 * (model + 2 * 8) + 4 * 8 + 6 * 8)] * 3,
+        # x goes down once more in the first and the last round, to the worker that has the test set's only batch
+        "fedavg, evaluated": [(sent * model, 4 * model + reports) for sent in (3, 2, 3)],
     }
-    assert total(tmp_path / "there") == expected[algorithm]
-    assert total(tmp_path / "here") == (0, 0)
+    assert traffic(tmp_path / "there") == expected[algorithm]
+    assert traffic(tmp_path / "here") == [(0, 0)] * 3
+
+
+def test_a_round_waits_once_for_its_workers(veterans, tmp_path, monkeypatch):
+    monkeypatch.setattr(worker_pool, "READ_SECONDS", 600.0)
+    waits, rounds, wait, results = [], [], ray.wait, CohortInFlight.results
+    monkeypatch.setattr(ray, "wait", lambda refs, **options: [waits.append(len(refs)), wait(refs, **options)][1])
+
+    def counted(cohort):
+        waits.clear()
+        out = results(cohort)
+        rounds.append([*waits])
+        return out
+
+    monkeypatch.setattr(CohortInFlight, "results", counted)
+    carry_out({**TINY, "participation": {"name": "full"}}, tmp_path, rows=session_on(veterans[:2], []))
+    assert rounds == [[2]] * 6  # references in each call of `ray.wait`
 
 
 def test_states_of_pinned_clients_do_not_travel(veterans, tmp_path, monkeypatch):
@@ -378,7 +395,7 @@ def test_states_of_pinned_clients_do_not_travel(veterans, tmp_path, monkeypatch)
     monkeypatch.setattr(Federation, "_commit", lambda self, *a: (commit(self, *a), kept.append(self.state.clients)))
     carry_out(config, tmp_path, rows=session_on(veterans[:2], []))
     model, vectors = 4 * (4 * 6 + 6 + 6 * 3 + 3), sums_of_workers(config, 2)
-    assert total(tmp_path) == (3 * 2 * 2 * model, 3 * 3 * vectors * model + 3 * 6 * REPORT.itemsize)
+    assert traffic(tmp_path) == [(2 * 2 * model, 3 * vectors * model + 6 * REPORT.itemsize)] * 3
     assert kept[-1] == {client: (client, 3) for client in range(6)}
 
 
@@ -400,8 +417,8 @@ def rows_of(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def total(folder):
-    return tuple(sum(row[f"traffic/{way}_bytes"] for row in rows_of(folder)) for way in ("sent", "received"))
+def traffic(folder):
+    return [(row["traffic/sent_bytes"], row["traffic/received_bytes"]) for row in rows_of(folder)]
 
 
 def test_a_module_that_seeds_every_generator_changes_no_other_bits_on_ray_either(veterans, tmp_path):

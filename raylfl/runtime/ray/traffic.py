@@ -14,7 +14,7 @@ from torch import Tensor
 from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.workers.task import TaskResult
 
-KEPT = 2**16  # number of results whose node is remembered
+KEPT = 2**16  # number of objects whose nodes are remembered
 
 
 @dataclass
@@ -34,8 +34,7 @@ class TrafficCounter:
     sent: int = 0
     received: int = 0
     between_nodes: int = 0
-    _coming: set[tuple[bytes, str | None]] = field(default_factory=set)  # (object, node): counted since the last `take`
-    _came: set[tuple[bytes, str | None]] = field(default_factory=set)  # counted between the last two calls of `take`
+    _sent: dict[tuple[bytes, str | None], None] = field(default_factory=dict)  # (object, node) that were counted
     _made: dict[bytes, str | None] = field(default_factory=dict)  # result -> node, for results that Ray does not list
 
     def count(self, sent: int = 0, received: int = 0) -> None:
@@ -58,8 +57,8 @@ class TrafficCounter:
                 continue
             holders: Sequence[str | None] = places or [self._made.get(value.binary(), self.here)]
             copy = value.binary(), node
-            if node not in holders and copy not in self._coming and copy not in self._came:
-                self._coming.add(copy)
+            if node not in holders and copy not in self._sent:  # Ray may list the copy late
+                remember(self._sent, copy, None)
                 self.between_nodes += size
 
     def count_results(self, value: Any, others: Sequence[Any], node: str | None) -> None:
@@ -75,9 +74,7 @@ class TrafficCounter:
             if not places and 0 < size <= direct_bytes():
                 small += size
             elif not places:
-                self._made[other.binary()] = node
-                if len(self._made) > KEPT:
-                    del self._made[next(iter(self._made))]
+                remember(self._made, other.binary(), node)
         self.count_between(weight(value) + small, node, self.here)
 
     def count_between(self, size: int, source: str | None, target: str | None) -> None:
@@ -92,8 +89,14 @@ class TrafficCounter:
             "traffic/between_nodes_bytes": self.between_nodes,
         }
         self.sent = self.received = self.between_nodes = 0
-        self._coming, self._came = set(), self._coming
         return counts
+
+
+def remember(entries: dict[Any, Any], key: Any, value: Any) -> None:
+    """Adds an entry to a dictionary of at most KEPT entries; the oldest one is removed."""
+    entries[key] = value
+    if len(entries) > KEPT:
+        del entries[next(iter(entries))]
 
 
 def located(reference: Any) -> tuple[list[str], int]:

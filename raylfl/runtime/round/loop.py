@@ -6,6 +6,7 @@ Local work and evaluations are carried out by a `Backend`; nothing here depends 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
@@ -46,7 +47,38 @@ class RoundRecord(NamedTuple):
     graph_line: str | None  # of topology.jsonl; None for methods with a server
 
 
-UnderWay = Generator[None, None, RoundRecord]  # a round in progress, suspended at a yield
+Pausing = Generator[None, None, RoundRecord]  # a round in progress, suspended at a yield
+
+
+class UnderWay:
+    """A round in progress, and the bytes that it has sent and received so far.
+
+    Rounds overlap, so the backend's counters are read at both ends of each part of a round. Bytes between two parts,
+    such as those of a checkpoint, belong to no round.
+    """
+
+    def __init__(self, parts: Pausing, backend: Executor):
+        self.parts, self.backend = parts, backend
+        self.traffic = Counter[str]()
+
+    def proceed(self) -> RoundRecord | None:
+        """Carries out the round up to its next pause; at the end of the round, returns its records."""
+        self.backend.traffic()
+        try:
+            next(self.parts)
+            return None
+        except StopIteration as ended:
+            record: RoundRecord = ended.value
+            return record
+        finally:
+            self.traffic.update(self.backend.traffic())
+
+    def finish(self) -> RoundRecord:
+        """Carries out the last part of the round; returns its records, with the bytes of the whole round."""
+        record = self.proceed()
+        assert record is not None, "a round pauses twice"
+        record.metrics.update(self.traffic)
+        return record
 
 
 class Plans(Protocol):
@@ -129,7 +161,7 @@ class Federation:
             fault=fault,
         )
 
-    def round(self, last: bool) -> UnderWay:
+    def round(self, last: bool) -> Pausing:
         """Carries out the round with number `state.round`; a generator that returns the records of the round.
 
         last: whether it is the last round of the run, which is evaluated unless `eval.every` is 0.
@@ -197,15 +229,14 @@ class Federation:
         while self.state.round < until or earlier is not None:
             current, failure = None, None
             if self.state.round < until:
-                current = self.round(last=self.state.round == until - 1)
+                current = UnderWay(self.round(last=self.state.round == until - 1), self.backend)
                 try:
-                    next(current)
+                    current.proceed()
                 except Exception as error:
                     failure = error
             if earlier is not None:
-                record, now = _finish(earlier), time.perf_counter()
+                record, now = earlier.finish(), time.perf_counter()
                 record.metrics["time/round"], stamp = now - stamp, now
-                record.metrics.update(self.backend.traffic())
                 yield record
             self.committed = True
             if failure is not None:
@@ -213,7 +244,7 @@ class Federation:
             if current is not None:
                 if self.state.round + 1 < until:
                     self.planner.prefetch(self.state.round + 1)
-                next(current)
+                current.proceed()
             earlier = current
 
     def _check_finite(self, server: ServerState, r: int) -> None:
@@ -303,13 +334,3 @@ def _mean_moments(rows: Tensor, received: Round, default: Tensor) -> Tensor:
         return rows[0].clone()
     took = received.steps > 0
     return weighted_sum(rows[took], normalise(received.weights[took])) if took.any() else default
-
-
-def _finish(round_: UnderWay) -> RoundRecord:
-    """Runs a suspended round to its end; returns its records."""
-    try:
-        next(round_)
-    except StopIteration as ended:
-        record: RoundRecord = ended.value
-        return record
-    raise AssertionError("a round pauses twice")
