@@ -18,7 +18,7 @@ from benchmarks.pages import table
 from raylfl.config.load import load_config
 from raylfl.experiment.assemble import assemble
 from raylfl.runtime.ray.resources import placement_of
-from raylfl.runtime.ray.stored import samples_of
+from raylfl.runtime.ray.stored import indices_of
 
 MANY: dict[str, Any] = {
     "name": "bench-pinned",
@@ -44,7 +44,9 @@ def parts(workers: int) -> dict[str, Any]:
     seconds = time.perf_counter() - started
     largest = int(np.bincount(placement.worker, setup.population.sizes).argmax())
     rest = replace(setup, train=setup.train.part(np.empty(0, dtype=np.int64)))
-    megabytes = [len(pickle.dumps(part)) / 1e6 for part in (samples_of(setup, placement, largest), rest)]
+    megabytes = [
+        len(pickle.dumps(part)) / 1e6 for part in (setup.train.part(indices_of(setup, placement, largest)), rest)
+    ]
     return {"workers": workers, "assigned_s": seconds, "largest_mb": megabytes[0], "shared_mb": megabytes[1]}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -88,6 +88,43 @@ class SampleSet:
         """The set restricted to these ascending indices; samples keep their indices, and their arrays are copies."""
         arrays = None if self.arrays is None else tuple(a[indices] for a in self.arrays)
         return replace(self, arrays=arrays, owned=indices)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all samples in arrays; 0 for a set that is not stored as arrays."""
+        return sum(a.nbytes for a in self.arrays or ())
+
+    def pieces(self, indices: Ints, most: int) -> Iterator[SampleSet]:
+        """The set restricted to these ascending indices, as parts of at most `most` bytes of samples, in their order.
+
+        A part has one sample at least. A set that is not stored as arrays has one part.
+        """
+        rows = len(indices) if self.arrays is None else most * len(self) // max(1, self.nbytes)
+        for first in range(0, max(1, len(indices)), max(1, rows)):
+            yield self.part(indices[first : first + max(1, rows)])
+
+    @staticmethod
+    def joined(pieces: Iterable[SampleSet], count: int) -> SampleSet:
+        """The set of `count` samples that was cut into `pieces`, which are read one at a time.
+
+        A single piece is returned as it is. The arrays of several ones are copied, so that a piece can be freed before
+        the next one is read.
+        """
+        out, arrays, at = None, list[np.ndarray](), 0
+        for piece in pieces:
+            if out is None and len(piece.owned if piece.owned is not None else piece) == count:
+                return piece
+            assert piece.arrays is not None
+            assert piece.owned is not None
+            if out is None:
+                out, owned = replace(piece, arrays=None), np.empty(count, dtype=piece.owned.dtype)
+                arrays = [np.empty((count, *a.shape[1:]), dtype=a.dtype) for a in piece.arrays]
+            for whole, part in zip([*arrays, owned], [*piece.arrays, piece.owned], strict=True):
+                whole[at : at + len(piece)] = part
+            at += len(piece)
+        assert out is not None
+        assert at == count
+        return replace(out, arrays=tuple(arrays), owned=owned)
 
     def row_numbers(self, indices: Ints) -> Ints:
         """The row numbers of these samples in `arrays`. Raises LookupError for a sample that is not owned."""

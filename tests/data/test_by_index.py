@@ -6,6 +6,7 @@ import json
 import pickle
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import psutil
@@ -26,7 +27,7 @@ from raylfl.errors import BadConfig, DataMissing
 from raylfl.experiment.assemble import assemble
 from raylfl.runtime.check import check
 from raylfl.runtime.ray.resources import has_room, nodes_of_workers
-from raylfl.runtime.ray.stored import samples_of
+from raylfl.runtime.ray.stored import indices_of
 from tests.runtime.tiny import TINY, Points
 
 CPU = torch.device("cpu")
@@ -131,13 +132,34 @@ def test_a_part_keeps_the_numbers_of_its_samples_and_refuses_others(folder, kind
 def test_a_worker_has_the_samples_of_its_clients_and_nothing_else():
     setup = assemble(load_config({**TINY, "num_clients": 5}, ["runtime.backend=ray", "runtime.placement=pinned"])).setup
     placement = Placement.pinned(setup.population.sizes, 3)
-    parts = [samples_of(setup, placement, w) for w in range(3)]
+    parts = [setup.train.part(indices_of(setup, placement, w)) for w in range(3)]
     assert sorted(k for part in parts for k in part.owned.tolist()) == sorted(setup.shards.indices.tolist())
     for w, part in enumerate(parts):
         assert {int(k) for c in placement.clients(w) for k in setup.shards[int(c)]} == set(part.owned.tolist())
         assert [len(a) for a in part.arrays] == [len(part.owned)] * 2
-    beyond = samples_of(setup, Placement.pinned(setup.population.sizes, 7), 6)
-    assert beyond.owned.tolist() == setup.shards.indices[:2].tolist()
+    beyond = indices_of(setup, Placement.pinned(setup.population.sizes, 7), 6)
+    assert beyond.tolist() == setup.shards.indices[:2].tolist()
+
+
+@pytest.mark.parametrize("most", [1, 100, 250, 10**9])
+def test_samples_are_dealt_in_pieces_and_joined_again(most):
+    """Only one piece is in memory at a time, on either side."""
+    points, indices = Points(), np.array([0, 3, 8, 9, 33, 50, 59])
+    whole = SampleSet.of(points.train_dataset())
+    row, alive = 4 * 4 + 8, []
+
+    def pieces():
+        for piece in whole.pieces(indices, most):
+            assert piece.nbytes <= max(most, row)
+            alive[:] = [reference for reference in alive if reference() is not None]
+            assert len(alive) <= 1  # the one before, which the caller still has
+            alive.append(weakref.ref(piece))
+            yield piece
+
+    joined, direct = SampleSet.joined(pieces(), len(indices)), whole.part(indices)
+    assert joined.owned.tolist() == indices.tolist()
+    assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(joined.arrays, direct.arrays, strict=True))
+    assert len(list(whole.pieces(indices, most))) == -(-len(indices) // max(1, most // row))
 
 
 # -- the rule of runtime.placement -------------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ def test_clients_have_workers_of_their_own_on_two_nodes_and_a_line_says_so(nodes
     assert split.summary["runtime"]["placement"] == "pinned"
     assert re.search(
         r"6 clients on 2 workers, on CPUs, on (2 nodes|1 node so far); each worker reads only its own clients' "
-        r"samples; the server on node \S+ \([\d.]+\)\n",
+        r"samples; the server on node \S+ \([\d.]+\), which keeps all samples \(0\.0 MB\) in its object store\n",
         log_of(split.run_dir),
     )
 

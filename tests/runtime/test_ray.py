@@ -91,13 +91,14 @@ def test_runs_on_ray_that_are_compared_share_their_actors_and_have_the_bits_of_l
     wait_until(lambda: not actors("WorkerActor") and not actors("ServerActor"), "end of the actors")
 
 
-@pytest.mark.parametrize(
-    ("workers", "placement", "line"),
-    [
-        (2, "pinned", "2 clients on 2 workers, on CPUs, on 1 node; each worker reads only its own clients' samples"),
-        (1, "shared", "2 clients on 1 worker, on CPUs, on 1 node; each worker can read all samples"),
-    ],
+PINNED = (
+    "2 clients on 2 workers, on CPUs, on 1 node; each worker reads only its own clients' samples; the server on the "
+    "same node, which keeps all samples (0.0 MB) in its object store"
 )
+SHARED = "2 clients on 1 worker, on CPUs, on 1 node; each worker can read all samples; the server on the same node"
+
+
+@pytest.mark.parametrize(("workers", "placement", "line"), [(2, "pinned", PINNED), (1, "shared", SHARED)])
 def test_each_client_has_a_worker_of_its_own_where_there_are_enough(cluster, runs, workers, placement, line):
     """By default, where clients run one by one; with the bits of one process."""
     config = {**TINY, "num_clients": 2, "participation": "full", "algorithm": "scaffold", "rounds": 3}
@@ -105,7 +106,7 @@ def test_each_client_has_a_worker_of_its_own_where_there_are_enough(cluster, run
     there = [f"runtime.workers={workers}", "runtime.backend=ray", "runtime.cpus_per_worker=0.5"]
     result = raylfl.run(config, [*overrides, *there])
     assert result.summary["runtime"]["placement"] == placement
-    assert f"{line}; the server on the same node\n" in log_of(result.run_dir)
+    assert f"{line}\n" in log_of(result.run_dir)
     assert outcome(result.run_dir) == outcome(raylfl.run(config, overrides).run_dir)
 
 

@@ -60,8 +60,8 @@ class WorkerActor:
     """A `Worker` as a Ray actor.
 
     The first argument of each Python method is `shared` = [experiment, assigned, samples]. experiment: a reference to
-    the experiment. assigned: the number of the worker to which the call's clients are assigned. samples: a reference to
-    the training samples of that worker. The last two are None if clients are not assigned to workers.
+    the experiment. assigned: the number of the worker to which the call's clients are assigned. samples: that worker's
+    training samples (`StoredSamples`). The last two are None if clients are not assigned to workers.
 
     Each Python method first builds the `Worker` for these arguments if this process has none. A new or restarted actor
     therefore needs no set-up call, and an actor that replaces a lost one reads the samples of the lost one's clients.
@@ -88,7 +88,7 @@ class WorkerActor:
             if len(self._workers) > 1:
                 self._workers.popitem()
             setup = ray.get(reference).setup
-            self._workers[assigned] = Worker(setup if samples is None else replace(setup, train=ray.get(samples)))
+            self._workers[assigned] = Worker(setup if samples is None else replace(setup, train=samples.read()))
         return self._workers[assigned]
 
     def store(self, shared: list[Any], held: str) -> StateStore:

@@ -207,7 +207,7 @@ class RayBackend(Backend):
     def location(self) -> str:
         self.pool.ready()
         server = place_of(self._traffic.here)
-        return location_line(self._experiment, self._stored.placement, self.device_name, self.pool.nodes, server)
+        return location_line(self._experiment, self._stored, self.device_name, self.pool.nodes, server)
 
     def describe(self) -> dict[str, Any]:
         return {

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import ray
 
+from raylfl.core.arrays import Ints
 from raylfl.core.placement import SHARED, Placement
 from raylfl.core.samples import SampleSet
 from raylfl.experiment.parts import Experiment, WorkerSetup
 from raylfl.runtime.ray.resources import placement_of
+
+PIECE = 64 * 2**20  # bytes of samples that are copied into the object store at a time
+
+
+class StoredSamples(NamedTuple):
+    """The samples of a worker in the object store: references to their pieces, in order, and the number of samples."""
+
+    pieces: tuple[Any, ...]
+    size: int
+
+    def read(self) -> SampleSet:
+        """The samples, read one piece at a time; several pieces are copied into this process."""
+        return SampleSet.joined(map(ray.get, self.pieces), self.size)
 
 
 @dataclass(frozen=True)
@@ -20,13 +34,16 @@ class StoredExperiment:
     """References to an experiment in Ray's object store, as arguments of calls of workers.
 
     experiment: a reference to the experiment, without the training samples of clients that are assigned to workers.
-    samples: for each worker, a reference to the training samples of its assigned clients; samples that are read by
-    index are stored as indices; empty if clients are not assigned. key: a random name of this object.
+    samples: for each worker, the training samples of its assigned clients; samples that are read by index are stored as
+    indices; empty if clients are not assigned. They stay in the store, from which another worker reads them after a
+    loss; Ray moves them to the disk if it is full. sample_bytes: the bytes of all of them, 0 if they are indices. key:
+    a random name of this object.
     """
 
     experiment: Any
     placement: Placement = SHARED
-    samples: tuple[Any, ...] = ()
+    samples: tuple[StoredSamples, ...] = ()
+    sample_bytes: int = 0
     key: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @staticmethod
@@ -41,8 +58,8 @@ class StoredExperiment:
             return StoredExperiment(ray.put(experiment), placement)
         nothing = setup.train.part(np.empty(0, dtype=np.int64))
         rest = replace(experiment, setup=replace(setup, train=nothing))
-        samples = tuple(ray.put(samples_of(setup, placement, w)) for w in range(workers))
-        return StoredExperiment(ray.put(rest), placement, samples)
+        samples = tuple(put_samples(setup, placement, w) for w in range(workers))
+        return StoredExperiment(ray.put(rest), placement, samples, setup.train.nbytes)
 
     def shared(self, assigned: int) -> list[Any]:
         """The first argument `shared` of a `WorkerActor` method: a list, in which Ray does not resolve references.
@@ -52,8 +69,17 @@ class StoredExperiment:
         return [self.experiment, *((assigned, self.samples[assigned]) if self.samples else (None, None))]
 
 
-def samples_of(setup: WorkerSetup, placement: Placement, worker: int) -> SampleSet:
-    """The training samples of the clients assigned to this worker; if there are none, two samples for trial steps."""
+def put_samples(setup: WorkerSetup, placement: Placement, worker: int) -> StoredSamples:
+    """Puts the samples of the clients assigned to this worker into the object store, one piece at a time.
+
+    Beside the data set, this process therefore needs memory for one piece only.
+    """
+    indices = indices_of(setup, placement, worker)
+    return StoredSamples(tuple(map(ray.put, setup.train.pieces(indices, PIECE))), len(indices))
+
+
+def indices_of(setup: WorkerSetup, placement: Placement, worker: int) -> Ints:
+    """The ascending indices of the training samples of this worker's clients; without any, of two for trial steps."""
     shards = [setup.shards[int(c)] for c in placement.clients(worker)]
     own = np.sort(np.concatenate(shards)) if shards else setup.trial
-    return setup.train.part(own if len(own) else setup.trial)
+    return own if len(own) else setup.trial
