@@ -2,7 +2,7 @@
 
     python -m benchmarks [PART ...] [-o FILE] [--write]
 
-Without PART, all parts are run. `--write` puts the numbers of `pinned`, `sums`, `rows` and `nodes` into
+Without PART, all parts are run. `--write` puts the numbers of `clients`, `pinned`, `sums`, `rows` and `nodes` into
 docs/scaling.md.
 """
 
@@ -17,12 +17,12 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import many_nodes, pinned, sums
+from benchmarks import clients, many_nodes, pinned, sums
 from benchmarks.neighbours import beside_neighbours
 from benchmarks.pages import ROOT, write_part
 from benchmarks.processes import start_up_and_memory
 from benchmarks.rounds import beside_fedavg, evaluated, measure
-from benchmarks.scale import RESNET18, SFL_TABLE_3, TINY, against_the_oracle, scale
+from benchmarks.scale import RESNET18, SFL_TABLE_3, TINY, against_the_oracle
 from benchmarks.tables import table_of
 from benchmarks.workloads import USERS
 
@@ -33,7 +33,7 @@ PARTS = (
     "evaluation",
     "neighbours",
     "processes",
-    "scale",
+    "clients",
     "pinned",
     "sums",
     "rows",
@@ -47,6 +47,7 @@ STATEFUL = ("focus", "scaffold", "feddyn", "mifa", "fedaware")
 
 
 PAGES: dict[str, Callable[[Any], str]] = {
+    "clients": clients.page,
     "pinned": pinned.page,
     "sums": sums.page,
     "rows": sums.page_of_rows,
@@ -83,7 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("parts", nargs="*", default=PARTS, metavar="PART", help=", ".join(PARTS))
     parser.add_argument("-o", "--out", default="benchmarks/results.json")
-    parser.add_argument("--write", action="store_true", help="put pinned, sums, rows and nodes into docs/scaling.md")
+    parser.add_argument("--write", action="store_true", help="put the numbers of tables into docs/scaling.md")
     args = parser.parse_args()
     results: dict[str, Any] = {}
     for part in args.parts:
@@ -99,8 +100,8 @@ def main() -> None:
             results[part] = [beside_neighbours(workers) for workers in (1, 2)]
         elif part == "processes":
             results[part] = [start_up_and_memory(w) for w in (1, 2)]
-        elif part == "scale":
-            results[part] = [scale(n, a) for a in ("fedavg", "scaffold") for n in (1_000, 100_000)]
+        elif part == "clients":
+            results[part] = clients.measure()
         elif part == "pinned":
             results[part] = [pinned.parts(w) for w in (1, 8, 64)]
             results["pinned rounds"] = [pinned.rounds(w) for w in (1, 2)]

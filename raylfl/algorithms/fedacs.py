@@ -76,7 +76,7 @@ class FedACS(Aggregating):
             q, a, seen = (server[name].cpu().numpy() for name in ("q", "a", "times_received"))
             q = np.minimum(q, MOST_FAILURE)
             a = np.where(seen > 0, a, a[seen > 0].mean() if seen.any() else 1.0)
-        elif np.isnan(q[c.available]).any():
+        elif (np.isnan(q) & c.available).any():
             raise BadValue("estimate", got="known", need="ema where failure probabilities are not known")
         work = np.where(c.available, (1.0 - q) * a, 0.0)
         scores = np.divide(c.population.weights, work, out=np.zeros(len(work)), where=work > 0)

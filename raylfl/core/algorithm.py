@@ -272,7 +272,8 @@ class Algorithm(Options, ABC):
 
         A client's coefficient is the factor of its update in the server step, and 0 if its upload is not received.
         c: the system state before the round. marginals: E[s_i], [N], where s_i is the number of times that client i is
-        drawn. law: the law of the draws s_i (`raylfl.core.draws.Law`); None: unknown.
+        drawn. law: the law of the draws s_i (`raylfl.core.draws.Law`); None: unknown. The result does not depend on the
+        round's number or learning rate, c.index and c.lr: it is computed again only if another argument changes.
 
         The products of these coefficients and |a_i|_1, the norms of the accumulation vectors, are proportional to the
         weights Omega_i of the surrogate objective sum_i Omega_i f_i that the method minimises (FedACS, eq. (6)).

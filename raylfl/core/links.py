@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from raylfl.core.arrays import Floats, Ints
+from raylfl.core.arrays import Bools, Floats, Ints
 
 SERVER = -1  # the number of the server as an end of a link
 HEAD = "from,to,messages,floats\n"
@@ -42,20 +42,17 @@ class Links:
         ([[-1, 0], [0, -1]], [2, 1], [10.0, 3.0])
         """
         codes = (ends[:, 0] + 1 << 32) + ends[:, 1] + 1
-        positions = np.searchsorted(self.codes, codes)
-        if len(self.codes) and (self.codes[np.minimum(positions, len(self.codes) - 1)] == codes).all():
-            totals = self
-        else:
-            every = np.union1d(self.codes, codes)
-            old, messages, carried = np.searchsorted(every, self.codes), np.zeros_like(every), np.zeros(len(every))
-            messages[old], carried[old] = self.messages, self.floats
-            totals, positions = Links(every, messages, carried), np.searchsorted(every, codes)
-        count = len(totals.codes)
-        return Links(
-            totals.codes,
-            totals.messages + np.bincount(positions, minlength=count),
-            totals.floats + np.bincount(positions, floats, count),
-        )
+        distinct, inverse, count = np.unique(codes, return_inverse=True, return_counts=True)
+        places: Ints = np.asarray(np.searchsorted(self.codes, distinct))
+        new: Bools = np.append(self.codes, -1)[places] != distinct
+        every, messages, carried = self.codes, self.messages.copy(), self.floats.copy()
+        if new.any():  # inserted: sorting all links again would take most of a round after many rounds
+            every = np.insert(every, places[new], distinct[new])
+            messages, carried = np.insert(messages, places[new], 0), np.insert(carried, places[new], 0.0)
+            places = places + np.cumsum(new) - new
+        messages[places] += count
+        carried[places] += np.bincount(inverse.ravel(), floats, len(distinct))
+        return Links(every, messages, carried)
 
     def busiest(self) -> tuple[int, int, float] | None:
         """(end, other end, floats) of the link with the most floats in both directions together; None without links."""

@@ -56,8 +56,8 @@ class Round:
     the probability of a client in one draw with replacement (sum 1 over all N clients) [C]. Unknown entries of
     `failure` and `inclusion` are nan.
 
-    probabilities: the sampling probabilities [N] if the method itself sampled the clients, else None. edges: the graph
-    of the round for methods without a server, else None. system_of: computes `system`.
+    by_method: whether the method itself sampled the clients, with the probabilities `inclusion`. edges: the graph of
+    the round for methods without a server, else None. system_of: computes `system`.
     """
 
     index: int
@@ -71,7 +71,7 @@ class Round:
     a_norm: Floats
     failure: Floats
     inclusion: Floats
-    probabilities: Floats | None = None
+    by_method: bool = False
     edges: Edges | None = None
     unfiltered: Round | None = None  # in rounds made by `received_view` and `lost`: the whole round
     system_of: Callable[[], SystemInfo] | None = None

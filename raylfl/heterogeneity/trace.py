@@ -5,9 +5,10 @@ The file has one JSON object per round, each on its own line:
     {"round": 0, "cohort": [3, 5, 9], "draws": [1, 2, 1], "received": [true, false, true], "steps": [4, 2, 2]}
 
 Entry k of each of the four lists is about the same client; the clients are in the order in which they work. A row may
-also have `p` and `q`, lists over all N clients: the sampling probabilities of a method that samples the clients itself,
-and the failure probabilities of links if they can change over the rounds. The text of a row is a function of its
-content: reading and writing a file gives the same bytes.
+also have `p` and `q`, two more such lists: the clients' probabilities in one draw of a method that samples the clients
+itself, and the failure probabilities of their links if these can change over the rounds. A row has no entry for a
+client that was not sampled, so its size does not depend on N. The text of a row is a function of its content: reading
+and writing a file gives the same bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from raylfl.heterogeneity.values import MOST
 
 Row = dict[str, Any]
 _ALIGNED = ("cohort", "draws", "received", "steps")
-_OVER_CLIENTS = ("p", "q")
+_PROBABILITIES = ("p", "q")  # aligned with the others, in some rows
 
 
 def make_row(
@@ -40,8 +41,7 @@ def make_row(
 ) -> Row:
     """A row of `participation.jsonl`, as plain Python numbers.
 
-    cohort, draws, received, steps: one entry for each sampled client. p, q: one entry for each client of the run, or
-    None to omit them from the row.
+    All lists have one entry for each sampled client. p, q: None to omit them from the row.
     """
     row: Row = {
         "round": int(round_),
@@ -60,7 +60,7 @@ def make_row(
 
 def encode_row(row: Row) -> str:
     """A row as a line of JSON with its newline; the keys of the format come first, then other keys."""
-    keys = [key for key in ("round", *_ALIGNED, *_OVER_CLIENTS) if key in row]
+    keys = [key for key in ("round", *_ALIGNED, *_PROBABILITIES) if key in row]
     return json.dumps({key: row[key] for key in keys} | row, allow_nan=False) + "\n"
 
 
@@ -106,9 +106,13 @@ def row_problem(row: Row) -> str | None:
             return f"{key} is not a list of whole numbers, at least {least}"
     if not all(isinstance(received, bool) for received in row["received"]):
         return "received is not a list of true and false"
-    for key in _OVER_CLIENTS:
+    for key in _PROBABILITIES:
         if key in row and not (isinstance(row[key], list) and all(_probability(x) for x in row[key])):
             return f"{key} is not a list of probabilities"
+        if key in row and len(row[key]) != len(row["cohort"]):
+            return (
+                f"{key} has {len(row[key])} entries, not one per sampled client (an earlier raylfl had all N clients)"
+            )
     return None
 
 

@@ -15,6 +15,7 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.errors import BadConfig, ClientFailed, NonFinite
 from raylfl.heterogeneity.trace import make_row, write_trace
 from raylfl.runtime import check
+from raylfl.runtime.round.plan import Planner
 from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.worker import Worker
 from tests.runtime import measured
@@ -176,18 +177,21 @@ DROPS = {
 
 
 @pytest.mark.parametrize("drop", DROPS)
-def test_a_dropped_client_is_not_available_to_sampling_by_norms(runs, drop):
+def test_a_dropped_client_is_not_available_to_sampling_by_norms(runs, drop, monkeypatch):
     """The probabilities of the other clients sum to 1, as without client 1."""
+    sample, probabilities = Planner.sample, []
+    monkeypatch.setattr(Planner, "sample", lambda self, p, r: [probabilities.append(p), sample(self, p, r)][1])
     config, spoilt = DROPS[drop]
     config = {**config, "algorithm": {"name": "optimal_sampling"}, "participation": {"name": "uniform", "size": 3}}
     result = run(config, runs, *spoilt, f"runtime.{drop}=drop")
     assert len(result.metrics) == 3
     assert all("client 1" in row["events"][0] for row in result.metrics)
-    for row in trace(result):
+    for row, p in zip(trace(result), probabilities, strict=True):
         assert 1 not in row["cohort"]
-        assert row["p"][1] == 0
-        assert min(p for i, p in enumerate(row["p"]) if i != 1) > 0
-        assert sum(row["p"]) == pytest.approx(1)
+        assert p[1] == 0
+        assert np.delete(p, 1).min() > 0
+        assert p.sum() == pytest.approx(1)
+        assert row["p"] == p[row["cohort"]].tolist()
         assert all(row["received"])
 
 

@@ -59,13 +59,24 @@ def test_chi2_is_that_of_the_surrogate_weights(overrides, omega):
 
 
 def test_chi2_of_a_sampler_that_learns_is_that_of_the_probabilities_it_drew_with():
-    """FedACS estimates work and failures: each round's p is in its row of the trace, before it learns of the round."""
+    """FedACS estimates work and failures; a round's p, which its row has for the cohort, is of the rounds before it."""
     rows = walk([*SAMPLED, *LINKS, "algorithm.name=fedacs", "algorithm.estimate=ema", "rounds=5"])[1]
+    q, a, sampled, received = np.zeros(N), np.zeros(N), np.zeros(N), np.zeros(N)
     for _, metrics, row, _ in rows:
-        omega = np.array(row["p"]) * (1 - Q) * STEPS
+        mean = a[received > 0].mean() if received.any() else 1.0
+        p = W / ((1 - np.minimum(q, 0.95)) * np.where(received > 0, a, mean))
+        p /= p.sum()
+        assert row["p"] == pytest.approx(p[row["cohort"]].tolist(), rel=1e-12)
+        omega = p * (1 - Q) * STEPS
         omega /= omega.sum()
         assert metrics["inconsistency/chi2"] == pytest.approx(np.sum((W - omega) ** 2 / omega), rel=1e-10)
-    assert len({row["p"][0] for _, _, row, _ in rows}) > 2  # its estimates changed
+        for i, got in zip(row["cohort"], row["received"], strict=True):
+            sampled[i] += 1
+            q[i] += max(0.05, 1 / (sampled[i] + 1)) * (1 - got - q[i])
+            if got:
+                received[i] += 1
+                a[i] += max(0.05, 1 / received[i]) * (STEPS[i] - a[i])
+    assert np.ptp(p * W[0] / W) > 0.05  # its estimates have an effect
 
 
 def test_a_run_stalls_at_the_predicted_distance():

@@ -103,10 +103,11 @@ def test_a_row_holds_the_failure_probabilities_where_they_change(link, recorded)
     row = plans.row(planned)
     assert ("q" in row) is recorded
     if recorded:
-        assert row["q"] == e.link.failure(2, np.arange(N), e.world).tolist()
+        assert row["q"] == e.link.failure(2, planned.cohort, e.world).tolist()
 
 
 def test_a_replay_has_the_failure_probabilities_of_the_phases_that_were_recorded(tmp_path):
+    """Those of clients that were not sampled are not recorded: they are those of the replay's own links."""
     link = "link={name: bernoulli, q: {phases: [{until: 0.5, value: 0.1}, {value: 0.6}]}}"
     _, plans = planner(link, "rounds=4")
     rows = [plans.row(plans.plan(r, {})) for r in range(4)]
@@ -115,7 +116,8 @@ def test_a_replay_has_the_failure_probabilities_of_the_phases_that_were_recorded
     for r, q in enumerate([0.1, 0.1, 0.6, 0.6]):
         planned = replay.plan(r, {})
         assert planned.failure.tolist() == [q] * len(planned.cohort)
-        assert replay.system(r).failure.tolist() == [q] * N
+        sampled = np.isin(np.arange(N), planned.cohort)
+        assert replay.system(r).failure.tolist() == np.where(sampled, q, 0.0).tolist()
         assert replay.row(planned) == rows[r]
 
 
@@ -161,7 +163,8 @@ def test_clients_are_drawn_by_weighted_norms_of_their_own_updates():
     result = RoundResult(round=failed, reports=None, uploads={"update": rows}, client_states=[], up_floats=3)
     found = plans.sample_by_norms(result, {})
     weighted = np.where(np.isin(np.arange(N), [4, 7]), 0.0, e.world.population.weights * updates.norm(dim=1).numpy())
-    np.testing.assert_allclose(found.round.probabilities, weighted / weighted.sum(), rtol=1e-6)
+    drawn = found.round.cohort
+    np.testing.assert_allclose(found.round.inclusion, (weighted / weighted.sum())[drawn], rtol=1e-6)
     assert not {4, 7} & set(found.round.cohort.tolist())
     assert torch.equal(found.uploads["update"], updates[torch.from_numpy(found.round.received_view.cohort)])
 

@@ -13,6 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -46,6 +47,14 @@ class Draw:
     def once(ids: Ints) -> Draw:
         """A draw in which each of these distinct client ids is drawn once; the cohort is in ascending order."""
         return Draw(np.sort(ids).astype(np.int64), np.ones(len(ids), dtype=np.int64))
+
+
+@lru_cache(maxsize=8)
+def equal_values(value: float, count: int) -> Floats:
+    """One value for each of N = `count` clients [N]; cached, therefore read-only."""
+    values = np.full(count, value)
+    values.flags.writeable = False
+    return values
 
 
 def sample_with_replacement(
@@ -252,10 +261,13 @@ class Sampler(Participation):
     def eligible(self, r: int, world: RunContext, attempt: int = 0) -> Bools | None:
         return None if self._process is None else self._process.available(r, world, attempt)
 
-    def _choose(self, ids: Ints, r: int, world: RunContext, attempt: int) -> Draw:
-        """A uniform draw of M of these client ids without replacement, or of all of them if there are fewer."""
-        rng = keyed(world.seed, "participation", r, attempt)
-        return Draw.once(rng.choice(ids, size=min(self.cohort_size(world), len(ids)), replace=False))
+    def _choose(self, ids: Ints | int, r: int, world: RunContext, attempt: int) -> Draw:
+        """A uniform draw of M of these client ids without replacement, or of all of them if there are fewer.
+
+        ids: a number N stands for 0..N-1, with the same draw and without memory for N ids.
+        """
+        rng, count = keyed(world.seed, "participation", r, attempt), ids if isinstance(ids, int) else len(ids)
+        return Draw.once(rng.choice(ids, size=min(self.cohort_size(world), count), replace=False))
 
 
 def _is_availability(entry: Entry[Participation]) -> bool:

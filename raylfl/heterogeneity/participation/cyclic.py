@@ -49,8 +49,9 @@ class Cyclic(Sampler):
         epoch, turn = divmod(r, self.groups)
         key = epoch if self.reshuffle else ONCE
         order = keyed(world.seed, "participation/groups", key).permutation(self.groups)
-        ids: Ints = np.array_split(np.arange(world.count), self.groups)[order[turn]]
-        return ids
+        size, larger = divmod(world.count, self.groups)  # the first groups have one client more
+        first, last = (int(k) * size + min(int(k), larger) for k in (order[turn], order[turn] + 1))
+        return np.arange(first, last)
 
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         ids, available = self.group(r, world), self.eligible(r, world, attempt)

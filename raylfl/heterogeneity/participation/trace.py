@@ -1,7 +1,7 @@
 """Replay of a recorded `participation.jsonl`.
 
 Cohort, draws, received uploads and local steps come from the record; `link`, `local.steps` and an algorithm's own
-sampling do not apply. A row may also hold the sampling probabilities p and failure probabilities q of all clients
+sampling do not apply. A row may also hold the sampling probabilities p and failure probabilities q of its clients
 (format: `raylfl.heterogeneity.trace`).
 """
 
@@ -10,12 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
-from raylfl.core.arrays import Floats
-from raylfl.core.draws import Law
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Participation
 from raylfl.heterogeneity.trace import Row, read_trace
@@ -33,7 +30,6 @@ class Trace(Participation):
     """
 
     path: str = ""
-    law: ClassVar[Law | None] = "with_replacement"  # rows have p only for draws with replacement
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,22 +55,10 @@ class Trace(Participation):
             if beyond:
                 got = f"client {beyond[0]} in round {row['round']} of {self.path}"
                 raise BadValue("path", got=got, need=f"clients 0..{world.count - 1} (num_clients={world.count})")
-            for key in {"p", "q"} & set(row):
-                if len(row[key]) != world.count:
-                    got = f"{len(row[key])} entries of {key} in round {row['round']} of {self.path}"
-                    raise BadValue("path", got=got, need=f"{world.count}, one per client")
 
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         row = self.row(r)
         return Draw(np.array(row["cohort"], dtype=np.int64), np.array(row["draws"], dtype=np.int64))
-
-    def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """Expected draws M p_i of all N clients [N]; None if the row of round r has no p.
-
-        M is the number of draws in the row, and p_i its sampling probability of client i.
-        """
-        row = self.row(r)
-        return sum(row["draws"]) * np.array(row["p"], dtype=np.float64) if "p" in row else None
 
 
 def _spans(rounds: list[int]) -> str:

@@ -9,7 +9,13 @@ import numpy as np
 
 from raylfl.core.arrays import Floats
 from raylfl.core.draws import Law
-from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Sampler, sample_with_replacement
+from raylfl.heterogeneity.participation.base import (
+    PARTICIPATION,
+    Draw,
+    Sampler,
+    equal_values,
+    sample_with_replacement,
+)
 from raylfl.heterogeneity.world import RunContext
 
 
@@ -29,10 +35,9 @@ class Uniform(Sampler):
     def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         available = self.eligible(r, world, attempt)
         if self.replace:
-            p = np.full(world.count, 1 / world.count)
+            p = equal_values(1 / world.count, world.count)
             return sample_with_replacement(p, self.cohort_size(world), r, world, available, attempt)
-        ids = np.arange(world.count) if available is None else np.flatnonzero(available)
-        return self._choose(ids, r, world, attempt)
+        return self._choose(world.count if available is None else np.flatnonzero(available), r, world, attempt)
 
     @property
     def law(self) -> Law | None:
@@ -42,4 +47,4 @@ class Uniform(Sampler):
         """Expected draws M/N of all N clients [N], with and without replacement; None with an availability process."""
         if self._process is not None:
             return None
-        return np.full(world.count, self.cohort_size(world) / world.count)
+        return equal_values(self.cohort_size(world) / world.count, world.count)

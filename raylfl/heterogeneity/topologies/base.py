@@ -166,15 +166,15 @@ class Graph(Options, ABC):
         ends: sender and receiver of each message, [M, 2], as client ids; -1 is a server. floats: the number of floats
         in each message [M].
         """
-        clients, between = np.arange(world.count), (ends >= 0).all(axis=1)
+        between = (ends >= 0).all(axis=1)
         edges = np.sort(ends, axis=1)
         numbers = edges[between] @ np.array([world.count, 1])  # a value of an edge is a function of its number
         latency: Floats = np.zeros(len(ends))
         rate: Floats = np.full(len(ends), np.inf)
         if self._latency is not None:
-            latency = np.append(self._latency.at(0, clients, world), 0.0)[ends].max(axis=1)
+            latency = _at_ends(self._latency, ends, 0.0, world).max(axis=1)
         if self._bandwidth is not None:
-            rate = np.append(self._bandwidth.at(0, clients, world), np.inf)[ends].min(axis=1)
+            rate = _at_ends(self._bandwidth, ends, np.inf, world).min(axis=1)
         if self._edge_latency is not None:
             latency[between] = self._edge_latency.at(0, numbers, world)
         if self._edge_bandwidth is not None:
@@ -188,6 +188,13 @@ class Graph(Options, ABC):
         """Whether in round 0 each node has as many edges into it as out of it."""
         sent, received = edge_counts(self.pairs(0, world), world.count)
         return bool((sent == received).all())
+
+
+def _at_ends(values: PerClient, ends: Ints, server: float, world: RunContext) -> Floats:
+    """The value of both ends of each message [M, 2]; server: the value of the server, end -1."""
+    out, clients = np.full(ends.shape, server), ends >= 0
+    out[clients] = values.at(0, ends[clients], world)
+    return out
 
 
 @TOPOLOGIES.register("auto")

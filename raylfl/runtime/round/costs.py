@@ -49,7 +49,8 @@ class CostModel:
             uplink, downlink = uplink + len(clients), downlink + (len(clients) - sampled) * down
         costs = Costs(uplink, downlink, peer, int(steps.sum()), gradients)
         ends, floats, waiting = self._links(result, costs, clients)
-        of_node = np.bincount(ends.ravel() + 1, np.repeat(floats, 2), minlength=1)  # in and out; entry 0: the server
+        nodes = np.unique(ends, return_inverse=True)[1].ravel()
+        of_node = np.bincount(nodes, np.repeat(floats, 2), minlength=1)  # in and out of each node; the server is one
         of_link = np.bincount(_distinct_links(ends)[1], floats, minlength=1)
         costs = replace(costs, busiest_node_floats=int(of_node.max()), busiest_link_floats=int(of_link.max()))
         return RoundCosts(costs, ends, floats, *self._seconds(result, costs, clients, steps, ends, floats, waiting))

@@ -5,14 +5,17 @@ It depends only on config, seed and round, unless the method chooses clients by 
 
 from __future__ import annotations
 
+import weakref
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
+from torch import Tensor
 
 from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.core.algorithm import ServerState, overrides
-from raylfl.core.arrays import Floats, Ints
+from raylfl.core.arrays import Bools, Floats, Ints
 from raylfl.core.chunked_matrix import norms as norms_of
 from raylfl.core.chunked_matrix import select
 from raylfl.core.draws import Law, at_least_once
@@ -22,6 +25,7 @@ from raylfl.core.population import Round, SystemInfo
 from raylfl.core.returned import local_steps_of
 from raylfl.errors import BadConfig
 from raylfl.experiment.parts import Experiment
+from raylfl.heterogeneity.links import Link
 from raylfl.heterogeneity.participation.base import Draw, Independent, Sampler
 from raylfl.heterogeneity.participation.trace import Trace
 from raylfl.heterogeneity.topologies.record import GraphLines
@@ -40,6 +44,8 @@ class Planner:
         self._ahead: Round | None = None
         self._graphs = GraphLines()
         self._systems: dict[int, SystemInfo] = {}  # of this round, and of the previous one, which is being measured
+        self._sampled: dict[int, tuple[weakref.ref[Tensor], Floats | None]] = {}  # x and p of the two newest rounds
+        self._coefficients: tuple[tuple[Floats | Bools, ...], Floats | None] = (), None  # arguments, and their result
 
     def lr(self, r: int) -> float:
         """The learning rate eta of round r as configured; a method may rescale it (`Algorithm.step_length`)."""
@@ -54,16 +60,32 @@ class Planner:
 
     def _system_info(self, r: int) -> SystemInfo:
         participation, world = self.experiment.participation, self.experiment.world
+        proximal = self.experiment.algorithm.proximal
         available = None if self.replayed else participation.eligible(r, world)
+        lr, last = self.lr(r), next(iter(self._systems.values()), None)
+        if last is not None and available is None and self._steady and (lr == last.lr or not proximal):
+            return replace(last, index=r, lr=lr)  # with the same arrays, without a pass over N clients
+        failure, row = self.experiment.link.failure(r, self.everyone, world), self._recorded(r)
+        if "q" in row:
+            failure = failure.copy()
+            failure[row["cohort"]] = row["q"]
         return SystemInfo(
             index=r,
             population=world.population,
-            failure=self._failure(r, self.everyone),
-            a_norm=self._norms(self.steps(r, self.everyone)[0], self.lr(r)),
-            available=np.ones(world.count, dtype=bool) if available is None else available,
-            lr=self.lr(r),
+            failure=read_only(failure),  # several rounds may have the array
+            a_norm=read_only(self._norms(self.steps(r, self.everyone)[0], lr)),
+            available=read_only(np.ones(world.count, dtype=bool) if available is None else available),
+            lr=lr,
             size=participation.cohort_size(world) if isinstance(participation, Sampler) else world.count,
         )
+
+    @cached_property
+    def _steady(self) -> bool:
+        """Whether it is certain that failure probabilities and local steps of all clients are those of every round."""
+        experiment = self.experiment
+        link = type(experiment.link).varies is not Link.varies and not experiment.link.varies
+        work = experiment.work.varies or overrides(experiment.algorithm, "draw_local_steps")
+        return link and not work and self.replayed is None
 
     def expected_draws(self, c: SystemInfo, server: ServerState) -> tuple[Floats | None, Law | None]:
         """(the expected number of draws of each client [N], the law of these draws), each None if unknown.
@@ -74,7 +96,7 @@ class Planner:
         experiment = self.experiment
         if experiment.algorithm.samples_by_norm:
             return None, "with_replacement"
-        p = experiment.algorithm.probabilities(server, c) if self._samples() else None
+        p = self._probabilities(server, c) if self._samples() else None
         if p is not None:
             return c.size * p, "with_replacement"
         return experiment.participation.marginals(experiment.world, c.index), experiment.participation.law
@@ -82,7 +104,7 @@ class Planner:
     def expected_coefficients(self, c: SystemInfo, server: ServerState) -> Floats | None:
         """The method's expected aggregation coefficients [N] (`Algorithm.expected_coefficients`); None if unknown.
 
-        c: the system state before the round (`system`).
+        c: the system state before the round (`system`). The result is the previous array if nothing has changed.
         """
         experiment, (marginals, law) = self.experiment, self.expected_draws(c, server)
         if marginals is None:
@@ -90,7 +112,10 @@ class Planner:
         if isinstance(experiment.participation, Independent):
             # p_i: redraws under `on_empty: resample` only scale all coefficients by one factor
             marginals = experiment.participation.probabilities(c.index, experiment.world)
-        return experiment.algorithm.expected_coefficients(c, marginals, law)
+        arguments = c.failure, c.a_norm, c.available, marginals
+        if not (self._coefficients[0] and all(map(same_array, arguments, self._coefficients[0]))):
+            self._coefficients = arguments, experiment.algorithm.expected_coefficients(c, marginals, law)
+        return self._coefficients[1]
 
     def at_least_once(self, c: SystemInfo, server: ServerState) -> Floats | None:
         """The probability of each client to be sampled at least once in a round [N]; None if unknown.
@@ -104,19 +129,17 @@ class Planner:
         """Draws the clients of round r; returns (draw, p).
 
         server: the server state before the round. p: the probabilities [N] from which the method itself samples the
-        clients, None if it does not; in a replay, those in the recorded row. For a method with `samples_by_norm` the
-        draw has all available clients, because the server samples after the local work.
+        clients, None if it does not, and in a replay. For a method with `samples_by_norm` the draw has all available
+        clients, because the server samples after the local work.
         """
         experiment = self.experiment
         if self.replayed:
-            row = self.replayed.row(r)
-            p = np.asarray(row["p"]) if "p" in row else None
-            return experiment.participation.draw(r, experiment.world), p
+            return self.replayed.draw(r, experiment.world), None
         if self.samples_by_norm:  # every available client trains first; then the server samples by norms
             return Draw.once(np.flatnonzero(self.system(r).available)), None
         if experiment.algorithm.full_participation(server, r):
             return Draw.once(self.everyone), None
-        p = experiment.algorithm.probabilities(server, self.system(r)) if self._samples() else None
+        p = self._probabilities(server, self.system(r)) if self._samples() else None
         if p is not None:
             return self.sample(p, r), p
         return experiment.participation.draw(r, experiment.world), None
@@ -125,6 +148,20 @@ class Planner:
         """Draws `participation.size` clients for round r with replacement, from probabilities p [N] of the method."""
         assert isinstance(self.experiment.participation, Sampler)
         return self.experiment.participation.draw_from(p, r, self.experiment.world)
+
+    def _probabilities(self, server: ServerState, c: SystemInfo) -> Floats | None:
+        """The method's sampling probabilities [N]; None if it leaves the draw to the participation process.
+
+        Those of a round are computed once, to draw its clients and to measure it. c: the system state before the round.
+        """
+        x, (of, p) = server.get("x"), self._sampled.get(c.index, (None, None))
+        if x is not None and of is not None and of() is x:
+            return p
+        p = self.experiment.algorithm.probabilities(server, c)
+        if x is not None:
+            previous = {r: sampled for r, sampled in self._sampled.items() if r == c.index - 1}
+            self._sampled = {**previous, c.index: (weakref.ref(x), p)}
+        return p
 
     def _samples(self) -> bool:
         return overrides(self.experiment.algorithm, "probabilities")
@@ -176,8 +213,9 @@ class Planner:
     def round_of(self, r: int, draw: Draw, p: Floats | None) -> Round:
         """Round r for clients that are drawn already: decides their order, local steps, learning rate and lost uploads.
 
-        In a replay, local steps and lost uploads are the recorded ones. On a graph no upload is lost, because messages
-        along edges are lost instead. draw: the clients and their numbers of draws. p: as returned by `draw`.
+        In a replay, local steps, lost uploads and probabilities are the recorded ones. On a graph no upload is lost,
+        because messages along edges are lost instead. draw: the clients and their numbers of draws. p: as returned by
+        `draw`.
         """
         experiment, algorithm, world = self.experiment, self.experiment.algorithm, self.experiment.world
         cohort, draws = draw.cohort, draw.draws
@@ -185,8 +223,8 @@ class Planner:
             order = algorithm.pattern.order(len(cohort), keyed(world.seed, "ring", r))
             cohort, draws = cohort[order], draws[order]
         steps, batch_sizes = self.steps(r, cohort)
-        if self.replayed:
-            row = self.replayed.row(r)
+        row = self._recorded(r)
+        if row:
             steps = np.asarray(row["steps"], dtype=np.int64)
             received = np.asarray(row["received"], dtype=bool)
         elif algorithm.pattern.peers:
@@ -194,7 +232,10 @@ class Planner:
         else:
             received = ~experiment.link.lost(r, cohort, world)
         lr = algorithm.step_length(self.system(r)) if overrides(algorithm, "step_length") else self.lr(r)
+        failure = row["q"] if "q" in row else experiment.link.failure(r, cohort, world)
         with_replacement = p if p is not None else self._draw_probabilities(r)
+        unknown = np.full(len(cohort), np.nan)
+        inclusion = row.get("p", unknown) if with_replacement is None else with_replacement[cohort]
         return Round(
             index=r,
             cohort=cohort,
@@ -205,9 +246,9 @@ class Planner:
             lr=lr,
             population=world.population,
             a_norm=self._norms(steps, lr),
-            failure=self._failure(r, cohort),
-            inclusion=with_replacement[cohort] if with_replacement is not None else np.full(len(cohort), np.nan),
-            probabilities=p,
+            failure=np.asarray(failure, dtype=np.float64),
+            inclusion=np.asarray(inclusion, dtype=np.float64),
+            by_method=p is not None or "p" in row,
             edges=experiment.topology.edges(r, world, experiment.link) if algorithm.pattern.peers else None,
             system_of=lambda: self.system(r),
         )
@@ -215,12 +256,12 @@ class Planner:
     def row(self, r: Round) -> Row:
         """The row of participation.jsonl for round r.
 
-        It includes the sampling probabilities p [N] if the method samples clients itself. It includes the failure
-        probabilities q [N] of uploads if they can change over time, or if the row of a replayed trace has them.
+        It includes the clients' sampling probabilities p if the method samples clients itself. It includes the failure
+        probabilities q of their uploads if they can change over time, or if the row of a replayed trace has them.
         """
-        varies = self.experiment.link.varies or bool(self.replayed and "q" in self.replayed.row(r.index))
-        q = self._failure(r.index, self.everyone) if varies else None
-        return make_row(r.index, r.cohort, r.draws, r.received, r.steps, r.probabilities, q)
+        varies = self.experiment.link.varies or "q" in self._recorded(r.index)
+        p, q = r.inclusion if r.by_method else None, r.failure if varies else None
+        return make_row(r.index, r.cohort, r.draws, r.received, r.steps, p, q)
 
     def graph_line(self, r: Round) -> str | None:
         """The line of topology.jsonl with the graph and mixing matrices of round r; None for methods with a server."""
@@ -254,11 +295,21 @@ class Planner:
     def _norms(self, steps: Ints, lr: float) -> Floats:
         return a_norm(steps, self.experiment.rule, lr, self.experiment.algorithm.proximal)
 
-    def _failure(self, r: int, clients: Ints) -> Floats:
-        row = self.replayed.row(r) if self.replayed else {}
-        if "q" in row:
-            return np.asarray(row["q"], dtype=np.float64)[clients]
-        return self.experiment.link.failure(r, clients, self.experiment.world)
+    def _recorded(self, r: int) -> Row:
+        """The row of round r in a replay; empty otherwise."""
+        return self.replayed.row(r) if self.replayed else {}
+
+
+def read_only(values: np.ndarray) -> np.ndarray:
+    """A view of an array that cannot be written."""
+    view = values.view()
+    view.flags.writeable = False
+    return view
+
+
+def same_array(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arrays have equal entries, at no cost if they are one object; nan differs from nan."""
+    return a is b or np.array_equal(a, b)
 
 
 def drop_uploads(r: Round, clients: Ints) -> Round:

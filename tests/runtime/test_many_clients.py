@@ -1,0 +1,76 @@
+"""Rounds of very many clients: what they write and allocate depends on the cohort, not on the number of clients."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from raylfl.config.load import load_config
+from raylfl.experiment.assemble import assemble
+from raylfl.heterogeneity.trace import encode_row
+from raylfl.runtime.round.loop import Federation
+from raylfl.runtime.workers.backend import LocalBackend
+
+MANY, FEW, WARM_UP = 100_000, 1_000, 5
+LINKS = {"name": "bernoulli", "q": {"uniform": [0, 0.4]}}
+
+
+def rounds(clients, algorithm, cohort, **changes):
+    """The records of a run in which each client has one sample."""
+    data = {"name": "synthetic_images", "init_args": {"shape": [1, 2, 2], "num_train": clients, "num_test": 10}}
+    config = {
+        "num_clients": clients,
+        "rounds": WARM_UP + 3,
+        "model": {"name": "logistic"},
+        "data": data,
+        "partition": {"name": "iid"},
+        "participation": {"name": "uniform", "size": cohort},
+        "local": {"steps": 2, "batch_size": 1},
+        "eval": {"every": 0},
+        "runtime": {"backend": "local"},
+        "algorithm": algorithm,
+    }
+    experiment = assemble(load_config({**config, **changes}))
+    return Federation.of(experiment, LocalBackend(experiment.setup)).rounds(WARM_UP + 3)
+
+
+def allocated(clients, algorithm, **changes):
+    """The largest number of bytes that Python and numpy allocate in a round after the first ones."""
+    records = rounds(clients, algorithm, 5, **changes)
+    for _ in range(WARM_UP):
+        next(records)
+    tracemalloc.start()
+    try:
+        next(records)
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        metrics = next(records).metrics
+        assert ("inconsistency/chi2" in metrics) is (algorithm["name"] == "fedavg")  # that of others is not known
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+
+
+ANONYMOUS = {"name": "fedavg", "aggregate": "anonymous"}
+
+
+@pytest.mark.parametrize("options", [ANONYMOUS, {"name": "scaffold"}, {"name": "focus"}, {"name": "mifa"}])
+def test_a_round_allocates_no_array_over_all_clients(options):
+    """The smallest one, of a byte a client, has 100 kB."""
+    changes = {"link": LINKS, "topology": {"latency": 0.1}}
+    few, many = (allocated(clients, options, **changes) for clients in (FEW, MANY))
+    assert many < few + MANY / 2
+
+
+@pytest.mark.parametrize("options", [{"name": "fedavg"}, {"name": "fedacs"}, {"name": "fedacs", "estimate": "ema"}])
+def test_a_line_of_participation_holds_the_cohort_only(options):
+    """At most 10 kB with a cohort of 100, for numbers of clients up to seven digits and any probabilities."""
+    records = rounds(MANY, options, 100, link={**LINKS, "dynamic": True})
+    rows = [next(records).row for _ in range(4)]
+    for row in rows:
+        assert "q" in row
+        assert ("p" in row) is (options["name"] == "fedacs")
+        longest = {**row, "cohort": [9_999_999] * len(row["cohort"])}
+        longest |= {key: [1.2345678901234567e-100] * len(row[key]) for key in ("p", "q") if key in row}
+        assert len(encode_row(longest)) <= 10_000
