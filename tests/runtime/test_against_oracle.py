@@ -80,10 +80,17 @@ def replayed(result, with_p):
     return [
         oracles.Round(
             row["round"], row["cohort"], row["draws"], row["received"], row["steps"], LR, q,
-            row.get("p", [1 / CLIENTS] * CLIENTS if with_p else None), [1, 2, 3, 4, 5, 2],
+            over_all(row) if "p" in row else [1 / CLIENTS] * CLIENTS if with_p else None, [1, 2, 3, 4, 5, 2],
         )
         for row in rows
     ]  # fmt: skip
+
+
+def over_all(row):
+    """The sampling probabilities p [N] of a row, which are recorded for the cohort; nan for the others."""
+    p = np.full(CLIENTS, np.nan)
+    p[row["cohort"]] = row["p"]
+    return p.tolist()
 
 
 @pytest.mark.parametrize(("name", "options", "participation"), CASES, ids=lambda v: v if isinstance(v, str) else None)

@@ -5,13 +5,11 @@ It depends only on config, seed and round, unless the method chooses clients by 
 
 from __future__ import annotations
 
-import weakref
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
-from torch import Tensor
 
 from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.core.algorithm import ServerState, overrides
@@ -44,7 +42,7 @@ class Planner:
         self._ahead: Round | None = None
         self._graphs = GraphLines()
         self._systems: dict[int, SystemInfo] = {}  # of this round, and of the previous one, which is being measured
-        self._sampled: dict[int, tuple[weakref.ref[Tensor], Floats | None]] = {}  # x and p of the two newest rounds
+        self._drawn: dict[int, tuple[ServerState, Floats]] = {}  # round -> (server state, the method's probabilities)
         self._coefficients: tuple[tuple[Floats | Bools, ...], Floats | None] = (), None  # arguments, and their result
 
     def lr(self, r: int) -> float:
@@ -96,7 +94,9 @@ class Planner:
         experiment = self.experiment
         if experiment.algorithm.samples_by_norm:
             return None, "with_replacement"
-        p = self._probabilities(server, c) if self._samples() else None
+        drawn_for, p = self._drawn.pop(c.index, (None, None))
+        if drawn_for is not server:
+            p = experiment.algorithm.probabilities(server, c) if self._samples() else None
         if p is not None:
             return c.size * p, "with_replacement"
         return experiment.participation.marginals(experiment.world, c.index), experiment.participation.law
@@ -139,8 +139,10 @@ class Planner:
             return Draw.once(np.flatnonzero(self.system(r).available)), None
         if experiment.algorithm.full_participation(server, r):
             return Draw.once(self.everyone), None
-        p = self._probabilities(server, self.system(r)) if self._samples() else None
+        p = experiment.algorithm.probabilities(server, self.system(r)) if self._samples() else None
         if p is not None:
+            if experiment.config.eval.inconsistency:  # which reads them once more
+                self._drawn = {k: drawn for k, drawn in self._drawn.items() if k == r - 1} | {r: (server, p)}
             return self.sample(p, r), p
         return experiment.participation.draw(r, experiment.world), None
 
@@ -148,20 +150,6 @@ class Planner:
         """Draws `participation.size` clients for round r with replacement, from probabilities p [N] of the method."""
         assert isinstance(self.experiment.participation, Sampler)
         return self.experiment.participation.draw_from(p, r, self.experiment.world)
-
-    def _probabilities(self, server: ServerState, c: SystemInfo) -> Floats | None:
-        """The method's sampling probabilities [N]; None if it leaves the draw to the participation process.
-
-        Those of a round are computed once, to draw its clients and to measure it. c: the system state before the round.
-        """
-        x, (of, p) = server.get("x"), self._sampled.get(c.index, (None, None))
-        if x is not None and of is not None and of() is x:
-            return p
-        p = self.experiment.algorithm.probabilities(server, c)
-        if x is not None:
-            previous = {r: sampled for r, sampled in self._sampled.items() if r == c.index - 1}
-            self._sampled = {**previous, c.index: (weakref.ref(x), p)}
-        return p
 
     def _samples(self) -> bool:
         return overrides(self.experiment.algorithm, "probabilities")
