@@ -57,6 +57,7 @@ SLOW = (  # files and folders
     "runtime/test_interrupt.py",
     "runtime/test_killed_driver.py",
     "runtime/test_long_runs.py",
+    "runtime/test_lost_nodes.py",
     "runtime/test_lost_parts.py",
     "runtime/test_own_cluster.py",
     "runtime/test_ray.py",
@@ -110,6 +111,7 @@ PROCESSES = {"command", "cluster"}  # fixtures
 ON_A_CLUSTER = {"ray", "sweeps"}  # groups whose tests wait for processes of Ray: one more attempt, which pytest lists
 GROUPS = {  # files for one process of pytest-xdist, so that their clusters or simulated devices start one by one
     "runtime/test_ray.py": "ray",
+    "runtime/test_lost_nodes.py": "ray",
     "runtime/test_lost_parts.py": "ray",
     "runtime/test_interrupt.py": "ray",
     "runtime/test_own_cluster.py": "ray",

@@ -22,7 +22,6 @@ from raylfl.errors import BadConfig, visible
 from raylfl.python.control import in_notebook
 
 if TYPE_CHECKING:
-    from raylfl.experiment.parts import Experiment
     from raylfl.python.control import Progress as RunProgress
     from raylfl.report.runs import RunRecord
     from raylfl.runtime.profile import Timing
@@ -169,7 +168,8 @@ class Watcher:
             self._last_line = time.monotonic()
         experiment = progress.experiment
         name = experiment.config.resolved["algorithm"]["name"]
-        what = f"{name}: {experiment.clients} clients, {total} rounds, {workers_of(experiment)}"
+        processes = ", 1 process" if experiment.config.runtime.backend == "local" else ""  # a line names Ray's workers
+        what = f"{name}: {experiment.clients} clients, {total} rounds{processes}"
         self.console.print(f"{what} -> {shown(progress.run_dir)}", soft_wrap=True)
         if self.console.is_terminal:
             self._live = Progress(
@@ -190,20 +190,6 @@ class Watcher:
         if self.console.is_terminal:
             self._live = self.console.status(text)
             self._live.start()
-
-
-def workers_of(experiment: Experiment) -> str:
-    """The workers of a run as text: `2 workers`, `1 process`."""
-    runtime, clients = experiment.config.runtime, experiment.clients
-    if runtime.backend == "local":
-        return "1 process"
-    from raylfl.runtime.ray.resources import count_workers, resources_here
-
-    try:
-        count = count_workers(runtime, clients, resources_here())
-    except BadConfig:  # nodes were lost after the start of the run
-        return "workers"
-    return f"{count} worker{'s' * (count > 1)}"
 
 
 def print_table(table: Table) -> None:

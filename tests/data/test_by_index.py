@@ -26,7 +26,7 @@ from raylfl.data.client_files import index_of
 from raylfl.errors import BadConfig, DataMissing
 from raylfl.experiment.assemble import assemble
 from raylfl.runtime.check import check
-from raylfl.runtime.ray.resources import has_room, nodes_of_workers
+from raylfl.runtime.ray.resources import names_of_nodes
 from raylfl.runtime.ray.stored import indices_of
 from tests.runtime.tiny import TINY, Points
 
@@ -277,17 +277,11 @@ def test_a_worker_reads_the_folders_of_its_own_clients_only(apart, tmp_path):
 
 def test_workers_are_on_the_nodes_of_their_clients(apart, tmp_path):
     setup = assemble(load_config(config_of(apart, tmp_path))).setup
-    cluster = [{"CPU": 4.0, "red": 1.0}, {"CPU": 4.0, "blue": 1.0}]
-    assert nodes_of_workers(RuntimeConfig(workers=3), setup, cluster) == ("blue", "red", "red")
+    assert names_of_nodes(setup, 3) == ("blue", "red", "red")
     with pytest.raises(
         BadConfig, match=r"1 workers, but the data are on 2 kinds of nodes \(blue, red\): set runtime.workers"
     ):
-        nodes_of_workers(RuntimeConfig(workers=1), setup, cluster)
-    placement = Placement.pinned(setup.population.sizes, 3, setup.nodes)
-    assert has_room(RuntimeConfig(), placement, cluster)
-    assert not has_room(RuntimeConfig(), placement, [{"CPU": 8.0, "red": 1.0}])
-    with pytest.raises(BadConfig, match="the cluster has no node of that name: start it with ray start"):
-        nodes_of_workers(RuntimeConfig(workers=3), setup, [{"CPU": 8.0, "red": 1.0}])
+        names_of_nodes(setup, 1)
 
 
 def test_data_that_live_apart_are_neither_shared_nor_mixed(apart, tmp_path):

@@ -320,7 +320,8 @@ def test_doctor_counts_the_nodes_of_a_cluster_that_runs_can_join(attached):
 
 
 def test_a_cluster_without_room_refuses_a_run_and_leaves_no_directory(attached, cluster):
-    code, _, err = attached("run", "digits", "runtime.workers=3", "runtime.cpus_per_worker=1", "name=crowd")
+    needs = ["runtime.workers=3", "runtime.cpus_per_worker=1", "runtime.wait=0"]
+    code, _, err = attached("run", "digits", *needs, "name=crowd")
     assert (code, err.count("\n")) == (2, 1)
     assert "needs 3 x 1 CPUs = 3, but the cluster has 2 CPUs: at most 2 workers fit" in err
     assert not list((Path(cluster["RAYLFL_RUNS"]) / "crowd").iterdir())

@@ -88,13 +88,13 @@ def test_ctrl_c_before_the_first_round_ends_at_once(monkeypatch, capfd):
         stop=SimpleNamespace(remote=lambda: stopped.append(True)),
         rows=SimpleNamespace(options=lambda **_: SimpleNamespace(remote=rows_of_the_server)),
     )
-    group = SimpleNamespace(server=server, workers=[], dismiss=lambda: dismissed.append(True))
-    cluster = SimpleNamespace(ready=lambda: None, notes=[], take_actors=lambda runtime, clients: group)
+    group = SimpleNamespace(server=server, workers=[], nodes=lambda: 1, reservation=None)
+    group.dismiss = lambda: dismissed.append(True)
+    cluster = SimpleNamespace(ready=lambda: None, notes=[], take_actors=lambda *arguments: group)
     cluster.lost, cluster.silent = lambda: None, False
-    experiment = SimpleNamespace(config=SimpleNamespace(runtime=None), setup=SimpleNamespace(assigned=False))
+    experiment = SimpleNamespace(config=SimpleNamespace(runtime=RuntimeConfig()), setup=SimpleNamespace(assigned=False))
     experiment.on = experiment.placed = lambda *counts: experiment
-    monkeypatch.setattr("raylfl.runtime.ray.remote.resources_here", list)
-    monkeypatch.setattr("raylfl.runtime.ray.remote.count_nodes", lambda runtime: 1)
+    monkeypatch.setattr("raylfl.runtime.ray.remote.bundles_here", lambda: [{}])
     monkeypatch.setattr("ray.put", lambda value: value)
     with pytest.raises(KeyboardInterrupt):
         list(RemoteRun(cluster, experiment, SimpleNamespace(path="run"), False, False).rows())
@@ -113,17 +113,18 @@ def test_no_actors_are_started_or_dismissed_on_a_cluster_whose_head_does_not_ans
         cluster.silent = True
         raise RaylflError("the Ray cluster has not answered")
 
-    def take_actors(runtime, setup):
+    def take_actors(*arguments):
         groups.append(1)
         server = SimpleNamespace(rows=SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lost)))
-        return SimpleNamespace(server=server, workers=[], dismiss=lambda: dismissed.append(True))
+        group = SimpleNamespace(server=server, workers=[], nodes=lambda: 1, reservation=None)
+        group.dismiss = lambda: dismissed.append(True)
+        return group
 
     cluster = SimpleNamespace(ready=lambda: None, notes=[], take_actors=take_actors, lost=lambda: None, silent=False)
     cluster.check, cluster.await_answer = lambda: True, silence
-    experiment = SimpleNamespace(config=SimpleNamespace(runtime=None), setup=SimpleNamespace(assigned=False))
+    experiment = SimpleNamespace(config=SimpleNamespace(runtime=RuntimeConfig()), setup=SimpleNamespace(assigned=False))
     experiment.on = experiment.placed = lambda *counts: experiment
-    monkeypatch.setattr("raylfl.runtime.ray.remote.resources_here", list)
-    monkeypatch.setattr("raylfl.runtime.ray.remote.count_nodes", lambda runtime: 1)
+    monkeypatch.setattr("raylfl.runtime.ray.remote.bundles_here", lambda: [{}])
     monkeypatch.setattr("ray.put", lambda value: value)
     run_dir = SimpleNamespace(path="run", log=lambda text: None)
     with pytest.raises(RaylflError, match=r"^the Ray cluster has not answered$"):

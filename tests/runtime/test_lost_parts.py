@@ -230,18 +230,14 @@ def ids(folder):
 
 @pytest.fixture
 def start(cluster, monkeypatch):
-    """`start(cls, argument, has_room, **options)` makes a pool of one such worker; (pool, its notices)."""
-    for name, seconds in (
-        ("NOTICE_SECONDS", 0.5),
-        ("NO_ROOM_SECONDS", 1.0),
-        ("MOST_STARTS", 2),
-    ):
-        monkeypatch.setattr(worker_pool, name, seconds)
+    """`start(cls, argument, **options)` makes a pool of one such worker; (pool, its notices)."""
+    monkeypatch.setattr(worker_pool, "NOTICE_SECONDS", 0.5)
+    monkeypatch.setattr(worker_pool, "MOST_STARTS", 2)
     actors, notices = [], []
 
-    def call(cls, argument, has_room=True, **options):
+    def call(cls, argument, **options):
         actors.append(ray.remote(cls).options(max_restarts=-1, **{"num_cpus": 0, **options}).remote(argument))
-        return WorkerPool(actors, StoredExperiment(None), notices.append, lambda: has_room, TrafficCounter()), notices
+        return WorkerPool(actors, StoredExperiment(None), notices.append, TrafficCounter()), notices
 
     yield call
     for actor in actors:
@@ -252,11 +248,6 @@ def test_the_wait_for_a_slow_worker_is_reported(start):
     pool, notices = start(Slow, 2.0)
     assert pool.available() == [0]
     assert notices[0].startswith("waiting for a worker for ")
-
-
-def test_a_cluster_without_room_ends_the_run_with_the_reason(start):
-    with pytest.raises(RaylflError, match=r"the cluster had no room for a worker for 1.0 s"):
-        start(Slow, 0.0, has_room=False, num_cpus=9)
 
 
 def test_a_worker_that_dies_each_time_it_starts_ends_the_run(start):

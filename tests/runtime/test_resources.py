@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from raylfl.config.groups.runtime import RuntimeConfig
-from raylfl.core.placement import SHARED
 from raylfl.errors import BadConfig
-from raylfl.runtime.ray.resources import count_workers, has_room
+from raylfl.runtime.ray.resources import count_workers, workers_that_fit
 
 
 def test_resources_that_cannot_fit_are_refused_with_the_arithmetic():
@@ -27,4 +26,4 @@ def test_a_worker_has_its_resources_on_one_node():
         count_workers(RuntimeConfig(workers=4, cpus_per_worker=2.0, gpus_per_worker=0.0), 100, nodes)
     with pytest.raises(BadConfig, match=r"9 CPUs and 3 GPUs on 3 nodes: at most 0 workers fit"):
         count_workers(RuntimeConfig(gpus_per_worker=2.0), 100, nodes)
-    assert not has_room(RuntimeConfig(cpus_per_worker=4.0), SHARED, nodes)
+    assert workers_that_fit(RuntimeConfig(cpus_per_worker=4.0), nodes) == 0

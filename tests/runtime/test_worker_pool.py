@@ -38,9 +38,7 @@ def pool(monkeypatch):
     monkeypatch.setattr(worker_pool, "UNAVAILABLE_SECONDS", 0.0)
     ray = SimpleNamespace(wait=lambda references, **options: (references, []), get=raised)
     monkeypatch.setattr(worker_pool, "ray", ray)
-    return lambda *handles: WorkerPool(
-        handles, StoredExperiment(None), lambda text: None, lambda: True, TrafficCounter()
-    )
+    return lambda *handles: WorkerPool(handles, StoredExperiment(None), lambda text: None, TrafficCounter())
 
 
 def test_a_worker_that_ray_restarts_slowly_is_waited_for(pool):
@@ -78,7 +76,7 @@ def test_a_lost_call_gives_the_reason_and_the_node_of_several(monkeypatch, error
     ray = SimpleNamespace(wait=lambda references, **options: (references, []), get=answer, nodes=lambda: nodes)
     monkeypatch.setattr(worker_pool, "ray", ray)
     said: list[str] = []
-    pool = WorkerPool([Handle("A", "A")], StoredExperiment(None), said.append, lambda: True, TrafficCounter())
+    pool = WorkerPool([Handle("A", "A")], StoredExperiment(None), said.append, TrafficCounter())
     (lost,) = pool.results([CallInFlight(WorkerCall("run", ()), 0, 0, [error])])
     where = " on node gpuA (10.0.0.1)" if count > 1 else ""
     assert lost.reason.startswith(f"the worker{where} was lost: {reason}")
@@ -106,9 +104,7 @@ def deadly(monkeypatch):
 
     ray = SimpleNamespace(wait=lambda references, **options: (references, []), get=get, nodes=list)
     monkeypatch.setattr(worker_pool, "ray", ray)
-    return lambda *outcomes: WorkerPool(
-        [Actor(*outcomes)], StoredExperiment(None), lambda text: None, lambda: True, TrafficCounter()
-    )
+    return lambda *outcomes: WorkerPool([Actor(*outcomes)], StoredExperiment(None), lambda text: None, TrafficCounter())
 
 
 def test_a_call_behind_others_that_kill_its_worker_is_repeated_without_end(deadly):
@@ -185,7 +181,7 @@ def held(monkeypatch):
     monkeypatch.setattr(worker_pool, "ray", ray)
     stored = StoredExperiment(None, Placement(np.arange(3), (None,) * 3), (None,) * 3)
     handles = [Handle(node, *[None] * 20, "B") for node in "AAB"]
-    pool = WorkerPool(handles, stored, lambda text: None, lambda: True, TrafficCounter())
+    pool = WorkerPool(handles, stored, lambda text: None, TrafficCounter())
     pool.holds_states = True
     assert [pool.place(w, -1) for w in range(3)] == [0, 1, 2]
     return pool, lambda worker: pool._note_loss(CallInFlight(WorkerCall("run", ()), worker, 0, []), "lost"), alive

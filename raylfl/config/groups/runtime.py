@@ -25,7 +25,15 @@ class RuntimeConfig(Options):
 
     backend: Annotated[Literal["ray", "local"], Doc("local: the same code in the calling process")] = "ray"
     workers: (
-        Annotated[int, Ge(1), Doc("worker actors; null: one per client, at most one per CPU slot (GPU share)")] | None
+        Annotated[
+            int,
+            Ge(1),
+            Doc(
+                "the largest number of worker actors; null: one per client. A run starts with as many as there is room "
+                "for, and takes further ones when nodes join or become free"
+            ),
+        ]
+        | None
     ) = None
     cpus_per_worker: Annotated[float, Gt(0), Doc("CPUs that each worker reserves; fractions are allowed")] = 1.0
     gpus_per_worker: Annotated[
@@ -43,6 +51,17 @@ class RuntimeConfig(Options):
             "many workers as clients, or CPUs on several nodes, where this changes no bit; else shared"
         ),
     ] = "auto"
+    spread: Annotated[
+        bool, Doc("workers are reserved on as many nodes of a cluster as possible; false: on as few as possible")
+    ] = True
+    wait: Annotated[
+        float,
+        Ge(0),
+        Doc(
+            "seconds that a run waits on a cluster without room for any worker, at its start or after the loss of "
+            "nodes; 0: it ends at once, also if the cluster has no room for all `workers`"
+        ),
+    ] = 180.0
     address: Annotated[
         str | None, Doc("the address of a running cluster; null: `RAY_ADDRESS`, or else a new cluster")
     ] = None

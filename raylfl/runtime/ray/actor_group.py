@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from raylfl.config.groups.runtime import RuntimeConfig
+from raylfl.experiment.parts import WorkerSetup
+from raylfl.runtime.ray.resources import bundles_here, count_workers, names_of_nodes, nodes_of_cluster, workers_that_fit
 from raylfl.startup import collector, process
 
 if TYPE_CHECKING:
+    from raylfl.runtime.ray.reservation import Bundle, Reservation
     from raylfl.runtime.ray.stored import StoredExperiment
     from raylfl.runtime.session import Session
 
@@ -46,31 +48,36 @@ class ServerActor:
         after each round, and parameters [d] are yielded. Without `paced`, and for rounds before a resume, parameters
         are None.
 
-        If client states are lost, the run continues from its newest checkpoint. Raises StatesLost after more than
-        MOST_LOSSES losses without a finished round in between.
+        If states of clients or of graph nodes are lost, the run continues from its newest checkpoint. Raises StatesLost
+        after more than MOST_LOSSES losses without a finished round in between.
         """
         from raylfl.runtime.workers.state_store import StatesLost
 
-        newest, losses = -1, 0  # round; losses of client states since that round
-        while True:
-            try:
-                for item in self._rows(stored, workers, folder, resume, paced):
-                    if item[0]["round"] > newest:
-                        newest, losses = item[0]["round"], 0
-                    yield item
-                return
-            except StatesLost:
-                losses, resume = losses + 1, True
-                if losses > MOST_LOSSES:
-                    raise
+        newest, losses = -1, 0  # round; losses of states since that round
+        try:
+            while True:
+                try:
+                    for item in self._rows(stored, workers, folder, resume, paced):
+                        if item[0]["round"] > newest:
+                            newest, losses = item[0]["round"], 0
+                        yield item
+                    return
+                except StatesLost:
+                    losses, resume = losses + 1, True
+                    if losses > MOST_LOSSES:
+                        raise
+        finally:
+            self._stop_requested = False  # it was meant for this run
 
     def _rows(
         self, stored: StoredExperiment, workers: list[Any], folder: str, resume: bool, paced: bool
     ) -> Iterator[tuple[dict[str, Any], list[str], Any]]:
-        """Yields the items of `rows` up to the first loss of client states, which raises StatesLost."""
+        """Yields the items of `rows` up to the first loss of states, which raises StatesLost."""
         import ray
+        from ray.exceptions import ObjectLostError, RayTaskError
 
         from raylfl.runtime.ray.backend import RayBackend
+        from raylfl.runtime.ray.failures import loss_behind
         from raylfl.runtime.records.run_dir import RunDirectory
         from raylfl.runtime.session import Session
         from raylfl.runtime.workers.state_store import StatesLost
@@ -94,9 +101,13 @@ class ServerActor:
                 yield metrics, self.news() + messages, params
                 if paced:
                     session.end(self._answers.get())
-        except StatesLost as error:
+        except (StatesLost, RayTaskError, ObjectLostError) as error:
+            if not isinstance(error, StatesLost):
+                loss_behind(error)
+                assert backend is not None
+                error = StatesLost(backend.lost_objects())
             notify(f"{error}: starting again from the newest checkpoint")
-            raise
+            raise error from None
         finally:
             self._session = None
             if backend is not None:
@@ -121,50 +132,113 @@ class ServerActor:
             self._session.stop()
 
 
-@dataclass(frozen=True)
 class ActorGroup:
-    """The server actor and the worker actors of a run, and the settings with which the workers were started."""
+    """The server actor and the worker actors of a run, and the reservation of the workers' resources."""
 
-    server: Any
-    workers: list[Any]
-    share: tuple[float, float]  # CPUs and GPUs of a worker
-    nodes: tuple[str | None, ...]  # for each worker, the custom resource of its node
+    def __init__(self, runtime: RuntimeConfig, workers: list[Any], reservation: Reservation | None):
+        """A group with a new server actor. reservation: None in a placement group of the caller, which has the workers.
+
+        runtime: the settings with which the workers are started.
+        """
+        self.runtime, self.workers, self.reservation = runtime, workers, reservation
+        self._bundles: list[Bundle] = []  # of the workers
+        self.start_server()
 
     @staticmethod
-    def start(runtime: RuntimeConfig, nodes: tuple[str | None, ...]) -> ActorGroup:
-        """Requests the actors from Ray, one worker per entry of `nodes`; returns at once.
+    def start(runtime: RuntimeConfig, setup: WorkerSetup, notify: Callable[[str], None]) -> ActorGroup:
+        """Starts the actors of a run, once there are resources for a worker.
 
-        nodes: for each worker, the custom Ray resource that its node must have, None for any node.
+        notify: called with a line for the user if the resources must be waited for. Raises BadConfig without resources.
         """
         from raylfl.runtime.ray.actors import start_workers
+        from raylfl.runtime.ray.reservation import Reservation
 
-        return ActorGroup(_start_server(), start_workers(runtime, nodes), _share(runtime), nodes)
+        if (here := bundles_here()) is not None:
+            count = count_workers(runtime, setup.population.count, here)
+            return ActorGroup(runtime, start_workers(runtime, [None] * count), None)
+        most = most_workers(runtime, setup)
+        reservation = Reservation(runtime, most, names_of_nodes(setup, most))
+        group = ActorGroup(runtime, [], reservation)
+        try:
+            reservation.wait(notify)
+            group.regroup()
+        except BaseException:
+            group.dismiss()
+            raise
+        return group
 
-    def fits(self, runtime: RuntimeConfig, nodes: tuple[str | None, ...]) -> bool:
-        """Whether a run with these settings can use these actors."""
-        return self.nodes == nodes and self.share == _share(runtime)
+    def start_server(self) -> None:
+        """Starts a server actor on this node, where the run directory is.
+
+        Its second thread runs `stop`, `news` and `proceed` during a run.
+        """
+        import ray
+
+        remote = ray.remote(ServerActor).options(num_cpus=0, max_concurrency=2, scheduling_strategy=_this_node())
+        self.server: Any = remote.remote()
+
+    def regroup(self) -> None:
+        """Starts workers in the new bundles of the reservation, and ends the workers whose bundle was lost."""
+        import ray
+
+        from raylfl.runtime.ray.actors import start_workers
+
+        if self.reservation is None:
+            return
+        bundles, actors = list(self.reservation.bundles()), dict(zip(self._bundles, self.workers, strict=True))
+        for lost in actors.keys() - bundles:
+            ray.kill(actors[lost])
+        new = [bundle for bundle in bundles if bundle not in actors]
+        actors |= zip(new, start_workers(self.runtime, new), strict=True)
+        self._bundles, self.workers = bundles, [actors[bundle] for bundle in bundles]
+
+    def has_workers(self) -> bool:
+        """Whether a worker has its resources, and is thus alive or being started."""
+        return self.reservation is None or not self.reservation.bundles().keys().isdisjoint(self._bundles)
+
+    def nodes(self) -> int:
+        """The number of cluster nodes that have workers."""
+        import ray
+
+        if self.reservation is not None:
+            return len(set(self.reservation.bundles().values()))
+        here = ray.util.placement_group_table(ray.util.get_current_placement_group())
+        return len(set(here["bundles_to_node_id"].values()))
+
+    def suit(self, runtime: RuntimeConfig, setup: WorkerSetup) -> bool:
+        """Prepares the group for a run with these settings; returns False if the run needs other actors."""
+        most, reservation = most_workers(runtime, setup), self.reservation
+        if _needs(self.runtime) != _needs(runtime) or setup.nodes or not (runtime.workers or 1) <= len(self.workers):
+            return False
+        if reservation is None or reservation.names or len(self.workers) > most:
+            return False
+        reservation.runtime, reservation.most = runtime, most
+        self.regroup()
+        return len(self.workers) > 0
 
     def dismiss(self) -> None:
-        """Ends the actors."""
+        """Ends the actors, and gives their resources back."""
         import ray
 
         for actor in (self.server, *self.workers):
             ray.kill(actor)
+        if self.reservation is not None:
+            self.reservation.release()
 
 
-def _share(runtime: RuntimeConfig) -> tuple[float, float]:
-    return runtime.cpus_per_worker, runtime.gpus
+def most_workers(runtime: RuntimeConfig, setup: WorkerSetup) -> int:
+    """The largest number of workers of a run: `runtime.workers`, or if that is null, one per client.
 
-
-def _start_server() -> Any:
-    """Starts the server actor on this node, where the run directory is.
-
-    Its second thread runs `stop`, `news` and `proceed` during a run.
+    If clients' data are on certain nodes only, not more than fit on the cluster now, as these workers start together.
     """
-    import ray
+    if runtime.workers is not None or not setup.nodes:
+        return runtime.workers or setup.population.count
+    fit = workers_that_fit(runtime, nodes_of_cluster())
+    return min(setup.population.count, max(fit, len(set(setup.nodes))))
 
-    remote = ray.remote(ServerActor).options(num_cpus=0, max_concurrency=2, scheduling_strategy=_this_node())
-    return remote.remote()
+
+def _needs(runtime: RuntimeConfig) -> tuple[float, float, bool]:
+    return runtime.cpus_per_worker, runtime.gpus, runtime.spread
 
 
 def _this_node() -> Any:

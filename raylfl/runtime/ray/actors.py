@@ -24,6 +24,7 @@ from raylfl.core.samples import as_tensor
 from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import exits_as_errors
 from raylfl.runtime.faults import kill_point
+from raylfl.runtime.ray.reservation import Bundle
 from raylfl.runtime.ray.traffic import weight
 from raylfl.runtime.records.checksums import save_hashed
 from raylfl.runtime.records.state_files import SEEN, clients_blob, load_clients, mark_of
@@ -36,7 +37,6 @@ from raylfl.runtime.workers.worker import Worker
 from raylfl.startup import collector, process
 
 Packed = dict[str, np.ndarray]
-NODE_SHARE = 0.001  # amount that a worker takes of a node's custom resource, which is a name, not a quantity
 
 
 class RunArguments(NamedTuple):
@@ -299,10 +299,10 @@ def run_with_stored_state(worker: Worker, store: StateStore, task: Task, broadca
     return result
 
 
-def start_workers(runtime: RuntimeConfig, nodes: Sequence[str | None]) -> list[Any]:
-    """Starts a worker actor per entry of `nodes`, in the caller's placement group if there is one, without waiting.
+def start_workers(runtime: RuntimeConfig, bundles: Sequence[Bundle | None]) -> list[Any]:
+    """Starts a worker actor in each bundle, without waiting. Returns the handles.
 
-    nodes: for each worker, the custom resource that its node must have, None for any node. Returns the handles.
+    A worker whose bundle is None is in the caller's placement group if there is one, otherwise anywhere.
     """
     options: dict[str, Any] = {
         "num_cpus": runtime.cpus_per_worker,
@@ -310,9 +310,9 @@ def start_workers(runtime: RuntimeConfig, nodes: Sequence[str | None]) -> list[A
         "max_restarts": -1,
         "max_task_retries": 0,
     }
-    if (group := ray.util.get_current_placement_group()) is not None:
-        options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
-            group, placement_group_capture_child_tasks=True
-        )
-    remote = ray.remote(WorkerActor)
-    return [remote.options(**options, resources={node: NODE_SHARE} if node else {}).remote() for node in nodes]
+    here, actors = ray.util.get_current_placement_group(), list[Any]()
+    for bundle in bundles:
+        group, number = bundle or (here, -1)
+        place = None if group is None else PlacementGroupSchedulingStrategy(group, number, bundle is None)
+        actors.append(ray.remote(WorkerActor).options(**options, scheduling_strategy=place).remote())
+    return actors

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from raylfl.runtime.ray.cohort import CohortInFlight
 from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.held_states import HeldStates
 from raylfl.runtime.ray.location import location_line
-from raylfl.runtime.ray.resources import has_room, resources_here
 from raylfl.runtime.ray.ring import RingInFlight
 from raylfl.runtime.ray.stored import StoredExperiment
 from raylfl.runtime.ray.traffic import TrafficCounter, weight
@@ -51,8 +49,7 @@ class RayBackend(Backend):
         runtime = experiment.config.runtime
         self.attempts, self.timeout = 1 + runtime.client_retries, runtime.client_timeout
         self._traffic = TrafficCounter(ray.get_runtime_context().get_node_id())
-        room = partial(has_room, runtime, stored.placement)
-        self.pool = WorkerPool(actors, stored, notify, lambda: room(resources_here()), self._traffic)
+        self.pool = WorkerPool(actors, stored, notify, self._traffic)
         self.workers, self._stored = len(self.pool), stored
         self._experiment = experiment
         self._weights = experiment.setup.population.weights
@@ -218,6 +215,12 @@ class RayBackend(Backend):
             "client_states": "server" if self._held is None else "workers",
             "cluster": ray.cluster_resources(),
         }
+
+    def lost_objects(self) -> str:
+        """The sentence, for the user, on objects of this run that were lost with a node."""
+        peers = self._experiment.algorithm.pattern.peers
+        what = "blocks of graph nodes" if peers else "client states" if self.channel.keeps else "uploads"
+        return f"{what}{self.pool.lost_nodes()} were lost"
 
     def drop_states(self) -> None:
         """Deletes the client states that workers have stored on their nodes."""

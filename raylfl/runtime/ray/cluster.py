@@ -6,7 +6,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -18,7 +18,6 @@ from raylfl.errors import RaylflError
 from raylfl.experiment.parts import WorkerSetup
 from raylfl.runtime.ray.actor_group import ActorGroup
 from raylfl.runtime.ray.connection import OWN_CLUSTER, address_of, join, listens, start
-from raylfl.runtime.ray.resources import nodes_of_workers, resources_here
 from raylfl.startup import process
 
 HEAD = ("gcs_server", "raylet")  # processes without which a Ray on one machine is lost
@@ -100,19 +99,18 @@ class Cluster:
         agents = [child.pid for child in children if "agent" in " ".join(child.cmdline()).lower()]
         return Connection(ours=True, head=head, watcher=process.kill_after_me(agents, "ray"))
 
-    def take_actors(self, runtime: RuntimeConfig, setup: WorkerSetup) -> ActorGroup:
-        """The actors for a run: kept ones if they fit its settings, otherwise new ones.
+    def take_actors(self, runtime: RuntimeConfig, setup: WorkerSetup, notify: Callable[[str], None]) -> ActorGroup:
+        """The actors for a run: kept ones if they fit its settings, otherwise new ones, as `ActorGroup.start`.
 
-        The caller passes them to `give_back` or dismisses them. Raises BadConfig if the cluster lacks the resources.
+        The caller passes them to `give_back` or dismisses them.
         """
         self.ready()
-        nodes = nodes_of_workers(runtime, setup, resources_here())
         group, self._group = self._group, None
-        if group is not None and group.fits(runtime, nodes):
+        if group is not None and group.suit(runtime, setup):
             return group
         if group is not None:
             group.dismiss()
-        return ActorGroup.start(runtime, nodes)
+        return ActorGroup.start(runtime, setup, notify)
 
     def give_back(self, group: ActorGroup) -> None:
         """Keeps the actors, with the modules they have loaded, for the next run of the block."""

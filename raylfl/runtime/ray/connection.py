@@ -54,6 +54,9 @@ def check_address(runtime: RuntimeConfig) -> None:
     """Checks the address of a given cluster, before anything is imported; raises BadConfig with the reason."""
     address = address_of(runtime)
     if address is None:
+        if "" in (runtime.address, os.environ.get("RAY_ADDRESS")):  # as after `export RAY_ADDRESS=$(...)` that failed
+            key, remedy = ("RAY_ADDRESS", "unset it") if runtime.address is None else ("runtime.address", "null")
+            raise BadConfig(f"{key} is empty: {remedy} starts a Ray for the run; host:port names a cluster")
         return
     if address.startswith(("http://", "https://")):
         need = "host:port of the cluster's head, ray://host:port, or auto"
@@ -147,8 +150,7 @@ def _reason(error: BaseException) -> str:
             "the Ray cluster there refuses this token (InvalidAuthToken): set RAY_AUTH_TOKEN, or copy the cluster's "
             "~/.ray/auth_token here; with RAY_AUTH_MODE=disabled no token is sent"
         )
-    first = texts[0].strip().partition("\n")[0]
-    return f"no Ray cluster answers there ({first})"
+    return f"no Ray cluster answers there ({' '.join(texts[0].split())})"
 
 
 @contextmanager

@@ -14,8 +14,10 @@ from raylfl.experiment.parts import Experiment
 from raylfl.runtime.ray.actor_group import ActorGroup
 from raylfl.runtime.ray.cluster import Cluster, RayLost, cluster_for
 from raylfl.runtime.ray.failures import ACTOR_LOST, loss_behind, reason_of_loss
-from raylfl.runtime.ray.resources import count_nodes, resources_here
+from raylfl.runtime.ray.location import counted
+from raylfl.runtime.ray.resources import bundles_here, nodes_of_cluster
 from raylfl.runtime.records.run_dir import RunDirectory
+from raylfl.runtime.session import Interrupted
 from raylfl.runtime.stopping import stop_on_signals
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ def rows(experiment: Experiment, run_dir: RunDirectory, resume: bool, paced: boo
     resume: whether to start from the newest checkpoint. messages: lines for the user. A reason (text) sent to the
     generator ends the run after the yielded round. paced: whether parameters [d] are yielded; without `paced`, and for
     rounds before a resume, parameters are None. After the loss of the server, the run continues from the newest
-    checkpoint.
+    checkpoint with the same workers.
     """
     with cluster_for(experiment.config.runtime) as cluster:
         yield from RemoteRun(cluster, experiment, run_dir, resume, paced).rows()
@@ -52,39 +54,71 @@ class RemoteRun:
         self._stop_requested = False
         self._seen, self._restarts = -1, 0  # the newest round; restarts since that round
         self._unsaid: list[str] = []  # lines for the user, which are yielded with the next round
+        self._regrouping = False  # whether the server's call was ended so that workers are added
         self._news: Any = None  # a reference to lines requested from the server
 
     def rows(self) -> Rows:
         self.cluster.ready()  # before signals are handled: Ctrl-C still ends the run at once
-        self.experiment = self.experiment.on(sum(node.get("GPU", 0.0) for node in resources_here()))
-        from ray.exceptions import RayTaskError
-
+        self.experiment = self.experiment.on(sum(node.get("GPU", 0.0) for node in bundles_here() or nodes_of_cluster()))
         for note in self.cluster.notes:
             self._say(note)
         self.cluster.notes.clear()
-        with stop_on_signals(self._stop):
-            while True:
-                try:
-                    yield from self._attempt()
-                    return
-                except RayLost as error:
-                    self._count_restart(error)
-                    self._say(f"{error}: starting a new Ray; the run continues from its newest checkpoint")
-                    self._stored = None
-                    self.cluster.start_again()
-                except (*ACTOR_LOST, RayTaskError) as error:
-                    self._count_restart(loss_behind(error))
-                    self._say("the server actor or its objects were lost: continuing from the newest checkpoint")
-                self.resume = True
+        reusable = False
+        try:
+            with stop_on_signals(self._stop):
+                while not (yield from self._attempt()):
+                    self.resume = True
+            reusable = not self._stop_requested
+        finally:
+            group, self._group = self._group, None
+            if group is not None and reusable:
+                self.cluster.give_back(group)
+            elif group is not None and self.cluster.lost() is None and not self.cluster.silent:
+                group.dismiss()  # if Ray is lost, its actors are, too
 
-    def _attempt(self) -> Rows:
+    def _attempt(self) -> Generator[Item, str | None, bool]:
+        """Yields rounds until the end of the run, and then returns True.
+
+        Returns False if the run must continue from its newest checkpoint: after the loss of the server or of the run's
+        own Ray, which are then started again, and with other workers.
+        """
+        from ray.exceptions import RayTaskError
+
+        try:
+            yield from self._rounds()
+            return True
+        except RayLost as error:
+            self._count_restart(error)
+            self._say(f"{error}: starting a new Ray; the run continues from its newest checkpoint")
+            self._stored = self._group = None
+            self.cluster.start_again()
+        except (*ACTOR_LOST, RayTaskError) as error:
+            assert self._group is not None
+            if self._regrouping and not self._stop_requested and isinstance(error, (Interrupted, *ACTOR_LOST)):
+                before = len(self._group.workers)
+                self._group.regroup()
+                self._say(f"the run continues on {counted(len(self._group.workers), 'worker')} instead of {before}")
+            else:
+                cause = loss_behind(error)
+                self._count_restart(cause)
+                what = "the server actor" if isinstance(cause, ACTOR_LOST) else "an object of the server"
+                self._say(f"{what} was lost ({reason_of_loss(cause)}): continuing from the newest checkpoint")
+            if not isinstance(error, Interrupted):
+                self._group.start_server()
+        return False
+
+    def _rounds(self) -> Rows:
         """Yields the rounds that one server actor carries out, until the end of the run or the loss of the actor."""
         from raylfl.runtime.ray.stored import StoredExperiment
 
-        group = self._group = self.cluster.take_actors(self.experiment.config.runtime, self.experiment.setup)
-        reusable, workers = False, len(group.workers)
+        if self._group is None:
+            runtime, setup = self.experiment.config.runtime, self.experiment.setup
+            self._group = self.cluster.take_actors(runtime, setup, self._print)
+        group, self._regrouping = self._group, False
+        self._say_missing(len(group.workers))
         try:
-            experiment = self.experiment.placed(workers, count_nodes(self.experiment.config.runtime))
+            workers = len(group.workers)
+            experiment = self.experiment.placed(workers, group.nodes())
             if self._stored is None or len(self._stored.samples) != workers * experiment.setup.assigned:
                 self._stored = StoredExperiment.put(experiment, workers)  # actors import their modules meanwhile
             if self._stop_requested:
@@ -102,16 +136,24 @@ class RemoteRun:
                 if self.paced:
                     last, why = self._end
                     group.server.proceed.remote(why if metrics["round"] >= last else None)
-            reusable = not self._stop_requested
         except Exception:
             self.cluster.await_answer()  # raises an error if Ray itself caused this one
             raise
         finally:
-            self._group = self._news = None
-            if reusable:
-                self.cluster.give_back(group)
-            elif self.cluster.lost() is None and not self.cluster.silent:  # if Ray is lost, its actors are, too
-                group.dismiss()
+            self._news = None
+
+    def _regroup_if_possible(self) -> None:
+        """Ends the server's call if workers can be added, with a checkpoint if a worker can finish the round."""
+        import ray
+
+        group = self._group
+        if self._regrouping or group is None or group.reservation is None or not group.reservation.update():
+            return
+        self._regrouping = True
+        if group.has_workers():
+            group.server.stop.remote()
+        else:
+            ray.kill(group.server)
 
     def _items(self, stream: Any) -> Iterator[Item]:
         """Yields the values of a stream as they arrive; checks Ray's own processes between them."""
@@ -125,6 +167,7 @@ class RemoteRun:
             if now - checked > CHECK_SECONDS:
                 checked = now
                 self.cluster.check()
+                self._regroup_if_possible()
             if ready:
                 try:
                     reference = next(stream)
@@ -144,6 +187,16 @@ class RemoteRun:
             lines, self._news = ray.get(self._news), None
             for line in lines:
                 print(f"raylfl: {line}", file=sys.stderr)
+
+    def _print(self, line: str) -> None:
+        """Prints a line for the user before the first round, and logs it."""
+        self.run_dir.log(line)
+        print(f"raylfl: {line}", file=sys.stderr)
+
+    def _say_missing(self, workers: int) -> None:
+        runtime, group = self.experiment.config.runtime, self._group
+        if group is not None and group.reservation is not None and workers < (runtime.workers or 0):
+            self._say(f"{counted(workers, 'worker')}: {group.reservation.lack()}; others are added when there is room")
 
     def _count_restart(self, cause: Exception) -> None:
         """Counts a restart. Raises RaylflError after too many restarts without a finished round in between."""

@@ -1,4 +1,4 @@
-"""The number of workers for which a cluster has the resources, and the errors if it has too few."""
+"""Resources of cluster nodes: the number of workers that fit, and the message if they do not suffice."""
 
 from __future__ import annotations
 
@@ -19,49 +19,47 @@ if TYPE_CHECKING:
 Resources = dict[str, float]  # of a node or a bundle: CPU, GPU, memory, custom resources
 
 
-def count_workers(runtime: RuntimeConfig, clients: int, nodes: Sequence[Resources]) -> int:
-    """The number of worker actors of a run.
+def count_workers(runtime: RuntimeConfig, clients: int, nodes: Sequence[Resources], where: str = "the cluster") -> int:
+    """The number of worker actors for which these nodes have resources.
 
     The number is `runtime.workers`. If this setting is null, it is the number of workers that fit, but at most one per
-    client. nodes: the resources of each node. Raises BadConfig if they do not suffice for `runtime.workers` (null: 1).
+    client. nodes: the resources of each node. where: the nodes as a text for messages. Raises BadConfig if they do not
+    suffice for `runtime.workers` (null: 1).
     """
     runtime = runtime.on(sum(node.get("GPU", 0.0) for node in nodes))
-    fit, wanted, share = workers_that_fit(runtime, nodes), runtime.workers or 1, runtime.gpus
+    fit, wanted = workers_that_fit(runtime, nodes), runtime.workers or 1
     if fit < wanted:
-        cpus, gpus = (sum(node.get(key, 0.0) for node in nodes) for key in ("CPU", "GPU"))
-        need = f"{wanted} x {runtime.cpus_per_worker:g} CPUs = {wanted * runtime.cpus_per_worker:g}"
-        if share:
-            need += f" and {wanted} x {share:g} GPUs = {wanted * share:g}"
-        have = f"{cpus:g} CPUs and {gpus:g} GPUs" if share else f"{cpus:g} CPUs"
-        if len(nodes) > 1:
-            have += f" on {len(nodes)} nodes"
         raise BadConfig(
-            f"runtime.workers={runtime.workers or 'null'} needs {need}, but the cluster has {have}: at most "
+            f"runtime.workers={runtime.workers or 'null'} needs {shortage(runtime, wanted, nodes, where)}: at most "
             f"{fit} workers fit (lower runtime.workers, cpus_per_worker or gpus_per_worker)"
         )
     return runtime.workers or min(fit, clients)
 
 
-def nodes_of_workers(runtime: RuntimeConfig, setup: WorkerSetup, nodes: Sequence[Resources]) -> tuple[str | None, ...]:
-    """For each worker, the custom Ray resource that marks the nodes with its clients' samples; None: any node.
+def shortage(runtime: RuntimeConfig, workers: int, nodes: Sequence[Resources], where: str = "the cluster") -> str:
+    """The needs of this many workers beside the resources of the nodes: `3 x 2 CPUs = 6, but the cluster has 4 CPUs`.
 
-    nodes: the resources of each node. Raises BadConfig if no node has one of these custom resources, if the nodes lack
-    CPUs or GPUs for the workers, or if there are fewer workers than distinct custom resources.
+    where: the nodes as a text.
+    """
+    needs = {"CPU": runtime.cpus_per_worker} | ({"GPU": runtime.gpus} if runtime.gpus else {})
+    need = " and ".join(f"{workers} x {each:g} {key}s = {workers * each:g}" for key, each in needs.items())
+    have = " and ".join(f"{sum(node.get(key, 0.0) for node in nodes):g} {key}s" for key in needs)
+    on_nodes = f" on {len(nodes)} nodes" if len(nodes) > 1 else ""
+    return f"{need}, but {where} has {have}{on_nodes}"
+
+
+def names_of_nodes(setup: WorkerSetup, workers: int) -> tuple[str | None, ...]:
+    """For each worker, the custom Ray resource that marks the nodes with its clients' samples; empty: any node.
+
+    Raises BadConfig if there are fewer workers than distinct custom resources.
     """
     names = sorted(set(setup.nodes or ()))
-    missing = [name for name in names if not any(name in node for node in nodes)]
-    if missing:
+    if workers < len(names):
         raise BadConfig(
-            f"the data of some clients are on nodes {', '.join(missing)}, but the cluster has no node of that name: "
-            f"start it with ray start ... --resources='{{\"{missing[0]}\": 1}}'"
-        )
-    count = count_workers(runtime, setup.population.count, nodes)
-    if count < len(names):
-        raise BadConfig(
-            f"{count} workers, but the data are on {len(names)} kinds of nodes ({', '.join(names)}): set "
+            f"{workers} workers, but the data are on {len(names)} kinds of nodes ({', '.join(names)}): set "
             f"runtime.workers to {len(names)} or more"
         )
-    return placement_of(setup, count).nodes if names else (None,) * count
+    return placement_of(setup, workers).nodes if names else ()
 
 
 def placement_of(setup: WorkerSetup, workers: int) -> Placement:
@@ -84,48 +82,28 @@ def _workers_on(node: Resources, runtime: RuntimeConfig) -> int:
     return min(by_cpus, math.floor(gpus / share))
 
 
-def has_room(runtime: RuntimeConfig, placement: Placement, nodes: Sequence[Resources]) -> bool:
-    """Whether the nodes suffice for one worker, and include every named node that has clients' data."""
-    names = {name for name in placement.nodes if name}
-    return workers_that_fit(runtime, nodes) > 0 and names <= {name for node in nodes for name in node}
-
-
 def check_resources(runtime: RuntimeConfig, clients: int) -> None:
-    """Checks that there are resources for the workers; raises BadConfig if not.
+    """Checks that this machine has resources for the workers if the run starts Ray on it; raises BadConfig if not.
 
-    If the caller has connected to Ray, checks the caller's cluster, otherwise this machine. A cluster at a given
-    address is not checked.
+    The caller's Ray and a cluster at a given address may still get nodes, and are not checked.
     """
     ray = sys.modules.get("ray")
-    if ray is not None and ray.is_initialized():
-        count_workers(runtime, clients, resources_here())
-    elif address_of(runtime) is None:
+    if address_of(runtime) is None and not (ray is not None and ray.is_initialized()):
         import torch
 
         here = {"CPU": float(os.cpu_count() or 1), "GPU": float(torch.cuda.device_count())}
-        count_workers(runtime, clients, [here])
+        count_workers(runtime, clients, [here], "this machine")
 
 
-def count_nodes(runtime: RuntimeConfig) -> int:
-    """The number of cluster nodes on which workers can be; in a placement group, of the nodes of its bundles."""
-    import ray
+def bundles_here() -> list[Resources] | None:
+    """The resources of each bundle of this process's placement group; None if it is in none.
 
-    group = ray.util.get_current_placement_group()
-    if group is None:
-        return sum(_workers_on(node, runtime) > 0 for node in nodes_of_cluster())
-    return len(set(ray.util.placement_group_table(group)["bundles_to_node_id"].values()))
-
-
-def resources_here() -> list[Resources]:
-    """The resources that each node of the cluster has for workers.
-
-    In a placement group: the resources of each of its bundles, less what this process has reserved in the first one.
+    What this process has reserved in the first bundle is subtracted.
     """
     import ray
 
-    group = ray.util.get_current_placement_group()
-    if group is None:
-        return nodes_of_cluster()
+    if (group := ray.util.get_current_placement_group()) is None:
+        return None
     bundles = [{key: float(value) for key, value in bundle.items()} for bundle in group.bundle_specs]
     for key, value in ray.get_runtime_context().get_assigned_resources().items():
         if key in bundles[0]:

@@ -34,7 +34,6 @@ from raylfl.runtime.ray.traffic import TrafficCounter
 READ_SECONDS = 1.0  # seconds after which results that have arrived are read, and losses noticed, before all are there
 START_SECONDS = 10  # seconds to wait for the other workers after the first; if nodes were lost, not all of them fit
 NOTICE_SECONDS = 30  # seconds between two lines for the user during a wait
-NO_ROOM_SECONDS = 180  # seconds without room for a single worker after which a run ends
 UNAVAILABLE_SECONDS = 2.0  # seconds between two pings of a worker that Ray is restarting
 MOST_STARTS = 8  # largest number of consecutive failed starts of a worker; after one more the run ends
 
@@ -93,17 +92,16 @@ class WorkerPool:
         actors: Sequence[Any],
         stored: StoredExperiment,
         notify: Callable[[str], None],
-        has_room: Callable[[], bool],
         traffic: TrafficCounter,
     ):
         """A pool of these actors.
 
-        stored: references to the experiment, which every call gets; notify: called with one line for the user;
-        has_room: returns whether the cluster has the resources for a worker; traffic: counts the bytes of calls. The
-        constructor waits for the first worker, and then at most START_SECONDS for the other ones.
+        stored: references to the experiment, which every call gets; notify: called with one line for the user; traffic:
+        counts the bytes of calls. The constructor waits for the first worker, and then at most START_SECONDS for the
+        other ones.
         """
         self.actors, self.stored = list(actors), stored
-        self.notify, self.has_room, self.traffic = notify, has_room, traffic
+        self.notify, self.traffic = notify, traffic
         self.nodes: list[str | None] = [None] * len(actors)  # the node of each worker that has been available
         self.holds_states = False  # whether workers store states of their clients on their node
         self._residence: dict[int, str | None] = {}  # assigned worker -> node of its last call, with its stored states
@@ -250,18 +248,13 @@ class WorkerPool:
         among: returns the workers to choose from, by default all. During the wait, `among` is called again and again,
         because its result can depend on the workers that have started.
 
-        Ray restarts lost workers by itself, slowly on a busy machine. The wait has no limit as long as the cluster has
-        resources for a worker, and is reported to the user every half minute. Raises RaylflError if the cluster lacks
-        the resources for NO_ROOM_SECONDS.
+        Ray restarts lost workers by itself, slowly on a busy machine. The wait has no limit, because the driver ends a
+        run without resources (`Reservation.update`), and is reported to the user every half minute.
         """
         among = among or partial(range, len(self))
-        began = noticed = room_seen = time.monotonic()
+        began = noticed = time.monotonic()
         while not (here := sorted(set(self.ready()).intersection(among()))):
             now = time.monotonic()
-            if self.has_room():
-                room_seen = now
-            elif now - room_seen > NO_ROOM_SECONDS:
-                raise RaylflError(f"the cluster had no room for a worker for {NO_ROOM_SECONDS} s: nodes were lost")
             if now - noticed > NOTICE_SECONDS:
                 noticed = now
                 self.notify(f"waiting for a worker for {now - began:.0f} s: {len(among())} are being started")
@@ -346,6 +339,11 @@ class WorkerPool:
             self._latest[sent.worker] = -1
             self._starting[sent.worker] = self._ping(sent.worker)
             self.notify(news)
+
+    def lost_nodes(self) -> str:
+        """The nodes of workers that are not part of the cluster any more, as a text that begins with a space."""
+        lost = dict.fromkeys(node for node in self.nodes if node is not None and not is_alive(node))
+        return " and".join(map(place_of, lost))
 
     def dismiss(self) -> None:
         """Ends the actors; may be called twice."""

@@ -115,11 +115,19 @@ def layout_for(
 def devices(setup: WorkerSetup) -> tuple[torch.device, Callable[[], AbstractContextManager[Any]]]:
     """(device, function that makes the precision context) of a worker.
 
-    Also sets torch's number of threads and, for a GPU, makes cuDNN deterministic.
+    Also sets torch's number of threads and, for a GPU, makes cuDNN deterministic. Raises BadConfig if torch finds no
+    GPU for a worker that has one.
     """
     limit_threads(setup.runtime.threads)
     precision = setup.runtime.precision or ("64-true" if setup.dtype == "float64" else "32-true")
-    accelerator = "gpu" if setup.runtime.on(torch.cuda.device_count()).gpus > 0 else "cpu"
+    share = setup.runtime.on(torch.cuda.device_count()).gpus
+    accelerator = "gpu" if share > 0 else "cpu"
+    if share > 0 and not (torch.cuda.is_available() or torch.backends.mps.is_available()):
+        build = "is built without CUDA" if torch.version.cuda is None else "finds no GPU (see nvidia-smi)"
+        raise BadConfig(
+            f"runtime.gpus_per_worker={share:g}, but torch {torch.__version__} {build}: install torch's build for CUDA "
+            "(https://pytorch.org/get-started), or set runtime.gpus_per_worker=0"
+        )
     fabric = _fabric(accelerator, "32-true" if precision == "32-tf32" else precision)
     if accelerator == "gpu":
         torch.backends.cudnn.deterministic = True

@@ -1,0 +1,182 @@
+"""Clusters whose nodes are lost and join: the bits of one process, for every method, with `workers` given or not."""
+
+from __future__ import annotations
+
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import ray
+import torch
+
+import raylfl
+from raylfl.errors import BadConfig, RaylflError
+from tests.runtime.clusters import QUIET, SMALL, lean_ray
+from tests.runtime.faults import actors, log_of, outcome, wait_until
+from tests.runtime.tiny import TINY
+
+METHODS = ["fedavg", "focus", "scaffold", "fedaware", "sfl", "push_pull"]
+PERFECT = {**TINY, "link": {"name": "perfect"}, "participation": {"name": "full"}, "eval": {"every": 0}}
+
+
+@pytest.fixture
+def cluster():
+    """A head without CPUs, and `join(**resources)`, which adds a node."""
+    from ray.cluster_utils import Cluster
+
+    store = SMALL["object_store_memory"]
+
+    def join(**resources):
+        with lean_ray():
+            return cluster.add_node(object_store_memory=store, **{"num_cpus": 1, **resources})
+
+    quick = {
+        "RAY_health_check_period_ms": "1000",
+        "RAY_health_check_failure_threshold": "3",
+    }  # the loss is soon noticed
+    with lean_ray(**quick):
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **SMALL})
+        ray.init(address=cluster.address, **QUIET)
+    yield SimpleNamespace(join=join, remove=lambda node: cluster.remove_node(node, allow_graceful=False))
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def workers_on(node):
+    return actors("WorkerActor", node.all_processes["raylet"][0].process.pid)
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """The folder of the gated model: rounds wait while it has a file `closed`, and are slow with a file `slow`."""
+    folder = tmp_path / "gate"
+    folder.mkdir()
+    return folder
+
+
+def config_of(method, gate, rounds=16):
+    """Vectors of 64,000 entries, which Ray keeps in the object store of the node that made them."""
+    model = {"class_path": "tests.runtime.tiny.Gated", "init_args": {"folder": str(gate), "width": 8000}}
+    own = {"algorithm": {"name": method}, "model": model, "rounds": rounds, "checkpoint": {"every": 5, "keep": 1}}
+    return {**PERFECT, **own, "runtime": {"backend": "local", "vectorize": "never"}}
+
+
+def strike(config, runs, cluster, gate, overrides, newcomer):
+    """The run of a config that loses one of its two nodes in round 7; a node joins afterwards if `newcomer`."""
+    nodes = [cluster.join(), cluster.join()]
+
+    def watch(progress):
+        if progress.metrics["round"] == 7 and len(nodes) == 2:
+            (gate / "closed").touch()
+            wait_until((gate / "waiting").exists, "worker at the gate")
+            cluster.remove(nodes.pop())
+            (gate / "slow").touch()
+            (gate / "closed").unlink()
+        if progress.metrics["round"] == 9 and len(nodes) == 1 and newcomer:
+            nodes.append(cluster.join())
+            wait_until(lambda: workers_on(nodes[-1]), "worker on the new node")
+
+    return raylfl.run(config, [*runs, "runtime.backend=ray", *overrides], watch)
+
+
+def cases():
+    for method in METHODS:
+        for workers in (None, 2):
+            for placement in ("auto", "pinned") if method in ("scaffold", "focus") else ("auto",):
+                for newcomer in (False, True):
+                    quick = (method, workers, newcomer) == ("push_pull", 2, False)
+                    marks = [] if quick else [pytest.mark.exhaustive]
+                    name = f"{method}-{workers or 'null'}-{placement}-{'joined' if newcomer else 'alone'}"
+                    yield pytest.param(method, workers, placement, newcomer, id=name, marks=marks)
+
+
+@pytest.mark.parametrize(("method", "workers", "placement", "newcomer"), cases())
+def test_a_run_that_loses_a_node_goes_on_with_the_same_bits(cluster, runs, gate, method, workers, placement, newcomer):
+    config = config_of(method, gate)
+    overrides = [f"runtime.workers={workers or 'null'}", f"runtime.placement={placement}"]
+    struck = strike(config, runs, cluster, gate, overrides, newcomer)
+    (gate / "slow").unlink()
+    assert outcome(struck.run_dir) == outcome(raylfl.run(config, runs).run_dir)
+    log = log_of(struck.run_dir)
+    assert re.search(r"worker \d on node \S+ \([\d.]+\) was lost \(its process ended", log)
+    if method == "push_pull":
+        assert re.search(r"blocks of graph nodes on node \S+ \([\d.]+\) were lost: starting again from", log)
+    assert "the server actor" not in log
+
+
+def growing():
+    for method in METHODS:
+        for workers in (3, None):
+            marks = [] if (method, workers) == ("scaffold", 3) else [pytest.mark.exhaustive]
+            yield pytest.param(method, workers, id=f"{method}-{workers or 'null'}", marks=marks)
+
+
+@pytest.mark.parametrize(("method", "workers"), growing())
+def test_a_run_waits_for_its_first_node_and_takes_those_that_join(cluster, runs, gate, method, workers):
+    """One worker of three starts the run. The states of pinned clients move to the workers that join."""
+    config, rounds, placement = config_of(method, gate), [], "auto" if method == "push_pull" else "pinned"
+    overrides = [f"runtime.workers={workers or 'null'}", f"runtime.placement={placement}", "runtime.backend=ray"]
+    logs = lambda: "".join(map(Path.read_text, gate.parent.glob("runs/tiny/*/log.txt")))  # noqa: E731
+    (gate / "slow").touch()  # until the second node has workers
+    with ThreadPoolExecutor(1) as other:  # nodes are added by the main thread
+        run = other.submit(raylfl.run, config, [*runs, *overrides], rounds.append)
+        try:
+            wait_until(lambda: "waiting for workers: " in logs(), "line about the wait", 60)
+            cluster.join()
+            wait_until(lambda: rounds or run.done(), "first round", 90)
+            node = cluster.join(num_cpus=2)
+            wait_until(lambda: len(workers_on(node)) == 2 or run.done(), "workers on the second node", 90)
+        finally:
+            (gate / "slow").unlink()
+        grown = run.result()
+    assert grown.summary["runtime"]["workers"] == 3
+    assert outcome(grown.run_dir) == outcome(raylfl.run(config, runs).run_dir)
+    assert f"waiting for workers: runtime.workers={workers or 'null'} needs" in logs()
+    assert "the run continues on 3 workers instead of 1" in logs()
+    told = "1 worker: runtime.workers=3 needs 3 x 1 CPUs = 3, but the cluster has 1 CPUs on 2 nodes (0 CPUs free)"
+    assert (told in logs()) == (workers == 3)
+
+
+@pytest.mark.exhaustive
+def test_a_smaller_node_replaces_a_lost_one(cluster, runs, gate):
+    """Ray moves the two bundles of the lost node together; one worker is enough."""
+    config, nodes = config_of("scaffold", gate), [cluster.join(num_cpus=2)]
+
+    def watch(progress):
+        if progress.metrics["round"] == 7 and len(nodes) == 1:
+            cluster.remove(nodes[0])
+            nodes.append(cluster.join())
+
+    smaller = raylfl.run(config, [*runs, "runtime.workers=2", "runtime.placement=pinned", "runtime.backend=ray"], watch)
+    assert "the run continues on 1 worker instead of 2" in log_of(smaller.run_dir)
+    assert outcome(smaller.run_dir) == outcome(raylfl.run(config, runs).run_dir)
+
+
+def test_a_run_ends_with_the_reason_where_no_worker_can_be(cluster, runs, gate, tmp_path):
+    """Without CPUs; without CUDA on the node whose GPU the worker got; after the loss of the only node."""
+    config, on_ray = config_of("fedavg", gate, rounds=60), [*runs, "runtime.backend=ray", "runtime.wait=1"]
+    with pytest.raises(BadConfig, match=r"^no room for a worker for 1 s \(runtime.wait\): runtime.workers=null needs "):
+        raylfl.run(config, on_ray)
+    node = cluster.join(num_gpus=1)
+    if not torch.cuda.is_available():
+        began = time.monotonic()
+        with pytest.raises(
+            BadConfig,
+            match=r"^a worker on node \S+ could not be started: runtime.gpus_per_worker=1, but torch \S+ is built "
+            r"without CUDA: install torch's build for CUDA \(https://\S+\), or set runtime.gpus_per_worker=0$",
+        ):
+            raylfl.run(config, [*on_ray, "runtime.gpus_per_worker=1"])
+        print(f"refused after {time.monotonic() - began:.1f} s")
+    assert not list((tmp_path / "runs" / "tiny").iterdir())
+
+    def watch(progress):
+        if progress.metrics["round"] == 3:
+            cluster.remove(node)
+
+    with pytest.raises(RaylflError, match=r"^no room for a worker for 1 s \(runtime.wait\): ") as error:
+        raylfl.run(config, [*on_ray, "runtime.gpus_per_worker=0"], watch)
+    assert not isinstance(error.value, BadConfig)
+    assert "continues it" in " ".join(error.value.__notes__)
