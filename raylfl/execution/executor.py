@@ -149,9 +149,4 @@ def _devices(names: Sequence[str], share: float, process: int) -> dict[str, str]
     """The environment variables of a process with this share of a GPU; names: of the GPUs."""
     if not share or not names:
         return {}
-    if share >= 1:
-        first = process * int(share)
-        chosen = [names[(first + k) % len(names)] for k in range(int(share))]
-    else:
-        chosen = [names[process // int(1 / share + 1e-9) % len(names)]]
-    return {"CUDA_VISIBLE_DEVICES": ",".join(chosen)}
+    return {"CUDA_VISIBLE_DEVICES": names[process // int(1 / share + 1e-9) % len(names)]}

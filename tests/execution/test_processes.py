@@ -116,7 +116,7 @@ MACHINES = [  # runtime, runs, GPUs, jobs -> GPUs of each process, and those tha
     ({}, 9, 0, 2, 0, [None] * 2),
     ({}, 9, 2, None, 1, ["0", "1"]),
     ({"gpus_per_worker": 0.5}, 9, 2, None, 0.5, ["0", "0", "1", "1"]),
-    ({"gpus_per_worker": 2}, 9, 4, None, 2, ["0,1", "2,3"]),
+    ({"gpus_per_worker": 1}, 9, 4, None, 1, ["0", "1", "2", "3"]),
     ({"gpus_per_worker": 0}, 9, 2, None, 0, [None] * 8),
     ({}, 9, 1, 2, 0.5, ["0", "0"]),
     ({}, 9, 2, 3, 0.5, ["0", "0", "1"]),

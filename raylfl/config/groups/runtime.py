@@ -39,8 +39,8 @@ class RuntimeConfig(Options):
     gpus_per_worker: Annotated[
         float | Literal["auto"],
         Doc(
-            "GPUs that each worker reserves; 0.25: four workers share a GPU; 0: workers compute on CPUs; auto: a whole "
-            "GPU for each worker while there are enough, else equal shares, and 0 without GPUs"
+            "the share of a GPU that each worker reserves: 1, or 0.25 if four workers share one; 0: workers compute on "
+            "CPUs; auto: a whole GPU for each worker while there are enough, else equal shares, and 0 without GPUs"
         ),
     ] = "auto"
     placement: Annotated[
@@ -151,8 +151,9 @@ class RuntimeConfig(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         share = self.gpus_per_worker
-        if share != "auto" and (share < 0 or (share > 1 and share % 1)):
-            raise BadValue("gpus_per_worker", got=share, need="auto, 0, a fraction of one GPU, or whole GPUs")
+        if share != "auto" and not 0 <= share <= 1:
+            hint = "a worker computes on one GPU; runtime.workers is the number of workers" if share > 1 else ""
+            raise BadValue("gpus_per_worker", got=share, need="auto, 0, or at most 1", hint=hint)
         if self.precision not in ("32-true", "32-tf32", "64-true", "bf16-mixed", None):
             raise BadValue(
                 "precision",

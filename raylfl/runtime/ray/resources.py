@@ -77,9 +77,8 @@ def _workers_on(node: Resources, runtime: RuntimeConfig) -> int:
     by_cpus = math.floor(node.get("CPU", 0.0) / runtime.cpus_per_worker + 1e-9)
     if share == 0:
         return by_cpus
-    if share < 1:  # a share is on one GPU: the remainders of several GPUs do not add up
-        return min(by_cpus, math.floor(1 / share + 1e-9) * math.floor(gpus))
-    return min(by_cpus, math.floor(gpus / share))
+    # a share is on one GPU: the remainders of several GPUs do not add up
+    return min(by_cpus, math.floor(1 / share + 1e-9) * math.floor(gpus))
 
 
 def check_resources(runtime: RuntimeConfig, clients: int) -> None:
