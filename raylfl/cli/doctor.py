@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import platform
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -30,6 +32,13 @@ DATA_FOLDERS = {  # data set -> its folder below the root
     "cifar10": "cifar-10-batches-py",
     "cifar100": "cifar-100-python",
     "cinic10": "CINIC-10",
+}
+NVIDIA = Path("/proc/driver/nvidia/gpus")  # exists where the driver of a GPU runs
+PORTS = {  # option of `ray start --head` -> its default
+    "port": 6379,
+    "dashboard-port": 8265,
+    "ray-client-server-port": 10001,
+    "dashboard-agent-listen-port": 52365,
 }
 GIB = 2**30
 
@@ -86,7 +95,11 @@ def _packages() -> Iterator[Finding]:
 def _gpus() -> Iterator[Finding]:
     import torch
 
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available() and NVIDIA.is_dir():
+        cuda = torch.version.cuda or "is missing"
+        problem = f"there is one, but torch {torch.__version__} cannot use it (CUDA {cuda})"
+        yield Finding("note", "gpu", problem, "install torch's build for the driver's CUDA: https://pytorch.org")
+    elif not torch.cuda.is_available():
         yield Finding("ok", "gpu", f"none; {os.cpu_count()} CPUs, torch computes on {torch.get_num_threads()}")
     for k in range(torch.cuda.device_count()):
         about = torch.cuda.get_device_properties(k)
@@ -101,8 +114,34 @@ def _ray() -> Iterator[Finding]:
         return
     size, notes = store_bytes(RuntimeConfig())
     yield Finding("ok", "ray cluster", f"each run starts its own; up to {size / GIB:.1f} GiB of objects in memory")
+    if "RAY_ADDRESS" in os.environ:
+        notes.append("RAY_ADDRESS is set, but empty: it names no cluster")
     for note in [*notes, *ray_folder()[1]]:
         yield Finding("note", "ray cluster", note)
+
+
+def _ports() -> Iterator[Finding]:
+    """Looks for a second Ray, or another program, on the ports that `ray start --head` uses by default."""
+    from raylfl.runtime.ray.connection import listens, speaks_grpc
+
+    taken = {option: port for option, port in PORTS.items() if listens(f"127.0.0.1:{port}", 1.0)}
+    ports = ", ".join(str(port) for port in taken.values() or PORTS.values())
+    if not taken:
+        yield Finding("ok", "ray ports", f"{ports} are free for `ray start --head`")
+        return
+    head = f"127.0.0.1:{PORTS['port']}"
+    ray = f"; a Ray answers at {head}, which runs join with RAY_ADDRESS={head}" if speaks_grpc(head) else ""
+    options = " ".join(f"--{option}={port}" for option, port in zip(taken, free_ports(len(taken)), strict=True))
+    yield Finding("note", "ray ports", f"{ports} in use here{ray}; to start another", f"ray start --head {options}")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that no program uses now."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
 
 
 def _cluster(address: str) -> Finding:
@@ -172,6 +211,7 @@ CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     _packages,
     _gpus,
     _ray,
+    _ports,
     _wandb,
     _data,
     _folders,
