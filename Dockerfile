@@ -10,6 +10,7 @@ WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY raylfl raylfl
 COPY conf conf
+COPY jobs jobs
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 FROM python:3.11-slim

@@ -1,8 +1,8 @@
 #!/bin/bash
-# sbatch jobs/slurm.sh digits rounds=500 logging.id=first
+# sbatch jobs/slurm.sh run digits rounds=500 logging.id=first --or-resume
 #
-# Starts a Ray cluster for the duration of a Slurm job, and one run on it. With a fixed logging.id, a requeued job
-# resumes its run; for a sweep, replace jobs/run.py by jobs/sweep.py --resume DIR.
+# Starts a Ray cluster for the duration of a Slurm job, and one command of raylfl on it. With --or-resume, a requeued job
+# continues its run or sweep.
 #SBATCH --job-name=raylfl
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -34,7 +34,7 @@ while sum(node['Alive'] for node in ray.nodes()) < int(sys.argv[1]): time.sleep(
 timeout 120 python -c "$all_there" "${#nodes[@]}" ||      # a run counts the CPUs once, at its start
     echo "some of the ${#nodes[@]} nodes have not joined the cluster within two minutes" >&2
 
-python jobs/run.py "$@" &
+python -m raylfl "$@" &
 run=$!
 trap 'kill -TERM "$run"' TERM                                  # bash forwards the signal and waits for the checkpoint
 wait "$run"; code=$?

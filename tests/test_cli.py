@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 from rich.table import Table
 
@@ -24,6 +25,7 @@ from raylfl.tune.journal import Journal, Trial
 
 SMALL = ["rounds=3", "num_clients=4", "partition=iid", "runtime.backend=local", "logging.report=false"]
 RUN = ["run", "digits", *SMALL]
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"  # before the lines of a run, without a terminal
 
 
 def lines_of(path):
@@ -67,17 +69,74 @@ def test_no_message_of_an_error_has_control_characters(call):
 def test_run_trains_and_prints_the_run_directory(call, fresh):
     code, out, err = call(*RUN)
     assert (code, err) == (0, "")
-    folder = fresh / re.search(r"^run +(.+)$", out, re.MULTILINE)[1]
+    run = re.search(r"^run +(.+)$", out, re.MULTILINE)[1]
+    folder = fresh / run
     assert len(lines_of(folder / "metrics.jsonl")) == 3
-    assert re.search(r"^round 3/3  train \d\.\d{4}  test \d\.\d{4}  \d+\.\d\d%  \d\.\d{3} s/round$", out, re.MULTILINE)
+    dated = [line[len("2026-11-26 12:00:00 ") :] for line in out.splitlines() if re.match(TIME, line)]
+    assert dated[:2] == ["getting ready: runs/digits/...", f"fedavg: 4 clients, 3 rounds, 1 process -> {run}"]
+    assert re.fullmatch(r"round 3/3  train \d\.\d{4}  test \d\.\d{4}  \d+\.\d\d%  \d\.\d{3} s/round", dated[-1])
     assert "\x1b" not in out
+
+
+def test_a_run_is_started_continued_and_found_finished_by_one_command(call, fresh):
+    once = [*RUN, "logging.id=a", "--or-resume"]
+    folder = fresh / "runs/digits/a"
+    assert call(*once)[::2] == (0, "")
+    finished = (folder / "summary.json").read_bytes()
+    code, out, err = call(*once)
+    assert (code, err) == (0, "")
+    assert out.endswith("finished runs/digits/a: all 3 rounds are done; a larger value of rounds continues it\n")
+    assert (folder / "summary.json").read_bytes() == finished
+    code, out, err = call(*once, "rounds=5", "logging.report=false")
+    assert (code, err) == (0, "")
+    assert "resumed at round 3" in out
+    whole = call(*RUN, "rounds=5", "logging.id=whole")
+    assert whole[0] == 0
+    params = [torch.load(fresh / f"runs/digits/{name}/final.pt")["params"] for name in ("a", "whole")]
+    assert torch.equal(*params)
+
+
+def test_a_run_that_is_killed_is_continued_by_the_same_command(call, fresh, monkeypatch):
+    def killed(phase, round_number):
+        if round_number == 2:
+            raise SystemExit(9)
+
+    once = [*RUN, "logging.id=a", "checkpoint.every=1", "--or-resume"]
+    with monkeypatch.context() as patch:
+        patch.setattr("raylfl.runtime.session.kill_point", lambda: killed)
+        assert call(*once)[0] != 0
+    assert not (fresh / "runs/digits/a/summary.json").exists()
+    code, out, _ = call(*once)
+    assert code == 0
+    assert re.search(r"resumed at round [12]", out)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["local.lr=0.5"], "these would change: local.lr: 0.05 -> 0.5"),
+        (["rounds=2"], "rounds=2, but must be >= 3"),
+        (
+            ["logging.id=null"],
+            "--or-resume needs the name of the run to continue: logging.id=first",
+        ),
+    ],
+)
+def test_another_run_is_not_continued_under_this_id(call, fresh, changes, words):
+    once = [*RUN, "logging.id=a", "--or-resume"]
+    assert call(*once)[0] == 0
+    files = {path: path.read_bytes() for path in (fresh / "runs/digits/a").glob("*.json*")}
+    code, _, err = call(*once, *changes)
+    assert code == 2
+    assert words in err
+    assert files == {path: path.read_bytes() for path in files}
 
 
 def test_a_run_that_ends_early_prints_its_last_round_and_the_reason(call, fresh):
     code, out, err = call(*RUN, "rounds=20", "stop.metric=cost/local_steps", "stop.target=100", "stop.mode=max")
     assert (code, err) == (0, "")
     reason = r"cost/local_steps = \d+ reached stop.target = 100"
-    shown = re.search(rf"^round (\d+)/20  .*\nstopped  runs/digits/.+ after (\d+) rounds: {reason}$", out, re.MULTILINE)
+    shown = re.search(rf" round (\d+)/20  .*\nstopped  runs/digits/.+ after (\d+) rounds: {reason}$", out, re.MULTILINE)
     assert shown[1] == shown[2]
 
 
@@ -85,7 +144,7 @@ def test_a_resumed_run_prints_no_row_of_the_rounds_before(call, fresh):
     call(*RUN, "logging.id=a")
     code, out, err = call("resume", "runs/digits/a", "rounds=4")
     assert (code, err) == (0, "")
-    assert [line.split()[1] for line in out.splitlines() if line.startswith("round ")] == ["4/4"]
+    assert re.findall(rf"^{TIME} round (\S+)", out, re.MULTILINE) == ["4/4"]
 
 
 def test_a_notebooks_cell_shows_plain_lines(call, monkeypatch):

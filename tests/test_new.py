@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from raylfl.components.registry import import_class
 from raylfl.config.load import load_config
 from tests.startup.forks import PYTEST
 
+ROOT = Path(__file__).resolve().parents[1]
 GROUPS = {"algorithm": "algorithms", "partition": "partitions", "link": "links", "model": "models"}
 
 
@@ -76,6 +78,8 @@ def test_files_are_styled(here):
         ("algorithm Fed-CM", "the name of a class is needed"),
         ("algorithm Json", "its file would hide the existing module json"),
         ("optimiser FedCM", "new optimiser: there are templates of algorithm, data,"),
+        ("job FedCM", "new job takes no NAME"),
+        ("model", "new model needs a NAME, such as FedCM"),
     ],
 )
 def test_bad_names_are_refused(here, capsys, arguments, words):
@@ -90,6 +94,18 @@ def test_a_file_that_exists_is_never_replaced(here, capsys):
     assert "test_fedcm.py exists: nothing was written" in capsys.readouterr().err
     assert [path.name for path in here.iterdir()] == ["test_fedcm.py"]
     assert (here / "test_fedcm.py").read_text() == "mine"
+
+
+def test_the_files_of_jobs_are_those_of_the_repository(here, capsys):
+    assert main(["new", "job"]) == 0
+    assert capsys.readouterr().out.startswith("written  jobs/cluster.yaml\nwritten  jobs/runtime_env.yaml\n")
+    written, shipped = ({path.name: path.read_bytes() for path in (top / "jobs").iterdir()} for top in (here, ROOT))
+    assert written == shipped
+    assert set(written) == {"cluster.yaml", "runtime_env.yaml", "slurm.sh"}
+    (here / "jobs" / "cluster.yaml").unlink()
+    assert main(["new", "job"]) == 2
+    assert "jobs/runtime_env.yaml, jobs/slurm.sh exists: nothing was written" in capsys.readouterr().err
+    assert not (here / "jobs" / "cluster.yaml").exists()
 
 
 def test_names_of_classes_become_names_of_modules():

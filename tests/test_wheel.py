@@ -57,6 +57,7 @@ def test_the_wheel_holds_every_module_and_every_config_and_nothing_else(unpacked
     assert names_below(unpacked / "raylfl", "*.py") == names_below(ROOT / "raylfl", "*.py")
     assert names_below(unpacked / "raylfl" / "conf", "*.yaml") == names_below(ROOT / "conf", "*.yaml")
     assert {p.name for p in unpacked.iterdir() if not p.name.endswith(".dist-info")} == {"raylfl"}
+    assert names_below(unpacked / "raylfl" / "jobs", "*") == names_below(ROOT / "jobs", "*")
     data = names_below(ROOT / "raylfl", "*") - names_below(ROOT / "raylfl", "*.py")
     assert {name for name in data if (ROOT / "raylfl" / name).is_file()} <= names_below(unpacked / "raylfl", "*")
 
@@ -66,6 +67,13 @@ def test_the_wheel_lists_what_there_is(unpacked, tmp_path, capsys):
     assert done.returncode == 0, done.stderr
     assert cli.main(["list"]) in (0, None)
     assert done.stdout == capsys.readouterr().out
+
+
+def test_the_wheel_writes_the_files_of_jobs(unpacked, tmp_path):
+    done = program(unpacked, tmp_path / "empty", "new", "job")
+    assert (done.returncode, done.stderr) == (0, "")
+    for path in (ROOT / "jobs").iterdir():
+        assert (tmp_path / "empty" / "jobs" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_a_run_from_the_wheel_finds_its_config_and_leaves_its_records(unpacked, tmp_path):

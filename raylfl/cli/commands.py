@@ -21,11 +21,11 @@ REPORT = EXTRAS["report"]
 
 
 def run(args: argparse.Namespace) -> int | None:
-    if args.print_config:
-        from raylfl.config.load import load_config
-        from raylfl.config.text import dump
+    from raylfl.config.load import load_config
 
-        config = load_config(args.config, args.overrides)
+    config = load_config(args.config, args.overrides)
+    if args.print_config:
+        from raylfl.config.text import dump
         from raylfl.experiment.assemble import check_without_data
 
         check_without_data(config)
@@ -35,16 +35,34 @@ def run(args: argparse.Namespace) -> int | None:
             assembled(config)
         print(dump(config.resolved), end="")
         return None
-    from raylfl.execution import several
+    logging, name = config.logging, config.top.name
+    if args.or_resume and logging.id is None:
+        raise BadConfig("logging.id=null, but --or-resume needs the name of the run to continue: logging.id=first")
+    from raylfl.python.console import Watcher, say, shown
 
-    _finished(several.run(args.config, args.overrides, progress=True))
+    address = f"{logging.url or shown(logging.folder)}/{name}/{logging.id or '...'}"
+    with Watcher() as watch:
+        watch.prepare(address)
+        from raylfl.python import api
+
+        experiment = api.checked(config)
+        result = (api.run_or_resume if args.or_resume else api.begin)(experiment, watch)
+    if result is None:
+        say(f"finished {address}: all {config.top.rounds} rounds are done; a larger value of rounds continues it")
+    else:
+        _finished(result)
     return None
 
 
 def resume(args: argparse.Namespace) -> None:
-    from raylfl.python import api
+    from raylfl.python.console import Watcher
 
-    _finished(api.resume(args.run_dir, args.overrides, progress=True, trust=args.trust, take_over=args.take_over))
+    with Watcher() as watch:
+        watch.prepare(args.run_dir)
+        from raylfl.python import api
+
+        result = api.resume(args.run_dir, args.overrides, watch, trust=args.trust, take_over=args.take_over)
+    _finished(result)
 
 
 def _finished(result: Any) -> None:
@@ -134,7 +152,7 @@ def sweep(args: argparse.Namespace) -> int:
         return show.finish(sweep.resume(args.resume, overrides, say, args.take_over, args.trust), say)
     if not args.sweep or args.take_over or args.trust:
         raise BadConfig("sweep needs a file, or --resume DIR, to which --take-over and --trust belong")
-    return show.finish(sweep.sweep(args.sweep, args.overrides, say), say)
+    return show.finish(sweep.sweep(args.sweep, args.overrides, say, args.or_resume), say)
 
 
 def report(args: argparse.Namespace) -> None:
@@ -328,13 +346,15 @@ def list_all(args: argparse.Namespace) -> None:
 
 def new(args: argparse.Namespace) -> None:
     from raylfl.cli.new import KINDS as KNOWN
-    from raylfl.cli.new import new
+    from raylfl.cli.new import new, new_job
 
-    if args.kind not in KNOWN:
-        raise BadConfig(f"new {args.kind}: there are templates of {', '.join(KNOWN)}")
-    for path in new(args.kind, args.name, Path(args.out)):
+    if args.kind not in (*KNOWN, "job"):
+        raise BadConfig(f"new {args.kind}: there are templates of {', '.join(KNOWN)} and job")
+    if (args.kind == "job") != (args.name is None):
+        raise BadConfig("new job takes no NAME" if args.name else f"new {args.kind} needs a NAME, such as FedCM")
+    for path in new_job(Path(args.out)) if args.kind == "job" else new(args.kind, args.name, Path(args.out)):
         print(f"written  {path}")
-    print(f"try      pytest {path}")
+    print("try      " + ("head -1 jobs/*" if args.kind == "job" else f"pytest {path}"))
 
 
 def doctor(args: argparse.Namespace) -> int:

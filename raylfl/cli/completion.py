@@ -83,7 +83,7 @@ def _case(name: str, parser: argparse.ArgumentParser) -> str:
     elif name == "list":
         first = later = _quoted([*KINDS, *FOLDERS])
     elif name == "new":
-        first = _quoted(["algorithm", "partition", "participation", "link", "model", "data"])
+        first = _quoted(["algorithm", "partition", "participation", "link", "model", "data", "job"])
     elif name == "completion":
         first = _quoted(SHELLS)
     return (

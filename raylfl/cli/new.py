@@ -1,4 +1,7 @@
-"""`raylfl new KIND NAME`: writes the file of a new component, a config for it and a test that passes unchanged."""
+"""`raylfl new KIND NAME`: writes the file of a new component, a config for it and a test that passes unchanged.
+
+`raylfl new job` writes the files with which runs become jobs on a cluster: those of `jobs/` in the repository.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from raylfl.errors import BadConfig
 
 TEMPLATES = Path(__file__).parent / "templates"
 KINDS = tuple(sorted(path.name.removesuffix(".py.txt") for path in TEMPLATES.glob("*.py.txt")))
+PACKAGE = Path(__file__).resolve().parents[1]
+JOBS = next(folder for folder in (PACKAGE / "jobs", PACKAGE.parent / "jobs") if folder.is_dir())  # wheel, checkout
 FILES = {"{module}.py": "py", "{module}.yaml": "yaml", "test_{module}.py": "test"}  # name -> its template's ending
 
 
@@ -28,13 +33,26 @@ def new(kind: str, name: str, folder: Path) -> list[Path]:
     if keyword.iskeyword(module) or (importlib.util.find_spec(module) is not None and not here):
         raise BadConfig(f"new {kind} {name}: its file would hide the existing module {module}")
     paths = {folder / form.format(module=module): ending for form, ending in FILES.items()}
-    if taken := [str(path) for path in paths if path.exists()]:
-        raise BadConfig(f"new {kind} {name}: {', '.join(taken)} exists: nothing was written")
-    folder.mkdir(parents=True, exist_ok=True)
-    for path, ending in paths.items():
-        template = Template((TEMPLATES / f"{kind}.{ending}.txt").read_text(encoding="utf-8"))
-        path.write_text(template.substitute(Name=name, module=module), encoding="utf-8")
-    return list(paths)
+    templates = {path: (TEMPLATES / f"{kind}.{ending}.txt").read_text("utf-8") for path, ending in paths.items()}
+    return _write(
+        f"new {kind} {name}",
+        {path: Template(text).substitute(Name=name, module=module) for path, text in templates.items()},
+    )
+
+
+def new_job(folder: Path) -> list[Path]:
+    """Writes the files of jobs into `jobs` in the folder, and returns their paths. Raises BadConfig if one exists."""
+    return _write("new job", {folder / "jobs" / file.name: file.read_text("utf-8") for file in sorted(JOBS.iterdir())})
+
+
+def _write(command: str, contents: dict[Path, str]) -> list[Path]:
+    """Writes new files; returns their paths. contents: path -> text. Raises BadConfig if one of them exists."""
+    if existing := [str(path) for path in contents if path.exists()]:
+        raise BadConfig(f"{command}: {', '.join(existing)} exists: nothing was written")
+    for path, text in contents.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return list(contents)
 
 
 def module_of(name: str) -> str:

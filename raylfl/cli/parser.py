@@ -128,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = command("run", commands.run, "carry out one federated run", config=True)
     sub.add_argument("--print-config", action="store_true", help="print the resolved config and stop")
+    sub.add_argument("--or-resume", action="store_true", help="if the run with this logging.id exists, continue it")
     sub = command("compare", commands.compare, "run several algorithms on one config, then write a report", config=True)
     sub.add_argument(
         "-a", "--algorithms", required=True, metavar="A,B,...", help="names of algorithms, compared on one config"
@@ -146,6 +147,8 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("sweep", nargs="?", metavar="SWEEP", help="a path, or the name of a file under conf/sweep/")
     overrides(sub, "keys of the sweep or of its config")
     sub.add_argument("--resume", metavar="DIR", help="continue the sweep in this directory, or at this URL")
+    text = "if a sweep of this name and content exists, continue the newest one"
+    sub.add_argument("--or-resume", action="store_true", help=text)
     take_over(sub)
     trust(sub, "import the classes that a sweep from elsewhere names: executes code")
     sub = command(
@@ -207,9 +210,11 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("list", commands.list_all, "list components, plug-ins and your own classes, one line each")
     what = f"{', '.join(commands.KINDS)}; or a module or class of your own (mine, mine.FedCM), with its options"
     sub.add_argument("what", nargs="*", metavar="KIND", help=what)
-    sub = command("new", commands.new, "write a new component: its file, its yaml and a test that passes")
-    sub.add_argument("kind", metavar="KIND", help="algorithm, partition, participation, link, model or data")
-    sub.add_argument("name", metavar="NAME", help="name of the class: FedCM makes fedcm.py, fedcm.yaml, test_fedcm.py")
+    about = "write a new component (its file, its yaml and a test that passes), or the files of jobs on a cluster"
+    sub = command("new", commands.new, about)
+    sub.add_argument("kind", metavar="KIND", help="algorithm, partition, participation, link, model or data; or job")
+    text = "name of the class: FedCM makes fedcm.py, fedcm.yaml, test_fedcm.py; none for job, which makes jobs/"
+    sub.add_argument("name", metavar="NAME", nargs="?", help=text)
     out(sub, "where the files go (default: here)")
     command("doctor", commands.doctor, "check the installation; exit code 1 if `raylfl run digits` lacks anything")
     sub = command("completion", _completion, "print a script that completes commands, configs and keys, for ~/.bashrc")

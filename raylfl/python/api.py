@@ -159,18 +159,48 @@ def resume(
     folder = local_folder(path, take_over)
     before, config = saved(folder, overrides, trust, objects, known)
     refuse_changes(before.resolved, config.resolved)
+    with watching(watch, progress) as shown:
+        return _continue(folder, before, checked(config), shown, callbacks)
+
+
+def run_or_resume(experiment: Experiment, watch: Watch | None) -> Result | None:
+    """Carries out a run with a `logging.id`, or continues the run of this id if it exists.
+
+    Returns None if the existing run is finished: nothing is done. Its `rounds` may be raised, and keys that do not
+    define it may differ from the saved ones. Raises BadConfig for other changes.
+    """
+    from raylfl.runtime.records.mirror import local_folder
+    from raylfl.runtime.records.provenance import class_paths
+    from raylfl.runtime.records.run_dir import find_existing
+    from raylfl.runtime.records.views import local_view
+
+    config = experiment.config
+    address = find_existing(config.logging, config.top.name)
+    if address is None:
+        return begin(experiment, watch)
+    view = local_view(address)
+    before, _ = saved(view, (), False, {}, list(class_paths(config.resolved)))
+    refuse_changes(before.resolved, config.resolved)
+    if (view / "summary.json").is_file() and config.top.rounds == before.top.rounds:
+        return None
+    return _continue(local_folder(address), before, experiment, watch, ())
+
+
+def _continue(
+    folder: Path, before: Config, experiment: Experiment, watch: Watch | None, callbacks: Sequence[Callback]
+) -> Result:
+    """Carries out the rest of the run in this directory; before: the config that is saved there."""
     from raylfl.runtime.records.run_dir import RunDirectory
 
+    config = experiment.config
     run_dir = RunDirectory(folder).open()
     try:
-        experiment = checked(config)
         run_dir.write_config(config.resolved)
         changed = identity(config.resolved, of="digest") != identity(before.resolved, of="digest")
         if changed and (folder / IDENTITY).is_file():
             run_dir.write(IDENTITY, "")  # more rounds or other evaluations: another run
         try:
-            with watching(watch, progress) as shown:
-                return _carry_out(experiment, run_dir, True, shown, callbacks)
+            return _carry_out(experiment, run_dir, True, watch, callbacks)
         except BadConfig:
             if len(run_dir.metrics()) <= before.resolved["rounds"]:  # otherwise the saved config would be refused, too
                 run_dir.write_config(before.resolved)
@@ -275,8 +305,10 @@ def one_at_a_time() -> Iterator[None]:
         yield
 
 
-def begin(experiment: Experiment, watch: Watch | None, callbacks: Sequence[Callback], key: str | None = None) -> Result:
-    """Carries out a new run; key: the content of its identity.txt, if any. The others are those of `run`."""
+def begin(
+    experiment: Experiment, watch: Watch | None, callbacks: Sequence[Callback] = (), key: str | None = None
+) -> Result:
+    """Carries out a new run; key: the content of its identity.txt, if any. The others are those of `several.run`."""
     with new_run_directory(experiment, quiet=watch is not None) as run_dir:
         if key is not None:
             run_dir.write(IDENTITY, key)
@@ -364,9 +396,13 @@ def rounds_of(experiment: Experiment, run_dir: RunDirectory, again: bool, paced:
 def _carry_out(
     experiment: Experiment, run_dir: RunDirectory, again: bool, watch: Watch | None, callbacks: Sequence[Callback]
 ) -> Result:
+    from raylfl.python.console import Watcher
+
     with _with_resume_hint(run_dir):
         for callback in callbacks:
             callback.on_run_start(experiment.config, run_dir.path)
+        if isinstance(watch, Watcher):
+            watch.start(experiment, run_dir.path, again)
         reason = None
         with sigterm_interrupts(), closing(rounds_of(experiment, run_dir, again, bool(callbacks))) as stream:
             while True:

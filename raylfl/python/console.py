@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +108,7 @@ class Watcher:
         self._live: Progress | Status | None = None  # the display below the printed lines
         self._run: Path | None = None
         self._task: Any = None
+        self._resumed = False  # whether the rounds before a checkpoint follow
         self._last_line = 0.0
         self._unprinted = ""  # the newest round's line, if it is not printed yet (without a terminal)
         self._latest: dict[str, Any] = {}
@@ -127,10 +129,11 @@ class Watcher:
     def __call__(self, progress: RunProgress) -> None:
         total = progress.experiment.config.top.rounds
         if progress.run_dir != self._run:
-            self._begin(progress, total)
+            self.start(progress.experiment, progress.run_dir, progress.resumed)
+        if self._resumed:  # the rounds before the checkpoint follow at once
+            self._resumed, self._last_line = False, time.monotonic()
         for message in progress.messages:
-            self._end_line()
-            self.console.print(message, soft_wrap=not self.console.is_terminal)
+            self.say(message)
         metrics = progress.metrics
         self._latest |= metrics  # evaluations are not in every row
         done, line = metrics["round"] + 1, status_line(self._latest)
@@ -152,7 +155,7 @@ class Watcher:
             sys.stdout.flush()
             self._width = len(self._unprinted)
         else:
-            self.console.print(self._unprinted, soft_wrap=True)
+            self.say(self._unprinted)
         self._unprinted, self._last_line = "", time.monotonic()
 
     def _end_line(self) -> None:
@@ -161,16 +164,22 @@ class Watcher:
             sys.stdout.write("\n")
             self._width = 0
 
-    def _begin(self, progress: RunProgress, total: int) -> None:
+    def prepare(self, address: str) -> None:
+        """Prints that the run at this address is being prepared; a terminal shows a spinner instead."""
+        if not (self.console.is_terminal or self._overwrites):
+            self.say(f"getting ready: {address}")
+
+    def start(self, experiment: Experiment, run_dir: Path, resumed: bool) -> None:
+        """Shows a run before its first round."""
         self.__exit__()
-        self._run, self._latest = progress.run_dir, {}
-        if progress.resumed:  # the rounds before the checkpoint follow at once
-            self._last_line = time.monotonic()
-        experiment = progress.experiment
-        name = experiment.config.resolved["algorithm"]["name"]
-        processes = ", 1 process" if experiment.config.runtime.backend == "local" else ""  # a line names Ray's workers
-        what = f"{name}: {experiment.clients} clients, {total} rounds{processes}"
-        self.console.print(f"{what} -> {shown(progress.run_dir)}", soft_wrap=True)
+        self._run, self._latest, self._resumed = run_dir, {}, resumed
+        name, total = experiment.config.resolved["algorithm"]["name"], experiment.config.top.rounds
+        runtime = experiment.config.runtime
+        processes = ", 1 process" if runtime.backend == "local" else ""  # a later line names Ray's workers
+        self.say(f"{name}: {experiment.clients} clients, {total} rounds{processes} -> {shown(run_dir)}", whole=True)
+        if runtime.backend == "ray" and not self.console.is_terminal:
+            count = runtime.workers
+            self.say(f"waiting for {count or 'Ray and its'} worker{'s' * (count != 1)}")
         if self.console.is_terminal:
             self._live = Progress(
                 TextColumn("{task.description}", markup=False),
@@ -183,6 +192,16 @@ class Watcher:
             )
             self._task = self._live.add_task(visible(name), total=total, status="", seconds="")
             self._live.start()
+
+    def say(self, text: str, whole: bool = False) -> None:
+        """Prints a line above the display; with date and time where neither a terminal nor a notebook shows it.
+
+        whole: whether the line is not wrapped in a terminal.
+        """
+        self._end_line()
+        dated = not (self.console.is_terminal or self._overwrites)
+        stamp = f"{datetime.now():%Y-%m-%d %H:%M:%S} " if dated else ""
+        self.console.print(stamp + text, soft_wrap=whole or not self.console.is_terminal)
 
     def _wait(self, text: str) -> None:
         """Shows this text with a spinner until the next round ends; nothing without a terminal."""

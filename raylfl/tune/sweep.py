@@ -58,14 +58,18 @@ class SweepResult:
     sweep: Sweep
 
 
-def sweep(source: str | Path, overrides: Sequence[str] = (), say: Say = print) -> SweepResult:
+def sweep(source: str | Path, overrides: Sequence[str] = (), say: Say = print, or_resume: bool = False) -> SweepResult:
     """Runs the sweep of a file, given by its path or its name under conf/sweep/.
 
-    overrides: `key=value` for keys of the sweep or the config. say: called with one line for the user. Raises
-    BadConfig, before the first trial, for mistakes and for resources that the cluster lacks.
+    overrides: `key=value` for keys of the sweep or the config. say: called with one line for the user. or_resume:
+    whether to continue the newest sweep with this content, if there is one. Raises BadConfig, before the first trial,
+    for mistakes and for resources that the cluster lacks.
     """
     spec = load_sweep(source, overrides)
-    return carry_out(spec, check_sweep(spec), None, say)
+    folder = existing_folder(spec) if or_resume else None
+    if folder is not None:
+        say(f"continues {shown(folder)}")
+    return carry_out(spec, check_sweep(spec), folder, say)
 
 
 def resume(
@@ -137,13 +141,35 @@ def refuse_data_on_nodes(experiment: Experiment) -> None:
         )
 
 
+def logging_of(spec: Sweep) -> LoggingConfig:
+    """The places of a sweep's folder, from `logging.dir`."""
+    return LoggingConfig(**{key: value for key, value in (spec.base.get("logging") or {}).items() if key == "dir"})
+
+
+def existing_folder(spec: Sweep) -> Path | None:
+    """The newest folder of a sweep with this content; keys that a resumed sweep may change can differ.
+
+    Raises BadConfig if `logging.dir` is a URL: sweeps are looked for in folders only.
+    """
+    logging = logging_of(spec)
+    if logging.url is not None:
+        raise BadConfig(f"logging.dir={logging.url}: --or-resume looks in folders; raylfl sweep --resume URL continues")
+
+    def defining(content: dict[str, Any]) -> Any:
+        base = {key: value for key, value in content["base"].items() if key not in ("runtime", "logging")}
+        fixed = {key: value for key, value in content.items() if key not in LATER} | {"base": base}
+        return yaml.safe_load(yaml.safe_dump(fixed))
+
+    files = sorted(logging.folder.glob(f"{spec.name}-*/sweep.yaml"), reverse=True)
+    return next((file.parent for file in files if defining(read_content(file)) == defining(spec.content)), None)
+
+
 def new_folder(spec: Sweep) -> Path:
     """Creates and returns a new folder <logging.dir>/<name>-<date>-<time> with sweep.yaml.
 
     If `logging.dir` is a URL, the folder's URL is claimed as well. Raises BadConfig if the folder cannot be created.
     """
-    logged = {key: value for key, value in (spec.base.get("logging") or {}).items() if key == "dir"}
-    logging = LoggingConfig(**logged)
+    logging = logging_of(spec)
     base = logging.folder
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     for attempt in range(1000):

@@ -21,6 +21,7 @@ from raylfl.cli import main
 
 OTHERS = ("text", "console", "toml", "bash", "python", "sh")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+UNSEEN = re.compile(r"^[-\d]{10} [:\d]{8} (getting ready: .*\n)?", re.MULTILINE)  # in a terminal
 PROGRESS = re.compile(r"^round (\d+)/(?!\1 ).*\n", re.MULTILINE)  # the last round's line stays; a fast run has only it
 Shell = Callable[[list[str]], tuple[int, str]]  # the words of a command -> its exit code and its output
 
@@ -75,6 +76,7 @@ def executed_python(content: str, names: dict[str, Any]) -> str:
 
 def compare(shown: str, said: str, page: Path) -> None:
     """Fails unless the output of the command is the one on the page, with or without its lines of progress."""
+    said = UNSEEN.sub("", said)
     texts = said, PROGRESS.sub("", said)
     fits = any(doctest.OutputChecker().check_output(shown, text, FLAGS) for text in texts)
     assert fits, f"{page.name} shows\n{shown}\nbut this is\n{said}"

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import re
 import secrets
-import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,21 +20,13 @@ import torch
 
 import raylfl
 from raylfl.cli import main
+from raylfl.cli.doctor import free_ports
 from tests.docs.pages import carry_out
 from tests.runtime.clusters import PATIENT
+from tests.test_cli import TIME
 
 ROOT = Path(__file__).resolve().parents[2]
 RAY = str(Path(sys.executable).with_name("ray"))
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for s in sockets:
-        s.bind(("127.0.0.1", 0))
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +34,7 @@ def cluster():
     """The environment in which `ray job` reaches a cluster of this test alone."""
     home = Path(tempfile.mkdtemp(prefix="rj"))  # short: Ray puts sockets below it
     (home / "token").write_text(secrets.token_hex(16))
-    gcs, dashboard, client, agent, metrics = free_ports(5)
+    gcs, dashboard, *others = free_ports(9)
     environment = {
         **{k: v for k, v in os.environ.items() if not k.startswith("RAY_")},
         **PATIENT,
@@ -57,33 +46,42 @@ def cluster():
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAYLFL_RUNS": str(home / "runs"),
     }
-    ports = {
-        "port": gcs,
-        "dashboard-port": dashboard,
-        "ray-client-server-port": client,
-        "dashboard-agent-listen-port": agent,
-        "metrics-export-port": metrics,
-        "min-worker-port": 0,
-        "max-worker-port": 0,
-        "num-cpus": 2,
-        "object-store-memory": 100 * 2**20,
-    }
-    with open(home / "head.log", "w") as log:
-        head = subprocess.Popen(
-            [RAY, "start", "--head", "--block", *(f"--{k}={v}" for k, v in ports.items())],
-            env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+    head = {"port": gcs, "dashboard-port": dashboard, "ray-client-server-port": others.pop(), "num-cpus": 0}
+    nodes = [node(home / "0.log", environment, others, head)]
     try:
-        until(lambda: "Ray runtime started" in (home / "head.log").read_text(), 300)
+        joins = {"address": f"127.0.0.1:{gcs}", "num-cpus": 1}
+        nodes += [node(home / f"{k}.log", environment, others, joins) for k in (1, 2)]
         yield environment
     finally:
-        family = psutil.Process(head.pid).children(recursive=True)
-        head.terminate()
-        _, alive = psutil.wait_procs([*family, psutil.Process(head.pid)], timeout=60)
+        family = [p for n in nodes for p in (*psutil.Process(n.pid).children(recursive=True), psutil.Process(n.pid))]
+        for n in reversed(nodes):
+            n.terminate()
+        _, alive = psutil.wait_procs(family, timeout=60)
         for process in alive:
             process.kill()
-        head.wait()
+        for n in nodes:
+            n.wait()
         shutil.rmtree(home, ignore_errors=True)
+
+
+def node(log, environment, ports, options):
+    """A node of the cluster that has started: a process of `ray start`, with two of these free ports."""
+    options = {
+        **options,
+        "dashboard-agent-listen-port": ports.pop(),
+        "metrics-export-port": ports.pop(),
+        "min-worker-port": 0,
+        "max-worker-port": 0,
+        "object-store-memory": 100 * 2**20,
+    }
+    head = ["--head"] * ("address" not in options)
+    with open(log, "w") as file:
+        started = subprocess.Popen(
+            [RAY, "start", *head, "--block", *(f"--{k}={v}" for k, v in options.items())],
+            env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    until(lambda: "Ray runtime started" in log.read_text(), 300)
+    return started
 
 
 def until(condition, seconds):
@@ -103,85 +101,42 @@ def ray(environment, *arguments, folder=ROOT):
 def submit(environment, *command, folder=ROOT, options=()):
     """(exit code, output) of a job submitted from a folder with jobs/ in it."""
     options = ["--working-dir", ".", "--runtime-env", "jobs/runtime_env.yaml", *options]
-    return ray(environment, "submit", *options, "--", sys.executable, *command, folder=folder)
+    return ray(environment, "submit", *options, "--", sys.executable, "-m", "raylfl", *command, folder=folder)
 
 
-OWN_MODEL = """
-import os
-import time
-from dataclasses import dataclass
-
-import torch
-from lightning import LightningModule
-from raylfl.algorithms.fedprox import FedProx
-
-
-@dataclass
-class Mine(FedProx):
-    mu: float = 0.2
-
-
-class Held(LightningModule):
-    def __init__(self, saved: str, gate: str):
-        super().__init__()
-        self.saved, self.gate = saved, gate
-        self.body = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
-
-    def training_step(self, batch, batch_idx):
-        while os.path.isdir(self.saved) and not os.path.exists(self.gate):
-            time.sleep(0.05)
-        x, y = batch
-        return torch.nn.functional.cross_entropy(self.body(x), y)
-"""
-
-
-@pytest.fixture
-def project(tmp_path):
-    """A user's working directory: the job scripts, and a model that waits for its gate file after a checkpoint."""
-    shutil.copytree(ROOT / "jobs", tmp_path / "project" / "jobs", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "project" / "mine.py").write_text(OWN_MODEL)
-    return tmp_path / "project"
+def log_of(environment, job):
+    """What a job has printed so far."""
+    logs = Path(environment["RAY_TMPDIR"]).glob(f"ray/session_2*/logs/job-driver-{job}.log")
+    return "".join(log.read_text() for log in logs)
 
 
 @pytest.mark.timeout(1200)
-def test_a_job_is_stopped_with_a_checkpoint_and_submitted_again_ends_with_the_same_bits(cluster, project, monkeypatch):
-    run, gate = Path(cluster["RAYLFL_RUNS"]) / "digits" / "a", project.parent / "gate"
-    model = {"saved": str(run / "checkpoints" / "round_000020"), "gate": str(gate)}
-    settings = [
-        "rounds=40",
-        "checkpoint.every=20",
-        "eval.every=10",
-        "eval.inconsistency=false",
-        "model.class_path=mine.Held",
-        "algorithm.class_path=mine.Mine",
-        "algorithm.mu=0.1",
-    ]
-    settings += [f"model.init_args.{key}={value}" for key, value in model.items()]
-    command = ["jobs/run.py", "digits", *settings, "logging.id=a", "runtime.workers=1", "logging.report=false"]
-    code, said = submit(cluster, *command, folder=project, options=["--no-wait", "--submission-id", "first"])
-    assert code == 0, said
-    until((run / "checkpoints" / "round_000020").is_dir, 600)  # the run waits in the round that follows
-    stop = subprocess.Popen([RAY, "job", "stop", "first"], env=cluster, stdout=subprocess.PIPE, text=True)
-    (log,) = Path(cluster["RAY_TMPDIR"]).glob("ray/session_2*/logs/job-driver-first.log")
-    until(lambda: "stopping after this round, with a checkpoint" in log.read_text(), 600)
-    gate.touch()
-    assert "was stopped" in stop.communicate()[0]
-    said = log.read_text()
-    assert f"raylfl: stopped before round 21: raylfl resume {run}" in said
-    assert (run / "checkpoints" / "round_000021").is_dir()
-    assert not (run / "summary.json").exists()
-    assert "\r" not in said  # plain lines, no bars
-    assert re.search(r"^round \d+/40  train ", said, re.MULTILINE)
+def test_the_tutorial_leads_from_a_folder_to_a_job_that_continues_after_a_stop(cluster, tmp_path, monkeypatch):
+    """Its `console` blocks are the fixture's cluster. The stopped run has the bits of an undisturbed one."""
+    run, job = Path(cluster["RAYLFL_RUNS"]) / "digits" / "first", f"one-{secrets.token_hex(4)}"
+    shutil.rmtree(run, ignore_errors=True)  # of an earlier attempt
 
-    code, said = submit(cluster, *command, folder=project)  # the same command once more
-    assert code == 0, said
-    assert "succeeded" in said
-    assert "resumed at round 21" in (run / "log.txt").read_text()
-    assert json.loads((run / "summary.json").read_text())["command"] == shlex.join(command)
+    def shell(words):
+        words = [job if word == "one" else word for word in words]
+        if words[:3] == ["ray", "job", "logs"]:  # the reader waits for the first rounds
+            until(lambda: " round " in log_of(cluster, job), 600)
+        done = subprocess.run(words, cwd=tmp_path, env=cluster, capture_output=True, text=True, check=False)
+        if words[:3] == ["ray", "job", "stop"]:
+            assert not (run / "summary.json").exists()
+            said.append(log_of(cluster, job))
+        return done.returncode, re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)  # without Ray's colours
+
+    said = []
+    assert carry_out(ROOT / "docs/tutorials/cluster.md", tmp_path, shell, ("sh",)) == 2
+    (stop,) = re.findall(rf"raylfl: stopped before round (\d+): raylfl resume {run}", said[0])
+    assert "\r" not in said[0]  # plain lines, no bars
+    assert re.search(rf"^{TIME} round \d+/1000  train ", said[0], re.MULTILINE)
+    assert f"resumed at round {stop}" in (run / "log.txt").read_text()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    place = ["runtime.backend=local", f"logging.dir={tmp_path}/here", "logging.report=false"]
     params = torch.load(run / "final.pt", weights_only=True)["params"]
-    monkeypatch.syspath_prepend(project)
-    place = ["runtime.backend=local", f"logging.dir={project}/here", "logging.report=false"]
-    assert torch.equal(params, raylfl.run("digits", [*settings, *place]).params)
+    assert torch.equal(params, raylfl.run("mine.yaml", place).params)
 
 
 @pytest.mark.exhaustive
@@ -189,27 +144,15 @@ def test_a_job_is_stopped_with_a_checkpoint_and_submitted_again_ends_with_the_sa
 def test_a_sweep_is_a_job_and_a_mistake_is_a_failed_one(cluster):
     """The working directory is the checkout itself, whose large files are not uploaded."""
     space = ["space.algorithm.name={grid: [fedavg]}", "space.local.lr={grid: [0.1, 0.2]}", "seeds=[0]", "rounds=2"]
-    code, said = submit(cluster, "jobs/sweep.py", "digits_lr", *space)
+    code, said = submit(cluster, "sweep", "digits_lr", *space)
     assert code == 0, said
     assert "[2/2]" in said
     (folder,) = Path(cluster["RAYLFL_RUNS"]).glob("digits_lr-*")
     assert {p.name for p in folder.glob("*-fedavg-s0")} == {"000-fedavg-s0", "001-fedavg-s0"}
-    code, said = submit(cluster, "jobs/run.py", "digits", "roundz=5")
+    code, said = submit(cluster, "run", "digits", "roundz=5")
     assert code == 1
     assert "exit code 2" in said
     assert "raylfl: unknown key roundz; did you mean rounds?" in said
-
-
-@pytest.mark.exhaustive
-def test_the_tutorial_of_the_cluster_does_what_it_shows(cluster, tmp_path):
-    """Its `console` blocks are the fixture's cluster, and a second submission, as the test above has it."""
-    shutil.copytree(ROOT / "jobs", tmp_path / "jobs", ignore=shutil.ignore_patterns("__pycache__"))
-
-    def shell(words):
-        done = subprocess.run(words, cwd=tmp_path, env=cluster, capture_output=True, text=True, check=False)
-        return done.returncode, re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)  # without Ray's colours
-
-    assert carry_out(ROOT / "docs/tutorials/cluster.md", tmp_path, shell, ("sh",)) == 1
 
 
 PLUG_IN = """
@@ -279,7 +222,7 @@ def test_a_plug_in_of_a_folder_is_run_compared_killed_resumed_reported_and_swept
     for page in ("report", "compared"):
         assert "sprung" in (plugged / page / "index.html").read_text()
 
-    code, said = submit(cluster, "jobs/sweep.py", "springs.yaml", folder=plugged)
+    code, said = submit(cluster, "sweep", "springs.yaml", folder=plugged)
     assert code == 0, said
     assert "[1/1]" in said
     (folder,) = Path(cluster["RAYLFL_RUNS"]).glob("springs-2*")
@@ -290,7 +233,7 @@ def test_a_plug_in_of_a_folder_is_run_compared_killed_resumed_reported_and_swept
 @pytest.fixture
 def attached(cluster):
     """`attached(*arguments, **variables)`: (exit code, stdout, stderr) of `raylfl` in a process outside the cluster."""
-    address = re.search(r"--address='([^']+)'", (Path(cluster["RAY_TMPDIR"]) / "head.log").read_text())[1]
+    address = re.search(r"--address='([^']+)'", (Path(cluster["RAY_TMPDIR"]) / "0.log").read_text())[1]
 
     def call(*arguments, **variables):
         done = subprocess.run(
@@ -316,12 +259,12 @@ def test_another_token_is_named_as_the_reason(attached, command):
 def test_doctor_counts_the_nodes_of_a_cluster_that_runs_can_join(attached):
     code, out, _ = attached("doctor")
     assert code == 0
-    assert f"runs join {attached.address}: 1 node with 2 CPUs" in out
+    assert f"runs join {attached.address}: 3 nodes with 2 CPUs" in out
 
 
 def test_a_cluster_without_room_refuses_a_run_and_leaves_no_directory(attached, cluster):
     needs = ["runtime.workers=3", "runtime.cpus_per_worker=1", "runtime.wait=0"]
     code, _, err = attached("run", "digits", *needs, "name=crowd")
     assert (code, err.count("\n")) == (2, 1)
-    assert "needs 3 x 1 CPUs = 3, but the cluster has 2 CPUs: at most 2 workers fit" in err
+    assert "needs 3 x 1 CPUs = 3, but the cluster has 2 CPUs on 3 nodes: at most 2 workers fit" in err
     assert not list((Path(cluster["RAYLFL_RUNS"]) / "crowd").iterdir())

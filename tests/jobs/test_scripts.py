@@ -1,8 +1,7 @@
-"""The job scripts and their files, without a cluster."""
+"""The files of jobs, without a cluster."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -11,50 +10,35 @@ from pathlib import Path
 import pytest
 import yaml
 
+from raylfl.config.load import load_config
+from raylfl.errors import BadConfig
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def run_script(monkeypatch):
-    """jobs/run.py as a module."""
-    monkeypatch.setenv("RAYLFL_RUNS", os.environ.get("RAYLFL_RUNS", "runs"))
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    spec = importlib.util.spec_from_file_location("run_script", ROOT / "jobs" / "run.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_an_existing_run_is_resumed(run_script, tmp_path):
-    arguments = ["digits", "logging.id=a", f"logging.dir={tmp_path}", "rounds=9"]
-    assert run_script.command(arguments) == ["run", *arguments]
-    folder = tmp_path / "digits" / "a"
+def uploaded(tmp_path, monkeypatch):
+    """A working directory where Ray puts the uploaded folder of a job."""
+    folder = tmp_path / "session" / "runtime_resources" / "working_dir_files" / "_ray_pkg_1"
     folder.mkdir(parents=True)
-    (folder / "config.yaml").touch()
-    assert run_script.command(arguments) == ["resume", str(folder), *arguments[1:]]
-    assert run_script.command(["digits", "rounds=9"]) == ["run", "digits", "rounds=9"]
-    assert run_script.command(["--resume", "x", "rounds=9"]) == ["resume", "x", "rounds=9"]
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("RAYLFL_RUNS", raising=False)
+    return folder
 
 
-@pytest.mark.parametrize(
-    ("script", "arguments", "words"),
-    [
-        ("run.py", ["digits", "logging.id=a", "roundz=5"], "unknown key roundz; did you mean rounds?"),
-        ("sweep.py", ["digits_lr", "roundz=5"], "unknown key roundz; did you mean rounds?"),
-        ("reproduce.py", ["focus/fig44"], "no experiment focus/fig44; did you mean focus/fig4?"),
-    ],
-)
-def test_a_mistake_ends_a_job_with_code_2_and_one_line(script, arguments, words, tmp_path):
-    """From any working directory: the scripts find the raylfl beside them."""
-    environment = {**os.environ, "RAYLFL_RUNS": str(tmp_path / "runs"), "PYTHONPATH": ""}
-    done = subprocess.run(
-        [sys.executable, ROOT / "jobs" / script, *arguments],
-        capture_output=True, text=True, cwd=ROOT, env=environment, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr == f"raylfl: {words}\n"
-    assert done.stdout == ""
-    assert not (tmp_path / "runs").exists()
+def test_the_runs_of_a_job_are_not_in_its_working_directory_which_ray_deletes(uploaded, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert load_config("digits").logging.folder == tmp_path / "home" / "raylfl-runs"
+    for place in ("runs", ".", str(uploaded / "runs")):
+        with pytest.raises(BadConfig, match=r"logging\.dir=.*must be a folder outside the working directory, or a URL"):
+            load_config("digits", [f"logging.dir={place}"])
+    assert load_config("digits", [f"logging.dir={tmp_path}/runs"]).logging.folder == tmp_path / "runs"
+    assert load_config("digits", ["logging.dir=s3://bucket/runs"]).logging.url == "s3://bucket/runs"
+    monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path / "shared"))
+    assert load_config("digits").logging.folder == tmp_path / "shared"
+    monkeypatch.delenv("RAYLFL_RUNS")
+    monkeypatch.chdir(tmp_path)
+    assert load_config("digits").logging.folder == tmp_path / "runs"
 
 
 STUBS = {  # commands of a Slurm node; `ray start` blocks, and fails on a second node before the head is up
@@ -81,12 +65,12 @@ def test_the_slurm_job_starts_its_run_when_all_nodes_have_joined_with_all_their_
     job = {"SLURM_SUBMIT_DIR": ".", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "16"}
     places = {"LOG": tmp_path / "log", "UP": tmp_path / "up", "HOME": tmp_path}
     done = subprocess.run(
-        ["bash", ROOT / "jobs" / "slurm.sh", "digits", "rounds=5"],
+        ["bash", ROOT / "jobs" / "slurm.sh", "run", "digits", "--or-resume"],
         env={**job, **{k: str(v) for k, v in places.items()}, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     steps = [line for line in (tmp_path / "log").read_text().splitlines() if not line.startswith("srun")]
-    assert steps == ["head", "second node", "2 nodes are there", "jobs/run.py digits rounds=5"]
+    assert steps == ["head", "second node", "2 nodes are there", "-m raylfl run digits --or-resume"]
     asked = [line for line in (tmp_path / "log").read_text().splitlines() if line.startswith("srun")]
     assert [line.split(" ray ")[0] for line in asked] == [
         f"srun --nodes=1 --ntasks=1 --cpus-per-task=16 -w {node}" for node in ("one", "two")
@@ -102,7 +86,7 @@ def test_a_job_whose_python_lacks_a_package_says_which_python_and_the_remedy(tmp
     (stub / f"{package}.py").write_text(content)
     environment = {**os.environ, "RAYLFL_RUNS": str(tmp_path / "runs"), "PYTHONPATH": f"{stub}{os.pathsep}{ROOT}"}
     done = subprocess.run(
-        [sys.executable, ROOT / "jobs" / "run.py", "digits", "logging.id=first"],
+        [sys.executable, "-m", "raylfl", "run", "digits", "logging.id=first", "--or-resume"],
         capture_output=True, text=True, cwd=ROOT, env=environment, check=False,
     )  # fmt: skip
     assert done.returncode == 1
@@ -133,7 +117,7 @@ def test_what_is_large_stays_out_of_the_upload():
     for path in (
         "raylfl/data/digits.py",
         "conf/digits.yaml",
-        "jobs/run.py",
+        "jobs/slurm.sh",
         "raylfl/runtime/records/run_dir.py",
         "mine.py",
     ):

@@ -102,7 +102,8 @@ def test_a_killed_sweep_ends_with_the_table_of_an_undisturbed_one(tmp_path, stri
         written = (folder / "000-fedavg-s0" / "final.pt").stat().st_mtime_ns
 
         gate.touch()
-        again = start(["--resume", str(folder), "concurrent=2"], log)
+        same = [str(path), "--or-resume"] if strike is killed else ["--resume", str(folder)]
+        again = start([*same, "concurrent=2"], log)
         family = []
         while again.poll() is None:
             family += [p for p in psutil.Process(again.pid).children(recursive=True) if p not in family]

@@ -17,7 +17,7 @@ from raylfl.experiment.data_source import load_data
 from raylfl.tune.journal import Trial
 from raylfl.tune.measured import METRICS
 from raylfl.tune.spec import check_settings, load_sweep, make_sweep
-from raylfl.tune.sweep import apply_overrides, check_sweep, resume, sweep
+from raylfl.tune.sweep import apply_overrides, check_sweep, existing_folder, new_folder, resume, sweep
 from tests.tune.sweeps import sweep_of, write
 
 SHIPPED = ("digits_lr", "heterogeneity", "coarse_fine", "tuned")
@@ -276,3 +276,21 @@ def test_reading_a_sweep_starts_no_ray():
         "check_settings(s, s.points()); sys.exit('ray' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_sweep_is_continued_in_the_newest_folder_with_its_content(tmp_path):
+    def spec(**changes):
+        return sweep_of(tmp_path, **{"logging": {"dir": str(tmp_path / "runs")}, **changes})
+
+    assert existing_folder(spec()) is None
+    new_folder(spec())
+    newest = new_folder(spec())
+    new_folder(spec(name="quadratics-other"))
+    assert existing_folder(spec()) == newest
+    assert existing_folder(spec(concurrent=1, runtime={"backend": "local", "cpus_per_worker": 0.5})) == newest
+    assert existing_folder(spec(rounds=7)) is None
+    assert existing_folder(spec(space={"local.lr": {"grid": [0.1, 0.02]}})) is None
+    with pytest.raises(
+        BadConfig, match=r"logging\.dir=s3://b/runs: --or-resume looks in folders; raylfl sweep --resume"
+    ):
+        existing_folder(spec(logging={"dir": "s3://b/runs"}))

@@ -119,6 +119,19 @@ class CheckpointConfig(Options):
     ] = None
 
 
+def in_uploaded_folder() -> bool:
+    """Whether the working directory is the temporary copy that Ray makes of a job's uploaded folder."""
+    try:
+        return "working_dir_files" in Path.cwd().parts
+    except FileNotFoundError:  # deleted
+        return False
+
+
+def default_folder() -> str:
+    """`RAYLFL_RUNS`, or else `runs`; in a job `~/raylfl-runs`, because its working directory is deleted."""
+    return os.environ.get("RAYLFL_RUNS") or ("~/raylfl-runs" if in_uploaded_folder() else "runs")
+
+
 @dataclass
 class LoggingConfig(Options):
     """`logging`: the folder of the runs, and records in addition to metrics.jsonl, which is always written."""
@@ -130,9 +143,10 @@ class LoggingConfig(Options):
         str,
         Doc(
             "the folder of run directories, or a URL (`s3://bucket/runs`) to which they are copied "
-            "([running.md](running.md#runs-at-a-url)); the environment variable `RAYLFL_RUNS` changes the default"
+            "([running.md](running.md#runs-at-a-url)); the environment variable `RAYLFL_RUNS` changes the default, and "
+            "in a Ray job it is `~/raylfl-runs`"
         ),
-    ] = field(default_factory=lambda: os.environ.get("RAYLFL_RUNS", "runs"), metadata={"default": "runs"})
+    ] = field(default_factory=default_folder, metadata={"default": "runs"})
     id: Annotated[
         str | None,
         Doc("the id of the run, a folder name; null: date, time and seed; an existing id is never overwritten"),
@@ -150,6 +164,9 @@ class LoggingConfig(Options):
         super().__post_init__()
         if is_url(self.dir):
             check_url(self.dir)
+        elif in_uploaded_folder() and self.folder.is_relative_to(Path.cwd()):
+            hint = "Ray deletes the working directory of a job"
+            raise BadValue("dir", got=self.dir, need="a folder outside the working directory, or a URL", hint=hint)
         if self.id is not None:
             folder_name("id", self.id)
         for logger in self.chosen:
