@@ -51,5 +51,5 @@ def test_a_failure_names_versions_and_remedy():
 
 def test_every_switch_is_documented():
     code = "\n".join(path.read_text() for path in (ROOT / "raylfl/startup").glob("*.py"))
-    page = (ROOT / "docs/running.md").read_text()
+    page = (ROOT / "docs/placement.md").read_text()
     assert [name for name in set(re.findall(r'"(RAYLFL_\w+)"', code)) if name not in page] == []
