@@ -44,14 +44,16 @@ def cluster():
         "RAY_AUTH_TOKEN_PATH": str(home / "token"),
         "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{dashboard}",
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAYLFL_RUNS": str(home / "runs"),
+        "HOME": str(home),
+        "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
     }
+    environment.pop("RAYLFL_RUNS", None)  # so that jobs use their default, a folder in HOME
     head = {"port": gcs, "dashboard-port": dashboard, "ray-client-server-port": others.pop(), "num-cpus": 0}
     nodes = [node(home / "0.log", environment, others, head)]
     try:
         joins = {"address": f"127.0.0.1:{gcs}", "num-cpus": 1}
         nodes += [node(home / f"{k}.log", environment, others, joins) for k in (1, 2)]
-        yield environment
+        yield {**environment, "RAYLFL_RUNS": str(home / "raylfl-runs")}
     finally:
         family = [p for n in nodes for p in (*psutil.Process(n.pid).children(recursive=True), psutil.Process(n.pid))]
         for n in reversed(nodes):
