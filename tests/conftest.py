@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,18 @@ def _no_syncing():
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _git_is_asked_once():
+    """Git commits of a folder are looked up once: a run asks five processes of git, a tenth of a small run's time."""
+    from raylfl.runtime.records import summary
+
+    commit_of = cache(summary.git_commit)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(summary, "git_commit", lambda folder=None: commit_of(folder or Path.cwd()))
+        patch.setattr(summary, "raylfl_commit", cache(summary.raylfl_commit))
         yield
 
 

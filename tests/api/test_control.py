@@ -14,7 +14,7 @@ from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
 from raylfl.runtime.ray import cluster
-from tests.runtime.tiny import TINY
+from tests.runtime.tiny import ONE_BY_ONE as TINY
 
 
 class Seen(raylfl.Callback):

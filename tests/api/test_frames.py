@@ -12,7 +12,8 @@ import torch
 
 import raylfl
 from raylfl.components.extras import MissingExtra
-from tests.runtime.tiny import TINY, Net, Points
+from tests.runtime.tiny import ONE_BY_ONE as TINY
+from tests.runtime.tiny import Net, Points
 
 
 class Predicting(Net):

@@ -22,7 +22,8 @@ from raylfl.heterogeneity.links.bernoulli import Bernoulli as Lossy
 from raylfl.heterogeneity.participation.bernoulli import Bernoulli as Coins
 from raylfl.heterogeneity.participation.uniform import Uniform
 from raylfl.heterogeneity.partition.dirichlet import Dirichlet
-from tests.runtime.tiny import TINY, Net, Points
+from tests.runtime.tiny import ONE_BY_ONE as TINY
+from tests.runtime.tiny import Net, Points
 from tests.startup.forks import LEAN
 
 WORLD = {

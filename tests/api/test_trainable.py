@@ -9,7 +9,7 @@ import torch
 
 import raylfl
 from raylfl.errors import BadConfig
-from tests.runtime.tiny import TINY
+from tests.runtime.tiny import ONE_BY_ONE as TINY
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from raylfl.execution import executor
 from raylfl.execution.executor import room
 from raylfl.execution.store import plan
 from tests.runtime.faults import alive, finished, start, wait_until
-from tests.runtime.tiny import TINY
+from tests.runtime.tiny import ONE_BY_ONE as TINY
 
 LONG = {**TINY, "rounds": 100_000, "eval": {"every": 0, "inconsistency": False}, "checkpoint": {"every": 0}}
 NAMES = ("fedavg", "fedprox")

@@ -13,7 +13,8 @@ from raylfl.config.load import load_config
 from raylfl.errors import NonFinite
 from raylfl.execution import store
 from raylfl.execution.nodes import require_here
-from tests.runtime.tiny import FOCUS, TINY, Net
+from tests.runtime.tiny import FOCUS, Net
+from tests.runtime.tiny import ONE_BY_ONE as TINY
 
 WILD = {**TINY, "rounds": 50, "local": {"lr": 1e30}, "runtime": {"backend": "local", "vectorize": "never"}}
 

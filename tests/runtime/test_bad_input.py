@@ -10,7 +10,7 @@ import yaml
 
 from raylfl.cli import main
 from tests.runtime.faults import finished
-from tests.runtime.tiny import TINY
+from tests.runtime.tiny import ONE_BY_ONE as TINY
 
 RAY = {**TINY, "runtime": {"backend": "ray"}}
 

@@ -10,7 +10,7 @@ import torch
 import raylfl
 from raylfl.errors import BadConfig
 from raylfl.runtime.round.early_stop import BestRound
-from tests.runtime.tiny import TINY
+from tests.runtime.tiny import ONE_BY_ONE as TINY
 
 WAVES = {**TINY, "rounds": 8, "eval": {"every": 1}, "local": {**TINY["local"], "lr": 2.0}}  # the loss goes up and down
 

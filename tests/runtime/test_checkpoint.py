@@ -14,7 +14,8 @@ from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime.records import checkpoint, state_files
 from raylfl.runtime.records.manifest import encode
 from tests.runtime.faults import carry_out, checkpoints, killed, log_of, outcome, strike
-from tests.runtime.tiny import FOCUS, TINY
+from tests.runtime.tiny import FOCUS
+from tests.runtime.tiny import ONE_BY_ONE as TINY
 
 
 def manifest(folder, r):

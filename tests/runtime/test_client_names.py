@@ -14,7 +14,8 @@ from raylfl.cli import main
 from raylfl.errors import BadConfig
 from raylfl.report.pictures import participation_pictures, partition_pictures
 from raylfl.report.runs import group_runs, load_run
-from tests.runtime.tiny import TINY, Points
+from tests.runtime.tiny import ONE_BY_ONE as TINY
+from tests.runtime.tiny import Points
 
 USERS = ["zoe", "anna", "max"]
 NATURAL = {**TINY, "num_clients": 3, "partition": {"name": "natural"}, "participation": {"name": "full"}}

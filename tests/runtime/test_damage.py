@@ -15,7 +15,8 @@ import torch
 
 import raylfl
 from tests.runtime.faults import PHASES, Killed, carry_out, checkpoints, killed, log_of, outcome, strike
-from tests.runtime.tiny import FOCUS, TINY
+from tests.runtime.tiny import FOCUS
+from tests.runtime.tiny import ONE_BY_ONE as TINY
 from tests.shares import one_in
 
 # -- records -------------------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from raylfl.cli import main
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime.records.run_dir import RunDirectory
 from tests.runtime.faults import Killed, carry_out, checkpoints, killed, log_of, outcome
-from tests.runtime.tiny import FOCUS, TINY
+from tests.runtime.tiny import FOCUS
+from tests.runtime.tiny import ONE_BY_ONE as TINY
 
 SPARSE = {**FOCUS, "checkpoint": {"every": 0, "keep": 1}}  # no checkpoint before the fault
 

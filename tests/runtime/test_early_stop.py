@@ -11,7 +11,7 @@ import raylfl
 from raylfl.config.groups.records import StopConfig
 from raylfl.errors import BadConfig, BadValue
 from raylfl.runtime.round.early_stop import EarlyStop
-from tests.runtime.tiny import TINY
+from tests.runtime.tiny import ONE_BY_ONE as TINY
 
 LOSS = "stop.metric=test/loss"
 

@@ -14,7 +14,8 @@ from torch import nn
 from raylfl.runtime.records import run_dir
 from raylfl.runtime.records.run_dir import RunDirectory
 from tests.runtime.faults import carry_out, checkpoints, finished, log_of, outcome
-from tests.runtime.tiny import FOCUS, TINY, Net, Points
+from tests.runtime.tiny import FOCUS, Net, Points
+from tests.runtime.tiny import ONE_BY_ONE as TINY
 from tests.shares import one_in
 
 LARGE = {"data": "Large", "model": "Narrow"}

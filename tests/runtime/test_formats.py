@@ -19,7 +19,7 @@ from raylfl.report.runs import group_runs, read_runs
 from raylfl.runtime.records.manifest import encode
 from raylfl.tune import sweep
 from tests.runtime.faults import carry_out, killed, log_of, outcome, strike
-from tests.runtime.tiny import TINY
+from tests.runtime.tiny import ONE_BY_ONE as TINY
 
 FIRST = Path(__file__).with_name("format_2")  # of the first version with this number, as it left it after round 4
 

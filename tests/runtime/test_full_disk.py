@@ -20,7 +20,8 @@ from raylfl.runtime.records import run_dir
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.session import write_records
 from tests.runtime.faults import carry_out, checkpoints, killed, log_of, outcome, strike
-from tests.runtime.tiny import FOCUS, TINY
+from tests.runtime.tiny import FOCUS
+from tests.runtime.tiny import ONE_BY_ONE as TINY
 from tests.shares import one_in
 
 

@@ -19,7 +19,7 @@ from raylfl.runtime.ray import cluster as ray_cluster
 from raylfl.runtime.ray import remote
 from raylfl.runtime.ray.remote import RemoteRun
 from tests.runtime.faults import actors, alive, family, finished, outcome, wait_until
-from tests.runtime.tiny import TINY
+from tests.runtime.tiny import ONE_BY_ONE as TINY
 
 LONG = {**TINY, "rounds": 100_000, "eval": {"every": 0, "inconsistency": False}, "checkpoint": {"every": 0}}
 RAY = ["runtime.backend=ray", "runtime.cpus_per_worker=0.5", "runtime.object_store_mb=80"]

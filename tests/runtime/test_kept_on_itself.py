@@ -10,7 +10,7 @@ import torch
 import raylfl
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.errors import BadConfig
-from tests.runtime.tiny import TINY
+from tests.runtime.tiny import ONE_BY_ONE as TINY
 
 
 @dataclass

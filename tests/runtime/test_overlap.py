@@ -14,7 +14,8 @@ from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.round.plan import Planner
 from raylfl.runtime.workers.backend import LocalBackend
 from tests.runtime.faults import carry_out, checkpoints, outcome
-from tests.runtime.tiny import TINY, Net
+from tests.runtime.tiny import ONE_BY_ONE as TINY
+from tests.runtime.tiny import Net
 
 
 class Watched(LocalBackend):

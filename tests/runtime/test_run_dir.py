@@ -25,7 +25,7 @@ from raylfl.runtime.records.files import atomic_write
 from raylfl.runtime.records.lines import metrics_line, read_rows
 from raylfl.runtime.records.locks import Locks
 from raylfl.runtime.records.run_dir import RunDirectory, find_existing, remedy
-from tests.runtime.tiny import TINY
+from tests.runtime.tiny import ONE_BY_ONE as TINY
 
 HOLD = """
 import sys, time

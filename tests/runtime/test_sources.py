@@ -11,7 +11,7 @@ import raylfl
 from raylfl.report.page import _source_notes, content_of, write_page
 from raylfl.report.runs import load_run
 from raylfl.runtime.records.sources import FILE, changed_names, digest_of, read, sources_of, today
-from tests.runtime.tiny import TINY
+from tests.runtime.tiny import ONE_BY_ONE as TINY
 
 TEXT = """
 import torch

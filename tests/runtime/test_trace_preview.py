@@ -11,7 +11,7 @@ from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
 from raylfl.experiment.assemble import assemble
 from raylfl.runtime.trace_preview import draw_rows
-from tests.runtime.tiny import TINY
+from tests.runtime.tiny import ONE_BY_ONE as TINY
 
 
 def preview(*overrides):

@@ -18,7 +18,7 @@ from raylfl.errors import BadConfig
 from raylfl.report.promised import promises_of
 from raylfl.report.runs import Group, load_run
 from raylfl.runtime.records.provenance import class_paths, require_trust, sign
-from tests.runtime.tiny import TINY
+from tests.runtime.tiny import ONE_BY_ONE as TINY
 
 SHORT = {**TINY, "rounds": 1}
 MODULE = "from pathlib import Path\nfrom tests.runtime.tiny import Net\nPath({proof!r}).touch()\n"

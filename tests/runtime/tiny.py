@@ -29,7 +29,9 @@ TINY = {
     "runtime": {"backend": "local"},
     "logging": {"report": False},
 }
-FOCUS = {**TINY, "algorithm": {"name": "focus"}, "checkpoint": {"every": 1, "keep": 3}}  # one state per client
+# half the time, without proofs and recordings of faster steps: for tests in which the form of a step is no matter
+ONE_BY_ONE = {**TINY, "runtime": {"backend": "local", "vectorize": "never", "step": "autograd"}}
+FOCUS = {**ONE_BY_ONE, "algorithm": {"name": "focus"}, "checkpoint": {"every": 1, "keep": 3}}  # one state per client
 
 
 class Points:

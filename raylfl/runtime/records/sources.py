@@ -8,6 +8,7 @@ import inspect
 import json
 import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,14 @@ def digest_of(file: Path, name: str) -> str | None:
     try:
         if not file.is_file() or file.stat().st_size > LARGEST:
             return None
-        text = file.read_text(encoding="utf-8")
-        nodes: list[Any] = [ast.parse(text)]
+        return _digest(file.read_text(encoding="utf-8"), name)
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return None
+
+
+@lru_cache(maxsize=64)  # small runs of a comparison would spend a tenth of their time on it
+def _digest(text: str, name: str) -> str:
+    nodes: list[Any] = [ast.parse(text)]
     for word in (part for part in name.split(".") if part != "<locals>"):
         nodes = [
             node
