@@ -21,6 +21,7 @@ from raylfl.execution.executor import room
 from raylfl.execution.store import plan
 from tests.runtime.faults import alive, finished, start, wait_until
 from tests.runtime.tiny import ONE_BY_ONE as TINY
+from tests.shares import one_in
 
 LONG = {**TINY, "rounds": 100_000, "eval": {"every": 0, "inconsistency": False}, "checkpoint": {"every": 0}}
 NAMES = ("fedavg", "fedprox")
@@ -49,7 +50,7 @@ def rounds_of(folder):
     return path.read_text().count("\n") if path.exists() else 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", one_in(2, [signal.SIGINT, signal.SIGTERM]))
 def test_ctrl_c_ends_all_processes_with_checkpoints_and_the_same_command_continues(at_work, number):
     process, children, folders = at_work
     os.killpg(process.pid, number)  # as a terminal does

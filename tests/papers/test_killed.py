@@ -12,6 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.shares import one_in
+
 ROOT = Path(__file__).resolve().parents[2]
 CODE = """
 import sys
@@ -39,8 +41,14 @@ for run in in_processes([*runs], [{}, {}]):
 """
 
 
-@pytest.mark.parametrize("idle", [False, True], ids=["at work", "waiting for work"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("number", "idle"),
+    one_in(
+        2,
+        [(signal.SIGTERM, False), (signal.SIGKILL, False), (signal.SIGKILL, True), (signal.SIGTERM, True)],
+        ids=lambda case: f"{case[0].name}, {'waiting for work' if case[1] else 'at work'}",
+    ),
+)
 def test_the_processes_of_a_killed_reproduction_end_within_seconds(tmp_path, number, idle):
     """Only the parent is struck, not its process group."""
     script = tmp_path / "reproduce.py"

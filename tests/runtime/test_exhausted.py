@@ -45,6 +45,7 @@ def test_memory_that_runs_out_costs_no_checkpoint(tmp_path, clean, forked, phase
     assert outcome(tmp_path / "run") == clean
 
 
+@pytest.mark.exhaustive  # of the message see test_worker_pool.py, of workers that keep dying test_lost_parts.py
 def test_workers_without_memory_end_a_run_on_ray_with_one_message(tmp_path, command, monkeypatch):
     """Ray takes any use of memory for too much, and ends the actors as often as they start."""
     monkeypatch.setenv("RAY_memory_usage_threshold", "0.001")

@@ -153,6 +153,7 @@ def test_what_keeps_failing_ends_alone_and_is_tried_again_by_a_resumed_sweep(clu
     assert (result.folder / "000-fedavg-s0" / "final.pt").stat().st_mtime_ns == before
 
 
+@pytest.mark.exhaustive  # of the decisions see test_schedulers.py, of trials that are stopped the next test
 def test_asha_stops_worse_settings_and_never_a_harder_scenario(cluster, tmp_path):
     """fedavg descends faster with larger steps; of each algorithm one setting in three continues after two rounds."""
     result, _ = carry_out(
@@ -176,7 +177,7 @@ def test_asha_stops_worse_settings_and_never_a_harder_scenario(cluster, tmp_path
     assert torch.equal(longer.params, plain(tmp_path, "rounds=18", "local.lr=0.03").params)
 
 
-@pytest.mark.parametrize("concurrent", [1, 2])
+@pytest.mark.parametrize("concurrent", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_asha_judges_a_setting_by_the_mean_of_its_seeds(cluster, tmp_path, concurrent):
     """One setting at once: two processes for its three seeds; two at once: one each. The bits are a plain run's."""
     result, said = carry_out(
