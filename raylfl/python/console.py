@@ -23,6 +23,7 @@ from raylfl.errors import BadConfig, visible
 from raylfl.python.control import in_notebook
 
 if TYPE_CHECKING:
+    from raylfl.experiment.parts import Experiment
     from raylfl.python.control import Progress as RunProgress
     from raylfl.report.runs import RunRecord
     from raylfl.runtime.profile import Timing

@@ -21,7 +21,7 @@ from raylfl.components.extras import require
 from raylfl.config.formats import FORMAT, KEY
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.config.layers import merge_layer, override, tree
-from raylfl.config.text import dump
+from raylfl.config.text import dump, parse
 from raylfl.config.urls import join
 from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.execution.resources import capacity, choose_need
@@ -158,7 +158,7 @@ def existing_folder(spec: Sweep) -> Path | None:
     def defining(content: dict[str, Any]) -> Any:
         base = {key: value for key, value in content["base"].items() if key not in ("runtime", "logging")}
         fixed = {key: value for key, value in content.items() if key not in LATER} | {"base": base}
-        return yaml.safe_load(yaml.safe_dump(fixed))
+        return parse(dump(fixed))
 
     files = sorted(logging.folder.glob(f"{spec.name}-*/sweep.yaml"), reverse=True)
     return next((file.parent for file in files if defining(read_content(file)) == defining(spec.content)), None)
