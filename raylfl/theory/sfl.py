@@ -196,8 +196,8 @@ def tuned_nonconvex_rate(
     """The rate of min_r E|grad F(x_r)|^2 at the best step size, without constants (SFL, Corollaries 1 and 2).
 
     Eqs. (9), (61), and eqs. (55), (81) with S < M, to which the term of `nonconvex_bound` for S < M adds sqrt(1 - S/M)
-    zeta sqrt(L A/(S R)). The last term follows from the limits in `nonconvex_step`: L (beta + 1 + beta^2 P) A/R with
-    P = `Setting.partial`; printed is L beta A/R, which is 0 for beta = 0. A = F(x_0) - F*; zeta, beta: of Assumption 3a;
+    zeta sqrt(L A/(S R)). The last term is L (beta + 1 + beta^2 P) A/R, P = `Setting.partial`, by the limits in
+    `nonconvex_step`; printed is L beta A/R, which is 0 for beta = 0. A = F(x_0) - F*; zeta, beta: of Assumption 3a;
     the other arguments as in `tuned_convex_rate`.
     """
     share = {"sfl": S, "pfl": 1}[method]
