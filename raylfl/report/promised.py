@@ -18,6 +18,7 @@ from raylfl.theory.statements import Line as Promised
 from raylfl.theory.summary import theory_of
 
 POINTS = 200  # points of a line
+OF_F = ("global/", "average/")  # beginnings of the names of metrics of the objective F
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,10 @@ def _of_group(group: Group, measured: set[str]) -> tuple[list[tuple[str, Promise
         return [], broken
     theory = theory_of(experiment)
     every = [(promise.theorem, line) for promise in theory.promises for line in promise.lines]
+    if experiment.rule.weight_decay and every:  # metrics of F are measured without the decay
+        every = [(theorem, line) for theorem, line in every if not line.metric.startswith(OF_F)]
+        if not every:
+            return [], "its theorems are about F with the term of local.weight_decay, but F is measured without it"
     found = [(theorem, line) for theorem, line in every if line.metric in measured]
     if every:
         wanted = ", ".join(sorted({metric_name(line.metric) for _, line in every}))

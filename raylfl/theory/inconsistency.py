@@ -17,7 +17,7 @@ from raylfl.diagnostics.surrogate import chi2
 from raylfl.experiment.parts import Experiment
 from raylfl.theory import fedacs, focus
 from raylfl.theory.constants import Constants, Premises
-from raylfl.theory.facts import Facts
+from raylfl.theory.facts import Facts, plain_sgd, violations
 from raylfl.theory.quadratic import QuadraticProblem
 from raylfl.theory.statements import Line, Promise, StepBound, bound, distances
 
@@ -54,10 +54,12 @@ def promises(run: Premises) -> Iterator[Promise]:
     if ("[1] Thm 3", "strongly convex") in run.inside and facts.equal_steps:
         yield from _of_focus(run)
     yield from _as_eta_vanishes(run, problem, surrogate)
-    if problem.dim <= 128 and not experiment.rule.momentum:
-        end = fedacs.limit(problem, facts.coefficients, facts.steps, experiment.rule.lr, experiment.algorithm.proximal)
+    if problem.dim <= 128 and not any(plain_sgd(experiment)):
+        eta, prox = experiment.algorithm.step_length(facts.system), experiment.algorithm.proximal
+        end = fedacs.limit(problem, facts.coefficients, facts.steps, eta, prox)
         off = float(np.linalg.norm(end - problem.optimum))
-        lines = distances("limit at this eta", run.scale, lambda r: off)
+        independent = not any(violations(experiment, facts))
+        lines = distances("limit at this eta", run.scale, lambda r: off) if independent else ()
         yield Promise("[3] eq. 39", "distance of the limit from x* at this eta, relative", off / run.scale, lines)
     yield from _of_sampling(experiment, facts, problem.weights)
 

@@ -41,6 +41,7 @@ CASES = {  # long enough for a limit, or short because no line is drawn
     ],
     "mifa": ["rounds=5", "algorithm.name=mifa", "local.lr=0.003"],
     "fast": ["rounds=5", "local.lr=0.004"],
+    "decay": ["rounds=5", "algorithm.name=sfl", "local.lr=0.0005", "local.weight_decay=1.0", "eval.average=1.0"],
     "heavy": ["rounds=5", "algorithm.name=fedavg", "local.momentum=0.5", "local.lr=0.001"],
 }
 
@@ -113,6 +114,7 @@ def test_fedavg_ends_on_its_limit_at_this_eta(runs):
         ("mifa", "no theorem of the four papers is about mifa"),
         ("fast", "local.lr=0.004 is above what [1] Thm 1"),
         ("heavy", "local.momentum: the theorems are about plain SGD"),
+        ("decay", "its theorems are about F with the term of local.weight_decay"),
     ],
 )
 def test_what_has_no_line_is_said(runs, case, reason):

@@ -272,6 +272,44 @@ def test_the_predicted_limit_at_finite_steps_is_where_a_run_ends(tmp_path):
     assert run.metrics[-1]["global/distance"] == pytest.approx(predicted, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    "option", ["local.clip_norm=0.05", "local.lr_schedule={name: step_exponential, decay: 0.5}", "local.momentum=0.5"]
+)
+def test_no_limit_is_predicted_for_local_steps_other_than_those_of_sgd(option):
+    config = ["ridge", *RIDGE, "algorithm.name=fedavg", "local.lr=0.01"]
+    assert promised(theory_of(experiment(*config)), "[3] eq. 39")
+    assert not promised(theory_of(experiment(*config, option)), "[3] eq. 39")
+
+
+@pytest.mark.parametrize(
+    ("option", "drawn"),
+    [
+        ("participation={name: bernoulli, p: 0.5}", True),
+        ("participation={name: markov, p_on: 0.1, p_off: 0.1}", False),
+        ("local.batch_size=2", False),  # reshuffled: the steps of an epoch depend on each other
+        ("local={batch_size: 2, sampling: with_replacement}", True),
+    ],
+)
+def test_the_limit_at_finite_steps_is_a_line_if_cohorts_and_batches_are_independent(option, drawn):
+    theory = theory_of(experiment("ridge", *RIDGE[:2], "algorithm.name=fedavg", "participation={name: full}", option))
+    [limit] = [p for p in theory.promises if p.theorem == "[3] eq. 39"]
+    assert bool(limit.lines) == drawn
+
+
+def test_the_predicted_limit_of_a_calibrated_method_is_that_of_its_own_step_size():
+    """c-a-FedAvg: eta sum w (1-q) K / sum w K (FedACS, eq. 113); the fixed point of the mean step in one dimension."""
+    a, b, q, steps = (np.array(v) for v in ([0.05, 0.2, 0.4], [-0.1, 0.1, 0.7], [0.1, 0.3, 0.5], [2, 5, 3]))
+    pairs = f"data.init_args={{pairs: {np.column_stack([a, b]).tolist()}}}"
+    problem = ["num_clients=3", pairs, "model.name=quadratic", "partition.name=natural", "dtype=float64"]
+    system = [f"link={{name: bernoulli, q: {q.tolist()}}}", f"local.steps={steps.tolist()}", "local.batch_size=full"]
+    method = ["algorithm={name: cafedavg, calibrate: true}", "local.lr=0.2"]
+    [found] = promised(theory_of(experiment("data/coefficients", *problem, *system, *method)), "[3] eq. 39").values()
+    eta = 0.2 * ((1 - q) @ steps) / steps.sum()
+    moved = 1 - (1 - 2 * eta * a) ** steps  # towards -b/(2a)
+    optimum = -b.sum() / (2 * a.sum())
+    assert found == pytest.approx(abs(moved @ (-b / (2 * a)) / moved.sum() - optimum) / abs(optimum), rel=1e-9)
+
+
 def test_a_method_without_a_theorem_says_so():
     theory = theory_of(experiment("ridge", *RIDGE, "algorithm.name=mifa", "local.momentum=0.5"))
     assert "no theorem of the four papers is about mifa" in theory.notes
