@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 import random
-from collections import deque
+from collections import Counter, OrderedDict, defaultdict, deque
 
 import numpy as np
 import pytest
@@ -74,6 +76,81 @@ def test_every_attribute_is_as_before_however_often(spoil, where):
         assert not any(hasattr(part, name) for part in parts for name in ("new", "newer"))
 
 
+class Meter:
+    def __init__(self):
+        self.n = 0
+
+
+class Slotted:
+    __slots__ = ("n",)
+
+    def __init__(self):
+        self.n = 0
+
+
+class Log(list):
+    """A list with an attribute."""
+
+
+class Nested(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(2, 2))
+        self.meter, self.slotted, self.log = Meter(), Slotted(), Log([1])
+        self.deep = {"a": [[0], (Meter(),)]}
+        self.counts, self.ordered = defaultdict(int, a=1), OrderedDict(a=1, b=2)
+        self.counter, self.queue, self.array = Counter("aab"), deque([1, 2], maxlen=2), np.zeros(2)
+        self.alias = self.meter
+        self.layers[0].register_forward_hook(self.meter_hook)
+        self.log.meter = self.meter
+
+    def meter_hook(self, *given):
+        self.meter.n += 1
+
+
+def state(m):
+    plain = [list(m.log), m.deep["a"][0], dict(m.counts), list(m.ordered.items()), m.counter, m.queue, list(m.array)]
+    numbers = [m.meter.n, m.slotted.n, m.deep["a"][1][0].n, len(m.layers), len(m.layers[0]._forward_hooks)]
+    return [*map(copy.deepcopy, plain), *numbers, sorted(vars(m.meter)), sorted(vars(m.log))]
+
+
+def spoil(m):
+    m.meter.n, m.meter.new, m.slotted.n, m.log.other = 5, 6, 7, 8
+    m.log.append(2)
+    m.deep["a"][0][0], m.deep["a"][1][0].n = 3, 4
+    m.deep["b"] = []
+    m.counts["x"] += 1
+    m.ordered.move_to_end("a")
+    m.ordered["c"] = 1
+    m.counter["a"] += 1
+    m.queue.append(3)
+    m.array += 1
+    m.layers.append(nn.ReLU())
+    m.layers[0].register_forward_hook(lambda *given: None)
+
+
+def test_objects_in_attributes_are_restored_in_place_at_any_depth():
+    module = Nested()
+    attributes, before, objects = Attributes(module), state(module), (module.meter, module.log, module.array)
+    for _ in range(2):
+        spoil(module)
+        assert state(module) != before
+        attributes.restore()
+        assert state(module) == before
+        assert all(a is b for a, b in zip((module.meter, module.log, module.array), objects, strict=True))
+        assert module.alias is module.meter is module.log.meter
+
+
+def test_objects_of_libraries_are_left_alone():
+    """Such as a logger, which refers to the loggers of all other modules."""
+    module = Whole()
+    module.logger = logging.getLogger("attributes")
+    attributes = Attributes(module)
+    module.logger.setLevel(logging.ERROR)
+    attributes.restore()
+    assert module.logger.level == logging.ERROR
+
+
 def test_parameters_buffers_and_modes_are_left_alone():
     module = Whole()
     attributes = Attributes(module)
@@ -113,19 +190,29 @@ def test_a_part_with_a_reset_of_its_own_is_no_metric():
 def test_generators_are_named_with_their_place():
     module = Whole()
     module.rng, module.inner.rng = np.random.default_rng(0), torch.Generator()
+    module.listed.append(random.Random(0))
     module.inner.old, module.inner.plain = np.random.RandomState(0), random.Random(0)
-    assert sorted(Attributes(module).generators) == ["inner.old", "inner.plain", "inner.rng", "rng"]
+    assert sorted(Attributes(module).generators) == ["inner.old", "inner.plain", "inner.rng", "listed", "rng"]
     assert Attributes(Whole()).generators == []
 
 
 def test_tensors_changed_in_place_are_named_unless_they_are_trained_or_buffers():
     module = Whole()
     module.seen, module.inner.kept, module.left = torch.zeros(2), torch.zeros(2), torch.zeros(2)
+    module.listed.append(torch.zeros(2))
+    module.queue.append(module.layer.weight)
     module.register_buffer("buffer", torch.zeros(2))
     module.inner.layer.bias.requires_grad_(False)
     attributes = Attributes(module)
     assert attributes.changed_tensors() == []
     with torch.no_grad():
-        for tensor in (module.seen, module.inner.kept, module.buffer, module.layer.weight, module.inner.layer.bias):
+        for tensor in (
+            module.seen,
+            module.inner.kept,
+            module.buffer,
+            module.layer.weight,
+            module.inner.layer.bias,
+            module.listed[-1],
+        ):
             tensor.add_(1.0)
-    assert sorted(attributes.changed_tensors()) == ["inner.kept", "inner.layer.bias", "seen"]
+    assert sorted(attributes.changed_tensors()) == ["inner.kept", "inner.layer.bias", "listed", "seen"]

@@ -40,6 +40,68 @@ def test_nothing_is_said_where_everything_is_used():
     assert lines_of("eval.participants=true", "eval.clients=true") == []
 
 
+class Counting(Plain):
+    """A step whose loss depends on the number of earlier steps, which `count` keeps."""
+
+    counted, seen = 0, [0]
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.deep = [torch.ones(())], {"a": [0]}
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) * self.count()
+
+
+class InClass(Counting):
+    def count(self):
+        InClass.counted += 1
+        return InClass.counted
+
+
+class InIterator(Counting):
+    def __init__(self):
+        super().__init__()
+        self.entries = iter(range(1, 10**9))
+
+    def count(self):
+        return next(self.entries)
+
+
+class InTensor(Counting):
+    def count(self):
+        return self.scale[0].add_(1.0)
+
+
+class InList(Counting):
+    def count(self):
+        self.deep["a"][0] += 1
+        return self.deep["a"][0]
+
+
+class InBatch(Plain):
+    def training_step(self, batch, batch_idx):
+        batch[0].add_(1.0)
+        return super().training_step(batch, batch_idx)
+
+
+CARRIED = "from client to client: results may depend on the number of workers"
+
+
+def test_state_that_is_carried_from_client_to_client_is_named():
+    outside = f"training_step carries state outside the module (a global, a closure, a class) {CARRIED}"
+    assert any(outside in line for line in lines_of(model=InClass))
+    for model, name in ((InIterator, "entries"), (InTensor, "scale")):
+        assert any(
+            f"training_step carries the changed attribute {name} {CARRIED}" in line for line in lines_of(model=model)
+        )
+    assert not any(CARRIED in line for line in lines_of(model=InList))
+
+
+def test_a_step_that_changes_its_batch_carries_nothing():
+    assert lines_of(model=InBatch) == []
+
+
 class Own(Plain):
     configure_optimizers = Net.configure_optimizers
 

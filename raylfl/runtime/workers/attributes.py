@@ -6,66 +6,137 @@ would remain in the module, and the result of a client would depend on the clien
 
 from __future__ import annotations
 
-import copy
 import random
-from collections import deque
+import sys
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-CONTAINERS = (list, dict, set, deque)
+from raylfl.errors import is_own
+
 TORCH = frozenset(vars(nn.Module()))  # attributes that torch itself keeps in a module
+SET_BY_TASKS = ("_parameters", "_buffers")
+GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
+LARGEST = 100_000  # entries; a larger container or array is not restored
 
 
 class Attributes:
-    """A snapshot of the attributes of a module and its submodules, with copies of lists, dicts, sets and deques."""
+    """A snapshot of the attributes of a module and its submodules, and of all objects in them.
+
+    Lists, dicts, sets, deques, numpy arrays and objects of the user's classes are restored in place, at any depth.
+    """
 
     def __init__(self, module: nn.Module):
         self._metrics: list[Any] = [part for part in module.modules() if resettable(part)]
+        self._parts: list[tuple[dict[str, Any], dict[str, Any]]] = []  # (live, snapshot)
+        self._undo: list[Callable[[], object]] = []
+        self._tensors: list[tuple[str, Tensor, int]] = [
+            (name, p, p._version) for name, p in module.named_parameters() if not p.requires_grad
+        ]
+        self.generators: list[str] = []  # names of random generators, whose state is not restored
         inside = {id(part) for metric in self._metrics for part in metric.modules()}
-        self._parts: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = []  # (live, plain, containers)
-        self._named: list[tuple[str, Any]] = []
-        for name, part in module.named_modules():
+        waiting: list[tuple[str, Any]] = []
+        for path, part in module.named_modules():
             if id(part) not in inside:
-                own = {key: value for key, value in vars(part).items() if key not in TORCH}
-                containers = {key: copy.copy(value) for key, value in own.items() if type(value) in CONTAINERS}
-                plain = {key: value for key, value in own.items() if key not in containers}
-                self._parts.append((vars(part), plain, containers))
-                self._named += [(f"{name}.{key}".lstrip("."), value) for key, value in own.items()]
-        frozen = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
-        tensors = [(name, value) for name, value in self._named if isinstance(value, Tensor)]
-        self._versions = {name: (value, value._version) for name, value in frozen + tensors}
-
-    @property
-    def generators(self) -> list[str]:
-        """Names of random generators among the attributes; their state is not restored."""
-        kinds = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
-        return [name for name, value in self._named if isinstance(value, kinds)]
+                values = vars(part)
+                own = {name: value for name, value in values.items() if name not in TORCH}
+                self._parts.append((values, own))
+                waiting += [(f"{path}.{name}".lstrip("."), value) for name, value in own.items()]
+                hooks = [values[name] for name in TORCH - set(SET_BY_TASKS) if isinstance(values.get(name), dict)]
+                self._undo += [undo for table in hooks for undo in _contents(table)[1]]
+        seen = {id(value) for value in (*module.modules(), *module.parameters(), *module.buffers())}
+        while waiting:
+            name, value = waiting.pop()
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            if isinstance(value, GENERATORS):
+                self.generators.append(name)
+            elif isinstance(value, Tensor):
+                self._tensors += [] if value.is_inference() else [(name, value, value._version)]
+            elif isinstance(value, nn.Module):  # of no submodule
+                self._metrics += [value] if resettable(value) else []
+            else:
+                inner, undo = _contents(value)
+                self._undo += undo
+                waiting += [(name, entry) for entry in inner]
 
     def restore(self) -> None:
         """Restores all attributes, deletes new ones, and resets metric objects."""
-        for now, plain, containers in self._parts:
-            now.update(plain)
-            for name, value in containers.items():
-                now[name] = copy.copy(value)
+        for now, before in self._parts:
+            now.update(before)
             # all names of the snapshot exist now: more names are new attributes
-            if len(now) > len(plain) + len(containers) + len(TORCH):
-                for name in now.keys() - plain.keys() - containers.keys() - TORCH:
+            if len(now) > len(before) + len(TORCH):
+                for name in now.keys() - before.keys() - TORCH:
                     del now[name]
+        for undo in self._undo:
+            undo()
         for metric in self._metrics:
             metric.reset()
 
     def changed_tensors(self) -> list[str]:
         """Names of tensors that were changed in place since the snapshot, which `restore` does not undo.
 
-        Frozen parameters and tensor attributes are checked. Trained parameters and buffers are not, because every task
-        sets them.
+        Frozen parameters and tensors in attributes are checked. Trained parameters and buffers are not, because every
+        task sets them.
         """
-        return [name for name, (tensor, version) in self._versions.items() if tensor._version != version]
+        return list(dict.fromkeys(name for name, tensor, version in self._tensors if tensor._version != version))
 
 
 def resettable(part: Any) -> bool:
     """Whether a part of a module has the interface of torchmetrics: `update`, `compute` and `reset`."""
     return all(hasattr(part, name) for name in ("update", "compute", "reset"))
+
+
+def _contents(value: Any) -> tuple[Iterable[Any], list[Callable[[], object]]]:
+    """The objects to which an object refers, and functions that restore its references; both empty for other kinds."""
+    inner: list[Any] = []
+    undo: list[Callable[[], object]] = []
+    if isinstance(value, tuple):
+        inner += value
+    elif isinstance(value, np.ndarray):
+        if value.size <= LARGEST and value.flags.writeable:
+            undo.append(partial(np.copyto, value, value.copy()))
+    elif isinstance(value, (dict, list, set, deque)) and len(value) <= LARGEST:
+        inner += value.values() if isinstance(value, dict) else value
+        undo.append(partial(_refill, value, dict(value) if isinstance(value, dict) else list(value)))
+    if _is_users(type(value)):
+        if hasattr(value, "__dict__"):
+            inner += vars(value).values()
+            undo.append(partial(_refill, vars(value), dict(vars(value))))
+        slots = [name for cls in type(value).__mro__ for name in _slots(cls)]
+        held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+        inner += held.values()
+        undo += [partial(object.__setattr__, value, name, entry) for name, entry in held.items()]
+    return inner, undo
+
+
+def _refill(container: Any, entries: Any) -> None:
+    """Puts the entries back into a container, by the methods of its built-in class."""
+    if isinstance(container, list):
+        list.__setitem__(container, slice(None), entries)
+        return
+    kind: Any = next(kind for kind in (OrderedDict, dict, set, deque) if isinstance(container, kind))
+    kind.clear(container)
+    (kind.extend if kind is deque else kind.update)(container, entries)
+
+
+def _is_users(cls: type) -> bool:
+    """Whether a class of objects with attributes is the user's, not one of Python, a library or raylfl."""
+    if cls is SimpleNamespace or cls.__module__ in sys.builtin_module_names:
+        return cls is SimpleNamespace
+    return is_own(str(getattr(sys.modules.get(cls.__module__), "__file__", None) or ""))
+
+
+def _slots(cls: type) -> list[str]:
+    """The names of a class's `__slots__`, without those of names that Python keeps otherwise."""
+    slots = vars(cls).get("__slots__", ())
+    names = [slots] if isinstance(slots, str) else list(slots)
+    mangled = [f"_{cls.__name__.lstrip('_')}{n}" if n.startswith("__") and not n.endswith("__") else n for n in names]
+    return [name for name in mangled if name not in ("__dict__", "__weakref__")]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +31,7 @@ from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.training import Training, TrainingLog
 
 ASSIGNED = "each client is assigned to a worker"
+CARRIED = "from client to client: results may depend on the number of workers"
 METRIC = "logs a metric object"  # whose state is of one client
 NUMBERS = (0, 1, 2, 3, 5, 10, 100)  # of local steps, at which a step that ignores batch_idx has the same results
 
@@ -49,6 +52,17 @@ def innermost_step(steps: InnermostSteps, setup: WorkerSetup, recorder: Recorder
     finally:
         attributes.restore()
     return step if not log.step.values else None
+
+
+class TrialBatch(Batch):
+    """A batch of several trial steps; each of them gets a copy, which it may change in place."""
+
+    @property
+    def content(self) -> Any:
+        return copy.deepcopy(self._content)
+
+    def fresh(self) -> Any:
+        return self.content
 
 
 class StepTrials:
@@ -195,6 +209,9 @@ class StepTrials:
                     return found
                 differs = difference(first.setdefault((client, k), found), found, pieces)
                 if differs is not None:
+                    self.differences.append(
+                        f"training_step carries state outside the module (a global, a closure, a class) {CARRIED}"
+                    )
                     return f"has other results after another client's step: {differs}"
                 self.at[client, k], x = x, x - self.setup.rule.lr * found.row
         except Exception as error:
@@ -210,8 +227,16 @@ class StepTrials:
             seed_everything(k)
             drawn, before = host_randomness(), attributes_of(self.flat.module)
             outcome = self.loop.reference.outcome(x, self.batches[client][k].content, k, log.step)
-            changed = first_difference(before, attributes_of(self.flat.module))
+            after = attributes_of(self.flat.module)
+            changed = first_difference(before, after)
             if changed is not None:
+                self.attributes.restore()
+                again = attributes_of(self.flat.module)
+                names = [
+                    name for name in {**before, **after} if before.get(name) not in (after.get(name), again.get(name))
+                ]
+                if names:
+                    self.differences.append(f"training_step carries the changed attribute {names[0]} {CARRIED}")
                 return f"changes the module's attribute `{changed}`"
             if drawn != host_randomness():
                 return "draws random numbers from Python or numpy"
@@ -230,7 +255,7 @@ class StepTrials:
         a, b = np.resize(self.setup.trial, 2)
         with private_randomness(keyed_int(self.setup.seed, "check")):
             more_a, more_b = (
-                Batch(self.train.batch(np.array(part)).content, len(part)) for part in ([a, b, a], [b, a, b])
+                TrialBatch(self.train.batch(np.array(part)).content, len(part)) for part in ([a, b, a], [b, a, b])
             )
         return [[more_a, more_b], [more_b, more_a]]
 
