@@ -15,7 +15,7 @@ class ChangedItself(BadConfig):
 
 
 class Unchanged:
-    """A comparison of an algorithm's attributes with their first values.
+    """A comparison of the attributes of an algorithm and its class with their first values.
 
     State that a run keeps on the algorithm is in no checkpoint, and each worker would have its own. The values of
     cached properties are not compared: they are made again where they are missing.
@@ -36,14 +36,25 @@ class Unchanged:
             )
 
 
-def contents_of(thing: Any) -> dict[str, Any]:
-    """The attributes of an object: name -> pickle, or for a value that has no pickle, its identity and attributes."""
+def contents_of(algorithm: Any) -> dict[str, Any]:
+    """The attributes of an algorithm, and those of its classes outside raylfl that are no functions, as `_pickles`."""
+    values: dict[str, Any] = {}
+    for cls in reversed(type(algorithm).__mro__[:-1]):
+        if not cls.__module__.startswith(("raylfl.", "abc", "typing")):
+            plain = {name: v for name, v in vars(cls).items() if not callable(v) and not hasattr(v, "__get__")}
+            values |= {name: v for name, v in plain.items() if not name.startswith(("__", "_abc_"))}
+    return _pickles(type(algorithm), values | vars(algorithm))
+
+
+def _pickles(cls: type, values: dict[str, Any]) -> dict[str, Any]:
+    """Name -> pickle of the value, or for a value that has no pickle, its identity and attributes."""
     contents: dict[str, Any] = {}
-    for name, value in vars(thing).items():
-        if isinstance(getattr_static(type(thing), name, None), cached_property):
+    for name, value in values.items():
+        if isinstance(getattr_static(cls, name, None), cached_property):
             continue
         try:
             contents[name] = pickle.dumps(value)
         except Exception:  # an object of a local class; a lock or a function, which has no attributes
-            contents[name] = id(value), contents_of(value) if getattr(value, "__dict__", None) else None
+            inner = getattr(value, "__dict__", None)
+            contents[name] = id(value), _pickles(type(value), inner) if inner else None
     return contents

@@ -254,14 +254,14 @@ def _attribute(data: Any, name: str) -> Any:
 def _clients(given: Any, name: str) -> tuple[list[Ints] | None, tuple[str, ...] | None]:
     """The samples of each client and the clients' names, from `client_indices` of the data class `name`.
 
-    given: a list of index lists, or a mapping name -> index list, such as pandas' `df.groupby("user").indices`; None:
-    both are None. The names are None for a list. Raises BadConfig for anything else.
+    given: a list of index lists, or a mapping name -> index list, such as pandas' `df.groupby("user").indices` or a
+    Series; None: both are None. The names are None for a list. Raises BadConfig for anything else.
     """
     if given is None:
         return None, None
-    names = tuple(map(str, given)) if isinstance(given, Mapping) else None
+    names = tuple(map(str, given.keys())) if hasattr(given, "keys") else None
     try:
-        owners = [np.asarray(indices) for indices in (given.values() if isinstance(given, Mapping) else given)]
+        owners = [np.asarray(o) for o in (given if names is None else (indices for _, indices in given.items()))]
         if all(len(o) == 0 or (o.ndim == 1 and np.issubdtype(o.dtype, np.integer)) for o in owners):
             return [o.astype(np.int64) for o in owners], names
     except (TypeError, ValueError):  # no list, or lists of unequal length within an entry

@@ -37,9 +37,18 @@ class Listed(Named):
         self.client_indices = list(self.client_indices.values())
 
 
+class Series(Named):
+    """The same clients as a Series, the result of `groupby(...).apply`."""
+
+    def __init__(self):
+        super().__init__()
+        self.client_indices = pd.Series({name: list(rows) for name, rows in self.client_indices.items()})
+
+
 def test_a_mapping_is_the_list_of_its_values_with_names(runs):
-    named, listed = (raylfl.run(NATURAL, runs, data=data) for data in (Named, Listed))
+    named, listed, series = (raylfl.run(NATURAL, runs, data=data) for data in (Named, Listed, Series))
     assert torch.equal(named.params, listed.params)
+    assert json.loads((series.run_dir / "client_names.json").read_text()) == ["anna", "max", "zoe"]
     assert json.loads((named.run_dir / "client_names.json").read_text()) == ["anna", "max", "zoe"]
     assert not (listed.run_dir / "client_names.json").exists()
     table = raylfl.load(named.run_dir).clients
