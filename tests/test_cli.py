@@ -13,6 +13,7 @@ import torch
 import yaml
 from rich.table import Table
 
+from raylfl.cli import main
 from raylfl.cli.commands import KINDS
 from raylfl.config.find import FOLDERS, config_names
 from raylfl.config.groups.runtime import RuntimeConfig
@@ -64,6 +65,23 @@ def test_no_message_of_an_error_has_control_characters(call):
     assert code == 2
     assert "algorithm.name=\\x1b[31mfocus" in err
     assert "\x1b" not in out + err
+
+
+def test_a_folder_of_runs_is_no_run_but_names_those_in_it(call, fresh):
+    for name in ("a", "b"):
+        (fresh / "runs" / "digits" / name).mkdir(parents=True)
+        (fresh / "runs" / "digits" / name / "config.yaml").touch()
+    for folder in ("runs", "runs/digits"):
+        code, _, err = call("resume", folder)
+        assert code == 2
+        assert f"has no config.yaml; `raylfl runs {fresh / folder}` lists the 2 runs in it, such as {fresh}" in err
+
+
+@pytest.mark.parametrize(("option", "key"), [("--rounds", "rounds=..."), ("--local.lr=0.1", "local.lr=0.1")])
+def test_a_key_with_dashes_is_refused_with_its_form(option, key, capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "digits", option, "5"])
+    assert f"unrecognised: {option}; config keys have no dashes: {key}\n" in capsys.readouterr().err
 
 
 def test_run_trains_and_prints_the_run_directory(call, fresh):

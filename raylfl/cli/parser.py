@@ -27,7 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, rest = parser.parse_known_args(argv)
     unknown = [a for a in rest if a.startswith("-")]
     if unknown or (rest and not hasattr(args, "overrides")):
-        parser.error(f"unrecognised: {' '.join(unknown or rest)}")
+        key, _, value = unknown[0].lstrip("-").partition("=") if unknown else ("", "", "")
+        hint = f"; config keys have no dashes: {key}={value or '...'}" if hasattr(args, "overrides") and key else ""
+        parser.error(f"unrecognised: {' '.join(unknown or rest)}{hint}")
     if hasattr(args, "overrides"):
         args.overrides = [*args.overrides, *rest]  # overrides after an option
     process.set_up()

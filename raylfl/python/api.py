@@ -219,7 +219,9 @@ def saved(
     UnusableConfig if the saved config is the reason.
     """
     if not (folder / "config.yaml").is_file():
-        raise BadConfig(f"{folder} is not a run directory: it has no config.yaml")
+        inside = sorted(path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/config.yaml"))
+        hint = f"; `raylfl runs {folder}` lists the {len(inside)} runs in it, such as {inside[-1]}" if inside else ""
+        raise BadConfig(f"{folder} is not a run directory: it has no config.yaml{hint}")
     from raylfl.runtime.records.files import require_inside
     from raylfl.runtime.records.kept_objects import read
     from raylfl.runtime.records.provenance import require_trust

@@ -25,6 +25,7 @@ from raylfl.report.style import method_styles, rc
 from raylfl.report.tables import ReportTable
 from raylfl.report.wording import last_text, metric_name, target_text
 from raylfl.runtime.records import sources
+from raylfl.runtime.records.files import require_inside
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 MAX_DETAILED = 3  # largest number of scenarios whose diagnostics are drawn; with more, only the leading curves are
@@ -149,8 +150,14 @@ def write_report(runs: Runs, out_dir: str | os.PathLike[str] = "report", *, pdf:
 
 
 def write_page(content: Content, out_dir: str | os.PathLike[str], pdf: bool = True) -> Path:
-    """Writes the page of a report, its figures and its tables, see `write_report`."""
+    """Writes the page of a report, its figures and its tables, see `write_report`.
+
+    Raises BadConfig if a symbolic link in `out_dir`, or in the run that contains it, leads out of it.
+    """
     runs, groups, parts, look = content.runs, content.groups, content.parts, content.look
+    folder = Path(out_dir).absolute()
+    for root in {folder, *(run.path.absolute() for run in runs if folder.is_relative_to(run.path.absolute()))}:
+        require_inside(root)
     sheet = Sheet(Path(out_dir), pdf)
     with rc():
         summary = _summary(sheet, content)

@@ -142,17 +142,17 @@ def check_direction(key: str, metric: str, experiment: Experiment) -> None:
 
     A metric of the test or validation set that the model does not log is refused as such.
     """
-    if direction(metric, experiment.directions) is not None:
-        return
+    kind, _, name = metric.partition("/")
     logged = [f"{kind}/{name}" for kind in ("test", "val") for name in experiment.logged.get(kind, ())]
-    if metric.startswith(("test/", "val/")) and metric not in logged:
+    if kind in ("test", "val") and metric not in logged and (name != "loss" or kind not in experiment.logged):
         raise BadValue(
             key,
             got=metric,
             need=f"one that is recorded: {', '.join(logged) or 'there is no test or validation set'}",
             hint=did_you_mean(metric, logged),
         )
-    higher_is_better(metric, experiment.directions, key)
+    if direction(metric, experiment.directions) is None:
+        higher_is_better(metric, experiment.directions, key)
 
 
 def _time_limit(setup: WorkerSetup) -> float | None:

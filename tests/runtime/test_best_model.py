@@ -8,7 +8,9 @@ import pytest
 import torch
 
 import raylfl
+from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
+from raylfl.python.api import checked
 from raylfl.runtime.round.early_stop import BestRound
 from tests.runtime.tiny import ONE_BY_ONE as TINY
 
@@ -67,6 +69,9 @@ def test_it_changes_nothing_else_and_may_be_switched_on_by_a_resume(runs, best_r
 def test_the_direction_is_that_of_the_metric_and_a_wrong_metric_is_refused(runs):
     with pytest.raises(BadConfig, match=r"checkpoint.best=test/f1, but must be one that is recorded: test/loss"):
         raylfl.run(WAVES, [*runs, "checkpoint.best=test/f1"])
+    for key in ("checkpoint.best", "stop.metric"):
+        with pytest.raises(BadConfig, match=rf"{key}=val/accuracy, but must be one that is recorded: test/loss"):
+            checked(load_config(WAVES, [f"{key}=val/accuracy"] + ["stop.target=1"] * (key == "stop.metric")))
     with pytest.raises(BadConfig, match=r"checkpoint.best=update/norm, .*state it in the config: metrics="):
         raylfl.run(WAVES, [*runs, "checkpoint.best=update/norm"])
     with pytest.raises(BadConfig, match=r"checkpoint.best=global/loss, but must be one that is recorded"):
