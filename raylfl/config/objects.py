@@ -138,7 +138,7 @@ def path_of(value: Any) -> str:
     """
     if inspect.isfunction(value) and "<" in value.__qualname__:
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        content = _code(value.__code__), cells, value.__defaults__, value.__kwdefaults__
+        content = code_content(value.__code__), cells, value.__defaults__, value.__kwdefaults__
         return f"{value.__module__}.{value.__qualname__}@{_digest(content)}"
     if isinstance(value, type) or inspect.isroutine(value):
         return f"{value.__module__}.{value.__qualname__}"
@@ -147,9 +147,10 @@ def path_of(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}@{_digest(value)}"
 
 
-def _code(code: CodeType) -> tuple[Any, ...]:
+def code_content(code: CodeType) -> tuple[Any, ...]:
     """What a function's code does, without its place in a file."""
-    constants = tuple(_code(c) if isinstance(c, CodeType) else c for c in code.co_consts)
+    sets = (sorted(map(repr, c)) if isinstance(c, frozenset) else c for c in code.co_consts)  # in one order
+    constants = tuple(code_content(c) if isinstance(c, CodeType) else c for c in sets)
     return code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars
 
 

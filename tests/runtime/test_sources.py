@@ -6,6 +6,7 @@ import json
 import sys
 
 import pytest
+import torch
 
 import raylfl
 from raylfl.report.page import _source_notes, content_of, write_page
@@ -148,3 +149,28 @@ def test_local_classes_and_lambdas_have_digests(tmp_path):
     found = sources_of([Local(), lambda x: x, 3, dict])
     assert len(found) == 2
     assert digest_of(tmp_path / "none.py", "Local") is None
+
+
+CELL = """
+class Net(LightningModule):
+    scale = {scale}
+
+    def training_step(self, batch, batch_idx):
+        return [nn.{layer}()(batch) for part in batch if part in {{"a", "b"}}]
+"""
+
+
+def test_classes_of_a_notebook_are_compared_by_their_code(monkeypatch):
+    """They have no file; a cell that is run again has another place, and is no change."""
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+
+    def cell(layer="ReLU", scale=1, before=""):
+        names = {"__name__": "__main__", "LightningModule": torch.nn.Module, "nn": torch.nn}
+        exec(compile(before + CELL.format(layer=layer, scale=scale), f"<cell {before!r}>", "exec"), names)
+        return sources_of([names["Net"]])
+
+    first = cell()
+    assert list(first) == ["__main__.Net"]
+    assert changed_names(first, cell(before="\n\n")) == []
+    for other in (cell(layer="Tanh"), cell(scale=2)):
+        assert changed_names(first, other) == ["__main__.Net"]

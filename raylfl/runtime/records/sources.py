@@ -6,11 +6,14 @@ import ast
 import hashlib
 import inspect
 import json
+import sys
 import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from raylfl.config.objects import code_content
 
 FILE = "sources.json"
 LARGEST = 2**22  # bytes of a source file; a larger one is not read
@@ -23,7 +26,8 @@ Sources = dict[str, dict[str, str]]  # name of a class or function -> {"file", "
 def sources_of(objects: Iterable[Any]) -> Sources:
     """The digests of the classes of these objects, of their base classes, and of functions among them.
 
-    Python, installed packages and raylfl are left out, as their versions are recorded; so is code without a file.
+    Python, installed packages and raylfl are left out, as their versions are recorded. Of code of `__main__` without a
+    file, such as that of a notebook, the digest is of the compiled functions; its file is "".
     """
     digests: Sources = {}
     for value in objects:
@@ -32,9 +36,23 @@ def sources_of(objects: Iterable[Any]) -> Sources:
         for part in definition.__mro__ if isinstance(definition, type) else (definition,):
             file = _file_of(part)
             digest = None if file is None else digest_of(file, part.__qualname__)
-            if file is not None and digest is not None:
-                digests[f"{part.__module__}.{part.__qualname__}"] = {"file": str(file), "sha256": digest}
+            if part.__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):
+                digest = _digest_of_code(part)
+            if digest is not None:
+                digests[f"{part.__module__}.{part.__qualname__}"] = {"file": str(file or ""), "sha256": digest}
     return dict(sorted(digests.items()))
+
+
+def _digest_of_code(part: Any) -> str:
+    """The sha256 of the compiled functions of a class, and of its constants; or of one function."""
+    content: list[Any] = []
+    for name, value in sorted((vars(part) if isinstance(part, type) else {part.__name__: part}).items()):
+        value = getattr(value, "__func__", getattr(value, "fget", value))
+        if inspect.isfunction(value):
+            content.append((name, code_content(value.__code__)))
+        elif isinstance(value, (bool, int, float, str)) and not name.startswith("__"):
+            content.append((name, value))
+    return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
 def _file_of(part: Any) -> Path | None:
