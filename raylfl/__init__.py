@@ -77,4 +77,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """The public names, for tab completion."""
-    return sorted({*globals(), *__all__, "__version__"})
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__, "__version__"})

@@ -389,3 +389,4 @@ def test_tab_completion_offers_the_interface():
     import raylfl
 
     assert {"run", "compare", "resume", "Result", "__version__"} <= set(dir(raylfl))
+    assert {name for name in dir(raylfl) if not name.startswith("__")} == set(raylfl.__all__)

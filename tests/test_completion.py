@@ -41,6 +41,8 @@ def test_commands_configs_keys_and_names_are_completed(completed):
     assert completed("raylfl", "run", "digits", "algorithm.name", "=", "foc") == ["focus"]
     assert completed("raylfl", "run", "digits", "algorithm.name", "=") == ALGORITHMS.names()
     assert completed("raylfl", "run", "digits", "--print") == ["--print-config"]
+    assert completed("raylfl", "compare", "digits", "-a", "foc") == ["focus"]
+    assert completed("raylfl", "compare", "digits", "--algorithms", "sfl,fedavg,foc") == ["sfl,fedavg,focus"]
     assert completed("raylfl", "list", "algo") == ["algorithms"]
     assert completed("raylfl", "completion", "z") == ["zsh"]
 

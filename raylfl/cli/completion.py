@@ -40,6 +40,11 @@ $values
         COMPREPLY=($$(compgen -W $commands -- "$$current"))
         return
     fi
+    if [[ $$before == -a || $$before == --algorithms ]]; then
+        [[ $$current == *,* ]] && key="$${current%,*},"
+        COMPREPLY=($$(compgen -P "$$key" -W $algorithms -- "$${current##*,}"))
+        return
+    fi
     case "$$command" in
 $cases
     esac
@@ -61,6 +66,7 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
     values["base"] = config_names()  # shell pattern of config keys -> their possible values
     text = SCRIPT.substitute(
         shell=shell,
+        algorithms=_quoted(REGISTRIES["algorithm"].names()),
         commands=_quoted([*commands, "--version", "--help"]),
         values="\n".join(f"            {key}) words={_quoted(words)};;" for key, words in values.items()),
         cases="\n".join(_case(name, sub) for name, sub in commands.items()),

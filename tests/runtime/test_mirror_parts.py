@@ -149,6 +149,8 @@ DAMAGED = {
     "deep": "[" * 100_000,
     "a number as URL": json.dumps({**STATES, "url": 5}),
     "no URL": json.dumps({**STATES, "url": "folder"}),
+    "a URL with ..": json.dumps({**STATES, "url": "file://../../runs/a"}),
+    "a protocol that is a path": json.dumps({**STATES, "url": "/tmp/runs/a://x"}),
     "a copied file outside": json.dumps({**STATES, "copied": {"../x": None}}),
     "a copied file at the root": json.dumps({**STATES, "copied": {"/x": None}}),
     "a place outside": json.dumps({**STATES, "place": "../x"}),

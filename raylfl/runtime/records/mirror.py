@@ -30,7 +30,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from raylfl.config.urls import is_url, join, staging
+from raylfl.config.urls import check_url, is_url, join, staging
 from raylfl.errors import BadConfig, Say
 from raylfl.runtime.records.files import atomic_write, discard, read_plain
 from raylfl.runtime.records.record_file import Displaced
@@ -85,9 +85,10 @@ class MirrorState:
     @staticmethod
     def read(folder: Path) -> MirrorState:
         """Reads a folder's .mirror.json; raises BadConfig if it is damaged, or names files outside the URL."""
-        with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
+        with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError, BadConfig):
             state = MirrorState(**json.loads(read_plain(folder / STATE)))
-            texts = is_url(state.url) and isinstance(state.token, str) and PLACE.fullmatch(state.place or ".machine-1")
+            check_url(state.url)  # a path with `..` could name this folder as the staging folder of another URL
+            texts = isinstance(state.token, str) and PLACE.fullmatch(state.place or ".machine-1")
             stamps = all(stamp is None or len(stamp) == 3 for stamp in state.copied.values())
             if texts and stamps and not any(map(leads_outside, state.copied)):
                 return state
