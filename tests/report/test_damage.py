@@ -241,3 +241,18 @@ def test_no_cell_of_a_csv_is_a_formula_and_numbers_stay_numbers(tmp_path):
     runs = [load_run(write_run(tmp_path / p, rows_of([0.1]), {"partition.path": p})) for p in ("=1+1.json", "@b")]
     lines = list(csv.DictReader(to_csv(tables.differences(group_runs(runs))).splitlines()))
     assert [line["partition.path"] for line in lines] == ["'=1+1.json", "'@b"]
+
+
+@pytest.mark.parametrize("link", ["report", "report/index.html", "report/summary.csv"])
+def test_a_report_in_a_run_directory_follows_no_link_out_of_it(tmp_path, link):
+    folder, outside = write_run(tmp_path / "runs" / "a", rows_of([0.3])), tmp_path / "outside"
+    path = folder / link
+    if link == "report":
+        outside.mkdir()
+    else:
+        outside.write_text("as before")
+        path.parent.mkdir()
+    path.symlink_to(outside)
+    with pytest.raises(BadConfig, match=r"is a symbolic link to .*, outside the directory"):
+        write_report([folder], folder / "report", pdf=False)
+    assert list(outside.iterdir()) == [] if outside.is_dir() else outside.read_text() == "as before"
