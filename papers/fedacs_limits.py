@@ -100,7 +100,7 @@ class Limit:
         planner, rounds = Planner(experiment), self.resolved.resolved["rounds"]
         steps_of: dict[bytes, tuple[Floats, Floats]] = {}
         matrix, vector = np.zeros((dim, dim)), np.zeros(dim)
-        for r in range(rounds - self.tail, rounds):
+        for r in range(max(rounds - self.tail, 0), rounds):
             c, (steps, _) = planner.system(r), planner.steps(r, planner.everyone)
             shares = planner.expected_coefficients(c, {})
             if shares is None:
