@@ -18,10 +18,9 @@ from rich.table import Table as RichTable
 from papers.base import EXPERIMENTS, Claim, Findings, PaperResult, find
 from papers.choice import choice
 from raylfl.config.groups.records import LoggingConfig
-from raylfl.config.urls import url_of
 from raylfl.python.console import console, say, shown
 from raylfl.report.render import to_csv, to_markdown, to_rich
-from raylfl.runtime.records.mirror import copy_files
+from raylfl.runtime.records.storage import Storage
 
 if TYPE_CHECKING:
     from papers.run_cache import Estimated
@@ -48,7 +47,7 @@ def reproduce(
     `key=value,value`, the cells to run. jobs: the number of runs at the same time; None: as many as there is room for.
     estimate: only estimate how long the runs take. Raises BadConfig for an unknown name before anything is run.
     """
-    from papers.run_cache import Estimated, RunCache
+    from papers.run_cache import Estimated, RunCache, url_of
 
     experiments = {name: find(name) for name in names}
     choices = {name: choice(only, experiment.choices, name) for name, experiment in experiments.items()}
@@ -66,7 +65,8 @@ def reproduce(
         for path in write(folder, findings, notes):
             say(f"written  {shown(path)}")
         if (url := url_of(folder)) is not None:
-            copy_files(folder, url)
+            for path in filter(Path.is_file, folder.iterdir()):
+                Storage(url).put(path, path.name)
             say(f"copied   {url}")
 
 

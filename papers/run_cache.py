@@ -10,6 +10,7 @@ defaults. The folder of a finished run then keeps its name; that of an interrupt
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ from papers.choice import CellChoice
 from papers.setting import CellConfig
 from raylfl.config.identity import identity
 from raylfl.config.load import compose, load_config
-from raylfl.config.urls import join, url_of
+from raylfl.config.urls import is_url, join, staging
 from raylfl.errors import DataMissing, RaylflError
 from raylfl.execution.planned import PlannedRun, is_complete
 from raylfl.execution.store import words_of
@@ -32,6 +33,17 @@ MEASURES = ("test/accuracy", "test/loss", "train/loss", "global/distance", "glob
 LINE_SECONDS = 2.0  # between progress lines
 RowKey = TypeVar("RowKey")
 ColumnKey = TypeVar("ColumnKey")
+
+
+def url_of(folder: Path) -> str | None:
+    """The URL to which a local staging folder is copied; None for a folder that is not copied to a URL.
+
+    Only the URL in the environment variable RAYLFL_RUNS, and the places below it, are considered.
+    """
+    runs = os.environ.get("RAYLFL_RUNS", "")
+    if not is_url(runs) or not folder.is_relative_to(staging(runs)):
+        return None
+    return join(runs, *folder.relative_to(staging(runs)).parts)
 
 
 def folder_name(setting: CellConfig, seed: int, digest: str) -> str:

@@ -10,17 +10,27 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from raylfl.errors import BadConfig, BadValue, RaylflError
-    from raylfl.execution.comparison import compare
-    from raylfl.execution.several import run
-    from raylfl.python.api import Result, resume
-    from raylfl.python.control import Callback, Progress, StopRun
-    from raylfl.python.frames import Run, diff, evaluate, load, runs
-    from raylfl.python.method import method
-    from raylfl.python.streaming import Stream, stream
-    from raylfl.report.page import write_report
-    from raylfl.report.plot import plot
-    from raylfl.tune.trainable import trainable
+    from raylfl.errors import BadConfig as BadConfig
+    from raylfl.errors import BadValue as BadValue
+    from raylfl.errors import RaylflError as RaylflError
+    from raylfl.execution.comparison import compare as compare
+    from raylfl.execution.several import run as run
+    from raylfl.python.api import Result as Result
+    from raylfl.python.api import resume as resume
+    from raylfl.python.control import Callback as Callback
+    from raylfl.python.control import Progress as Progress
+    from raylfl.python.control import StopRun as StopRun
+    from raylfl.python.frames import Run as Run
+    from raylfl.python.frames import diff as diff
+    from raylfl.python.frames import evaluate as evaluate
+    from raylfl.python.frames import load as load
+    from raylfl.python.frames import runs as runs
+    from raylfl.python.method import method as method
+    from raylfl.python.streaming import Stream as Stream
+    from raylfl.python.streaming import stream as stream
+    from raylfl.report.page import write_report as write_report
+    from raylfl.report.plot import plot as plot
+    from raylfl.tune.trainable import trainable as trainable
 
 PLACES = {  # module -> its public names; it is imported when one of them is first used
     "python.api": ("Result", "resume"),
@@ -35,29 +45,7 @@ PLACES = {  # module -> its public names; it is imported when one of them is fir
     "python.streaming": ("Stream", "stream"),
     "tune.trainable": ("trainable",),
 }
-__all__ = [
-    "BadConfig",
-    "BadValue",
-    "Callback",
-    "Progress",
-    "RaylflError",
-    "Result",
-    "Run",
-    "StopRun",
-    "Stream",
-    "compare",
-    "diff",
-    "evaluate",
-    "load",
-    "method",
-    "plot",
-    "resume",
-    "run",
-    "runs",
-    "stream",
-    "trainable",
-    "write_report",
-]
+__all__ = sorted(name for names in PLACES.values() for name in names)
 
 
 def __getattr__(name: str) -> Any:

@@ -32,17 +32,6 @@ def staging(url: str) -> Path:
     return cache_folder().joinpath(protocol, *parts)
 
 
-def url_of(folder: Path) -> str | None:
-    """The URL to which a local staging folder is copied; None for a folder that is not copied to a URL.
-
-    Only the URL in the environment variable RAYLFL_RUNS, and the places below it, are considered.
-    """
-    runs = os.environ.get("RAYLFL_RUNS", "")
-    if not is_url(runs) or not folder.is_relative_to(staging(runs)):
-        return None
-    return join(runs, *folder.relative_to(staging(runs)).parts)
-
-
 def check_url(url: str) -> None:
     """Checks a URL given as `logging.dir`; raises BadValue if the URL is unusable.
 

@@ -467,13 +467,6 @@ def clear(url: str) -> None:
     storage.remove(storage.names())
 
 
-def copy_files(folder: Path, url: str) -> None:
-    """Copies the files in a folder to a URL, without the folder's subfolders."""
-    for path in folder.iterdir():
-        if path.is_file():
-            Storage(url).put(path, path.name)
-
-
 def copy_again(folder: Path) -> str | None:
     """Copies files that were added to a run's folder after its end, such as a report, to the run's URL.
 

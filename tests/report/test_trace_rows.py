@@ -10,7 +10,7 @@ import raylfl
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
 from raylfl.experiment.assemble import assemble
-from raylfl.runtime.trace_preview import draw_rows
+from raylfl.report.trace import draw_rows
 from tests.runtime.tiny import ONE_BY_ONE as TINY
 
 
