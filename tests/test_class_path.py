@@ -116,15 +116,15 @@ class Registered(FedProx):
 
     mu: float = 0.25
 '''
-OLD = """
+MISSPELT = """
 from raylfl.algorithms.fedavg import FedAvg
 
 
-class Old(FedAvg):
-    def idle(self, server, r):
+class Misspelt(FedAvg):
+    def empty_rounds(self, server, r):
         return {"x": server["x"]}
 
-    known = ()
+    own_steps = True
 """
 SMALL = ["rounds=3", "num_clients=6", "eval.every=2", "logging.report=false", "runtime.backend=local"]
 OWN = [
@@ -285,14 +285,14 @@ def test_a_registered_class_with_abstract_methods_is_refused_by_its_name(here):
 
 
 @pytest.mark.slow
-def test_each_hook_under_an_old_name_is_warned_of_once_at_the_command_line(tmp_path):
-    (tmp_path / "mine.py").write_text(OLD)
-    command = [sys.executable, "-m", "raylfl", "run", "ridge", "algorithm=mine.Old", "rounds=1", *SMALL[2:]]
+def test_each_misspelt_hook_is_warned_of_once_at_the_command_line(tmp_path):
+    (tmp_path / "mine.py").write_text(MISSPELT)
+    command = [sys.executable, "-m", "raylfl", "run", "ridge", "algorithm=mine.Misspelt", "rounds=1", *SMALL[2:]]
     done = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
-    line = f"{tmp_path}/mine.py:5: FutureWarning: "
-    said = [text.removeprefix(line) for text in done.stderr.splitlines() if "Warning: " in text]
-    assert said == ["Old.idle is now called empty_round", "Old.known is now called server_known"]
+    line = f"{tmp_path}/mine.py:5: UserWarning: Misspelt."
+    said = [text.removeprefix(line).partition(" ")[0] for text in done.stderr.splitlines() if "Warning: " in text]
+    assert said == ["empty_rounds", "own_steps"]
 
 
 def test_a_later_layer_with_another_class_replaces_the_group(here):

@@ -6,7 +6,6 @@ import csv
 import json
 from collections import Counter
 from functools import partial
-from hashlib import sha256
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +17,6 @@ from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
 from raylfl.experiment.assemble import assemble
 from raylfl.runtime import inprocess
-from raylfl.runtime.records.manifest import encode
 from raylfl.testing.runs import RUN_CHECKS, RandomWorkers, carry_out, outcome
 
 PROBLEM: dict[str, Any] = {
@@ -363,23 +361,6 @@ def test_the_floats_along_each_link_of_star_and_chain_are_on_record(tmp_path, al
         assert not (tmp_path / "run" / "edges.csv").exists()
     else:
         assert counted(tmp_path / "run") == {ends: (n, 3.0 * n) for ends, n in sent.items()}
-
-
-def test_a_checkpoint_from_before_links_were_counted_is_resumed_without_them(tmp_path):
-    settings = ["algorithm=dsgd", "checkpoint.every=3"]
-    carry_out(PROBLEM, tmp_path / "run", [*settings, "rounds=3"])
-    folder = tmp_path / "run" / "checkpoints" / "round_000003"
-    blob = torch.load(folder / "server.pt", weights_only=True)
-    del blob["links"]
-    torch.save(blob, folder / "server.pt")
-    manifest = json.loads((folder / "manifest.json").read_text())
-    del manifest["manifest_sha256"]
-    manifest["sha256"]["server.pt"] = sha256((folder / "server.pt").read_bytes()).hexdigest()
-    (folder / "manifest.json").write_bytes(encode(manifest).encode())
-    (tmp_path / "run" / "edges.csv").unlink()
-    carry_out(PROBLEM, tmp_path / "run", settings, resume=True)
-    assert not (tmp_path / "run" / "edges.csv").exists()
-    assert "no edges.csv: the run was resumed from a checkpoint" in (tmp_path / "run" / "log.txt").read_text()
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,6 @@ def test_the_heterogeneity_sweep_varies_what_it_promises():
         ({"scheduler": {"name": "asha", "grce": 3}}, "unknown key scheduler.grce; did you mean scheduler.grace?"),
         ({"scheduler": {"name": "asha", "reduction": 1.0}}, "scheduler.reduction=1.0"),
         ({"mode": "mean"}, "mode=mean, but must be one of min, max"),
-        ({"mode": "best"}, "mode=best, but must be min or max (score: best is how rounds are reduced to one number)"),
         ({"score": "mean"}, "score=mean, but must be one of last, best, target"),
         ({"score": "target"}, "target=None"),
         (
