@@ -53,8 +53,8 @@ class Reservation:
         self._groups = list[Any]()
         self._request: Request | None = None
         self._cap: int | None = None  # the largest request, after a larger one was not granted
-        # the start; the newest time with room for a worker; the newest time with all bundles on living nodes
-        self._began = self._room_seen = self._whole_at = time.monotonic()
+        # the start; the newest times with room for a worker, with all bundles on living nodes, without free resources
+        self._began = self._room_seen = self._whole_at = self._scarce_at = time.monotonic()
 
     def bundles(self) -> dict[Bundle, str]:
         """The reserved bundles on living nodes -> the id of their node."""
@@ -89,8 +89,8 @@ class Reservation:
             self._request = self._cap = None
             return True
         size = self._missing(now)
-        late = request is not None and request.size == size > 1 and now - request.since > SETTLE_SECONDS
-        if late and not self.names and free_workers(self.runtime):  # which are in pieces too small for a worker
+        waited = 0.0 if request is None else now - max(request.since, self._scarce_at)
+        if waited > SETTLE_SECONDS and size > 1 and not self.names:  # no node has a worker's share of what is free
             size = self._cap = size // 2
         if size != (0 if request is None else request.size):
             self._ask(size, now)
@@ -111,6 +111,7 @@ class Reservation:
             free = fit  # what others use may soon be free: an earlier run of this process has just ended
         if free:
             return min(self.most - placed, free, self._cap or free)
+        self._scarce_at = now
         return max(0, self.most - reserved) if self.runtime.workers is not None else int(not reserved)
 
     def _check_room(self, now: float, placed: int) -> int:

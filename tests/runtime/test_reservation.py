@@ -1,0 +1,190 @@
+"""The requests for a run's bundles, on a stand-in for Ray."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from raylfl.config.groups.runtime import RuntimeConfig
+from raylfl.errors import BadConfig, RaylflError
+from raylfl.runtime.ray import reservation
+from raylfl.runtime.ray.reservation import SETTLE_SECONDS, Reservation
+
+
+class Group:
+    """A placement group; nodes: the node of each bundle, empty if it has none."""
+
+    def __init__(self, bundles, strategy):
+        self.cpus, self.strategy = [int(bundle["CPU"]) for bundle in bundles], strategy
+        self.bundle_count, self.nodes = len(bundles), [""] * len(bundles)
+
+    def ready(self):
+        return self
+
+
+class FakeRay:
+    """A cluster of nodes with CPUs: node -> [total, used by others]; bundles of a group are placed together."""
+
+    def __init__(self, nodes):
+        self.cpus, self.groups, self.now = nodes, [], 0.0
+
+    def free(self):
+        out = {node: total - used for node, (total, used) in self.cpus.items()}
+        for group in self.groups:
+            for node, cpus in zip(group.nodes, group.cpus, strict=True):
+                if node in out:
+                    out[node] -= cpus
+        return out
+
+    def placement_group(self, bundles, strategy):
+        self.groups.append(Group(bundles, strategy))
+        return self.groups[-1]
+
+    def settle(self, seconds=1.0):
+        """Lets time pass, and places groups in the order of their requests."""
+        self.now += seconds
+        for group in self.groups:
+            group.nodes = [node if node in self.cpus else "" for node in group.nodes]
+            free, nodes = self.free(), list(group.nodes)
+            for k in [k for k, node in enumerate(nodes) if not node]:
+                nodes[k] = next((node for node, cpus in free.items() if cpus >= group.cpus[k]), "")
+                if nodes[k]:
+                    free[nodes[k]] -= group.cpus[k]
+            if all(nodes):
+                group.nodes = nodes
+
+    def wait(self, references, timeout):
+        return [group for group in references if all(group.nodes)], []
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """`cluster(**nodes)`: a FakeRay in place of Ray."""
+
+    def made(**nodes):
+        fake = FakeRay(nodes)
+        ray = SimpleNamespace(
+            wait=fake.wait,
+            nodes=lambda: [{"NodeID": node, "Alive": True} for node in fake.cpus],
+            available_resources=lambda: {"CPU": float(sum(fake.free().values()))},
+        )
+        totals = lambda: [{"CPU": float(total)} for total, _ in fake.cpus.values()]  # noqa: E731
+        table = lambda group: {"bundles_to_node_id": dict(enumerate(group.nodes))}  # noqa: E731
+        monkeypatch.setattr(reservation, "ray", ray)
+        monkeypatch.setattr(reservation, "nodes_of_cluster", totals)
+        monkeypatch.setattr(reservation, "placement_group", fake.placement_group)
+        monkeypatch.setattr(reservation, "placement_group_table", table)
+        monkeypatch.setattr(reservation, "remove_placement_group", lambda group: fake.groups.remove(group))
+        monkeypatch.setattr(reservation, "time", SimpleNamespace(monotonic=lambda: fake.now))
+        return fake
+
+    return made
+
+
+def steps(fake, reserved, count, seconds=1.0):
+    """The numbers of reserved bundles after each of `count` steps."""
+    out = []
+    for _ in range(count):
+        reserved.update()
+        fake.settle(seconds)
+        out.append(len(reserved.bundles()))
+    return out
+
+
+def asked(fake):
+    return [group.bundle_count for group in fake.groups]
+
+
+def test_all_workers_are_reserved_together_and_spread_unless_packed(cluster):
+    for spread, strategy in ((True, "SPREAD"), (False, "PACK")):
+        fake = cluster(a=[2, 0], b=[2, 0])
+        reserved = Reservation(RuntimeConfig(workers=4, spread=spread), 4)
+        assert steps(fake, reserved, 2) == [0, 4]
+        assert [(group.bundle_count, group.strategy) for group in fake.groups] == [(4, strategy)]
+
+
+@pytest.mark.parametrize("workers", [6, None])
+def test_a_run_starts_with_the_room_there_is_and_takes_nodes_that_join(cluster, workers):
+    """A given number of workers is requested even without room, so that an autoscaler sees it."""
+    fake = cluster(a=[2, 0])
+    reserved = Reservation(RuntimeConfig(workers=workers), 6)
+    assert steps(fake, reserved, 4)[-1] == 2
+    assert asked(fake) == ([2, 4] if workers else [2])
+    fake.cpus["b"] = [3, 0]
+    assert steps(fake, reserved, 5)[-1] == 5
+    fake.cpus["c"] = [8, 0]
+    assert steps(fake, reserved, 5)[-1] == 6
+    assert asked(fake)[-1] == 1
+    assert sum(asked(fake)) == 6
+    reserved.release()
+    assert fake.groups == []
+
+
+def test_resources_that_others_use_are_waited_for_and_then_done_without(cluster):
+    fake = cluster(a=[4, 3])
+    reserved = Reservation(RuntimeConfig(workers=3), 3)
+    assert steps(fake, reserved, int(SETTLE_SECONDS) - 1)[-1] == 0
+    assert asked(fake) == [3]
+    assert steps(fake, reserved, 5)[-1] == 1
+    fake.cpus["a"][1] = 0  # the others have ended
+    assert steps(fake, reserved, 4)[-1] == 3
+
+
+def test_free_resources_in_pieces_too_small_for_a_worker_are_found_out(cluster):
+    """Four CPUs are free, but two of them are on different nodes: there is room for one worker with two CPUs."""
+    fake = cluster(a=[2, 0], b=[2, 1], c=[2, 1])
+    reserved = Reservation(RuntimeConfig(workers=2, cpus_per_worker=2.0), 2)
+    assert steps(fake, reserved, int(2 * SETTLE_SECONDS) + 4)[-1] == 1
+
+
+def test_ray_moves_the_bundles_of_a_lost_node_and_no_others_are_requested(cluster):
+    fake = cluster(a=[2, 0], b=[2, 0])
+    reserved = Reservation(RuntimeConfig(workers=4), 4)
+    assert steps(fake, reserved, 2)[-1] == 4
+    del fake.cpus["b"]
+    assert steps(fake, reserved, 3 * int(SETTLE_SECONDS))[-1] == 2
+    assert asked(fake) == [4]
+    fake.cpus["c"] = [2, 0]
+    assert steps(fake, reserved, 3)[-1] == 4
+    assert asked(fake) == [4]
+
+
+def test_a_smaller_node_in_place_of_a_lost_one_gets_a_request_of_its_size(cluster):
+    """Ray would move both bundles of the lost node together."""
+    fake = cluster(a=[2, 0])
+    reserved = Reservation(RuntimeConfig(workers=2), 2)
+    assert steps(fake, reserved, 2)[-1] == 2
+    del fake.cpus["a"]
+    fake.cpus["b"] = [1, 0]
+    assert steps(fake, reserved, int(SETTLE_SECONDS) + 5)[-1] == 1
+    assert asked(fake) == [2, 1]
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_without_room_for_a_worker_the_run_ends_after_the_wait(cluster, started):
+    """Before its first round with a BadConfig, which deletes the run directory, and later never with one."""
+    fake = cluster(a=[1, 0])
+    reserved = Reservation(RuntimeConfig(wait=30.0), 4)
+    if started:
+        assert steps(fake, reserved, 3)[-1] == 1
+    fake.cpus = {"head": [0, 0]}
+    lack = r"^no room for a worker for 30 s \(runtime.wait\): runtime.workers=null needs 1 x 1 CPUs = 1, but the "
+    with pytest.raises(RaylflError, match=lack) as error:
+        steps(fake, reserved, 60)
+    assert isinstance(error.value, BadConfig) != started
+    assert 30 <= fake.now <= 30 + 2 * SETTLE_SECONDS
+
+
+def test_with_no_wait_a_cluster_that_is_too_small_is_refused_at_once(cluster):
+    cluster(a=[2, 0])
+    with pytest.raises(BadConfig, match=r"needs 3 x 1 CPUs = 3, but the cluster has 2 CPUs: at most 2 workers fit"):
+        Reservation(RuntimeConfig(workers=3, wait=0.0), 3).update()
+
+
+def test_workers_bound_to_their_nodes_are_reserved_together_and_a_missing_node_is_named(cluster):
+    fake = cluster(a=[4, 0])
+    fake.settle = lambda seconds: setattr(fake, "now", fake.now + seconds)  # Ray places no bundle without its node
+    reserved = Reservation(RuntimeConfig(wait=5.0), 2, ["red", "blue"])
+    with pytest.raises(BadConfig, match=r"on nodes blue, red, but the cluster has no node of that name: start it with"):
+        steps(fake, reserved, 9)
