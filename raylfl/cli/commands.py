@@ -22,8 +22,9 @@ REPORT = EXTRAS["report"]
 
 def run(args: argparse.Namespace) -> int | None:
     from raylfl.config.load import load_config
+    from raylfl.python import api
 
-    config = load_config(args.config, args.overrides)
+    config = load_config(args.config, args.overrides, check=None if args.print_config else api.check_runtime)
     if args.print_config:
         from raylfl.config.text import dump
         from raylfl.experiment.assemble import check_without_data
@@ -43,8 +44,6 @@ def run(args: argparse.Namespace) -> int | None:
     address = f"{logging.url or shown(logging.folder)}/{name}/{logging.id or '...'}"
     with Watcher() as watch:
         watch.prepare(address)
-        from raylfl.python import api
-
         experiment = api.checked(config)
         result = (api.run_or_resume if args.or_resume else api.begin)(experiment, watch)
     if result is None:

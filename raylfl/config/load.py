@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,27 +61,38 @@ class Config:
 Source = str | Path | Mapping[str, Any] | DictConfig  # a path, a bare name, a dict or a DictConfig
 
 
-def load_config(source: Source, overrides: Sequence[str] = (), object_layer: ObjectLayer | None = None) -> Config:
+def load_config(
+    source: Source,
+    overrides: Sequence[str] = (),
+    object_layer: ObjectLayer | None = None,
+    check: Callable[[RuntimeConfig], None] | None = None,
+) -> Config:
     """Loads and validates a config (a path, a bare name, a dict or a DictConfig) with `key=value` overrides.
 
-    object_layer: objects passed from Python. They take precedence over the source, and overrides over them. Raises
-    BadConfig with all mistakes, one line each.
+    object_layer: objects passed from Python. They take precedence over the source, and overrides over them. check:
+    called before the first class, and thus torch, is imported. Raises BadConfig with all mistakes, one line each.
     """
-    (config,) = load_configs(source, [(overrides, object_layer)])
+    (config,) = load_configs(source, [(overrides, object_layer)], check)
     return config
 
 
-def load_configs(source: Source, variants: Sequence[tuple[Sequence[str], ObjectLayer | None]]) -> list[Config]:
+def load_configs(
+    source: Source,
+    variants: Sequence[tuple[Sequence[str], ObjectLayer | None]],
+    check: Callable[[RuntimeConfig], None] | None = None,
+) -> list[Config]:
     """Loads several variants of one config, each given as (overrides, objects passed from Python).
 
-    All variants are checked before the first class is imported. Raises BadConfig.
+    All variants are checked before the first class is imported; check: as in `load_config`. Raises BadConfig.
     """
     composed = [
         (compose(source, overrides, object_layer), object_layer or ObjectLayer())
         for overrides, object_layer in variants
     ]
-    for merged, _ in composed if len(composed) > 1 else ():
-        typed_groups(merged)
+    for merged, _ in composed if len(composed) > 1 or check is not None else ():
+        runtime = typed_groups(merged)["runtime"]
+        if check is not None:
+            check(runtime)
     configs = []
     for merged, object_layer in composed:
         with standing_for(object_layer.objects):

@@ -66,7 +66,7 @@ def run(
         return run_all(configs, watch, progress, callbacks, jobs)
     if jobs != 1:
         raise BadConfig(f"jobs={jobs}: it is for a list of configs; one run has runtime.workers")
-    config = load_config(source, overrides, object_layer(objects))
+    config = load_config(source, overrides, object_layer(objects), api.check_runtime)
     with api.watching(watch, progress) as shown:
         return api.begin(api.checked(config), shown, callbacks)
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import torch
     from matplotlib.figure import Figure
 
+    from raylfl.config.groups.runtime import RuntimeConfig
     from raylfl.experiment.parts import Experiment
     from raylfl.runtime.records.run_dir import RunDirectory
 
@@ -269,15 +270,24 @@ def _objects_again(folder: Path, trust: bool, objects: Objects) -> ObjectLayer:
     return ObjectLayer(again.layer, known)
 
 
+def check_runtime(runtime: RuntimeConfig) -> None:
+    """Checks that Ray is installed and that the address of a given cluster is one; neither is imported.
+
+    Raises MissingExtra or BadConfig.
+    """
+    if runtime.backend == "ray":
+        require("ray", what="runtime.backend=ray", instead="runtime.backend=local")
+        from raylfl.runtime.ray.connection import check_address
+
+        check_address(runtime)
+
+
 def checked(config: Config) -> Experiment:
     """Builds the experiment of a config, and tries a training step and an evaluation step. Raises BadConfig."""
     with one_at_a_time(), exits_as_errors():
+        check_runtime(config.runtime)
         if config.runtime.backend == "ray":
-            require("ray", what="runtime.backend=ray", instead="runtime.backend=local")
             config.logging.check_shared()
-            from raylfl.runtime.ray.connection import check_address
-
-            check_address(config.runtime)
         if config.logging.loggers:
             from raylfl.runtime.records.loggers import check_loggers
 

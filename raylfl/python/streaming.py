@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Unpack
 from raylfl.config.load import Source, load_config
 from raylfl.config.objects import Objects, object_layer
 from raylfl.errors import RaylflError
-from raylfl.python.api import Result, Rounds, checked, new_run_directory, result_of, rounds_of
+from raylfl.python.api import Result, Rounds, check_runtime, checked, new_run_directory, result_of, rounds_of
 from raylfl.python.control import Progress
 
 if TYPE_CHECKING:
@@ -114,6 +114,6 @@ def stream(source: Source, overrides: Sequence[str] = (), **objects: Unpack[Obje
 
     The arguments have the same meaning as in `raylfl.run`. Raises BadConfig for mistakes, before anything is started.
     """
-    experiment = checked(load_config(source, overrides, object_layer(objects)))
+    experiment = checked(load_config(source, overrides, object_layer(objects), check_runtime))
     run = ExitStack()
     return Stream(experiment, run, run.enter_context(new_run_directory(experiment, quiet=False)))

@@ -9,10 +9,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from types import SimpleNamespace
 
 import grpc
 import pytest
+import ray
 
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import BadConfig
@@ -83,16 +83,26 @@ def test_the_address_of_a_dashboard_is_refused_before_anything_is_imported(addre
         check_address(RuntimeConfig())
 
 
+def test_an_empty_address_is_refused_where_it_counts(monkeypatch):
+    """It is what a failed `export RAY_ADDRESS=$(...)` leaves behind."""
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    with pytest.raises(BadConfig, match=r"^RAY_ADDRESS is empty: unset it, and the run starts a Ray of its own; or "):
+        check_address(RuntimeConfig())
+    with pytest.raises(BadConfig, match=r"^runtime.address is empty: "):
+        check_address(RuntimeConfig(address=""))
+    check_address(RuntimeConfig(address="auto"))
+
+
 @pytest.mark.slow
 def test_an_address_where_nothing_listens_is_reported_without_importing_torch(tmp_path):
     with nothing() as port:
         code = (
             "import sys, raylfl\nfrom raylfl.errors import BadConfig\n"
             f"try:\n    raylfl.run('digits', ['runtime.address=127.0.0.1:{port}', 'logging.dir={tmp_path}'])\n"
-            "except BadConfig as error:\n    print(error, 'ray' in sys.modules, 'lightning' in sys.modules)\n"
+            "except BadConfig as error:\n    print(error, [name for name in ('ray', 'torch') if name in sys.modules])\n"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert "nothing listens at this address) False False" in done.stdout
+    assert "nothing listens at this address) []\n" in done.stdout
 
 
 @pytest.mark.parametrize("failures", [0, 1, 2])
@@ -105,8 +115,7 @@ def test_a_slow_start_of_ray_is_tried_once_more(failures, monkeypatch):
         if len(calls) <= failures:
             raise Exception("The current node timed out during startup.\nThis may be fixed by a quiet machine.")
 
-    ray = SimpleNamespace(init=init, shutdown=lambda: None)
-    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(ray, "init", init)
     if failures == 2:
         with pytest.raises(BadConfig, match=r"quiet machine\.\); Ray's limit of 30 s is fixed: wait until") as error:
             start(RuntimeConfig())
@@ -120,8 +129,10 @@ def test_the_whole_reason_of_ray_is_shown(monkeypatch):
     def init(**options):
         raise RuntimeError("first line\nsecond line: run this command")
 
-    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init, shutdown=lambda: None))
+    monkeypatch.setattr(ray, "init", init)
     with pytest.raises(
         BadConfig, match=r"\(first line second line: run this command\); runtime.backend=local needs no"
     ):
         start(RuntimeConfig())
+    with pytest.raises(BadConfig, match=r"no Ray cluster answers there \(first line second line: run this command\)$"):
+        join(RuntimeConfig(address="auto"), "auto")

@@ -188,3 +188,15 @@ def test_workers_bound_to_their_nodes_are_reserved_together_and_a_missing_node_i
     reserved = Reservation(RuntimeConfig(wait=5.0), 2, ["red", "blue"])
     with pytest.raises(BadConfig, match=r"on nodes blue, red, but the cluster has no node of that name: start it with"):
         steps(fake, reserved, 9)
+
+
+def test_a_run_ends_if_the_nodes_of_some_data_are_lost_although_others_are_there(cluster):
+    fake = cluster(a=[4, 0])
+    totals, red = reservation.nodes_of_cluster, {"red": 1.0}
+    reservation.nodes_of_cluster = lambda: [node | red for node in totals()]
+    reserved = Reservation(RuntimeConfig(wait=5.0), 2, ["red", "red"])
+    assert steps(fake, reserved, 9)[-1] == 2
+    red.clear()
+    with pytest.raises(RaylflError, match=r"on nodes red, but the cluster has no node of that name") as error:
+        steps(fake, reserved, 9)
+    assert not isinstance(error.value, BadConfig)

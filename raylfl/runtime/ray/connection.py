@@ -55,8 +55,10 @@ def check_address(runtime: RuntimeConfig) -> None:
     address = address_of(runtime)
     if address is None:
         if "" in (runtime.address, os.environ.get("RAY_ADDRESS")):  # as after `export RAY_ADDRESS=$(...)` that failed
-            key, remedy = ("RAY_ADDRESS", "unset it") if runtime.address is None else ("runtime.address", "null")
-            raise BadConfig(f"{key} is empty: {remedy} starts a Ray for the run; host:port names a cluster")
+            key, remedy = ("RAY_ADDRESS", "unset it") if runtime.address is None else ("runtime.address", "set null")
+            raise BadConfig(
+                f"{key} is empty: {remedy}, and the run starts a Ray of its own; or name a cluster's host:port"
+            )
         return
     if address.startswith(("http://", "https://")):
         need = "host:port of the cluster's head, ray://host:port, or auto"

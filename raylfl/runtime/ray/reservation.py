@@ -120,7 +120,7 @@ class Reservation:
         if not self._groups and not self.runtime.wait:
             count_workers(self.runtime, self.most, nodes)
         fit = workers_that_fit(self.runtime, nodes)
-        if placed or (fit and not self._absent(nodes)):
+        if (placed or fit) and not self._absent(nodes):
             self._room_seen = now
         elif now - self._room_seen >= self.runtime.wait:
             error = RaylflError if self._groups else BadConfig
