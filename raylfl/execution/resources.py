@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import BadConfig
+from raylfl.runtime.ray.resources import bundle_of, shortage
 
 Bundle = dict[str, float]
 EPSILON = 1e-9
@@ -46,9 +47,7 @@ def bundles(runtime: RuntimeConfig, workers: int, processes: int = 1) -> list[Bu
     The servers' bundle has no CPU, because a server works while its workers wait. With `runtime.backend=local`, server
     and workers are one process with one bundle.
     """
-    each: Bundle = {"CPU": runtime.cpus_per_worker}
-    if runtime.gpus:
-        each["GPU"] = runtime.gpus
+    each = bundle_of(runtime)
     if runtime.backend == "local":
         return [dict(each) for _ in range(processes)]
     return [{"CPU": 0.0}, *(dict(each) for _ in range(workers * processes))]
@@ -122,15 +121,9 @@ def choose_workers(
 
 def refusal(runtime: RuntimeConfig, workers: int, nodes: Sequence[Bundle]) -> str:
     """The error message for a trial that cannot run on these nodes, with its needs and the nodes' resources."""
-    keys = ("CPU", "GPU") if runtime.gpus else ("CPU",)
-    need = " and ".join(
-        f"{workers} x {each:g} {key}s = {workers * each:g}"
-        for key, each in zip(keys, (runtime.cpus_per_worker, runtime.gpus), strict=False)
-    )
-    have = " and ".join(f"{sum(node.get(key, 0.0) for node in nodes):g} {key}s" for key in keys)
+    keys = bundle_of(runtime)
     largest = ", ".join(f"{max((node.get(key, 0.0) for node in nodes), default=0.0):g} {key}s" for key in keys)
     return (
-        f"one trial needs {need} (and a server, which takes none), but the cluster has {have} on {len(nodes)} "
-        f"node{'s' * (len(nodes) != 1)}, at most {largest} on one: it would wait for ever "
+        f"one trial needs {shortage(runtime, workers, nodes)}, at most {largest} on one: it would wait for ever "
         "(lower runtime.workers, cpus_per_worker or gpus_per_worker)"
     )

@@ -104,8 +104,7 @@ class ServerActor:
         except (StatesLost, RayTaskError, ObjectLostError) as error:
             if not isinstance(error, StatesLost):
                 loss_behind(error)
-                assert backend is not None
-                error = StatesLost(backend.lost_objects())
+                error = StatesLost("objects of the run were lost" if backend is None else backend.lost_objects())
             notify(f"{error}: starting again from the newest checkpoint")
             raise error from None
         finally:

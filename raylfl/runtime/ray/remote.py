@@ -54,7 +54,9 @@ class RemoteRun:
         self._stop_requested = False
         self._seen, self._restarts = -1, 0  # the newest round; restarts since that round
         self._unsaid: list[str] = []  # lines for the user, which are yielded with the next round
+        self._granted = False  # whether there are bundles for further workers
         self._regrouping = False  # whether the server's call was ended so that workers are added
+        self._advanced = False  # whether the current attempt has finished a round
         self._news: Any = None  # a reference to lines requested from the server
 
     def rows(self) -> Rows:
@@ -114,7 +116,7 @@ class RemoteRun:
         if self._group is None:
             runtime, setup = self.experiment.config.runtime, self.experiment.setup
             self._group = self.cluster.take_actors(runtime, setup, self._print)
-        group, self._regrouping = self._group, False
+        group, self._regrouping, self._advanced = self._group, False, False
         self._say_missing(len(group.workers))
         try:
             workers = len(group.workers)
@@ -128,7 +130,7 @@ class RemoteRun:
             for metrics, messages, params in self._items(stream):
                 self._unsaid += messages
                 if metrics["round"] > self._seen:  # rounds repeated after a restart have been yielded before
-                    self._seen, self._restarts = metrics["round"], 0
+                    self._seen, self._restarts, self._advanced = metrics["round"], 0, True
                     said, self._unsaid = self._unsaid, []
                     reason = yield metrics, said, None if params is None else as_tensor(params)
                     if reason is not None:
@@ -147,13 +149,17 @@ class RemoteRun:
         import ray
 
         group = self._group
-        if self._regrouping or group is None or group.reservation is None or not group.reservation.update():
+        if group is None or group.reservation is None:
             return
-        self._regrouping = True
-        if group.has_workers():
-            group.server.stop.remote()
-        else:
+        self._granted = group.reservation.update() or self._granted
+        if not self._granted or self._regrouping:
+            return
+        if not group.has_workers():
+            self._regrouping, self._granted = True, False
             ray.kill(group.server)
+        elif self._advanced:
+            self._regrouping, self._granted = True, False
+            group.server.stop.remote()
 
     def _items(self, stream: Any) -> Iterator[Item]:
         """Yields the values of a stream as they arrive; checks Ray's own processes between them."""

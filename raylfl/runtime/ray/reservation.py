@@ -12,7 +12,14 @@ from ray.util.placement_group import placement_group, placement_group_table, rem
 
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import BadConfig, RaylflError
-from raylfl.runtime.ray.resources import Resources, count_workers, nodes_of_cluster, shortage, workers_that_fit
+from raylfl.runtime.ray.resources import (
+    Resources,
+    bundle_of,
+    count_workers,
+    nodes_of_cluster,
+    shortage,
+    workers_that_fit,
+)
 
 NODE_SHARE = 0.001  # amount that a worker takes of a node's custom resource, which is a name, not a quantity
 FIRST_NOTICE_SECONDS, NOTICE_SECONDS = 2.0, 30.0  # until the first line for the user about a wait; between two lines
@@ -137,9 +144,8 @@ class Reservation:
             remove_placement_group(self._request.group)
             self._request = None
         if size:
-            each = {"CPU": self.runtime.cpus_per_worker} | ({"GPU": self.runtime.gpus} if self.runtime.gpus else {})
             names = self.names or (None,) * size
-            bundles = [each | ({name: NODE_SHARE} if name else {}) for name in names]
+            bundles = [bundle_of(self.runtime) | ({name: NODE_SHARE} if name else {}) for name in names]
             group = placement_group(bundles, strategy="SPREAD" if self.runtime.spread else "PACK")
             self._request = Request(group, group.ready(), size, now)
 
@@ -152,8 +158,7 @@ class Reservation:
                 f"start it with ray start ... --resources='{{\"{absent[0]}\": 1}}'"
             )
         workers, free = self.runtime.workers or 1, ray.available_resources()
-        keys = ("CPU", "GPU") if self.runtime.gpus else ("CPU",)
-        unused = " and ".join(f"{free.get(key, 0.0):g} {key}s" for key in keys)
+        unused = " and ".join(f"{free.get(key, 0.0):g} {key}s" for key in bundle_of(self.runtime))
         needs = shortage(self.runtime, workers, nodes)
         return f"runtime.workers={self.runtime.workers or 'null'} needs {needs} ({unused} free)"
 

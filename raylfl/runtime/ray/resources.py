@@ -36,12 +36,17 @@ def count_workers(runtime: RuntimeConfig, clients: int, nodes: Sequence[Resource
     return runtime.workers or min(fit, clients)
 
 
+def bundle_of(runtime: RuntimeConfig) -> Resources:
+    """The resources of a worker."""
+    return {"CPU": runtime.cpus_per_worker} | ({"GPU": runtime.gpus} if runtime.gpus else {})
+
+
 def shortage(runtime: RuntimeConfig, workers: int, nodes: Sequence[Resources], where: str = "the cluster") -> str:
     """The needs of this many workers beside the resources of the nodes: `3 x 2 CPUs = 6, but the cluster has 4 CPUs`.
 
     where: the nodes as a text.
     """
-    needs = {"CPU": runtime.cpus_per_worker} | ({"GPU": runtime.gpus} if runtime.gpus else {})
+    needs = bundle_of(runtime)
     need = " and ".join(f"{workers} x {each:g} {key}s = {workers * each:g}" for key, each in needs.items())
     have = " and ".join(f"{sum(node.get(key, 0.0) for node in nodes):g} {key}s" for key in needs)
     on_nodes = f" on {len(nodes)} nodes" if len(nodes) > 1 else ""
