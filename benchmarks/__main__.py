@@ -2,8 +2,8 @@
 
     python -m benchmarks [PART ...] [-o FILE] [--write]
 
-Without PART, all parts are run. `--write` puts the numbers of `clients`, `pinned`, `sums`, `rows` and `nodes` into
-docs/scaling.md.
+Without PART, all parts are run. `--write` puts the numbers of `clients`, `workers`, `pinned`, `sums`, `rows` and
+`nodes` into docs/scaling.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import clients, many_nodes, pinned, sums
+from benchmarks import clients, many_nodes, pinned, sums, workers
 from benchmarks.neighbours import beside_neighbours
 from benchmarks.pages import ROOT, write_part
 from benchmarks.processes import start_up_and_memory
@@ -34,6 +34,7 @@ PARTS = (
     "neighbours",
     "processes",
     "clients",
+    "workers",
     "pinned",
     "sums",
     "rows",
@@ -48,6 +49,7 @@ STATEFUL = ("focus", "scaffold", "feddyn", "mifa", "fedaware")
 
 PAGES: dict[str, Callable[[Any], str]] = {
     "clients": clients.page,
+    "workers": workers.page,
     "pinned": pinned.page,
     "sums": sums.page,
     "rows": sums.page_of_rows,
@@ -102,6 +104,8 @@ def main() -> None:
             results[part] = [start_up_and_memory(w) for w in (1, 2)]
         elif part == "clients":
             results[part] = clients.measure()
+        elif part == "workers":
+            results[part] = [workers.round_of(count) for count in workers.WORKERS]
         elif part == "pinned":
             results[part] = [pinned.parts(w) for w in (1, 8, 64)]
             results["pinned rounds"] = [pinned.rounds(w) for w in (1, 2)]
