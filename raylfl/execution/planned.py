@@ -17,7 +17,7 @@ from raylfl.python import api
 from raylfl.python.control import Callback, Progress
 from raylfl.runtime.records.files import atomic_write
 from raylfl.runtime.records.mirror import copy_again, exists, refresh
-from raylfl.runtime.records.provenance import class_paths
+from raylfl.runtime.records.provenance import foreign
 
 DIVERGED = "diverged.txt"  # marks the folder of a diverged run, which is not repeated; has the reason
 ORIGIN = "diverged.json"  # commit, versions and machine of a diverged run, which has no summary.json
@@ -72,7 +72,7 @@ class PlannedRun:
         try:
             if self.begun:
                 free = [f"runtime.{key}={_as_override(self.config['runtime'][key])}" for key in RUNTIME_FREE]
-                known = list(class_paths(self.config))
+                known = list(foreign(self.config))
                 api.resume(self.url or path, free, watch, known=known, callbacks=callbacks)
             else:
                 api.begin(api.checked(self.load()), watch, callbacks, self.identity)

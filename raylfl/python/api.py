@@ -171,7 +171,7 @@ def run_or_resume(experiment: Experiment, watch: Watch | None) -> Result | None:
     define it may differ from the saved ones. Raises BadConfig for other changes.
     """
     from raylfl.runtime.records.mirror import local_folder
-    from raylfl.runtime.records.provenance import class_paths
+    from raylfl.runtime.records.provenance import foreign
     from raylfl.runtime.records.run_dir import find_existing
     from raylfl.runtime.records.views import local_view
 
@@ -180,7 +180,7 @@ def run_or_resume(experiment: Experiment, watch: Watch | None) -> Result | None:
     if address is None:
         return begin(experiment, watch)
     view = local_view(address)
-    before, _ = saved(view, (), False, {}, list(class_paths(config.resolved)))
+    before, _ = saved(view, (), False, {}, list(foreign(config.resolved)))
     refuse_changes(before.resolved, config.resolved)
     if (view / "summary.json").is_file() and config.top.rounds == before.top.rounds:
         return None

@@ -239,7 +239,7 @@ def test_a_config_changed_by_hand_is_refused_too(runs):
     folder = begun(runs)
     text = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(text.replace("lr: 0.05", "lr: 0.06"))
-    with pytest.raises(BadConfig, match=r"its config.yaml was changed, and it runs tests.runtime.tiny.Net"):
+    with pytest.raises(BadConfig, match=r"its config.yaml was changed, and it names tests.runtime.tiny.Net"):
         raylfl.resume(folder)
     with pytest.raises(BadConfig, match=r"local.lr: 0.05 -> 0.06"):
         raylfl.resume(folder, trust=True)

@@ -17,7 +17,7 @@ from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
 from raylfl.report.promised import promises_of
 from raylfl.report.runs import Group, load_run
-from raylfl.runtime.records.provenance import class_paths, require_trust, sign
+from raylfl.runtime.records.provenance import foreign, require_trust, sign
 from tests.runtime.tiny import ONE_BY_ONE as TINY
 
 SHORT = {**TINY, "rounds": 1}
@@ -115,11 +115,20 @@ def test_no_class_of_a_changed_config_is_imported_before_it_is_trusted(
 ):
     monkeypatch.chdir(tmp_path)
     proof = hostile(run, form)
-    with pytest.raises(BadConfig, match=r"was not written on this machine .* and it runs .*evil\.Net.* --trust"):
+    with pytest.raises(BadConfig, match=r"was not written on this machine .* and it names .*evil\.Net.* --trust"):
         call(run)
     assert main(["resume", str(run)]) == 2
     assert "--trust" in capsys.readouterr().err
     assert not proof.exists()
+
+
+def test_no_cluster_of_a_changed_config_is_joined_before_it_is_trusted(run, hostile, capsys):
+    """A cluster's answers are pickles, which can run code here."""
+    hostile(run, lambda content: content["runtime"].update(backend="ray", address="127.0.0.1:1"))
+    assert main(["resume", str(run)]) == 2
+    assert "it names runtime.address=127.0.0.1:1" in capsys.readouterr().err
+    assert main(["resume", str(run), "--trust"]) == 2
+    assert "no Ray cluster answers there" in capsys.readouterr().err
 
 
 def test_a_run_whose_class_is_gone_still_has_its_tables(run, hostile):
@@ -156,7 +165,7 @@ def test_a_run_of_shipped_components_needs_no_trust_anywhere(tmp_path, monkeypat
 
 def test_class_paths_that_the_caller_names_need_no_trust(run, monkeypatch, tmp_path):
     elsewhere(monkeypatch, tmp_path)
-    known = list(class_paths(load_config(SHORT).resolved))
+    known = list(foreign(load_config(SHORT).resolved))
     assert len(raylfl.resume(run, ["rounds=2"], known=known).metrics) == 2
 
 
@@ -231,7 +240,7 @@ PATHS = {
 @pytest.mark.parametrize("what", PATHS)
 def test_class_paths_are_found_wherever_a_config_may_have_them(what):
     config, expected = PATHS[what]
-    assert [path for path in class_paths(config) if path != "v1.0"] == expected
+    assert [path for path in foreign(config) if path != "v1.0"] == expected
 
 
 SYSTEM = {

@@ -1,8 +1,9 @@
 """Whether a run or a sweep was written on this machine; one from elsewhere may name code to run in its config.
 
-A config imports the class at each `class_path`, and calls it. `sign` therefore writes a keyed checksum of the saved
+A config imports the class at each `class_path`, and calls it; a cluster at `runtime.address` can run code here as well,
+because calls and results are pickles. `sign` therefore writes a keyed checksum of the saved
 config into .made_here; the key is in a file that only this user can read, in the folder of `RAYLFL_STAGING`. A config
-without a valid checksum is used only if it names components of raylfl alone, or if the caller trusts it.
+without a valid checksum is used only if it names components of raylfl alone and no cluster, or if the caller trusts it.
 """
 
 from __future__ import annotations
@@ -25,17 +26,21 @@ SHIPPED = tuple(f"{registry.package}." for registry in REGISTRIES.values())
 NAMES = {*REGISTRIES, "availability", "loggers", "name"}  # keys whose values may be class paths
 
 
-def class_paths(value: Any, keys: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yields the class paths in a config, or in a sweep's content, that name no component of raylfl.
+def foreign(value: Any, keys: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yields what may run code of others in a config, or in a sweep's content: class paths, and a cluster's address.
+
+    Class paths of raylfl's own components are left out.
 
     keys: those that lead to `value`.
     """
     if isinstance(value, Mapping):
         for key, entry in value.items():
-            yield from class_paths(entry, (*keys, *str(key).split(".")))
+            yield from foreign(entry, (*keys, *str(key).split(".")))
     elif isinstance(value, list):
         for entry in value:
-            yield from class_paths(entry, keys)
+            yield from foreign(entry, keys)
+    elif isinstance(value, str) and keys[-2:] == ("runtime", "address"):
+        yield f"runtime.address={value}"
     elif isinstance(value, str) and "." in value and not value.startswith(SHIPPED):
         key = next(key for key in reversed(keys) if key not in ("grid", "choice"))
         if key == "class_path" or (key in NAMES and keys != ("name",)):  # the run's name
@@ -43,11 +48,11 @@ def class_paths(value: Any, keys: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def sign(path: Path, config: Mapping[str, Any]) -> None:
-    """Marks the saved config at `path` as written on this machine, if it names classes outside raylfl.
+    """Marks the saved config at `path` as written on this machine, if it names classes outside raylfl or a cluster.
 
     Without a folder for the key, nothing is written, and resuming the run needs trust.
     """
-    if any(class_paths(config)):
+    if any(foreign(config)):
         with suppress(OSError):
             atomic_write(path.with_name(MARK), _checksum(_key(), path))
 
@@ -57,11 +62,11 @@ def require_trust(path: Path, config: Mapping[str, Any], trusted: Collection[str
 
     path: of the saved config; config: its content. trusted: class paths that need no check. way: how to give trust.
     """
-    paths = sorted(set(class_paths(config)) - set(trusted))
-    if paths and not _made_here(path):
+    names = sorted(set(foreign(config)) - set(trusted))
+    if names and not _made_here(path):
         raise UnusableConfig(
-            f"{path.parent} was not written on this machine by this user, or its {path.name} was changed, and it runs "
-            f"{', '.join(paths)}: if you trust these and their modules, {way}"
+            f"{path.parent} was not written on this machine by this user, or its {path.name} was changed, and it names "
+            f"{', '.join(names)}: if you trust these and their code, {way}"
         )
 
 
