@@ -7,7 +7,7 @@ A case draws a method, its graph, availability, links, partition, local work, me
 random phase and resumed from checkpoints of which the newest one is damaged; from its saved config.yaml; with its
 recorded participation and graph; and a run by recorded steps with one by autograd. A case is wrong if bits differ, or
 if a run ends otherwise than by a message. Cases are numbered; those of earlier calls, in `.fuzz/differential.jsonl`,
-are not repeated, except by `--only NUMBER`. `--write` puts the counts into docs/reliability.md.
+are not repeated, except by `--only NUMBER`. `--write` puts the counts into benchmarks/NOTES.md.
 """
 
 from __future__ import annotations

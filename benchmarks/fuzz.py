@@ -7,7 +7,7 @@ random config. The others kill a run with SIGKILL in a random phase of a random 
 resume it. A case fails if its exit code is not 0, 1 or 2, if it prints more than two lines on stderr or a message that
 calls itself unexpected, or if its finished run differs from an undisturbed one. Failures are printed with the numbers
 of their cases; `--only NUMBER` repeats a case. The exit code is 1 if a case failed. Counts of each call are kept in
-`.fuzz/`, and `--write` puts their sum over all calls into docs/reliability.md.
+`.fuzz/`, and `--write` puts their sum over all calls into benchmarks/NOTES.md.
 """
 
 from __future__ import annotations
@@ -291,7 +291,7 @@ def case_arguments(module: str, about: str | None, count: int) -> argparse.Names
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no case after M minutes")
     parser.add_argument("--only", type=int, help="the number of one case, to repeat it")
-    parser.add_argument("--write", action="store_true", help="put the sum of all calls into docs/reliability.md")
+    parser.add_argument("--write", action="store_true", help="put the sum of all calls into benchmarks/NOTES.md")
     return parser.parse_args()
 
 

@@ -14,7 +14,7 @@ computes the maps, in one round from each unit vector. They give two results:
   square error falls to a tenth.
 
 Methods that divide steps by masses (`sgp`, `push_diging`) are not affine, and the steps of `proxskip` are random:
-benchmarks/graphs.py measures these. The table of docs/graphs.md takes a few minutes.
+benchmarks/graphs.py measures these. The table of docs/measurements.md takes a few minutes.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m benchmarks.graph_rounds [ROUNDS [local | ray | MODEL]]
 
-It prints the table of docs/graphs.md: the median milliseconds of a round of FedAvg, and the medians of the ratios of
-other methods' rounds to it. In one process the rounds take turns, and processor time and wall time are measured
-(mixing uses all cores, as FedAvg's sums do); on Ray with two workers, runs follow each other and wall time is
+It prints the table of docs/measurements.md: the median milliseconds of a round of FedAvg, and the medians of the
+ratios of other methods' rounds to it. In one process the rounds take turns, and processor time and wall time are
+measured (mixing uses all cores, as FedAvg's sums do); on Ray with two workers, runs follow each other and wall time is
 measured. Every client takes five local steps of 20 samples a round: 64 nodes with LeNet-5, 200 with the MLP
 784-128-10, and 1,000 with a small MLP (64-64-10), for which messages are expensive compared with gradients. It takes
 about five minutes for 10 rounds on a quiet machine.

@@ -4,8 +4,8 @@
 
 It runs every method without a server, and FedAvg and FOCUS for comparison, on strongly convex quadratics with full
 gradients (8 nodes, R^5, condition number 2) under five random processes of nodes and messages, and prints the table of
-docs/graphs.md. It takes about five minutes for 800 rounds on a quiet machine. The bias of the methods that are not
-exact is computed in closed form by
+docs/measurements.md. It takes about five minutes for 800 rounds on a quiet machine. The bias of the methods that are
+not exact is computed in closed form by
 
     python -m benchmarks.graphs 0
 """

@@ -1,4 +1,4 @@
-"""Functions that write parts of pages in docs/."""
+"""Functions that write parts of pages: benchmarks/NOTES.md, or pages in docs/."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "reliability.md"
+PAGE = ROOT / "benchmarks" / "NOTES.md"
 
 
 def write_part(name: str, text: str, page: Path = PAGE) -> None:

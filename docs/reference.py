@@ -1,46 +1,102 @@
-"""The tables of docs/config.md, made from the annotations of options and the docstrings of their classes.
+"""The generated parts of the pages in docs/: tables of keys, options, components, configs, hooks and commands.
 
-    python docs/reference.py
+    python docs/reference.py            # rewrites them
+    python docs/reference.py --lines    # counts the lines of each page that are written by hand
 
-writes the tables between `<!-- keys: GROUP -->` (or `<!-- options: GROUP -->`) and `<!-- end -->`; all other text of
-the page stays as it is.
+A part stands between `<!-- KIND: NAME -->` and `<!-- end -->`; all other text of a page stays as it is. `keys` and
+`options` come from annotations and docstrings, `components` from docstrings, `configs` from the first lines of the
+files in conf/, `hooks` from the table of Lightning's hooks, `commands` from the parser's `--help`, and `value` is a
+constant of the code (`<!-- value: core.vectorized.LARGEST -->`).
 """
 
 from __future__ import annotations
 
+import argparse
 import re
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
-from inspect import Parameter, get_annotations, getdoc, getsource, signature
+from inspect import Parameter, cleandoc, get_annotations, getdoc, getsource, signature
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from raylfl.cli import parser
 from raylfl.components import source
 from raylfl.components.options import doc_of, hints_of, words
 from raylfl.config.groups.top import TopConfig
 from raylfl.config.registries import REGISTRIES
 from raylfl.config.schema import FIXED_GROUPS
+from raylfl.runtime.workers.hooks import HOOKS
 from raylfl.tune.schedulers import Asha
 from raylfl.tune.schema import Stage, SweepConfig
 
-PAGE = Path(__file__).with_name("config.md")
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
+    path for path in DOCS.rglob("*.md") if path.parent.name != "results" and path.name != "results.md"
+)
 HEAD = ("key", "default", "takes", "meaning")
 GROUPS = {"top": TopConfig, **FIXED_GROUPS, "sweep": SweepConfig, "stage": Stage, "asha": Asha}
-MARKED = re.compile(r"(<!-- (keys|options): (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKED = re.compile(r"<!-- (\w+): ([\w.]+) -->.*?<!-- end -->", re.DOTALL)
+BY_MACHINE = re.compile(r"^<!-- (\w+)(?:: .*?)?-->\n.*?^<!-- end.*?-->\n", re.MULTILINE | re.DOTALL)
+SECTION = re.compile(r"^(State|Sent|Assumes)  +(.*(?:\n {9}.*)*)", re.MULTILINE)
+GENERATED = {"kernels.md"}  # whole pages
+CLAIM = re.compile(r"^def test_(\w+)", re.MULTILINE)
+FAULTS = {  # subject -> files of tests
+    "The same bits": (
+        "runtime/test_reproducible",
+        "runtime/test_ray",
+        "runtime/test_torch_state",
+        "runtime/test_randomness",
+    ),
+    "Killed and lost processes": (
+        "runtime/test_resume",
+        "runtime/test_lost_parts",
+        "runtime/test_own_cluster",
+        "runtime/test_interrupt",
+        "runtime/test_killed_driver",
+        "runtime/test_connection",
+        "runtime/test_worker_pool",
+        "tune/test_interrupted",
+        "tune/test_nodes",
+        "papers/test_killed",
+    ),
+    "Damaged, moved and full": (
+        "runtime/test_checkpoint",
+        "runtime/test_damage",
+        "runtime/test_displaced",
+        "runtime/test_full_disk",
+        "runtime/test_exhausted",
+        "runtime/test_long_runs",
+        "core/test_large_counts",
+        "tune/test_journal",
+    ),
+    "Runs at a URL": ("runtime/test_mirror", "runtime/test_mirror_parts", "runtime/test_storage", "runtime/test_trust"),
+    "Clients and modules that fail": ("runtime/test_faults", "runtime/test_exits", "runtime/test_device"),
+    "Mistakes": ("runtime/test_bad_input", "config/test_hostile", "config/test_expansion", "test_cli_exit_codes"),
+}
 
 
 def page(text: str) -> str:
-    """The page with all of its tables made anew."""
+    """The page with all of its generated parts made anew."""
 
     def made(marked: re.Match[str]) -> str:
-        kind, name = marked[2], marked[3]
-        head = HEAD if kind == "keys" else (HEAD[0], "of", *HEAD[1:])
-        table = markdown(head, keys(GROUPS[name]) if kind == "keys" else options(name))
-        return f"{marked[1]}\n{table}\n{marked[4]}"
+        kind, name = marked[1], marked[2]
+        if kind not in KINDS:
+            return marked[0]
+        gap = "" if kind == "value" else "\n\n"
+        last = "" if kind == "value" else "\n"
+        return f"<!-- {kind}: {name} -->{gap}{KINDS[kind](name)}{last}<!-- end -->"
 
     return MARKED.sub(made, text)
+
+
+def lines_by_hand(path: Path) -> int:
+    """The lines of a page outside of its generated parts."""
+    text = BY_MACHINE.sub("", path.read_text(encoding="utf-8"))
+    return 0 if path.name in GENERATED else text.count("\n")
 
 
 def markdown(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -76,6 +132,109 @@ def options(group: str) -> list[tuple[str, ...]]:
             row = f"`{key}`", _text(parameters[key].default), _kind(hint), meaning
             rows.setdefault(row, []).append(f"`{entry.name}`")
     return sorted((row[0], ", ".join(names), *row[1:]) for row, names in rows.items())
+
+
+def components(group: str) -> str:
+    """A table of the components of a group: what each is, from its docstring, its paper, and its options."""
+    if group == "algorithm":
+        head: tuple[str, ...] = ("name", "paper", "method", "state", "sent", "assumes")
+        return markdown(head, (_algorithm(entry) for entry in REGISTRIES[group]))
+    rows = ((f"`{e.name}`", _cell(e.paper), _cell(prose(e.cls)), _defaults(e.cls)) for e in REGISTRIES[group])
+    return markdown(("name", "paper", "is", "options"), rows)
+
+
+def _algorithm(entry: Any) -> tuple[str, ...]:
+    stated = sections(entry.cls)
+    cells = (_cell(stated[part]) for part in ("State", "Sent", "Assumes"))
+    return f"`{entry.name}`", _cell(entry.paper), _cell(entry.summary), *cells
+
+
+def sections(cls: type) -> dict[str, str]:
+    """State, Sent and Assumes of an algorithm, from the docstring of its file or, first, its class."""
+    texts = (cleandoc(text or "") for text in (sys.modules[cls.__module__].__doc__, cls.__doc__))
+    return {match[1]: " ".join(match[2].split()) for text in texts for match in SECTION.finditer(text)}
+
+
+def prose(cls: type) -> str:
+    """The docstring of a class without the explanations of its options."""
+    names = "|".join(map(re.escape, source.options_of_class(cls) or {})) or "$^"
+    start = re.compile(rf"^(?:{names})(?:, (?:{names}))*(?: \([^)]*\))?: ", re.MULTILINE)
+    parts = (start.split(part, maxsplit=1)[0] for part in (getdoc(cls) or "").split("\n\n"))
+    return " ".join(" ".join(part.split()) for part in parts if part.strip())
+
+
+def _defaults(cls: type) -> str:
+    parameters = signature(cls).parameters
+    return ", ".join(f"`{key}` {_text(parameters[key].default)}".strip() for key in source.options_of_class(cls) or {})
+
+
+def _cell(text: str) -> str:
+    parts = text.replace("|", "\\|").split("`")
+    return "`".join(part if k % 2 else part.replace("*", "\\*").replace("<", "&lt;") for k, part in enumerate(parts))
+
+
+def configs(folder: str) -> str:
+    """A table of the configs in a folder of conf/: the comment at their beginning, without commands."""
+    paths = sorted((ROOT / "conf" / (folder if folder != "conf" else "")).glob("*.yaml"))
+    return markdown(("config", "is"), ((f"`{path.stem}`", _cell(about(path))) for path in paths))
+
+
+def about(path: Path) -> str:
+    """What the comment at the beginning of a config says, up to the end of its first paragraph of text."""
+    said: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        text = line.removeprefix("#").strip()
+        if not line.startswith("#") or (said and not text) or text.startswith("In a config of your own"):
+            break
+        if text and not text.startswith(("raylfl ", "then: ")):
+            said.append(text)
+    return " ".join(said)
+
+
+def hooks(_: str) -> str:
+    """A table of Lightning's hooks: those with the same treatment and note share a row."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for name, hook in HOOKS.items():
+        rows.setdefault((hook.verdict, hook.note), []).append(f"`{name}`")
+    return markdown(
+        ("hook", "status", "when, or what instead"), ((", ".join(names), *row) for row, names in rows.items())
+    )
+
+
+def commands(_: str) -> str:
+    """The usage and the options of every command, from the command line's own parser."""
+    (group,) = (action for action in parser._parser()._actions if isinstance(action, argparse._SubParsersAction))
+    return "\n".join(f"## {name}\n\n{_command(sub)}" for name, sub in group.choices.items())
+
+
+def _command(sub: argparse.ArgumentParser) -> str:
+    actions = [action for action in sub._actions if action.dest not in ("help", "debug")]
+    shown = " ".join(_usage(action) for action in sorted(actions, key=lambda action: bool(action.option_strings)))
+    about = (sub.description or "").replace("<", "&lt;")
+    rows = [(f"`{_cell(_named(action))}`", _cell(action.help or "the folder of the result")) for action in actions]
+    table = markdown(("argument", "meaning"), rows) if rows else ""
+    return f"    {' '.join(f'{sub.prog} {shown}'.split())}\n\n{about[:1].upper()}{about[1:]}.\n\n{table}"
+
+
+def _usage(action: argparse.Action) -> str:
+    named = _named(action).rpartition(", ")[2] if action.option_strings else _named(action)
+    return named if action.required else f"[{named}]"
+
+
+def _named(action: argparse.Action) -> str:
+    """An argument as it is typed: `-o DIR`, `--trust`, `KEY=VALUE ...`."""
+    value = "|".join(map(str, action.choices)) if action.choices else action.metavar or action.dest.upper()
+    value = "" if action.nargs == 0 else f"{value} ..." if action.nargs in ("*", "+") else value
+    return f"{', '.join(action.option_strings)} {value}".strip()
+
+
+def value(name: str) -> str:
+    """A constant of the package, such as `runtime.ray.cluster.SILENT_SECONDS`, from the text of its module."""
+    module, _, constant = name.rpartition(".")
+    text = (ROOT / "raylfl" / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+    (line,) = re.findall(rf"^{constant}(?:: \w+)? = ([^#\n]+)", text, re.MULTILINE)
+    number = eval(line, {"__builtins__": {}})
+    return f"{number:,}" if isinstance(number, int) else f"{number:g}"
 
 
 def explained(cls: type, names: list[str]) -> dict[str, str]:
@@ -120,5 +279,40 @@ def _lists(value: Any) -> Any:
     return [_lists(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
+def claims(_: str) -> str:
+    """The names of the tests about failures, as sentences, by subject."""
+    parts = []
+    for subject, files in FAULTS.items():
+        names = [(name, file) for file in files for name in CLAIM.findall((ROOT / "tests" / f"{file}.py").read_text())]
+        lines = (f"- {name.replace('_', ' ')} (`{file}`)" for name, file in names)
+        parts.append(f"## {subject}\n\n" + "\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _keys_table(name: str) -> str:
+    return markdown(HEAD, keys(GROUPS[name]))
+
+
+def _options_table(name: str) -> str:
+    return markdown((HEAD[0], "of", *HEAD[1:]), options(name))
+
+
+KINDS: dict[str, Callable[[str], str]] = {
+    "keys": _keys_table,
+    "options": _options_table,
+    "components": components,
+    "configs": configs,
+    "hooks": hooks,
+    "commands": commands,
+    "claims": claims,
+    "value": value,
+}
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    counted = {path.relative_to(ROOT).as_posix(): lines_by_hand(path) for path in PAGES}
+    if "--lines" in sys.argv:
+        print("\n".join(f"{count:5} {name}" for name, count in counted.items()), sum(counted.values()), sep="\n")
+    else:
+        for path in PAGES:
+            path.write_text(page(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -8,7 +8,7 @@ machine's load. A test that takes ten times its usual time has found the error.
 A first pass over all quick tests (some minutes) records which tests enter which blocks. The record of a test file is
 kept in `.mutants/` until the file changes, together with the results, so that an interrupted run can be continued. The
 samples of a seed are nested. Survivors are written as diffs to `.mutants/survivors.diff`; errors in `equivalent.yaml`,
-each with a reason, do not count. `--again` tries survivors again; `--write` puts the score into docs/reliability.md.
+each with a reason, do not count. `--again` tries survivors again; `--write` puts the score into benchmarks/NOTES.md.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def main() -> None:
         "--minutes", type=float, default=60.0, help="no new error is tried after M minutes (60); 0: only report"
     )
     parser.add_argument("--again", action="store_true", help="also try errors that survived before")
-    parser.add_argument("--write", action="store_true", help="put the score into docs/reliability.md")
+    parser.add_argument("--write", action="store_true", help="put the score into benchmarks/NOTES.md")
     args = parser.parse_args()
     PLACE.mkdir(exist_ok=True)
     paths = [p for p in targets() if not args.files or any(Path(f).resolve() == ROOT / p for f in args.files)]

@@ -67,6 +67,7 @@ class TextLM(ShippedModel):
     """A small decoder-only transformer over characters; its loss is the mean cross-entropy of the next character.
 
     Batches are (x [B, T], y [B, T]), int64 codes of T characters. Evaluations log loss, accuracy and perplexity.
+    17,562 parameters on `texts`.
     in_shape: the longest context, [T]; taken from the data if the config leaves it out.
     num_classes: the number of characters; taken from the data if the config leaves it out.
     width: the width of the residual stream, a multiple of `heads`.

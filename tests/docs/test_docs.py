@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shlex
-import sys
 import tomllib
 from pathlib import Path
 
@@ -14,11 +12,16 @@ import pytest
 import raylfl
 from docs import reference
 from raylfl.algorithms import ALGORITHMS
+from raylfl.algorithms.aggregation import Aggregating
+from raylfl.algorithms.graph import GraphAlgorithm
+from raylfl.cli import parser
 from raylfl.config.components import keys_of
 from raylfl.config.groups.top import TopConfig
 from raylfl.config.load import GROUPS, NAMED_GROUPS, load_config
 from raylfl.config.registries import REGISTRIES
 from raylfl.config.schema import FIXED_GROUPS
+from raylfl.core.algorithm import Algorithm
+from raylfl.core.summing import Summing
 from raylfl.data import DATA
 from raylfl.data.text import Texts
 from raylfl.heterogeneity.links import LINKS
@@ -26,10 +29,10 @@ from raylfl.heterogeneity.participation.base import PARTICIPATION
 from raylfl.heterogeneity.partition.base import PARTITIONS
 from raylfl.heterogeneity.topologies.base import TOPOLOGIES
 from raylfl.models import MODELS
-from raylfl.runtime.workers.hooks import HOOKS
+from raylfl.tune.measured import METRICS
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/tutorials").glob("*.md"))]
 CONFIGS = sorted(p for p in (ROOT / "conf").rglob("*.yaml") if not {"sweep", "reproduce"} & set(p.parts))
 
 
@@ -39,6 +42,11 @@ def rows(page):
     cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
     named = ((name, row) for row in cells for name in re.findall(r"`([^`]+)`", row[0]))
     return {name: [cell.strip() for cell in row[1:]] for name, row in named}
+
+
+def parsed(page):
+    """The text of a page as one line."""
+    return " ".join((ROOT / f"docs/{page}.md").read_text().split())
 
 
 def section(page, title):
@@ -55,9 +63,10 @@ def test_every_key_of_the_config_is_in_its_section_of_the_page(group):
         assert f"| `{key}` |" in text, key
 
 
-def test_the_tables_of_the_page_are_those_that_the_annotations_make():
-    """`python docs/reference.py` generates them, and so does `make format`."""
-    text = reference.PAGE.read_text()
+@pytest.mark.parametrize("page", reference.PAGES, ids=lambda path: path.stem)
+def test_the_generated_parts_of_a_page_are_those_of_the_code(page):
+    """`python docs/reference.py` writes them, and so does `make format`."""
+    text = page.read_text()
     assert reference.page(text) == text
 
 
@@ -78,8 +87,8 @@ def test_every_key_has_a_meaning(group):
         (PARTICIPATION, "docs/heterogeneity.md"),
         (LINKS, "docs/heterogeneity.md"),
         (TOPOLOGIES, "docs/heterogeneity.md"),
-        (MODELS, "docs/models.md"),
-        (DATA, "docs/models.md"),
+        (MODELS, "docs/catalogue.md"),
+        (DATA, "docs/catalogue.md"),
         (ALGORITHMS, "docs/algorithms.md"),
     ],
     ids=lambda value: getattr(value, "kind", ""),
@@ -88,28 +97,45 @@ def test_everything_registered_has_a_row(registry, page):
     assert set(registry.names()) <= set(rows(page))
 
 
-def test_the_stated_options_of_the_algorithms_have_their_defaults():
-    for name, cells in rows("docs/algorithms.md").items():
-        if name in ALGORITHMS:
-            fields = {field.name: field.default for field in dataclasses.fields(ALGORITHMS.get(name).cls)}
-            for option, stated in re.findall(r"`(\w+)` ([\w.-]+)", cells[-1]):
-                default = fields[option]
-                said = {"null": None, "false": False, "true": True}.get(stated, stated)
-                same = (
-                    float(said) == default if isinstance(default, float | int) and said not in (True, False) else None
-                )
-                assert said == default or same, (name, option, stated, default)
+def test_every_metric_has_a_row_and_the_page_names_no_other():
+    stated = set(rows("docs/metrics.md"))
+    assert set(METRICS) <= stated
+    groups = {name.partition("/")[0] for name in METRICS}
+    extra = {name for name in stated if name.partition("/")[0] in groups} - set(METRICS)
+    assert extra == {"global/worst_distance", "nodes/accuracy", "nodes/loss", "nodes/from_mean", "nodes/distance"}
 
 
-@pytest.mark.parametrize("registry", [PARTITIONS, PARTICIPATION, LINKS, TOPOLOGIES], ids=lambda registry: registry.kind)
-def test_every_option_of_heterogeneity_is_on_the_page(registry):
-    text = (ROOT / "docs/heterogeneity.md").read_text()
-    for entry in registry:
-        for field in dataclasses.fields(entry.cls):
-            assert f"`{field.name}`" in text or f"`{field.name}:" in text or f"{field.name}: " in text, (
-                entry.name,
-                field.name,
-            )
+def test_every_environment_variable_is_on_the_page():
+    code = "\n".join(path.read_text() for folder in ("raylfl", "jobs") for path in (ROOT / folder).rglob("*.py"))
+    used = set(re.findall(r"\bRAYLFL_[A-Z_]+\b", code)) - {"RAYLFL_FAULT"}  # the tests' kill points
+    assert used == {name for name in rows("docs/formats.md") if name.startswith("RAYLFL_")}
+
+
+def test_a_run_leaves_the_files_of_the_page(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    local = ["runtime.backend=local", "rounds=2", "logging.report=false", "checkpoint.best=test/accuracy"]
+    folder = raylfl.run("digits", [*local, "eval.every=1"]).run_dir
+    stated = {name.partition("/")[0] for name in rows("docs/formats.md")}
+    left = {path.name for path in Path(folder).iterdir()}
+    assert {"config.yaml", "metrics.jsonl", "checkpoints", "best.pt", "final.pt", "summary.json"} <= left
+    assert left - stated == set()
+
+
+def test_the_exit_codes_of_the_page_are_those_of_the_parser():
+    said = re.search(r"exit code (\d), with (\d) for bad usage or a bad config, and with (\d) for", parsed("commands"))
+    assert said is not None
+    assert "Exit codes: {} done, {} bad usage or config, {} any other error.".format(*said.groups()) in parser.__doc__
+
+
+def test_what_a_method_overrides_exists():
+    """docs/adding-an-algorithm.md, its first table."""
+    known = {name for cls in (Algorithm, Summing, Aggregating, GraphAlgorithm) for name in dir(cls)}
+    known |= {"Summing", "Aggregating", "Algorithm", "GraphAlgorithm", "update"}
+    table = section("docs/adding-an-algorithm.md", "").partition("| my method has")[2].partition("\n\n")[0]
+    cells = [line.rpartition(" | ")[2] for line in table.splitlines()[2:]]
+    named = {name for cell in cells for name in re.findall(r"`(\w+)", cell)}
+    assert len(named) > 20
+    assert named - known == set()
 
 
 def test_the_pictures_of_the_layers_are_those_of_the_import_contract():
@@ -134,11 +160,12 @@ def test_every_group_of_the_config_is_mentioned():
 
 def test_the_stated_numbers_of_parameters_are_those_of_the_models():
     shapes = {"MNIST": (1, 28, 28), "FashionMNIST": (1, 28, 28), "CIFAR-10": (3, 32, 32), "CINIC-10": (3, 32, 32)}
-    stated = {name: cells[-1] for name, cells in rows("docs/models.md").items() if name in MODELS and "(" in cells[-1]}
+    said = re.compile(r"([\d,]+) parameters on `?([\w-]+)`?")
+    found = {name: said.search(cells[1]) for name, cells in rows("docs/catalogue.md").items() if name in MODELS}
+    stated = {name: match.groups() for name, match in found.items() if match}
     assert len(stated) == 12
     texts = Texts()
-    for name, text in stated.items():
-        count, data = re.fullmatch(r"([\d,]+) \((.+)\)", text).groups()
+    for name, (count, data) in stated.items():
         of_texts = {"in_shape": texts.in_shape, "num_classes": texts.num_classes}
         module = MODELS.get(name).cls(**(of_texts if data == "texts" else {"in_shape": shapes[data]}))
         assert sum(p.numel() for p in module.parameters()) == int(count.replace(",", "")), name
@@ -167,7 +194,10 @@ def commands(text):
         yield pytest.param(words[1], overrides, id=line)
 
 
-WRITTEN = {param.id: param for path in [*PAGES, *CONFIGS] for param in commands(path.read_text())}
+EXECUTED = ROOT / "docs/tutorials"  # by test_tutorials.py
+WRITTEN = {
+    param.id: param for path in [*PAGES, *CONFIGS] if path.parent != EXECUTED for param in commands(path.read_text())
+}
 READER = (
     "mine",
     "small",
@@ -199,24 +229,3 @@ def test_the_examples_of_configs_are_accepted(tmp_path):
             path = tmp_path / "example.yaml"
             path.write_text(block)
             load_config(path, ["num_clients=20"])
-
-
-def test_every_hook_of_lightning_has_a_row_with_its_treatment():
-    stated = rows("docs/models.md")
-    assert {name: stated[name][0] for name in HOOKS} == {name: hook.verdict for name, hook in HOOKS.items()}
-
-
-def test_the_example_of_a_users_model_and_data_runs_and_logs_the_metrics_on_the_page(tmp_path, monkeypatch):
-    page = (ROOT / "docs/models.md").read_text()
-    block = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)[0]
-    (tmp_path / "mine.py").write_text(block)
-    (command,) = re.findall(r"^    raylfl run (.*mine.*)$", page, flags=re.MULTILINE)
-    config, *overrides = command.split()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "mine", raising=False)
-    here = [f"logging.dir={tmp_path}", "logging.report=false", "runtime.backend=local", "rounds=3"]
-    row = raylfl.run(config, [*overrides, *here]).metrics[-1]
-    (names,) = re.findall(r"^Each row of `metrics.jsonl` then has (.*)\.$", page, flags=re.MULTILINE)
-    assert set(re.findall(r"`([^`]+)`", names)) <= row.keys()
-    assert row["test/f1"] > 0.3

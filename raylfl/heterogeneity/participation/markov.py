@@ -33,6 +33,8 @@ RECENT = 3  # rounds whose states are cached: the next round is drawn before the
 class Markov(Availability):
     """Each client is a two-state chain (off, on) that starts in its stationary distribution.
 
+    It is on for 1/p_off rounds and off for 1/p_on rounds on average: p_on/(p_on + p_off) of the time.
+
     p_on: P(off -> on). p_off: P(on -> off). matrix: the transition matrix [[stay off, off -> on], [on -> off, stay on]]
     of all clients, with rows of sum 1, instead of p_on and p_off. on_empty: `resample` redraws an empty round r, given
     the states in round r - 1. The states in round r + 1 follow from the first draw of round r, because a round must not
