@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import blocks, carry_out
+from tests.docs.pages import blocks, carry_out, raylfl
 from tests.docs.test_notebooks import IN_A_KERNEL
 
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.md"))
-HERE = ("first-run", "sweep")  # executed in this process
+HERE = ("first-run", "paper", "sweep")  # executed in this process
 
 
 @pytest.fixture
@@ -39,15 +38,15 @@ def test_no_tutorial_is_forgotten():
     assert {page.stem for page in TUTORIALS} == {*HERE, *IN_A_KERNEL, "cluster"}
 
 
-def test_the_program_beside_flower_s_runs_and_the_lines_are_counted_right(here, undrawn):
-    page = ROOT / "docs/coming-from.md"
-    assert carry_out(page, here) == 1
-    lines = {title: sum(map(bool, content.split("\n"))) for _, title, content in blocks(page) if title}
-    (said,) = re.findall(r"Besides the (.*?) and raylfl's form (\d+)", " ".join(page.read_text().split()))
-    theirs = [lines[name] for name in ("client_app.py", "server_app.py", "pyproject.toml")]
-    assert [*map(int, re.findall(r"\d+", said[0])), int(said[1])] == [
-        lines["task.py"],
-        sum(theirs),
-        *theirs,
-        lines["small.yaml"],
-    ]
+def test_the_program_of_coming_from_runs(here):
+    files = {
+        title: content
+        for name in ("tutorials/own-model-and-data", "coming-from")
+        for _, title, content in blocks(ROOT / f"docs/{name}.md")
+        if title
+    }
+    for name in ("waves.py", "small.yaml"):
+        (here / name).write_text(files[name])
+    code, said = raylfl(["raylfl", "run", "small.yaml", "logging.id=a"])
+    assert code == 0, said
+    assert "round 10/10" in said
