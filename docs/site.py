@@ -1,5 +1,8 @@
-"""Pages of the site that are files of the repository's root: README, CONTRIBUTING, CHANGELOG; and the pictures of the
-ledger (a hook of mkdocs.yml)."""
+"""What the site has beyond docs/ (a hook of mkdocs.yml).
+
+README, CONTRIBUTING and CHANGELOG as pages, the pictures of the ledger, pictures in the reader's theme, a link from
+each word of the glossary at its first use on a page, and llms.txt, the list of pages for language models.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,12 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 PICTURES = "results"  # of the ledger, which lies beside docs/
 PAGES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
+PICTURE = re.compile(r"!\[([^\]]*)\]\(((?:docs/)?img/)([\w-]+)\.png\)")
+SKIPPED = r"```.*?^```|^(?:[#|<!]|    )[^\n]*|`[^`\n]*`|!?\[[^\]]*\]\([^)]*\)"  # fences, headings, tables, code, links
+RUNNING = re.compile(rf"{SKIPPED}|([^`\[\n]+)", re.MULTILINE | re.DOTALL)
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -25,9 +32,60 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Pictures of the ledger as seen from docs/results/, where the site has them."""
-    return markdown.replace("](../../results/", "](")
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """The page with its words linked, and its pictures in both themes; those of the ledger as seen from results/."""
+    text = markdown.replace("](../../results/", "](")
+    path = page.file.src_uri
+    if path.startswith(("api/", "results", "glossary", "changelog")):
+        return text
+    up = "../" * path.count("/")
+    return linked(PICTURE.sub(_themes, text), f"{up}glossary.md")
+
+
+def on_post_build(config: Any) -> None:
+    """Writes llms.txt: every page with its title, in the order of the navigation."""
+    site = Path(config["site_dir"])
+    lines = [f"# {config['site_name']}", "", f"> {config['site_description']}", ""]
+    for path in _pages(config["nav"]):
+        source = ROOT / PAGES[path] if path in PAGES else DOCS / path
+        title = source.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+        lines.append(f"- [{title}]({path.removesuffix('.md')}/)")
+    (site / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def linked(text: str, glossary: str) -> str:
+    """The text with a link to the glossary at the first use of each of its words, in running text only."""
+    for word, anchor in words().items():
+        for part in RUNNING.finditer(text):
+            use = re.search(rf"(?<![\w/.=-]){word}s?(?![\w/=-]|\.\w)", part[1] or "")
+            if use:
+                at = part.start(1) + use.start()
+                text = f"{text[:at]}[{use[0]}]({glossary}#{anchor}){text[at + len(use[0]) :]}"
+                break
+    return text
+
+
+def words() -> dict[str, str]:
+    """Word -> anchor of the glossary; the longest words first."""
+    text = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    found = {anchor.replace("-", " "): anchor for anchor in re.findall(r'<a id="([\w-]+)"></a>', text)}
+    return dict(sorted(found.items(), key=lambda item: -len(item[0])))
+
+
+def _themes(match: re.Match[str]) -> str:
+    """A picture that has a dark form, as one for each theme."""
+    text, folder, name = match.groups()
+    if not (DOCS / "img" / f"{name}-dark.png").exists():
+        return match[0]
+    return f"![{text}]({folder}{name}.png#only-light)\n![{text}]({folder}{name}-dark.png#only-dark)"
+
+
+def _pages(nav: Any) -> list[str]:
+    """The pages of a navigation, in its order."""
+    if isinstance(nav, str):
+        return [nav]
+    inner = nav.values() if isinstance(nav, dict) else nav
+    return [page for each in inner for page in _pages(each)]
 
 
 def _link(match: re.Match[str]) -> str:
