@@ -12,8 +12,10 @@ constant of the code (`<!-- value: core.vectorized.LARGEST -->`).
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from inspect import Parameter, cleandoc, get_annotations, getdoc, getsource, signature
@@ -279,6 +281,22 @@ def _lists(value: Any) -> Any:
     return [_lists(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
+def layers(container: str) -> str:
+    """The layers of the import contract of a package, the outermost first, with the first lines of their docstrings."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (chosen,) = (contract["layers"] for contract in contracts if contract.get("containers") == [container])
+    rows = [(layer, [_module(f"{container}.{name}") for name in layer.split(" | ")]) for layer in chosen]
+    return markdown(("layer", "holds"), ((f"`{_cell(layer)}`", "; ".join(about)) for layer, about in rows))
+
+
+def _module(name: str) -> str:
+    """The first sentence of a module's docstring."""
+    path = ROOT / name.replace(".", "/")
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    text = " ".join((ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").partition("\n\n")[0].split())
+    return _cell(re.split(r"\. |\.$", text)[0])
+
+
 def claims(_: str) -> str:
     """The names of the tests about failures, as sentences, by subject."""
     parts = []
@@ -305,6 +323,7 @@ KINDS: dict[str, Callable[[str], str]] = {
     "hooks": hooks,
     "commands": commands,
     "claims": claims,
+    "layers": layers,
     "value": value,
 }
 

@@ -1,0 +1,1 @@
+"""The contract of an algorithm, flat vectors, the local solver, gradients, keyed randomness, exchange patterns."""

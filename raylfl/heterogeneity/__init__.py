@@ -1,0 +1,1 @@
+"""Partitions, participation, links and graphs: random processes as functions of seed, round and client."""

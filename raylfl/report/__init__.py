@@ -1,0 +1,1 @@
+"""Run files to tables, figures and pages."""

@@ -1,0 +1,1 @@
+"""Runs: the round, workers, Ray, records."""

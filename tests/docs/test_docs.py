@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -136,17 +135,6 @@ def test_what_a_method_overrides_exists():
     named = {name for cell in cells for name in re.findall(r"`(\w+)", cell)}
     assert len(named) > 20
     assert named - known == set()
-
-
-def test_the_pictures_of_the_layers_are_those_of_the_import_contract():
-    linter = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-    shown = (["raylfl"], ["raylfl.runtime"])
-    contracts = [contract["layers"] for contract in linter["contracts"] if contract.get("containers") in shown]
-    text = (ROOT / "docs/architecture.md").read_text()
-    pictures = re.findall(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert [
-        [layer for line in picture.splitlines() for layer in line[:46].strip().split("  ")] for picture in pictures
-    ] == contracts
 
 
 def test_every_preset_has_a_row():
