@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib
 import re
 import sys
 import tomllib
@@ -289,6 +290,31 @@ def layers(container: str) -> str:
     return markdown(("layer", "holds"), ((f"`{_cell(layer)}`", "; ".join(about)) for layer, about in rows))
 
 
+def exports(name: str) -> str:
+    """Directives for the public names of a package, each where it is defined."""
+    package = importlib.import_module(name)
+    places = getattr(package, "PLACES", None)  # of raylfl itself: module -> names, imported on first use
+    if places is not None:
+        named = [f"{name}.{module}.{each}" for module, names in places.items() for each in names]
+        named = [each for each in named if ".errors." not in each]  # the page has all errors
+    else:
+        named = [f"{getattr(package, each).__module__}.{each}" for each in package.__all__ if each[1].islower()]
+    return "\n".join(f"::: {each}\n" for each in named)
+
+
+def classes(name: str) -> str:
+    """Directives for the public classes of a module, in its order."""
+    tree = ast.parse((ROOT / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8"))
+    named = [node.name for node in tree.body if isinstance(node, ast.ClassDef) and node.name[0] != "_"]
+    return "\n".join(f"::: {name}.{each}\n" for each in named)
+
+
+def module(name: str) -> str:
+    """A directive for all public objects of a module."""
+    options = ("show_root_heading: false", "show_root_toc_entry: false", 'filters: ["!^_"]')
+    return f"::: {name}\n    options:\n" + "".join(f"      {option}\n" for option in options)
+
+
 def _module(name: str) -> str:
     """The first sentence of a module's docstring."""
     path = ROOT / name.replace(".", "/")
@@ -324,6 +350,9 @@ KINDS: dict[str, Callable[[str], str]] = {
     "commands": commands,
     "claims": claims,
     "layers": layers,
+    "exports": exports,
+    "classes": classes,
+    "module": module,
     "value": value,
 }
 
