@@ -333,6 +333,25 @@ def claims(_: str) -> str:
     return "\n".join(parts)
 
 
+def group(name: str) -> str:
+    """The components of a group, then the options of all of them."""
+    return f"{components(name)}\n{_options_table(name)}"
+
+
+def groups(_: str) -> str:
+    """Every group of a config and of a sweep file: its docstring and the table of its keys."""
+    return "\n".join(
+        f"## {'Top level' if name == 'top' else f'`{name}`'}\n\n{_stated(cls)}\n\n{_keys_table(name)}"
+        for name, cls in GROUPS.items()
+    )
+
+
+def _stated(cls: type) -> str:
+    """A docstring without the name of its group at the beginning, wrapped as it is."""
+    text = re.sub(r"^`\w+`(?: and `\w+`)?: ", "", getdoc(cls) or "")
+    return _cell(text[:1].upper() + text[1:])
+
+
 def _keys_table(name: str) -> str:
     return markdown(HEAD, keys(GROUPS[name]))
 
@@ -343,6 +362,8 @@ def _options_table(name: str) -> str:
 
 KINDS: dict[str, Callable[[str], str]] = {
     "keys": _keys_table,
+    "group": group,
+    "groups": groups,
     "options": _options_table,
     "components": components,
     "configs": configs,

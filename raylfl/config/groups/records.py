@@ -81,7 +81,11 @@ class EvalConfig(Options):
 
 @dataclass
 class StopConfig(Options):
-    """`stop`: ends a run early, once a metric reaches its target or no longer improves."""
+    """`stop`: ends a run early, once a metric reaches its target or no longer improves.
+
+    A run that it stops is finished: `stopped_early` in its summary has the reason. A resume with another target or
+    patience continues it.
+    """
 
     metric: Annotated[str | None, Doc("a name in `metrics.jsonl`; null: all rounds are run")] = None
     target: Annotated[float | None, Doc("stop at this value, or at a better one")] = None

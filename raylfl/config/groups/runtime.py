@@ -18,9 +18,8 @@ LAYOUTS: tuple[Layout, ...] = ("contiguous", "channels_last", "batch_last")
 class RuntimeConfig(Options):
     """`runtime`: processes, devices and failures of a run.
 
-    If nothing fails, these keys change only the rounding of the results. `threads`, `precision`, `micro_cohort`,
-    `vectorize`, `layout`, `compile` and the device can change the rounding. `placement` can change the rounding of
-    clients that would be vectorised, because pinned clients run one by one.
+    If nothing fails, these keys change speed, not results. Exceptions, by rounding only: `threads`, `micro_cohort`,
+    `vectorize`, `layout`, `compile`, `placement=pinned`, the device. `precision=bf16-mixed` changes results.
     """
 
     backend: Annotated[Literal["ray", "local"], Doc("local: the same code in the calling process")] = "ray"
