@@ -97,9 +97,9 @@ def page(text: str) -> str:
 
 
 def lines_by_hand(path: Path) -> int:
-    """The lines of a page outside of its generated parts."""
+    """The lines with text of a page, outside of its generated parts."""
     text = BY_MACHINE.sub("", path.read_text(encoding="utf-8"))
-    return 0 if path.name in GENERATED else text.count("\n")
+    return 0 if path.name in GENERATED else sum(bool(line.strip()) for line in text.splitlines())
 
 
 def markdown(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

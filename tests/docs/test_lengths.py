@@ -9,54 +9,53 @@ import pytest
 from docs import reference
 
 LONGEST = 35  # words of a sentence
-TARGETS = {  # lines by hand, generated parts left out
-    "README.md": 80,
-    "CONTRIBUTING.md": 30,
-    "CHANGELOG.md": 60,
-    "docs/adding-an-algorithm.md": 70,
-    "docs/algorithms.md": 90,
-    "docs/api/algorithm.md": 44,
-    "docs/api/components.md": 40,
-    "docs/api/python.md": 75,
-    "docs/api/solvers.md": 20,
-    "docs/api/testing.md": 45,
-    "docs/architecture.md": 110,
-    "docs/catalogue.md": 40,
-    "docs/coming-from.md": 55,
+TARGETS = {  # lines with text, generated parts left out
+    "README.md": 60,
+    "CONTRIBUTING.md": 35,
+    "CHANGELOG.md": 45,
+    "docs/adding-an-algorithm.md": 65,
+    "docs/algorithms.md": 65,
+    "docs/api/algorithm.md": 10,
+    "docs/api/components.md": 10,
+    "docs/api/python.md": 5,
+    "docs/api/solvers.md": 5,
+    "docs/api/testing.md": 20,
+    "docs/architecture.md": 85,
+    "docs/catalogue.md": 25,
+    "docs/coming-from.md": 50,
     "docs/commands.md": 10,
-    "docs/comparing.md": 45,
-    "docs/config.md": 140,
+    "docs/comparing.md": 35,
+    "docs/config.md": 70,
     "docs/faults.md": 10,
-    "docs/findings.md": 230,
-    "docs/formats.md": 65,
-    "docs/glossary.md": 28,
-    "docs/graphs.md": 90,
-    "docs/heterogeneity.md": 95,
-    "docs/install.md": 40,
+    "docs/findings.md": 150,
+    "docs/formats.md": 55,
+    "docs/glossary.md": 30,
+    "docs/graphs.md": 65,
+    "docs/heterogeneity.md": 60,
+    "docs/install.md": 30,
     "docs/kernels.md": 0,
-    "docs/measurements.md": 45,
-    "docs/metrics.md": 65,
-    "docs/models.md": 130,
-    "docs/papers.md": 40,
-    "docs/placement.md": 135,
-    "docs/plugins.md": 60,
-    "docs/python.md": 140,
-    "docs/releases.md": 30,
-    "docs/reliability.md": 50,
-    "docs/reproduce.md": 95,
-    "docs/running.md": 160,
-    "docs/scaling.md": 170,
-    "docs/sweeps.md": 90,
-    "docs/theory.md": 115,
-    "docs/troubleshooting.md": 45,
-    "docs/tutorials/cluster.md": 60,
-    "docs/tutorials/first-run.md": 100,
-    "docs/tutorials/own-algorithm.md": 150,
-    "docs/tutorials/own-model-and-data.md": 110,
-    "docs/tutorials/paper.md": 100,
-    "docs/tutorials/sweep.md": 60,
+    "docs/measurements.md": 20,
+    "docs/metrics.md": 55,
+    "docs/models.md": 100,
+    "docs/papers.md": 35,
+    "docs/plugins.md": 45,
+    "docs/python.md": 105,
+    "docs/releases.md": 25,
+    "docs/reliability.md": 40,
+    "docs/reproduce.md": 80,
+    "docs/scaling.md": 125,
+    "docs/theory.md": 100,
+    "docs/troubleshooting.md": 35,
+    "docs/tutorials/cluster.md": 45,
+    "docs/tutorials/first-run.md": 70,
+    "docs/tutorials/own-algorithm.md": 100,
+    "docs/tutorials/own-model-and-data.md": 85,
+    "docs/tutorials/paper.md": 70,
+    "docs/tutorials/sweep.md": 50,
 }
-PAGES = [page for page in reference.PAGES if page.name != "running.md"]
+TOGETHER = 2050  # and 350 of the pages in REWRITTEN
+REWRITTEN = {"running.md", "placement.md", "sweeps.md"}  # beside this test; to be held to it afterwards
+PAGES = [page for page in reference.PAGES if page.name not in REWRITTEN]
 FENCE = re.compile(r"^ *```.*?^ *```\n|<!--.*?-->", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^    .*\n", re.MULTILINE)
 
@@ -76,6 +75,10 @@ def sentences(text):
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_a_page_is_within_its_length(page):
     assert reference.lines_by_hand(page) <= TARGETS[name_of(page)]
+
+
+def test_the_pages_together_are_within_their_length():
+    assert sum(map(reference.lines_by_hand, PAGES)) <= TOGETHER
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

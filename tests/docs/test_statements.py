@@ -1,0 +1,97 @@
+"""Statements of the pages that were once false: each is computed from the code."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from raylfl.algorithms import ALGORITHMS
+from raylfl.algorithms.graph import GraphAlgorithm
+from raylfl.cli.doctor import DEFAULT_RUN
+from raylfl.components.extras import EXTRAS, REQUIRED
+from raylfl.config.load import SECRET, load_config
+from raylfl.errors import BadConfig
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def text_of(name):
+    return " ".join((ROOT / name).read_text().split())
+
+
+def test_methods_on_any_directed_graph():
+    graphs = {entry.name for entry in ALGORITHMS if issubclass(entry.cls, GraphAlgorithm)}
+    directed = {name for name in graphs if ALGORITHMS.get(name).cls.family != "doubly"}
+    (said,) = re.findall(r"Only ([^.]*?) run on any directed graph", text_of("docs/graphs.md"))
+    assert set(re.findall(r"`(\w+)`", said)) == directed
+
+
+def test_the_python_that_is_needed():
+    least = PROJECT["requires-python"].removeprefix(">=")
+    for name in ("README.md", "docs/install.md"):
+        assert f"Python {least} or newer" in text_of(name)
+
+
+def test_the_extras_of_the_install_page():
+    page = (ROOT / "docs/install.md").read_text()
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", page, re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert named == set(PROJECT["optional-dependencies"]) - {"docs", "dev"}
+
+
+@pytest.mark.parametrize("name", ["docs/install.md"])
+def test_the_shown_extras_suffice_for_the_shown_run(name):
+    (extras,) = set(re.findall(r"pip install '\.\[([\w,]+)\]'", (ROOT / name).read_text()))
+    installed = {module for extra in extras.split(",") for module in EXTRAS[extra]} | set(REQUIRED)
+    assert DEFAULT_RUN - {"ray"} <= installed  # of a run with runtime.backend=local
+
+
+def test_the_secrets_that_are_refused():
+    (said,) = re.findall(r"names contain ([A-Z, or]+) are refused", text_of("docs/config.md"))
+    names = re.findall(r"[A-Z]+", said)
+    (pattern,) = re.findall(r"\(\?:([A-Z|]+)", SECRET.pattern)
+    assert names == [name for name in pattern.split("|") if name]
+
+
+def test_the_files_of_the_algorithms():
+    (said,) = re.findall(r"have the methods' names, except (.*?)\. ", text_of("docs/algorithms.md"))
+    stated = {
+        name: file
+        for file, names in re.findall(r"`(\w+)\.py` \(([^)]*)\)", said)
+        for name in re.findall(r"`(\w+)`", names)
+    }
+    files = {entry.name: entry.cls.__module__.rpartition(".")[2] for entry in ALGORITHMS}
+    assert stated == {name: file for name, file in files.items() if name != file}
+
+
+def test_what_the_preset_of_diloco_sets():
+    local = yaml.safe_load((ROOT / "conf/preset/diloco.yaml").read_text())["local"]
+    assert "weight_decay" in local
+    assert not {"steps", "lr"} & set(local)
+    assert "The preset sets the decay; you set `local.steps` and `local.lr`" in text_of("docs/algorithms.md")
+
+
+def test_a_method_that_assumes_more_than_the_config_gives_is_refused(tmp_path):
+    """README: a run whose method assumes something else warns or is refused."""
+    from raylfl.python.api import checked
+
+    edges = tmp_path / "one_way.txt"
+    edges.write_text("0 1\n1 2\n2 0\n0 2\n")
+    topology = f"topology={{name: file, path: {edges}, one_way: true}}"
+    with pytest.raises(BadConfig):
+        checked(load_config("digits", ["algorithm=extra", "num_clients=3", "local.steps=1", topology]))
+    with pytest.raises(BadConfig):
+        checked(load_config("digits", ["algorithm=optimal_sampling"]))
+
+
+def test_the_keys_that_change_results_are_not_called_rounding():
+    page = text_of("docs/config.md")
+    assert "`precision=bf16-mixed` changes results" in page
+    (said,) = re.findall(r"Exceptions, by rounding only: (.*?)\. ", page)
+    named = set(re.findall(r"`(\w+)", said))
+    assert {"threads", "micro_cohort", "vectorize", "layout", "compile", "placement"} == named
