@@ -49,7 +49,7 @@ def on_post_build(config: Any) -> None:
     for path in _pages(config["nav"]):
         source = ROOT / PAGES[path] if path in PAGES else DOCS / path
         title = source.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
-        lines.append(f"- [{title}]({path.removesuffix('.md')}/)")
+        lines.append(f"- [{title}]({path.removesuffix('.md').removesuffix('index') or '.'}/)")
     (site / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -39,7 +39,7 @@ class LocalConfig(LocalRule, LocalWork):
     optimizer_state: Annotated[
         Literal["fresh", "kept", "averaged"],
         Doc(
-            "moments of the local optimizer: 0 in every round, kept by each client between its rounds, or sent with "
+            "state of the local optimizer: 0 in every round, kept by each client between its rounds, or sent with "
             "the model and averaged with weights `w_i`"
         ),
     ] = "fresh"

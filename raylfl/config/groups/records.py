@@ -63,9 +63,8 @@ class EvalConfig(Options):
             Gt(0),
             Le(1),
             Doc(
-                "rho of the weighted mean of iterates sum_r rho^-(r+1) x_r, for which SFL's bounds hold; 1: the plain "
-                "mean; `raylfl theory` prints SFL's rho; `average/distance`, and with `global` `average/loss` and "
-                "`average/gap`"
+                "also measure the average of all models so far; 1: the plain average; below 1: later models count "
+                "more, as rho^-(r+1) (SFL's bounds need the value that `raylfl theory` prints)"
             ),
         ]
         | None

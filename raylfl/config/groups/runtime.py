@@ -88,9 +88,8 @@ class RuntimeConfig(Options):
             int,
             Ge(1),
             Doc(
-                "largest number of clients whose local work is one vectorised call; null: 32 to 128 on a CPU, more for "
-                "smaller models, and so that the number of calls is a multiple of four; with more workers than calls, "
-                "lower it. On a GPU: as many as its memory holds"
+                "the most clients that one vectorised call trains; null: 32 (large models) to 128 (small ones) on a "
+                "CPU, on a GPU as many as its memory holds; lower it if some workers stay idle"
             ),
         ]
         | None

@@ -25,11 +25,9 @@ class DirichletClient(Partition):
     The prior is the class proportions of the whole data. As it sums to 1, alpha is the total concentration: alpha = 1
     is skewed, alpha -> 0 gives one class per client.
 
-    balance: how sizes become equal. With `draw` (Hsu et al.), clients in random order draw their samples one by one
-    without replacement. Once a class is used up, the proportions of the other classes are normalised again; the last
-    clients therefore get the remaining samples, whatever their proportions. With `move`, as in the public code of
-    FOCUS, each class is divided over the clients in proportion to the clients' proportions of this class. Then random
-    samples move from larger to smaller clients. The moved samples are of all classes and make the clients more alike.
+    balance: how sizes become equal. `draw` (Hsu et al.): clients in random order draw from their own label mix, without
+    replacement, until a class is used up; the last ones get what remains. `move` (the public code of FOCUS): each class
+    is divided by the mixes, then random samples move from larger to smaller clients, which makes them more alike.
     """
 
     alpha: Annotated[float, Gt(0)] = 0.05  # total concentration; 0.05 as in FOCUS, Fig. 8, with 32 clients
