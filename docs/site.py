@@ -12,13 +12,13 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
+from docs.glossary import linked
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PICTURES = "results"  # of the ledger, which lies beside docs/
 PAGES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 PICTURE = re.compile(r"!\[([^\]]*)\]\(((?:docs/)?img/)([\w-]+)\.png\)")
-SKIPPED = r"```.*?^```|^(?:[#|<!]|    )[^\n]*|`[^`\n]*`|!?\[[^\]]*\]\([^)]*\)"  # fences, headings, tables, code, links
-RUNNING = re.compile(rf"{SKIPPED}|([^`\[\n]+)", re.MULTILINE | re.DOTALL)
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -51,25 +51,6 @@ def on_post_build(config: Any) -> None:
         title = source.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
         lines.append(f"- [{title}]({path.removesuffix('.md').removesuffix('index') or '.'}/)")
     (site / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def linked(text: str, glossary: str) -> str:
-    """The text with a link to the glossary at the first use of each of its words, in running text only."""
-    for word, anchor in words().items():
-        for part in RUNNING.finditer(text):
-            use = re.search(rf"(?<![\w/.=-]){word}s?(?![\w/=-]|\.\w)", part[1] or "")
-            if use:
-                at = part.start(1) + use.start()
-                text = f"{text[:at]}[{use[0]}]({glossary}#{anchor}){text[at + len(use[0]) :]}"
-                break
-    return text
-
-
-def words() -> dict[str, str]:
-    """Word -> anchor of the glossary; the longest words first."""
-    text = (DOCS / "glossary.md").read_text(encoding="utf-8")
-    found = {anchor.replace("-", " "): anchor for anchor in re.findall(r'<a id="([\w-]+)"></a>', text)}
-    return dict(sorted(found.items(), key=lambda item: -len(item[0])))
 
 
 def _themes(match: re.Match[str]) -> str:
