@@ -6,7 +6,7 @@
 A part stands between `<!-- KIND: NAME -->` and `<!-- end -->`; all other text of a page stays as it is. `keys` and
 `options` come from annotations and docstrings, `components` from docstrings, `configs` from the first lines of the
 files in conf/, `hooks` from the table of Lightning's hooks, `commands` from the parser's `--help`, and `value` is a
-constant of the code (`<!-- value: core.vectorized.LARGEST -->`).
+constant of the code (`<!-- value: core.vectorized.LARGEST -->`), `count` a number of components, both within a line.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ GROUPS = {"top": TopConfig, **FIXED_GROUPS, "sweep": SweepConfig, "stage": Stage
 MARKED = re.compile(r"<!-- (\w+): ([\w.]+) -->.*?<!-- end -->", re.DOTALL)
 BY_MACHINE = re.compile(r"^<!-- (\w+)(?:: .*?)?-->\n.*?^<!-- end.*?-->\n", re.MULTILINE | re.DOTALL)
 SECTION = re.compile(r"^(State|Sent|Assumes)  +(.*(?:\n {9}.*)*)", re.MULTILINE)
+INLINE = ("value", "count")
 GENERATED = {"kernels.md"}  # whole pages
 CLAIM = re.compile(r"^def test_(\w+)", re.MULTILINE)
 FAULTS = {  # subject -> files of tests
@@ -89,8 +90,7 @@ def page(text: str) -> str:
         kind, name = marked[1], marked[2]
         if kind not in KINDS:
             return marked[0]
-        gap = "" if kind == "value" else "\n\n"
-        last = "" if kind == "value" else "\n"
+        gap, last = ("", "") if kind in INLINE else ("\n\n", "\n")
         return f"<!-- {kind}: {name} -->{gap}{KINDS[kind](name)}{last}<!-- end -->"
 
     return MARKED.sub(made, text)
@@ -240,6 +240,11 @@ def value(name: str) -> str:
     return f"{number:,}" if isinstance(number, int) else f"{number:g}"
 
 
+def count(name: str) -> str:
+    """The number of components of a group."""
+    return str(len(REGISTRIES[name].names()))
+
+
 def explained(cls: type, names: list[str]) -> dict[str, str]:
     """Option -> what the docstrings of the class and its parents say of it: `alpha: ...`, `mean, std: ...`."""
     found: dict[str, str] = {}
@@ -375,6 +380,7 @@ KINDS: dict[str, Callable[[str], str]] = {
     "classes": classes,
     "module": module,
     "value": value,
+    "count": count,
 }
 
 

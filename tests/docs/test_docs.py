@@ -67,6 +67,7 @@ def test_the_generated_parts_of_a_page_are_those_of_the_code(page):
     """`python docs/reference.py` writes them, and so does `make format`."""
     text = page.read_text()
     assert reference.page(text) == text
+    assert not re.search(r"^ *<!-- (value|count): ", text, re.MULTILINE)  # the line would be HTML, not text
 
 
 @pytest.mark.parametrize("group", REGISTRIES)
