@@ -53,7 +53,7 @@ TARGETS = {  # lines with text, generated parts left out
     "docs/tutorials/paper.md": 70,
     "docs/tutorials/sweep.md": 50,
 }
-TOGETHER = 2050  # and 350 of the pages in REWRITTEN
+TOGETHER = 2100  # and 300 of the pages in REWRITTEN
 REWRITTEN = {"running.md", "placement.md", "sweeps.md"}  # beside this test; to be held to it afterwards
 PAGES = [page for page in reference.PAGES if page.name not in REWRITTEN]
 FENCE = re.compile(r"^ *```.*?^ *```\n|<!--.*?-->", re.MULTILINE | re.DOTALL)
