@@ -58,6 +58,7 @@ FAULTS = {  # subject -> files of tests
     "Killed and lost processes": (
         "runtime/test_resume",
         "runtime/test_lost_parts",
+        "runtime/test_lost_nodes",
         "runtime/test_own_cluster",
         "runtime/test_interrupt",
         "runtime/test_killed_driver",

@@ -12,7 +12,7 @@ LONGEST = 35  # words of a sentence
 TARGETS = {  # lines with text, generated parts left out
     "README.md": 60,
     "CONTRIBUTING.md": 35,
-    "CHANGELOG.md": 45,
+    "CHANGELOG.md": 60,
     "docs/adding-an-algorithm.md": 65,
     "docs/algorithms.md": 65,
     "docs/api/algorithm.md": 10,
@@ -38,24 +38,25 @@ TARGETS = {  # lines with text, generated parts left out
     "docs/metrics.md": 55,
     "docs/models.md": 100,
     "docs/papers.md": 35,
+    "docs/placement.md": 125,
     "docs/plugins.md": 45,
     "docs/python.md": 105,
     "docs/releases.md": 25,
     "docs/reliability.md": 40,
     "docs/reproduce.md": 80,
-    "docs/scaling.md": 125,
+    "docs/running.md": 120,
+    "docs/scaling.md": 135,
+    "docs/sweeps.md": 65,
     "docs/theory.md": 100,
     "docs/troubleshooting.md": 35,
-    "docs/tutorials/cluster.md": 45,
+    "docs/tutorials/cluster.md": 50,
     "docs/tutorials/first-run.md": 70,
     "docs/tutorials/own-algorithm.md": 100,
     "docs/tutorials/own-model-and-data.md": 85,
     "docs/tutorials/paper.md": 70,
     "docs/tutorials/sweep.md": 50,
 }
-TOGETHER = 2100  # and 300 of the pages in REWRITTEN
-REWRITTEN = {"running.md", "placement.md", "sweeps.md"}  # beside this test; to be held to it afterwards
-PAGES = [page for page in reference.PAGES if page.name not in REWRITTEN]
+TOGETHER = 2400
 FENCE = re.compile(r"^ *```.*?^ *```\n|<!--.*?-->", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^    .*\n", re.MULTILINE)
 
@@ -72,16 +73,16 @@ def sentences(text):
         yield from re.split(r"(?<=[.!?]) ", " ".join(part.split()))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", reference.PAGES, ids=name_of)
 def test_a_page_is_within_its_length(page):
     assert reference.lines_by_hand(page) <= TARGETS[name_of(page)]
 
 
 def test_the_pages_together_are_within_their_length():
-    assert sum(map(reference.lines_by_hand, PAGES)) <= TOGETHER
+    assert sum(map(reference.lines_by_hand, reference.PAGES)) <= TOGETHER
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", reference.PAGES, ids=name_of)
 def test_no_sentence_has_to_be_read_twice(page):
     text = "" if page.name in reference.GENERATED else page.read_text()
     long = [sentence for sentence in sentences(text) if len(sentence.split()) > LONGEST]
