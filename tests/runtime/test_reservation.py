@@ -54,7 +54,7 @@ class FakeRay:
             if all(nodes):
                 group.nodes = nodes
 
-    def wait(self, references, timeout):
+    def wait(self, references, timeout, num_returns=1):
         return [group for group in references if all(group.nodes)], []
 
 
@@ -76,7 +76,7 @@ def cluster(monkeypatch):
         monkeypatch.setattr(reservation, "placement_group", fake.placement_group)
         monkeypatch.setattr(reservation, "placement_group_table", table)
         monkeypatch.setattr(reservation, "remove_placement_group", lambda group: fake.groups.remove(group))
-        monkeypatch.setattr(reservation, "time", SimpleNamespace(monotonic=lambda: fake.now))
+        monkeypatch.setattr(reservation, "time", SimpleNamespace(monotonic=lambda: fake.now, sleep=fake.settle))
         return fake
 
     return made
@@ -92,73 +92,67 @@ def steps(fake, reserved, count, seconds=1.0):
     return out
 
 
-def asked(fake):
-    return [group.bundle_count for group in fake.groups]
-
-
-def test_all_workers_are_reserved_together_and_spread_unless_packed(cluster):
-    for spread, strategy in ((True, "SPREAD"), (False, "PACK")):
-        fake = cluster(a=[2, 0], b=[2, 0])
-        reserved = Reservation(RuntimeConfig(workers=4, spread=spread), 4)
-        assert steps(fake, reserved, 2) == [0, 4]
-        assert [(group.bundle_count, group.strategy) for group in fake.groups] == [(4, strategy)]
-
-
 @pytest.mark.parametrize("workers", [6, None])
 def test_a_run_starts_with_the_room_there_is_and_takes_nodes_that_join(cluster, workers):
     """A given number of workers is requested even without room, so that an autoscaler sees it."""
     fake = cluster(a=[2, 0])
     reserved = Reservation(RuntimeConfig(workers=workers), 6)
     assert steps(fake, reserved, 4)[-1] == 2
-    assert asked(fake) == ([2, 4] if workers else [2])
+    assert len(fake.groups) == (6 if workers else 2)
     fake.cpus["b"] = [3, 0]
     assert steps(fake, reserved, 5)[-1] == 5
     fake.cpus["c"] = [8, 0]
     assert steps(fake, reserved, 5)[-1] == 6
-    assert asked(fake)[-1] == 1
-    assert sum(asked(fake)) == 6
+    assert [group.bundle_count for group in fake.groups] == [1] * 6
+    assert not reserved.update()
     reserved.release()
     assert fake.groups == []
 
 
-def test_resources_that_others_use_are_waited_for_and_then_done_without(cluster):
-    fake = cluster(a=[4, 3])
-    reserved = Reservation(RuntimeConfig(workers=3), 3)
-    assert steps(fake, reserved, int(SETTLE_SECONDS) - 1)[-1] == 0
-    assert asked(fake) == [3]
-    assert steps(fake, reserved, 5)[-1] == 1
+@pytest.mark.parametrize("workers", [3, None])
+def test_the_start_waits_for_what_others_use_and_then_does_without(cluster, monkeypatch, workers):
+    fake, lines = cluster(a=[4, 3]), []
+    monkeypatch.setattr(reservation.ray, "wait", lambda *a, **k: fake.settle(0.5) or fake.wait(*a, **k))
+    reserved = Reservation(RuntimeConfig(workers=workers), 3)
+    reserved.wait(lines.append)
+    assert (reserved.size, len(lines)) == (1, 1)
+    assert SETTLE_SECONDS < fake.now < SETTLE_SECONDS + 3
+    assert f"runtime.workers={workers or 'null'} needs {workers or 1} x 1 CPUs" in lines[0]
+    assert "(0 CPUs free); without room for one, the run ends after 180 s" in lines[0]
     fake.cpus["a"][1] = 0  # the others have ended
-    assert steps(fake, reserved, 4)[-1] == 3
+    assert steps(fake, reserved, 6)[-1] == 3
 
 
-def test_free_resources_in_pieces_too_small_for_a_worker_are_found_out(cluster):
-    """Four CPUs are free, but two of them are on different nodes: there is room for one worker with two CPUs."""
-    fake = cluster(a=[2, 0], b=[2, 1], c=[2, 1])
-    reserved = Reservation(RuntimeConfig(workers=2, cpus_per_worker=2.0), 2)
-    assert steps(fake, reserved, int(2 * SETTLE_SECONDS) + 4)[-1] == 1
+def test_a_start_with_room_for_all_waits_for_nobody(cluster, monkeypatch):
+    fake = cluster(a=[2, 0], b=[2, 0])
+    monkeypatch.setattr(reservation.ray, "wait", lambda *a, **k: fake.settle(0.1) or fake.wait(*a, **k))
+    reserved = Reservation(RuntimeConfig(), 4)
+    reserved.wait(pytest.fail)
+    assert reserved.size == 4
+    assert fake.now < 1
 
 
-def test_ray_moves_the_bundles_of_a_lost_node_and_no_others_are_requested(cluster):
+def test_ray_moves_the_bundles_of_a_lost_node_if_there_is_room(cluster):
+    fake = cluster(a=[2, 0], b=[2, 0], c=[2, 0])
+    reserved = Reservation(RuntimeConfig(workers=4), 4)
+    assert steps(fake, reserved, 2)[-1] == 4
+    before = list(fake.groups)
+    del fake.cpus["a"]
+    assert steps(fake, reserved, 3)[-1] == 4
+    assert fake.groups == before
+
+
+def test_bundles_that_have_no_place_any_more_are_given_up_and_requested_anew(cluster):
+    """Ray would try to move them without a pause, and start no other group of the cluster meanwhile."""
     fake = cluster(a=[2, 0], b=[2, 0])
     reserved = Reservation(RuntimeConfig(workers=4), 4)
     assert steps(fake, reserved, 2)[-1] == 4
+    before = set(fake.groups)
     del fake.cpus["b"]
-    assert steps(fake, reserved, 3 * int(SETTLE_SECONDS))[-1] == 2
-    assert asked(fake) == [4]
-    fake.cpus["c"] = [2, 0]
-    assert steps(fake, reserved, 3)[-1] == 4
-    assert asked(fake) == [4]
-
-
-def test_a_smaller_node_in_place_of_a_lost_one_gets_a_request_of_its_size(cluster):
-    """Ray would move both bundles of the lost node together."""
-    fake = cluster(a=[2, 0])
-    reserved = Reservation(RuntimeConfig(workers=2), 2)
-    assert steps(fake, reserved, 2)[-1] == 2
-    del fake.cpus["a"]
-    fake.cpus["b"] = [1, 0]
-    assert steps(fake, reserved, int(SETTLE_SECONDS) + 5)[-1] == 1
-    assert asked(fake) == [2, 1]
+    assert steps(fake, reserved, int(SETTLE_SECONDS) + 5)[-1] == 2
+    assert (reserved.size, len(before & set(fake.groups)), len(fake.groups)) == (2, 2, 4)
+    fake.cpus["c"] = [1, 0]
+    assert steps(fake, reserved, 3)[-1] == 3
 
 
 @pytest.mark.parametrize("started", [False, True])

@@ -50,9 +50,6 @@ class RuntimeConfig(Options):
             "many workers as clients, or CPUs on several nodes, where this changes no bit; else shared"
         ),
     ] = "auto"
-    spread: Annotated[
-        bool, Doc("workers are reserved on as many nodes of a cluster as possible; false: on as few as possible")
-    ] = True
     wait: Annotated[
         float,
         Ge(0),

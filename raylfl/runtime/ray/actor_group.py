@@ -207,7 +207,7 @@ class ActorGroup:
     def suit(self, runtime: RuntimeConfig, setup: WorkerSetup) -> bool:
         """Prepares the group for a run with these settings; returns False if the run needs other actors."""
         most, reservation = most_workers(runtime, setup), self.reservation
-        if _needs(self.runtime) != _needs(runtime) or setup.nodes or not (runtime.workers or 1) <= len(self.workers):
+        if _share(self.runtime) != _share(runtime) or setup.nodes or not (runtime.workers or 1) <= len(self.workers):
             return False
         if reservation is None or reservation.names or len(self.workers) > most:
             return False
@@ -236,8 +236,8 @@ def most_workers(runtime: RuntimeConfig, setup: WorkerSetup) -> int:
     return min(setup.population.count, max(fit, len(set(setup.nodes))))
 
 
-def _needs(runtime: RuntimeConfig) -> tuple[float, float, bool]:
-    return runtime.cpus_per_worker, runtime.gpus, runtime.spread
+def _share(runtime: RuntimeConfig) -> tuple[float, float]:
+    return runtime.cpus_per_worker, runtime.gpus
 
 
 def _this_node() -> Any:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import ray
@@ -23,7 +22,7 @@ from raylfl.runtime.ray.resources import (
 
 NODE_SHARE = 0.001  # amount that a worker takes of a node's custom resource, which is a name, not a quantity
 FIRST_NOTICE_SECONDS, NOTICE_SECONDS = 2.0, 30.0  # until the first line for the user about a wait; between two lines
-SETTLE_SECONDS = 10.0  # until a request is made smaller, and until bundles of a lost node count as lost
+SETTLE_SECONDS = 10.0  # of waiting for all bundles at the start, and until bundles of a lost node are given up
 
 
 class Bundle(NamedTuple):
@@ -33,35 +32,27 @@ class Bundle(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True)
-class Request:
-    """A placement group that Ray has not created yet. ready: a reference that resolves when it is; since: a time."""
-
-    group: Any
-    ready: Any
-    size: int
-    since: float
-
-
 class Reservation:
     """The bundles of a run's workers, one each, at most `most`.
 
-    As many as there is room for are reserved together. While there are fewer than `most`, further ones are requested as
-    soon as there is room for them. If `runtime.workers` is given, the missing ones are requested even without room, so
-    that an autoscaler starts nodes for them. Ray itself moves the bundles of a lost node to other nodes.
+    A run starts with as many as there is room for; further ones are requested while there are fewer than `most`. If
+    `runtime.workers` is given, the missing ones are requested even without room, so that an autoscaler starts nodes.
+
+    Each bundle is a placement group, which Ray puts on the node with most free resources: after the loss of a node, Ray
+    tries without a pause to move the bundles of a group that has others elsewhere, and starts no other group meanwhile.
     """
 
     def __init__(self, runtime: RuntimeConfig, most: int, names: Sequence[str | None] = ()):
         """names: for each of the `most` workers, the custom resource that its node must have, None for any node.
 
-        If there are such names, all workers are reserved together, however long that takes.
+        If there are such names, the bundles are one group: all are reserved together, however long that takes.
         """
         self.runtime, self.most, self.names = runtime, most, tuple(names) if any(names) else ()
         self._groups = list[Any]()
-        self._request: Request | None = None
-        self._cap: int | None = None  # the largest request, after a larger one was not granted
-        # the start; the newest times with room for a worker, with all bundles on living nodes, without free resources
-        self._began = self._room_seen = self._whole_at = self._scarce_at = time.monotonic()
+        self._requests = dict[Any, Any]()  # a reference that resolves when Ray has created a group -> the group
+        self._lost_since = dict[Any, float]()  # group with a bundle on no living node -> when this was first seen
+        self._started = False  # whether any bundle was ever reserved
+        self._began = self._room_seen = time.monotonic()  # the start; the newest time with room for a worker
 
     def bundles(self) -> dict[Bundle, str]:
         """The reserved bundles on living nodes -> the id of their node."""
@@ -73,64 +64,79 @@ class Reservation:
             if node in alive
         }
 
+    @property
+    def size(self) -> int:
+        """The number of reserved bundles."""
+        return sum(group.bundle_count for group in self._groups)
+
     def wait(self, notify: Callable[[str], None]) -> None:
-        """Waits for the first bundles; `notify` is called with a line about what is missing. Raises as `update`."""
-        notice_at = time.monotonic() + FIRST_NOTICE_SECONDS
-        while not self.update():
-            if time.monotonic() > notice_at:
-                notice_at = time.monotonic() + NOTICE_SECONDS
+        """Waits for all bundles that fit; from SETTLE_SECONDS on, for any. Raises as `update`.
+
+        notify: called with a line about what is missing.
+        """
+        notice_at = self._began + FIRST_NOTICE_SECONDS
+        while True:
+            self.update()
+            now = time.monotonic()
+            fit = min(self.most, workers_that_fit(self.runtime, nodes_of_cluster()))
+            if self.size and (self.size >= fit or now - self._began > SETTLE_SECONDS):
+                return
+            if now > notice_at:
+                notice_at = now + NOTICE_SECONDS
                 notify(
                     f"waiting for workers: {self.lack()}; without room for one, the run ends after "
                     f"{self.runtime.wait:g} s (runtime.wait)"
                 )
-            ray.wait([self._request.ready] if self._request else [], timeout=1)
+            if self._requests:
+                ray.wait(list(self._requests), timeout=1)
+            else:
+                time.sleep(1)
 
     def update(self) -> bool:
-        """Requests the bundles that are missing; returns whether Ray has granted the request of the last call.
+        """Requests the bundles that are missing; returns whether Ray has granted some since the last call.
 
         Raises RaylflError, or BadConfig before the first bundles, if there was no room for a worker for `runtime.wait`.
         """
-        now, request = time.monotonic(), self._request
-        if request is not None and ray.wait([request.ready], timeout=0)[0]:
-            self._groups.append(request.group)
-            self._request = self._cap = None
-            return True
-        size = self._missing(now)
-        waited = 0.0 if request is None else now - max(request.since, self._scarce_at)
-        if waited > SETTLE_SECONDS and size > 1 and not self.names:  # no node has a worker's share of what is free
-            size = self._cap = size // 2
-        if size != (0 if request is None else request.size):
-            self._ask(size, now)
-        return False
+        now, granted = time.monotonic(), list[Any]()
+        if self._requests:
+            granted, _ = ray.wait(list(self._requests), num_returns=len(self._requests), timeout=0)
+        self._groups += [self._requests.pop(reference) for reference in granted]
+        self._started = self._started or len(granted) > 0
+        placed = self.bundles()
+        if not self.names:
+            self._drop_lost(placed, now)
+        fit = self._check_room(now, len(placed))
+        self._ask(self._missing(fit, now))
+        return bool(granted)
 
-    def _missing(self, now: float) -> int:
-        """The number of bundles to request now."""
-        placed, reserved = len(self.bundles()), sum(group.bundle_count for group in self._groups)
-        if placed == reserved:
-            self._whole_at = now
-        elif now - self._whole_at < SETTLE_SECONDS:
-            placed = reserved  # Ray may still move them to other nodes
-        fit = self._check_room(now, placed)
-        if self.names or placed >= self.most:
-            return self.most if not reserved else 0
-        free = free_workers(self.runtime)
-        if not reserved and now - self._began < SETTLE_SECONDS:
-            free = fit  # what others use may soon be free: an earlier run of this process has just ended
-        if free:
-            return min(self.most - placed, free, self._cap or free)
-        self._scarce_at = now
-        return max(0, self.most - reserved) if self.runtime.workers is not None else int(not reserved)
+    def _drop_lost(self, placed: Mapping[Bundle, str], now: float) -> None:
+        """Gives back the groups whose bundles Ray has not moved from a lost node to another one for SETTLE_SECONDS."""
+        whole = {bundle.group for bundle in placed}
+        for group in [group for group in self._groups if group not in whole]:
+            if now - self._lost_since.setdefault(group, now) > SETTLE_SECONDS:
+                remove_placement_group(group)
+                self._groups.remove(group)
+        self._lost_since = {group: at for group, at in self._lost_since.items() if group not in whole}
+
+    def _missing(self, fit: int, now: float) -> int:
+        """The number of bundles that should be requested now; fit: the number of workers that fit on the cluster."""
+        wanted = self.most - self.size
+        if self.runtime.workers is not None or self.names or wanted <= 0:
+            return max(0, wanted)
+        at_start = now - self._began < SETTLE_SECONDS
+        free = fit - self.size if at_start else free_workers(self.runtime)
+        return min(wanted, free) if free > 0 else int(not self.size)
 
     def _check_room(self, now: float, placed: int) -> int:
         """Raises the errors of `update`; returns the number of workers that fit if nothing else runs on the cluster."""
         nodes = nodes_of_cluster()
-        if not self._groups and not self.runtime.wait:
+        if not self._started and not self.runtime.wait:
             count_workers(self.runtime, self.most, nodes)
         fit = workers_that_fit(self.runtime, nodes)
         if (placed or fit) and not self._absent(nodes):
             self._room_seen = now
         elif now - self._room_seen >= self.runtime.wait:
-            error = RaylflError if self._groups else BadConfig
+            error = RaylflError if self._started else BadConfig
             raise error(f"no room for a worker for {self.runtime.wait:g} s (runtime.wait): {self.lack()}")
         return fit
 
@@ -138,16 +144,18 @@ class Reservation:
         """The names that no node has."""
         return sorted({name for name in self.names if name and not any(name in node for node in nodes)})
 
-    def _ask(self, size: int, now: float) -> None:
-        """Replaces the request by one for this many bundles; 0: by none."""
-        if self._request is not None:
-            remove_placement_group(self._request.group)
-            self._request = None
-        if size:
-            names = self.names or (None,) * size
-            bundles = [bundle_of(self.runtime) | ({name: NODE_SHARE} if name else {}) for name in names]
-            group = placement_group(bundles, strategy="SPREAD" if self.runtime.spread else "PACK")
-            self._request = Request(group, group.ready(), size, now)
+    def _ask(self, size: int) -> None:
+        """Adds requests, or withdraws the newest ones, so that this many bundles are requested."""
+        while len(self._requests) > size:
+            remove_placement_group(self._requests.popitem()[1])
+        if self.names and not self._requests and size:
+            self._request([bundle_of(self.runtime) | ({name: NODE_SHARE} if name else {}) for name in self.names])
+        while not self.names and len(self._requests) < size:
+            self._request([bundle_of(self.runtime)])
+
+    def _request(self, bundles: list[Resources]) -> None:
+        group = placement_group(bundles, strategy="SPREAD")
+        self._requests[group.ready()] = group
 
     def lack(self) -> str:
         """What the cluster lacks for all workers, as a text for the user."""
@@ -164,8 +172,7 @@ class Reservation:
 
     def release(self) -> None:
         """Gives the bundles back; ends the actors in them."""
-        self._ask(0, 0.0)
-        for group in self._groups:
+        for group in (*self._requests.values(), *self._groups):
             remove_placement_group(group)
 
 
