@@ -14,6 +14,7 @@ import torch
 
 import raylfl
 from raylfl.errors import BadConfig, RaylflError
+from raylfl.runtime.ray.reservation import SETTLE_SECONDS
 from tests.runtime.clusters import QUIET, SMALL, lean_ray
 from tests.runtime.faults import actors, log_of, outcome, wait_until
 from tests.runtime.tiny import TINY
@@ -142,17 +143,24 @@ def test_a_run_waits_for_its_first_node_and_takes_those_that_join(cluster, runs,
 
 
 @pytest.mark.exhaustive
-def test_a_smaller_node_replaces_a_lost_one(cluster, runs, gate):
-    """It has room for one worker of two."""
-    config, nodes = config_of("scaffold", gate), [cluster.join(num_cpus=2)]
-
-    def watch(progress):
-        if progress.metrics["round"] == 7 and len(nodes) == 1:
-            cluster.remove(nodes[0])
-            nodes.append(cluster.join())
-
-    smaller = raylfl.run(config, [*runs, "runtime.workers=2", "runtime.placement=pinned", "runtime.backend=ray"], watch)
-    assert "the run continues on 1 worker instead of 2" in log_of(smaller.run_dir)
+@pytest.mark.parametrize("pause", [0, SETTLE_SECONDS + 5])
+def test_a_smaller_node_replaces_the_only_one(cluster, runs, gate, pause):
+    """It has room for one worker of two. Ray moves this one; after the pause, their bundles have been given up."""
+    config, node, rounds = config_of("scaffold", gate, 60), cluster.join(num_cpus=2), []
+    pinned = ["runtime.workers=2", "runtime.placement=pinned", "runtime.backend=ray"]
+    (gate / "slow").touch()
+    with ThreadPoolExecutor(1) as other:  # nodes are added by the main thread
+        run = other.submit(raylfl.run, config, [*runs, *pinned], rounds.append)
+        wait_until(lambda: len(rounds) > 7 or run.done(), "round 7", 90)
+        cluster.remove(node)
+        (gate / "slow").unlink()
+        wait_until(lambda: "was lost (" in log_of(rounds[0].run_dir) or run.done(), "loss", 60)
+        time.sleep(pause)
+        cluster.join()
+        smaller = run.result()
+    log = log_of(smaller.run_dir)
+    assert ("the run continues on 1 worker instead of 2" in log) == (pause > 0)
+    assert re.search("resumed at round ([5-9]|[1-5][0-9])\n", log)
     assert outcome(smaller.run_dir) == outcome(raylfl.run(config, runs).run_dir)
 
 

@@ -38,8 +38,9 @@ class Reservation:
     A run starts with as many as there is room for; further ones are requested while there are fewer than `most`. If
     `runtime.workers` is given, the missing ones are requested even without room, so that an autoscaler starts nodes.
 
-    Each bundle is a placement group, which Ray puts on the node with most free resources: after the loss of a node, Ray
-    tries without a pause to move the bundles of a group that has others elsewhere, and starts no other group meanwhile.
+    Each bundle is a placement group of its own, which Ray puts on the node with most free resources, and which can be
+    given up alone: as long as a bundle of a lost node has no place elsewhere, Ray tries to move it without a pause, and
+    starts no other group of the cluster.
     """
 
     def __init__(self, runtime: RuntimeConfig, most: int, names: Sequence[str | None] = ()):
