@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
 import tracemalloc
 
 import pytest
+import ray
 
 from raylfl.config.load import load_config
 from raylfl.experiment.assemble import assemble
 from raylfl.heterogeneity.trace import encode_row
+from raylfl.runtime.ray.stored import StoredExperiment
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.workers.backend import LocalBackend
+from tests.runtime.tiny import TINY
 
 MANY, FEW, WARM_UP = 100_000, 1_000, 5
+DATA = {"shape": [1, 2, 2], "num_train": 4 * FEW, "num_test": 10}
 LINKS = {"name": "bernoulli", "q": {"uniform": [0, 0.4]}}
 
 
@@ -61,6 +66,19 @@ def test_a_round_allocates_no_array_over_all_clients(options):
     changes = {"link": LINKS, "topology": {"latency": 0.1}}
     few, many = (allocated(clients, options, **changes) for clients in (FEW, MANY))
     assert many < few + MANY / 2
+
+
+@pytest.mark.parametrize("placement", ["shared", "pinned"])
+def test_workers_read_three_numbers_a_client_at_the_start(monkeypatch, placement):
+    """Weight, size and offset; not an array of samples for each client, which take seconds to read at 10^6 clients."""
+    stored: list[bytes] = []
+    monkeypatch.setattr(ray, "put", lambda value: stored.append(pickle.dumps(value)))
+    for clients in (FEW, 4 * FEW):
+        config = {**TINY, "data": {"name": "synthetic_images", "init_args": DATA}, "model": "logistic"}
+        config |= {"num_clients": clients, "partition": "iid", "runtime": {"backend": "ray", "placement": placement}}
+        StoredExperiment.put(assemble(load_config(config)), 2)
+    few, many = (max(map(len, half)) for half in (stored[: len(stored) // 2], stored[len(stored) // 2 :]))
+    assert many - few < 3 * FEW * (3 * 8 + 1)  # bytes
 
 
 @pytest.mark.parametrize("options", [{"name": "fedavg"}, {"name": "fedacs"}, {"name": "fedacs", "estimate": "ema"}])

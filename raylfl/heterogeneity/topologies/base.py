@@ -202,6 +202,9 @@ def _at_ends(values: PerClient, ends: Ints, server: float, world: RunContext) ->
 class Auto(Graph):
     """The graph of the method: a server's star or SFL's chain; for methods without a server, the undirected ring."""
 
+    def check(self, world: RunContext) -> None:
+        self.check_links(world)  # a ring has any number of nodes; it is built only for methods without a server
+
     def graph(self, r: int, world: RunContext) -> nx.Graph[int]:
         import networkx as nx
 

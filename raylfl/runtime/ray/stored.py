@@ -50,10 +50,11 @@ class StoredExperiment:
     def put(experiment: Experiment, workers: int) -> StoredExperiment:
         """Puts the experiment into the object store.
 
-        workers: the number of workers, among which clients that are assigned to workers are divided.
+        The split is left out: its arrays, one for each client, take seconds to read, and `setup.shards` has the same
+        samples. workers: the number of workers, among which clients that are assigned to workers are divided.
         """
-        setup = experiment.setup
-        placement = placement_of(setup, workers)
+        setup, split = experiment.setup, replace(experiment.split, clients=[])
+        placement, experiment = placement_of(setup, workers), replace(experiment, split=split)
         if not setup.assigned:
             return StoredExperiment(ray.put(experiment), placement)
         nothing = setup.train.part(np.empty(0, dtype=np.int64))
