@@ -98,7 +98,7 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
                 "a line of participation.jsonl": f"{other['row_bytes'] / 1e3:.1f} kB",
             }
         )
-    setup = " and ".join(
-        f"{cells[n, METHODS[0]]['setup_s']:.0f} s, {cells[n, METHODS[0]]['setup_mb']:.0f} MB for {n:,}" for n in COUNTS
-    )
-    return f"\n{table(body)}\n\nThe set-up of data, partition and processes takes {setup} clients.\n"
+    setups = [cells[count, METHODS[0]] for count in COUNTS]
+    few_s, many_s = (f"{row['setup_s']:.1f} s and {row['setup_mb']:.0f} MB" for row in setups)
+    about = f"Data and partition take {few_s} of set-up for {few:,} clients, {many_s} for {many:,}."
+    return f"\n{table(body)}\n\n{about}\n"
