@@ -11,7 +11,7 @@ import torch
 from raylfl.config.load import load_config
 from raylfl.experiment.assemble import assemble
 from raylfl.heterogeneity.trace import write_trace
-from raylfl.runtime.round.plan import Planner, drop_uploads
+from raylfl.runtime.round.plan import Planner, drop_uploads, same_array
 from raylfl.runtime.round.state import RoundResult
 from tests.runtime.tiny import TINY
 
@@ -119,6 +119,17 @@ def test_a_replay_has_the_failure_probabilities_of_the_phases_that_were_recorded
         sampled = np.isin(np.arange(N), planned.cohort)
         assert replay.system(r).failure.tolist() == np.where(sampled, q, 0.0).tolist()
         assert replay.row(planned) == rows[r]
+
+
+@pytest.mark.parametrize(("a", "again"), [("its own", False), ("a view", False), ("frozen", True), ("equal", True)])
+def test_coefficients_are_computed_again_if_an_argument_may_have_changed(a, again):
+    """A process of a user may return one array in every round, and change it in place."""
+    b = np.arange(4.0)
+    other = {"its own": b, "a view": b[:], "frozen": b, "equal": b.copy()}[a]
+    if a == "frozen":
+        b.flags.writeable = False
+    assert same_array(other, b) is again
+    assert not same_array(b + 1, b)
 
 
 def test_a_number_of_steps_that_the_algorithm_draws_holds_for_all_that_take_a_step():

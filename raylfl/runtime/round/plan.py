@@ -63,9 +63,8 @@ class Planner:
         lr, last = self.lr(r), next(iter(self._systems.values()), None)
         if last is not None and available is None and self._steady and (lr == last.lr or not proximal):
             return replace(last, index=r, lr=lr)  # with the same arrays, without a pass over N clients
-        failure, row = self.experiment.link.failure(r, self.everyone, world), self._recorded(r)
+        failure, row = np.array(self.experiment.link.failure(r, self.everyone, world)), self._recorded(r)
         if "q" in row:
-            failure = failure.copy()
             failure[row["cohort"]] = row["q"]
         return SystemInfo(
             index=r,
@@ -296,8 +295,13 @@ def read_only(values: np.ndarray) -> np.ndarray:
 
 
 def same_array(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two arrays have equal entries, at no cost if they are one object; nan differs from nan."""
-    return a is b or np.array_equal(a, b)
+    """Whether it is certain that array `a` has the entries that `b` had before, at no cost if both are one object.
+
+    An array that its owner may have changed in place since then does not count; nan differs from nan.
+    """
+    if a is b:
+        return not a.flags.writeable
+    return not np.may_share_memory(a, b) and np.array_equal(a, b)
 
 
 def drop_uploads(r: Round, clients: Ints) -> Round:
