@@ -22,6 +22,7 @@ from raylfl.core.placement import Placement
 from raylfl.experiment.assemble import assemble
 from raylfl.runtime.ray import backend as ray_backend
 from raylfl.runtime.ray import held_states, worker_pool
+from raylfl.runtime.ray import stored as ray_stored
 from raylfl.runtime.ray.backend import RayBackend
 from raylfl.runtime.ray.cohort import CohortInFlight
 from raylfl.runtime.ray.connection import DIRECT
@@ -381,6 +382,20 @@ def test_a_round_waits_once_for_its_workers(veterans, tmp_path, monkeypatch):
     monkeypatch.setattr(CohortInFlight, "results", counted)
     carry_out({**TINY, "participation": {"name": "full"}}, tmp_path, rows=session_on(veterans[:2], []))
     assert rounds == [[2]] * 6  # references in each call of `ray.wait`
+
+
+def test_samples_in_many_pieces_change_no_bit(veterans, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_stored, "PIECE", 100)  # bytes, four samples
+    shared = []
+    config = {**TINY, "algorithm": {"name": "scaffold"}}
+    carry_out({**config, "runtime": {"backend": "local", "vectorize": "never"}}, tmp_path / "here")
+    config["runtime"] = {"placement": "pinned", "vectorize": "never"}
+    carry_out(config, tmp_path / "there", rows=session_on(veterans[:2], shared))
+    assert outcome(tmp_path / "there") == outcome(tmp_path / "here")
+    assert [len(samples.pieces) for samples in shared[0].samples] == [
+        -(-samples.size // 4) for samples in shared[0].samples
+    ]
+    assert sum(samples.size for samples in shared[0].samples) == 60
 
 
 def test_states_of_pinned_clients_do_not_travel(veterans, tmp_path, monkeypatch):
