@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,6 +95,23 @@ def test_run_trains_and_prints_the_run_directory(call, fresh):
     assert dated[:2] == ["getting ready: runs/digits/...", f"fedavg: 4 clients, 3 rounds, 1 process -> {run}"]
     assert re.fullmatch(r"round 3/3  train \d\.\d{4}  test \d\.\d{4}  \d+\.\d\d%  \d\.\d{3} s/round", dated[-1])
     assert "\x1b" not in out
+
+
+@pytest.mark.slow
+def test_the_first_line_of_a_run_comes_before_torch_is_imported(call, fresh, monkeypatch, capsys):
+    """A job's log shows within a second or two what was started and where."""
+
+    def loads(*arguments):
+        printed.append(capsys.readouterr().out)
+        raise SystemExit(3)
+
+    printed = []
+    monkeypatch.setattr("raylfl.config.load.load_config", loads)
+    assert call(*RUN, "logging.id=a")[0] != 0
+    assert re.fullmatch(rf"{TIME} getting ready: runs/digits/a\n", printed[0])
+    code = "import sys, raylfl.config.load as load, raylfl.python.console\n"
+    code += "load.typed_groups(load.compose('digits'))\nsys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_run_is_started_continued_and_found_finished_by_one_command(call, fresh):

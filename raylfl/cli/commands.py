@@ -21,11 +21,10 @@ REPORT = EXTRAS["report"]
 
 
 def run(args: argparse.Namespace) -> int | None:
-    from raylfl.config.load import load_config
-    from raylfl.python import api
+    from raylfl.config.load import compose, load_config, typed_groups
 
-    config = load_config(args.config, args.overrides, check=None if args.print_config else api.check_runtime)
     if args.print_config:
+        config = load_config(args.config, args.overrides)
         from raylfl.config.text import dump
         from raylfl.experiment.assemble import check_without_data
 
@@ -36,18 +35,21 @@ def run(args: argparse.Namespace) -> int | None:
             assembled(config)
         print(dump(config.resolved), end="")
         return None
-    logging, name = config.logging, config.top.name
+    groups = typed_groups(compose(args.config, args.overrides))  # without torch, which takes seconds
+    logging, top = groups["logging"], groups["top"]
     if args.or_resume and logging.id is None:
         raise BadConfig("logging.id=null, but --or-resume needs the name of the run to continue: logging.id=first")
+    from raylfl.python import api
     from raylfl.python.console import Watcher, say, shown
 
-    address = f"{logging.url or shown(logging.folder)}/{name}/{logging.id or '...'}"
+    api.check_runtime(groups["runtime"])
+    address = f"{logging.url or shown(logging.folder)}/{top.name}/{logging.id or '...'}"
     with Watcher() as watch:
         watch.prepare(address)
-        experiment = api.checked(config)
+        experiment = api.checked(load_config(args.config, args.overrides))
         result = (api.run_or_resume if args.or_resume else api.begin)(experiment, watch)
     if result is None:
-        say(f"finished {address}: all {config.top.rounds} rounds are done; a larger value of rounds continues it")
+        say(f"finished {address}: all {top.rounds} rounds are done; a larger value of rounds continues it")
     else:
         _finished(result)
     return None
