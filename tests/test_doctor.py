@@ -90,7 +90,9 @@ def test_the_ports_of_another_ray_are_named_with_the_options_for_a_second_one(ex
 
 def test_an_empty_address_is_named(examine, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "")
-    assert "RAY_ADDRESS is set, but empty" in line_of(examine()[1], "note     ray cluster")
+    code, lines = examine()
+    assert code == 1
+    assert "RAY_ADDRESS is empty: unset it" in line_of(lines, "missing  ray cluster")
 
 
 def test_a_gpu_that_torch_cannot_use_is_named(examine, monkeypatch, tmp_path):

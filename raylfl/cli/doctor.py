@@ -107,15 +107,13 @@ def _gpus() -> Iterator[Finding]:
 
 
 def _ray() -> Iterator[Finding]:
-    from raylfl.runtime.ray.connection import address_of, ray_folder, store_bytes
+    from raylfl.runtime.ray.connection import ray_folder, store_bytes
 
-    if (address := address_of(RuntimeConfig())) is not None:
-        yield _cluster(address)
+    if "RAY_ADDRESS" in os.environ:
+        yield _cluster(os.environ["RAY_ADDRESS"])
         return
     size, notes = store_bytes(RuntimeConfig())
     yield Finding("ok", "ray cluster", f"each run starts its own; up to {size / GIB:.1f} GiB of objects in memory")
-    if "RAY_ADDRESS" in os.environ:
-        notes.append("RAY_ADDRESS is set, but empty: it names no cluster")
     for note in [*notes, *ray_folder()[1]]:
         yield Finding("note", "ray cluster", note)
 
@@ -146,10 +144,11 @@ def free_ports(count: int) -> list[int]:
 
 def _cluster(address: str) -> Finding:
     """Joins the cluster in RAY_ADDRESS as a run does, because token and versions are checked only on joining."""
-    from raylfl.runtime.ray.connection import joined
+    from raylfl.runtime.ray.connection import check_address, joined
     from raylfl.runtime.ray.resources import nodes_of_cluster
 
     try:
+        check_address(RuntimeConfig())  # refuses an empty one
         with joined(RuntimeConfig(), address):
             nodes = nodes_of_cluster()
     except BadConfig as error:
