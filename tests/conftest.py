@@ -109,16 +109,16 @@ LONG = (  # files whose tests are quick but many: `make test-fast` leaves them o
     "theory/test_fedacs_bounds.py",
 )
 PROCESSES = {"command", "cluster"}  # fixtures
-ON_A_CLUSTER = {"ray", "sweeps"}  # groups whose tests wait for processes of Ray: one more attempt, which pytest lists
+ON_A_CLUSTER = {"ray", "commands"}  # groups whose tests wait for processes of Ray: one more attempt, which pytest lists
 GROUPS = {  # files for one process of pytest-xdist, so that their clusters or simulated devices start one by one
     "runtime/test_ray.py": "ray",
     "runtime/test_lost_nodes.py": "ray",
     "runtime/test_lost_parts.py": "ray",
-    "runtime/test_interrupt.py": "ray",
-    "runtime/test_own_cluster.py": "ray",
-    "tune/test_sweep.py": "sweeps",
-    "tune/test_interrupted.py": "sweeps",
-    "jobs/test_cluster.py": "sweeps",
+    "runtime/test_interrupt.py": "commands",
+    "runtime/test_own_cluster.py": "commands",
+    "tune/test_sweep.py": "commands",
+    "tune/test_interrupted.py": "commands",
+    "jobs/test_cluster.py": "commands",
 }
 
 

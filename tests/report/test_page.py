@@ -193,7 +193,7 @@ def test_a_label_becomes_a_file_name():
     assert slug("alpha=0.1, steps=[1, 2]") == "alpha-0.1_steps-1_2"
 
 
-def test_the_columns_of_the_summary_table_can_be_chosen(tmp_path, capsys):
+def test_the_columns_of_the_summary_table_can_be_chosen(tmp_path, capsys, undrawn):
     folder = write_run(tmp_path / "a", rows_of(np.linspace(0.1, 0.9, 20).tolist()), {"algorithm.name": "focus"})
     assert main(["report", str(folder), "-o", str(tmp_path / "page"), "--columns", "last,setting"]) == 0
     head = (tmp_path / "page/summary.md").read_text().splitlines()[0]

@@ -162,24 +162,25 @@ def loop(kind, start, shards):
     return x
 
 
-def shards_of(runs):
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """(the initial parameters, the sample indices of the clients) of these runs, which do not depend on the step."""
     named = {
         "model": {"class_path": "tests.runtime.test_batch_index.Base"},
         "data": {"class_path": "tests.runtime.test_batch_index.Rows"},
     }
-    setup = checked(load_config({**CONFIG, **named}, runs)).setup
-    return [torch.from_numpy(setup.shards[c]) for c in range(2)]
+    place = [f"logging.dir={tmp_path_factory.mktemp('initial')}", "rounds=0"]
+    setup = checked(load_config({**CONFIG, **named})).setup
+    return run(Base, place).params, [torch.from_numpy(setup.shards[c]) for c in range(2)]
 
 
 @pytest.mark.parametrize("vectorize", ["auto", "never"])
 @pytest.mark.parametrize(
     "kind", [Base, Rest, Decorated, Weighted, Tensors, Listed, Fifth, Tripled, First, Typed, Guarded, LogsThird]
 )
-def test_each_step_gets_its_number(runs, kind, vectorize):
-    options = [f"runtime.vectorize={vectorize}"]
-    found = run(kind, runs, *options)
-    start = run(kind, runs, *options, "rounds=0").params
-    torch.testing.assert_close(found.params, loop(kind, start, shards_of(runs)), rtol=1e-5, atol=1e-6)
+def test_each_step_gets_its_number(runs, prepared, kind, vectorize):
+    found = run(kind, runs, f"runtime.vectorize={vectorize}")
+    torch.testing.assert_close(found.params, loop(kind, *prepared), rtol=1e-5, atol=1e-6)
     if kind is LogsThird:
         assert all(abs(row["train/third"]) > 0 for row in found.metrics)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
@@ -78,12 +78,19 @@ def plain(module):
         return module, float(module.training_step((data.x[::3].clone(), data.targets[::3]), 0))
 
 
+@pytest.fixture(scope="module")
+def initial(tmp_path_factory):
+    """`initial(conv)`: a copy of the initial model, which depends on its layers only."""
+    place = [f"logging.dir={tmp_path_factory.mktemp('initial')}", "rounds=0"]
+    made = cache(lambda conv: raylfl.run(config("add", conv, "full"), place).module)
+    return lambda conv: copy.deepcopy(made(conv))
+
+
 @pytest.mark.parametrize("runtime", ["vectorize=never", "vectorize=auto", "vectorize=always", "step=autograd"])
 @pytest.mark.parametrize(("way", "conv"), [*((way, False) for way in WAYS), ("add", True), ("clamp", True)])
-def test_every_step_has_a_batch_of_its_own(runs, way, conv, runtime):
-    overrides = [*runs, f"runtime.{runtime}"]
-    start = raylfl.run(config(way, conv, "full"), [*overrides, "rounds=0"]).module
-    result = raylfl.run(config(way, conv, "full"), overrides)
+def test_every_step_has_a_batch_of_its_own(runs, initial, way, conv, runtime):
+    result, start = raylfl.run(config(way, conv, "full"), [*runs, f"runtime.{runtime}"]), initial(conv)
+    start.way = way
     expected, loss = plain(start)
     right = torch.cat([p.detach().reshape(-1) for p in expected.parameters()])
     torch.testing.assert_close(result.params, right, rtol=1e-5, atol=1e-6)

@@ -183,14 +183,28 @@ def config(algorithm, vectorize):
 
 
 @pytest.fixture(scope="module")
-def shards():
-    """The sample indices of the clients in these runs."""
+def prepared(tmp_path_factory):
+    """(the sample indices of the clients, the initial model) of these runs: hooks draw no random numbers."""
     from raylfl.config.load import load_config
     from raylfl.python.api import checked
 
     named = {"model": {"class_path": f"{__name__}.Net"}, "data": {"class_path": f"{__name__}.Rows"}}
     setup = checked(load_config({**config("fedavg", "never"), **named})).setup
-    return [torch.from_numpy(setup.shards[c]) for c in range(CLIENTS)]
+    first = raylfl.run(
+        {**config("fedavg", "never"), **named}, [f"logging.dir={tmp_path_factory.mktemp('x')}", "rounds=0"]
+    )
+    return [torch.from_numpy(setup.shards[c]) for c in range(CLIENTS)], first.module
+
+
+@pytest.fixture
+def shards(prepared):
+    return prepared[0]
+
+
+@pytest.fixture
+def start(prepared):
+    """The initial parameters, as a vector."""
+    return nn.utils.parameters_to_vector(prepared[1].parameters()).detach()
 
 
 class Loop:
@@ -258,8 +272,7 @@ def run(kind, algorithm, vectorize, runs, *options):
 
 @pytest.mark.parametrize("vectorize", ["auto", "always", "never"])
 @pytest.mark.parametrize("kind", HOOKS + OTHERS)
-def test_fedavg_with_a_users_module_is_the_loop_written_out(runs, shards, kind, vectorize):
-    start = run(kind, "fedavg", vectorize, runs, "rounds=0").params
+def test_fedavg_with_a_users_module_is_the_loop_written_out(runs, shards, start, kind, vectorize):
     found = run(kind, "fedavg", vectorize, runs)
     expected = fedavg(Loop(kind, shards), start)
     plain = fedavg(Loop(Net, shards), start)
@@ -269,18 +282,22 @@ def test_fedavg_with_a_users_module_is_the_loop_written_out(runs, shards, kind, 
 
 @pytest.mark.parametrize("vectorize", ["auto", "never"])
 @pytest.mark.parametrize("kind", [OnParameter, Accumulated, OnBackward, InConfigure])
-def test_scaffold_with_hooks_is_the_loop_written_out(runs, shards, kind, vectorize):
-    start = run(kind, "scaffold", vectorize, runs, "rounds=0").params
+def test_scaffold_with_hooks_is_the_loop_written_out(runs, shards, start, kind, vectorize):
     found = run(kind, "scaffold", vectorize, runs)
     torch.testing.assert_close(found.params, scaffold(Loop(kind, shards), start), rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("vectorize", ["auto", "always", "never"])
-@pytest.mark.parametrize("algorithm", ["fedavg", "focus", "scaffold", "sfl", "dsgd"])
+@pytest.mark.parametrize(
+    ("algorithm", "vectorize"),
+    [
+        *((algorithm, "auto") for algorithm in ("fedavg", "focus", "scaffold", "sfl", "dsgd")),
+        *((algorithm, way) for algorithm in ("scaffold", "dsgd") for way in ("always", "never")),
+    ],
+)
 @pytest.mark.parametrize("kind", [OnParameter, Replaced])
-def test_what_a_hook_freezes_stays_frozen_under_every_method(runs, kind, algorithm, vectorize):
-    first, last = (run(kind, algorithm, vectorize, runs, f"rounds={k}").module for k in (0, 3))
-    moved = {name: (p - dict(first.named_parameters())[name]).detach().abs() for name, p in last.named_parameters()}
+def test_what_a_hook_freezes_stays_frozen_under_every_method(runs, prepared, kind, algorithm, vectorize):
+    first, last = dict(prepared[1].named_parameters()), run(kind, algorithm, vectorize, runs).module
+    moved = {name: (p - first[name]).detach().abs() for name, p in last.named_parameters()}
     frozen = moved["outer.weight"][:, 1::2] if kind is OnParameter else moved["inner.bias"]
     assert float(frozen.max()) == 0
     assert float(moved["inner.weight"].min()) > 0
