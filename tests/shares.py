@@ -3,13 +3,18 @@
 import pytest
 
 
-def one_in(share, cases, ids=str):
+def name_of(case):
+    """The values of a case, classes by their names."""
+    return "-".join(getattr(value, "__name__", str(value)) for value in _values(case))
+
+
+def one_in(share, cases, ids=name_of):
     """Every case as a parameter of a test, a tuple as several; all but every `share`-th are marked exhaustive."""
     return [
-        pytest.param(
-            *(case if isinstance(case, tuple) else (case,)),
-            marks=[pytest.mark.exhaustive] if place % share else [],
-            id=ids(case),
-        )
+        pytest.param(*_values(case), marks=[pytest.mark.exhaustive] if place % share else [], id=ids(case))
         for place, case in enumerate(cases)
     ]
+
+
+def _values(case):
+    return case if isinstance(case, tuple) else (case,)

@@ -13,6 +13,7 @@ import raylfl
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
 from raylfl.python.api import checked
+from tests.shares import one_in
 
 STEPS = 6
 X = torch.randn(24, 5, generator=torch.Generator().manual_seed(0))
@@ -174,9 +175,12 @@ def prepared(tmp_path_factory):
     return run(Base, place).params, [torch.from_numpy(setup.shards[c]) for c in range(2)]
 
 
-@pytest.mark.parametrize("vectorize", ["auto", "never"])
+KINDS = [Base, Rest, Decorated, Weighted, Tensors, Listed, Fifth, Tripled, First, Typed, Guarded, LogsThird]
+
+
 @pytest.mark.parametrize(
-    "kind", [Base, Rest, Decorated, Weighted, Tensors, Listed, Fifth, Tripled, First, Typed, Guarded, LogsThird]
+    ("kind", "vectorize"),
+    [*((kind, "auto") for kind in KINDS), *one_in(2, [(kind, "never") for kind in KINDS])],
 )
 def test_each_step_gets_its_number(runs, prepared, kind, vectorize):
     found = run(kind, runs, f"runtime.vectorize={vectorize}")

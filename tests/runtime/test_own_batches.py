@@ -14,6 +14,7 @@ import raylfl
 from raylfl.runtime import inprocess
 from raylfl.testing.runs import RandomWorkers, carry_out, outcome
 from tests.runtime.tiny import TINY, Points
+from tests.shares import one_in
 
 WAYS = {
     "add": lambda x: x.add_(0.5),
@@ -86,8 +87,11 @@ def initial(tmp_path_factory):
     return lambda conv: copy.deepcopy(made(conv))
 
 
-@pytest.mark.parametrize("runtime", ["vectorize=never", "vectorize=auto", "vectorize=always", "step=autograd"])
-@pytest.mark.parametrize(("way", "conv"), [*((way, False) for way in WAYS), ("add", True), ("clamp", True)])
+STEPS = [*((way, False) for way in WAYS), ("add", True), ("clamp", True)]
+FORMS = ["vectorize=never", "vectorize=auto", "vectorize=always", "step=autograd"]
+
+
+@pytest.mark.parametrize(("way", "conv", "runtime"), one_in(3, [(*step, form) for step in STEPS for form in FORMS]))
 def test_every_step_has_a_batch_of_its_own(runs, initial, way, conv, runtime):
     result, start = raylfl.run(config(way, conv, "full"), [*runs, f"runtime.{runtime}"]), initial(conv)
     start.way = way
