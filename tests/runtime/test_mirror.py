@@ -5,10 +5,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import threading
 from contextlib import nullcontext, suppress
@@ -275,16 +272,17 @@ PAUSES = ["metrics.jsonl", "participation.jsonl", "checkpoints/round_000003/serv
 @pytest.mark.slow
 @pytest.mark.parametrize("paused", PAUSES)
 @pytest.mark.parametrize("url", ["file"], indirect=True)
-def test_a_machine_that_sleeps_in_a_copy_overwrites_nothing_when_it_wakes_up(url, machine, monkeypatch, paused, clean):
+def test_a_machine_that_sleeps_in_a_copy_overwrites_nothing_when_it_wakes_up(
+    url, machine, monkeypatch, paused, clean, forked
+):
     """Another machine has taken the run over and finished it in between."""
     place, put, seen = f"{url}/tiny/it", Storage.put, []
 
     def slow(self, source, name):
         last = name.startswith(("check", "summary")) or b'"round": 2' in source.read_bytes()
         if name == paused and last and not seen:
-            environment = {**os.environ, "RAYLFL_STAGING": str(staging("file://b"))}
-            code = f"import raylfl; raylfl.resume({place!r}, take_over=True, trust=True)"
-            subprocess.run([sys.executable, "-c", code], check=True, timeout=120, env=environment)
+            code = f"import os, raylfl; os.environ['RAYLFL_STAGING'] = {str(staging('file://b'))!r}\n"
+            forked(f"{code}raylfl.resume({place!r}, take_over=True, trust=True)")
             seen.append(outcome(local_view(place, complete=True)))
         put(self, source, name)
 
