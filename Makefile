@@ -11,6 +11,8 @@ setup: $(READY)
 $(READY): pyproject.toml requirements.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "raylfl needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	rm -f $(VENV)/lib/python*/site-packages/raylfl-torchvision.pth  # of earlier set-ups, as is a torchvision beside it
+	$(BIN)/python -m pip uninstall -qq --yes --disable-pip-version-check torchvision
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $(READY)
