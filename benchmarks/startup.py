@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.tables import table_of
-from raylfl.startup import collector, lazy_imports, malloc
+from raylfl.startup import lazy_imports, malloc
 
 REPEATS = 3
 
@@ -52,17 +52,8 @@ faults = (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults) / 20
 print(json.dumps({"ms a step": 1e3 * seconds, "page faults a step": faults}))
 """
 
-IMPORTS = """
-import json, time
-from raylfl.startup import process
-process.set_up()
-import lightning.pytorch, raylfl.runtime.session
-print(json.dumps({"processor seconds of an actor's imports": time.process_time()}))
-"""
-
 SETTINGS = (
     ("lazy imports", lazy_imports.SWITCH, LIGHTNING),
-    ("rare collections", collector.SWITCH, IMPORTS),
     ("kept memory", malloc.SWITCH, STEPS),
 )
 

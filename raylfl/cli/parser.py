@@ -15,7 +15,7 @@ from raylfl.cli import commands
 from raylfl.components.extras import missing_package, ours
 from raylfl.config.find import working_directory
 from raylfl.errors import BadConfig, RaylflError, exits_as_errors, headline, is_noted, note_own_code, visible
-from raylfl.startup import collector, process
+from raylfl.startup import process
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,8 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         note_own_code(error)
         return _fail(args, error, 1, f"{type(error).__name__}: {headline(error)}")
-    finally:
-        collector.restore()
 
 
 def _fail(args: argparse.Namespace, error: BaseException, code: int, text: str | None = None) -> int:

@@ -23,7 +23,7 @@ from typing import Any
 
 from raylfl.errors import RaylflError
 from raylfl.execution.planned import PlannedRun
-from raylfl.startup import collector, process
+from raylfl.startup import process
 
 GRACE_SECONDS = 10.0  # for the current round of an ended run; then its process is killed
 NOTICE = b"raylfl: stopping the runs after their rounds, with checkpoints; once more ends at once\n"
@@ -129,7 +129,6 @@ def serve(handle: int) -> None:
             runs.get().make()
         except BaseException as raised:
             error, text = raised, traceback.format_exc()
-        collector.restore()
         try:
             connection.send((error, text))
         except OSError:

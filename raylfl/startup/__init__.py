@@ -3,9 +3,8 @@
 Each setting works around a cost or a fault of a library. A setting is off if its environment variable is 0. To switch
 it off in Ray's actors, set the variable in the environment in which Ray starts.
 
-    lazy_imports      RAYLFL_LAZY_IMPORTS      imports Lightning without parts that it does not use
-    collector         RAYLFL_RARE_COLLECTIONS  makes garbage collections rare during imports
-    malloc            RAYLFL_KEEP_MEMORY       keeps freed memory in the process
+    lazy_imports   RAYLFL_LAZY_IMPORTS   imports Lightning without parts that it does not use
+    malloc         RAYLFL_KEEP_MEMORY    keeps freed memory in the process
 
 `python -m benchmarks.startup` measures the savings of each. `SEEN` contains the library versions last tested. If
 another version breaks a setting, tests/startup fails with a remedy.

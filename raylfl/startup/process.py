@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from raylfl.startup import collector, lazy_imports, malloc
+from raylfl.startup import lazy_imports, malloc
 
 WATCHER = """
 import os, signal, sys, time
@@ -24,12 +24,8 @@ for pid in sys.argv[2:]:
 
 
 def set_up() -> None:
-    """Applies `collector`, `lazy_imports` and `malloc`, before Lightning is imported.
-
-    The caller calls `collector.restore` when the imports are done.
-    """
+    """Applies `lazy_imports` and `malloc`, before Lightning is imported."""
     without_raylet_messages()
-    collector.make_rare()
     lazy_imports.install()
     malloc.keep()
 

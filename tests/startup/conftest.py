@@ -12,7 +12,7 @@ TO_DO = """\
 raylfl/startup works around what these libraries do when they are imported; another version may do it differently.
 1. `python -X importtime -c "import lightning.pytorch"` shows what is imported now; the docstring of the setting says
    what it relies on. Adapt raylfl/startup, or delete a setting that the library no longer needs.
-2. Until then users switch it off: RAYLFL_LAZY_IMPORTS=0, RAYLFL_RARE_COLLECTIONS=0, RAYLFL_KEEP_MEMORY=0.
+2. Until then users switch it off: RAYLFL_LAZY_IMPORTS=0, RAYLFL_KEEP_MEMORY=0.
 3. `python -m benchmarks.startup` shows what it still saves. Put the new versions into SEEN."""
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.experiment.parts import WorkerSetup
 from raylfl.runtime.ray.resources import bundles_here, count_workers, names_of_nodes, nodes_of_cluster, workers_that_fit
-from raylfl.startup import collector, process
+from raylfl.startup import process
 
 if TYPE_CHECKING:
     from raylfl.runtime.ray.reservation import Bundle, Reservation
@@ -32,7 +32,6 @@ class ServerActor:
         import raylfl.runtime.session  # noqa: F401 - loaded in advance
 
         torch.set_num_threads(1)
-        collector.restore()
         self._session: Session | None = None
         self._stop_requested = False
         self._news: deque[str] = deque()  # lines about workers that were not yet passed on

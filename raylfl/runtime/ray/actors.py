@@ -34,7 +34,7 @@ from raylfl.runtime.workers.nodes import OPERATIONS, OperationContext
 from raylfl.runtime.workers.state_store import HeldState, StateStore, discard_others
 from raylfl.runtime.workers.task import Chunk, ClientReports, Room, Task, TaskResult, added_up, pack, unpack
 from raylfl.runtime.workers.worker import Worker
-from raylfl.startup import collector, process
+from raylfl.startup import process
 
 Packed = dict[str, np.ndarray]
 
@@ -74,8 +74,6 @@ class WorkerActor:
         self.fault = kill_point()
         process.set_up()
         import lightning.pytorch  # noqa: F401 - loaded in advance
-
-        collector.restore()
 
     @exits_as_errors()
     @torch_defaults()

@@ -24,7 +24,6 @@ from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.nodes import OPERATIONS, OperationContext, WorkReport
 from raylfl.runtime.workers.task import Chunk, ClientReports, Room, Task, TaskResult, added_up
 from raylfl.runtime.workers.worker import Worker
-from raylfl.startup import collector
 
 T = TypeVar("T")
 Handle = Any  # a client state or broadcast: the tensors themselves, or a reference to them
@@ -232,7 +231,6 @@ class LocalBackend(InProcess, Backend):
         self._threads = torch.get_num_threads()
         self.worker = Worker(setup)
         self.algorithm = self.worker.algorithm
-        collector.restore()
         self.timeout = setup.runtime.client_timeout
         self.one_by_one, self.whole, self.cut = self.worker.one_by_one, self.worker.whole, self.worker.cut
         self.room, self.device_name = self.worker.room, self.worker.device_name
