@@ -80,6 +80,7 @@ def drawn(module, dtype, sizes):
 @pytest.mark.parametrize("kind", [Normed, Dropped, users.Residual])
 def test_replays_of_a_cohort_have_the_bits_of_vmap(kind, monkeypatch):
     monkeypatch.setattr(steps, "DECISIVE", 1)  # these networks are small
+    monkeypatch.setattr("raylfl.replay.recorded.merged.SMALLEST", 1)
     module, flat, (ours, theirs), x = oracles(kind, torch.float32, 3, "auto", "autograd")
     module.train()
     start = flat.read_buffers().expand(3, -1) + 0.5
@@ -100,6 +101,7 @@ def test_replays_of_a_cohort_have_the_bits_of_vmap(kind, monkeypatch):
     assert found.program is not None
     assert found.program.direct  # some products are written straight into the rows
     assert any("out=g" in line for line in found.program.listing.splitlines())
+    assert ("dropout_mask" in found.program.listing) == (kind is not Normed)
 
 
 class Products(users.Net):

@@ -7,6 +7,7 @@ import torch
 
 from raylfl.replay.proof import same_bits
 from raylfl.replay.recorded.calls import Call, Geometry, Slot, map_parts
+from raylfl.replay.recorded.merged import SMALLEST, merge_calls
 from raylfl.replay.recorded.pools import pools_first
 from raylfl.replay.recorded.products import reverse_products
 
@@ -105,6 +106,138 @@ def test_a_pool_before_its_activation_gives_the_same_values(inplace):
 def test_a_pool_stays_behind_its_activation_where_anything_else_depends_on_it(miss, inplace):
     g, wanted = pooled(miss, inplace)
     assert pools_first(g.calls, g.geometry, wanted) == (g.calls, g.geometry)
+
+
+# -- dropout masks -----------------------------------------------------------------------------------------------
+
+
+def masked(miss="", size=SMALLEST, cohort=False):
+    g = Written(torch.ones(size), torch.ones(size))
+    x, other = g.leaves
+    if cohort:
+        made = g(aten.bernoulli.p, x, 0.5, **({"generator": None} if miss == "a generator" else {}))
+    else:
+        made = g(aten.empty_like.default, x, **({"dtype": torch.float64} if miss == "another dtype" else {}))
+        drawn = other if miss == "other memory drawn" else made
+        g(aten.bernoulli_.float, drawn, 0.5, **({"generator": None} if miss == "a generator" else {}))
+    if miss == "no division":
+        return g
+    target = other if miss == "other memory divided" else made
+    if miss == "divided by a tensor":
+        g(aten.div_.Tensor, target, other)
+    else:
+        g(aten.div_.Scalar, target, 2 if miss == "a whole number" else 0.5)
+    return g
+
+
+@pytest.mark.parametrize("cohort", [False, True])
+def test_the_calls_of_a_dropout_mask_are_one_with_the_same_numbers(cohort):
+    g = masked(cohort=cohort)
+    calls = merge_calls(g.calls, g.geometry, set())
+    assert len(calls) == 1
+    made = g.calls[0].result.number
+    values = []
+    for some in (calls, g.calls):
+        torch.manual_seed(1)
+        values.append(g.carried_out(some, torch.ones(SMALLEST), torch.ones(SMALLEST))[made])
+    assert torch.equal(*values)
+    assert set(values[0].tolist()) == {0.0, 2.0}
+
+
+@pytest.mark.parametrize(
+    "miss",
+    [
+        "a generator",
+        "another dtype",
+        "other memory drawn",
+        "other memory divided",
+        "no division",
+        "divided by a tensor",
+        "a whole number",
+    ],
+)
+@pytest.mark.parametrize("cohort", [False, True])
+def test_calls_that_are_no_mask_stay(miss, cohort):
+    if cohort and miss in ("another dtype", "other memory drawn"):
+        return  # one call makes and draws
+    g = masked(miss, cohort=cohort)
+    assert merge_calls(g.calls, g.geometry, set()) == g.calls
+
+
+def test_a_small_mask_stays():
+    g = masked(size=SMALLEST - 1)
+    assert merge_calls(g.calls, g.geometry, set()) == g.calls
+
+
+@pytest.mark.parametrize("further", [(), (torch.float64,)])
+def test_a_softmax_is_safe_without_a_search_unless_it_changes_the_dtype(further):
+    g = Written(torch.randn(2, 3))
+    g(aten._safe_softmax.default, *g.leaves, -1, *further)
+    (call,) = merge_calls(g.calls, g.geometry, set())
+    assert (call == g.calls[0]) == bool(further)
+
+
+# -- gradients of all parts of a tensor --------------------------------------------------------------------------
+
+SIZES, DIM = [2, 3, 4], 1
+
+
+def parts_added(miss="", parts=3):
+    """The gradient of parts 0, 1 and 2, in another order, of a tensor [2, 3, 4]."""
+    g = Written(*(torch.randn(2, 4) for _ in range(parts)))
+    total = g(aten.select_backward.default, g.leaves[0], SIZES, DIM, 1)
+    wanted = set()
+    for k, (leaf, at) in enumerate(zip(g.leaves[1:], (2, 0), strict=False)):
+        place = 1 if miss == "a part twice" and k else at
+        dim = -2 if miss == "another dimension" and k == 1 else DIM
+        part = g(aten.select_backward.default, leaf, SIZES, dim, place)
+        pair = (part, total) if miss == "the other order" and k == 1 else (total, part)
+        kwargs = {"alpha": 2} if miss == "a factor" and k == 1 else {}
+        if miss == "something between" and k == 1:
+            wanted.add(g(aten.neg.default, leaf).number)
+        before, total = total, g(aten.add.Tensor, *pair, **kwargs)
+        if miss == "a part is used" and k == 1:
+            wanted.add(g(aten.neg.default, part).number)
+        if miss == "a sum is used" and k == 1:
+            wanted.add(g(aten.neg.default, before).number)
+        if miss == "a sum is returned" and k == 1:
+            wanted.add(before.number)
+    g(aten.neg.default, total)  # the whole sum may have any number of users
+    g(aten.neg.default, total)
+    return g, wanted | {total.number}
+
+
+def test_the_sum_of_all_parts_is_one_call_with_the_same_values():
+    g, wanted = parts_added()
+    calls = merge_calls(g.calls, g.geometry, wanted)
+    assert len(calls) == 3
+    leaves = [torch.randn(2, 4) for _ in g.leaves]
+    ours, theirs = (g.carried_out(some, *leaves) for some in (calls, g.calls))
+    assert all(torch.equal(ours[k], theirs[k]) for k in (*wanted, *g.calls[-1].results(), *g.calls[-2].results()))
+
+
+@pytest.mark.parametrize(
+    "miss",
+    [
+        "a part twice",
+        "another dimension",
+        "the other order",
+        "a factor",
+        "something between",
+        "a part is used",
+        "a sum is used",
+        "a sum is returned",
+    ],
+)
+def test_sums_that_are_not_of_all_parts_stay(miss):
+    g, wanted = parts_added(miss)
+    assert merge_calls(g.calls, g.geometry, wanted) == g.calls
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_sums_of_some_parts_stay(parts):
+    g, wanted = parts_added(parts=parts)
+    assert merge_calls(g.calls, g.geometry, wanted) == g.calls
 
 
 # -- gradients that are transposed products ----------------------------------------------------------------------

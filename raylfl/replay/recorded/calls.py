@@ -104,7 +104,7 @@ class Call:
     @property
     def draws(self) -> bool:
         """Whether the call may draw random numbers; assumed for all operators that users define."""
-        return torch.Tag.nondeterministic_seeded in self.op.tags or self.op.namespace not in ("aten", "prims")
+        return torch.Tag.nondeterministic_seeded in self.op.tags or self.op.namespace not in ("aten", "prims", "raylfl")
 
     @property
     def factory(self) -> bool:

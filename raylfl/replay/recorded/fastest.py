@@ -36,7 +36,7 @@ def fastest(call: Call, geometry: dict[int, Geometry]) -> Any:
     """
     name = call.op._schema.name.removeprefix("aten::")
     if call.op.namespace != "aten":
-        return call.op
+        return getattr(call.op, "function", call.op)
     for namespace in _PLACES:
         function = getattr(namespace, name, None)
         if function is not None and _makes(function, call, geometry):

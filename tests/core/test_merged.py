@@ -1,0 +1,85 @@
+"""Functions that replace several recorded calls against these calls: equal bits, equal random numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from raylfl.replay.proof import same_bits
+from raylfl.replay.recorded.calls import Call, Slot
+from raylfl.replay.recorded.merged import JOINED, SAFE_SOFTMAX, Function, Mask, safe_softmax, same_draws, stack_parts
+from tests.core.test_recorded import check_bits
+from tests.core.user_modules import CLASSES, Net
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("p", [0.9, 0.5, 0.123456789, 1e-12, 1.0])
+def test_dropout_masks_are_torchs_own(p, dtype):
+    x = torch.randn(7, 5, 33, dtype=dtype).transpose(0, 2)
+    torch.manual_seed(3)
+    expected, next_one = torch.empty_like(x).bernoulli_(p).div_(p), torch.rand(1)
+    torch.manual_seed(3)
+    ours = Mask(p, p)(x)
+    assert same_draws(p, p, dtype)  # otherwise this compares torch with itself
+    assert torch.equal(ours, expected)
+    assert ours.stride() == expected.stride()
+    assert ours.dtype == dtype
+    assert torch.equal(torch.rand(1), next_one)
+
+
+def test_checking_that_masks_are_equal_draws_nothing():
+    same_draws.cache_clear()
+    torch.manual_seed(5)
+    expected = torch.rand(4)
+    torch.manual_seed(5)
+    same_draws(0.7, 0.7, torch.float32)
+    assert torch.equal(torch.rand(4), expected)
+
+
+@pytest.mark.parametrize("masked", [0, 1, 6])
+def test_the_softmax_of_masked_rows_is_torchs_own(masked):
+    x = torch.randn(4, 6, 9)
+    x[1, :masked] = -torch.inf
+    x[2, 0, 0] = torch.inf
+    assert torch.equal(safe_softmax(x, -1).nan_to_num(-1), torch.ops.aten._safe_softmax(x, -1).nan_to_num(-1))
+
+
+def test_only_masks_draw():
+    """A step without random numbers is replayed without their bookkeeping."""
+    mask = Function("mask", torch.relu, draws=True)
+    calls = [Call(function, (Slot(0),), {}, Slot(1)) for function in (mask, SAFE_SOFTMAX, JOINED)]
+    assert [call.draws for call in calls] == [True, False, False]
+
+
+def test_joined_parts_are_their_sum_with_zeros():
+    """The cases include -0, which becomes 0 when 0 is added, and other dimensions."""
+    parts = [torch.randn(4, 5).clamp(max=0).mul(-1.0), torch.randn(4, 5), torch.full((4, 5), -0.0)]
+    whole = sum(torch.ops.aten.select_backward(part, [4, 3, 5], 1, k) for k, part in enumerate(parts))
+    assert same_bits(stack_parts(parts, 1), whole)
+
+
+class Masked(Net):
+    """Attention with dropout in which the first sample of a batch is fully masked."""
+
+    def build(self):
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.2, batch_first=True)
+        self.out = nn.Linear(8, CLASSES)
+
+    def forward(self, x):
+        nothing = torch.zeros(len(x), 6, dtype=torch.bool)
+        nothing[0] = True
+        return self.out(self.attention(x, x, x, key_padding_mask=nothing, need_weights=False)[0].sum(1))
+
+
+def test_attention_with_everything_masked_is_replayed_with_autograds_bits(monkeypatch):
+    monkeypatch.setattr("raylfl.replay.recorded.merged.SMALLEST", 1)
+    recorded, replayed = check_bits(Masked)
+    assert recorded.refusal is None
+    assert replayed
+    (program,) = [kind.program for kind in recorded.kinds.values()][:1]
+    operators = [row["operator"] for row in program.table()]
+    assert any("safe_softmax" in name for name in operators)
+    assert any("dropout_mask" in name for name in operators)
+    assert operators.count("raylfl::joined") == 1  # the gradients of query, key and value
+    assert "select_backward" not in operators
