@@ -17,6 +17,7 @@ from raylfl.runtime.ray.worker_pool import CallInFlight, WorkerCall, WorkerPool
 
 RESTARTING = "The actor is temporarily unavailable: IOError: The actor is restarting."
 DIED = "The actor is temporarily unavailable: RpcError: RPC error: Socket closed rpc_code: 14"  # both are Ray's words
+KILLED = "Worker unexpectedly exits. Some common causes include: (1) the process was killed by the OOM killer due to"
 
 
 class Handle:
@@ -60,6 +61,7 @@ def test_a_slow_worker_delays_no_other(pool, monkeypatch):
     [
         (ActorDiedError(), "its process ended"),
         (ActorUnavailableError(DIED, None), "its process ended or cannot be reached"),
+        (ActorUnavailableError(KILLED, None), "its process ended or cannot be reached; is its node's memory used up?"),
         (OutOfMemoryError("ID: 7e11"), "Ray ended its process, as its node's memory was almost full; a lower runtime."),
     ],
 )

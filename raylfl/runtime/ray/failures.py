@@ -39,8 +39,11 @@ def reason_of_loss(error: Exception) -> str:
     """The reason, for the user, why a call of an actor was lost; Ray's own message has ids and internal names."""
     if isinstance(error, OutOfMemoryError):
         return "Ray ended its process, as its node's memory was almost full; a lower runtime.workers needs less"
-    unreachable = isinstance(error, ActorUnavailableError)
-    return "its process ended or cannot be reached" if unreachable else "its process ended"
+    reason = (
+        "its process ended or cannot be reached" if isinstance(error, ActorUnavailableError) else "its process ended"
+    )
+    # Ray's words for a process that ended without a word: the kernel's killer is the first of its possible causes
+    return f"{reason}; is its node's memory used up?" if "OOM killer" in str(error) else reason
 
 
 def is_restarting(error: Exception) -> bool:
