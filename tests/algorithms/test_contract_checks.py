@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -131,11 +130,12 @@ class SamplesTheUnavailable(FedAvg):
         return c.population.weights
 
 
-class CountsItsCalls(FedAvg):
-    calls: ClassVar[Iterator[int]] = itertools.count(1)
+CALLS = itertools.count(1)
 
+
+class CountsItsCalls(FedAvg):
     def sum_coefficients(self, server, r):
-        return {"update": 1.0 / next(self.calls)}
+        return {"update": 1.0 / next(CALLS)}
 
 
 class Worse(MovesWhenIdle, LooksAtItsNeighbours):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -10,7 +11,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -25,15 +26,15 @@ from tests.startup.forks import PYTEST
 ROOT = Path(__file__).resolve().parents[2]
 
 
+CALLS = itertools.count(1)
+
+
 @dataclass
 class CountsCalls(FedAvg):
     """An algorithm whose step length depends on the number of earlier calls."""
 
-    calls: ClassVar[int] = 0
-
     def direction(self, x, g, carry):
-        CountsCalls.calls += 1
-        return g * (1 + 0.01 * CountsCalls.calls), carry
+        return g * (1 + 0.01 * next(CALLS)), carry
 
 
 @dataclass

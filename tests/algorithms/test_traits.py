@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from raylfl.algorithms import base
 from raylfl.config.registries import ALGORITHMS
 from raylfl.core.algorithm import Work
 from raylfl.core.pattern import Alone, Peers, Ring, Star
@@ -33,15 +32,6 @@ TRAITS = {
 def test_a_trait_holds_for_these_methods_and_no_others(trait):
     having = {name for name in ALGORITHMS.names() if getattr(ALGORITHMS.get(name).cls, trait, False)}
     assert having == TRAITS[trait]
-
-
-@pytest.mark.parametrize(("name", "there"), [("ALGORITHMS", ALGORITHMS), ("Work", Work)])
-def test_names_of_the_former_place_lead_to_the_new_one_with_a_warning_at_the_caller(name, there):
-    with pytest.warns(FutureWarning, match=f"base.{name} is now in") as caught:
-        assert getattr(base, name) is there
-    assert caught[0].filename == __file__
-    with pytest.raises(AttributeError):
-        getattr(base, "Unheard")  # noqa: B009
 
 
 def test_clients_work_in_parallel_in_a_ring_alone_or_as_peers():

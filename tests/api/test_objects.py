@@ -284,7 +284,7 @@ from dataclasses import dataclass
 import raylfl
 from raylfl.algorithms.fedprox import FedProx
 from raylfl.heterogeneity.participation.uniform import Uniform
-from tests.runtime.tiny import TINY
+from tests.runtime.tiny import ONE_BY_ONE as TINY
 from tests.runtime.tiny import Net as Base
 from tests.runtime.tiny import Points as BasePoints
 

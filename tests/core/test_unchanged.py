@@ -36,7 +36,7 @@ class Method:
     plain: Plain = field(default_factory=Plain)
     lock: object = field(default_factory=threading.Lock)  # cannot be copied
     draw: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
-    gone: int = 0
+    gone: int = field(default_factory=int)
 
     @cached_property
     def twice(self):

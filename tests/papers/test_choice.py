@@ -230,7 +230,7 @@ def test_an_estimate_counts_an_evaluation_as_often_as_it_is_made(monkeypatch):
             if callbacks[0].on_round_end(r, {"time/round": seconds}, None):
                 return
 
-    monkeypatch.setattr("papers.estimate.api.run", run)
+    monkeypatch.setattr("papers.estimate.run", run)
     config = thousand_rounds(steps=5)
     lines = list(estimate([config], 1))
     assert lines[0].split()[0] == f"{1000 * (5.0 + 7.0 / 20) / 3600:.2f}"  # ended after two rounds: over 10 s
@@ -250,7 +250,7 @@ def test_an_estimate_goes_on_after_a_kind_that_diverges(monkeypatch):
         for r in range(2):
             callbacks[0].on_round_end(r, {"time/round": 1.0}, None)
 
-    monkeypatch.setattr("papers.estimate.api.run", run)
+    monkeypatch.setattr("papers.estimate.run", run)
     first, last, total, *_ = estimate([diverging, more, finite], 1)
     assert first.endswith("(diverges: client 3 sent a non-finite update in round 1)")
     assert [line.split()[0] for line in (first, last, total)] == ["0.00", "0.56", "0.56"]
@@ -263,7 +263,7 @@ def test_an_estimate_measures_local_work_that_differs_between_clients_by_itself(
         for r in range(2):
             callbacks[0].on_round_end(r, {"time/round": 1.0 if config["local"]["steps"] == 5 else 6.0}, None)
 
-    monkeypatch.setattr("papers.estimate.api.run", run)
+    monkeypatch.setattr("papers.estimate.run", run)
     drawn = thousand_rounds(steps={"uniform": [1, 9]})
     configs = [thousand_rounds(steps=15), drawn, thousand_rounds(steps=5), drawn, thousand_rounds(epochs=2)]
     hours = [float(line.split()[0]) for line in estimate(configs, 2)]

@@ -93,6 +93,7 @@ def test_ctrl_c_before_the_first_round_ends_at_once(monkeypatch, capfd):
     cluster = SimpleNamespace(ready=lambda: None, notes=[], take_actors=lambda *arguments: group)
     cluster.lost, cluster.silent = lambda: None, False
     experiment = SimpleNamespace(config=SimpleNamespace(runtime=RuntimeConfig()), setup=SimpleNamespace(assigned=False))
+    monkeypatch.setattr("raylfl.runtime.ray.stored.StoredExperiment.put", lambda experiment, workers: experiment)
     experiment.on = experiment.placed = lambda *counts: experiment
     monkeypatch.setattr("raylfl.runtime.ray.remote.bundles_here", lambda: [{}])
     monkeypatch.setattr("ray.put", lambda value: value)

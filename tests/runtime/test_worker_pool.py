@@ -144,7 +144,7 @@ def test_results_of_a_round_are_waited_for_together(monkeypatch, workers):
 
     monkeypatch.setattr(worker_pool, "ray", SimpleNamespace(wait=wait, get=lambda value: value))
     actors = [Actor(f"result {w}") for w in range(workers)]
-    pool = WorkerPool(actors, StoredExperiment(None), lambda text: None, lambda: True, TrafficCounter())
+    pool = WorkerPool(actors, StoredExperiment(None), lambda text: None, TrafficCounter())
     assert sum(waits) <= 2 * workers
     waits.clear()
     sent = pool.send([WorkerCall("run", ())] * workers)
@@ -160,7 +160,7 @@ def test_results_that_have_arrived_are_read_while_a_slow_one_is_waited_for(monke
         return answers.pop(0), []
 
     monkeypatch.setattr(worker_pool, "ray", SimpleNamespace(wait=wait, get=lambda value: value))
-    pool = WorkerPool([Handle("A")], StoredExperiment(None), lambda text: None, lambda: True, TrafficCounter())
+    pool = WorkerPool([Handle("A")], StoredExperiment(None), lambda text: None, TrafficCounter())
     sent = [CallInFlight(WorkerCall("run", (), timeout=60.0), 0, 0, [reference]) for reference in "abc"]
     assert pool.results(sent) == ["a", "b", "c"]
 

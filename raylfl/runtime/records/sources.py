@@ -132,8 +132,10 @@ def name_in(name: str, file: str) -> str:
 
 
 def changed_names(earlier: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """The names that both have, with different digests."""
-    return [name for name in earlier if name in now and earlier[name]["sha256"] != now[name]["sha256"]]
+    """The names that both have, with different digests; a digest of a file tells nothing about one of compiled code."""
+    both = [(name, earlier[name], now[name]) for name in earlier if name in now]
+    alike = [(name, a, b) for name, a, b in both if bool(a["file"]) == bool(b["file"])]
+    return [name for name, a, b in alike if a["sha256"] != b["sha256"]]
 
 
 def change_line(names: Sequence[str]) -> str:
