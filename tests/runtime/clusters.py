@@ -21,6 +21,8 @@ QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
 def lean_ray(**environment: str) -> Iterator[None]:
     """A context in which Ray starts only what tests need, with these variables in its environment."""
     with pytest.MonkeyPatch.context() as patch:
+        for name in OWN_CLUSTER:  # which an earlier run on a Ray of its own may have left in this process
+            patch.delenv(name, raising=False)
         for name, value in {**PATIENT, **environment}.items():
             patch.setenv(name, value)
         for name in UNUSED:
