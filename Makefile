@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup run test test-fast test-all lint format check docs bench mutants fuzz soak clean
+.PHONY: setup run test test-fast test-matrix test-all lint format check docs bench mutants fuzz soak clean
 
 setup: $(READY)
 
@@ -27,6 +27,9 @@ test: setup
 
 test-fast: setup
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow and not long and not exhaustive" $(ARGS)
+
+test-matrix: setup
+	$(BIN)/python -m benchmarks.matrix $(ARGS)
 
 test-all: setup
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m "" $(ARGS)
