@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 
@@ -22,8 +22,9 @@ def torch_defaults() -> Iterator[None]:
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
-        if torch.get_default_device().type != "cpu":
-            stack.enter_context(torch.device("cpu"))  # only if needed: it slows down every call
+        with suppress(AttributeError):  # of torch 2.9 after set_default_device(None), which is the CPU
+            if torch.get_default_device().type != "cpu":
+                stack.enter_context(torch.device("cpu"))  # only if needed: it slows down every call
         stack.callback(torch.set_default_dtype, dtype)
         stack.callback(torch.set_float32_matmul_precision, precision)
         torch.set_default_dtype(torch.float32)
