@@ -228,11 +228,11 @@ def saved(
     from raylfl.runtime.records.provenance import require_trust
 
     require_inside(folder)
-    said = compose(folder / "config.yaml")
+    composed = compose(folder / "config.yaml")
     if not trust:
-        passed = {said[g].get("class_path") for g in objects if isinstance(said.get(g), dict)}
+        passed = {composed[g].get("class_path") for g in objects if isinstance(composed.get(g), dict)}
         way = f"raylfl resume {folder} --trust, or trust=True from Python"
-        require_trust(folder / "config.yaml", said, {*known, *(passed & set(read(folder).left_out))}, way)
+        require_trust(folder / "config.yaml", composed, {*known, *(passed & set(read(folder).left_out))}, way)
     again = _objects_again(folder, trust, objects)
     try:
         before = load_config(folder / "config.yaml", (), ObjectLayer({}, again.objects))

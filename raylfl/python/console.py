@@ -177,7 +177,7 @@ class Watcher:
         name, total = experiment.config.resolved["algorithm"]["name"], experiment.config.top.rounds
         runtime = experiment.config.runtime
         processes = ", 1 process" if runtime.backend == "local" else ""  # a later line names Ray's workers
-        self.say(f"{name}: {experiment.clients} clients, {total} rounds{processes} -> {shown(run_dir)}", whole=True)
+        self.say(f"{name}: {experiment.clients} clients, {total} rounds{processes} -> {shown(run_dir)}", wrap=False)
         if runtime.backend == "ray" and not self.console.is_terminal:
             count = runtime.workers
             self.say(f"waiting for {count or 'Ray and its'} worker{'s' * (count != 1)}")
@@ -194,15 +194,15 @@ class Watcher:
             self._task = self._live.add_task(visible(name), total=total, status="", seconds="")
             self._live.start()
 
-    def say(self, text: str, whole: bool = False) -> None:
+    def say(self, text: str, wrap: bool = True) -> None:
         """Prints a line above the display; with date and time where neither a terminal nor a notebook shows it.
 
-        whole: whether the line is not wrapped in a terminal.
+        wrap: whether the line is wrapped in a terminal.
         """
         self._end_line()
         dated = not (self.console.is_terminal or self._overwrites)
         stamp = f"{datetime.now():%Y-%m-%d %H:%M:%S} " if dated else ""
-        self.console.print(stamp + text, soft_wrap=whole or not self.console.is_terminal)
+        self.console.print(stamp + text, soft_wrap=not wrap or not self.console.is_terminal)
 
     def _wait(self, text: str) -> None:
         """Shows this text with a spinner until the next round ends; nothing without a terminal."""

@@ -311,6 +311,6 @@ def start_workers(runtime: RuntimeConfig, bundles: Sequence[Bundle | None]) -> l
     here, actors = ray.util.get_current_placement_group(), list[Any]()
     for bundle in bundles:
         group, number = bundle or (here, -1)
-        place = None if group is None else PlacementGroupSchedulingStrategy(group, number, bundle is None)
-        actors.append(ray.remote(WorkerActor).options(**options, scheduling_strategy=place).remote())
+        strategy = None if group is None else PlacementGroupSchedulingStrategy(group, number, bundle is None)
+        actors.append(ray.remote(WorkerActor).options(**options, scheduling_strategy=strategy).remote())
     return actors

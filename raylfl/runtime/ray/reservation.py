@@ -112,12 +112,12 @@ class Reservation:
 
     def _drop_lost(self, placed: Mapping[Bundle, str], now: float) -> None:
         """Gives back the groups whose bundles Ray has not moved from a lost node to another one for SETTLE_SECONDS."""
-        whole = {bundle.group for bundle in placed}
-        for group in [group for group in self._groups if group not in whole]:
+        living = {bundle.group for bundle in placed}
+        for group in [group for group in self._groups if group not in living]:
             if now - self._lost_since.setdefault(group, now) > SETTLE_SECONDS:
                 remove_placement_group(group)
                 self._groups.remove(group)
-        self._lost_since = {group: at for group, at in self._lost_since.items() if group not in whole}
+        self._lost_since = {group: at for group, at in self._lost_since.items() if group not in living}
 
     def _missing(self, fit: int, now: float) -> int:
         """The number of bundles that should be requested now; fit: the number of workers that fit on the cluster."""

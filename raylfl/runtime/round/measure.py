@@ -39,11 +39,8 @@ class Measurements:
         self.experiment, self.backend, self.planner, self.dispatch = experiment, backend, planner, dispatch
         self.optimum = experiment.minimiser
         self._least: float | None = None  # F at the optimum, measured once
-        self._surrogate: tuple[Floats | None, Floats | None, dict[str, float]] = (
-            None,
-            None,
-            {},
-        )  # as in `_inconsistency`
+        # the last expected coefficients and |a_i|_1, and their metrics
+        self._surrogate: tuple[Floats | None, Floats | None, dict[str, float]] = None, None, {}
         self._predicted: tuple[bytes, dict[str, float]] = b"", {}  # the last Omega, and its prediction
 
     def of_round(

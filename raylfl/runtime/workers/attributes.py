@@ -45,9 +45,9 @@ class Attributes:
         for path, part in module.named_modules():
             if id(part) not in inside:
                 values = vars(part)
-                own = {name: value for name, value in values.items() if name not in TORCH}
-                self._parts.append((values, own))
-                waiting += [(f"{path}.{name}".lstrip("."), value) for name, value in own.items()]
+                attributes = {name: value for name, value in values.items() if name not in TORCH}
+                self._parts.append((values, attributes))
+                waiting += [(f"{path}.{name}".lstrip("."), value) for name, value in attributes.items()]
                 hooks = [values[name] for name in TORCH - set(SET_BY_TASKS) if isinstance(values.get(name), dict)]
                 self._undo += [undo for table in hooks for undo in _contents(table)[1]]
         seen = {id(value) for value in (*module.modules(), *module.parameters(), *module.buffers())}
@@ -129,9 +129,11 @@ def _refill(container: Any, entries: Any) -> None:
 
 def _is_users(cls: type) -> bool:
     """Whether a class of objects with attributes is the user's, not one of Python, a library or raylfl."""
-    if cls is SimpleNamespace or cls.__module__ in sys.builtin_module_names:
-        return cls is SimpleNamespace
-    return is_own(str(getattr(sys.modules.get(cls.__module__), "__file__", None) or ""))
+    if cls is SimpleNamespace:
+        return True
+    return cls.__module__ not in sys.builtin_module_names and is_own(
+        str(getattr(sys.modules.get(cls.__module__), "__file__", None) or "")
+    )
 
 
 def _slots(cls: type) -> list[str]:
