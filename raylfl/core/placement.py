@@ -149,12 +149,5 @@ class Placement:
         """Whether clients' data are bound to certain nodes, which must not receive each other's uploads."""
         return any(self.nodes)
 
-    def states_on_workers(self, updated: bool) -> bool:
-        """Whether client states are kept by the clients' workers; otherwise the server keeps and sends them.
-
-        updated: whether the algorithm changes client states once more after the server step (`update_clients`).
-        """
-        return self.worker is not None and not updated
-
 
 SHARED = Placement()

@@ -151,7 +151,7 @@ class Pool:
     def results(self, sent):
         return [self.answer(*pickle.loads(each.call.arguments[0])) for each in sent]
 
-    def answer(self, tasks, returns_states, separate, held, in_ring):
+    def answer(self, tasks, returns_states, separate, in_ring):
         ((k,),) = (task.clients for task in tasks)
         self.worked.append(k)
         plan = tasks[0].sums

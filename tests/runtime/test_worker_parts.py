@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -138,8 +136,7 @@ def test_all_states_are_written_again_where_an_older_checkpoint_is_lost_or_there
     monkeypatch.setattr(checkpoint, "encode", manifests.append)
     monkeypatch.setattr(checkpoint, "atomic_write", lambda path, content: None)
     aside.mkdir(exist_ok=True)
-    backend = SimpleNamespace(write_states=lambda states, folder: None)  # all states are read and written here
-    holders = here._write(aside, SimpleNamespace(round=6, clients={1: "b", 0: "a"}, changed={1}), backend)
+    holders = here._write(aside, SimpleNamespace(round=6, clients={1: "b", 0: "a"}, changed={1}), None)
     assert written == ([0, 1] if whole else [1])
     assert holders == {0: "round_000006" if whole else "round_000002", 1: "round_000006"}
     assert manifests[0]["clients"] == (
@@ -167,43 +164,6 @@ def test_weights_of_a_cohort_are_relative_to_uniform_ones():
     assert own.work.relative_weight.tolist() == pytest.approx([0.75, 1.5])
     assert (own.work.steps.tolist(), own.work.a_norm.tolist(), own.work.lr) == ([5.0, 4.0], [1.5, 2.5], 0.1)
     assert own.full is None
-
-
-@pytest.mark.parametrize(
-    ("clients", "stateful", "sound"),
-    [
-        ({"round_000002": [3], "round_000004": [0, 1]}, True, True),
-        ({"round_000004": [1, 3]}, True, False),  # the upload of client 0 was received, too
-        ({"round_000004": [0, 1, 2, 3]}, True, False),  # that of client 2 was lost
-        ({"round_000002": [1], "round_000004": [0, 1, 3]}, True, False),
-        ({"round_000004": [0, 1, 3]}, False, False),
-        ({}, False, True),
-    ],
-)
-def test_a_manifest_names_the_states_of_the_clients_whose_uploads_were_received(tmp_path, clients, stateful, sound):
-    """The record has a row after the checkpoint, which does not count."""
-    trace = [([0, 2], [True, False]), ([3, 1], [True, True]), ([5], [True])]
-    rows = [{"round": r, "cohort": cohort, "received": got} for r, (cohort, got) in enumerate(trace)]
-    (tmp_path / "participation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    here = object.__new__(Checkpoints)
-    here.run_dir = SimpleNamespace(path=tmp_path)
-    with nullcontext() if sound else pytest.raises(Damaged, match="does not hold the states of the clients"):
-        here._check_clients({"round": 2, "clients": clients}, stateful)
-
-
-def test_a_checkpoint_is_not_loaded_without_this_check(monkeypatch):
-    here, fresh = object.__new__(Checkpoints), {"h": torch.zeros(1, 2)}
-    here.setup = SimpleNamespace(fresh_state=lambda initial: fresh)
-    monkeypatch.setattr(checkpoint, "load_server", lambda *given: SimpleNamespace(clients={}))
-
-    def refuses(manifest, stateful):
-        raise Damaged(f"{manifest['round']}, {stateful}")
-
-    here._check_clients = refuses
-    with pytest.raises(Damaged, match="4, True"):
-        here._load(
-            Path(), {"round": 4, "clients": {}}, SimpleNamespace(initial=lambda: SimpleNamespace(sent=None)), None
-        )
 
 
 @pytest.mark.parametrize(("gpus", "device"), [(0.0, "cpu"), (0.25, "gpu"), (1.0, "gpu"), (2.0, "gpu")])

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError
 
-from raylfl.core.placement import Placement
 from raylfl.errors import RaylflError
 from raylfl.runtime.ray import worker_pool
 from raylfl.runtime.ray.stored import StoredExperiment
@@ -163,53 +161,3 @@ def test_results_that_have_arrived_are_read_while_a_slow_one_is_waited_for(monke
     pool = WorkerPool([Handle("A")], StoredExperiment(None), lambda text: None, TrafficCounter())
     sent = [CallInFlight(WorkerCall("run", (), timeout=60.0), 0, 0, [reference]) for reference in "abc"]
     assert pool.results(sent) == ["a", "b", "c"]
-
-
-# -- client states on the nodes of their workers -----------------------------------------------------------------------
-
-
-@pytest.fixture
-def held(monkeypatch):
-    """(a pool of workers 0 and 1 on node A and 2 on node B, which hold states; `lose(worker)`; the nodes alive)."""
-    alive = {"A", "B"}
-
-    def answer(value):
-        raised(RESTARTING if value is None else None)
-        return value
-
-    monkeypatch.setattr(worker_pool, "UNAVAILABLE_SECONDS", 0.0)
-    nodes = lambda: [{"NodeID": node, "Alive": node in alive} for node in "AB"]  # noqa: E731
-    ray = SimpleNamespace(wait=lambda references, **options: (references, []), get=answer, nodes=nodes)
-    monkeypatch.setattr(worker_pool, "ray", ray)
-    stored = StoredExperiment(None, Placement(np.arange(3), (None,) * 3), (None,) * 3)
-    handles = [Handle(node, *[None] * 20, "B") for node in "AAB"]
-    pool = WorkerPool(handles, stored, lambda text: None, TrafficCounter())
-    pool.holds_states = True
-    assert [pool.place(w, -1) for w in range(3)] == [0, 1, 2]
-    return pool, lambda worker: pool._note_loss(CallInFlight(WorkerCall("run", ()), worker, 0, []), "lost"), alive
-
-
-def test_a_lost_worker_with_states_is_replaced_on_its_own_node(held):
-    pool, lose, _ = held
-    lose(0)
-    assert [pool.place(w, -1) for w in range(3)] == [1, 1, 2]
-
-
-def test_the_worker_is_waited_for_if_no_other_worker_is_on_its_node(held):
-    """If it is not restarted on that node, its states are lost, and any worker can take the call."""
-    pool, lose, _ = held
-    lose(0)
-    lose(1)
-    assert not pool.hosts(0)
-    assert pool.hosts(2)
-    assert pool.place(0, -1) == 0
-    assert pool.nodes[0] == "B"
-
-
-def test_after_the_loss_of_the_node_any_worker_takes_over_at_once(held):
-    pool, lose, alive = held
-    lose(0)
-    lose(1)
-    alive.remove("A")
-    assert pool.hosts(0)
-    assert [pool.place(w, -1) for w in range(3)] == [2, 2, 2]

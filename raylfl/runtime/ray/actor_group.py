@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from raylfl.runtime.ray.stored import StoredExperiment
     from raylfl.runtime.session import Session
 
-MOST_LOSSES = 4  # largest number of losses of client states without a finished round in between
-
 
 class ServerActor:
     """The server as a Ray actor: its process runs the round loop, for one run after another."""
@@ -45,43 +43,16 @@ class ServerActor:
         stored: the experiment; workers: handles of worker actors; folder: the run directory; resume: whether to start
         from the newest checkpoint. messages: lines for the user. paced: whether the run waits for a call of `proceed`
         after each round, and parameters [d] are yielded. Without `paced`, and for rounds before a resume, parameters
-        are None.
-
-        If states of clients or of graph nodes are lost, the run continues from its newest checkpoint. Raises StatesLost
-        after more than MOST_LOSSES losses without a finished round in between.
+        are None. Raises StatesLost if states of clients or of graph nodes are lost: the run must be resumed.
         """
-        from raylfl.runtime.workers.state_store import StatesLost
-
-        newest, losses = -1, 0  # round; losses of states since that round
-        try:
-            while True:
-                try:
-                    for item in self._rows(stored, workers, folder, resume, paced):
-                        if item[0]["round"] > newest:
-                            newest, losses = item[0]["round"], 0
-                        yield item
-                    return
-                except StatesLost:
-                    losses, resume = losses + 1, True
-                    if losses > MOST_LOSSES:
-                        raise
-        finally:
-            self._stop_requested = False  # it was meant for this run
-
-    def _rows(
-        self, stored: StoredExperiment, workers: list[Any], folder: str, resume: bool, paced: bool
-    ) -> Iterator[tuple[dict[str, Any], list[str], Any]]:
-        """Yields the items of `rows` up to the first loss of states, which raises StatesLost."""
         import ray
         from ray.exceptions import ObjectLostError, RayTaskError
 
         from raylfl.runtime.ray.backend import RayBackend
-        from raylfl.runtime.ray.failures import loss_behind
+        from raylfl.runtime.ray.failures import StatesLost, loss_behind
         from raylfl.runtime.records.run_dir import RunDirectory
         from raylfl.runtime.session import Session
-        from raylfl.runtime.workers.state_store import StatesLost
 
-        experiment = ray.get(stored.experiment)
         run_dir = RunDirectory(Path(folder))  # the process that started the run keeps the lock
 
         def notify(text: str) -> None:
@@ -90,6 +61,7 @@ class ServerActor:
 
         backend: RayBackend | None = None
         try:
+            experiment = ray.get(stored.experiment)
             backend = RayBackend(experiment, stored, workers, notify)
             session = self._session = Session(experiment, backend, run_dir)
             if self._stop_requested:  # `stop` was called before the session existed
@@ -100,16 +72,11 @@ class ServerActor:
                 yield metrics, self.news() + messages, params
                 if paced:
                     session.end(self._answers.get())
-        except (StatesLost, RayTaskError, ObjectLostError) as error:
-            if not isinstance(error, StatesLost):
-                loss_behind(error)
-                error = StatesLost("objects of the run were lost" if backend is None else backend.lost_objects())
-            notify(f"{error}: starting again from the newest checkpoint")
-            raise error from None
+        except (RayTaskError, ObjectLostError) as error:
+            loss_behind(error)
+            raise StatesLost("objects of the run" if backend is None else backend.lost_objects()) from None
         finally:
-            self._session = None
-            if backend is not None:
-                backend.drop_states()
+            self._session, self._stop_requested = None, False  # `stop` was meant for this run
             run_dir.close()
 
     def proceed(self, reason: str | None) -> None:

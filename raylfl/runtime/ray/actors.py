@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +14,6 @@ from torch import Tensor
 
 from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.config.groups.runtime import RuntimeConfig
-from raylfl.core.algorithm import State
 from raylfl.core.cut import Cut
 from raylfl.core.partial_sums import add_up, columns_of
 from raylfl.core.samples import as_tensor
@@ -26,12 +22,9 @@ from raylfl.errors import exits_as_errors
 from raylfl.runtime.faults import kill_point
 from raylfl.runtime.ray.reservation import Bundle
 from raylfl.runtime.ray.traffic import weight
-from raylfl.runtime.records.checksums import save_hashed
-from raylfl.runtime.records.state_files import SEEN, clients_blob, load_clients, mark_of
 from raylfl.runtime.workers.backend import first_row
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.nodes import OPERATIONS, OperationContext
-from raylfl.runtime.workers.state_store import HeldState, StateStore, discard_others
 from raylfl.runtime.workers.task import Chunk, ClientReports, Room, Task, TaskResult, added_up, pack, unpack
 from raylfl.runtime.workers.worker import Worker
 from raylfl.startup import process
@@ -42,17 +35,15 @@ Packed = dict[str, np.ndarray]
 class RunArguments(NamedTuple):
     """The arguments of `WorkerActor.run` besides the start and client states.
 
-    tasks: their `client_states` are numbers of the call's states or, if the worker stores client states, handles.
-    returns_states: whether the call returns the new states of clients. separate: the field of the result that is a
-    value of its own: sums, if they are too large for the first value, or uploads, in a ring; None if there is none.
-    held: the name of the folder in which the worker stores client states, None if client states are arguments. in_ring:
-    whether the start is the upload of the previous client of a ring, not the broadcast.
+    tasks: their `client_states` are numbers of the call's states. returns_states: whether the call returns the new
+    states of clients. separate: the field of the result that is a value of its own: sums, if they are too large for the
+    first value, or uploads, in a ring; None if there is none. in_ring: whether the start is the upload of the previous
+    client of a ring, not the broadcast.
     """
 
     tasks: Sequence[Task]
     returns_states: bool
     separate: str | None
-    held: str | None
     in_ring: bool
 
 
@@ -70,7 +61,6 @@ class WorkerActor:
     def __init__(self) -> None:
         self._workers: dict[int | None, Worker] = {}  # assigned worker -> `Worker`: its own, and one for a lost actor
         self._reference: Any = None
-        self._stores: dict[tuple[str, int], StateStore] = {}  # by folder and assigned worker
         self.fault = kill_point()
         process.set_up()
         import lightning.pytorch  # noqa: F401 - loaded in advance
@@ -81,29 +71,13 @@ class WorkerActor:
         """The worker for the experiment and samples in `shared`, built if this process has none for them."""
         reference, assigned, samples = shared
         if reference != self._reference:
-            self._workers, self._stores, self._reference = {}, {}, reference
+            self._workers, self._reference = {}, reference
         if assigned not in self._workers:
             if len(self._workers) > 1:
                 self._workers.popitem()
             setup = ray.get(reference).setup
             self._workers[assigned] = Worker(setup if samples is None else replace(setup, train=samples.read()))
         return self._workers[assigned]
-
-    def store(self, shared: list[Any], held: str) -> StateStore:
-        """The store of the states of the assigned worker's clients, below the folder `held` on this node.
-
-        The first call also deletes the states that earlier server processes of the run have left on this node.
-        """
-        assigned = shared[1]
-        if (held, assigned) not in self._stores:
-            context, worker = ray.get_runtime_context(), self.worker(shared)
-            folder = Path(context.get_temp_dir()) / context.get_session_name() / "raylfl_states" / held
-            discard_others(folder, held.partition("-")[0])
-            fresh = worker.setup.fresh_state(worker.initial)
-            self._stores = {known: store for known, store in self._stores.items() if known[0] == held}
-            own = folder / str(context.get_node_id()) / f"worker_{assigned:06d}"
-            self._stores[held, assigned] = StateStore(own, fresh)
-        return self._stores[held, assigned]
 
     def ping(self, shared: list[Any]) -> str:
         """Builds the worker, so that later calls do not wait for it; returns the id of this actor's node."""
@@ -141,7 +115,6 @@ class WorkerActor:
         """
         call: RunArguments = pickle.loads(work)
         worker, tasks = self.worker(shared), call.tasks
-        store = self.store(shared, call.held) if call.held else None
 
         def results() -> Iterator[TaskResult]:
             broadcast = first_row(unpack(start)) if call.in_ring else unpack(start)
@@ -149,8 +122,6 @@ class WorkerActor:
                 if not broadcast:
                     reason = "the previous client of the ring sent nothing"
                     yield TaskResult(ClientReports.failed(task.clients, reason))
-                elif store is not None:
-                    yield run_with_stored_state(worker, store, task, broadcast)
                 else:
                     old = [None if k is None else unpack(client_states[k]) for k in task.client_states]
                     yield worker.run(task, broadcast, old)
@@ -188,64 +159,6 @@ class WorkerActor:
         for k in range(pieces):
             yield TaskResult.of_sums(add_up([columns_of(part.sums, k, pieces) for part in parts], count))
 
-    # -- client states that this worker stores -----------------------------------------------------------------------
-
-    def write_states(
-        self, shared: list[Any], held: str, folder: str, key: str, files: dict[str, list[HeldState]]
-    ) -> dict[str, str] | None:
-        """Writes client states to files of a checkpoint in `folder`; returns file name -> sha256.
-
-        held: the name of the folder of the store. files: file name -> the states in it. key: a text that the server has
-        written to a file of the folder. Returns None, and writes nothing, if this node cannot read that text.
-        """
-        try:
-            if (Path(folder) / SEEN).read_text() != key:
-                return None
-        except OSError:
-            return None
-        store, out = self.store(shared, held), dict[str, str]()
-        for name, states in files.items():
-            aside = Path(folder) / f"{name}.{os.getpid()}.tmp"
-            out[name] = save_hashed(clients_blob([state.client for state in states], store.joined(states)), aside)
-            os.replace(aside, Path(folder) / name)
-        return out
-
-    def load_states(
-        self, shared: list[Any], held: str, path: str, mark: tuple[int, int] | None, states: list[HeldState]
-    ) -> bool:
-        """Stores states from a file of a checkpoint; returns False if this node has not the same file at `path`.
-
-        held: the name of the folder of the store. mark: the file's size and modification time as the server finds them.
-        Raises Damaged if the file does not fit this run.
-        """
-        if mark is None or mark_of(Path(path)) != mark:
-            return False
-        store, worker, wanted = self.store(shared, held), self.worker(shared), {state.client: state for state in states}
-        fresh = worker.setup.fresh_state(worker.initial)
-        for client, state in load_clients(Path(path), set(wanted), fresh):
-            store.write(wanted[client], state)
-        return True
-
-    def read_states(self, shared: list[Any], held: str, states: list[HeldState]) -> Packed:
-        """Returns client states from this worker's store, packed, as rows [C, ...] by name.
-
-        held: the name of the folder of the store.
-        """
-        return pack(self.store(shared, held).joined(states))
-
-    def take_states(self, shared: list[Any], held: str, states: list[HeldState], rows: Packed) -> None:
-        """Stores client states that the server has read from a checkpoint.
-
-        held: the name of the folder of the store; rows: the states [C, ...] by name, packed.
-        """
-        store, whole = self.store(shared, held), unpack(rows)
-        for k, state in enumerate(states):
-            store.write(state, {name: values[k : k + 1] for name, values in whole.items()})
-
-    def drop_states(self, shared: list[Any], held: str) -> None:
-        """Deletes the client states that all workers have stored on this node under the folder name `held`."""
-        shutil.rmtree(self.store(shared, held).folder.parents[1], ignore_errors=True)
-
     @exits_as_errors()
     def run_block(self, shared: list[Any], operation: str, job: Any, *states: Packed) -> Any:
         """Carries out an operation on a block of graph nodes; returns (a value, *states).
@@ -281,20 +194,6 @@ class WorkerActor:
     @exits_as_errors()
     def state_dict(self, shared: list[Any], x: np.ndarray, buffers: np.ndarray) -> dict[str, Tensor]:
         return self.worker(shared).state_dict(as_tensor(x), as_tensor(buffers))
-
-
-def run_with_stored_state(worker: Worker, store: StateStore, task: Task, broadcast: State) -> TaskResult:
-    """Carries out the task of one client: reads the client's state from `store` before, and writes the new one after.
-
-    Returns the result with a handle of the new state.
-    """
-    (client,), (started,) = task.clients, task.client_states
-    result = worker.run(task, broadcast, [None if started is None else store.read(started)])
-    if result.client_states:
-        handle = HeldState(client, task.round + 1)
-        store.write(handle, result.client_states[0], None if started is None else started.rounds)
-        result.client_states = [handle]
-    return result
 
 
 def start_workers(runtime: RuntimeConfig, bundles: Sequence[Bundle | None]) -> list[Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,7 @@ import ray
 import torch
 from torch import Tensor
 
-from raylfl.core.algorithm import State, overrides
+from raylfl.core.algorithm import State
 from raylfl.core.deferred import Deferred
 from raylfl.core.samples import as_tensor
 from raylfl.experiment.parts import Experiment, Initial
@@ -20,7 +18,6 @@ from raylfl.runtime.ray.blocks import BlocksInFlight
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.cohort import CohortInFlight
 from raylfl.runtime.ray.connection import direct_bytes
-from raylfl.runtime.ray.held_states import HeldStates
 from raylfl.runtime.ray.location import location_line
 from raylfl.runtime.ray.ring import RingInFlight
 from raylfl.runtime.ray.stored import StoredExperiment
@@ -60,15 +57,8 @@ class RayBackend(Backend):
             "traits", attempts=self.attempts
         )
         size, keeps = state or 0, state is not None
-        updated = overrides(experiment.algorithm, "update_clients")
-        by_workers = keeps and stored.placement.states_on_workers(updated)
-        held = f"{stored.key}-{secrets.token_hex(4)}" if by_workers else None
-        spills = held is None and size < direct_bytes() and size * experiment.clients > HEAP
-        self.channel = Channel(self.pool, self._traffic, self.attempts, self.timeout, keeps, size, spills, held)
-        self._held = (
-            HeldStates(self.channel, notify, experiment.clients if self._sequential else 1) if by_workers else None
-        )
-        self.pool.holds_states = by_workers
+        spills = size < direct_bytes() and size * experiment.clients > HEAP
+        self.channel = Channel(self.pool, self._traffic, self.attempts, self.timeout, keeps, size, spills)
 
     def initial(self) -> Initial:
         fresh = self.pool.call("initial", attempts=self.attempts)
@@ -80,15 +70,6 @@ class RayBackend(Backend):
     def get(self, handles: Sequence[Handle]) -> list[State]:
         self._traffic.count_arguments(handles, self._traffic.here)
         return [unpack(p) for p in ray.get(list(handles))]
-
-    def put_states(self, states: Mapping[int, State], rounds: int) -> dict[int, Handle]:
-        return super().put_states(states, rounds) if self._held is None else {**self._held.take(states, rounds)}
-
-    def load_states(self, path: Path, clients: set[int], rounds: int) -> dict[int, Handle] | None:
-        return None if self._held is None else self._held.load(path, clients, rounds)
-
-    def write_states(self, handles: Sequence[Handle], folder: Path) -> dict[str, str] | None:
-        return None if self._held is None else self._held.write(handles, folder)
 
     # -- cohorts -----------------------------------------------------------------------------------------------
 
@@ -212,23 +193,16 @@ class RayBackend(Backend):
             "workers": self.workers,
             "device": self.device_name,
             "placement": self._stored.placement.name,
-            "client_states": "server" if self._held is None else "workers",
             "cluster": ray.cluster_resources(),
         }
 
     def lost_objects(self) -> str:
-        """The sentence, for the user, on objects of this run that were lost with a node."""
+        """The objects of this run that are lost with a node, and the node, as a text for the user."""
         peers = self._experiment.algorithm.pattern.peers
         what = "blocks of graph nodes" if peers else "client states" if self.channel.keeps else "uploads"
-        return f"{what}{self.pool.lost_nodes()} were lost"
-
-    def drop_states(self) -> None:
-        """Deletes the client states that workers have stored on their nodes."""
-        if self._held is not None:
-            self._held.drop()
+        return f"{what}{self.pool.lost_nodes()}"
 
     def close(self) -> None:
-        self.drop_states()
         self.pool.dismiss()
 
 

@@ -22,8 +22,7 @@ class Channel:
 
     attempts: largest number of attempts at a task; timeout: seconds per call, None for no limit; keeps: whether clients
     keep a state between rounds; state_bytes: size of one client's state; spills: whether the states of all clients are
-    too large for the server's memory; held: the name of the folders in which workers store the states of their clients,
-    None if states are sent with the calls.
+    too large for the server's memory.
     """
 
     pool: WorkerPool
@@ -33,7 +32,6 @@ class Channel:
     keeps: bool
     state_bytes: int
     spills: bool
-    held: str | None = None
 
     def worker_of(self, task: Task) -> int | None:
         """The number of the worker that has the samples of a task's client.
@@ -47,28 +45,21 @@ class Channel:
         """Whether cluster nodes must not receive each other's uploads (`Placement.nodes_apart`)."""
         return self.pool.stored.placement.nodes_apart
 
-    @property
-    def returns_states(self) -> bool:
-        """Whether calls return the new states of their clients, instead of storing them on the worker."""
-        return self.keeps and self.held is None
-
     def call(self, tasks: Sequence[Task], start: Any, separate: str | None = None, in_ring: bool = False) -> WorkerCall:
         """The call for the local work of some tasks, whose bytes are counted as sent.
 
         start: the packed broadcast or upload from which the tasks start, or a reference to it. separate, in_ring: as in
         `RunArguments`.
         """
-        handles, states = [handle for task in tasks for handle in task.client_states], []
-        if self.held is None:
-            states = [handle for handle in handles if handle is not None]
-            numbers = itertools.count()
-            tasks = [
-                replace(task, client_states=tuple(None if h is None else next(numbers) for h in task.client_states))
-                for task in tasks
-            ]
+        handles = [handle for task in tasks for handle in task.client_states]
+        states, numbers = [handle for handle in handles if handle is not None], itertools.count()
+        tasks = [
+            replace(task, client_states=tuple(None if h is None else next(numbers) for h in task.client_states))
+            for task in tasks
+        ]
         self.traffic.count(sent=weight(start) + len(states) * self.state_bytes)
-        work = RunArguments(tasks, self.returns_states, separate, self.held, in_ring)
-        returns = 1 + (separate is not None) + self.returns_states * len(handles)
+        work = RunArguments(tasks, self.keeps, separate, in_ring)
+        returns = 1 + (separate is not None) + self.keeps * len(handles)
         arguments = pickle.dumps(work, pickle.HIGHEST_PROTOCOL), start, *states
         return WorkerCall("run", arguments, returns, self.timeout, self.worker_of(tasks[0]))
 
@@ -81,13 +72,13 @@ class Channel:
         if isinstance(answer, WorkerLost):
             return [TaskResult(ClientReports.failed(task.clients, answer.reason)) for task in tasks], []
         results, *others = answer if sent.call.returns > 1 else [answer]
-        count = self.returns_states * sum(len(task.clients) for task in tasks)
+        count = self.keeps * sum(len(task.clients) for task in tasks)
         separate, states = others[: len(others) - count], others[len(others) - count :]
         self.traffic.count(received=weight(results) + count * self.state_bytes)
         if self.spills:
             self.traffic.count_arguments(states, self.traffic.here)
             states = [ray.put(state) for state in ray.get(states)]
-        if self.returns_states:
+        if self.keeps:
             for task, result in zip(tasks, results, strict=True):
                 result.client_states, states = states[: len(task.clients)], states[len(task.clients) :]
         return results, separate

@@ -19,6 +19,10 @@ from raylfl.errors import BadConfig, RaylflError
 ACTOR_LOST = (RayActorError, OutOfMemoryError)  # the errors of a call if the actor's process ended or does not answer
 
 
+class StatesLost(RaylflError):
+    """Raised if states were lost with their node; the message names them. The run continues from its checkpoint."""
+
+
 def loss_behind(error: Exception) -> Exception:
     """The exception about a lost actor or a lost object at the root of `error`.
 

@@ -13,7 +13,7 @@ from raylfl.errors import RaylflError
 from raylfl.experiment.parts import Experiment
 from raylfl.runtime.ray.actor_group import ActorGroup
 from raylfl.runtime.ray.cluster import Cluster, RayLost, cluster_for
-from raylfl.runtime.ray.failures import ACTOR_LOST, loss_behind, reason_of_loss
+from raylfl.runtime.ray.failures import ACTOR_LOST, StatesLost, loss_behind, reason_of_loss
 from raylfl.runtime.ray.location import counted
 from raylfl.runtime.ray.resources import bundles_here, nodes_of_cluster
 from raylfl.runtime.records.run_dir import RunDirectory
@@ -82,7 +82,7 @@ class RemoteRun:
         """Yields rounds until the end of the run, and then returns True.
 
         Returns False if the run must continue from its newest checkpoint: after the loss of the server or of the run's
-        own Ray, which are then started again, and with other workers.
+        own Ray, which are then started again, after the loss of states, and with other workers.
         """
         from ray.exceptions import RayTaskError
 
@@ -90,7 +90,7 @@ class RemoteRun:
             yield from self._rounds()
             return True
         except RayLost as error:
-            self._count_restart(error)
+            self._count_restart("Ray", str(error))
             self._say(f"{error}: starting a new Ray; the run continues from its newest checkpoint")
             self._stored = self._group = None
             self.cluster.start_again()
@@ -100,12 +100,14 @@ class RemoteRun:
                 before = len(self._group.workers)
                 self._group.regroup()
                 self._say(f"the run continues on {counted(len(self._group.workers), 'worker')} instead of {before}")
+            elif isinstance(error, StatesLost):
+                self._count_restart(str(error), "with their nodes")
+                self._say(f"{error} were lost: starting again from the newest checkpoint")
             else:
-                cause = loss_behind(error)
-                self._count_restart(cause)
-                what = "the server actor" if isinstance(cause, ACTOR_LOST) else "an object of the server"
-                self._say(f"{what} was lost ({reason_of_loss(cause)}): continuing from the newest checkpoint")
-            if not isinstance(error, Interrupted):
+                reason = reason_of_loss(loss_behind(error))
+                self._count_restart("the server actor", reason)
+                self._say(f"the server actor was lost ({reason}): continuing from the newest checkpoint")
+            if isinstance(error, ACTOR_LOST):
                 self._group.start_server()
         return False
 
@@ -204,13 +206,10 @@ class RemoteRun:
         if group is not None and group.reservation is not None and workers < (runtime.workers or 0):
             self._say(f"{counted(workers, 'worker')}: {group.reservation.lack()}; others are added when there is room")
 
-    def _count_restart(self, cause: Exception) -> None:
-        """Counts a restart. Raises RaylflError after too many restarts without a finished round in between."""
+    def _count_restart(self, what: str, reason: str) -> None:
+        """Counts a restart after the loss of `what`; raises RaylflError after too many without a finished round."""
         if self._restarts == MOST_RESTARTS:
-            reason = reason_of_loss(cause) if isinstance(cause, ACTOR_LOST) else cause
-            raise RaylflError(
-                f"the server actor was lost {MOST_RESTARTS + 1} times without finishing a round ({reason})"
-            )
+            raise RaylflError(f"lost {MOST_RESTARTS + 1} times without finishing a round: {what} ({reason})")
         self._restarts += 1
 
     def _stop(self) -> None:

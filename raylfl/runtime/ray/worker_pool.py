@@ -1,8 +1,7 @@
 """The worker pool of a run: available workers, calls in flight, and calls whose worker died or hung.
 
 Ray restarts a lost actor by calling its constructor, and a call may have been carried out although its result was lost.
-Every call can therefore be repeated: its result depends only on its arguments and on client states that workers have
-stored, and a call does not overwrite the stored state from which it starts.
+Every call can therefore be repeated: its result depends only on its arguments.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import ray
@@ -103,8 +101,6 @@ class WorkerPool:
         self.actors, self.stored = list(actors), stored
         self.notify, self.traffic = notify, traffic
         self.nodes: list[str | None] = [None] * len(actors)  # the node of each worker that has been available
-        self.holds_states = False  # whether workers store states of their clients on their node
-        self._residence: dict[int, str | None] = {}  # assigned worker -> node of its last call, with its stored states
         self._restarts = [0] * len(actors)
         self._numbers = itertools.count()
         self._latest = [-1] * len(actors)  # the number of each worker's latest call since its restart
@@ -141,34 +137,18 @@ class WorkerPool:
     def place(self, assigned: int | None, otherwise: int) -> int:
         """The worker for a call: worker `assigned` or, while it is lost, another one that can read the same samples.
 
-        assigned: the number of the worker to which the call's clients are assigned. If the clients' states are stored
-        on a node, a worker on that node is chosen if there is one and the node is alive. otherwise: the worker to
-        return if `assigned` is None.
+        assigned: the number of the worker to which the call's clients are assigned. otherwise: the worker to return if
+        `assigned` is None.
         """
-        if assigned is None:
-            return otherwise
-        worker = assigned
-        if not self._is_usable(assigned):
-            here = self.available(partial(self._replacements, assigned))
-            worker = assigned if assigned in here else here[assigned % len(here)]
-        self._residence[assigned] = self.nodes[worker]
-        return worker
+        if assigned is None or assigned not in self._starting:
+            return otherwise if assigned is None else assigned
+        here = self.available(self.stored.placement.replacements(assigned))
+        return assigned if assigned in here else here[assigned % len(here)]
 
     def hosts(self, assigned: int) -> bool:
         """Whether worker `assigned`, or another one that can read the same samples, can be called now."""
-        return self._is_usable(assigned) or not set(self._replacements(assigned)).isdisjoint(self.ready())
-
-    def _is_usable(self, worker: int) -> bool:
-        """Whether this worker itself can be called, and is on the node that carried out its clients' last call."""
-        return worker not in self._starting and self._residence.get(worker) in (None, self.nodes[worker])
-
-    def _replacements(self, worker: int) -> Sequence[int]:
-        """The workers that can carry out this worker's calls, on the node of its stored states if possible."""
-        if self._is_usable(worker):
-            return [worker]
-        others, node = self.stored.placement.replacements(worker), self._residence.get(worker)
-        near = [w for w in others if self.nodes[w] == node] if self.holds_states and node is not None else []
-        return near if near and is_alive(node) else others
+        replacements = self.stored.placement.replacements
+        return assigned not in self._starting or not set(replacements(assigned)).isdisjoint(self.ready())
 
     def results(self, sent: Sequence[CallInFlight]) -> list[Any]:
         """Waits for the results, in the order of the calls: the returned value, or `WorkerLost` if the call was lost.
@@ -242,22 +222,21 @@ class WorkerPool:
 
     # -- availability ------------------------------------------------------------------------------------------
 
-    def available(self, among: Callable[[], Sequence[int]] | None = None) -> list[int]:
+    def available(self, among: Sequence[int] | None = None) -> list[int]:
         """The workers that can be called now; if all of them are starting, waits for the first.
 
-        among: returns the workers to choose from, by default all. During the wait, `among` is called again and again,
-        because its result can depend on the workers that have started.
+        among: the workers to choose from, by default all.
 
         Ray restarts lost workers by itself, slowly on a busy machine. The wait has no limit, because the driver ends a
         run without resources (`Reservation.update`), and is reported to the user every half minute.
         """
-        among = among or partial(range, len(self))
+        among = range(len(self)) if among is None else among
         began = noticed = time.monotonic()
-        while not (here := sorted(set(self.ready()).intersection(among()))):
+        while not (here := sorted(set(self.ready()).intersection(among))):
             now = time.monotonic()
             if now - noticed > NOTICE_SECONDS:
                 noticed = now
-                self.notify(f"waiting for a worker for {now - began:.0f} s: {len(among())} are being started")
+                self.notify(f"waiting for a worker for {now - began:.0f} s: {len(among)} are being started")
             self._wait_for_ping()
         return here
 

@@ -3,8 +3,7 @@
 checkpoints/round_000100/ has
     server.pt           the algorithm's server state, the module's buffers, counters
     clients_000.pt ...  only the client states that changed since the previous checkpoint, up to 64 MiB per file:
-                        {"clients": int64 [C], "states": {name: [C, ...]}}; states that workers have stored
-                        of their clients are written by these workers
+                        {"clients": int64 [C], "states": {name: [C, ...]}}
     manifest.json       sha256 of every file, the round, the definition of the run (its config and sha256, the sha256
                         of the partition), versions, size and sha256 of the record files up to this round, and the
                         checkpoint that has each client's newest state
@@ -29,12 +28,17 @@ from raylfl.core.algorithm import State
 from raylfl.core.samples import ClientShards
 from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.experiment.parts import Experiment
-from raylfl.runtime.records.checksums import save_hashed, sha256_of
 from raylfl.runtime.records.files import atomic_write, discard, sync_folder
-from raylfl.runtime.records.lines import read_rows
 from raylfl.runtime.records.manifest import Damaged, Manifest, encode, folder_of, read_manifest
 from raylfl.runtime.records.run_dir import OF_GRAPHS, RECORDS, RunDirectory, remedy
-from raylfl.runtime.records.state_files import client_chunks, load_clients, load_server, server_blob
+from raylfl.runtime.records.state_files import (
+    client_chunks,
+    load_clients,
+    load_server,
+    save_hashed,
+    server_blob,
+    sha256_of,
+)
 from raylfl.runtime.records.summary import versions
 from raylfl.runtime.round.state import FederationState
 from raylfl.runtime.workers.backend import Backend
@@ -107,13 +111,9 @@ class Checkpoints:
         fold = len(earlier) >= FOLD_AFTER or not all((self.folder / holder).is_dir() for holder in earlier)
         clients = sorted(state.clients if fold else state.changed)
         sums = {"server.pt": save_hashed(server_blob(state), aside / "server.pt")}
-        written = backend.write_states([state.clients[c] for c in clients], aside)
-        for k, chunk in enumerate(client_chunks(clients, state.clients, backend) if written is None else ()):
+        for k, chunk in enumerate(client_chunks(clients, state.clients, backend)):
             file = f"clients_{k:03d}.pt"
             sums[file] = save_hashed(chunk, aside / file)
-        sums |= written or {}
-        for leftover in {path.name for path in aside.iterdir()} - sums.keys():
-            (aside / leftover).unlink()
         holders = {**({} if fold else self._holders), **dict.fromkeys(clients, name)}
         held: dict[str, list[int]] = {}
         for client, holder in sorted(holders.items()):
@@ -207,14 +207,14 @@ class Checkpoints:
 
         A damaged record file is copied before the error is raised.
         """
-        sums = manifest["records_sha256"]
         for name in RECORDS:
             if name == OF_GRAPHS and not self.graph:
                 continue
             if name not in manifest["records"]:
                 raise Damaged(f"its manifest lacks {name}")
             try:
-                fault = self.run_dir.fault(name, manifest["records"][name], sums[name], manifest["round"])
+                size, sha256 = manifest["records"][name], manifest["records_sha256"].get(name, "")
+                fault = self.run_dir.fault(name, size, sha256, manifest["round"])
             except OSError as error:
                 fault = f"{name} cannot be read: {error.strerror}"
             if fault:
@@ -248,32 +248,14 @@ class Checkpoints:
         initial = backend.initial()
         state = load_server(folder / "server.pt", fresh, manifest["round"])
         fresh_client: State = self.setup.fresh_state(initial)
-        self._check_clients(manifest, bool(fresh_client))
         for name, clients in manifest["clients"].items():
             ids = set(clients)
             for path in sorted((self.folder / name).glob("clients_*.pt")):
-                loaded = backend.load_states(path, ids, manifest["round"])
-                if loaded is None:
-                    states = load_clients(path, ids, fresh_client)
-                    loaded = backend.put_states(dict(states), manifest["round"])
-                state.clients |= loaded
+                for client, rows in load_clients(path, ids, fresh_client):
+                    state.clients[client] = backend.put(rows)
             if not ids <= state.clients.keys():
                 raise Damaged(f"{name} holds no state of client {min(ids - state.clients.keys())}")
         return state
-
-    def _check_clients(self, manifest: Manifest, stateful: bool) -> None:
-        """Checks that the manifest lists exactly the clients whose states are needed; raises Damaged otherwise.
-
-        If clients keep a state (stateful), these are all clients with a received upload; otherwise none.
-        """
-        rows = read_rows(self.run_dir.path / "participation.jsonl").rows[: manifest["round"]]
-        try:
-            received = {c for row in rows for c, got in zip(row["cohort"], row["received"], strict=True) if got}
-        except (KeyError, TypeError, ValueError) as error:
-            raise Damaged(f"participation.jsonl is damaged: {error!r}") from None
-        held = [client for clients in manifest["clients"].values() for client in clients]
-        if sorted(held) != sorted(received if stateful else ()):
-            raise Damaged("its manifest does not hold the states of the clients that participation.jsonl names")
 
     def _set_aside(self, folder: Path) -> None:
         """Renames a damaged checkpoint to damaged_..., so that a new checkpoint of this round can be written."""

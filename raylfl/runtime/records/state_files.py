@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,11 +19,11 @@ from raylfl.core.costs import Costs
 from raylfl.core.links import Links
 from raylfl.errors import headline
 from raylfl.runtime.records.manifest import Damaged
+from raylfl.runtime.records.record_file import open_plain
 from raylfl.runtime.round.state import Average, FederationState
 from raylfl.runtime.workers.backend import Backend, Handle
 
 CHUNK_BYTES = 64 * 2**20  # largest size of the client states in one file, unless a single client has more
-SEEN = ".seen"  # a file in a checkpoint's folder, by which a worker tests whether it can read this folder
 NUMBERS = ("seconds", "computation_seconds", "last_finite_loss")
 
 
@@ -62,15 +64,44 @@ def client_chunks(clients: Sequence[int], handles: dict[int, Handle], backend: B
         some = list(clients[start : start + size])
         states = backend.get([handles[c] for c in some])
         rows: State = {name: torch.cat([s[name] for s in states]) for name in first}
-        yield clients_blob(some, rows)
+        yield {"clients": torch.tensor(some, dtype=torch.int64), "states": rows}
 
 
-def clients_blob(clients: Sequence[int], rows: State) -> dict[str, Any]:
-    """The content of a file of client states.
+class _HashedFile:
+    """A writable file that computes the sha256 of the bytes written to it."""
 
-    clients: C client ids; rows: name -> the clients' states [C, ...], in the order of `clients`.
-    """
-    return {"clients": torch.tensor(clients, dtype=torch.int64), "states": rows}
+    def __init__(self, file: Any):
+        self.file, self.sha256 = file, hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        """Writes the bytes and adds them to the checksum."""
+        self.sha256.update(data)
+        written: int = self.file.write(data)
+        return written
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+def save_hashed(content: Any, path: Path) -> str:
+    """Saves an object to `path` with torch.save and syncs the file to disk; returns the sha256 of the file."""
+    with open(path, "wb") as file:
+        hashed = _HashedFile(file)
+        try:
+            torch.save(content, hashed)  # type: ignore[arg-type]
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):  # a full disk; torch raises its own error for it
+                raise error.__context__ from None
+            raise
+        file.flush()
+        os.fsync(file.fileno())
+    return hashed.sha256.hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file. Raises OSError for anything but a regular file."""
+    with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # -- reading -----------------------------------------------------------------------------------------------------
@@ -115,27 +146,6 @@ def _average(saved: dict[str, Any] | None, fresh: Average | None) -> Average | N
         return None
     _same_form(saved, vars(fresh), "average")
     return Average(**saved)
-
-
-def mark_of(path: Path) -> tuple[int, int] | None:
-    """(size in bytes, modification time in ns) of a file; None if there is no file.
-
-    If a worker and the server find the same pair, the path is on storage that they share.
-    """
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_size, stat.st_mtime_ns
-
-
-def clients_in(path: Path) -> list[int]:
-    """The clients whose states are in a file of a checkpoint. Raises Damaged if the file cannot be read."""
-    try:
-        clients: list[int] = load(path, mmap=True)["clients"].tolist()
-        return clients
-    except (KeyError, TypeError, AttributeError) as error:
-        raise Damaged(f"{_short_path(path)} does not fit this run: {_reason(error)}") from error
 
 
 def load_clients(path: Path, chosen: set[int], fresh: State) -> Iterator[tuple[int, State]]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -145,25 +144,6 @@ class Backend(Executor):
     def describe(self) -> dict[str, Any]:
         """The entry `runtime` of summary.json, such as the number of workers."""
         return {"backend": type(self).__name__, "workers": self.workers, "device": self.device_name}
-
-    def put_states(self, states: Mapping[int, State], rounds: int) -> dict[int, Handle]:
-        """Stores client states from a checkpoint after `rounds` rounds; returns client -> handle of its state."""
-        return {client: self.put(state) for client, state in states.items()}
-
-    def load_states(self, path: Path, clients: set[int], rounds: int) -> dict[int, Handle] | None:
-        """Makes workers read client states from a file of a checkpoint after `rounds` rounds; returns client -> handle.
-
-        Only states of `clients` that are in the file are read. Returns None if workers do not read the file; the caller
-        must then read it.
-        """
-        return None
-
-    def write_states(self, handles: Sequence[Handle], folder: Path) -> dict[str, str] | None:
-        """Makes workers write client states into a checkpoint's folder; returns file name -> sha256.
-
-        Returns None if workers store no states; the caller must then write the files.
-        """
-        return None
 
     @abstractmethod
     def close(self) -> None:
