@@ -13,10 +13,11 @@ from raylfl.errors import BadConfig
 from raylfl.python.console import state_of
 from raylfl.report.runs import load_run
 from raylfl.runtime.records import mirror
-from raylfl.runtime.records.mirror import STATE, Mirror, MirrorState, take
+from raylfl.runtime.records.mirror import Mirror, take
+from raylfl.runtime.records.ownership import STATE, MirrorState
 from raylfl.runtime.records.record_file import Displaced
 from raylfl.runtime.records.run_dir import RunDirectory
-from raylfl.runtime.records.storage import Storage, StorageError, newest
+from raylfl.runtime.records.storage import Storage, StorageError
 from raylfl.runtime.records.views import local_view, owner_of
 
 URL = "memory://far/runs/it"
@@ -35,7 +36,7 @@ def mirrored(machine):
     """A mirror of a folder that owns its URL."""
     folder = staging(URL)
     folder.mkdir(parents=True)
-    MirrorState(URL, "", "mine", {}).write(folder)
+    MirrorState(URL, "mine", {}).write(folder)
     yield Mirror(folder)
     fsspec.filesystem("memory").store.clear()
 
@@ -141,7 +142,7 @@ def test_a_run_elsewhere_is_listed_as_running_until_it_is_given_back(url):
     assert state_of(record, lambda folder: {}) == "stopped"
 
 
-STATES = {"url": URL, "place": "", "token": "mine", "copied": {}}
+STATES = {"url": URL, "token": "mine", "copied": {}, "source": ""}
 DAMAGED = {
     "a list": "[]",
     "an empty object": "{}",
@@ -153,7 +154,7 @@ DAMAGED = {
     "a protocol that is a path": json.dumps({**STATES, "url": "/tmp/runs/a://x"}),
     "a copied file outside": json.dumps({**STATES, "copied": {"../x": None}}),
     "a copied file at the root": json.dumps({**STATES, "copied": {"/x": None}}),
-    "a place outside": json.dumps({**STATES, "place": "../x"}),
+    "a source that is a list": json.dumps({**STATES, "source": []}),
     "copied is a list": json.dumps({**STATES, "copied": []}),
     "a stamp is a number": json.dumps({**STATES, "copied": {"x": 3}}),
     "an unknown key": json.dumps({**STATES, "x": 3}),
@@ -190,43 +191,11 @@ def test_a_folder_that_is_not_the_copy_of_a_url_deletes_and_copies_nothing_there
     victim.write_text("precious")
     run = tmp_path / "run"
     run.mkdir()
-    MirrorState(f"file://{tmp_path}/victim", "", "t", {name: None}).write(run)
+    MirrorState(f"file://{tmp_path}/victim", "t", {name: None}).write(run)
     with pytest.raises(BadConfig, match=r"says that this folder is copied to .*, but only .* is"):
         RunDirectory(run).open()
     assert victim.read_text() == "precious"
     assert [path for path in (tmp_path / "victim").rglob("*") if path.is_file()] == [victim]
-
-
-NAMES = {
-    "a/config.yaml": "a/config.yaml",
-    "a/.machine-2/config.yaml": None,
-    "b/config.yaml": None,
-    "b/checkpoints/r/manifest.json": None,
-    "b/.machine-2/config.yaml": None,
-    "b/.machine-2/.copy.json": None,
-    "b/.machine-10/config.yaml": "b/config.yaml",
-    "b/.machine-10/report/index.html": "b/report/index.html",
-    "b/.machine-10/.copy.json": "b/.copy.json",
-    "b/.machine-11/metrics.jsonl": None,
-    "s/sweep.yaml": None,
-    "s/.machine-2/sweep.yaml": "s/sweep.yaml",
-    "s/.machine-2/.copy.json": "s/.copy.json",
-    "s/001/config.yaml": "s/001/config.yaml",
-    "s/002/config.yaml": None,
-    "s/002/.machine-2/config.yaml": "s/002/config.yaml",
-    "s/002/.machine-2/.copy.json": "s/002/.copy.json",
-    "table.csv": "table.csv",
-}
-
-
-def test_of_each_run_the_newest_place_with_a_complete_copy_is_read():
-    assert newest(NAMES) == {run: name for name, run in NAMES.items() if run is not None}
-    only = {name.removeprefix("b/"): name for name in NAMES if name.startswith("b/")}
-    assert newest(only) == {
-        "config.yaml": ".machine-10/config.yaml",
-        "report/index.html": ".machine-10/report/index.html",
-        ".copy.json": ".machine-10/.copy.json",
-    }
 
 
 def test_a_fetch_that_fails_leaves_no_folder(url, machine, monkeypatch):

@@ -5,19 +5,17 @@ files that have changed: records before checkpoints, older checkpoints before ne
 files, and summary.json last. Then it deletes files at the URL that no longer exist in the folder (only summary.json is
 deleted before the copies). A run can therefore be resumed from the URL at any moment.
 
-Each machine has a place of its own: the first one the URL itself, the next ones the folders .machine-2, .machine-3, ...
-there. A process that was suspended while another machine continued its run therefore overwrites nothing. The newest
-place with a complete copy counts, and the files in earlier places are deleted. In a place, .copy.json marks a complete
-copy. .owner.json is a lock: the process that carries out the run creates it, and deletes it once all files are copied.
-After a killed process it remains, and another machine continues the run only with `--take-over`. .mirror.json in the
-local folder has the URL, the place, the folder's token and a list of the copied files.
+.owner.json at the URL is a lock: the process that carries out the run creates it, and deletes it once all files are
+copied. After a killed process it remains, and another machine continues the run only with `--take-over`. The lock is
+read before each change at the URL: a process that was suspended while another machine took over its run overwrites at
+most the file that it was copying. .copy.json has the token of the local folder from which the files were copied.
+.mirror.json in this folder has the URL, the token and a list of the copied files.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 import secrets
 import shlex
 import shutil
@@ -27,74 +25,27 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from raylfl.config.urls import check_url, is_url, join, staging
+from raylfl.config.urls import is_url, staging
 from raylfl.errors import BadConfig, Say
-from raylfl.runtime.records.files import atomic_write, discard, read_plain
+from raylfl.runtime.records.files import discard
+from raylfl.runtime.records.ownership import (
+    COPY,
+    OWNER,
+    STATE,
+    Copied,
+    MirrorState,
+    Owner,
+    copy_token,
+    in_use,
+    newest_token,
+)
 from raylfl.runtime.records.record_file import Displaced
-from raylfl.runtime.records.storage import COPY, PLACE, Storage, StorageError, fetch, leads_outside
+from raylfl.runtime.records.storage import Storage, StorageError, fetch
 
-OWNER, STATE = ".owner.json", ".mirror.json"
 ROW_SECONDS = 30.0  # time between copies of rows without a checkpoint
 MARK = "summary.json"  # marks a finished run
-Copied = dict[str, list[int] | None]  # size, time and inode of each file copied; None: unknown
-
-
-@dataclass
-class Owner:
-    """The content of .owner.json: the process that carries out a run at a URL, and the token of its local folder."""
-
-    token: str
-    command: str = ""
-    host: str = field(default_factory=platform.node)
-    process: int = field(default_factory=os.getpid)
-
-    def encode(self) -> bytes:
-        return (json.dumps(asdict(self)) + "\n").encode()
-
-    @staticmethod
-    def of(storage: Storage) -> Owner | None:
-        """The owner of the files in this storage; None if there is no owner. Raises BadConfig for a damaged file."""
-        content = storage.read(OWNER)
-        if content is None:
-            return None
-        try:
-            return Owner(**json.loads(content))
-        except (ValueError, TypeError, RecursionError):
-            raise BadConfig(f"{storage.url}/{OWNER} is damaged: delete it if no machine carries out this run") from None
-
-
-@dataclass
-class MirrorState:
-    """The content of .mirror.json in a local folder.
-
-    url: of the run. place: the folder at the URL with the copy; "": the URL itself. token: identifies the local folder.
-    copied: the copied files.
-    """
-
-    url: str
-    place: str
-    token: str
-    copied: Copied
-
-    def write(self, folder: Path) -> None:
-        atomic_write(folder / STATE, json.dumps(asdict(self)))
-
-    @staticmethod
-    def read(folder: Path) -> MirrorState:
-        """Reads a folder's .mirror.json; raises BadConfig if it is damaged, or names files outside the URL."""
-        with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError, BadConfig):
-            state = MirrorState(**json.loads(read_plain(folder / STATE)))
-            check_url(state.url)  # a path with `..` could name this folder as the staging folder of another URL
-            texts = isinstance(state.token, str) and PLACE.fullmatch(state.place or ".machine-1")
-            stamps = all(stamp is None or len(stamp) == 3 for stamp in state.copied.values())
-            if texts and stamps and not any(map(leads_outside, state.copied)):
-                return state
-        raise BadConfig(
-            f"{folder / STATE} is damaged: resume the run by its URL, or delete the file to continue without a URL"
-        )
 
 
 class Mirror:
@@ -103,10 +54,9 @@ class Mirror:
     def __init__(self, folder: Path):
         self.folder, self.state = folder, MirrorState.read(folder)
         self.url, self.token = self.state.url, self.state.token
-        self.storage = _place(self.url, self.state.place)
+        self.storage = Storage(self.url)
         self.fault: StorageError | None = None  # the failure of the newest copy
         self._copied: Copied | None = None  # None before the first copy
-        self._complete = False  # whether .copy.json was written
         self._held = False  # whether this object has created .owner.json
         self._newest = -ROW_SECONDS  # time of the newest commit
         self._guard = threading.Lock()  # of the three attributes below
@@ -130,24 +80,15 @@ class Mirror:
                 f"{self.folder / STATE} says that this folder is copied to {self.url}, but only "
                 f"{staging(self.url)} is: raylfl resume {self.url}, or delete the file to continue without a URL"
             )
-        mine, earlier = Owner(self.token, command), self._earlier()
-        if earlier is None or _copy_in(self.storage) not in (None, self.token):
+        mine = Owner(self.token, command)
+        if copy_token(self.storage) not in (None, self.token, self.state.source):
             raise Displaced(f"{self.url} was continued on another machine: raylfl resume {self.url}")
         if not self.storage.create(OWNER, mine.encode()):
             owner = Owner.of(self.storage)
             if owner is not None and owner.token != self.token:
                 raise in_use(self.url, owner)
             self.storage.write(OWNER, mine.encode())
-        for place in earlier:  # a process that only slept ends at its next copy
-            place.write(OWNER, mine.encode())
         self._held = True
-
-    def _earlier(self) -> list[Storage] | None:
-        """The places before this folder's; None if there are later ones."""
-        place, places = self.state.place, _places(self.url)
-        if _number(places[-1]) > _number(place):
-            return None
-        return [_place(self.url, name) for name in places if name != place]
 
     def release(self) -> None:
         """Copies what is left and gives the run back, so that another machine can resume it.
@@ -173,14 +114,8 @@ class Mirror:
         """Checks that this folder is still the owner; raises Displaced if the run was taken over or deleted."""
         owner = Owner.of(self.storage)
         if owner is None or owner.token != self.token:
-            raise self._elsewhere(owner)
-
-    def _elsewhere(self, owner: Owner | None) -> Displaced:
-        if owner is None:
-            return Displaced(f"{self.url} was deleted; what was computed is in {self.folder}")
-        return Displaced(
-            f"{self.url} was taken over by {owner.host} ({owner.command}); {self.folder} has what was computed here"
-        )
+            by = "deleted, or continued elsewhere" if owner is None else f"taken over by {owner.host} ({owner.command})"
+            raise Displaced(f"{self.url} was {by}; {self.folder} has what was computed here")
 
     # -- copying ---------------------------------------------------------------------------------------------
 
@@ -244,19 +179,14 @@ class Mirror:
         No effect if the folder was deleted or moved. Raises StorageError, or Displaced if the run was taken over.
         """
         self._check_owner()
-        if self._copied is None:  # an interrupted copy's files are not in the list
-            left = (name for name in self.storage.names() if name.startswith("checkpoints/"))
+        if self._copied is None:  # files of another machine, and of an interrupted copy, are not in the list
+            left = (name for name in self.storage.names() if name.startswith("checkpoints/") or name == MARK)
             self._copied = {**dict.fromkeys(left), **MirrorState.read(self.folder).copied}
+            self.storage.write(COPY, json.dumps({"token": self.token}).encode())
         while os.path.lexists(self.folder / STATE):
             with suppress(FileNotFoundError):  # a checkpoint was deleted meanwhile: the files are listed again
                 self._push_files(self._copied)
                 break
-        if not self._complete:
-            self.storage.write(COPY, json.dumps({"token": self.token}).encode())
-            for place in self._earlier() or ():
-                old = (name for name in place.names() if name in self._copied or name.startswith("checkpoints/"))
-                place.remove([*old, COPY])
-            self._complete = True
 
     def _push_files(self, copied: Copied) -> None:
         """Copies and deletes files once; `copied` is updated. Raises FileNotFoundError if a local file disappears."""
@@ -267,16 +197,19 @@ class Mirror:
             if MARK in gone:
                 self._remove([MARK], copied)
             for name in changed:
+                self._check_owner()
                 self.storage.put(self.folder / name, name)
                 copied[name] = stamps[name]
             self._remove(gone, copied)
         finally:
             if changed or gone:
                 with suppress(OSError):  # a full disk, or a folder that was moved: files are copied twice
-                    MirrorState(self.url, self.state.place, self.token, copied).write(self.folder)
+                    MirrorState(self.url, self.token, copied, self.state.source).write(self.folder)
 
     def _remove(self, names: list[str], copied: Copied) -> None:
-        self.storage.remove(names)
+        if names:
+            self._check_owner()
+            self.storage.remove(names)
         for name in names:
             copied.pop(name, None)
 
@@ -312,45 +245,6 @@ def _turn(name: str) -> tuple[int, int, str, bool, str]:
     return stage, len(folder), folder, last == "manifest.json", last
 
 
-# -- places at a URL -----------------------------------------------------------------------------------------------
-
-
-def _place(url: str, place: str) -> Storage:
-    return Storage(join(url, place) if place else url)
-
-
-def _number(place: str) -> int:
-    return int(place.rpartition("-")[2] or 1)
-
-
-def _places(url: str) -> list[str]:
-    """The places of a run at its URL, oldest first: "" (the URL itself), .machine-2, .machine-3, ..."""
-    folders = sorted(filter(PLACE.fullmatch, Storage(url).entries()), key=_number)
-    return ["", *(name for name in folders if any(_place(url, name).read(file) is not None for file in (OWNER, COPY)))]
-
-
-def _copy_in(storage: Storage) -> str | None:
-    """The token of the local folder whose complete copy is in this place; None if there is none."""
-    content = storage.read(COPY)
-    try:
-        return None if content is None else str(json.loads(content)["token"])
-    except (ValueError, TypeError, KeyError):
-        return ""
-
-
-def _newest(url: str) -> tuple[Storage, str | None]:
-    """(newest place with a complete copy, token of the run's owner, or else of the copy, or None)."""
-    places = [_place(url, place) for place in _places(url)]
-    newest = next((place for place in reversed(places) if _copy_in(place) is not None), places[0])
-    owner = Owner.of(places[-1])
-    return newest, _copy_in(newest) if owner is None else owner.token
-
-
-def newest_owner(url: str) -> Owner | None:
-    """The process that carries out the run at a URL, or was killed; None without one."""
-    return Owner.of(_place(url, _places(url)[-1]))
-
-
 # -- starting a run, and resuming it on another machine ----------------------------------------------------------
 
 
@@ -362,23 +256,19 @@ def begin(folder: Path, url: str, command: str, take_over: bool = False) -> bool
     """
     if exists(url):
         return False
-    token, place = secrets.token_hex(8), ""
-    if not Storage(url).create(OWNER, Owner(token, command).encode()):
-        owner = Owner.of(Storage(url))
+    storage, mine = Storage(url), Owner(secrets.token_hex(8), command)
+    if not storage.create(OWNER, mine.encode()):
+        owner = Owner.of(storage)
         if owner is not None and not take_over:
             raise in_use(url, owner, f"delete {url}/{OWNER}")
-        place = _next_place(url)
-    MirrorState(url, place, token, {}).write(folder)
+        storage.write(OWNER, mine.encode())
+    MirrorState(url, mine.token, {}).write(folder)
     return True
-
-
-def _next_place(url: str) -> str:
-    return f".machine-{_number(_places(url)[-1]) + 1}"
 
 
 def exists(url: str) -> bool:
     """Whether there is a run or a sweep at this URL."""
-    storage, _ = _newest(url)
+    storage = Storage(url)
     return any(storage.read(name) is not None for name in ("config.yaml", "sweep.yaml"))
 
 
@@ -401,42 +291,37 @@ def take(url: str, take_over: bool = False) -> Path:
     the files that reports read are copied. take_over: whether the run is taken from the process that owns it. Raises
     BadConfig if there is no run at the URL, or if another process owns it and `take_over` is False.
     """
-    folder, (storage, token), place = staging(url), _newest(url), _next_place(url)
+    folder, storage = staging(url), Storage(url)
+    owner = Owner.of(storage)
     with suppress(BadConfig):  # a damaged .mirror.json: the folder is fetched again
-        if (mirror := mirror_of(folder)) is not None and mirror.token == token:
+        if (mirror := mirror_of(folder)) is not None and mirror.token == newest_token(storage, owner):
             return folder  # it has at least the state of the URL, and more if the last copy failed
     if not exists(url):
         raise BadConfig(f"{url} is not a run directory: it has no config.yaml")
-    owner = newest_owner(url)
     if owner is not None and not take_over:
         raise in_use(url, owner)
     with _renewed(folder) as incoming:
+        source = copy_token(storage) or ""
         fetch(storage, incoming, complete=storage.read("sweep.yaml") is None)
-        MirrorState(url, place, secrets.token_hex(8), {}).write(incoming)
+        MirrorState(url, secrets.token_hex(8), {}, source).write(incoming)
+    if owner is not None:
+        storage.remove([OWNER])  # of several machines that take the run over, the first to create it again has it
     return folder
-
-
-def in_use(url: str, owner: Owner, remedy: str | None = None) -> BadConfig:
-    """The error for a run at a URL that another process owns; remedy: what to do if the process has ended."""
-    return BadConfig(
-        f"{url} is in use by process {owner.process} on {owner.host} ({owner.command}): wait for it, or stop it first; "
-        f"if it has ended, {remedy or f'raylfl resume {url} --take-over'}"
-    )
 
 
 @contextmanager
 def _renewed(folder: Path) -> Iterator[Path]:
     """A context with a new empty folder, which replaces `folder` at the end, or is deleted after an error.
 
-    A folder that was a mirror, which may have rounds that were not copied, is kept as .<name>.old, .<name>.old.1, ...
+    A folder that was a mirror, which may have rounds that were not copied, is kept as .<name>.old.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     incoming = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         yield incoming
         if os.path.lexists(folder / STATE):
-            names = (f".{folder.name}.old{suffix}" for suffix in ("", *(f".{k}" for k in range(1, 10**6))))
-            folder.rename(next(old for name in names if not (old := folder.with_name(name)).exists()))
+            discard(old := folder.with_name(f".{folder.name}.old"))
+            folder.rename(old)
         discard(folder)
         os.replace(incoming, folder)
     except BaseException:
@@ -450,7 +335,8 @@ def refresh(folder: Path, url: str) -> None:
     Only the files that reports read are copied. No effect if the folder owns the URL or its state is there, or if no
     run was begun at the URL.
     """
-    (storage, token), mirror = _newest(url), mirror_of(folder)
+    storage, mirror = Storage(url), mirror_of(folder)
+    token = newest_token(storage, Owner.of(storage))
     if token is not None and (mirror is None or mirror.token != token):
         with _renewed(folder) as incoming:
             fetch(storage, incoming, complete=False)

@@ -19,9 +19,7 @@ BYTES_PER_SECOND = 1e5  # slowest accepted transfer; sets the time limit of larg
 WHOLE_OBJECTS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "memory"}  # protocols of atomic writes
 READABLE = (".yaml", ".json", ".jsonl", ".txt", ".csv")  # files that reports read
 BULKY = {"checkpoints", "report", "wandb"}  # folders that reports do not read
-PLACE = re.compile(r"\.machine-\d+")  # the folder at a run's URL with the copy by a second, third, ... machine
 ACCESS = re.compile("credential|auth|forbidden|denied", re.IGNORECASE)  # words of errors for want of access
-COPY = ".copy.json"  # marks a complete copy in a place
 T = TypeVar("T")
 
 
@@ -54,18 +52,6 @@ class Storage:
             return sorted(str(path).removeprefix(root).lstrip("/") for path in fs.find(root))
 
         return [name for name in self._call("listed", find) if not leads_outside(name)]
-
-    def entries(self) -> list[str]:
-        """The names of the files and folders directly at the URL; empty if the URL does not exist."""
-
-        def list_entries(fs: Any, root: str) -> list[str]:
-            fs.invalidate_cache()
-            try:
-                return [str(path).rstrip("/").rpartition("/")[2] for path in fs.ls(root, detail=False)]
-            except FileNotFoundError:
-                return []
-
-        return self._call("listed", list_entries)
 
     def read(self, name: str) -> bytes | None:
         """The content of a file; None if the file does not exist."""
@@ -211,35 +197,16 @@ def leads_outside(name: str) -> bool:
     return name.startswith("/") or ".." in PurePosixPath(name).parts
 
 
-def newest(names: Iterable[str]) -> dict[str, str]:
-    """Name of a file in a run, or in a folder of runs -> its name at the URL.
-
-    names: all names below the URL. Of a run that several machines have carried out, only the files in the newest place
-    with a complete copy are included.
-    """
-    paths = [PurePosixPath(name) for name in names]
-    copies = [path.parent for path in paths if path.name == COPY and PLACE.fullmatch(path.parent.name)]
-    places = {copy.parent: copy for copy in sorted(copies, key=lambda copy: (len(copy.name), copy.name))}
-    runs = {path.parent for path in paths if path.name in ("config.yaml", "sweep.yaml")} | places.keys()
-    result = {}
-    for path in paths:
-        place = next((folder for folder in path.parents if PLACE.fullmatch(folder.name)), None)
-        run = place.parent if place else next((folder for folder in path.parents if folder in runs), path.parent)
-        if places.get(run) == place:
-            result[str(run / path.relative_to(place or run))] = str(path)
-    return result
-
-
 def fetch(storage: Storage, target: Path, complete: bool) -> None:
     """Copies files from a storage into a folder, except hidden files.
 
     Checkpoints without a manifest are not copied: their copy to the URL was interrupted. complete: whether to copy all
     files, or only those that reports read.
     """
-    names = {PurePosixPath(name): source for name, source in newest(storage.names()).items()}
+    names = list(map(PurePosixPath, storage.names()))
     with_manifest = {path.parent for path in names if path.name == "manifest.json"}
-    for path, source in names.items():
+    for path in names:
         cut_off = path.parent.parent.name == "checkpoints" and path.parent not in with_manifest
         hidden = any(part.startswith(".") for part in path.parts)
         if not cut_off and not hidden and (complete or readable(path)):
-            storage.get(source, target / path)
+            storage.get(str(path), target / path)

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from raylfl.config.urls import is_url, join
-from raylfl.runtime.records.mirror import Owner, newest_owner
+from raylfl.runtime.records.ownership import Owner
 from raylfl.runtime.records.storage import Storage, fetch
 
 _views: dict[Path, str] = {}
@@ -38,7 +38,7 @@ def owner_of(path: Path) -> Owner | None:
     None if no process does, or if the folder is no copy.
     """
     url = address(path)
-    return newest_owner(url) if is_url(url) else None
+    return Owner.of(Storage(url)) if is_url(url) else None
 
 
 def address(path: Path) -> str:
