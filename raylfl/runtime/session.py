@@ -28,7 +28,6 @@ from raylfl.runtime.records.checkpoint import Checkpoints
 from raylfl.runtime.records.files import read_plain
 from raylfl.runtime.records.lines import metrics_line
 from raylfl.runtime.records.loggers import Loggers
-from raylfl.runtime.records.record_file import Displaced
 from raylfl.runtime.records.run_dir import CLIENT_NAMES, DIRECTIONS, OF_GRAPHS, RunDirectory
 from raylfl.runtime.records.summary import environment, step_line, step_summary, summarise
 from raylfl.runtime.round.early_stop import LATE, BestRound, EarlyStop
@@ -187,32 +186,19 @@ class Session:
         except Exception as error:
             note_own_code(error)
             if self.federation.committed:
-                self._save_after_an_error()
+                try:
+                    self.save()
+                except Exception as another:
+                    self.say(f"the state before this round could not be saved: {another}")
             raise
 
     def _write_down(self, record: RoundRecord) -> None:
-        """Appends a round to the record files.
-
-        If the run directory or a record file was deleted, moved or changed by others, tries to save the state, then
-        raises Displaced.
-        """
+        """Appends a round to the record files; raises Displaced if others have moved, deleted or changed them."""
         self.run_dir.append("participation.jsonl", encode_row(record.row))
         if record.graph_line is not None:
             self.run_dir.append(OF_GRAPHS, record.graph_line)
         self.run_dir.append("metrics.jsonl", metrics_line(record.metrics))
-        try:
-            self.run_dir.check()
-        except Displaced as error:
-            self._save_after_an_error()
-            self.say(str(error))
-            raise
-
-    def _save_after_an_error(self) -> None:
-        """Saves the state after an error. If this save fails, too, its error is only reported, not raised."""
-        try:
-            self.save()
-        except Exception as error:
-            self.say(f"the state before this round could not be saved: {error}")
+        self.run_dir.check()
 
     def _resume(self) -> None:
         saved = sources.read(self.run_dir.path)

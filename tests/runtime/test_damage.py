@@ -146,15 +146,13 @@ def elsewhere(content):
 KEYS = ["version", "round", "sha256", "partition_sha256", "device", "versions", "config", "records", "clients"]
 MANIFESTS = {
     **{f"no {key}": without(key) for key in KEYS},
-    "no runtime in config": without("config", "runtime"),
     "round -5": with_(-5, "round"),
     "another round": with_(3, "round"),
-    "clients emptied": with_({}, "clients"),
     "clients a list": with_([], "clients"),
     "clients who never were": with_({"round_000004": [77]}, "clients"),
     "clients elsewhere": with_({"../../other/checkpoints/round_000004": [0]}, "clients"),
     "all clients elsewhere": elsewhere,
-    "no server.pt": with_({}, "sha256"),
+    "no server.pt in the folder": with_({"server.pt": "0" * 64, "clients_999.pt": "0" * 64}, "sha256"),
     "files elsewhere": with_({"../../secret": "0" * 64}, "sha256"),
     "records of one file": with_({"metrics.jsonl": 0}, "records"),
     "records a text": with_("metrics.jsonl", "records"),

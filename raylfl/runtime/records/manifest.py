@@ -19,17 +19,6 @@ StateFile = Annotated[str, StringConstraints(pattern=r"^(server|clients_[0-9]{3,
 Record = Annotated[str, StringConstraints(pattern=r"^(metrics|participation|topology)\.jsonl$")]
 
 
-class Definition(TypedDict):
-    """The part of a run's config that determines its results: the key `config` of a manifest.
-
-    Only the group `runtime` is required; other keys are allowed.
-    """
-
-    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
-
-    runtime: dict[str, Any]
-
-
 class Manifest(TypedDict):
     """The content of manifest.json: the files of a checkpoint, the definition of its run, and the record files.
 
@@ -48,7 +37,7 @@ class Manifest(TypedDict):
     partition_sha256: Sha256
     device: str
     versions: dict[str, str]
-    config: Definition
+    config: dict[str, Any]
     records: dict[Record, NonNegativeInt]
     records_sha256: dict[Record, Sha256]
     clients: dict[Folder, Annotated[list[NonNegativeInt], Field(min_length=1)]]
@@ -96,10 +85,6 @@ def read_manifest(folder: Path) -> Manifest:
         raise Damaged(f"{name}: {key}: {first['msg']}") from None
     if folder_of(manifest["round"]) != folder.name:
         raise Damaged(f"{name}: it is of round {manifest['round']}")
-    if "server.pt" not in manifest["sha256"]:
-        raise Damaged(f"{name}: it names no server.pt")
-    if set(manifest["records_sha256"]) != set(manifest["records"]):
-        raise Damaged(f"{name}: records and records_sha256 name other files")
     return manifest
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import shutil
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
@@ -60,20 +59,14 @@ class RecordFile:
         self._sha256.update(data)
 
     def check(self) -> None:
-        """Checks that the open file is still at its path and has the known `size`; raises Displaced otherwise.
-
-        A deleted file is restored before Displaced is raised.
-        """
+        """Checks that the open file is still at its path and has the known `size`; raises Displaced otherwise."""
         opened = os.fstat(self.file.fileno())
         try:
             on_disk = os.stat(self.path, follow_symlinks=False)
+            changed = not os.path.samestat(opened, on_disk) or opened.st_size != self.size
         except FileNotFoundError:
-            self._put_back()
-            raise Displaced(
-                f"{self.path} was deleted while the run wrote to it; its rows were put back: "
-                f"raylfl resume {self.path.parent}"
-            ) from None
-        if not os.path.samestat(opened, on_disk) or opened.st_size != self.size:
+            changed = True
+        if changed:
             raise Displaced(
                 f"{self.path} was changed while the run wrote to it: raylfl resume {self.path.parent} "
                 "computes the affected rounds again"
@@ -87,14 +80,6 @@ class RecordFile:
                 f"{self.path} is damaged: its content changed while the run wrote to it: raylfl resume "
                 f"{self.path.parent} computes the affected rounds again"
             )
-
-    def _put_back(self) -> None:
-        """Restores a deleted file from the open file handle, whose content the system still has."""
-        with os.fdopen(open_plain(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as copy:
-            self.file.seek(0)
-            shutil.copyfileobj(self.file, copy)
-        self.file.close()
-        self.file = os.fdopen(open_plain(self.path, os.O_RDWR | os.O_APPEND), "r+b", buffering=0)
 
     def sync(self) -> None:
         os.fsync(self.file.fileno())

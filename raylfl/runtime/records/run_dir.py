@@ -55,7 +55,7 @@ class RunDirectory:
         self.path = path
         self._locks = Locks(path)
         self._files: dict[str, RecordFile] = {}
-        self._descriptor: int | None = None  # an open handle of the directory, valid after a move
+        self._descriptor: int | None = None  # an open handle of the directory
         self.mirror = mirror.mirror_of(path)
 
     @staticmethod
@@ -186,21 +186,12 @@ class RunDirectory:
             self.mirror.delete()
 
     def check(self) -> None:
-        """Raises Displaced if another process has moved, deleted or changed the directory or an open record file.
-
-        Before that, `path` is set to the new path of a moved directory, and a deleted record file is restored, so that
-        the state can still be written.
-        """
+        """Raises Displaced if another process has moved, deleted or changed the directory or an open record file."""
         if self._descriptor is not None and not _is_at(self.path, self._descriptor):
-            earlier, self.path = self.path, _path_of(self._descriptor) or self.path
-            for name, file in self._files.items():
-                file.path = self.path / name
-            if self.path == earlier:
-                raise Displaced(
-                    f"{earlier} was deleted while the run wrote to it, and its records and checkpoints with it; if it "
-                    "was moved to another disk, `raylfl resume` works there"
-                )
-            raise Displaced(f"{earlier} was moved while the run wrote to it: raylfl resume {self.path}")
+            raise Displaced(
+                f"{self.path} was moved or deleted while the run wrote to it; if moved, `raylfl resume` works in "
+                "its new place"
+            )
         for file in self._files.values():
             file.check()
 
@@ -359,9 +350,3 @@ def _is_at(path: Path, descriptor: int) -> bool:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except OSError:
         return False
-
-
-def _path_of(descriptor: int) -> Path | None:
-    """The current path of the open directory with the file descriptor `descriptor`; None if deleted or unknown."""
-    path = Path(f"/proc/self/fd/{descriptor}").resolve()
-    return path if _is_at(path, descriptor) else None
