@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from raylfl.errors import RaylflError as RaylflError
     from raylfl.execution.comparison import compare as compare
     from raylfl.execution.several import run as run
-    from raylfl.python.api import Result as Result
     from raylfl.python.api import resume as resume
     from raylfl.python.control import Callback as Callback
     from raylfl.python.control import Progress as Progress
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from raylfl.python.frames import load as load
     from raylfl.python.frames import runs as runs
     from raylfl.python.method import method as method
+    from raylfl.python.result import Result as Result
     from raylfl.python.streaming import Stream as Stream
     from raylfl.python.streaming import stream as stream
     from raylfl.report.page import write_report as write_report
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from raylfl.tune.trainable import trainable as trainable
 
 PLACES = {  # module -> its public names; it is imported when one of them is first used
-    "python.api": ("Result", "resume"),
+    "python.api": ("resume",),
+    "python.result": ("Result",),
     "execution.comparison": ("compare",),
     "execution.several": ("run",),
     "python.control": ("Callback", "Progress", "StopRun"),

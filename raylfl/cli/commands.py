@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ REPORT = EXTRAS["report"]
 
 
 def run(args: argparse.Namespace) -> int | None:
-    from raylfl.config.load import compose, load_config, typed_groups
+    from raylfl.config.load import load_config
 
     if args.print_config:
         config = load_config(args.config, args.overrides)
@@ -35,21 +35,24 @@ def run(args: argparse.Namespace) -> int | None:
             assembled(config)
         print(dump(config.resolved), end="")
         return None
-    groups = typed_groups(compose(args.config, args.overrides))  # without torch, which takes seconds
-    logging, top = groups["logging"], groups["top"]
-    if args.or_resume and logging.id is None:
-        raise BadConfig("logging.id=null, but --or-resume needs the name of the run to continue: logging.id=first")
     from raylfl.python import api
     from raylfl.python.console import Watcher, say, shown
 
-    api.check_runtime(groups["runtime"])
-    address = f"{logging.url or shown(logging.folder)}/{top.name}/{logging.id or '...'}"
     with Watcher() as watch:
-        watch.prepare(address)
-        experiment = api.checked(load_config(args.config, args.overrides))
+
+        def begin(groups: Mapping[str, Any]) -> None:  # before torch is imported, which takes seconds
+            logging = groups["logging"]
+            if args.or_resume and logging.id is None:
+                need = "--or-resume needs the name of the run to continue: logging.id=first"
+                raise BadConfig(f"logging.id=null, but {need}")
+            api.check_runtime(groups)
+            watch.prepare(f"{logging.url or shown(logging.folder)}/{groups['top'].name}/{logging.id or '...'}")
+
+        experiment = api.checked(config := load_config(args.config, args.overrides, check=begin))
         result = (api.run_or_resume if args.or_resume else api.begin)(experiment, watch)
     if result is None:
-        say(f"finished {address}: all {top.rounds} rounds are done; a larger value of rounds continues it")
+        address = f"{config.logging.url or shown(config.logging.folder)}/{config.top.name}/{config.logging.id}"
+        say(f"finished {address}: all {config.top.rounds} rounds are done; a larger value of rounds continues it")
     else:
         _finished(result)
     return None

@@ -65,12 +65,13 @@ def load_config(
     source: Source,
     overrides: Sequence[str] = (),
     object_layer: ObjectLayer | None = None,
-    check: Callable[[RuntimeConfig], None] | None = None,
+    check: Callable[[dict[str, Any]], None] | None = None,
 ) -> Config:
     """Loads and validates a config (a path, a bare name, a dict or a DictConfig) with `key=value` overrides.
 
     object_layer: objects passed from Python. They take precedence over the source, and overrides over them. check:
-    called before the first class, and thus torch, is imported. Raises BadConfig with all mistakes, one line each.
+    called with the `typed_groups` before the first class, and thus torch, is imported. Raises BadConfig with all
+    mistakes, one line each.
     """
     (config,) = load_configs(source, [(overrides, object_layer)], check)
     return config
@@ -79,7 +80,7 @@ def load_config(
 def load_configs(
     source: Source,
     variants: Sequence[tuple[Sequence[str], ObjectLayer | None]],
-    check: Callable[[RuntimeConfig], None] | None = None,
+    check: Callable[[dict[str, Any]], None] | None = None,
 ) -> list[Config]:
     """Loads several variants of one config, each given as (overrides, objects passed from Python).
 
@@ -89,14 +90,13 @@ def load_configs(
         (compose(source, overrides, object_layer), object_layer or ObjectLayer())
         for overrides, object_layer in variants
     ]
-    for merged, _ in composed if len(composed) > 1 or check is not None else ():
-        runtime = typed_groups(merged)["runtime"]
-        if check is not None:
-            check(runtime)
+    typed = [typed_groups(merged) for merged, _ in composed]
+    for groups in typed if check is not None else ():
+        check(groups)
     configs = []
-    for merged, object_layer in composed:
+    for (merged, object_layer), groups in zip(composed, typed, strict=True):
         with standing_for(object_layer.objects):
-            configs.append(resolve(merged))
+            configs.append(resolve(merged, groups))
     return configs
 
 
@@ -165,9 +165,9 @@ def escape(value: Any) -> Any:
     return value
 
 
-def resolve(merged: Mapping[str, Any]) -> Config:
-    """The typed and complete config from merged layers. Raises BadConfig that lists every mistake."""
-    parts = typed_groups(merged)
+def resolve(merged: Mapping[str, Any], groups: Mapping[str, Any]) -> Config:
+    """The typed and complete config from merged layers and their `typed_groups`; raises BadConfig with all mistakes."""
+    parts = dict(groups)
     chosen = {group: _options_of_group(group, merged) for group in NAMED_GROUPS}
     problems: list[str] = []
     for group in NAMED_GROUPS:

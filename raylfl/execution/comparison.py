@@ -9,8 +9,9 @@ from raylfl.config.load import Config, Source, load_configs
 from raylfl.config.objects import ObjectLayer, Objects, object_layer
 from raylfl.errors import BadConfig
 from raylfl.execution.several import run_all
-from raylfl.python.api import Result, Watch
+from raylfl.python.api import Watch
 from raylfl.python.control import Callback
+from raylfl.python.result import Result
 
 
 def compare(

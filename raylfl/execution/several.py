@@ -11,8 +11,9 @@ from raylfl.config.objects import ObjectLayer, Objects, object_layer
 from raylfl.errors import BadConfig, NonFinite
 from raylfl.execution.planned import DIVERGED, PlannedRun
 from raylfl.python import api
-from raylfl.python.api import Result, Watch
+from raylfl.python.api import Watch
 from raylfl.python.control import Callback, interactive
+from raylfl.python.result import Result, result_of
 
 
 @overload
@@ -93,6 +94,7 @@ def run_all(
     missing = [config for config, run in zip(configs, runs, strict=True) if not run.complete]
     unchecked = {canonical(identity(config.resolved, of="group")): config for config in missing}
     for config in unchecked.values():
+        api.check_runtime(vars(config))
         api.checked(config)
     show = watch is None and (interactive() if progress is None else progress)
     shared = configs[0].logging.url is not None or jobs is not None
@@ -122,4 +124,4 @@ def read(run: PlannedRun) -> Result:
     if run.url is not None and not (path / "final.pt").is_file():  # made on another machine
         path = local_view(run.url, complete=True)
     config = load_config(path / "config.yaml", (), ObjectLayer({}, run.objects))
-    return api.result_of(config, RunDirectory(path))
+    return result_of(config, RunDirectory(path))

@@ -15,7 +15,8 @@ from raylfl.components.extras import require
 from raylfl.config.load import Config
 from raylfl.config.objects import Objects
 from raylfl.errors import BadConfig, UnusableConfig
-from raylfl.python.api import module_of, saved
+from raylfl.python.api import saved
+from raylfl.python.result import module_of, one_at_a_time
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -178,7 +179,6 @@ class Run:
 
         from raylfl.experiment.assemble import assemble
         from raylfl.experiment.parts import BUFFERS
-        from raylfl.python.api import one_at_a_time
         from raylfl.runtime.round.measure import by_name, summary
         from raylfl.runtime.workers.backend import LocalBackend
         from raylfl.runtime.workers.task import Chunk

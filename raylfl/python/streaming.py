@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Unpack
 from raylfl.config.load import Source, load_config
 from raylfl.config.objects import Objects, object_layer
 from raylfl.errors import RaylflError
-from raylfl.python.api import Result, Rounds, check_runtime, checked, new_run_directory, result_of, rounds_of
+from raylfl.python.api import Rounds, check_runtime, checked, new_run_directory, rounds_of
 from raylfl.python.control import Progress
+from raylfl.python.result import Result, result_of
 
 if TYPE_CHECKING:
     from raylfl.experiment.parts import Experiment

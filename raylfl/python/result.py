@@ -1,0 +1,125 @@
+"""The result of a finished run, and its module."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raylfl.config.load import Config
+from raylfl.core.torch_state import torch_defaults
+
+if TYPE_CHECKING:
+    import torch
+    from matplotlib.figure import Figure
+
+    from raylfl.runtime.records.run_dir import RunDirectory
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """The result of a finished run.
+
+    metrics: the rows of metrics.jsonl, one dict per round; params: the final parameters as one vector [d], on the CPU,
+    in the config's dtype.
+    """
+
+    metrics: list[dict[str, Any]]
+    params: torch.Tensor
+    run_dir: Path
+    config: Config
+
+    def __repr__(self) -> str:
+        from raylfl.python.console import status_line
+
+        name, latest = self.config.resolved["algorithm"]["name"], dict[str, Any]()
+        for row in self.metrics:  # evaluations are not in every row
+            latest |= row
+        return f"Result({name}, {len(self.metrics)} rounds: {status_line(latest)}, run_dir={str(self.run_dir)!r})"
+
+    def plot(self, metric: str | None = None, axis: str = "rounds") -> Figure:
+        """The curve of one metric of this run as a matplotlib figure, see `raylfl.plot`."""
+        from raylfl.report.plot import plot
+
+        return plot(self.run_dir, metric, axis)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The content of the run's summary.json."""
+        found: dict[str, Any] = json.loads((self.run_dir / "summary.json").read_text())
+        return found
+
+    @property
+    def url(self) -> str | None:
+        """The URL to which `run_dir` is copied; None if `logging.dir` is a folder."""
+        from raylfl.runtime.records.mirror import mirror_of
+
+        mirror = mirror_of(self.run_dir)
+        return None if mirror is None else mirror.url
+
+    @property
+    def stopped_early(self) -> str | None:
+        """The reason why the run ended before its last configured round; None if all rounds were run."""
+        reason: str | None = self.summary.get("stopped_early")
+        return reason
+
+    @property
+    def module(self) -> Any:
+        """A new LightningModule with the final parameters and buffers of the run."""
+        import torch
+
+        return module_of(self.config, torch.load(self.run_dir / "final.pt", weights_only=True))
+
+
+def module_of(config: Config, final: Mapping[str, Any]) -> Any:
+    """The LightningModule of a config with the parameters and buffers in `final`.
+
+    final: the content of final.pt, or {"params": vector [d], "buffers": vector [b]} from a checkpoint.
+    """
+    import numpy as np
+    import torch
+
+    from raylfl.core.buffers import travelling
+    from raylfl.core.flat import FlatModule, convert_module
+    from raylfl.runtime.workers.module import make_module
+
+    with one_at_a_time(), torch.no_grad():
+        made = make_module(config.model, config.top.seed)
+        module: Any = convert_module(made, final["params"].dtype, torch.device("cpu"))
+        if "state_dict" in final:
+            module.load_state_dict(final["state_dict"])
+            return module
+        merged = len(config.algorithm.pattern.owners([np.zeros(0, dtype=np.int64)] * 2)) == 1
+        whole = config.local.buffers == "local" or merged
+        travels = travelling(module, config.model.buffers, whole)
+        flat = FlatModule(module, final["params"].dtype, torch.device("cpu"), travels=travels)
+        flat.load(final["params"])
+        flat.write_buffers(final["buffers"])
+        return module
+
+
+_computing = threading.RLock()
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """A context with torch's default settings (`torch_defaults`) and a lock, for one thread of the process at a time.
+
+    The lock is needed because all threads share torch's generators, default dtype, default device and number of
+    threads.
+    """
+    with _computing, torch_defaults():
+        yield
+
+
+def result_of(config: Config, run_dir: RunDirectory) -> Result:
+    """The result of a finished run, read from the run directory."""
+    import torch
+
+    with one_at_a_time():
+        final = torch.load(run_dir.path / "final.pt", weights_only=True)
+    return Result(run_dir.metrics(), final["params"], run_dir.path, config)
