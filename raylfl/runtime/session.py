@@ -225,7 +225,7 @@ class Session:
 
         seconds: the duration of the run in this process.
         """
-        self.run_dir.verify()
+        self.run_dir.check()
         state = self.federation.state
         final = self._model()
         params = final["params"]

@@ -123,7 +123,7 @@ def test_lost_rows_of_the_metrics_are_noticed_and_made_again(folder, clean):
     (folder / "metrics.jsonl").write_text("".join(rows[:3]))  # as many as the checkpoint of round 3 knows of
     carry_out(FOCUS, folder, resume=True)
     assert outcome(folder) == clean
-    assert "metrics.jsonl is damaged: rows from round 3 on are lost" in log_of(folder)
+    assert "metrics.jsonl is damaged: its end is lost" in log_of(folder)
 
 
 def test_a_truncated_row_is_written_again(folder, clean):

@@ -360,7 +360,7 @@ def test_copies_of_runs_are_deleted_when_the_process_ends(url, monkeypatch):
 
 def test_a_package_that_the_protocol_needs_is_named(machine, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
-    with pytest.raises(StorageError, match=r"s3://bucket/runs/tiny/it cannot be listed \(.*\): pip install s3fs"):
+    with pytest.raises(StorageError, match=r"s3://bucket/runs/tiny/it cannot be read \(.*\): pip install s3fs"):
         run("s3://bucket/runs")
     assert not staging("s3://bucket/runs/tiny/it").exists()
 

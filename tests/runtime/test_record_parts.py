@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from raylfl.runtime.records.lines import fault_in_rounds, jsonable, last_row, lines, metrics_line, read_rows
+from raylfl.runtime.records.lines import jsonable, last_row, lines, metrics_line, read_rows
 from raylfl.runtime.records.locks import Locks, is_locked
 
 
@@ -53,29 +53,6 @@ def test_a_note_replaces_the_previous_one(tmp_path):
 )
 def test_line_numbers_are_listed_up_to_four(numbers, text):
     assert lines(numbers) == text
-
-
-@pytest.mark.parametrize(
-    ("rounds", "fault"),
-    [
-        ([0, 1, 2], None),
-        ([0, 1], "rows from round 2 on are lost"),
-        ([], "rows from round 0 on are lost"),
-        ([0, 2], "it does not hold rounds 0 to 2 once"),
-        ([0, 1, 1, 2], "it does not hold rounds 0 to 2 once"),
-        ([0, 2, 1], "it does not hold rounds 0 to 2 once"),
-    ],
-)
-def test_a_record_holds_each_round_once_in_order(rounds, fault):
-    data = "".join(json.dumps({"round": r}) + "\n" for r in rounds).encode()
-    assert fault_in_rounds(data, 3) == fault
-
-
-@pytest.mark.parametrize("damage", [b"{", b"[0]", b"\xff", b"nonsense"])
-def test_a_damaged_line_is_named(damage):
-    data = b'{"round": 0}\n' + damage + b'\n{"round": 2}\n'
-    assert fault_in_rounds(data, 3) == "line 2 cannot be read"
-    assert fault_in_rounds(b'{"round": 0}\n' + damage + b"\n", 1) == "line 2 cannot be read"  # the last whole line
 
 
 def test_a_truncated_line_is_no_damage_and_a_missing_file_has_no_rows(tmp_path):

@@ -214,7 +214,7 @@ class Checkpoints:
                 raise Damaged(f"its manifest lacks {name}")
             try:
                 size, sha256 = manifest["records"][name], manifest["records_sha256"].get(name, "")
-                fault = self.run_dir.fault(name, size, sha256, manifest["round"])
+                fault = self.run_dir.fault(name, size, sha256)
             except OSError as error:
                 fault = f"{name} cannot be read: {error.strerror}"
             if fault:

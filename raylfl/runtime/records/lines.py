@@ -56,21 +56,6 @@ def _object(line: bytes) -> dict[str, Any] | None:
     return row if isinstance(row, dict) else None
 
 
-def fault_in_rounds(data: bytes, rounds: int) -> str | None:
-    """The fault, in words, in the content of a record file; None if it is correct.
-
-    A correct file has one row for each of the rounds 0 to `rounds` - 1, in order.
-    """
-    content = parse_rows(data)
-    if content.damaged:
-        return f"{lines(content.damaged)} cannot be read"
-    held = [row.get("round") for row in content.rows]
-    if held != list(range(rounds)):
-        lost = held == list(range(len(held)))
-        return f"rows from round {len(held)} on are lost" if lost else f"it does not hold rounds 0 to {rounds - 1} once"
-    return None
-
-
 def lines(numbers: Sequence[int]) -> str:
     """Line numbers as text: `line 3`, `lines 3, 7`, `lines 3, 7, 8, 9 and 12 more`."""
     shown = ", ".join(map(str, numbers[:4]))

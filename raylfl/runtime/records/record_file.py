@@ -72,15 +72,6 @@ class RecordFile:
                 "computes the affected rounds again"
             )
 
-    def verify(self) -> None:
-        """Checks that the file on disk has the sha256 of the written bytes; raises Displaced otherwise."""
-        self.check()
-        if Prefix.of(self.path.read_bytes()) != self.prefix:
-            raise Displaced(
-                f"{self.path} is damaged: its content changed while the run wrote to it: raylfl resume "
-                f"{self.path.parent} computes the affected rounds again"
-            )
-
     def sync(self) -> None:
         os.fsync(self.file.fileno())
 

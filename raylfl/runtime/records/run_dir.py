@@ -31,7 +31,7 @@ from raylfl.config.urls import join
 from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.runtime.records import mirror
 from raylfl.runtime.records.files import atomic_write, discard, read_plain, require_inside
-from raylfl.runtime.records.lines import fault_in_rounds, jsonable, read_rows
+from raylfl.runtime.records.lines import jsonable, lines, parse_rows, read_rows
 from raylfl.runtime.records.locks import Locks, is_locked
 from raylfl.runtime.records.provenance import sign
 from raylfl.runtime.records.record_file import Displaced, Prefix, RecordFile, open_plain
@@ -234,25 +234,18 @@ class RunDirectory:
     def _holds(self, name: str) -> bool:
         return name in self._files or (self.path / name).exists()
 
-    def verify(self) -> None:
-        """Checks that the open record files have the content that was written to them; raises Displaced otherwise."""
-        self.check()
-        for file in self._files.values():
-            file.verify()
-
-    def fault(self, name: str, size: int, sha256: str, rounds: int) -> str | None:
+    def fault(self, name: str, size: int, sha256: str) -> str | None:
         """The fault in a record file, in words; None if the file still begins with its content at a checkpoint.
 
         name: the file, such as metrics.jsonl. size: its size in bytes at the checkpoint. sha256: the checksum of these
-        bytes. rounds: the number of rounds before the checkpoint; each must have one row.
+        bytes.
         """
         data = read_plain(self.path / name)[:size]
-        fault = fault_in_rounds(data, rounds)
-        if fault is None and len(data) < size:
-            fault = "its end is lost"
-        if fault is None and sha256 != Prefix.of(data).sha256:
-            fault = "its content is not what was written"
-        return fault and f"{name} is damaged: {fault}"
+        if damaged := parse_rows(data).damaged:
+            return f"{name} is damaged: {lines(damaged)} cannot be read"
+        if Prefix.of(data) != Prefix(size, sha256):
+            return f"{name} is damaged: its {'end is lost' if len(data) < size else 'content is not what was written'}"
+        return None
 
     def keep_damaged(self, name: str) -> None:
         """Copies a damaged record file to damaged_<name>, before its rows are computed again."""
