@@ -94,6 +94,7 @@ def test_ctrl_c_before_the_first_round_ends_at_once(monkeypatch, capfd):
     cluster.lost, cluster.silent = lambda: None, False
     experiment = SimpleNamespace(config=SimpleNamespace(runtime=RuntimeConfig()), setup=SimpleNamespace(assigned=False))
     monkeypatch.setattr("raylfl.runtime.ray.stored.StoredExperiment.put", lambda experiment, workers: experiment)
+    experiment.assigned = False
     experiment.on = experiment.placed = lambda *counts: experiment
     monkeypatch.setattr("raylfl.runtime.ray.remote.bundles_here", lambda: [{}])
     monkeypatch.setattr("ray.put", lambda value: value)

@@ -6,27 +6,21 @@ import fcntl
 import json
 from functools import partial
 
-import numpy as np
 import pytest
 import ray
 import torch
 
 import raylfl
 from raylfl.algorithms import ALGORITHMS
-from raylfl.config.load import load_config
 from raylfl.core.algorithm import Algorithm
-from raylfl.core.partial_sums import SumPlan
-from raylfl.core.placement import Placement
-from raylfl.experiment.assemble import assemble
 from raylfl.runtime.ray import backend as ray_backend
 from raylfl.runtime.ray import stored as ray_stored
 from raylfl.runtime.ray import worker_pool
 from raylfl.runtime.ray.backend import RayBackend
 from raylfl.runtime.ray.cohort import CohortInFlight
 from raylfl.runtime.ray.connection import DIRECT
-from raylfl.runtime.ray.stored import StoredExperiment
+from raylfl.runtime.ray.stored import StoredExperiment, StoredSamples
 from raylfl.runtime.ray.traffic import TrafficCounter
-from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.session import Session
 from raylfl.runtime.workers.task import REPORT
 from tests.api.test_control import Seen, together
@@ -91,7 +85,7 @@ def test_runs_on_ray_that_are_compared_share_their_actors_and_have_the_bits_of_l
 
 PINNED = (
     "2 clients on 2 workers, on CPUs, on 1 node; each worker reads only its own clients' samples; the server on the "
-    "same node, which keeps all samples (0.0 MB) in its object store"
+    "same node; all samples (0.0 MB) are in the process that started the run"
 )
 SHARED = "2 clients on 1 worker, on CPUs, on 1 node; each worker can read all samples; the server on the same node"
 
@@ -320,42 +314,23 @@ def test_a_round_waits_once_for_its_workers(veterans, tmp_path, monkeypatch):
     assert rounds == [[2]] * 6  # references in each call of `ray.wait`
 
 
-def test_samples_in_many_pieces_change_no_bit(veterans, tmp_path, monkeypatch):
+def test_samples_in_many_pieces_change_no_bit_and_are_freed(veterans, tmp_path, monkeypatch):
     monkeypatch.setattr(ray_stored, "PIECE", 100)  # bytes, four samples
-    shared = []
+    pieces, real = [], StoredSamples.__new__
+    monkeypatch.setattr(
+        StoredSamples,
+        "__new__",
+        lambda cls, refs, size: pieces.append((size, [r.hex() for r in refs])) or real(cls, refs, size),
+    )
     config = {**TINY, "algorithm": {"name": "scaffold"}}
     carry_out({**config, "runtime": {"backend": "local", "vectorize": "never"}}, tmp_path / "here")
     config["runtime"] = {"placement": "pinned", "vectorize": "never"}
-    carry_out(config, tmp_path / "there", rows=session_on(veterans[:2], shared))
+    carry_out(config, tmp_path / "there", rows=session_on(veterans[:2], []))
     assert outcome(tmp_path / "there") == outcome(tmp_path / "here")
-    assert [len(samples.pieces) for samples in shared[0].samples] == [
-        -(-samples.size // 4) for samples in shared[0].samples
-    ]
-    assert sum(samples.size for samples in shared[0].samples) == 60
-
-
-def test_states_of_pinned_clients_do_not_travel(veterans, tmp_path, monkeypatch):
-    """Counted by hand: x and c to each of two workers, and sums of three vectors back, joined or not. The server keeps
-    two numbers a client.
-    """
-    config = {**TINY, "algorithm": {"name": "scaffold"}, "rounds": 3, "link": {"name": "perfect"}}
-    config |= {"model": {"class_path": "tests.runtime.tiny.Net", "init_args": {"norm": False}}}
-    config |= {"participation": {"name": "full"}, "eval": {"every": 0, "inconsistency": False}}
-    config["runtime"] = {"placement": "pinned"}
-    kept = []
-    commit = Federation._commit
-    monkeypatch.setattr(Federation, "_commit", lambda self, *a: (commit(self, *a), kept.append(self.state.clients)))
-    carry_out(config, tmp_path, rows=session_on(veterans[:2], []))
-    model, vectors = 4 * (4 * 6 + 6 + 6 * 3 + 3), sums_of_workers(config, 2)
-    assert traffic(tmp_path) == [(2 * 2 * model, 3 * vectors * model + 6 * REPORT.itemsize)] * 3
-    assert kept[-1] == {client: (client, 3) for client in range(6)}
-
-
-def sums_of_workers(config, workers):
-    """The vectors a sum for which a round of all clients needs: the largest subtrees of each worker."""
-    placement = Placement.pinned(assemble(load_config(config)).setup.population.sizes, workers)
-    plan = SumPlan.of(np.arange(6), {"mean": ("update", np.ones(6))}, torch.float32)
-    return sum(plan.vectors(placement.clients(w).tolist()) for w in range(workers))
+    assert [len(refs) for _, refs in pieces] == [-(-size // 4) for size, _ in pieces]
+    assert sum(size for size, _ in pieces) == 60
+    held = ray._private.worker.global_worker.core_worker.get_all_reference_counts
+    wait_until(lambda: held().keys().isdisjoint(ref for _, refs in pieces for ref in refs), "end of all references")
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "sfl"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from raylfl.config.groups.runtime import RuntimeConfig
@@ -15,7 +15,7 @@ from raylfl.startup import process
 
 if TYPE_CHECKING:
     from raylfl.runtime.ray.reservation import Bundle, Reservation
-    from raylfl.runtime.ray.stored import StoredExperiment
+    from raylfl.runtime.ray.stored import StoredExperiment, StoredSamples
     from raylfl.runtime.session import Session
 
 
@@ -33,6 +33,8 @@ class ServerActor:
         self._session: Session | None = None
         self._stop_requested = False
         self._news: deque[str] = deque()  # lines about workers that were not yet passed on
+        self._wanted: SimpleQueue[int] = SimpleQueue()  # workers whose clients' samples are needed
+        self._dealt: SimpleQueue[StoredSamples] = SimpleQueue()
         self._answers: SimpleQueue[str | None] = SimpleQueue()  # lets the next round of a paced run start
 
     def rows(
@@ -62,7 +64,7 @@ class ServerActor:
         backend: RayBackend | None = None
         try:
             experiment = ray.get(stored.experiment)
-            backend = RayBackend(experiment, stored, workers, notify)
+            backend = RayBackend(experiment, stored, workers, notify, self._deal)
             session = self._session = Session(experiment, backend, run_dir)
             if self._stop_requested:  # `stop` was called before the session existed
                 session.stop()
@@ -78,6 +80,22 @@ class ServerActor:
         finally:
             self._session, self._stop_requested = None, False  # `stop` was meant for this run
             run_dir.close()
+
+    def _deal(self, worker: int) -> StoredSamples:
+        """Requests the samples of a worker's clients from the process that has the data set, and waits for them."""
+        self._wanted.put(worker)
+        return self._dealt.get()
+
+    def wanted(self) -> int | None:
+        """The number of a worker whose clients' samples are needed; None if there is none for a second."""
+        try:
+            return self._wanted.get(timeout=1.0)
+        except Empty:
+            return None
+
+    def take_samples(self, samples: StoredSamples) -> None:
+        """Takes the samples for the newest number that `wanted` has returned."""
+        self._dealt.put(samples)
 
     def proceed(self, reason: str | None) -> None:
         """Continues a paced run after a round; if `reason` is not None, the run ends there for this reason."""
@@ -135,11 +153,11 @@ class ActorGroup:
     def start_server(self) -> None:
         """Starts a server actor on this node, where the run directory is.
 
-        Its second thread runs `stop`, `news` and `proceed` during a run.
+        During a run its second thread waits in `wanted`, and its third one runs the other methods.
         """
         import ray
 
-        remote = ray.remote(ServerActor).options(num_cpus=0, max_concurrency=2, scheduling_strategy=_this_node())
+        remote = ray.remote(ServerActor).options(num_cpus=0, max_concurrency=3, scheduling_strategy=_this_node())
         self.server: Any = remote.remote()
 
     def regroup(self) -> None:

@@ -21,6 +21,7 @@ from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import exits_as_errors
 from raylfl.runtime.faults import kill_point
 from raylfl.runtime.ray.reservation import Bundle
+from raylfl.runtime.ray.stored import SamplesMissing
 from raylfl.runtime.ray.traffic import weight
 from raylfl.runtime.workers.backend import first_row
 from raylfl.runtime.workers.logged import Logged
@@ -51,11 +52,12 @@ class WorkerActor:
     """A `Worker` as a Ray actor.
 
     The first argument of each Python method is `shared` = [experiment, assigned, samples]. experiment: a reference to
-    the experiment. assigned: the number of the worker to which the call's clients are assigned. samples: that worker's
-    training samples (`StoredSamples`). The last two are None if clients are not assigned to workers.
+    the experiment. assigned: the number of the worker to which the call's clients are assigned; None if clients are not
+    assigned to workers. samples: that worker's training samples (`StoredSamples`); None if the actor has them.
 
     Each Python method first builds the `Worker` for these arguments if this process has none. A new or restarted actor
     therefore needs no set-up call, and an actor that replaces a lost one reads the samples of the lost one's clients.
+    Raises SamplesMissing for a call without samples if the actor does not have them.
     """
 
     def __init__(self) -> None:
@@ -73,6 +75,8 @@ class WorkerActor:
         if reference != self._reference:
             self._workers, self._reference = {}, reference
         if assigned not in self._workers:
+            if assigned is not None and samples is None:
+                raise SamplesMissing
             if len(self._workers) > 1:
                 self._workers.popitem()
             setup = ray.get(reference).setup

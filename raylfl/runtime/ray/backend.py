@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,12 @@ from raylfl.core.algorithm import State
 from raylfl.core.deferred import Deferred
 from raylfl.core.samples import as_tensor
 from raylfl.experiment.parts import Experiment, Initial
-from raylfl.runtime.ray.blocks import BlocksInFlight
 from raylfl.runtime.ray.channel import Channel
-from raylfl.runtime.ray.cohort import CohortInFlight
+from raylfl.runtime.ray.cohort import BlocksInFlight, CohortInFlight
 from raylfl.runtime.ray.connection import direct_bytes
-from raylfl.runtime.ray.location import location_line
+from raylfl.runtime.ray.resources import counted
 from raylfl.runtime.ray.ring import RingInFlight
-from raylfl.runtime.ray.stored import StoredExperiment
+from raylfl.runtime.ray.stored import StoredExperiment, StoredSamples, put_samples
 from raylfl.runtime.ray.traffic import TrafficCounter, weight
 from raylfl.runtime.ray.worker_pool import WorkerCall, WorkerPool, place_of
 from raylfl.runtime.workers.backend import Backend, BlockCall, Handle, call_timeout
@@ -36,23 +36,28 @@ class RayBackend(Backend):
     """Sends tasks to a pool of worker actors, and repeats tasks that are lost or fail."""
 
     def __init__(
-        self, experiment: Experiment, stored: StoredExperiment, actors: Sequence[Any], notify: Callable[[str], None]
+        self,
+        experiment: Experiment,
+        stored: StoredExperiment,
+        actors: Sequence[Any],
+        notify: Callable[[str], None],
+        deal: Callable[[int], StoredSamples] | None = None,
     ):
         """A backend on these actors.
 
-        stored: references to `experiment` in Ray's object store, where it remains after the backend is closed; actors:
-        handles from `start_workers`; notify: called with one line for the user.
+        stored: `experiment` in Ray's object store, where it remains after the backend is closed; actors: handles from
+        `start_workers`; notify: called with one line for the user; deal: as in `WorkerPool`, None if this process has
+        the samples.
         """
         runtime = experiment.config.runtime
         self.attempts, self.timeout = 1 + runtime.client_retries, runtime.client_timeout
         self._traffic = TrafficCounter(ray.get_runtime_context().get_node_id())
-        self.pool = WorkerPool(actors, stored, notify, self._traffic)
+        deal = deal or partial(put_samples, experiment.setup, stored.placement)
+        self.pool = WorkerPool(actors, stored, notify, self._traffic, deal)
         self.workers, self._stored = len(self.pool), stored
         self._experiment = experiment
         self._weights = experiment.setup.population.weights
         self._batch_size = experiment.setup.eval_batch_size
-        self._sequential = experiment.algorithm.pattern.sequential
-        self._measuring = 0  # evaluations in progress
         self.device_name, self.one_by_one, self.room, self.whole, self.cut, state = self.pool.call(
             "traits", attempts=self.attempts
         )
@@ -80,21 +85,8 @@ class RayBackend(Backend):
         return Deferred(BlocksInFlight(self.channel, calls).results)
 
     def run_ring(self, tasks: Sequence[Task], broadcast: State) -> Deferred[list[TaskResult]]:
-        """Submits the whole ring at once: each upload goes to the next worker by reference.
-
-        A ring keeps only one worker busy at a time. While an evaluation is in progress, the ring therefore uses only
-        half of the workers, and the evaluation uses the other half.
-        """
-        return Deferred(RingInFlight(self.channel, tasks, broadcast, self._ring_workers).results)
-
-    def _ring_workers(self) -> list[int]:
-        return self._halves()[0] if self._measuring else self.pool.available()
-
-    def _halves(self) -> tuple[list[int], list[int]]:
-        """Divides the available workers: (workers for a ring, workers for an evaluation at the same time)."""
-        here = self.pool.available()
-        middle = (len(here) + 1) // 2
-        return here[:middle], here[middle:] or here
+        """Submits the whole ring at once: each upload goes to the next worker by reference."""
+        return Deferred(RingInFlight(self.channel, tasks, broadcast).results)
 
     # -- measurements --------------------------------------------------------------------------------------------
 
@@ -136,7 +128,7 @@ class RayBackend(Backend):
         divided evenly.
         """
         broadcast = self.shared_broadcast(state)
-        workers = self._halves()[1] if self._sequential else self.pool.available()
+        workers = self.pool.available()
         hands = items_of_calls(assigned, len(workers))
         calls = [
             WorkerCall(
@@ -149,13 +141,11 @@ class RayBackend(Backend):
         ]
         sent = self.pool.send(calls, workers)
         self._traffic.count(sent=sum(weight(call.arguments[0]) for call in calls))
-        self._measuring += 1
 
         def answers() -> list[Any]:
             out: list[Any] = [None] * len(items)
             answered = self.pool.with_retries(sent, self.attempts)
             self._traffic.count(received=weight(answered))
-            self._measuring -= 1
             for hand, answer in zip(hands, answered, strict=True):
                 for k, value in zip(hand, answer, strict=True):
                     out[k] = value
@@ -219,3 +209,28 @@ def items_of_calls(assigned: Sequence[int | None], workers: int) -> list[list[in
         by_worker.setdefault(worker, []).append(k)
     free = by_worker.pop(None)
     return [*(free[w::workers] for w in range(min(workers, len(free)))), *by_worker.values()]
+
+
+def location_line(
+    experiment: Experiment, stored: StoredExperiment, device: str, nodes: Sequence[str | None], server: str
+) -> str:
+    """The sentence for a run with this stored experiment.
+
+    device: the name of a worker's device. nodes: the id of each worker's node, None for a worker that is still
+    starting. server: the server's place as a text such as ` on node gpu3 (10.0.0.3)`, empty on a cluster of one node.
+    """
+    placement = stored.placement
+    share, peers = experiment.config.runtime.gpus, experiment.algorithm.pattern.peers
+    clients = "1 client that owns all data" if experiment.setup.merged else counted(experiment.clients, "client")
+    anywhere = placement.name == "shared" and len(nodes) > 1
+    clients += " in blocks on" if peers else " on any of" if anywhere else " on"
+    each = f"{'one GPU' if share == 1 else f'{share:g} GPUs'} each ({device})" if share else "on CPUs"
+    known = {node for node in nodes if node is not None}
+    on_nodes = f" on {counted(len(known), 'node')}" + " so far" * (None in nodes)
+    reads = "reads only its own clients' samples" if placement.name == "pinned" else "can read all samples"
+    size = f"{stored.sample_bytes / 1e6:,.1f} MB"
+    rest = f"; all samples ({size}) are in the process that started the run" if stored.sample_bytes else ""
+    return (
+        f"{clients} {counted(len(nodes), 'worker')}, {each},{on_nodes}; each worker {reads}; "
+        f"the server{server or ' on the same node'}{rest}"
+    )

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from raylfl.core.samples import as_tensor
 from raylfl.errors import RaylflError
-from raylfl.experiment.parts import Experiment
+from raylfl.experiment.parts import Experiment, WorkerSetup
 from raylfl.runtime.ray.actor_group import ActorGroup
 from raylfl.runtime.ray.cluster import Cluster, RayLost, cluster_for
 from raylfl.runtime.ray.failures import ACTOR_LOST, StatesLost, loss_behind, reason_of_loss
-from raylfl.runtime.ray.location import counted
-from raylfl.runtime.ray.resources import bundles_here, nodes_of_cluster
+from raylfl.runtime.ray.resources import bundles_here, counted, nodes_of_cluster
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.session import Interrupted
 from raylfl.runtime.stopping import stop_on_signals
@@ -50,6 +49,7 @@ class RemoteRun:
         self.paced = paced
         self._end: tuple[float, str | None] = (math.inf, None)  # the round after which the caller ends the run; why
         self._stored: StoredExperiment | None = None  # the experiment in Ray's object store
+        self._setup: WorkerSetup | None = None  # with the samples that are dealt to workers
         self._group: ActorGroup | None = None
         self._stop_requested = False
         self._seen, self._restarts = -1, 0  # the newest round; restarts since that round
@@ -123,12 +123,13 @@ class RemoteRun:
         try:
             workers = len(group.workers)
             experiment = self.experiment.placed(workers, group.nodes())
-            if self._stored is None or len(self._stored.samples) != workers * experiment.setup.assigned:
+            if self._stored is None or len(self._stored.placement.nodes) != workers * experiment.setup.assigned:
                 self._stored = StoredExperiment.put(experiment, workers)  # actors import their modules meanwhile
             if self._stop_requested:
                 group.server.stop.remote()
             call = group.server.rows.options(num_returns="streaming")
             stream = call.remote(self._stored, group.workers, str(self.run_dir.path), self.resume, self.paced)
+            self._setup = experiment.setup
             for metrics, messages, params in self._items(stream):
                 self._unsaid += messages
                 if metrics["round"] > self._seen:  # rounds repeated after a restart have been yielded before
@@ -168,10 +169,14 @@ class RemoteRun:
         import ray
 
         checked = last_round_at = time.monotonic()
+        wanted = self._ask_for_wanted()
         while True:
-            ready, _ = ray.wait([stream], timeout=CHECK_SECONDS)
+            ready, _ = ray.wait([stream, *wanted], timeout=CHECK_SECONDS)
             self._print_news()
             now = time.monotonic()
+            if wanted and wanted[0] in ready:
+                self._deal(ray.get(wanted[0]))
+                ready, wanted = [], self._ask_for_wanted()
             if now - checked > CHECK_SECONDS:
                 checked = now
                 self.cluster.check()
@@ -186,6 +191,24 @@ class RemoteRun:
                 yield ray.get(reference)
             elif now - last_round_at > SILENT_SECONDS and self._group is not None and self._news is None:
                 self._news = self._group.server.news.remote()
+
+    def _ask_for_wanted(self) -> list[Any]:
+        """A reference, in a list, to the next worker whose clients' samples the server needs; empty if none can be."""
+        dealt = self._group is not None and self._stored is not None and self._stored.assigned
+        return [self._group.server.wanted.remote()] if self._group is not None and dealt else []
+
+    def _deal(self, worker: int | None) -> None:
+        """Sends the samples of this worker's clients, in the object store, to the server; None: no effect.
+
+        They are freed there as soon as the worker has read them.
+        """
+        from raylfl.runtime.ray.stored import put_samples
+
+        if worker is not None:
+            assert self._stored is not None
+            assert self._setup is not None
+            assert self._group is not None
+            self._group.server.take_samples.remote(put_samples(self._setup, self._stored.placement, worker))
 
     def _print_news(self, seconds: float = 0) -> None:
         """Prints the requested lines about workers if they arrive within `seconds`; nothing if none were requested."""

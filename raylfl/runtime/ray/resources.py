@@ -115,6 +115,11 @@ def bundles_here() -> list[Resources] | None:
     return bundles
 
 
+def counted(count: int, what: str) -> str:
+    """A number with its noun `what`, in the plural unless it is 1: `1 worker`, `2 workers`."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
 def node_text(node: Mapping[str, Any]) -> str:
     """A node, given as an entry of `ray.nodes()`, for messages: `node gpu3 (10.0.0.3)`."""
     return f"node {node['NodeManagerHostname']} ({node['NodeManagerAddress']})"

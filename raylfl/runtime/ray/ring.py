@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -21,18 +21,9 @@ class RingInFlight:
     If a call fails, it is repeated, and all calls after it in the ring are submitted again.
     """
 
-    def __init__(
-        self,
-        channel: Channel,
-        tasks: Sequence[Task],
-        broadcast: State,
-        workers: Callable[[], list[int]],
-    ):
-        """Submits the tasks, each with one client, in the order of the ring.
-
-        workers: returns the numbers of the workers to use.
-        """
-        self.channel, self.tasks, self.workers = channel, tasks, workers
+    def __init__(self, channel: Channel, tasks: Sequence[Task], broadcast: State):
+        """Submits the tasks, each with one client, in the order of the ring."""
+        self.channel, self.tasks = channel, tasks
         self.received = [all(task.received) for task in tasks]  # whether the upload reaches the next client
         self.start: Any = pack(broadcast)
         self.last: Any = self.start  # the newest upload, from which the next task starts
@@ -57,7 +48,7 @@ class RingInFlight:
 
     def _hand_out(self) -> list[CallInFlight]:
         """Submits the tasks that have no result, each with a reference to the newest received upload before it."""
-        channel, here = self.channel, self.workers()
+        channel, here = self.channel, self.channel.pool.available()
         links, previous = [], self.last
         for k in range(len(self.done), len(self.tasks)):
             call = channel.call([self.tasks[k]], previous, "uploads", in_ring=previous is not self.start)

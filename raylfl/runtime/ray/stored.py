@@ -1,9 +1,12 @@
-"""A run's experiment in Ray's object store; samples of clients that are assigned to workers are separate objects."""
+"""A run's experiment in Ray's object store, and the samples of clients that are assigned to workers.
+
+These samples are in the store only until their worker has read them. The process that has the data set puts them there
+when a worker needs them, at the start or in place of a lost worker.
+"""
 
 from __future__ import annotations
 
-import secrets
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,22 +32,21 @@ class StoredSamples(NamedTuple):
         return SampleSet.joined(map(ray.get, self.pieces), self.size)
 
 
+class SamplesMissing(Exception):
+    """Raised by a worker that gets a call without the samples of its clients, and does not have them."""
+
+
 @dataclass(frozen=True)
 class StoredExperiment:
-    """References to an experiment in Ray's object store, as arguments of calls of workers.
+    """An experiment in Ray's object store, as an argument of calls of workers.
 
     experiment: a reference to the experiment, without the training samples of clients that are assigned to workers.
-    samples: for each worker, the training samples of its assigned clients; samples that are read by index are stored as
-    indices; empty if clients are not assigned. They stay in the store, from which another worker reads them after a
-    loss; Ray moves them to the disk if it is full. sample_bytes: the bytes of all of them, 0 if they are indices. key:
-    a random name of this object.
+    sample_bytes: the bytes of these samples, 0 if workers read them by index.
     """
 
     experiment: Any
     placement: Placement = SHARED
-    samples: tuple[StoredSamples, ...] = ()
     sample_bytes: int = 0
-    key: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @staticmethod
     def put(experiment: Experiment, workers: int) -> StoredExperiment:
@@ -59,15 +61,20 @@ class StoredExperiment:
             return StoredExperiment(ray.put(experiment), placement)
         nothing = setup.train.part(np.empty(0, dtype=np.int64))
         rest = replace(experiment, setup=replace(setup, train=nothing))
-        samples = tuple(put_samples(setup, placement, w) for w in range(workers))
-        return StoredExperiment(ray.put(rest), placement, samples, setup.train.nbytes)
+        return StoredExperiment(ray.put(rest), placement, setup.train.nbytes)
 
-    def shared(self, assigned: int) -> list[Any]:
+    @property
+    def assigned(self) -> bool:
+        """Whether clients are assigned to workers, which have only these clients' samples."""
+        return self.placement.worker is not None
+
+    def shared(self, assigned: int, samples: StoredSamples | None = None) -> list[Any]:
         """The first argument `shared` of a `WorkerActor` method: a list, in which Ray does not resolve references.
 
         assigned: the number of the worker to which the call's clients are assigned; ignored if clients are not.
+        samples: of these clients, if the called worker does not have them yet.
         """
-        return [self.experiment, *((assigned, self.samples[assigned]) if self.samples else (None, None))]
+        return [self.experiment, *((assigned, samples) if self.assigned else (None, None))]
 
 
 def put_samples(setup: WorkerSetup, placement: Placement, worker: int) -> StoredSamples:

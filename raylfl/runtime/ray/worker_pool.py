@@ -26,11 +26,11 @@ from raylfl.runtime.ray.failures import (
     reason_of_start,
 )
 from raylfl.runtime.ray.resources import node_text
-from raylfl.runtime.ray.stored import StoredExperiment
+from raylfl.runtime.ray.stored import SamplesMissing, StoredExperiment, StoredSamples
 from raylfl.runtime.ray.traffic import TrafficCounter
 
 READ_SECONDS = 1.0  # seconds after which results that have arrived are read, and losses noticed, before all are there
-START_SECONDS = 10  # seconds to wait for the other workers after the first; if nodes were lost, not all of them fit
+START_SECONDS = 10  # seconds to wait for another worker to start; if nodes were lost, not all of them fit
 NOTICE_SECONDS = 30  # seconds between two lines for the user during a wait
 UNAVAILABLE_SECONDS = 2.0  # seconds between two pings of a worker that Ray is restarting
 MOST_STARTS = 8  # largest number of consecutive failed starts of a worker; after one more the run ends
@@ -91,14 +91,16 @@ class WorkerPool:
         stored: StoredExperiment,
         notify: Callable[[str], None],
         traffic: TrafficCounter,
+        deal: Callable[[int], StoredSamples] | None = None,
     ):
         """A pool of these actors.
 
-        stored: references to the experiment, which every call gets; notify: called with one line for the user; traffic:
-        counts the bytes of calls. The constructor waits for the first worker, and then at most START_SECONDS for the
-        other ones.
+        stored: the experiment, which every call gets; notify: called with one line for the user; traffic: counts the
+        bytes of calls; deal: puts the samples of the clients that are assigned to a worker into the object store. The
+        constructor waits for the first worker, and for the other ones until none has answered for START_SECONDS.
         """
-        self.actors, self.stored = list(actors), stored
+        self.actors, self.stored, self._deal = list(actors), stored, deal
+        self._samples: list[list[int]] = [[] for _ in actors]  # the assigned workers whose samples each worker has
         self.notify, self.traffic = notify, traffic
         self.nodes: list[str | None] = [None] * len(actors)  # the node of each worker that has been available
         self._restarts = [0] * len(actors)
@@ -109,8 +111,11 @@ class WorkerPool:
         self._ping_at: dict[int, float] = {}  # the time of the next ping of workers that Ray is restarting
         self._starts = [0] * len(actors)  # failed starts since the worker was last available
         self.available()
-        if self._starting:
-            ray.wait(list(self._starting.values()), num_returns=len(self._starting), timeout=START_SECONDS)
+        while pings := list(self._pings().values()):
+            answered, _ = ray.wait(pings, num_returns=len(pings), timeout=START_SECONDS)
+            if not answered:
+                break
+            self.ready()
 
     def __len__(self) -> int:
         return len(self.actors)
@@ -119,12 +124,24 @@ class WorkerPool:
 
     def submit(self, worker: int, call: WorkerCall) -> CallInFlight:
         method = getattr(self.actors[worker], call.method)
-        shared = self.stored.shared(worker if call.assigned is None else call.assigned)
+        assigned = worker if call.assigned is None else call.assigned
+        shared = self.stored.shared(assigned, self._missing_samples(worker, assigned))
         self.traffic.count_arguments(call.arguments, self.nodes[worker])
         references = method.options(num_returns=call.returns).remote(shared, *call.arguments)
         references = [references] if call.returns == 1 else references
         before, self._latest[worker] = self._latest[worker], next(self._numbers)
         return CallInFlight(call, worker, self._restarts[worker], references, self._latest[worker], before)
+
+    def _missing_samples(self, worker: int, assigned: int) -> StoredSamples | None:
+        """The samples of worker `assigned` in the object store if `worker` does not have them, otherwise None.
+
+        They are freed after the call with them. A worker has its own samples, and those of one lost worker.
+        """
+        if not self.stored.assigned or assigned in self._samples[worker]:
+            return None
+        assert self._deal is not None
+        self._samples[worker] = [*self._samples[worker][:1], assigned]
+        return self._deal(assigned)
 
     def send(self, calls: Sequence[WorkerCall], workers: Sequence[int] = ()) -> list[CallInFlight]:
         """Submits each call to its assigned worker; calls that have none are divided among `workers`.
@@ -182,6 +199,8 @@ class WorkerPool:
         except ACTOR_LOST as error:
             return self._note_death(sent, error)
         except RayTaskError as error:
+            if isinstance(error.cause, SamplesMissing):  # Ray has restarted the worker between two calls
+                return self._note_death(sent, error)
             if isinstance(error.cause, RaylflError):  # its message is for the user, without a traceback
                 raise error.cause from None
             raise
@@ -264,11 +283,13 @@ class WorkerPool:
             try:
                 self.nodes[worker] = ray.get(ping)
                 del self._starting[worker]
-                self._starts[worker] = 0
+                self._starts[worker], self._samples[worker] = 0, [worker]
             except ACTOR_LOST as error:
                 self._start_failed(worker, error)
             except RayTaskError as error:
-                raise error_of_start(error) from None
+                if not isinstance(error.cause, SamplesMissing):
+                    raise error_of_start(error) from None
+                self._starting[worker] = self._ping(worker, self._missing_samples(worker, worker))
         return [w for w in range(len(self)) if w not in self._starting]
 
     def _start_failed(self, worker: int, error: RayActorError | OutOfMemoryError) -> None:
@@ -280,6 +301,7 @@ class WorkerPool:
         if isinstance(error, RayActorError) and error.actor_init_failed:
             raise RaylflError(f"worker {worker} could not be started: {reason_of_start(error)}") from error
         self._starts[worker] += not is_restarting(error)
+        self._samples[worker] = []
         if self._starts[worker] > MOST_STARTS:
             raise RaylflError(
                 f"worker {worker} died {MOST_STARTS + 1} times as it started: {lines_of(error)[0]}"
@@ -289,8 +311,9 @@ class WorkerPool:
         else:
             self._starting[worker] = self._ping(worker)
 
-    def _ping(self, worker: int) -> Any:
-        return self.actors[worker].ping.remote(self.stored.shared(worker))
+    def _ping(self, worker: int, samples: StoredSamples | None = None) -> Any:
+        """Pings a starting worker; without samples if it may have them, from an earlier server."""
+        return self.actors[worker].ping.remote(self.stored.shared(worker, samples))
 
     # -- losses ------------------------------------------------------------------------------------------------
 
@@ -315,7 +338,7 @@ class WorkerPool:
         """Records the restart of a worker and passes `news` to the user, once for all calls that were lost with it."""
         if self._restarts[sent.worker] == sent.restart:
             self._restarts[sent.worker] += 1
-            self._latest[sent.worker] = -1
+            self._latest[sent.worker], self._samples[sent.worker] = -1, []
             self._starting[sent.worker] = self._ping(sent.worker)
             self.notify(news)
 
