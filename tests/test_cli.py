@@ -106,10 +106,10 @@ def test_the_first_line_of_a_run_comes_before_torch_is_imported(call, fresh, mon
         raise SystemExit(3)
 
     printed = []
-    monkeypatch.setattr("raylfl.config.load.load_config", loads)
+    monkeypatch.setattr("raylfl.config.load.resolve", loads)  # imports the classes of the config
     assert call(*RUN, "logging.id=a")[0] != 0
     assert re.fullmatch(rf"{TIME} getting ready: runs/digits/a\n", printed[0])
-    code = "import sys, raylfl.config.load as load, raylfl.python.console\n"
+    code = "import sys, raylfl.config.load as load, raylfl.python.api, raylfl.python.console\n"
     code += "load.typed_groups(load.compose('digits'))\nsys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

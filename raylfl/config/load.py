@@ -91,8 +91,9 @@ def load_configs(
         for overrides, object_layer in variants
     ]
     typed = [typed_groups(merged) for merged, _ in composed]
-    for groups in typed if check is not None else ():
-        check(groups)
+    if check is not None:
+        for groups in typed:
+            check(groups)
     configs = []
     for (merged, object_layer), groups in zip(composed, typed, strict=True):
         with standing_for(object_layer.objects):
