@@ -53,7 +53,8 @@ class Actor:
     """A stand-in for a worker actor, which sends reports without uploads."""
 
     def __init__(self) -> None:
-        self.ping = SimpleNamespace(remote=lambda shared: Reference("node"))
+        ping = SimpleNamespace(remote=lambda shared: Reference("node"))
+        self.ping = SimpleNamespace(options=lambda max_task_retries: ping)
         self.run = SimpleNamespace(options=lambda num_returns: SimpleNamespace(remote=self.work))
 
     def work(self, shared: Any, work: bytes, start: Any) -> Reference:

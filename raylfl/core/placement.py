@@ -1,4 +1,4 @@
-"""Where a run's clients run, and where their states are kept: `shared` and `pinned` of `runtime.placement`.
+"""Where a run's clients run: `shared` and `pinned` of `runtime.placement`.
 
 Pinned clients are assigned by rendezvous hashing with bounded loads (Thaler & Ravishankar 1998; Mirrokni, Thorup &
 Zadimoghaddam 2018). Each client prefers the worker with the highest hash of (client, worker). Each worker accepts
@@ -97,7 +97,7 @@ def apportion(weights: Sequence[float], count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the clients of a run work, and where their states are kept.
+    """Where the clients of a run work.
 
     worker: the number of each pinned client's worker, the only one that reads the client's samples, int64 [N]; None if
     clients are not pinned: any worker can run any client. nodes: for each worker of pinned clients, the label of the

@@ -60,9 +60,10 @@ def channel(monkeypatch):
             submit=lambda w, call: asked.append((call.method, w)) or CallInFlight(call, w, 0, [None] * call.returns),
             results=results,
             asked=asked,
+            stored=SimpleNamespace(placement=SimpleNamespace(nodes_apart=apart)),
         )
         monkeypatch.setattr(sums, "ray", SimpleNamespace(get=get))
-        return SimpleNamespace(pool=pool, traffic=TrafficCounter(), nodes_apart=apart)
+        return SimpleNamespace(pool=pool, traffic=TrafficCounter())
 
     return make
 

@@ -4,54 +4,28 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayTaskError
 
+from raylfl.core.placement import Placement
 from raylfl.errors import RaylflError
 from raylfl.runtime.ray import worker_pool
-from raylfl.runtime.ray.stored import StoredExperiment
+from raylfl.runtime.ray.stored import SamplesMissing, StoredExperiment
 from raylfl.runtime.ray.traffic import TrafficCounter
-from raylfl.runtime.ray.worker_pool import CallInFlight, WorkerCall, WorkerPool
+from raylfl.runtime.ray.worker_pool import CallInFlight, WorkerCall, WorkerLost, WorkerPool
 
-RESTARTING = "The actor is temporarily unavailable: IOError: The actor is restarting."
 DIED = "The actor is temporarily unavailable: RpcError: RPC error: Socket closed rpc_code: 14"  # both are Ray's words
 KILLED = "Worker unexpectedly exits. Some common causes include: (1) the process was killed by the OOM killer due to"
 
 
 class Handle:
-    """An actor whose pings have these answers, in order: an error's text, or None for an actor that is there."""
+    """An actor whose pings have these answers, in order."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
-        self.ping = SimpleNamespace(remote=lambda shared: self.answers.pop(0))
-
-
-def raised(answer):
-    if answer is not None:
-        raise ActorUnavailableError(answer, None)
-
-
-@pytest.fixture
-def pool(monkeypatch):
-    """`pool(*handles)` makes a pool of them, on a Ray that answers at once."""
-    monkeypatch.setattr(worker_pool, "UNAVAILABLE_SECONDS", 0.0)
-    ray = SimpleNamespace(wait=lambda references, **options: (references, []), get=raised)
-    monkeypatch.setattr(worker_pool, "ray", ray)
-    return lambda *handles: WorkerPool(handles, StoredExperiment(None), lambda text: None, TrafficCounter())
-
-
-def test_a_worker_that_ray_restarts_slowly_is_waited_for(pool):
-    assert pool(Handle(*[RESTARTING] * 100, None)).available() == [0]
-
-
-def test_deaths_between_answers_that_ray_restarts_the_worker_are_counted(pool):
-    with pytest.raises(RaylflError, match=r"worker 0 died 9 times as it started: .*Socket closed"):
-        pool(Handle(*[RESTARTING, DIED] * 9, None)).available()
-
-
-def test_a_slow_worker_delays_no_other(pool, monkeypatch):
-    monkeypatch.setattr(worker_pool, "UNAVAILABLE_SECONDS", 3600.0)
-    assert pool(Handle(RESTARTING), Handle(None)).available() == [1]
+        ping = SimpleNamespace(remote=lambda shared: self.answers.pop(0))
+        self.ping = SimpleNamespace(options=lambda max_task_retries: ping)
 
 
 @pytest.mark.parametrize(
@@ -161,3 +135,76 @@ def test_results_that_have_arrived_are_read_while_a_slow_one_is_waited_for(monke
     pool = WorkerPool([Handle("A")], StoredExperiment(None), lambda text: None, TrafficCounter())
     sent = [CallInFlight(WorkerCall("run", (), timeout=60.0), 0, 0, [reference]) for reference in "abc"]
     assert pool.results(sent) == ["a", "b", "c"]
+
+
+# -- samples of pinned clients -----------------------------------------------------------------------------------------
+
+
+class Holder:
+    """An actor that has the samples of the assigned workers in `has`, and raises for a call without others."""
+
+    def __init__(self):
+        self.has = []
+        self.ping = self.run = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self.call))
+
+    def call(self, shared):
+        _, assigned, samples = shared
+        if assigned not in self.has:
+            if samples is None:
+                return RayTaskError("run", "", SamplesMissing()).as_instanceof_cause()
+            assert samples == f"samples of {assigned}"
+            self.has = [*self.has[:1], assigned]
+        return "A"
+
+
+@pytest.fixture
+def holders(monkeypatch):
+    """(a pool of two actors with samples, the actors, the workers whose samples were dealt)."""
+
+    def get(value):
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    ray = SimpleNamespace(wait=lambda references, **options: (references, []), get=get, nodes=list)
+    monkeypatch.setattr(worker_pool, "ray", ray)
+    actors, dealt = [Holder(), Holder()], []
+    stored = StoredExperiment(None, Placement(np.arange(2), (None, None)))
+    deal = lambda worker: dealt.append(worker) or f"samples of {worker}"  # noqa: E731
+    return WorkerPool(actors, stored, lambda text: None, TrafficCounter(), deal), actors, dealt
+
+
+def lose(pool, actors, worker):
+    actors[worker].has = []
+    pool._note_loss(CallInFlight(WorkerCall("run", ()), worker, pool._restarts[worker], []), "lost")
+
+
+def work(pool, worker, assigned):
+    (result,) = pool.results([pool.submit(worker, WorkerCall("run", (), assigned=assigned))])
+    return result
+
+
+def test_each_worker_gets_its_samples_once_and_again_after_a_loss(holders):
+    pool, actors, dealt = holders
+    assert (pool.available(), dealt) == ([0, 1], [0, 1])
+    assert [work(pool, w, w) for w in (0, 1, 0)] == ["A"] * 3
+    lose(pool, actors, 0)
+    assert pool.place(0, -1) == 1
+    assert [work(pool, 1, w) for w in (0, 1, 0)] == ["A"] * 3
+    assert dealt == [0, 1, 0, 0]  # for the restarted worker, and for the one that replaces it meanwhile
+    assert (pool.available(), len(dealt)) == ([0, 1], 4)
+
+
+def test_a_new_server_deals_no_samples_that_workers_have(holders):
+    pool, actors, dealt = holders
+    again = WorkerPool(actors, pool.stored, lambda text: None, TrafficCounter(), pool._deal)
+    assert (again.available(), dealt) == ([0, 1], [0, 1])
+
+
+def test_a_worker_that_ray_has_restarted_between_two_calls_counts_as_lost(holders):
+    pool, actors, dealt = holders
+    actors[1].has = []
+    assert isinstance(work(pool, 1, 1), WorkerLost)
+    assert pool.place(1, -1) == 0
+    assert work(pool, 0, 1) == "A"
+    assert dealt == [0, 1, 1, 1]

@@ -40,11 +40,6 @@ class Channel:
         """
         return self.pool.stored.placement.worker_of(task.clients[0])
 
-    @property
-    def nodes_apart(self) -> bool:
-        """Whether cluster nodes must not receive each other's uploads (`Placement.nodes_apart`)."""
-        return self.pool.stored.placement.nodes_apart
-
     def call(self, tasks: Sequence[Task], start: Any, separate: str | None = None, in_ring: bool = False) -> WorkerCall:
         """The call for the local work of some tasks, whose bytes are counted as sent.
 

@@ -66,13 +66,10 @@ class CohortInFlight:
         """Divides all tasks into shares, one per call: by worker if clients are pinned, otherwise by load."""
         by_worker: dict[int | None, Share] = {}
         for k in range(len(self.tasks)):
-            by_worker.setdefault(self._assigned([k]), []).append(k)
+            by_worker.setdefault(self.channel.worker_of(self.tasks[k]), []).append(k)
         if None in by_worker:
             return shares([task.load for task in self.tasks], len(self.channel.pool), in_tree_order(self.tasks))
         return list(by_worker.values())
-
-    def _assigned(self, share: Share) -> int | None:
-        return self.channel.worker_of(self.tasks[share[0]])
 
     def _send(self, shares: list[Share]) -> None:
         """Sends at most one share of tasks to each available worker; the remaining shares wait for the next wave.
@@ -84,7 +81,7 @@ class CohortInFlight:
         self.wave, self.waiting = list[Share](), list[Share]()
         self.sent, busy = list[CallInFlight](), set[int]()
         for share in shares:
-            assigned = self._assigned(share)
+            assigned = self.channel.worker_of(self.tasks[share[0]])
             if assigned is None:
                 worker = next(free, -1)
             else:  # if no worker can be called for the first share of a wave, `place` waits for one

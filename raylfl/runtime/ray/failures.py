@@ -50,11 +50,6 @@ def reason_of_loss(error: Exception) -> str:
     return f"{reason}; is its node's memory used up?" if "OOM killer" in str(error) else reason
 
 
-def is_restarting(error: Exception) -> bool:
-    """Whether Ray refused a call because it is restarting the actor; False if the actor was lost during the call."""
-    return isinstance(error, ActorUnavailableError) and "actor is restarting" in str(error)
-
-
 def reason_of_start(error: Exception) -> str:
     """The reason why an actor could not start: a missing package, or the last line of Ray's message."""
     missing = re.search(r"No module named '([\w.]+)'", str(error))

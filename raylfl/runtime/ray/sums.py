@@ -44,13 +44,13 @@ def fetch(channel: Channel, stored: Sequence[StoredSums], count: int) -> tuple[l
 
     If no vector is larger than `direct_bytes`, the sums of all calls are fetched one by one. Otherwise workers join the
     sums on their node first. If the longest vector has at least twice `direct_bytes`, several nodes then divide the
-    columns, unless nodes must not receive each other's uploads (`Channel.nodes_apart`). Sums that could not be joined
+    columns, unless nodes must not receive each other's uploads (`Placement.nodes_apart`). Sums that could not be joined
     are fetched one by one. count: the number of uploads in a complete sum.
     """
     longest, nodes = max((one.size for one in stored), default=0), by_node(stored)
     if longest <= direct_bytes():
         return _each(channel, stored)
-    pieces = 1 if channel.nodes_apart else min(len(nodes), longest // max(direct_bytes(), 1))
+    pieces = 1 if channel.pool.stored.placement.nodes_apart else min(len(nodes), longest // max(direct_bytes(), 1))
     if pieces > 1:
         whole = _by_columns(channel, nodes, pieces, count)
         return _each(channel, stored) if whole is None else ([whole], [])

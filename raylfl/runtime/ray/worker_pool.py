@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayTaskError
 
 from raylfl.errors import RaylflError
 from raylfl.runtime.ray.failures import (
     ACTOR_LOST,
     error_of_start,
-    is_restarting,
     lines_of,
     reason_of_loss,
     reason_of_start,
@@ -32,7 +31,6 @@ from raylfl.runtime.ray.traffic import TrafficCounter
 READ_SECONDS = 1.0  # seconds after which results that have arrived are read, and losses noticed, before all are there
 START_SECONDS = 10  # seconds to wait for another worker to start; if nodes were lost, not all of them fit
 NOTICE_SECONDS = 30  # seconds between two lines for the user during a wait
-UNAVAILABLE_SECONDS = 2.0  # seconds between two pings of a worker that Ray is restarting
 MOST_STARTS = 8  # largest number of consecutive failed starts of a worker; after one more the run ends
 
 
@@ -108,12 +106,10 @@ class WorkerPool:
         self._latest = [-1] * len(actors)  # the number of each worker's latest call since its restart
         self._finished = [-1] * len(actors)  # the number of each worker's latest call whose result has arrived
         self._starting = {w: self._ping(w) for w in range(len(actors))}
-        self._ping_at: dict[int, float] = {}  # the time of the next ping of workers that Ray is restarting
-        self._starts = [0] * len(actors)  # failed starts since the worker was last available
         self.available()
-        while pings := list(self._pings().values()):
-            answered, _ = ray.wait(pings, num_returns=len(pings), timeout=START_SECONDS)
-            if not answered:
+        while self._starting:
+            pings = list(self._starting.values())
+            if not ray.wait(pings, num_returns=len(pings), timeout=START_SECONDS)[0]:
                 break
             self.ready()
 
@@ -256,64 +252,38 @@ class WorkerPool:
             if now - noticed > NOTICE_SECONDS:
                 noticed = now
                 self.notify(f"waiting for a worker for {now - began:.0f} s: {len(among)} are being started")
-            self._wait_for_ping()
+            ray.wait(list(self._starting.values()), num_returns=1, timeout=1)
         return here
-
-    def _wait_for_ping(self) -> None:
-        """Waits at most a second for the answer of a starting worker, or for the time of the next ping."""
-        if pings := self._pings():
-            ray.wait(list(pings.values()), num_returns=1, timeout=1)
-        else:
-            time.sleep(min(1.0, max(0.0, min(self._ping_at.values()) - time.monotonic())))
-
-    def _pings(self) -> dict[int, Any]:
-        """The pings of starting workers that are in flight, by worker."""
-        return {worker: ping for worker, ping in self._starting.items() if worker not in self._ping_at}
 
     def ready(self) -> list[int]:
         """The workers that can be called now."""
-        for worker in [w for w, at in self._ping_at.items() if at <= time.monotonic()]:
-            del self._ping_at[worker]
-            self._starting[worker] = self._ping(worker)
-        pings = self._pings()
-        answered = set(ray.wait(list(pings.values()), num_returns=len(pings), timeout=0)[0]) if pings else set()
-        for worker, ping in pings.items():
+        pings = list(self._starting.values())
+        answered = set(ray.wait(pings, num_returns=len(pings), timeout=0)[0]) if pings else set()
+        for worker, ping in list(self._starting.items()):
             if ping not in answered:
                 continue
             try:
                 self.nodes[worker] = ray.get(ping)
                 del self._starting[worker]
-                self._starts[worker], self._samples[worker] = 0, [worker]
+                self._samples[worker] = [worker]
             except ACTOR_LOST as error:
-                self._start_failed(worker, error)
+                if isinstance(error, RayActorError) and error.actor_init_failed:
+                    raise RaylflError(f"worker {worker} could not be started: {reason_of_start(error)}") from error
+                times = f"died {MOST_STARTS + 1} times as it started"
+                raise RaylflError(f"worker {worker} {times}: {lines_of(error)[0]}") from error
             except RayTaskError as error:
                 if not isinstance(error.cause, SamplesMissing):
                     raise error_of_start(error) from None
                 self._starting[worker] = self._ping(worker, self._missing_samples(worker, worker))
         return [w for w in range(len(self)) if w not in self._starting]
 
-    def _start_failed(self, worker: int, error: RayActorError | OutOfMemoryError) -> None:
-        """Handles a failed ping of a starting worker: pings again, after a pause if the worker is unavailable.
-
-        Raises RaylflError if the worker's constructor failed, or after more than MOST_STARTS failed starts. If Ray only
-        answers that the worker is being restarted, this does not count as a failed start.
-        """
-        if isinstance(error, RayActorError) and error.actor_init_failed:
-            raise RaylflError(f"worker {worker} could not be started: {reason_of_start(error)}") from error
-        self._starts[worker] += not is_restarting(error)
-        self._samples[worker] = []
-        if self._starts[worker] > MOST_STARTS:
-            raise RaylflError(
-                f"worker {worker} died {MOST_STARTS + 1} times as it started: {lines_of(error)[0]}"
-            ) from error
-        if isinstance(error, ActorUnavailableError):
-            self._ping_at[worker] = time.monotonic() + UNAVAILABLE_SECONDS
-        else:
-            self._starting[worker] = self._ping(worker)
-
     def _ping(self, worker: int, samples: StoredSamples | None = None) -> Any:
-        """Pings a starting worker; without samples if it may have them, from an earlier server."""
-        return self.actors[worker].ping.remote(self.stored.shared(worker, samples))
+        """Pings a starting worker; without samples if it may have them, from an earlier server.
+
+        Ray sends the ping once the worker is there, and again if it dies as it starts.
+        """
+        ping = self.actors[worker].ping.options(max_task_retries=MOST_STARTS)
+        return ping.remote(self.stored.shared(worker, samples))
 
     # -- losses ------------------------------------------------------------------------------------------------
 
