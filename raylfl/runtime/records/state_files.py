@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -110,21 +109,17 @@ def sha256_of(path: Path) -> str:
 def load_server(path: Path, fresh: FederationState, rounds: int) -> FederationState:
     """Reads the state in server.pt, without client states.
 
-    fresh: the state before round 0, whose keys and shapes the state must have. rounds: the number of finished rounds
-    that it must have. Raises Damaged if the state does not fit or cannot be read.
+    fresh: the state before round 0, whose keys and shapes the state must have, as the code of a class may have changed.
+    rounds: the number of finished rounds. Raises Damaged if the state does not fit or cannot be read.
     """
     blob = load(path)
     try:
-        if blob["round"] != rounds:
-            raise ValueError(f"it is of round {blob['round']}")
         _same_form(blob["server"], pack_server(fresh.server), "server")
         _same_form(blob["buffers"], fresh.buffers, "buffers")
         moments = blob.get("moments", fresh.moments[:0])
         _same_form(moments, fresh.moments, "moments")
         _same_form(blob["costs"], asdict(fresh.costs), "costs")
         numbers = {name: blob[name] for name in NUMBERS}
-        if not all(isinstance(v, (int, float)) and not math.isinf(v) for v in numbers.values()):
-            raise ValueError("its clock holds no numbers")
         server, costs = unpack_server(blob["server"]), Costs(**blob["costs"])
         average = _average(blob["average"], fresh.average)
         links = Links.of_columns({name: values.numpy() for name, values in blob["links"].items()})
@@ -202,8 +197,6 @@ def _same_form(value: Any, like: Any, name: str) -> None:
 
 def _same_table(value: Any, like: dict[str, Tensor], name: str) -> None:
     count = len(value["clients"])
-    if len(set(value["clients"].tolist())) < count:
-        raise ValueError(f"{name} holds a client twice")
     _same_form(value["clients"], like["clients"].new_empty(count), f"{name}.clients")
     _same_form(value["rows"], like["rows"].new_empty(count, like["rows"].shape[1]), f"{name}.rows")
 
