@@ -61,6 +61,7 @@ class ServerActor:
             run_dir.log(text)
             self._news.append(text)
 
+        self._wanted, self._dealt = SimpleQueue(), SimpleQueue()  # a call for an earlier run may wait for the former
         backend: RayBackend | None = None
         try:
             experiment = ray.get(stored.experiment)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from raylfl.core.samples import as_tensor
 from raylfl.errors import RaylflError
-from raylfl.experiment.parts import Experiment, WorkerSetup
+from raylfl.experiment.parts import Experiment
 from raylfl.runtime.ray.actor_group import ActorGroup
 from raylfl.runtime.ray.cluster import Cluster, RayLost, cluster_for
 from raylfl.runtime.ray.failures import ACTOR_LOST, StatesLost, loss_behind, reason_of_loss
@@ -20,7 +20,7 @@ from raylfl.runtime.session import Interrupted
 from raylfl.runtime.stopping import stop_on_signals
 
 if TYPE_CHECKING:
-    from raylfl.runtime.ray.stored import StoredExperiment
+    from raylfl.runtime.ray.stored import Dealer, StoredExperiment
 
 MOST_RESTARTS = 4  # largest number of restarts of the server actor or of Ray without a finished round in between
 CHECK_SECONDS = 1.0  # seconds between two checks of Ray's own processes
@@ -49,7 +49,7 @@ class RemoteRun:
         self.paced = paced
         self._end: tuple[float, str | None] = (math.inf, None)  # the round after which the caller ends the run; why
         self._stored: StoredExperiment | None = None  # the experiment in Ray's object store
-        self._setup: WorkerSetup | None = None  # with the samples that are dealt to workers
+        self._dealer: Dealer | None = None  # of samples, if clients are assigned to workers
         self._group: ActorGroup | None = None
         self._stop_requested = False
         self._seen, self._restarts = -1, 0  # the newest round; restarts since that round
@@ -113,7 +113,7 @@ class RemoteRun:
 
     def _rounds(self) -> Rows:
         """Yields the rounds that one server actor carries out, until the end of the run or the loss of the actor."""
-        from raylfl.runtime.ray.stored import StoredExperiment
+        from raylfl.runtime.ray.stored import Dealer, StoredExperiment
 
         if self._group is None:
             runtime, setup = self.experiment.config.runtime, self.experiment.setup
@@ -129,7 +129,8 @@ class RemoteRun:
                 group.server.stop.remote()
             call = group.server.rows.options(num_returns="streaming")
             stream = call.remote(self._stored, group.workers, str(self.run_dir.path), self.resume, self.paced)
-            self._setup = experiment.setup
+            deals = self._stored.assigned
+            self._dealer = Dealer(group.server, experiment.setup, self._stored.placement) if deals else None
             for metrics, messages, params in self._items(stream):
                 self._unsaid += messages
                 if metrics["round"] > self._seen:  # rounds repeated after a restart have been yielded before
@@ -169,14 +170,14 @@ class RemoteRun:
         import ray
 
         checked = last_round_at = time.monotonic()
-        wanted = self._ask_for_wanted()
         while True:
-            ready, _ = ray.wait([stream, *wanted], timeout=CHECK_SECONDS)
+            requests = [] if self._dealer is None else [self._dealer.request]
+            ready, _ = ray.wait([stream, *requests], timeout=CHECK_SECONDS)
             self._print_news()
             now = time.monotonic()
-            if wanted and wanted[0] in ready:
-                self._deal(ray.get(wanted[0]))
-                ready, wanted = [], self._ask_for_wanted()
+            if self._dealer is not None and self._dealer.request in ready:
+                self._dealer.answer()
+                ready = []
             if now - checked > CHECK_SECONDS:
                 checked = now
                 self.cluster.check()
@@ -191,24 +192,6 @@ class RemoteRun:
                 yield ray.get(reference)
             elif now - last_round_at > SILENT_SECONDS and self._group is not None and self._news is None:
                 self._news = self._group.server.news.remote()
-
-    def _ask_for_wanted(self) -> list[Any]:
-        """A reference, in a list, to the next worker whose clients' samples the server needs; empty if none can be."""
-        dealt = self._group is not None and self._stored is not None and self._stored.assigned
-        return [self._group.server.wanted.remote()] if self._group is not None and dealt else []
-
-    def _deal(self, worker: int | None) -> None:
-        """Sends the samples of this worker's clients, in the object store, to the server; None: no effect.
-
-        They are freed there as soon as the worker has read them.
-        """
-        from raylfl.runtime.ray.stored import put_samples
-
-        if worker is not None:
-            assert self._stored is not None
-            assert self._setup is not None
-            assert self._group is not None
-            self._group.server.take_samples.remote(put_samples(self._setup, self._stored.placement, worker))
 
     def _print_news(self, seconds: float = 0) -> None:
         """Prints the requested lines about workers if they arrive within `seconds`; nothing if none were requested."""
