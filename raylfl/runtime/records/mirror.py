@@ -304,7 +304,7 @@ def take(url: str, take_over: bool = False) -> Path:
         source = copy_token(storage) or ""
         fetch(storage, incoming, complete=storage.read("sweep.yaml") is None)
         MirrorState(url, secrets.token_hex(8), {}, source).write(incoming)
-    if owner is not None:
+    if owner is not None and Owner.of(storage) == owner:
         storage.remove([OWNER])  # of several machines that take the run over, the first to create it again has it
     return folder
 
