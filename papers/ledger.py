@@ -19,12 +19,10 @@ import numpy as np
 
 from papers.run_cache import digests
 from raylfl.config.changes import fingerprint_of_config
-from raylfl.config.defaults import fill_defaults
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.execution.planned import DIVERGED, ORIGIN
 from raylfl.report.derived import main_metric, tail
-from raylfl.report.labels import flatten
 from raylfl.report.runs import RunRecord
 
 ROWS = "runs.jsonl"
@@ -184,9 +182,7 @@ def _digest_fault(run: RunRecord) -> list[str]:
     """A list of one line if a digest shows that the config is not that of the run, else an empty list."""
     named = named_digest(run)
     if named and named not in (known_digests := digests(run.config)):
-        lacks = sorted(set(flatten(fill_defaults(run.config))) - set(flatten(run.config)))
-        rest = f"; it lacks {', '.join(lacks)}" if lacks else ""
-        return [f"{run.path.name}: its config has the digest {known_digests[-1]}, not that of its name{rest}"]
+        return [f"{run.path.name}: its config has the digest {known_digests[-1]}, not that of its name"]
     if not named and fingerprint_of_config(run.config) != run.summary.get("config_sha256"):
         return [
             f"{run.path.name}: its folder's name has no digest of its config, and summary.json has another one; give "

@@ -179,14 +179,6 @@ class Registry(Generic[T]):
             raise BadValue(key, got=name, need=f"one of {', '.join(self.names())}", hint=hint)
         return entries[name]
 
-    @cached_property
-    def defaults(self) -> dict[str, dict[str, Any]]:
-        """Name -> {option: default} of every shipped component, for defaults that are plain values.
-
-        Read from source text: no component is imported.
-        """
-        return {declared.name: declared.defaults() for declared in source.registered(self.package)}
-
     def find(self, options: Mapping[str, Any], place: str) -> type[T]:
         """The class that `class_path` or `name` in the options selects; a name with a dot is also a class path.
 

@@ -10,7 +10,6 @@ import ast
 import inspect
 import typing
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -52,18 +51,6 @@ class Declared:
         for place, part in _fields(line):
             name = ast.unparse(part.target)
             found[name] = options.inherited(_type(part.annotation, place), found.get(name))
-        return found
-
-    def defaults(self) -> dict[str, Any]:
-        """Option -> default, for the options of a dataclass whose default is written as a plain value."""
-        found: dict[str, Any] = {}
-        for _, part in _fields(_ancestry(self.module, self.node)):
-            value = part.value
-            if isinstance(value, ast.Call):  # field(default=None, ...)
-                value = next((word.value for word in value.keywords if word.arg == "default"), value)
-            if value is not None:
-                with suppress(ValueError):  # a default_factory
-                    found[ast.unparse(part.target)] = ast.literal_eval(value)
         return found
 
 

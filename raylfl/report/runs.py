@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import yaml
 
-from raylfl.config.defaults import fill_defaults
 from raylfl.config.formats import FORMAT, KEY, refuse_other
 from raylfl.config.identity import identity
 from raylfl.core.arrays import Floats, Ints
@@ -268,8 +267,7 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
     """
     groups: dict[str, Group] = {}
     for run in runs:
-        key = canonical(flatten(identity(fill_defaults(run.config), of="group")))  # older runs lack newer options
-        groups.setdefault(key, Group("", run.setting)).runs.append(run)
+        groups.setdefault(canonical(run.setting), Group("", run.setting)).runs.append(run)
     for group in groups.values():
         by_seed: dict[str, RunRecord] = {}
         for run in sorted(group.runs, key=lambda run: (len(run.rounds), str(run.path))):

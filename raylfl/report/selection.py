@@ -11,7 +11,6 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from raylfl.config.defaults import fill_defaults
 from raylfl.config.text import parse
 from raylfl.errors import BadConfig, did_you_mean
 from raylfl.report.labels import canonical, flatten
@@ -27,11 +26,10 @@ def facts(run: RunRecord) -> dict[str, Any]:
 
     Newest metrics have the names of metrics.jsonl; `finished` is true or false, `rounds_done` the number of rounds.
     """
-    config = fill_defaults(run.config)
-    groups = {k: v.get("name") or v.get("class_path") for k, v in config.items() if isinstance(v, Mapping)}
+    groups = {k: v.get("name") or v.get("class_path") for k, v in run.config.items() if isinstance(v, Mapping)}
     newest = {n: float(v[np.isfinite(v)][-1]) for n, v in run.metrics.items() if np.isfinite(v).any()}
     named = {key: name for key, name in groups.items() if name is not None}
-    return {**flatten(config), **named, **newest, "finished": run.finished, "rounds_done": len(run.rounds)}
+    return {**flatten(run.config), **named, **newest, "finished": run.finished, "rounds_done": len(run.rounds)}
 
 
 @dataclass(frozen=True)
@@ -87,9 +85,9 @@ def select(runs: Sequence[RunRecord], conditions: Sequence[str]) -> list[RunReco
 def differing_keys(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
     """The config keys, versions and commits in which the runs differ: key -> its value in each run, None if missing.
 
-    Options that an older run lacks have their defaults. Keys of the run's place (`OF_RECORD`) are left out.
+    Keys of the run's place (`OF_RECORD`) are left out.
     """
-    known = [flatten(fill_defaults(run.config)) | _origin(run) for run in runs]
+    known = [flatten(run.config) | _origin(run) for run in runs]
     names = [name for name in dict.fromkeys(name for one in known for name in one) if name not in OF_RECORD]
     values = {name: [one.get(name) for one in known] for name in names}
     return {name: each for name, each in values.items() if len({canonical(value) for value in each}) > 1}

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from raylfl.components import source
 from raylfl.config.registries import KINDS, REGISTRIES
-from raylfl.config.schema import NAMED_GROUPS
 from tests.startup.forks import forks_after
 
 HEAVY = ("torch", "ray", "lightning", "torchvision", "torchmetrics", "sklearn", "matplotlib", "pandas")
@@ -21,13 +18,6 @@ def test_the_source_agrees_with_the_class(entry):
     assert read is not None
     assert read == imported  # names and types
     assert entry.summary == source.first_line(entry.cls.__doc__)
-
-
-@pytest.mark.parametrize("group", NAMED_GROUPS)
-def test_the_defaults_in_the_source_are_those_of_the_classes(group):
-    for entry in REGISTRIES[group]:
-        fields = [field for field in dataclasses.fields(entry.cls) if field.default is not dataclasses.MISSING]
-        assert REGISTRIES[group].defaults[entry.name] == {field.name: field.default for field in fields}, entry.name
 
 
 COMMAND = """

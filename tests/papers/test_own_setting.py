@@ -186,7 +186,7 @@ def test_a_replaced_row_and_another_version_are_named(places, tmp_path):
 @pytest.mark.parametrize(
     ("edit", "summary", "message"),
     [
-        (lambda c: c["local"].pop("clip_norm"), {}, "it lacks local.clip_norm"),
+        (lambda c: c["local"].pop("clip_norm"), {}, "not that of its name"),
         (lambda c: None, {"git_commit": None}, "no record of its commit.*git checkout"),
         (lambda c: None, {"name": "renamed", "config_sha256": "0"}, "no digest of its config.*first name"),
     ],
