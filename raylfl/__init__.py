@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from raylfl.python.frames import runs as runs
     from raylfl.python.method import method as method
     from raylfl.python.result import Result as Result
-    from raylfl.python.streaming import Stream as Stream
-    from raylfl.python.streaming import stream as stream
     from raylfl.report.page import write_report as write_report
     from raylfl.report.plot import plot as plot
     from raylfl.tune.trainable import trainable as trainable
@@ -43,7 +41,6 @@ PLACES = {  # module -> its public names; it is imported when one of them is fir
     "python.frames": ("Run", "diff", "evaluate", "load", "runs"),
     "report.page": ("write_report",),
     "report.plot": ("plot",),
-    "python.streaming": ("Stream", "stream"),
     "tune.trainable": ("trainable",),
 }
 __all__ = sorted(name for names in PLACES.values() for name in names)

@@ -1,1 +1,1 @@
-"""The Python interface: runs, streams, comparisons, saved runs as data frames, callbacks, and what a terminal shows."""
+"""The Python interface: runs, comparisons, saved runs as data frames, callbacks, and what a terminal shows."""

@@ -34,7 +34,7 @@ class Progress:
     """The progress of a run after a round.
 
     metrics: the row of this round in metrics.jsonl. messages: texts for the user since the previous round. params: all
-    parameters after the round, as one vector [d]; None in a run with neither callbacks nor a stream. resumed: whether
+    parameters after the round, as one vector [d]; None in a run without callbacks. resumed: whether
     the run was resumed. A resumed run first yields the rounds before its checkpoint again, with params None.
     """
 

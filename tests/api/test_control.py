@@ -1,4 +1,4 @@
-"""Callbacks and streams: their arguments, and early stopping at the exact round on every backend."""
+"""Callbacks: their arguments, and early stopping at the exact round on every backend."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch
 import raylfl
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.load import load_config
-from raylfl.errors import BadConfig
 from raylfl.runtime.ray import cluster
 from tests.runtime.tiny import ONE_BY_ONE as TINY
 
@@ -101,66 +100,6 @@ def test_torch_is_the_callers_own_in_a_callback(runs):
         torch.set_default_dtype(torch.float32)
     assert kinds == [torch.float64] * 2
     assert torch.equal(result.params, raylfl.run(TINY, [*runs, "rounds=2"]).params)
-
-
-# -- streams -------------------------------------------------------------------------------------------------------
-
-
-def test_a_stream_is_the_run(runs):
-    stream = raylfl.stream(TINY, runs)
-    rounds = [(r.round, r.params) for r in stream]
-    whole = raylfl.run(TINY, runs)
-    assert [number for number, _ in rounds] == list(range(6))
-    assert torch.equal(rounds[-1][1], whole.params)
-    assert torch.equal(stream.result.params, whole.params)
-    assert stream.result.stopped_early is None
-    assert list(stream) == []
-
-
-def test_after_a_break_the_result_is_that_of_a_shorter_run(runs):
-    stream = raylfl.stream(TINY, runs)
-    for r in stream:
-        if r.round == 2:
-            break
-    assert torch.equal(stream.result.params, raylfl.run(TINY, [*runs, "rounds=3"]).params)
-    assert "left" in stream.result.stopped_early
-
-
-def test_a_stream_stops_with_a_reason(runs):
-    stream = raylfl.stream(TINY, runs)
-    for r in stream:
-        if r.metrics["round"] == 1:
-            stream.stop("flat")
-    assert (len(stream.result.metrics), stream.result.stopped_early) == (2, "flat")
-
-
-def test_a_closed_stream_is_left_to_resume(runs):
-    with raylfl.stream(TINY, runs) as stream:
-        for r in stream:
-            if r.round == 3:
-                break
-    with pytest.raises(raylfl.RaylflError, match=r"raylfl\.resume"):
-        _ = stream.result
-    assert torch.equal(raylfl.resume(stream.run_dir).params, raylfl.run(TINY, runs).params)
-
-
-def test_two_streams_in_turn_are_the_two_runs(runs):
-    one, other = raylfl.stream(TINY, runs), raylfl.stream(TINY, [*runs, "seed=1"])
-    for _ in zip(one, other, strict=True):
-        torch.rand(3)
-    assert torch.equal(one.result.params, raylfl.run(TINY, runs).params)
-    assert torch.equal(other.result.params, raylfl.run(TINY, [*runs, "seed=1"]).params)
-
-
-def test_an_error_in_a_streamed_run_is_raised_in_the_loop(runs):
-    bad = [*runs, "model.class_path=tests.runtime.tiny.Cursed", "model.init_args.raises=13", "runtime.client_retries=0"]
-    with pytest.raises(raylfl.RaylflError, match="cursed"):
-        list(raylfl.stream(TINY, [*bad, "participation=full"]))
-
-
-def test_mistakes_in_a_stream_come_at_once(runs):
-    with pytest.raises(BadConfig, match="did you mean rounds"):
-        raylfl.stream(TINY, [*runs, "round=3"])
 
 
 # -- several runs ----------------------------------------------------------------------------------------------------

@@ -52,15 +52,20 @@ def on_link(interface):
 
 def rounds_of(data, runs, rounds, interface):
     """(bytes that crossed, seconds and bytes that the kernel counted, of each round; the parameters)."""
-    rows, overrides = [], ["runtime.workers=2", "runtime.placement=pinned", f"logging.dir={runs}"]
-    with raylfl.stream(config(data, rounds), overrides) as stream:
-        before = on_link(interface)
-        for progress in stream:
-            now = on_link(interface)
-            crossed, seconds = (progress.metrics[name] for name in ("traffic/between_nodes_bytes", "time/round"))
-            rows.append({"crossed": crossed, "seconds": seconds, "kernel": (now - before).tolist()})
-            before = now
-    return rows, progress.params
+    rows, counts = [], []
+
+    class Count(raylfl.Callback):
+        def on_run_start(self, config, run_dir):
+            counts.append(on_link(interface))
+
+        def on_round_end(self, round, metrics, params):
+            counts.append(on_link(interface))
+            kernel = (counts[-1] - counts[-2]).tolist()
+            crossed, seconds = (metrics[name] for name in ("traffic/between_nodes_bytes", "time/round"))
+            rows.append({"crossed": crossed, "seconds": seconds, "kernel": kernel})
+
+    overrides = ["runtime.workers=2", "runtime.placement=pinned", f"logging.dir={runs}"]
+    return rows, raylfl.run(config(data, rounds), overrides, callbacks=[Count()]).params
 
 
 def main(address, ip, interface, data, runs, rate, rounds):

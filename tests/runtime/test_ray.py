@@ -45,15 +45,14 @@ LOSSY = ["link.name=bernoulli", "link.q=0.3", "local.steps={list: [1, 2, 3, 4, 5
 
 
 def test_on_a_ray_of_the_callers_own_runs_follow_stop_and_go_side_by_side(cluster, runs):
-    """Two threads carry out a run that its callback stops, and a stream that waits after its first round."""
+    """Two threads carry out runs that their callbacks stop, each after another round."""
     here = [*runs, "runtime.backend=ray", "runtime.workers=1", "runtime.cpus_per_worker=0.5"]
-    seen, stream = Seen({2: "enough"}), raylfl.stream(TINY, here)
-    stopped, first = together(lambda: raylfl.run(TINY, here, callbacks=[seen]), lambda: next(stream))
-    want = raylfl.run(TINY, [*runs, "rounds=3"]).params
-    assert torch.equal(stopped.params, want)
-    assert torch.equal(seen.params[-1], want)
-    assert first.round == 0
-    assert torch.equal(stream.result.params, raylfl.run(TINY, [*runs, "rounds=1"]).params)
+    seen = [Seen({2: "enough"}), Seen({0: "enough"})]
+    stopped = together(*[lambda one=one: raylfl.run(TINY, here, callbacks=[one]) for one in seen])
+    for rounds, result, one in zip((3, 1), stopped, seen, strict=True):
+        want = raylfl.run(TINY, [*runs, f"rounds={rounds}"]).params
+        assert torch.equal(result.params, want)
+        assert torch.equal(one.params[-1], want)
     assert ray.is_initialized()
 
 

@@ -159,15 +159,12 @@ def refused(*args, **options):
 
 
 @pytest.mark.parametrize("place", ["{}/runs", "file://{}/far"])
-@pytest.mark.parametrize("start", [raylfl.run, lambda *args: next(raylfl.stream(*args))], ids=["run", "stream"])
-def test_a_run_that_is_refused_before_its_first_round_leaves_nothing_and_offers_no_resume(
-    tmp_path, monkeypatch, place, start
-):
+def test_a_run_that_is_refused_before_its_first_round_leaves_nothing_and_offers_no_resume(tmp_path, monkeypatch, place):
     monkeypatch.setenv("RAYLFL_STAGING", str(tmp_path / "staging"))
     monkeypatch.setattr(inprocess, "rows", refused)
     overrides = [f"logging.dir={place.format(tmp_path)}", "logging.report=false", "logging.id=it"]
     with pytest.raises(BadConfig, match="lacks resources") as caught:
-        start(TINY, overrides)
+        raylfl.run(TINY, overrides)
     assert not getattr(caught.value, "__notes__", [])
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "key"]  # see provenance.py
     monkeypatch.undo()
