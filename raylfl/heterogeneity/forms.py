@@ -1,16 +1,18 @@
-"""Parsed value specifications (grammar: `values.py`), which compute the value of each client.
+"""The forms of a value per client (grammar: `values.py`): each is checked, and becomes a function of a `Query`.
 
-A specification gives one value to each client of a part. A part is all N clients at the top level, or the members of
-one entry of `groups` or `ranges`. The place of a client is its number 0, 1, ... within the part; at the top level it is
-the client's id.
+A form gives one value to each client of a part. A part is all N clients at the top level, or the members of one entry
+of `groups` or `ranges`. The place of a client is its number 0, 1, ... within the part; at the top level it is the
+client's id.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import ClassVar
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +22,40 @@ from raylfl.errors import BadValue
 from raylfl.heterogeneity.world import RunContext
 
 ONCE = -1  # the round key of values that are drawn once per run
+MOST = 10**9  # largest whole number accepted
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The values that an option accepts: numbers low..high; `text` completes the sentence "must be ...".
+
+    integer: whole numbers only, at most MOST. open_low, open_high: low and high themselves are excluded. open_top:
+    `uniform: [lo, null]` is allowed, and `PerClient.at` then needs its argument `top`. phases: `phases` are allowed.
+    """
+
+    text: str
+    low: float
+    high: float = math.inf
+    integer: bool = False
+    open_low: bool = False
+    open_high: bool = False
+    open_top: bool = False
+    phases: bool = True
+
+    def __contains__(self, number: object) -> bool:
+        if isinstance(number, bool) or not isinstance(number, (int, float, np.integer, np.floating)):
+            return False
+        finite = abs(number) <= sys.float_info.max if isinstance(number, int) else math.isfinite(number)
+        if not finite or (self.integer and (number != int(number) or number > MOST)):
+            return False
+        above = number > self.low if self.open_low else number >= self.low
+        return bool(above and (number < self.high if self.open_high else number <= self.high))
+
+
+PROBABILITY = Interval("a probability in [0, 1]", 0.0, 1.0)
+FAILURE = Interval("a failure probability in [0, 1)", 0.0, 1.0, open_high=True)
+COUNT = Interval("a whole number, at least 1 and at most 1e9", 1, integer=True)
+POSITIVE = Interval("a number above 0", 0.0, open_low=True)
 
 
 @dataclass(frozen=True)
@@ -44,145 +80,144 @@ class Query:
         return keyed_uniform(self.world.seed, self.purpose, self.key, self.clients)
 
 
-class ValueSpec(ABC):
-    """A parsed specification of one value per client; each subclass is one form of the grammar."""
-
-    @property
-    def varies(self) -> bool:
-        """Whether the form itself gives values that change from round to round, as `phases` does.
-
-        Redraws of random values by the option `dynamic` do not count.
-        """
-        return False
-
-    @abstractmethod
-    def at(self, query: Query) -> Floats:
-        """The values of the C clients in the query, float64 [C]."""
-
-    def fit(self, size: int) -> None:  # noqa: B027 (most specifications fit any size)
-        """Checks that the lists and counts in the specification fit `size` clients; raises BadValue."""
+def _fits(size: int) -> None:
+    """Most forms fit any number of clients."""
 
 
 @dataclass(frozen=True)
-class Constant(ValueSpec):
-    """The same value for every client: `0.2` or `{value: 0.2}`."""
+class Form:
+    """A parsed form.
 
-    value: float
-
-    def at(self, query: Query) -> Floats:
-        return np.full(len(query.clients), self.value)
-
-
-@dataclass(frozen=True)
-class PerClientList(ValueSpec):
-    """A list of one value per client: `[0.1, 0.2]` or `{list: [0.1, 0.2]}`."""
-
-    key: str
-    values: tuple[float, ...]
-
-    def fit(self, size: int) -> None:
-        if len(self.values) != size:
-            raise BadValue(self.key, got=f"{len(self.values)} entries", need=f"{size}, one per client")
-
-    def at(self, query: Query) -> Floats:
-        return np.array(self.values, dtype=np.float64)[query.place]
-
-
-@dataclass(frozen=True)
-class Linspace(ValueSpec):
-    """Values evenly spaced from lo (first place of a part) to hi (last place): `{linspace: [lo, hi]}`."""
-
-    low: float
-    high: float
-
-    def at(self, query: Query) -> Floats:
-        return self.low + (self.high - self.low) * query.place / max(query.size - 1, 1)
-
-
-@dataclass(frozen=True)
-class Uniform(ValueSpec):
-    """Uniform draws from lo to hi: `{uniform: [lo, hi]}`.
-
-    integer: whether only whole numbers are drawn, both ends included.
+    at: returns the values of the C clients in a query, float64 [C]. fit: raises BadValue if the form's lists and counts
+    do not fit a part of so many clients. varies: whether its values change from round to round, as those of `phases`.
     """
 
-    low: float
-    high: float | None  # None: the client's entry of `Query.top`, or low if that is smaller
-    integer: bool
+    at: Callable[[Query], Floats]
+    fit: Callable[[int], None] = _fits
+    varies: bool = False
 
-    def at(self, query: Query) -> Floats:
-        if self.high is None:
+
+def parse(spec: object, key: str, interval: Interval) -> Form:
+    """The form of a number, list or mapping, as in `PerClient.parse`."""
+    if isinstance(spec, Mapping):
+        forms = [name for name in spec if name in _FORMS]
+        if len(forms) != 1 or len(spec) != 1:
+            hint = "one may come from a base file" if len(forms) > 1 else ""
+            raise BadValue(key, got=dict(spec), need=f"exactly one of {', '.join(_FORMS)}", hint=hint)
+        return _FORMS[forms[0]](spec[forms[0]], f"{key}.{forms[0]}", interval)
+    if isinstance(spec, Sequence) and not isinstance(spec, str):
+        return _list(spec, key, interval)
+    return _value(spec, key, interval)
+
+
+def _value(spec: object, key: str, interval: Interval) -> Form:
+    if spec not in interval:
+        hint = "or a list, or a mapping, in quotes: '{uniform: [lo, hi]}'" if isinstance(spec, str) else ""
+        raise BadValue(key, got=spec, need=interval.text, hint=hint)
+    value = float(spec)  # type: ignore[arg-type]
+    return Form(lambda query: np.full(len(query.clients), value))
+
+
+def _list(spec: object, key: str, interval: Interval) -> Form:
+    entries = _sequence(spec, key, "a list with one entry per client")
+    for place, entry in enumerate(entries):
+        if entry not in interval:
+            raise BadValue(f"{key}[{place}]", got=entry, need=interval.text)
+    values = np.array(entries, dtype=np.float64)
+
+    def fit(size: int) -> None:
+        if len(values) != size:
+            raise BadValue(key, got=f"{len(values)} entries", need=f"{size}, one per client")
+
+    return Form(lambda query: values[query.place], fit)
+
+
+def _linspace(spec: object, key: str, interval: Interval) -> Form:
+    low, high = _pair(spec, key)
+    if low not in interval or high not in interval:
+        raise BadValue(key, got=spec, need=f"[first, last], each {interval.text}")
+    return Form(lambda query: low + (high - low) * query.place / max(query.size - 1, 1))
+
+
+def _uniform(spec: object, key: str, interval: Interval) -> Form:
+    low, high = _pair(spec, key)
+    ends = [low] if interval.open_top and high is None else [low, high]
+    if any(end not in interval for end in ends) or ends != sorted(ends):
+        raise BadValue(key, got=spec, need=f"[lo, hi] with lo <= hi, each {interval.text}")
+
+    def at(query: Query) -> Floats:
+        if high is None:
             assert query.top is not None, "this option allows no open upper end"
-            high = np.maximum(query.top, self.low)
+            top = np.maximum(query.top, low)
         else:
-            high = np.full(len(query.clients), float(self.high))
+            top = np.full(len(query.clients), float(high))
         u = query.uniform()
-        if not self.integer:
-            return self.low + (high - self.low) * u
-        return np.minimum(self.low + np.floor(u * (high - self.low + 1)), high)
+        if not interval.integer:
+            return np.asarray(low + (top - low) * u)
+        return np.minimum(low + np.floor(u * (top - low + 1)), top)
+
+    return Form(at)
 
 
-@dataclass(frozen=True)
-class Lognormal(ValueSpec):
-    """Lognormal draws exp(mean + sigma z), z ~ N(0, 1): `{lognormal: [mean, sigma]}`."""
+def _lognormal(spec: object, key: str, interval: Interval) -> Form:
+    mean, sigma = _pair(spec, key)  # of the logarithm, as in numpy: the median is exp(mean)
+    finite = Interval("", -math.inf)
+    if math.isfinite(interval.high):
+        raise BadValue(key, got=spec, need=f"another form: values are {interval.text}", hint="lognormal has no bound")
+    if mean not in finite or sigma not in finite or sigma < 0:
+        raise BadValue(key, got=spec, need="[mean, sigma] of the logarithm, sigma >= 0")
 
-    mean: float  # of the logarithm, as in numpy: the median is exp(mean)
-    sigma: float
-
-    def at(self, query: Query) -> Floats:
+    def at(query: Query) -> Floats:
         from scipy.special import ndtri  # a slow import, needed here only
 
-        values: Floats = np.exp(self.mean + self.sigma * ndtri(query.uniform()))
+        values: Floats = np.exp(mean + sigma * ndtri(query.uniform()))
         return values
 
+    return Form(at)
 
-@dataclass(frozen=True)
-class Parts(ValueSpec):
-    """A partition of the clients into parts, each with its specification: `groups` and `ranges`.
 
-    shares: the sizes of the parts, as numbers of clients if `counted`, else as fractions with sum 1. shuffled: whether
-    members are random (`ranges`) or consecutive (`groups`). forms: one specification for each part.
-    """
+def _parts(spec: object, key: str, interval: Interval, shuffled: bool) -> Form:
+    """`ranges` (shuffled: members at random) and `groups` (consecutive members)."""
+    entries = [_mapping(part, f"{key}[{j}]") for j, part in enumerate(_sequence(spec, key, "a list of parts"))]
+    kinds = [{"fraction", "count"} & set(part) for part in entries]
+    if not kinds or len(kinds[0]) != 1 or kinds != kinds[:1] * len(kinds):
+        raise BadValue(key, got=spec, need="a list whose parts all have `fraction`, or all have `count`")
+    kind = kinds[0].pop()
+    allowed = COUNT if kind == "count" else Interval("a fraction in (0, 1]", 0.0, 1.0, open_low=True)
+    shares, forms = [], []
+    for j, part in enumerate(entries):
+        share = part.pop(kind)
+        if share not in allowed:
+            raise BadValue(f"{key}[{j}].{kind}", got=share, need=allowed.text)
+        shares.append(float(share))
+        forms.append(parse(part, f"{key}[{j}]", interval))
+    if kind == "fraction" and abs(sum(shares) - 1) > 1e-9:
+        raise BadValue(key, got=f"fractions that sum to {sum(shares):g}", need="fractions with sum 1")
+    shares_end = np.cumsum((0.0, *shares))
 
-    key: str
-    shares: tuple[float, ...]
-    counted: bool
-    shuffled: bool
-    forms: tuple[ValueSpec, ...]
+    def edges(size: int) -> Ints:  # part j has the places edges[j]..edges[j + 1] - 1
+        return np.floor(shares_end * (1 if kind == "count" else size) + 0.5).astype(np.int64)
 
-    @property
-    def varies(self) -> bool:
-        return any(form.varies for form in self.forms)
-
-    def edges(self, size: int) -> Ints:
-        """The borders 0 = e_0 <= ... <= e_P of the P parts, int64 [P + 1]: part j has the places e_j..e_{j+1} - 1.
-
-        e_P = size if shares are fractions, and the sum of the counts otherwise.
-        """
-        borders = np.cumsum((0.0, *self.shares)) * (1 if self.counted else size)
-        return np.floor(borders + 0.5).astype(np.int64)
-
-    def fit(self, size: int) -> None:
-        edges = self.edges(size)
-        if edges[-1] != size:
-            raise BadValue(self.key, got=f"counts that sum to {edges[-1]}", need=f"{size}, all clients")
-        for form, members in zip(self.forms, np.diff(edges), strict=True):
+    def fit(size: int) -> None:
+        if (last := edges(size)[-1]) != size:
+            raise BadValue(key, got=f"counts that sum to {last}", need=f"{size}, all clients")
+        for form, members in zip(forms, np.diff(edges(size)), strict=True):
             form.fit(int(members))
 
-    def at(self, query: Query) -> Floats:
+    def at(query: Query) -> Floats:
         place = query.place
-        if self.shuffled:
-            place = _shuffle(query.world.seed, f"{query.purpose}/{self.key}", query.size)[place]
-        edges, values = self.edges(query.size), np.empty(len(place))
-        for form, low, high in zip(self.forms, edges[:-1], edges[1:], strict=True):
+        if shuffled:
+            place = _shuffle(query.world.seed, f"{query.purpose}/{key}", query.size)[place]
+        borders, values = edges(query.size), np.empty(len(place))
+        for form, low, high in zip(forms, borders[:-1], borders[1:], strict=True):
             mask = (place >= low) & (place < high)
             if mask.any():
                 top = None if query.top is None else query.top[mask]
-                part = replace(
-                    query, clients=query.clients[mask], place=place[mask] - low, size=int(high - low), top=top
-                )
-                values[mask] = form.at(part)
+                clients, size = query.clients[mask], int(high - low)
+                values[mask] = form.at(replace(query, clients=clients, place=place[mask] - low, size=size, top=top))
         return values
+
+    return Form(at, fit, any(form.varies for form in forms))
 
 
 @lru_cache(maxsize=8)
@@ -193,19 +228,57 @@ def _shuffle(seed: int, purpose: str, size: int) -> Ints:
     return order
 
 
-@dataclass(frozen=True)
-class Phases(ValueSpec):
-    """One specification for each phase of the run: `phases`. Random values are redrawn every round."""
+def _phases(spec: object, key: str, interval: Interval) -> Form:
+    """One form for each phase of the run; random values are redrawn every round."""
+    entries = [_mapping(part, f"{key}[{j}]") for j, part in enumerate(_sequence(spec, key, "a list of phases"))]
+    until = [part.pop("until", None) for part in entries]
+    inner = Interval("", 0.0, 1.0, open_low=True, open_high=True)
+    rising = all(end in inner for end in until[:-1]) and all(np.diff(until[:-1]) > 0)
+    if not interval.phases:
+        raise BadValue(key, got=spec, need="another form: this value cannot change during a run")
+    if not until or until[-1] is not None or not rising:
+        need = "phases that end at rising fractions `until` of the rounds, in (0, 1), the last without `until`"
+        raise BadValue(key, got=spec, need=need)
+    forms, ends = [parse(part, f"{key}[{j}]", interval) for j, part in enumerate(entries)], np.array(until[:-1])
 
-    until: tuple[float, ...]  # the ends of all phases but the last, as fractions of the run's rounds
-    forms: tuple[ValueSpec, ...]
-    varies: ClassVar[bool] = True
+    def at(query: Query) -> Floats:
+        borders = np.floor(ends * query.world.rounds + 0.5)
+        now = int(np.searchsorted(borders, query.r, side="right"))
+        return forms[now].at(replace(query, key=query.r))
 
-    def fit(self, size: int) -> None:
-        for form in self.forms:
+    def fit(size: int) -> None:
+        for form in forms:
             form.fit(size)
 
-    def at(self, query: Query) -> Floats:
-        borders = np.floor(np.array(self.until) * query.world.rounds + 0.5)
-        now = int(np.searchsorted(borders, query.r, side="right"))
-        return self.forms[now].at(replace(query, key=query.r))
+    return Form(at, fit, varies=True)
+
+
+def _pair(spec: object, key: str) -> tuple[Any, ...]:
+    numbers = _sequence(spec, key, "two numbers")
+    if len(numbers) != 2:
+        raise BadValue(key, got=spec, need="two numbers")
+    return tuple(numbers)
+
+
+def _sequence(spec: object, key: str, need: str) -> Sequence[Any]:
+    if not isinstance(spec, Sequence) or isinstance(spec, str):
+        raise BadValue(key, got=spec, need=need)
+    return spec
+
+
+def _mapping(spec: object, key: str) -> dict[str, Any]:
+    if not isinstance(spec, Mapping):
+        raise BadValue(key, got=spec, need="a mapping, such as {fraction: 0.5, value: 3}")
+    return dict(spec)
+
+
+_FORMS: dict[str, Callable[[object, str, Interval], Form]] = {
+    "value": _value,
+    "list": _list,
+    "linspace": _linspace,
+    "uniform": _uniform,
+    "lognormal": _lognormal,
+    "ranges": partial(_parts, shuffled=True),
+    "groups": partial(_parts, shuffled=False),
+    "phases": _phases,
+}

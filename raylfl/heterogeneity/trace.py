@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from raylfl.errors import BadValue
+from raylfl.heterogeneity.forms import MOST
 from raylfl.heterogeneity.json_text import parse
-from raylfl.heterogeneity.values import MOST
 
 Row = dict[str, Any]
 _ALIGNED = ("cohort", "draws", "received", "steps")

@@ -17,67 +17,17 @@ of `ranges` are always drawn once per run.
 
 from __future__ import annotations
 
-import math
-import sys
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
 
 from raylfl.components.options import Kind
 from raylfl.core.arrays import Floats, Ints
-from raylfl.errors import BadValue
-from raylfl.heterogeneity.forms import (
-    ONCE,
-    Constant,
-    Linspace,
-    Lognormal,
-    Parts,
-    PerClientList,
-    Phases,
-    Query,
-    Uniform,
-    ValueSpec,
-)
+from raylfl.heterogeneity.forms import MOST, ONCE, Form, Interval, Query, parse
 from raylfl.heterogeneity.world import RunContext
 
 ValuePerClient = Annotated[Any, Kind("a value per client")]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """The values that an option accepts: numbers low..high; `text` completes the sentence "must be ...".
-
-    integer: whole numbers only, at most MOST. open_low, open_high: low and high themselves are excluded. open_top:
-    `uniform: [lo, null]` is allowed, and `PerClient.at` then needs its argument `top`. phases: `phases` are allowed.
-    """
-
-    text: str
-    low: float
-    high: float = math.inf
-    integer: bool = False
-    open_low: bool = False
-    open_high: bool = False
-    open_top: bool = False
-    phases: bool = True
-
-    def __contains__(self, number: object) -> bool:
-        if isinstance(number, bool) or not isinstance(number, (int, float, np.integer, np.floating)):
-            return False
-        finite = abs(number) <= sys.float_info.max if isinstance(number, int) else math.isfinite(number)
-        if not finite or (self.integer and (number != int(number) or number > MOST)):
-            return False
-        above = number > self.low if self.open_low else number >= self.low
-        return bool(above and (number < self.high if self.open_high else number <= self.high))
-
-
-PROBABILITY = Interval("a probability in [0, 1]", 0.0, 1.0)
-FAILURE = Interval("a failure probability in [0, 1)", 0.0, 1.0, open_high=True)
-MOST = 10**9  # largest whole number accepted
-COUNT = Interval("a whole number, at least 1 and at most 1e9", 1, integer=True)
-POSITIVE = Interval("a number above 0", 0.0, open_low=True)
 
 
 @dataclass(frozen=True)
@@ -88,7 +38,7 @@ class PerClient:
     random values are redrawn every round instead of once per run.
     """
 
-    form: ValueSpec
+    form: Form
     interval: Interval
     purpose: str
     dynamic: bool = False
@@ -100,7 +50,7 @@ class PerClient:
         spec: a number, list or mapping. key: the option's name, for messages. interval, purpose, dynamic: as in the
         class. Raises BadValue that names the innermost key: `q.groups[1].uniform=[0.4, 1.2], but must be ...`.
         """
-        return PerClient(_parse(spec, key, interval), interval, purpose, dynamic)
+        return PerClient(parse(spec, key, interval), interval, purpose, dynamic)
 
     @property
     def varies(self) -> bool:
@@ -123,118 +73,3 @@ class PerClient:
         if self.interval.integer:  # linspace and lognormal give values between whole numbers
             return np.clip(np.rint(values), self.interval.low, MOST)
         return values
-
-
-def _parse(spec: object, key: str, interval: Interval) -> ValueSpec:
-    if isinstance(spec, Mapping):
-        forms = [name for name in spec if name in _FORMS]
-        if len(forms) != 1 or len(spec) != 1:
-            hint = "one may come from a base file" if len(forms) > 1 else ""
-            raise BadValue(key, got=dict(spec), need=f"exactly one of {', '.join(_FORMS)}", hint=hint)
-        return _FORMS[forms[0]](spec[forms[0]], f"{key}.{forms[0]}", interval)
-    if isinstance(spec, Sequence) and not isinstance(spec, str):
-        return _list(spec, key, interval)
-    return _value(spec, key, interval)
-
-
-def _value(spec: object, key: str, interval: Interval) -> ValueSpec:
-    if spec not in interval:
-        hint = "or a list, or a mapping, in quotes: '{uniform: [lo, hi]}'" if isinstance(spec, str) else ""
-        raise BadValue(key, got=spec, need=interval.text, hint=hint)
-    return Constant(float(spec))  # type: ignore[arg-type]
-
-
-def _list(spec: object, key: str, interval: Interval) -> ValueSpec:
-    for place, entry in enumerate(_sequence(spec, key, "a list with one entry per client")):
-        if entry not in interval:
-            raise BadValue(f"{key}[{place}]", got=entry, need=interval.text)
-    return PerClientList(key, tuple(float(entry) for entry in spec))  # type: ignore[attr-defined]
-
-
-def _linspace(spec: object, key: str, interval: Interval) -> ValueSpec:
-    low, high = _pair(spec, key)
-    if low not in interval or high not in interval:
-        raise BadValue(key, got=spec, need=f"[first, last], each {interval.text}")
-    return Linspace(low, high)
-
-
-def _uniform(spec: object, key: str, interval: Interval) -> ValueSpec:
-    low, high = _pair(spec, key)
-    ends = [low] if interval.open_top and high is None else [low, high]
-    if any(end not in interval for end in ends) or ends != sorted(ends):
-        raise BadValue(key, got=spec, need=f"[lo, hi] with lo <= hi, each {interval.text}")
-    return Uniform(low, high, interval.integer)
-
-
-def _lognormal(spec: object, key: str, interval: Interval) -> ValueSpec:
-    mean, sigma = _pair(spec, key)
-    finite = Interval("", -math.inf)
-    if math.isfinite(interval.high):
-        raise BadValue(key, got=spec, need=f"another form: values are {interval.text}", hint="lognormal has no bound")
-    if mean not in finite or sigma not in finite or sigma < 0:
-        raise BadValue(key, got=spec, need="[mean, sigma] of the logarithm, sigma >= 0")
-    return Lognormal(mean, sigma)
-
-
-def _parts(spec: object, key: str, interval: Interval, shuffled: bool) -> ValueSpec:
-    entries = [_mapping(part, f"{key}[{j}]") for j, part in enumerate(_sequence(spec, key, "a list of parts"))]
-    kinds = [{"fraction", "count"} & set(part) for part in entries]
-    if not kinds or len(kinds[0]) != 1 or kinds != kinds[:1] * len(kinds):
-        raise BadValue(key, got=spec, need="a list whose parts all have `fraction`, or all have `count`")
-    kind = kinds[0].pop()
-    allowed = COUNT if kind == "count" else Interval("a fraction in (0, 1]", 0.0, 1.0, open_low=True)
-    shares, forms = [], []
-    for j, part in enumerate(entries):
-        share = part.pop(kind)
-        if share not in allowed:
-            raise BadValue(f"{key}[{j}].{kind}", got=share, need=allowed.text)
-        shares.append(float(share))
-        forms.append(_parse(part, f"{key}[{j}]", interval))
-    if kind == "fraction" and abs(sum(shares) - 1) > 1e-9:
-        raise BadValue(key, got=f"fractions that sum to {sum(shares):g}", need="fractions with sum 1")
-    return Parts(key, tuple(shares), kind == "count", shuffled, tuple(forms))
-
-
-def _phases(spec: object, key: str, interval: Interval) -> ValueSpec:
-    entries = [_mapping(part, f"{key}[{j}]") for j, part in enumerate(_sequence(spec, key, "a list of phases"))]
-    until = [part.pop("until", None) for part in entries]
-    inner = Interval("", 0.0, 1.0, open_low=True, open_high=True)
-    rising = all(end in inner for end in until[:-1]) and all(np.diff(until[:-1]) > 0)
-    if not interval.phases:
-        raise BadValue(key, got=spec, need="another form: this value cannot change during a run")
-    if not until or until[-1] is not None or not rising:
-        need = "phases that end at rising fractions `until` of the rounds, in (0, 1), the last without `until`"
-        raise BadValue(key, got=spec, need=need)
-    forms = tuple(_parse(part, f"{key}[{j}]", interval) for j, part in enumerate(entries))
-    return Phases(tuple(until[:-1]), forms)
-
-
-def _pair(spec: object, key: str) -> tuple[Any, ...]:
-    numbers = _sequence(spec, key, "two numbers")
-    if len(numbers) != 2:
-        raise BadValue(key, got=spec, need="two numbers")
-    return tuple(numbers)
-
-
-def _sequence(spec: object, key: str, need: str) -> Sequence[Any]:
-    if not isinstance(spec, Sequence) or isinstance(spec, str):
-        raise BadValue(key, got=spec, need=need)
-    return spec
-
-
-def _mapping(spec: object, key: str) -> dict[str, Any]:
-    if not isinstance(spec, Mapping):
-        raise BadValue(key, got=spec, need="a mapping, such as {fraction: 0.5, value: 3}")
-    return dict(spec)
-
-
-_FORMS: dict[str, Callable[[object, str, Interval], ValueSpec]] = {
-    "value": _value,
-    "list": _list,
-    "linspace": _linspace,
-    "uniform": _uniform,
-    "lognormal": _lognormal,
-    "ranges": partial(_parts, shuffled=True),
-    "groups": partial(_parts, shuffled=False),
-    "phases": _phases,
-}

@@ -10,7 +10,8 @@ from scipy import stats
 
 from raylfl.core.population import Population
 from raylfl.errors import BadValue
-from raylfl.heterogeneity.values import COUNT, FAILURE, POSITIVE, PROBABILITY, Interval, PerClient
+from raylfl.heterogeneity.forms import COUNT, FAILURE, POSITIVE, PROBABILITY, Interval
+from raylfl.heterogeneity.values import PerClient
 from raylfl.heterogeneity.world import RunContext
 
 Z = 5.0  # standard errors: a right draw exceeds it once in two million comparisons, and keys are fixed

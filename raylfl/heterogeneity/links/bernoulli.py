@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from raylfl.core.arrays import Floats, Ints
+from raylfl.heterogeneity.forms import FAILURE
 from raylfl.heterogeneity.links.base import LINKS, Link
-from raylfl.heterogeneity.values import FAILURE, PerClient, ValuePerClient
+from raylfl.heterogeneity.values import PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
 
 

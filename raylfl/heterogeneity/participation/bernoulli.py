@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from raylfl.core.arrays import Floats
+from raylfl.heterogeneity.forms import PROBABILITY
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Independent
-from raylfl.heterogeneity.values import PROBABILITY, PerClient, ValuePerClient
+from raylfl.heterogeneity.values import PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
 
 PAPER = {"ranges": [{"fraction": 0.9, "uniform": [0.1, 0.3]}, {"fraction": 0.1, "uniform": [0.1, 0.9]}]}

@@ -20,8 +20,9 @@ from raylfl.core.arrays import Bools, Floats
 from raylfl.core.draws import Law
 from raylfl.core.keyed import keyed_uniform
 from raylfl.errors import BadValue
+from raylfl.heterogeneity.forms import PROBABILITY
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Availability
-from raylfl.heterogeneity.values import PROBABILITY, PerClient, ValuePerClient
+from raylfl.heterogeneity.values import PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
 
 _RATE = replace(PROBABILITY, phases=False)  # a chain with changing rates has no stationary start

@@ -20,8 +20,9 @@ import numpy as np
 
 from raylfl.components.options import Doc, Ge, Le
 from raylfl.core.arrays import Floats
+from raylfl.heterogeneity.forms import PROBABILITY
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Independent
-from raylfl.heterogeneity.values import PROBABILITY, PerClient, ValuePerClient
+from raylfl.heterogeneity.values import PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
 
 

@@ -21,9 +21,8 @@ from raylfl.core.arrays import Floats
 from raylfl.core.draws import Law
 from raylfl.core.keyed import keyed_uniform
 from raylfl.errors import BadValue
-from raylfl.heterogeneity.forms import ONCE
+from raylfl.heterogeneity.forms import ONCE, Interval
 from raylfl.heterogeneity.participation.base import PARTICIPATION, Draw, Sampler, sample_with_replacement
-from raylfl.heterogeneity.values import Interval
 from raylfl.heterogeneity.world import RunContext
 
 _WEIGHT = Interval("a weight, at least 0", 0.0)
