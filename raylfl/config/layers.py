@@ -11,7 +11,6 @@ last of several equal keys counts.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ DEFAULTS: dict[str, Any] = {
 NAMED: set[KeyPath] = {*((group,) for group in DEFAULTS), ("local", "lr_schedule"), ("participation", "availability")}
 MERGED = {*((group,) for group in GROUPS), *NAMED, ("model", "init_args"), ("data", "init_args"), ("metrics",)}
 ALTERNATIVES: dict[KeyPath, tuple[str, ...]] = {("local",): ("steps", "epochs")}  # a later layer's replaces the other
-QUOTES, QUOTED = "quote arguments with blanks, brackets or braces", "'local.steps={uniform: [1, 5]}'"
+QUOTES = "quote arguments with blanks, brackets or braces: 'local.steps={uniform: [1, 5]}'"
 
 
 def file_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[dict[str, Any]]:
@@ -77,15 +76,12 @@ def with_bases(content: Mapping[str, Any], folder: Path, chain: tuple[Path, ...]
 
 def override_layers(overrides: Sequence[str]) -> list[dict[str, Any]]:
     """The layers of `key=value` overrides: the configs named by `base=...`, then one layer with all other items."""
-    layer = tree(override(item, overrides) for item in overrides)
+    layer = tree(map(override, overrides))
     return with_bases(layer, Path())
 
 
-def override(item: str, among: Sequence[str] = ()) -> tuple[KeyPath, Any]:
-    """The key path and the value of an override such as `local.lr=0.1`.
-
-    among: the whole command line, for a hint on quoting. Raises BadConfig if the form is not key=value.
-    """
+def override(item: str) -> tuple[KeyPath, Any]:
+    """The key path and the value of an override such as `local.lr=0.1`. Raises BadConfig for another form."""
     key, equals, text = item.partition("=")
     problem = None if equals and key else f"override {item!r} must have the form key=value"
     try:
@@ -93,28 +89,10 @@ def override(item: str, among: Sequence[str] = ()) -> tuple[KeyPath, Any]:
     except ValueError as error:
         problem = problem or f"{item}: the value is not yaml ({error})"
     if problem is not None:
-        argument = _unsplit(item, among)
-        if argument or set(text) & set("[{"):
-            problem += f"; {QUOTES}: {shlex.quote(argument) if argument else QUOTED}"
+        if set(item) & set("[]{}"):
+            problem += f"; {QUOTES}"
         raise BadConfig(problem)
     return tuple(key.split(".")), value
-
-
-def _unsplit(item: str, among: Sequence[str]) -> str | None:
-    """The unquoted argument that the shell split at blanks, joined again; None if it was not split.
-
-    item: one part of the argument; among: the whole command line.
-    """
-    index = list(among).index(item) if item in among else 0
-    for start in range(index, -1, -1):
-        for stop in range(index + 1, len(among) + 1):
-            argument = " ".join(among[start:stop])
-            balanced = all(
-                argument.count(a) == argument.count(b) > 0 for a, b in ("[]", "{}") if {a, b} & set(argument)
-            )
-            if "=" in among[start] and balanced and set(argument) & set("[{"):
-                return argument
-    return None
 
 
 def tree(items: Iterable[tuple[KeyPath, Any]]) -> dict[str, Any]:

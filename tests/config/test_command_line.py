@@ -157,10 +157,10 @@ def test_a_sweeps_own_groups_take_a_name_and_options_in_any_order():
 @pytest.mark.parametrize(
     ("items", "remedy"),
     [
-        (["local.steps={uniform:", "[1,", "5]}"], "'local.steps={uniform: [1, 5]}'"),
+        (["local.steps={uniform:", "[1,", "5]}"], "quote arguments"),
         (["local.steps={uniform: [1, 5"], "quote arguments"),
         (["rounds"], "key=value"),
-        (["logging.loggers=[csv,", "wandb]"], "'logging.loggers=[csv, wandb]'"),
+        (["logging.loggers=[csv,", "wandb]"], "quote arguments"),
     ],
 )
 def test_missing_quotes_are_named(items, remedy):
