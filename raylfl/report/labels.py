@@ -11,49 +11,28 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
+
+from raylfl.components import source
 
 METHOD = "algorithm.name"
 LONGEST = 60  # characters of a value in a label
 TUNED_LOCAL = {"lr", "lr_schedule", "lr_decay", "momentum", "weight_decay", "clip_norm", "optimizer"}
-DISPLAY = {
-    "focus": "FOCUS",
-    "sfl": "SFL",
-    "fedacs": "FedACS",
-    "fedaware": "FedAWARE",
-    "fedavg": "FedAvg",
-    "fedavgm": "FedAvgM",
-    "fedprox": "FedProx",
-    "scaffold": "SCAFFOLD",
-    "fednova": "FedNova",
-    "fedadagrad": "FedAdagrad",
-    "fedadam": "FedAdam",
-    "fedyogi": "FedYogi",
-    "feddyn": "FedDyn",
-    "fedau": "FedAU",
-    "fedawe": "FedAWE",
-    "mifa": "MIFA",
-    "fedvarp": "FedVARP",
-    "scaffnew": "Scaffnew",
+DISPLAY = {  # methods whose names in their papers differ from those of their classes
     "cafedavg": "c-a-FedAvg",
-    "optimal_sampling": "Optimal sampling",
-    "fedmgda": "FedMGDA+",
-    "fedsgd": "FedSGD",
-    "ssl": "SSL",
-    "splitfed": "SplitFed",
-    "dsgd": "DSGD",
-    "dsgdm": "DSGDm",
-    "extra": "EXTRA",
-    "nids": "NIDS",
+    "centralized": "centralized",
     "exact_diffusion": "exact diffusion",
+    "extra": "EXTRA",
+    "fedmgda": "FedMGDA+",
+    "focus": "FOCUS",
     "gradient_tracking": "gradient tracking",
     "kgt": "K-GT",
-    "led": "LED",
-    "proxskip": "ProxSkip",
-    "sgp": "SGP",
+    "local_only": "local only",
+    "optimal_sampling": "Optimal sampling",
     "push_diging": "Push-DIGing",
     "push_pull": "push-pull",
-    "local_only": "local only",
+    "scaffold": "SCAFFOLD",
 }
 
 
@@ -91,7 +70,12 @@ def method_of(flat: Mapping[str, Any]) -> str:
 
 def display(method: str) -> str:
     """A method's name as its paper writes it; unknown names are unchanged."""
-    return DISPLAY.get(method, method)
+    return DISPLAY.get(method) or _class_names().get(method, method)
+
+
+@cache
+def _class_names() -> dict[str, str]:
+    return {declared.name: declared.node.name for declared in source.registered("raylfl.algorithms")}
 
 
 def is_scenario(key: str) -> bool:

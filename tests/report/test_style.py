@@ -2,8 +2,8 @@
 
 import pytest
 
+from raylfl.algorithms import ALGORITHMS
 from raylfl.report.derived import Stat
-from raylfl.report.labels import DISPLAY
 from raylfl.report.runs import group_runs, load_run
 from raylfl.report.style import DASHES, PALETTE, line_styles, method_styles
 from raylfl.report.wording import cost_text, count_text, number, stat_text, target_text
@@ -22,7 +22,7 @@ def test_every_colour_stands_out_from_white_paper():
 
 
 def test_as_many_methods_as_there_are_colours_and_dashes_differ():
-    names = list(DISPLAY)[: len(PALETTE) * len(DASHES)]
+    names = ALGORITHMS.names()[: len(PALETTE) * len(DASHES)]
     assert len({(line.color, line.dash) for line in method_styles(names).values()}) == len(names) == 32
 
 
