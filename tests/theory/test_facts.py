@@ -35,7 +35,7 @@ def experiment(*overrides):
         ["algorithm.name=focus", UNIFORM],
         ["algorithm.name=focus", UNIFORM, LOSSY],
         ["algorithm.name=focus", "participation={name: uniform, size: 2}", LOSSY],
-        ["algorithm.name=focus", "participation={name: bernoulli, p: {linspace: [0.2, 1]}, on_empty: resample}", LOSSY],
+        ["algorithm.name=focus", "participation={name: bernoulli, p: {linspace: [0.2, 1]}}", LOSSY],
         [
             "algorithm.name=fedaware",
             "participation={name: weighted, size: 9, replace: true, weights: [1, 2, 3, 4, 8, 0]}",

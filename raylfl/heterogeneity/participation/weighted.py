@@ -72,13 +72,13 @@ class Weighted(Sampler):
         p: Floats = q / q.sum()
         return p
 
-    def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
+    def sample(self, r: int, world: RunContext) -> Draw:
         size, q = self.cohort_size(world), self.probabilities(world)
-        available = self.eligible(r, world, attempt)
+        available = self.eligible(r, world)
         if self.replace:
-            return sample_with_replacement(q, size, r, world, available, attempt)
+            return sample_with_replacement(q, size, r, world, available)
         ids = np.flatnonzero(q if available is None else q * available)
-        u = keyed_uniform(world.seed, "participation", r, ids, lane=attempt)
+        u = keyed_uniform(world.seed, "participation", r, ids)
         clocks = -np.log(u) / q[ids]
         if len(ids) > size:
             ids = ids[np.argpartition(clocks, size - 1)[:size]]
