@@ -227,6 +227,7 @@ def test_values_of_links_do_not_change_within_a_run(key):
         ("0 4 1 1", r"edge 0 4, but must be edges between clients 0\.\.3"),
         ("-1 2 1 1", "edge -1 2, but must be client numbers from 0"),
         ("0 1 inf 1", "edge 0 1, but must be seconds of at least 0"),
+        ("0 1 nan 1", "edge 0 1, but must be seconds of at least 0"),
         ("0 1 -0.1 1", "edge 0 1, but must be seconds of at least 0"),
         ("0 1 1 0", "edge 0 1, but must be floats a second above 0"),
         ("0 1 1 1\n2 3 1 1\n3 2 1 1", "edge 2 3, but must be one line for an edge"),

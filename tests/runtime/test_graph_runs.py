@@ -348,11 +348,6 @@ def test_what_cannot_run_on_a_graph_is_refused(settings, message):
     ("lines", "settings", "message"),
     [
         ("0 1 1", ["algorithm=dsgd"], "topology.links=.*lines of two client numbers, seconds and floats a second"),
-        ("0 1 1 0", ["algorithm=dsgd"], "with edge 0 1, but must be floats a second above 0"),
-        ("0 1 -1 1", ["algorithm=dsgd"], "with edge 0 1, but must be seconds of at least 0"),
-        ("0 1 nan 1", ["algorithm=dsgd"], "with edge 0 1, but must be seconds of at least 0"),
-        ("0 1 1 1\n1 0 2 2", ["algorithm=dsgd"], "with edge 0 1, but must be one line for an edge"),
-        ("0 8 1 1", ["algorithm=dsgd"], "with edge 0 8, but must be edges between clients 0..7"),
         ("0 2 1 1", ["algorithm=dsgd"], "with edge 0 2, but must be edges of the graph"),
         ("0 1 1 1", ["algorithm=fedavg"], "but must be null: fedavg sends nothing along the edges of a graph"),
         ("0 1 1 1", ["algorithm=sfl"], "but must be null: sfl sends nothing along the edges of a graph"),
