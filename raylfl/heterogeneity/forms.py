@@ -80,8 +80,8 @@ class Query:
         return keyed_uniform(self.world.seed, self.purpose, self.key, self.clients)
 
 
-def _fits(size: int) -> None:
-    """Most forms fit any number of clients."""
+def _fits_any(size: int) -> None:
+    """The check of most forms, which fit any number of clients."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Form:
     """
 
     at: Callable[[Query], Floats]
-    fit: Callable[[int], None] = _fits
+    fit: Callable[[int], None] = _fits_any
     varies: bool = False
 
 
@@ -193,10 +193,10 @@ def _parts(spec: object, key: str, interval: Interval, shuffled: bool) -> Form:
         forms.append(parse(part, f"{key}[{j}]", interval))
     if kind == "fraction" and abs(sum(shares) - 1) > 1e-9:
         raise BadValue(key, got=f"fractions that sum to {sum(shares):g}", need="fractions with sum 1")
-    shares_end = np.cumsum((0.0, *shares))
+    ends = np.cumsum((0.0, *shares))
 
     def edges(size: int) -> Ints:  # part j has the places edges[j]..edges[j + 1] - 1
-        return np.floor(shares_end * (1 if kind == "count" else size) + 0.5).astype(np.int64)
+        return np.floor(ends * (1 if kind == "count" else size) + 0.5).astype(np.int64)
 
     def fit(size: int) -> None:
         if (last := edges(size)[-1]) != size:
@@ -243,8 +243,8 @@ def _phases(spec: object, key: str, interval: Interval) -> Form:
 
     def at(query: Query) -> Floats:
         borders = np.floor(ends * query.world.rounds + 0.5)
-        now = int(np.searchsorted(borders, query.r, side="right"))
-        return forms[now].at(replace(query, key=query.r))
+        phase = int(np.searchsorted(borders, query.r, side="right"))
+        return forms[phase].at(replace(query, key=query.r))
 
     def fit(size: int) -> None:
         for form in forms:
