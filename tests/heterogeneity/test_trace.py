@@ -94,13 +94,15 @@ def test_a_replay_keeps_the_order_of_a_ring_and_empty_rounds(tmp_path):
     assert replay.draw(1, WORLD).cohort.tolist() == []
 
 
-def test_running_out_of_rows_names_the_rounds(tmp_path):
+def test_running_out_of_rows_names_the_round(tmp_path):
     path = tmp_path / "t.jsonl"
     write_trace(path, [make_row(r, [0], [1], [True], [1]) for r in (0, 1, 2, 5)])
     replay = Trace(path=str(path))
-    with pytest.raises(BadValue, match=r"without rounds 3\.\.4, but must be a record of all rounds 0\.\.5"):
+    with pytest.raises(
+        BadValue, match=r"without round 3, but must be a record of every round.*the record has 4 rounds"
+    ):
         replay.check(WORLD)
-    with pytest.raises(BadValue, match=r"without round 9.*the record has 0\.\.2, 5"):
+    with pytest.raises(BadValue, match="without round 9"):
         replay.draw(9, WORLD)
 
 

@@ -8,7 +8,6 @@ sampling do not apply. A row may also hold the sampling probabilities p and fail
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -38,31 +37,18 @@ class Trace(Participation):
     def row(self, r: int) -> Row:
         """The recorded row of round r. Raises BadValue if there is none."""
         if r not in self._rows:
-            got, held = f"{self.path} without round {r}", _spans(sorted(self._rows))
-            raise BadValue("path", got=got, need="a record of every round of the run", hint=f"the record has {held}")
+            hint = f"the record has {len(self._rows)} rounds; set rounds accordingly"
+            got = f"{self.path} without round {r}"
+            raise BadValue("path", got=got, need="a record of every round of the run", hint=hint)
         return self._rows[r]
 
     def check(self, world: RunContext) -> None:
-        missing = [r for r in range(world.rounds) if r not in self._rows]
-        if missing:
-            got = f"{self.path} without rounds {_spans(missing)}"
-            hint = f"the record has {_spans(sorted(self._rows))}; set rounds accordingly"
-            raise BadValue("path", got=got, need=f"a record of all rounds 0..{world.rounds - 1}", hint=hint)
-        for row in self._rows.values():
-            beyond = [client for client in row["cohort"] if client >= world.count]
+        for r in range(world.rounds):
+            beyond = [client for client in self.row(r)["cohort"] if client >= world.count]
             if beyond:
-                got = f"client {beyond[0]} in round {row['round']} of {self.path}"
+                got = f"client {beyond[0]} in round {r} of {self.path}"
                 raise BadValue("path", got=got, need=f"clients 0..{world.count - 1} (num_clients={world.count})")
 
     def sample(self, r: int, world: RunContext) -> Draw:
         row = self.row(r)
         return Draw(np.array(row["cohort"], dtype=np.int64), np.array(row["draws"], dtype=np.int64))
-
-
-def _spans(rounds: list[int]) -> str:
-    """Ascending round numbers as text in which consecutive rounds are a span: `0..4, 7`."""
-    if not rounds:
-        return "no rounds"
-    cuts = [0, *(np.flatnonzero(np.diff(rounds) > 1) + 1).tolist(), len(rounds)]
-    ends = [(rounds[a], rounds[b - 1]) for a, b in pairwise(cuts)]
-    return ", ".join(f"{a}..{b}" if a < b else f"{a}" for a, b in ends)
