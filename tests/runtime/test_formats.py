@@ -12,7 +12,7 @@ from raylfl.cli import main
 from raylfl.config.formats import FORMAT
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
-from raylfl.report.runs import group_runs, read_runs
+from raylfl.report.runs import read_runs
 from raylfl.runtime.records.manifest import encode
 from raylfl.tune import sweep
 from tests.runtime.faults import carry_out, killed, log_of, outcome, strike
@@ -87,14 +87,6 @@ def test_a_saved_config_names_its_format_and_a_config_may(tmp_path, runs):
     folder = raylfl.run({**TINY, "rounds": 0, "format": FORMAT}, runs).run_dir
     assert (folder / "config.yaml").read_text().startswith(f"format: {FORMAT}\n")
     assert "format" not in load_config(folder / "config.yaml").resolved
-
-
-def test_a_report_pools_runs_of_earlier_versions_with_those_of_today(tmp_path, runs):
-    carry_out(SCAFFOLD, tmp_path / "old")
-    rewrite(tmp_path / "old", lambda saved: {**saved, "algorithm": {"name": "scaffold"}})
-    today = raylfl.run(tmp_path / "old" / "config.yaml", [*runs, "seed=1"]).run_dir
-    (group,) = group_runs(read_runs([tmp_path / "old", today])[0])
-    assert [run.seed for run in group.runs] == [0, 1]
 
 
 def test_a_sweep_of_a_newer_format_is_refused_and_left_unchanged(tmp_path, capsys):
