@@ -32,23 +32,29 @@ def estimate(configs: Sequence[dict[str, Any]], jobs: int) -> Iterator[str]:
 
     jobs: the number of runs at the same time.
     """
-    kinds: dict[str, list[dict[str, Any]]] = {}
-    for config in configs:
-        kinds.setdefault(canonical(_kind(config)), []).append(config)
     total = 0.0
-    for of_kind in kinds.values():
-        least = min(of_kind, key=lambda config: (_work(config), config["local"]["lr"]))
-        try:
-            each, note = _per_round(least), ""
-        except NonFinite as error:
-            each, note = 0.0, f" (diverges: {error})"
-        hours = sum(each * config["rounds"] * _work(config) / _work(least) for config in of_kind) / 3600
-        total += hours
-        yield f"{hours:8.2f} h  {len(of_kind)} runs: {_words(least)}{note}"
+    for expected, line in hours(configs):
+        total += expected
+        yield line
     together = total / jobs
     yield f"{together:8.2f} h  in all, {jobs} at a time on {cpu_model()}"
     if together > LONG:
         yield "this machine is too slow for all of it: --only chooses cells, a GPU helps (runtime.backend=ray)"
+
+
+def hours(configs: Sequence[dict[str, Any]]) -> Iterator[tuple[float, str]]:
+    """Yield the expected hours of each kind of run, see `estimate`, and a line with them."""
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for config in configs:
+        kinds.setdefault(canonical(_kind(config)), []).append(config)
+    for of_kind in kinds.values():
+        least = min(of_kind, key=lambda config: (work(config), config["local"]["lr"]))
+        try:
+            each, note = _per_round(least), ""
+        except NonFinite as error:
+            each, note = 0.0, f" (diverges: {error})"
+        expected = sum(each * config["rounds"] * work(config) / work(least) for config in of_kind) / 3600
+        yield expected, f"{expected:8.2f} h  {len(of_kind)} runs: {_words(least)}{note}"
 
 
 class _Clock(Callback):
@@ -74,7 +80,7 @@ def _local_work(config: dict[str, Any]) -> tuple[str, Any]:
     return unit, config["local"][unit]
 
 
-def _work(config: dict[str, Any]) -> float:
+def work(config: dict[str, Any]) -> float:
     """The number of local steps or epochs; 1 if it is specified by client."""
     amount = _local_work(config)[1]
     return float(amount) if isinstance(amount, (int, float)) else 1.0

@@ -28,11 +28,11 @@ class LedgerRows(RunCache):
     def __init__(self, experiment: Grid, rows: Iterable[Row], folder: Path = Path()):
         super().__init__(folder, "paper" if experiment.scales else "smoke")
         self.experiment = experiment
-        self.rows = {_key(row.cell, row.seed): row for row in sorted(rows, key=order)}
+        self.rows = {key_of(row.cell, row.seed): row for row in sorted(rows, key=order)}
 
     def groups(self, settings: Sequence[CellConfig], seeds: Sequence[int] = (0,)) -> list[Group]:
         rows = {
-            s.label: [self.rows[key] for seed in seeds if (key := _key(s.cell, seed)) in self.rows] for s in settings
+            s.label: [self.rows[key] for seed in seeds if (key := key_of(s.cell, seed)) in self.rows] for s in settings
         }
         lacking = [label for label, of_setting in rows.items() if len(of_setting) < len(seeds)]
         if lacking and not self.experiment.choices:
@@ -42,12 +42,17 @@ class LedgerRows(RunCache):
         return [
             Group(s.label, records[0].setting, records)
             for s in settings
-            if (records := [self._record(s, row) for row in rows[s.label]])
+            if (records := [self.record(s, row) for row in rows[s.label]])
         ]
 
-    def _record(self, setting: CellConfig, row: Row) -> RunRecord:
+    def lacks(self, row: Row) -> list[str]:
+        """The measures and curves of the experiment that a row is too old to have."""
         names = [*self.experiment.measures, *self.experiment.curves]
-        if lacks := [name for name in names if name not in row.measures and name not in row.curves]:
+        return [name for name in names if name not in row.measures and name not in row.curves]
+
+    def record(self, setting: CellConfig, row: Row) -> RunRecord:
+        """The row as a run. Raises BadConfig if it lacks numbers that the experiment reads."""
+        if lacks := self.lacks(row):
             raise BadConfig(
                 f"{setting.label}: its row in the ledger is older than {', '.join(lacks)}; make the run again"
             )
@@ -61,7 +66,8 @@ class LedgerRows(RunCache):
         return RunRecord(Path(name), config, np.arange(rounds), metrics, {"measures": row.measures})
 
 
-def _key(cell: Any, seed: int) -> tuple[Any, ...]:
+def key_of(cell: Any, seed: int) -> tuple[Any, ...]:
+    """The key of a cell and a seed, by the texts of the cell's values."""
     return (*((axis, plain(value)) for axis, value in sorted(cell.items())), seed)
 
 

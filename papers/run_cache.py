@@ -93,7 +93,7 @@ class RunCache:
         return [
             Group(setting.label, records[0].setting, records)
             for setting, row in zip(settings, runs, strict=True)
-            if (records := [_record(run) for run in row if run.complete])
+            if (records := [load_record(run) for run in row if run.complete])
         ]
 
     def table(
@@ -140,7 +140,7 @@ class RunCache:
         if missing:
             from raylfl.execution.executor import complete  # imports torch
 
-            _check_data(missing)
+            check_data(missing)
             complete(list(runs.values()), self.jobs, seconds=LINE_SECONDS, shared=True)
 
 
@@ -212,7 +212,7 @@ def transforms(data: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
     return [f"{key}={'null' if value is None else value}" for key, value in values.items() if key not in given]
 
 
-def _check_data(runs: Sequence[PlannedRun]) -> None:
+def check_data(runs: Sequence[PlannedRun]) -> None:
     """Check that the data of all runs can be loaded; raises DataMissing."""
     from raylfl.experiment.data_source import load_data
 
@@ -223,7 +223,8 @@ def _check_data(runs: Sequence[PlannedRun]) -> None:
             raise DataMissing(f"{error}\nor leave its cells out with --only (`raylfl reproduce --help`)") from None
 
 
-def _record(run: PlannedRun) -> RunRecord:
+def load_record(run: PlannedRun) -> RunRecord:
+    """The record of a complete run; the last values of a diverged one are inf."""
     record = load_run(run.path)
     if run.diverged:
         if not len(record.rounds):

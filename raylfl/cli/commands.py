@@ -206,9 +206,15 @@ def reproduce(args: argparse.Namespace) -> None:
     from papers.command import list_experiments, reproduce
 
     names = [argument for argument in args.overrides if "=" not in argument]
+    overrides = [argument for argument in args.overrides if "=" in argument]
+    if args.campaign:
+        from papers.campaign import campaign
+
+        return campaign(names, args.minutes, overrides, args.jobs, args.take, args.save, args.estimate)
+    if args.take or args.save:
+        raise BadConfig("--take and --save are of a campaign: raylfl reproduce --campaign")
     if args.list or not names:
         return list_experiments()
-    overrides = [argument for argument in args.overrides if "=" in argument]
     return reproduce(names, args.scale, overrides, args.only, args.jobs, args.estimate)
 
 

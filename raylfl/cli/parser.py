@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import raylfl
@@ -186,6 +187,12 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--estimate", action="store_true", help="only estimate the duration on this machine, from short runs"
     )
+    sub.add_argument(
+        "--campaign", action="store_true", help="make missing runs of all experiments (or NAMEs) at scale paper"
+    )
+    sub.add_argument("--minutes", type=float, default=60.0, metavar="N", help="... for N minutes (default: 60)")
+    sub.add_argument("--take", metavar="FILE", type=Path, help="... and go on with the runs of another campaign's file")
+    sub.add_argument("--save", metavar="FILE", type=Path, help="... and write the unpublished runs to a file")
     sub = command(
         "publish", commands.publish, "add finished runs of `reproduce` to the ledger in results/, and rewrite its pages"
     )

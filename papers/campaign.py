@@ -1,0 +1,321 @@
+"""Campaigns: some minutes of the runs that the ledger lacks, on any machine (`raylfl reproduce --campaign`).
+
+A campaign makes missing runs of all experiments at scale `paper` until its time is up, then stops the runs at work with
+a checkpoint. Its file has the runs that are not yet published, whole or interrupted: another machine takes it and goes
+on. A run that has moved ends with the bits of an undisturbed one on the same kind of device.
+
+Order: interrupted runs first; then the experiment with the least work left, so that as many figures as possible are
+decided in an hour. An experiment that has an open claim in the ledger counts as half its work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from threading import Lock, Timer
+
+from papers.base import EXPERIMENTS, find
+from papers.command import place
+from papers.estimate import hours, work
+from papers.grid import Grid
+from papers.ledger import Row, read
+from papers.ledger_rows import LedgerRows, key_of
+from papers.run_cache import LINE_SECONDS, Enough, RunCache, check_data, load_record
+from papers.setting import CellConfig
+from raylfl.config.groups.records import LoggingConfig
+from raylfl.errors import BadConfig, DataMissing
+from raylfl.execution.executor import complete, room
+from raylfl.execution.planned import PlannedRun, is_complete
+from raylfl.execution.store import words_of
+from raylfl.python.console import say, shown
+from raylfl.report.labels import canonical
+from raylfl.report.runs import Group, is_run
+from raylfl.runtime.records.lines import read_rows
+from raylfl.runtime.session import Interrupted
+from raylfl.runtime.stopping import sigterm_interrupts
+
+MEBIBYTE = 2**20
+LARGEST = 16 * MEBIBYTE  # of a campaign's file
+UNPACKED = 2**30  # bytes that a file may have unpacked
+BATCH = 24  # runs that are planned at a time
+STOPPING = 15.0  # seconds before the end at which runs are stopped: their rounds and checkpoints take time
+LEFT_OUT = ("report", "loggers")  # folders of a run that are made again from its records
+
+
+class Lacking(RunCache):
+    """A cache of the ledger's rows and of finished runs; it collects the runs that are neither.
+
+    missing: setting and seed of each of these. Raises Enough where an experiment can say nothing without them.
+    """
+
+    def __init__(self, experiment: Grid, rows: Iterable[Row], folder: Path, runs: Path, overrides: Sequence[str]):
+        super().__init__(folder, "paper" if experiment.scales else "smoke", overrides, runs=runs)
+        self.experiment, self.ledger = experiment, LedgerRows(experiment, rows)
+        self.missing: list[tuple[CellConfig, int]] = []
+        names = sorted(path.name for path in self.runs.iterdir()) if self.runs.is_dir() else []
+        self.folders = {name.rpartition("-")[0]: self.runs / name for name in names}
+
+    def groups(self, settings: Sequence[CellConfig], seeds: Sequence[int] = (0,)) -> list[Group]:
+        groups = []
+        for setting in settings:
+            records = []
+            for seed in seeds:
+                row = self.ledger.rows.get(key_of(setting.cell, seed))
+                if row is not None and not self.ledger.lacks(row):
+                    records.append(self.ledger.record(setting, row))
+                elif self.begun(setting, seed) and (run := self.plan(setting, seed)).complete:
+                    records.append(load_record(run))
+                else:
+                    self.missing.append((setting, seed))
+            if records:
+                groups.append(Group(setting.label, records[0].setting, records))
+        if self.missing and not (groups and self.experiment.choices):
+            raise Enough
+        return groups
+
+    def begun(self, setting: CellConfig, seed: int) -> bool:
+        """Whether the run of a setting seems to exist, by the name of its folder without the digest of its config."""
+        return f"{words_of(setting.label)}-s{seed}" in self.folders
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment that lacks runs: its name, its cache, what it lacks, and the work of that, in local steps."""
+
+    name: str
+    cache: Lacking
+    missing: Sequence[tuple[CellConfig, int]]
+    steps: float
+
+    def plans(self) -> Iterator[PlannedRun]:
+        """The missing runs, interrupted ones first."""
+        for setting, seed in sorted(self.missing, key=lambda run: not self.cache.begun(*run)):
+            yield self.cache.plan(setting, seed)
+
+
+def campaign(
+    names: Sequence[str] = (),
+    minutes: float = 60.0,
+    overrides: Sequence[str] = (),
+    jobs: int | None = None,
+    take: Path | None = None,
+    save: Path | None = None,
+    estimate: bool = False,
+    results: Path = Path("results"),
+) -> None:
+    """Makes missing runs for some minutes, then writes the unpublished runs to a file.
+
+    names: experiments; none: all. overrides: `key=value` of every run. jobs: runs at the same time; None: as many as
+    there is room for. take: the file of another campaign, whose runs go on here. save: the file to write. estimate:
+    only say what the minutes would bring, from short runs of each kind. results: the ledger. Raises BadConfig for an
+    unknown experiment and a damaged file; a line names experiments whose data are missing.
+    """
+    root = LoggingConfig().folder / "reproduce"
+    end = time.monotonic() + 60 * minutes
+    grids = grids_of(names)
+    if take is not None:
+        say(f"taken    {take_up(take, root)} runs of {take}")
+    try:
+        with sigterm_interrupts(), time_limit(end - time.monotonic() - (STOPPING if minutes > 1 else 0)):
+            if estimate:
+                return _estimate(lacking(grids, results, overrides), minutes, jobs)
+            while _make(lacking(grids, results, overrides), jobs):  # searches and further seeds follow
+                pass
+    finally:
+        if save is not None and not estimate:
+            pack(save, root, results)
+    return None
+
+
+def grids_of(names: Sequence[str]) -> dict[str, Grid]:
+    """The experiments of these names, none: all that have runs of their own. Raises BadConfig for any other name."""
+    experiments = {name: find(name) for name in names or EXPERIMENTS.names()}
+    grids = {name: experiment for name, experiment in experiments.items() if isinstance(experiment, Grid)}
+    for name in names:
+        if name not in grids:
+            raise BadConfig(f"--campaign {name}: it has no runs to spread; `raylfl reproduce {name}` makes all of it")
+    return grids
+
+
+def lacking(grids: dict[str, Grid], results: Path, overrides: Sequence[str]) -> list[Experiment]:
+    """The experiments that lack runs, in the order in which a campaign makes these."""
+    experiments = []
+    for name, grid in grids.items():
+        runs = place(grid.shares or name, grid, "paper")
+        cache = Lacking(grid, read(results / name), results / name, runs, overrides)
+        try:
+            with suppress(Enough):
+                grid.run(cache)
+        except DataMissing as error:
+            _leave_out(name, error)
+            continue
+        if cache.missing:
+            ends = [cache.config_of(*cache.missing[k]) for k in (0, -1)]
+            steps = len(cache.missing) * sum(config["rounds"] * work(config) for config in ends) / 2
+            experiments.append(Experiment(name, cache, cache.missing, steps / (2 if _is_open(results / name) else 1)))
+    interrupted = {e.name for e in experiments if any(e.cache.begun(*run) for run in e.missing)}
+    return sorted(experiments, key=lambda e: (e.name not in interrupted, e.steps))
+
+
+def _is_open(folder: Path) -> bool:
+    """Whether the ledger's verdicts of an experiment have an open claim."""
+    path = folder / "verdicts.json"
+    return path.is_file() and any(c["holds"] is None for c in json.loads(path.read_text(encoding="utf-8"))["claims"])
+
+
+def _make(experiments: Sequence[Experiment], jobs: int | None) -> int:
+    """Makes the runs that the experiments lack now, BATCH at a time; returns their number."""
+    plans, count = _plans(experiments), 0
+    while batch := {run.path: run for run in islice(plans, BATCH)}:
+        complete(list(batch.values()), jobs, seconds=LINE_SECONDS, shared=True)
+        count += len(batch)
+    return count
+
+
+def _plans(experiments: Iterable[Experiment]) -> Iterator[PlannedRun]:
+    """The missing runs in order; a line names experiments without data, which are left out."""
+    checked: set[str] = set()
+    for experiment in experiments:
+        for k, run in enumerate(experiment.plans()):
+            if (data := canonical(run.config["data"])) not in checked:
+                try:
+                    check_data([run])
+                except DataMissing as error:
+                    _leave_out(experiment.name, error)
+                    break
+                checked.add(data)
+            if k == 0:
+                say(f"next     {experiment.name} lacks {len(experiment.missing)} runs")
+            yield run
+
+
+def _leave_out(name: str, error: DataMissing) -> None:
+    say(f"left out {name}: {str(error).splitlines()[0]}")
+
+
+def _estimate(experiments: Iterable[Experiment], minutes: float, jobs: int | None) -> None:
+    """Says which runs the minutes would bring."""
+    left = minutes / 60
+    for experiment in experiments:
+        runs = list(experiment.plans())
+        _, processes = room(runs[0].load().runtime, len(runs), jobs)
+        try:
+            check_data(runs)
+        except DataMissing as error:
+            _leave_out(experiment.name, error)
+            continue
+        for each, line in hours([run.config for run in runs]):
+            left -= each / len(processes)
+            say(f"{experiment.name}  {line}")
+            if left < 0:
+                return say(f"         more than {minutes:g} minutes, {len(processes)} at a time")
+    return say(f"         {60 * left:.0f} of {minutes:g} minutes would be left")
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """A context that SIGTERM ends after so many seconds, as an interruption that is not raised further."""
+    ended, lock = [False, False], Lock()  # by the timer, by the context
+
+    def stop() -> None:
+        with lock:
+            if not ended[1]:
+                ended[0] = True
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    timer = Timer(max(seconds, 0.0), stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (KeyboardInterrupt, Interrupted):
+        if not ended[0]:
+            raise
+        say("time     is up; runs at work have a checkpoint")
+    finally:
+        with lock:
+            ended[1] = True
+        timer.cancel()
+
+
+def pack(path: Path, root: Path, results: Path) -> None:
+    """Writes the runs below `root` that the ledger lacks to a tar file of at most LARGEST bytes.
+
+    Whole runs come before interrupted ones, and smaller ones before larger ones; a line names those without room.
+    """
+    published = {row.digest + str(row.seed) for folder in results.rglob("runs.jsonl") for row in read(folder.parent)}
+    runs = {run: list(_files(run)) for run in root.rglob("runs/*") if is_run(run)}
+    new = [run for run in runs if not (is_complete(run) and _digest_and_seed(run) in published)]
+    size = {run: sum(file.stat().st_size for file in runs[run]) for run in new}
+    left_out = []
+    temporary = path.with_name(f".{path.name}.part")
+    with tarfile.open(temporary, "w:gz") as tar:
+        for run in sorted(new, key=lambda run: (not is_complete(run), size[run])):
+            if Path(temporary).stat().st_size + size[run] > LARGEST:
+                left_out.append(run)
+                continue
+            for file in runs[run]:
+                tar.add(file, file.relative_to(root), recursive=False)
+    temporary.replace(path)
+    say(f"written  {shown(path)}: {len(new) - len(left_out)} runs, {path.stat().st_size / MEBIBYTE:.1f} MiB")
+    for run in left_out:
+        say(f"left out {shown(run)}: {size[run] / MEBIBYTE:.1f} MiB would exceed {LARGEST // MEBIBYTE} MiB")
+
+
+def _digest_and_seed(run: Path) -> str:
+    name, _, digest = run.name.rpartition("-")
+    return digest + name.rpartition("-s")[2]
+
+
+def _files(run: Path) -> Iterator[Path]:
+    """The files of a run that another machine needs: of a whole run its records, of another one all that resumes it."""
+    whole = is_complete(run)
+    for file in sorted(run.rglob("*")):
+        parts = file.relative_to(run).parts
+        if file.is_file() and not file.is_symlink() and parts[0] not in LEFT_OUT and not (whole and _is_state(parts)):
+            yield file
+
+
+def _is_state(parts: Sequence[str]) -> bool:
+    return parts[0] == "checkpoints" or parts[-1].endswith((".pt", ".safetensors"))
+
+
+def take_up(path: Path, root: Path) -> int:
+    """Moves the runs of a campaign's file below `root`; returns their number.
+
+    A run that is here as well stays unless the file's is whole, or has more rounds. Raises BadConfig for a file that is
+    no campaign's: something else than regular files of runs, a path outside, or more than UNPACKED bytes.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root, prefix=".take-") as folder:
+        try:
+            with tarfile.open(path) as tar:
+                members = tar.getmembers()
+                if not all(m.isreg() for m in members) or sum(m.size for m in members) > UNPACKED:
+                    raise BadConfig(f"--take {path}: it has other entries than the files of runs, or is too large")
+                tar.extractall(folder, members, filter="data")
+        except (tarfile.TarError, OSError, EOFError) as error:
+            raise BadConfig(f"--take {path}: not the file of a campaign ({error})") from error
+        taken = [run for run in Path(folder).rglob("runs/*") if is_run(run)]
+        newer = [run for run in taken if _progress(run) > _progress(root / run.relative_to(folder))]
+        for run in newer:
+            target = root / run.relative_to(folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.exists():
+                target.rename(Path(folder) / f"replaced-{target.name}")
+            run.rename(target)
+    return len(newer)
+
+
+def _progress(run: Path) -> tuple[bool, int]:
+    """How far a run is: whether it is complete, and its number of rounds; (False, -1) if there is none."""
+    return is_complete(run), len(read_rows(run / "metrics.jsonl").rows) if is_run(run) else -1
