@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from raylfl.report.curves import Curve, curve, draw
 from raylfl.report.derived import Stat
 from raylfl.report.figures import PANEL, Block, Panel, composed, legend_handles
 from raylfl.report.runs import Group
-from raylfl.report.style import MARKERS, MUTED, Line, method_styles, rc
+from raylfl.report.style import MUTED, Line, method_styles, rc
 from raylfl.report.wording import axis_name, is_percent
 
 HOLLOW: dict[str, Any] = {"dashes": (3, 2), "markerfacecolor": "white", "markeredgewidth": 1.0, "linewidth": 1.0}
@@ -30,7 +30,8 @@ class Plot:
     lines: name of a curve -> its runs. axis: the x axis, a key of `derived.AXES`. band: the range drawn around a curve,
     `minmax` or `std` over seeds. window: the number of measured values in the moving average. limits: lower and upper
     limit of y (None: from the data); smaller values are drawn at the lower limit. right: upper limit of x. start: the
-    metric's value before round 0, if known. factors: name of a curve -> factor of its costs on the x axis.
+    metric's value before round 0, if known. factors: name of a curve -> factor of its costs on the x axis. logs: name
+    of a curve -> the authors' log, pairs (round from 0, value), drawn dashed in the curve's colour.
     """
 
     heading: str
@@ -43,6 +44,7 @@ class Plot:
     right: float | None = None
     start: float | None = None
     factors: Mapping[str, float] = field(default_factory=dict)
+    logs: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
 
 
 def curves(plots: Sequence[Plot], styles: Mapping[str, Line], size: tuple[float, float] = PANEL) -> Figure:
@@ -73,12 +75,18 @@ def _drawer(plot: Plot, looks: Mapping[str, Line]) -> Callable[[Axes], None]:
             item = curve(group, plot.metric, plot.axis, band=plot.band, window=plot.window)
             if item is not None:
                 curves.append((_adjust(item, plot.factors.get(name, 1.0), bottom, plot.start), looks[name]))
-        draw(ax, curves, plot.metric, plot.axis)
+        logs = [(_log_curve(log), replace(looks[name], dash=1, thin=True)) for name, log in plot.logs.items() if log]
+        draw(ax, curves, plot.metric, plot.axis, promised=logs)
         ax.set_ylim(bottom=bottom, top=top)
         if plot.right is not None:
             ax.set_xlim(right=plot.right)
 
     return panel
+
+
+def _log_curve(log: Sequence[Sequence[float]]) -> Curve:
+    x, y = np.array(log).T
+    return Curve(x + 1, y, y, y)
 
 
 def _adjust(item: Curve, factor: float, bottom: float | None, start: float | None) -> Curve:
@@ -98,11 +106,13 @@ def sweeps(
     looks: Mapping[str, Line],
     metric: str,
     label: str,
+    ticks: Sequence[str] = (),
 ) -> Figure:
     """A figure of a metric over a tuned option: our results filled and solid, published ones hollow and dashed.
 
     panels: heading -> method -> (ours, published), each a map from the option's value to the statistic; published may
-    be empty. looks: the style of each method. label: the label of the x axis.
+    be empty. looks: the style of each method. label: the label of the x axis, which is logarithmic. ticks: the texts of
+    the values 0, 1, 2, ... if these are positions on a linear axis.
     """
     factor = 100 if is_percent(metric) else 1
 
@@ -113,7 +123,10 @@ def sweeps(
                     points = [(x, factor * stat.mean) for x, stat in sorted(sweep.items()) if np.isfinite(stat.mean)]
                     if points:
                         ax.plot(*zip(*points, strict=True), **{**looks[name].options(), **options})
-            ax.set(xlabel=label, ylabel=axis_name(metric), xscale="log")
+            ax.set(xlabel=label, ylabel=axis_name(metric), xscale="linear" if ticks else "log")
+            if ticks:
+                ax.set_xticks(range(len(ticks)), ticks)
+                return
             ax.xaxis.set_major_locator(FixedLocator(sorted({x for pair in lines.values() for x in pair[0]})))
             ax.xaxis.set_minor_locator(NullLocator())
             ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
@@ -129,66 +142,38 @@ def sweeps(
 
 
 def beside(panels: Mapping[str, Mapping[str, Mapping[str, tuple[Stat, Stat]]]], looks: Mapping[str, Line]) -> Figure:
-    """A figure of test accuracies (mean and std) by cell and method: our results filled, published ones hollow.
+    """A figure of test accuracies by cell and method: our results filled, published ones hollow.
 
-    panels: heading -> cell of a table -> method -> (ours, published). looks: the style of each method.
+    panels: heading -> cell of a table, the same in every panel -> method -> (ours, published). looks: the style of each
+    method.
     """
-
-    def drawer(cells: Mapping[str, Mapping[str, tuple[Stat, Stat]]]) -> Callable[[Axes], None]:
-        def panel(ax: Axes) -> None:
-            for position, methods in enumerate(cells.values()):
-                for rank, (name, pair) in enumerate(methods.items()):
-                    for side, stat in enumerate(pair):
-                        x = position + 0.8 * ((2 * rank + side + 0.5) / (2 * len(methods)) - 0.5)
-                        if np.isfinite(stat.mean):
-                            _point(ax, x, stat, looks[name], hollow=bool(side))
-            ax.set_xticks(range(len(cells)), [cell.replace(", ", "\n") for cell in cells])
-            ax.grid(axis="x", visible=False)
-            ax.set(ylabel=axis_name(ACCURACY), xlim=(-0.6, len(cells) - 0.4))
-
-        return panel
-
-    widest = max(sum(map(len, cells.values())) for cells in panels.values())
-    size = (max(PANEL[0], 0.3 * widest), PANEL[1])
-    plots = [Panel(heading, drawer(cells), size, heading) for heading, cells in panels.items()]
-    return _with_published(plots, looks)
+    lines: dict[str, dict[str, tuple[dict[float, Stat], dict[float, Stat]]]] = {}
+    for heading, cells in panels.items():
+        for x, pairs in enumerate(cells.values()):
+            for name, pair in pairs.items():
+                for sweep, stat in zip(lines.setdefault(heading, {}).setdefault(name, ({}, {})), pair, strict=True):
+                    sweep[x] = stat
+    ticks = [cell.replace(", ", "\n") for cell in next(iter(panels.values()))]
+    return sweeps(lines, looks, ACCURACY, "", ticks)
 
 
-def label_beside_logs(figure: Figure) -> None:
-    """Labels the axes of a figure of accuracies over rounds, and says that the authors' logs are the dashed lines."""
-    figure.supxlabel("rounds", size=8.5)
-    figure.supylabel("test accuracy (%)", size=8.5)
-    figure.suptitle("ours in full lines, the authors' logs dashed", size=8.5, color=MUTED, x=0.01, ha="left")
-
-
-def _point(ax: Axes, x: float, stat: Stat, line: Line, hollow: bool) -> None:
-    options: dict[str, Any] = {"color": line.hex, "marker": MARKERS[line.marker], "markeredgewidth": 1.0}
-    options |= {"markerfacecolor": "white"} if hollow else {}
-    std = 0.0 if np.isnan(stat.std) else 100 * stat.std
-    ax.errorbar(x, 100 * stat.mean, yerr=std, linestyle="", elinewidth=0.8, **options)
-
-
-def _with_published(
-    panels: Sequence[Panel], looks: Mapping[str, Line], sides: Mapping[str, Sequence[bool]] | None = None
-) -> Figure:
+def _with_published(panels: Sequence[Panel], looks: Mapping[str, Line], sides: Mapping[str, Sequence[bool]]) -> Figure:
     """The panels under one legend, which also explains filled and hollow markers if a method has both.
 
-    looks: the style of each method. sides: method -> (whether it has results of ours, whether it has published ones);
-    None: all methods have both.
+    looks: the style of each method. sides: method -> (whether it has results of ours, whether it has published ones).
     """
-    shown_sides = sides or dict.fromkeys(looks, (True, True))
-    entries = [(name, line) for name, line in looks.items() if any(shown_sides[name])]
-    kinds = [
-        Line2D([], [], color=MUTED, marker="o", label="ours"),
-        Line2D([], [], color=MUTED, marker="o", label="published", **HOLLOW),
-    ]
+    entries = [(name, line) for name, line in looks.items() if any(sides[name])]
     with rc():
         figure = composed(Block("", "", "", list(panels)))
         handles = legend_handles(entries)
         for handle, (name, _) in zip(handles, entries, strict=True):
-            if not shown_sides[name][0]:
+            if not sides[name][0]:
                 handle.set(**HOLLOW)
-        handles += kinds if any(all(both) for both in shown_sides.values()) else []
+        if any(all(both) for both in sides.values()):
+            handles += [
+                Line2D([], [], color=MUTED, marker="o", label="ours"),
+                Line2D([], [], color=MUTED, marker="o", label="published", **HOLLOW),
+            ]
         columns = max(int(figure.get_figwidth() / 1.15), 1)
         figure.legend(handles=handles, loc="outside upper left", ncols=min(columns, len(handles)))
     return figure

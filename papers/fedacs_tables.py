@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from papers.base import EXPERIMENTS, Claim, Findings
-from papers.grid import Axis, Grid, Point, nest
+from papers.grid import Axis, Grid, nest
 from papers.run_cache import RunCache
-from papers.setting import CellConfig
 from papers.texts import ACCURACY, accuracy_text, cost_or_dash, mean_cost, ratio_text, table_of
 from raylfl.errors import BadConfig
 from raylfl.report.derived import Stat, tail, to_target
@@ -38,37 +36,23 @@ METHODS: dict[str, dict[str, Any]] = {
 LOOKS = {name: str(options["algorithm.name"]) for name, options in METHODS.items()}
 SMOKE_TARGET = 0.7  # at scale `smoke`, on the digits
 LAST = 5  # rounds whose mean is a method's accuracy (App. I.3.4)
-NEVER = math.inf  # a dash in the tables, as for FedAU everywhere
 Costs = Mapping[str, Mapping[str, Mapping[str, Stat]]]  # task -> method -> axis -> our cost to the target
 
 
-@dataclass(frozen=True)
-class Published:
-    """A column of a table: its target accuracy, and what the paper has.
+def columns_of(table: str) -> dict[str, dict[str, Any]]:
+    """Task -> its column in a table of the paper: `target`, `gains` and, for each method, its cost by key of AXES.
 
-    published: method -> key of AXES -> cost to reach the target; a dash in the file means that it was never reached, as
-    by FedAU everywhere. gains: the lowest and the highest lead of FedACS in accuracy, in percentage points.
+    gains: the lowest and the highest lead of FedACS in accuracy, in percentage points. A dash in the file means that
+    the target was never reached, as by FedAU everywhere.
     """
-
-    target: float
-    gains: tuple[float, float]
-    published: Mapping[str, Mapping[str, float]]
-
-
-def columns_of(table: str) -> dict[str, Published]:
-    """Task -> its column in a table of the paper."""
     return {
-        row["task"]: Published(
-            float(row["target"]),
-            (float(row["lowest gain"]), float(row["highest gain"])),
-            {
-                name: {
-                    axis: NEVER if x == "-" else float(x)
-                    for axis, x in zip(AXES, row.get(name, "- -").split(), strict=True)
-                }
-                for name in METHODS
-            },
-        )
+        row["task"]: {"target": float(row["target"]), "gains": (float(row["lowest gain"]), float(row["highest gain"]))}
+        | {
+            name: dict(
+                zip(AXES, (math.inf if x == "-" else float(x) for x in row.get(name, "- -").split()), strict=True)
+            )
+            for name in METHODS
+        }
         for row in table_of("fedacs_costs")
         if row["table"] == table
     }
@@ -100,20 +84,10 @@ class Efficiency(Grid):
 
     seeds, smoke_seeds, choices = (0, 1, 2), 2, ("task", "seed")  # the paper says "multiple runs"
     number: ClassVar[str]
+    stem: ClassVar[str]
     options: ClassVar[dict[str, Any]] = {"algorithm.calibrate": True}
+    smoke: ClassVar[dict[str, Any]] = {"num_clients": 20, "rounds": 80, "local.batch_size": 32, "local.lr": 0.05}
     measures: ClassVar = _measures(0.35, 0.4, 0.7)
-    small: ClassVar[dict[str, Any]] = {"num_clients": 20, "rounds": 80, "local.batch_size": 32, "local.lr": 0.05}
-
-    @property
-    def stem(self) -> str:
-        return self.number
-
-    def setting(self, point: Point, scale: str) -> CellConfig:
-        made = super().setting(point, scale)
-        if scale == "paper":
-            return made
-        options = {} if "partition.classes" in self.axes["task"][point.task] else {"partition.min_size": 2}
-        return made.with_(made.label, {**self.small, **options})
 
     def run(self, cache: RunCache) -> Findings:
         from papers import draw
@@ -123,7 +97,7 @@ class Efficiency(Grid):
         if not by_task:
             raise BadConfig("no column has runs of all methods yet; `raylfl reproduce` makes the missing ones")
         columns = {task: column for task, column in columns_of(self.number).items() if task in by_task}
-        targets = {task: cache.pick(SMOKE_TARGET, column.target) for task, column in columns.items()}
+        targets = {task: cache.pick(SMOKE_TARGET, column["target"]) for task, column in columns.items()}
         costs = {
             task: {
                 name: {axis: self.cost(group, axis, target) for axis in AXES} for name, group in by_task[task].items()
@@ -167,7 +141,7 @@ class Efficiency(Grid):
         return claims
 
     @staticmethod
-    def gains(columns: Mapping[str, Published], ends: Mapping[str, Mapping[str, Stat]]) -> list[Claim]:
+    def gains(columns: Mapping[str, Mapping[str, Any]], ends: Mapping[str, Mapping[str, Stat]]) -> list[Claim]:
         """The claims of figs. 6, 9, 10: FedACS has the highest final accuracy; the evidence is its lead in points.
 
         ends: task -> method -> accuracy over the last rounds.
@@ -177,7 +151,7 @@ class Efficiency(Grid):
             stats = ends[task]
             gains = [100 * (stats["FedACS"].mean - stat.mean) for name, stat in stats.items() if name != "FedACS"]
             evidence = f"{min(gains):.1f} to {max(gains):.1f} points above the others"
-            evidence += f"; published {column.gains[0]:g} to {column.gains[1]:g}"
+            evidence += f"; published {column['gains'][0]:g} to {column['gains'][1]:g}"
             text = f"{task}: FedACS has the highest accuracy over the last {LAST} rounds"
             claims.append(Claim(text, min(gains) > 0, evidence))
         return claims
@@ -203,7 +177,7 @@ class Efficiency(Grid):
         caption = f"Test accuracy in %: mean ± std over seeds and the last {LAST} rounds (App. I.3.4)."
         return ReportTable(f"{self.stem}_accuracy", caption, columns, rows)
 
-    def _table(self, columns: Mapping[str, Published], costs_of: Costs, axis: str, until: str) -> ReportTable:
+    def _table(self, columns: Mapping[str, Mapping[str, Any]], costs_of: Costs, axis: str, until: str) -> ReportTable:
         rows: list[dict[str, Any]] = [{"method": name} for name in METHODS]
         heads = [Column("method", "method")]
         for task, column in columns.items():
@@ -214,7 +188,7 @@ class Efficiency(Grid):
                 Column(f"{task} published ratio", "x FedACS", ratio_text, None, True),
             ]
             costs = {method: spent[axis] for method, spent in costs_of[task].items()}
-            numbers = {method: spent[axis] for method, spent in column.published.items()}
+            numbers = {method: column[method][axis] for method in METHODS}
             for row in rows:
                 name = row["method"]
                 row[f"{task} ours"], row[f"{task} published"] = costs[name], numbers[name]
@@ -227,12 +201,14 @@ class Efficiency(Grid):
 UNITS = "our computation time is counted in local steps, the paper's in seconds of its machine: compare the ratios"
 
 
-MNIST = ["data/mnist", "model/cnn_fedacs_mnist", "partition/classes"]
-CINIC = ["data/cinic10", "model/cnn_fedacs_cinic"]
-ONE_CLASS: dict[str, Any] = {"partition.classes": 1, "local.batch_size": 512, "local.lr": 0.02}
-
-
-IMAGES: Axis = {"MNIST": {"base": MNIST, **ONE_CLASS}, "CIFAR-10": {}, "CINIC-10": {"base": CINIC}}
+MNIST = {
+    "base": ["data/mnist", "model/cnn_fedacs_mnist", "partition/classes"],
+    "partition.classes": 1,
+    "paper": {"local.batch_size": 512, "local.lr": 0.02},
+}
+CINIC = {"base": ["data/cinic10", "model/cnn_fedacs_cinic"]}
+DIRICHLET: dict[str, Any] = {"smoke": {"partition.min_size": 2}}
+IMAGES: Axis = {"MNIST": MNIST, "CIFAR-10": DIRICHLET, "CINIC-10": DIRICHLET | CINIC}
 
 
 def base_of(system: str) -> tuple[str, str]:
@@ -246,7 +222,8 @@ class Table1(Efficiency):
     There, links and local steps of the clients are unequal and change in every round.
     """
 
-    number, base = "table1", base_of("dynamic")
+    number = stem = "table1"
+    base = base_of("dynamic")
     axes: ClassVar = {"task": IMAGES, "method": METHODS}
     time = "the MNIST rows of tables 1 and 4 take about 30 hours on two cores"
 
@@ -259,7 +236,8 @@ class Table4(Efficiency):
     There, links and local steps of the clients are unequal and the same in every round.
     """
 
-    number, base = "table4", base_of("static")
+    number = stem = "table4"
+    base = base_of("static")
     axes: ClassVar = {"task": IMAGES, "method": METHODS}
 
 
@@ -270,9 +248,10 @@ class Table5(Efficiency):
     In this system, links and local steps of the clients are unequal and change in every round.
     """
 
-    number, base = "table5", base_of("dynamic")
+    number = stem = "table5"
+    base = base_of("dynamic")
     axes: ClassVar = {
-        "task": {f"alpha {alpha:g}": {"partition.alpha": alpha} for alpha in (0.05, 0.2, 0.35)},
+        "task": {f"alpha {alpha:g}": DIRICHLET | {"partition.alpha": alpha} for alpha in (0.05, 0.2, 0.35)},
         "method": METHODS,
     }
 
@@ -280,30 +259,26 @@ class Table5(Efficiency):
 class Epochs(Efficiency):
     """A table with T_m local epochs of client m instead of T_m local steps, the other reading of App. I.3.1."""
 
-    small: ClassVar = Efficiency.small | {"local.batch_size": 64, "rounds": 40}  # an epoch has one or two steps
+    smoke: ClassVar = Efficiency.smoke | {"local.batch_size": 64, "rounds": 40}  # an epoch has one or two steps
     options: ClassVar = Efficiency.options | {"local.steps": None}  # which conf/reproduce/fedacs_table1 sets
-
-    @property
-    def stem(self) -> str:
-        return f"{self.number}_epochs"
 
 
 @EXPERIMENTS.register("fedacs/table1-epochs", paper="FedACS [3] table 1, fig. 6")
 class Table1Epochs(Epochs, Table1):
     """Table 1 with T_m local epochs of client m instead of local steps, as App. I.3.1 says."""
 
-    base = base_of("dynamic_epochs")
+    stem, base = "table1_epochs", base_of("dynamic_epochs")
 
 
 @EXPERIMENTS.register("fedacs/table4-epochs", paper="FedACS [3] table 4, fig. 9")
 class Table4Epochs(Epochs, Table4):
     """Table 4 with T_m local epochs of client m instead of local steps, as App. I.3.1 says."""
 
-    base = base_of("static_epochs")
+    stem, base = "table4_epochs", base_of("static_epochs")
 
 
 @EXPERIMENTS.register("fedacs/table5-epochs", paper="FedACS [3] table 5, fig. 10")
 class Table5Epochs(Epochs, Table5):
     """Table 5 with T_m local epochs of client m instead of local steps, as App. I.3.1 says."""
 
-    base = base_of("dynamic_epochs")
+    stem, base = "table5_epochs", base_of("dynamic_epochs")

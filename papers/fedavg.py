@@ -16,15 +16,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from papers.base import EXPERIMENTS, Claim, Findings
 from papers.choice import plain
 from papers.grid import Grid, Point, by, by_cell, join_names
 from papers.ledger import Row
 from papers.run_cache import RunCache
-from papers.setting import CellConfig
 from papers.texts import ACCURACY, cost_or_dash, ratio_text, table_of
+from raylfl.report.curves import log_axis
 from raylfl.report.derived import Stat
 from raylfl.report.runs import RunRecord
 from raylfl.report.tables import Column, ReportTable
@@ -33,7 +32,6 @@ from raylfl.report.wording import cost_text, count_text
 KEYS = ("pixels", "partition", "fraction", "lr")  # of a cell
 ROUNDS = "rounds to target"
 PARTITIONS = {"IID": "iid", "non-IID": "shards"}
-FRACTIONS = (0.0, 0.1, 0.2, 0.5, 1.0)  # C, the fraction of clients in a round; 0: one client
 PIXELS: dict[str, dict[str, Any]] = {  # the paper does not say how it scales them
     "0..1": {"data.init_args.mean": [0.0], "data.init_args.std": [1.0]},
     "standardised": {},
@@ -51,8 +49,8 @@ PAPER, FEDLAB = (  # FedLab's replication has E = 5
     }
     for source in ("paper", "FedLab")
 )
+FRACTIONS = tuple(PAPER["IID"])  # C, the fraction of clients in a round; 0: one client
 LINES = {"pixels 0..1": "sfl", "standardised": "focus", "paper": "fedavg", "FedLab": "scaffold"}
-SEEDS = (0, 1, 2)  # the paper does not say how many; the learning rate is chosen on the first
 NEAR = 1.5  # factor between our rounds and the paper's that counts as agreement
 
 
@@ -124,36 +122,33 @@ class Table1(Grid):
     2NN: an MLP with two hidden layers of 200.
     """
 
-    base, seeds, choices = ("reproduce/fedavg_table1",), SEEDS, (*KEYS, "seed")
+    base, choices, cells = ("reproduce/fedavg_table1",), (*KEYS, "seed"), "values"
+    seeds = (0, 1, 2)  # the paper does not say how many; the learning rate is chosen on the first
     axes: ClassVar = {
         "pixels": PIXELS,
         "partition": {name: {"partition.name": key} for name, key in PARTITIONS.items()},
-        "fraction": {fraction: {} for fraction in FRACTIONS},
+        "fraction": {
+            c: {
+                "smoke": {"participation.size": max(1, round(50 * c))},
+                "paper": {"participation.size": max(1, round(100 * c))},
+            }
+            for c in FRACTIONS
+        },
         "lr": {lr: {"local.lr": lr} for lr in RATES},
     }
+    small: ClassVar = {"pixels": ("standardised",), "lr": RATES[2:4]}
+    smoke: ClassVar = {"rounds": 100, "stop.target": 0.85}
     measures: ClassVar = {
         ROUNDS: lambda run: crossing(run, run.config["stop"]["target"]),
     }
-
-    def points(self, scale: str) -> list[Point]:
-        every = super().points(scale)
-        return every if scale == "paper" else [p for p in every if p.pixels == "standardised" and p.lr in RATES[2:4]]
 
     def label(self, point: Point) -> str:
         pixels = f", pixels {point.pixels}" if PIXELS[point.pixels] else ""
         return f"{point.partition}, C={point.fraction:g}, lr {point.lr:g}{pixels}"
 
-    def cell(self, point: Point) -> dict[str, Any]:
-        return dict(point)
-
-    def setting(self, point: Point, scale: str) -> CellConfig:
-        """A run ends at the target, or after twice the paper's rounds; at scale `smoke` after 100 rounds at most."""
-        made, smoke = super().setting(point, scale), scale == "smoke"
-        options = {"participation.size": max(1, round(point.fraction * (50 if smoke else 100)))}
-        length = (
-            {"rounds": 100, "stop.target": 0.85} if smoke else {"rounds": 2 * PAPER[point.partition][point.fraction]}
-        )
-        return made.with_(made.label, options | length)
+    def options_of(self, point: Point, scale: str) -> dict[str, Any]:
+        """A run ends at the target, or after twice the paper's rounds."""
+        return {"rounds": 2 * PAPER[point.partition][point.fraction]} if scale == "paper" else {}
 
     def run(self, cache: RunCache) -> Findings:
         cells = [
@@ -178,7 +173,7 @@ class Table1(Grid):
         }
         have = [name for name, cell in cells.items() if cell in made]
         tried = [sum(rate[:3] == cell for rate in rates) for cell in made]
-        seeds = f"{max(map(len, made.values()), default=0)} of {len(SEEDS)} seeds"
+        seeds = f"{max(map(len, made.values()), default=0)} of {len(self.seeds)} seeds"
         return [
             f"{len(have)} of {len(cells)} cells have runs ({join_names(have)}), with {min(tried, default=0)} to "
             f"{max(tried, default=0)} learning rates in place of the paper's 11 to 13, and {seeds}"
@@ -282,20 +277,17 @@ def figure(cells: Sequence[TableCell]) -> Figure:
 
     panels = {}
     for partition in PARTITIONS:
-        chosen = [cell for cell in cells if cell.partition == partition]
-        lines = [
-            {float(FRACTIONS.index(cell.fraction)): cell.ours for cell in chosen if cell.pixels == pixels}
-            for pixels in PIXELS
-        ]
-        paper, fedlab = (
-            {float(x): Stat(rounds, math.nan, 1, 1) for x, rounds in enumerate(numbers[partition].values())}
-            for numbers in (PAPER, FEDLAB)
-        )
-        panels[partition] = dict(zip(LINES, (*((line, {}) for line in lines), ({}, paper), ({}, fedlab)), strict=True))
-    picture = draw.sweeps(panels, draw.styles(LINES), "rounds to the target", "fraction of clients C")
+        lines: dict[str, tuple[dict[float, Stat], dict[float, Stat]]] = {name: ({}, {}) for name in LINES}
+        for cell in cells:
+            if cell.partition == partition:
+                name = "pixels 0..1" if cell.pixels == "0..1" else cell.pixels
+                lines[name][0][FRACTIONS.index(cell.fraction)] = cell.ours
+        for name, published in (("paper", PAPER), ("FedLab", FEDLAB)):
+            lines[name][1].update((x, Stat(n, math.nan, 1, 1)) for x, n in enumerate(published[partition].values()))
+        panels[partition] = lines
+    ticks = [f"{fraction:g}" for fraction in FRACTIONS]
+    picture = draw.sweeps(panels, draw.styles(LINES), "rounds to the target", "fraction of clients C", ticks)
     for ax in picture.axes:
-        ax.set(xscale="linear", yscale="log", xlim=(-0.2, len(FRACTIONS) - 0.8))
-        ax.set_xticks(range(len(FRACTIONS)), [f"{fraction:g}" for fraction in FRACTIONS])
-        ax.yaxis.set(major_locator=LogLocator(subs=(1.0, 2.0, 5.0)), minor_locator=NullLocator())
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+        ax.set_yscale("log")
+        log_axis(ax.yaxis, *ax.get_ylim())
     return picture

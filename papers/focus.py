@@ -1,4 +1,4 @@
-"""FOCUS [1] (Ying, Li & Yang, NeurIPS 2025): ridge regression (figure 4) and a partition of CIFAR-10 (figure 8)."""
+"""FOCUS [1] (Ying, Li & Yang, NeurIPS 2025): ridge regression, figure 4."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from papers.base import EXPERIMENTS, Claim, Findings, PaperResult
+from papers.base import EXPERIMENTS, Claim, Findings
 from papers.choice import plain
 from papers.grid import Grid, Point, nest
 from papers.run_cache import RunCache
@@ -213,26 +213,3 @@ def _text_of(values: Mapping[str, float], form: str = "{:.2g}") -> str:
 
 def _ends(values: Mapping[str, float]) -> str:
     return f"relative distance at the end: {_text_of(values)}"
-
-
-@EXPERIMENTS.register("focus/fig8", paper="FOCUS [1] fig. 8")
-class Fig8(PaperResult):
-    """Bubble plot of CIFAR-10's labels over 32 clients, Dirichlet(0.05)."""
-
-    clients, alpha = 32, 0.05
-
-    def run(self, cache: RunCache) -> Findings:
-        from papers.partitions import CIFAR10, counts_of
-        from raylfl.report import partition_plot
-
-        counts = counts_of({"name": "dirichlet_client", "alpha": self.alpha}, CIFAR10, self.clients)
-        title = f"Dirichlet {self.alpha:g}, {self.clients} clients"
-        shares = -np.sort(-counts / counts.sum(axis=1, keepdims=True), axis=1)
-        two = shares[:, :2].sum(axis=1)
-        claim = Claim(
-            "the data of each client mainly cover one or two classes",
-            bool(np.median(two) > 0.9),
-            f"a client's two largest classes hold {100 * np.median(two):.1f} % of its samples in the median, "
-            f"{100 * two.min():.1f} % at the least",
-        )
-        return Findings([], [claim], {"fig8": partition_plot.figure(counts, None, title)})

@@ -4,29 +4,47 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from papers.base import EXPERIMENTS, Claim, Findings
-from papers.choice import plain
 from papers.focus import METHODS
-from papers.focus_logs import DIVISOR, DROPOUT, SEQUENCE, SHARED, logs
 from papers.grid import Axis, Grid, Point, nest
 from papers.ledger import Row
 from papers.run_cache import RunCache
-from papers.setting import CellConfig
-from papers.texts import ACCURACY, accuracy_text, cost_or_dash, mean_cost, stat_of
+from papers.texts import (
+    ACCURACY,
+    accuracy_text,
+    cost_or_dash,
+    general,
+    mean_cost,
+    measurements,
+    path_of,
+    stat_of,
+    table_of,
+)
 from raylfl.report.derived import Stat, group_to_target, last_k
 from raylfl.report.runs import Group
 from raylfl.report.tables import Column, ReportTable
 
+DIVISOR = "SCAFFOLD, divisor 10"  # SCAFFOLD in the form of the public code and of its logs
+SEQUENCE = "FedAvg in sequence"  # each client starts from the model of the client before, as in SFL
+DROPOUT = {"FOCUS, dropout": "FOCUS", f"{DIVISOR}, dropout": DIVISOR}  # with another network -> without
+SHARED = {SEQUENCE: "FedAvg"} | DROPOUT  # variant -> the method with whose log it is compared
+LOGS = Path("published") / "focus_fig9.csv.gz"
 LINES: dict[str, dict[str, Any]] = {
     name: {"algorithm.name": METHODS[name]} for name in ("FOCUS", "FedAvg", "FedAU", "MIFA", "SCAFFOLD")
 } | {DIVISOR: {"algorithm.name": "scaffold", "algorithm.divisor": 10}}
+STARTED = (
+    LINES
+    | {SEQUENCE: {"algorithm.name": "sfl"}}
+    | {line: LINES[name] | {"model.init_args.dropout": 0.25} for line, name in DROPOUT.items()}
+)
 LOOKS = {name: METHODS.get(name, "fedprox") for name in LINES} | {
     SEQUENCE: "sfl",
     "FedAU": "fedacs",  # FOCUS is blue, too
     "FOCUS, dropout": "fedaware",
-    "SCAFFOLD, divisor 10, dropout": "fedvarp",
+    f"{DIVISOR}, dropout": "fedvarp",
 }
 # the rates of the public code: a client takes part with probability 0.2, whether or not it did in the round before
 PANELS: dict[str, dict[str, Any]] = {
@@ -35,7 +53,26 @@ PANELS: dict[str, dict[str, Any]] = {
 }
 ROUNDS = 10_000
 RATES = (0.002, 0.006, 0.02, 0.06)  # the published learning rate, and larger ones
-Lines = Mapping[str, Group]
+# participation -> method -> mean and std over the last 500 rounds of the authors' public logs
+PUBLISHED = {
+    row.pop("participation"): {name: text for name, text in row.items() if text} for row in table_of("focus_fig9")
+}
+NONE = Stat.over([])
+Log = dict[int, float]  # number of finished rounds -> test accuracy as a fraction
+
+
+def logs() -> dict[tuple[str, str], Log]:
+    """(participation, method) -> the authors' log; a variant in SHARED has the log of its method.
+
+    Raises DataMissing if the file is missing.
+    """
+    logs: dict[tuple[str, str], Log] = {}
+    for line in measurements(path_of(LOGS)):
+        method = DIVISOR if line["method"] == "SCAFFOLD" else line["method"]
+        log = logs.setdefault((line["participation"].capitalize(), method), {})
+        log[int(line["round"]) + 1] = float(line["test_accuracy_percent"]) / 100
+    shared = {(panel, line): log for line, name in SHARED.items() for (panel, key), log in logs.items() if key == name}
+    return logs | shared
 
 
 class Images(Grid):
@@ -55,11 +92,6 @@ class Fig9(Images):
 
     time = "about 60 hours on two cores"
     curves = ("test/loss",)
-    # mean and std over the last 500 rounds of the authors' public logs; they have neither MIFA nor this FedAvg
-    published: ClassVar = {
-        "Bernoulli": {"FOCUS": "78.6±0.8", "FedAU": "74.1±1.1", DIVISOR: "50.2±1.3"},
-        "Markov": {"FOCUS": "78.8±1.1", "FedAvg": "75.0±1.3", "FedAU": "75.4±1.4", DIVISOR: "51.5±1.4"},
-    }
 
     def run(self, cache: RunCache) -> Findings:
         from papers import draw
@@ -77,29 +109,16 @@ class Fig9(Images):
         claims = [_most_accurate(f"{panel}: FOCUS is the most accurate", values) for panel, values in ends.items()]
         claims += [fastest(panel, lines, last) for panel, lines in groups.items()]
         figures = {"fig9": draw.curves(plots, draw.styles(LOOKS))}
-        return Findings([self._table(ends, last)], [c for c in claims if c is not None], figures, NOTES)
-
-    def _table(self, ends: Mapping[str, Mapping[str, Stat]], last: int) -> ReportTable:
-        """The table of final accuracies beside the accuracies in the authors' logs.
-
-        ends: participation -> method -> our final accuracy.
-        """
-        none = Stat.over([])
-        logs = {panel: {name: stat_of(text) for name, text in texts.items()} for panel, texts in self.published.items()}
-        rows = [
-            {"method": name}
-            | {panel: texts.get(name, none) for panel, texts in ends.items()}
-            | {f"{panel} logs": logs[panel].get(name, none) for panel in ends}
-            for name in LINES
-            if any(name in texts for texts in ends.values())
-        ]
-        columns = [Column("method", "method")]
-        for panel in ends:
-            columns += [
-                Column(panel, f"{panel}: ours", accuracy_text, "max", True),
-                Column(f"{panel} logs", "authors' logs", accuracy_text, "max", True),
-            ]
-        return ReportTable("fig9", f"Test accuracy in % over the last {last} rounds.", columns, rows)
+        rows, columns = [{"method": name} for name in LINES if any(name in of for of in ends.values())], []
+        for panel, measured in ends.items():
+            for row in rows:
+                text = PUBLISHED[panel].get(row["method"])
+                row |= {panel: measured.get(row["method"], NONE), f"{panel} logs": stat_of(text) if text else NONE}
+            columns.append(Column(panel, f"{panel}: ours", accuracy_text, "max", True))
+            columns.append(Column(f"{panel} logs", "authors' logs", accuracy_text, "max", True))
+        caption = f"Test accuracy in % over the last {last} rounds."
+        table = ReportTable("fig9", caption, [Column("method", "method"), *columns], rows)
+        return Findings([table], [c for c in claims if c is not None], figures, NOTES)
 
 
 @EXPERIMENTS.register("focus/fig9-start", paper="FOCUS [1] fig. 9")
@@ -110,45 +129,40 @@ class Fig9Start(Images):
     Two Bernoulli logs are also compared with runs whose network has dropout; the paper does not mention dropout.
     """
 
-    rounds: ClassVar = 1000
-    margin: ClassVar = 0.05  # of the accuracy; in the logs most methods differ by more
-    options: ClassVar = {"rounds": rounds, "eval.every": 25}
-    axes: ClassVar = {
-        "participation": PANELS,
-        "method": LINES
-        | {SEQUENCE: {"algorithm.name": "sfl"}}
-        | {line: LINES[name] | {"model.init_args.dropout": 0.25} for line, name in DROPOUT.items()},
-    }
+    rounds, margin = 1000, 0.05  # the margin of the accuracy; in the logs most methods differ by more
+    options: ClassVar = {"eval.every": 25}
+    smoke: ClassVar = Images.smoke | {"rounds": 100}
+    paper: ClassVar = {"rounds": rounds}
     # the methods with a log, and variants of them
     compared: ClassVar[Mapping[str, Sequence[str]]] = {
-        "Bernoulli": [*Fig9.published["Bernoulli"], *DROPOUT],
-        "Markov": [*Fig9.published["Markov"], SEQUENCE],
+        "Bernoulli": [*PUBLISHED["Bernoulli"], *DROPOUT],
+        "Markov": [*PUBLISHED["Markov"], SEQUENCE],
     }
+    axes: ClassVar = {"participation": PANELS, "method": STARTED}
 
-    def points(self, scale: str) -> list[Point]:
-        return [Point(participation=panel, method=name) for panel, methods in self.compared.items() for name in methods]
-
-    def setting(self, point: Point, scale: str) -> CellConfig:
-        made = super().setting(point, scale)
-        return made if scale == "paper" else made.with_(made.label, {"rounds": 100})
+    def has(self, point: Point, scale: str) -> bool:
+        return point.method in self.compared[point.participation]
 
     def run(self, cache: RunCache) -> Findings:
-        from papers.focus_curves import overlay
+        from papers import draw
 
         rounds = cache.pick(100, self.rounds)
         last = rounds // 5
         authors = logs() if cache.scale == "paper" else {}
         groups = nest(self.groups(cache), "participation", "method")
-        rows, claims = [], list[Claim]()
+        rows, claims, plots = list[dict[str, Any]](), list[Claim](), []
         for panel, lines in groups.items():
-            measured = {name: last_k(group, ACCURACY, last) for name, group in lines.items()}
-            logs_of = {name: authors.get((panel, name), {}) for name in lines}
-            ends = {
-                name: Stat.over([v for r, v in log.items() if rounds - last < r <= rounds])
-                for name, log in logs_of.items()
+            known = {name: authors.get((panel, name), {}) for name in lines}
+            for name, group in lines.items():
+                end = Stat.over([v for r, v in known[name].items() if rounds - last < r <= rounds])
+                rows.append({"panel": panel, "method": name, "ours": last_k(group, ACCURACY, last), "logs": end})
+                claims += [self._close(panel, name, rows[-1]["ours"], end)] if authors else []
+            shown = {
+                name: [(r - 1, value) for r, value in log.items() if r <= rounds]
+                for name, log in known.items()
+                if SHARED.get(name) not in lines
             }
-            rows += [{"panel": panel, "method": name, "ours": measured[name], "logs": ends[name]} for name in lines]
-            claims += [self._close(panel, name, measured[name], ends[name]) for name in lines if authors]
+            plots.append(draw.Plot(f"{panel} participation", lines, ACCURACY, logs=shown))
         columns = [
             Column("panel", "participation"),
             Column("method", "method"),
@@ -156,14 +170,13 @@ class Fig9Start(Images):
             Column("logs", "authors' logs", accuracy_text),
         ]
         caption = f"Test accuracy in %, mean ± std over the measurements of rounds {rounds - last + 1} to {rounds}."
-        looks = {point.method: LOOKS[point.method] for point in self.points("paper")}
-        figures = {"fig9_start": overlay(groups, authors, looks)}
+        figures = {"fig9_start": draw.curves(plots, draw.styles(LOOKS))}
         return Findings([ReportTable("fig9_start", caption, columns, rows)], claims, figures, NOTES)
 
     def missing(self, rows: Sequence[Row]) -> list[str]:
         ends = "; ".join(
             f"{panel}: " + ", ".join(f"{name} {text.partition('±')[0]}" for name, text in texts.items())
-            for panel, texts in Fig9.published.items()
+            for panel, texts in PUBLISHED.items()
         )
         return [
             f"rounds 1 to {self.rounds:,} of the figure's {ROUNDS:,} only; the final accuracies of the logs are not "
@@ -186,46 +199,30 @@ class Fig9Rates(Images):
     With one learning rate for all, as in the figure, a round's step of FOCUS is ten times as long as FedAvg's.
     """
 
-    choices, curves = ("method", "lr"), ("test/loss",)
-    options: ClassVar = {"rounds": ROUNDS}
+    choices, curves, name = ("method", "lr"), ("test/loss",), "{method}, lr {lr:g}"
+    smoke: ClassVar = Images.smoke | {"rounds": 100}
+    paper: ClassVar = {"rounds": ROUNDS}
     axes: ClassVar = {"method": LINES, "lr": {lr: {"local.lr": lr} for lr in RATES}}
-
-    def points(self, scale: str) -> list[Point]:
-        return [p for p in super().points(scale) if p.lr in (RATES if scale == "paper" else RATES[2:])]
-
-    def label(self, point: Point) -> str:
-        return f"{point.method}, lr {point.lr:g}"
-
-    def cell(self, point: Point) -> dict[str, Any]:
-        return {"method": plain(point.method), "lr": point.lr}
-
-    def setting(self, point: Point, scale: str) -> CellConfig:
-        made = super().setting(point, scale)
-        return made if scale == "paper" else made.with_(made.label, {"rounds": 100})
+    small: ClassVar = {"lr": RATES[2:]}
 
     def run(self, cache: RunCache) -> Findings:
         from papers import draw
 
-        groups = {(point.method, point.lr): group for point, group in self.groups(cache).items()}
-        cells = list(groups)
-        last = cache.pick(30, 500)
-        ends = {cell: last_k(group, ACCURACY, last) for cell, group in groups.items()}
-        rates = {name: [lr for method, lr in ends if method == name] for name in LINES}
-        best = {name: max(tried, key=lambda lr: _level(ends[name, lr])) for name, tried in rates.items() if tried}
+        groups, last = self.groups(cache), cache.pick(30, 500)
+        ends = nest({point: last_k(group, ACCURACY, last) for point, group in groups.items()}, "method", "lr")
+        best = {name: max(of_lr, key=lambda lr, of_lr=of_lr: _level(of_lr[lr])) for name, of_lr in ends.items()}  # type: ignore[misc]
+        rates = sorted({point.lr for point in groups})
         rows = [
-            {"method": name, "best": best[name]} | {f"{lr:g}": ends.get((name, lr), Stat.over([])) for _, lr in cells}
-            for name in best
+            {"method": name, "best": best[name]} | {f"{lr:g}": of_lr.get(lr, NONE) for lr in rates}
+            for name, of_lr in ends.items()
         ]
-        columns = [Column("method", "method"), Column("best", "best lr", lambda lr: f"{lr:g}", None, True)]
-        columns += [
-            Column(f"{lr:g}", f"lr {lr:g}", accuracy_text, "max", True) for lr in sorted({lr for _, lr in cells})
-        ]
-        lines = {name: groups[name, lr] for name, lr in best.items()}
+        columns = [Column("method", "method"), Column("best", "best lr", general, None, True)]
+        columns += [Column(f"{lr:g}", f"lr {lr:g}", accuracy_text, "max", True) for lr in rates]
+        lines = {name: groups[Point(method=name, lr=lr)] for name, lr in best.items()}
         plots = [draw.Plot("each method at its best rate", lines, m, window=10) for m in (ACCURACY, "test/loss")]
-        complete = {name: lr for name, lr in best.items() if len(rates[name]) == len(cache.pick(RATES[2:], RATES))}
         claim = _most_accurate(
             "FOCUS is the most accurate, each method at its best learning rate",
-            {name: ends[name, lr] for name, lr in complete.items()},
+            {name: of_lr[best[name]] for name, of_lr in ends.items() if len(of_lr) == cache.pick(2, len(RATES))},
         )
         table = ReportTable("fig9_rates", f"Test accuracy in % over the last {last} rounds.", columns, rows)
         return Findings(
@@ -233,7 +230,7 @@ class Fig9Rates(Images):
         )
 
 
-def fastest(panel: str, lines: Lines, last: int) -> Claim | None:
+def fastest(panel: str, lines: Mapping[str, Group], last: int) -> Claim | None:
     """The claim that FOCUS is the first to reach 90 % of the best final accuracy of the other methods.
 
     panel: the kind of participation; lines: method -> runs; last: the number of last rounds whose mean is the final

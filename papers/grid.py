@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from typing import Any, ClassVar, TypeVar
 
@@ -11,7 +10,7 @@ from papers.base import SCALES, PaperResult
 from papers.choice import plain
 from papers.ledger import POINTS, Row
 from papers.run_cache import RunCache
-from papers.setting import CellConfig, setting
+from papers.setting import CellConfig, set_keys
 from raylfl.report.runs import Group, RunRecord
 
 T = TypeVar("T")
@@ -42,16 +41,22 @@ class Point(dict[str, Any]):
 class Grid(PaperResult):
     """An experiment with one run for each point of a grid and each seed.
 
-    axes: axis -> value -> what the value changes in the config: dotted keys and, under `base`, config files. base: the
-    config files of all points; files: further ones at scale `paper`. options: dotted keys of all points; smoke, paper:
-    those of one scale. seeds: of each point; of an axis that is `tuned` only the best value has all of them, and the
-    first one decides which value that is. smoke_seeds: the number of seeds at scale `smoke`. measures: name -> a number
+    axes: axis -> value -> what the value changes in the config: dotted keys; under `smoke` or `paper`, those of one
+    scale; under `base`, config files. small: axis -> the values that are run at scale `smoke`, if not all. name: the
+    format of a point's label from its values; empty: the values, separated by commas. base: the config files of all
+    points; files: further ones at scale `paper`. options: dotted keys of all points; smoke, paper: those of one scale.
+    seeds: of each point; of an axis that is `tuned` only the best value has all of them, and the first one decides
+    which value that is. smoke_seeds: the number of seeds at scale `smoke`. cells: the form of a point in the ledger:
+    `text` (each value as for `--only`), `values` (as they are) or `label` (one key `run`). measures: name -> a number
     of a run that the ledger's row has because the curve does not determine it. curves: the metrics, besides the main
     one, of which the row has a curve, of at most `curve_points` points.
     """
 
     scales: ClassVar[tuple[str, ...]] = SCALES
     axes: ClassVar[dict[str, Axis]]
+    small: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    name: ClassVar[str] = ""
+    cells: ClassVar[str] = "text"
     base: ClassVar[Sequence[str]]
     files: ClassVar[Sequence[str]] = ()
     options: ClassVar[dict[str, Any]] = {}
@@ -66,26 +71,41 @@ class Grid(PaperResult):
 
     def points(self, scale: str) -> list[Point]:
         """All points at this scale, `smoke` or `paper`."""
-        return [Point(zip(self.axes, values, strict=True)) for values in product(*self.axes.values())]
+        axes = {
+            axis: self.small.get(axis, values) if scale == "smoke" else values for axis, values in self.axes.items()
+        }
+        every = (Point(zip(axes, values, strict=True)) for values in product(*axes.values()))
+        return [point for point in every if self.has(point, scale)]
+
+    def has(self, point: Point, scale: str) -> bool:
+        """Whether this point of the axes' product is one of the experiment at this scale."""
+        return True
 
     def label(self, point: Point) -> str:
         """The name of a point, unique within the experiment."""
-        return ", ".join(map(str, point.values()))
+        return self.name.format(**point) if self.name else ", ".join(map(str, point.values()))
 
     def cell(self, point: Point) -> dict[str, Any]:
         """The keys and values that identify the point's runs in the ledger."""
-        return {axis: plain(value) for axis, value in point.items()}
+        if self.cells == "label":
+            return {"run": plain(self.label(point))}
+        return dict(point) if self.cells == "values" else {axis: plain(value) for axis, value in point.items()}
+
+    def options_of(self, point: Point, scale: str) -> dict[str, Any]:
+        """The dotted keys of a point that no single axis determines; they win over all others."""
+        return {}
 
     def setting(self, point: Point, scale: str) -> CellConfig:
         """The setting of a point at this scale: the config files and keys of its values over those of all points."""
         values = [self.axes[axis][value] for axis, value in point.items() if axis in self.axes]
         files = [*self.base, *(name for value in values for name in value.get("base", ()))]
-        files += self.files if scale == "paper" else ()
+        files += [*(self.files if scale == "paper" else ()), *([f"reproduce/{scale}"] if self.scales else [])]
         options = {**(self.smoke if scale == "smoke" else self.paper), **self.options}
         for value in values:
-            options |= {key: changed for key, changed in value.items() if key != "base"}
-        made = setting(self.label(point), [*files, *([f"reproduce/{scale}"] if self.scales else [])], options)
-        return replace(made, cell=self.cell(point))
+            options |= {key: changed for key, changed in value.items() if key not in ("base", *SCALES)}
+            options |= value.get(scale, {})
+        config = set_keys({"base": files}, options | self.options_of(point, scale))
+        return CellConfig(self.label(point), config, self.cell(point))
 
     def groups(
         self, cache: RunCache, points: Iterable[Point] | None = None, seeds: Sequence[int] | None = None

@@ -1,13 +1,22 @@
-"""The number of samples of each class at each client of a partition, computed without the files of the data set."""
+"""Figures of partitions: CIFAR-10 in FOCUS [1] (figure 8), and the Extended Dirichlet partition of SFL [2] (figure 7).
+
+The numbers of samples are computed without the files of the data sets.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
+from matplotlib.figure import Figure
 
+from papers.base import EXPERIMENTS, Claim, Findings, PaperResult
+from papers.run_cache import RunCache
 from raylfl.core.arrays import Ints
+from raylfl.report.tables import Column, ReportTable
+from raylfl.report.wording import number
 
 CIFAR10 = (5000,) * 10  # training images per class
 MNIST = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
@@ -25,3 +34,126 @@ def counts_of(partition: Mapping[str, Any], sizes: Sequence[int], clients: int) 
     labels = np.repeat(np.arange(len(sizes)), sizes)
     samples = Samples(len(labels), labels)
     return class_counts(build(PARTITIONS, partition, "partition").split(samples, clients, seed=0), samples)
+
+
+@EXPERIMENTS.register("focus/fig8", paper="FOCUS [1] fig. 8")
+class Bubbles(PaperResult):
+    """Bubble plot of CIFAR-10's labels over 32 clients, Dirichlet(0.05)."""
+
+    clients, alpha = 32, 0.05
+
+    def run(self, cache: RunCache) -> Findings:
+        from raylfl.report import partition_plot
+
+        counts = counts_of({"name": "dirichlet_client", "alpha": self.alpha}, CIFAR10, self.clients)
+        title = f"Dirichlet {self.alpha:g}, {self.clients} clients"
+        shares = -np.sort(-counts / counts.sum(axis=1, keepdims=True), axis=1)
+        two = shares[:, :2].sum(axis=1)
+        claim = Claim(
+            "the data of each client mainly cover one or two classes",
+            bool(np.median(two) > 0.9),
+            f"a client's two largest classes hold {100 * np.median(two):.1f} % of its samples in the median, "
+            f"{100 * two.min():.1f} % at the least",
+        )
+        return Findings([], [claim], {"fig8": partition_plot.figure(counts, None, title)})
+
+
+@EXPERIMENTS.register("sfl/exdir", paper="SFL [2] fig. 7")
+class ExDir(PaperResult):
+    """MNIST over 10 clients by ExDir(C, alpha): C = 1, 2, 5, 10 classes per client, alpha = 100, 10, 1.
+
+    alpha: a small value splits the samples of a class more unevenly.
+    """
+
+    clients: ClassVar = 10
+    classes: ClassVar = (1, 2, 5, 10)
+    alphas: ClassVar = (100.0, 10.0, 1.0)  # from left to right, as in the paper
+
+    def run(self, cache: RunCache) -> Findings:
+        counts = {
+            (c, alpha): counts_of({"name": "exdir", "classes": c, "alpha": alpha}, MNIST, self.clients)
+            for c in self.classes
+            for alpha in self.alphas
+        }
+        figure = heat_maps({f"ExDir({c}, {alpha:g})": item for (c, alpha), item in counts.items()})
+        return Findings([self._table(counts)], self.claims(counts), {"exdir": figure})
+
+    def claims(self, counts: Mapping[tuple[int, float], Ints]) -> list[Claim]:
+        """The claims in the caption of fig. 7 and in the definition of ExDir.
+
+        counts: (C, alpha) -> samples per client and class.
+        """
+        single = [np.sort(counts[1, alpha].max(axis=1)) for alpha in self.alphas]
+        left_over = {key: sum(MNIST) - int(item.sum()) for key, item in counts.items()}
+        most = {key: int((item > 0).sum(axis=1).max()) for key, item in counts.items()}
+        spread = {c: [unevenness(counts[c, alpha]) for alpha in self.alphas] for c in self.classes[1:]}
+        return [
+            Claim(
+                "C=1: the three partitions are the same, one class per client",
+                all(np.array_equal(sizes, np.sort(MNIST)) for sizes in single),
+                f"each client holds all of one class: {single[0].min()} to {single[0].max()} samples",
+            ),
+            Claim(
+                "C>1: heterogeneity increases from left to right (alpha = 100, 10, 1)",
+                all(left < middle < right for left, middle, right in spread.values()),
+                "unevenness for alpha = 100, 10, 1: "
+                + "; ".join(f"C={c}: " + ", ".join(f"{v:.2f}" for v in values) for c, values in spread.items()),
+            ),
+            Claim(
+                "no client holds more than C classes",
+                all(n <= c for (c, _), n in most.items()),
+                "most classes: "
+                + ", ".join(f"C={c}: {max(most[c, alpha] for alpha in self.alphas)}" for c in self.classes),
+            ),
+            Claim(
+                "no sample is left over",
+                not any(left_over.values()),
+                f"{sum(left_over.values())} in all partitions together",
+            ),
+        ]
+
+    @staticmethod
+    def _table(counts: Mapping[tuple[int, float], Ints]) -> ReportTable:
+        rows = [
+            {
+                "partition": f"ExDir({c}, {alpha:g})",
+                "classes": (item > 0).sum(axis=1).mean(),
+                "least": int(item.sum(axis=1).min()),
+                "most": int(item.sum(axis=1).max()),
+                "uneven": unevenness(item),
+            }
+            for (c, alpha), item in counts.items()
+        ]
+        columns = [
+            Column("partition", "partition"),
+            Column("classes", "classes per client", lambda v: number(v, 3), None, True),
+            Column("least", "fewest samples", str, None, True),
+            Column("most", "most samples", str, None, True),
+            Column("uneven", "unevenness", lambda v: number(v, 3), None, True),
+        ]
+        caption = "Unevenness: std / mean of a class's sample numbers at the clients that own it, mean over classes."
+        return ReportTable("exdir", caption, columns, rows)
+
+
+def unevenness(counts: Ints) -> float:
+    """The unevenness of a partition: std / mean of the numbers of samples that a class has at its clients.
+
+    Clients without the class are left out; the result is the mean over classes. counts: the samples per client and
+    class [N, K].
+    """
+    owned = [column[column > 0] for column in counts.T]
+    return float(np.mean([column.std() / column.mean() for column in owned]))
+
+
+def heat_maps(panels: Mapping[str, Ints]) -> Figure:
+    """A figure of several partitions as heat-maps, as in SFL, Fig. 7; panels: title -> samples [clients, classes]."""
+    from raylfl.report import partition_plot
+    from raylfl.report.figures import Block, Panel, composed
+    from raylfl.report.style import rc
+
+    drawn = [
+        Panel(title, partial(partition_plot.heat, counts=counts), (2.9, 2.35), title)
+        for title, counts in panels.items()
+    ]
+    with rc():
+        return composed(Block("", "", "", drawn))

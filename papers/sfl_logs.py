@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from papers.author_logs import measurements, path_of
 from papers.ledger import Row, thin_out, write_lines
-from papers.sfl_cells import TASKS
+from papers.sfl_grid import TASKS
 from papers.statistics import effective_count
+from papers.texts import measurements, path_of
 
 REFERENCE = "reference.jsonl"
 LAST, MORE = 40, 400  # the paper averages 40 rounds; 400 rounds have ten times as many values
@@ -33,7 +33,8 @@ def log_of(cell: Mapping[str, Any], rounds: int) -> Series | None:
     cell: the keys task, classes, steps, method, lr and clip. Raises DataMissing if the file of logs is missing.
     """
     clip = cell["clip"] or 0
-    key = (*TASKS[cell["task"]], cell["method"], cell["classes"], cell["steps"], float(cell["lr"]), clip, rounds)
+    names = (file.partition("/")[2] for file in TASKS[cell["task"]]["base"])  # of data and model
+    key = (*names, cell["method"], cell["classes"], cell["steps"], float(cell["lr"]), clip, rounds)
     return _logs(path_of(FILE)).get(key)
 
 

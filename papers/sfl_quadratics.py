@@ -15,7 +15,7 @@ from papers.base import EXPERIMENTS, Claim, Findings
 from papers.choice import plain
 from papers.grid import Axis, Grid, Point, by, nest
 from papers.run_cache import RunCache
-from papers.sfl_cells import METHODS
+from papers.sfl_grid import METHODS
 from papers.texts import cost_or_dash, mean_cost
 from raylfl.report.derived import Stat, group_to_target, last_k
 from raylfl.report.runs import Group

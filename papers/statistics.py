@@ -1,4 +1,4 @@
-"""Statistics for claims: means with bootstrap intervals, differences and equivalence of means.
+"""Statistics for claims: means with bootstrap intervals, differences of means.
 
 A run is the series of its n measured values in a window of rounds; an experiment has one run per seed. Values of
 neighbouring rounds are correlated. The bootstrap therefore resamples seeds and, within a seed, blocks of neighbouring
@@ -18,7 +18,7 @@ from scipy import stats
 
 from raylfl.core.arrays import Floats
 from raylfl.errors import BadValue
-from raylfl.report.statistics import ALPHA, LEVEL, Interval, finite_values
+from raylfl.report.statistics import LEVEL, Interval, finite_values
 
 DRAWS = 2000  # resamples of the bootstrap
 
@@ -42,23 +42,6 @@ def level(values: npt.ArrayLike) -> Level:
     return Level(float(data.mean()), std, effective_count(data))
 
 
-@dataclass(frozen=True)
-class Equivalence:
-    """The result of two one-sided tests of |difference| < margin at level ALPHA (Schuirmann 1987).
-
-    difference: ours - theirs, with its confidence interval of level 1 - 2 ALPHA. The interval is within -margin..margin
-    if and only if `holds`, unless a series has too few values: the interval is then one point, and p = 1. p: the larger
-    of the two p values.
-    """
-
-    difference: Interval
-    p: float
-
-    @property
-    def holds(self) -> bool:
-        return self.p < ALPHA
-
-
 def bootstrap_mean(runs: Sequence[npt.ArrayLike], seed: int = 0) -> Interval:
     """The mean of the runs' means, with its percentile bootstrap interval of level LEVEL.
 
@@ -76,44 +59,20 @@ def bootstrap_mean(runs: Sequence[npt.ArrayLike], seed: int = 0) -> Interval:
     return Interval(float(np.mean([row.mean() for row in rows])), float(low), float(high))
 
 
-def difference(ours: Level, theirs: Level) -> Interval:
-    """The difference of two means with Welch's t interval of level LEVEL.
+def difference(ours: Level, theirs: Level, confidence: float = LEVEL) -> Interval:
+    """The difference of two means with Welch's t interval of this level (Welch-Satterthwaite degrees of freedom).
 
-    The bounds are nan if a series has fewer than two values, or if both series are constant.
+    The bounds are nan if a series has at most one effective value (`Level.count`); two constant series have an interval
+    of one point. A published mean ± std can be given as a `Level` whose count is the number of seeds.
     """
-    error, dof = _welch(ours, theirs)
-    half = error * float(stats.t.ppf((1 + LEVEL) / 2, dof))
     mean = ours.mean - theirs.mean
-    return Interval(mean, mean - half, mean + half)
-
-
-def equivalent(ours: Level, theirs: Level, margin: float) -> Equivalence:
-    """Tests by Welch's t whether two means differ by less than the margin.
-
-    margin: > 0, in the units of the values. A published mean ± std can be given as a `Level` whose count is the number
-    of seeds.
-    """
-    difference = ours.mean - theirs.mean
-    error, dof = _welch(ours, theirs)
-    if not error > 0:  # two constant series, or too few values
-        p = 0.0 if error == 0 and abs(difference) < margin else 1.0
-        return Equivalence(Interval(difference, difference, difference), p)
-    above, below = stats.t.sf((difference + margin) / error, dof), stats.t.cdf((difference - margin) / error, dof)
-    half = error * float(stats.t.ppf(1 - ALPHA, dof))
-    return Equivalence(Interval(difference, difference - half, difference + half), max(float(above), float(below)))
-
-
-def _welch(ours: Level, theirs: Level) -> tuple[float, float]:
-    """The standard error of the difference of two means and its degrees of freedom (Welch-Satterthwaite).
-
-    The error is nan if a series has at most one effective value (`Level.count`), and 0 if both series are constant.
-    """
-    parts = [side.std**2 / side.count if side.count > 1 else math.nan for side in (ours, theirs)]
-    error = math.sqrt(sum(parts))
-    if not error > 0:
-        return error, math.nan
+    if min(ours.count, theirs.count) <= 1:
+        return Interval(mean, math.nan, math.nan)
+    parts = [side.std**2 / side.count for side in (ours, theirs)]
     dofs = [max(side.count - 1, 1.0) for side in (ours, theirs)]
-    return error, sum(parts) ** 2 / sum(part**2 / own for part, own in zip(parts, dofs, strict=True))
+    spread = sum(part**2 / dof for part, dof in zip(parts, dofs, strict=True))
+    half = math.sqrt(sum(parts)) * float(stats.t.ppf((1 + confidence) / 2, sum(parts) ** 2 / spread)) if spread else 0.0
+    return Interval(mean, mean - half, mean + half)
 
 
 def effective_count(values: npt.ArrayLike) -> float:

@@ -1,11 +1,14 @@
-"""Numbers of experiments as text, and published numbers from text."""
+"""Numbers of experiments as text; published numbers and authors' logs from files and text."""
 
 from __future__ import annotations
 
 import csv
+import gzip
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
+from raylfl.errors import DataMissing
 from raylfl.report.derived import Stat
 from raylfl.report.wording import count_text, stat_text
 
@@ -16,6 +19,27 @@ def table_of(name: str) -> list[dict[str, str]]:
     """The rows of a file of published numbers, `published/NAME.csv`: column -> text."""
     with (Path(__file__).parent / "published" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def path_of(file: Path) -> Path:
+    """The path of a file of the authors' logs, given relative to RAYLFL_DATA. Raises DataMissing if it is missing."""
+    from raylfl.data.base import data_root  # not before: it imports torch
+
+    path = data_root(None) / file
+    if not path.is_file():
+        raise DataMissing(f"{path} is missing: the authors' logs, to compare with; set RAYLFL_DATA to the folder above")
+    return path
+
+
+def measurements(path: Path) -> Iterator[dict[str, str]]:
+    """The rows of a file of logs (gzipped CSV), one per measurement: column -> text."""
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)
+
+
+def general(value: float) -> str:
+    """A learning rate or another number as short text."""
+    return f"{value:g}"
 
 
 def stat_of(text: str) -> Stat:

@@ -1,0 +1,226 @@
+"""SFL [2] (Li & Lyu, NeurIPS 2023), image classification: the cells of its tables, their search, the published numbers.
+
+PFL is the paper's name for parallel federated learning, that is FedAvg. C: classes per client; K: local steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from papers.choice import plain
+from papers.grid import Axis, Grid, Point, by, by_cell, join_names
+from papers.ledger import Row
+from papers.run_cache import RunCache
+from papers.texts import ACCURACY, stat_of, table_of
+from raylfl.report.derived import Stat, score
+from raylfl.report.runs import Group
+
+METHODS = {"PFL": "fedavg", "SFL": "sfl"}
+NORMS: dict[str, dict[str, int | None]] = {  # table 7: max norm of each method
+    "no clipping": {"PFL": None, "SFL": None},
+    "loose": {"PFL": 20, "SFL": 100},
+    "medium": {"PFL": 10, "SFL": 50},
+    "tight": {"PFL": 5, "SFL": 20},
+}
+GRID = {"PFL": (0.01, 0.03, 0.1, 0.3), "SFL": (0.003, 0.01, 0.03, 0.1)}
+RATES = tuple(sorted({*GRID["PFL"], *GRID["SFL"]}))
+SEARCH_SEED = 1234  # App. G.3; one of the three seeds of the tables, so that its runs are reused there
+CLOSE = 0.03  # App. G.3: learning rates within 3 points of the best are tried in the long run
+VGG = "CIFAR-10, VGG-9"
+CLIENTS = {"eval.participants": True, "eval.random_clients": 10}  # what figures 12 to 15 measure besides
+LAST = {60: 20, 100: 20, 120: 20, 1000: 40, 4000: 100}  # rounds of a run -> number of last rounds averaged
+SYMBOLS = "C: classes per client, K: local steps"
+Sweep = Mapping[float, Stat]  # learning rate (or local steps) -> accuracy
+
+
+def task(data: str, model: str, smoke: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+    """A value of the axis `task`; smoke: the options with which the network fits 8x8 digits."""
+    return {"base": [f"data/{data}", f"model/{model}"], "smoke": smoke or {}, **options}
+
+
+UPSCALED, NARROW = {"data.init_args.upscale": 28}, {"model.init_args.width": 8}
+SMALL_VGG = {"data.init_args.upscale": 32} | NARROW
+CINIC = {"paper": {"num_clients": 1000}}
+TASKS: Axis = {
+    "MNIST, logistic": task("mnist", "logistic"),
+    # dropout: in the authors' code; the paper does not mention it
+    "MNIST, MLP": task("mnist", "mlp", **{"model.init_args.dropout": 0.5}),
+    "MNIST, MLP without dropout": task("mnist", "mlp"),
+    "MNIST, LeNet-5": task("mnist", "lenet5", UPSCALED),
+    "FMNIST, LeNet-5": task("fashion_mnist", "lenet5", UPSCALED),
+    "FMNIST, CNN": task("fashion_mnist", "cnn_sfl"),
+    VGG: task("cifar10", "vgg9", SMALL_VGG),
+    "CIFAR-10, ResNet-18": task("cifar10", "resnet18", NARROW),
+    "CINIC-10, VGG-9": task("cinic10", "vgg9", SMALL_VGG, **CINIC),
+    "CINIC-10, ResNet-18": task("cinic10", "resnet18", NARROW, **CINIC),
+}
+# the network as printed in the paper -> the published row, which comes from the paper's code
+VARIANTS = {"MNIST, MLP without dropout": "MNIST, MLP"}
+
+
+def axes(
+    tasks: Sequence[str] = (VGG,),
+    steps: Sequence[int] = (5, 20, 50),
+    norms: Sequence[str] = ("medium",),
+) -> dict[str, Axis]:
+    """The axes of a table, with VGG-9 and the max norms of the other tables unless others are given."""
+    return {
+        "stage": {0: {}, 1: {}},
+        "task": {name: TASKS[name] for name in tasks},
+        "classes": {c: {"partition.classes": c} for c in (1, 2)},
+        "steps": {k: {"local.steps": k} for k in steps},
+        "norm": {name: {} for name in norms},
+        "method": {name: {"algorithm.name": key} for name, key in METHODS.items()},
+        "lr": {lr: {"local.lr": lr} for lr in RATES},
+    }
+
+
+class Images(Grid):
+    """Cells of task, C, K, max norm and method, at the learning rates of a grid, in one or two stages of rounds.
+
+    rounds: scale -> the rounds of each stage. rates: scale -> method -> its grid of learning rates. measured: dotted
+    keys of the last stage.
+    """
+
+    shares, tuned, seeds, smoke_seeds = "sfl/images", "lr", (SEARCH_SEED, 0, 1), 2
+    base: ClassVar[Sequence[str]] = ("reproduce/sfl_images",)
+    axes: ClassVar = axes()
+    small: ClassVar[Mapping[str, Sequence[Any]]] = {"steps": (5,)}
+    smoke: ClassVar = {"partition.min_size": 2}
+    rounds: ClassVar[Mapping[str, Sequence[int]]] = {"smoke": (100,), "paper": (1000,)}
+    rates: ClassVar = {"smoke": {"PFL": (0.1, 0.3), "SFL": (0.03, 0.1)}, "paper": GRID}
+    measured: ClassVar[Mapping[str, Any]] = {}
+    stem: ClassVar[str]
+
+    def has(self, point: Point, scale: str) -> bool:
+        return point.stage < len(self.rounds[scale]) and point.lr in self.rates[scale][point.method]
+
+    def label(self, point: Point) -> str:
+        clients = ", clients" if point.get("clients") else ""
+        return f"{point.task}, {row_name(point)}, {point.method}, lr {point.lr}, clip {clip(point)}{clients}"
+
+    def cell(self, point: Point) -> dict[str, Any]:
+        norm = clip(point)
+        values = {key: point[key] for key in ("task", "classes", "steps", "method", "lr")}
+        values["clip"] = None if norm is None else float(norm)
+        if len(self.rounds["paper"]) > 1:
+            values["rounds"] = self.rounds["paper"][point.stage]
+        return values | ({"clients": True} if point.get("clients") else {})
+
+    def options_of(self, point: Point, scale: str) -> dict[str, Any]:
+        rounds = self.rounds[scale]
+        measured = self.measured if point.stage == len(rounds) - 1 else {}
+        return {"local.clip_norm": clip(point), "rounds": rounds[point.stage], **measured}
+
+    def last(self, cache: RunCache) -> int:
+        """The number of last rounds that are averaged in the last stage."""
+        return LAST[self.rounds[cache.scale][-1]]
+
+    def chosen(self, cache: RunCache) -> dict[Point, list[float]]:
+        """Cell -> the learning rates of its grid that `--only` selects."""
+        first = {
+            point.without("stage", "clients"): point
+            for point in self.points(cache.scale)
+            if point.stage == 0 and not point.get("clients") and cache.only.keeps(**point)
+        }
+        return {cell: list(rates) for cell, rates in by(first, "lr").items()}
+
+    def sweep(
+        self,
+        cache: RunCache,
+        rates: Mapping[Point, Sequence[float]],
+        stage: int = 0,
+        seeds: Sequence[int] = (SEARCH_SEED,),
+        **values: Any,
+    ) -> dict[Point, dict[float, Group]]:
+        """Cell -> learning rate -> runs of a stage; rates: of each cell; values: of further axes."""
+        points = [cell.but(stage=stage, lr=lr, **values) for cell, tried in rates.items() for lr in tried]
+        groups = self.groups(cache, points, seeds)
+        return by({point.without("stage", *values): group for point, group in groups.items()}, "lr")
+
+    def search(self, cache: RunCache, left: Mapping[Point, Sequence[float]]) -> dict[Point, float]:
+        """The best learning rate of each cell, by the mean accuracy over the last rounds on one seed (SFL, App. G.3).
+
+        left: the learning rates tried for each cell. After every stage except the last, all rates within CLOSE of the
+        best remain. Cells without the runs of all these rates are left out.
+        """
+        rates, stages = dict(left), self.rounds[cache.scale]
+        for stage, rounds in enumerate(stages):
+            tried = {cell: values for cell, values in rates.items() if len(values) > 1}
+            groups = self.sweep(cache, tried, stage) if tried else {}
+            for cell, values in tried.items():
+                if len(groups.get(cell, {})) < len(values):
+                    del rates[cell]
+                else:
+                    rates[cell] = close(groups[cell], LAST[rounds], CLOSE if stage + 1 < len(stages) else 0.0)
+        return {cell: values[0] for cell, values in rates.items()}
+
+
+def close(groups: Mapping[float, Group], last: int, margin: float) -> list[float]:
+    """The learning rates whose mean accuracy over the last rounds is within a margin of the best one's."""
+    scores = {lr: score(group, ACCURACY, last) for lr, group in groups.items()}
+    return [lr for lr, value in scores.items() if value >= max(scores.values()) - margin]
+
+
+def missing(grid: Images, rows: Sequence[Row]) -> list[str]:
+    """What the ledger's rows lack: cells without a run, incomplete searches, and cells with one seed."""
+    keys = ("task", "classes", "steps", "method")
+    seeds, rates = by_cell(rows, *keys), by_cell(rows, *keys, "lr")
+    parts: dict[str, dict[str, list[str]]] = {}
+    for cell in dict.fromkeys(point.without("lr", "stage") for point in grid.points("paper")):
+        cell_key = tuple(plain(cell[key]) for key in keys)
+        if cell_key not in seeds:
+            state = "no run of"
+        elif sum(rate[:-1] == cell_key for rate in rates) < len(GRID[cell.method]):
+            state = "not all learning rates of"
+        elif len(seeds[cell_key]) == 1:
+            state = "one seed of"
+        else:
+            continue
+        parts.setdefault(state, {}).setdefault(cell.task, []).append(f"{row_name(cell)} {cell.method}")
+    return [
+        f"{state} {'; '.join(f'{task}: {join_names(names)}' for task, names in cells.items())}"
+        for state, cells in parts.items()
+    ]
+
+
+def clip(cell: Point) -> int | None:
+    """The max norm of a cell's method."""
+    return NORMS[cell.norm][cell.method]
+
+
+def row_name(cell: Point) -> str:
+    return f"C={cell.classes}, K={cell.steps}"
+
+
+def best_rate(sweep: Sweep) -> float:
+    """The learning rate with the highest accuracy; the first of equal ones; a diverged one only if all are."""
+    return max(sweep, key=lambda lr: sweep[lr].mean if np.isfinite(sweep[lr].mean) else -1.0)
+
+
+def published_best() -> dict[tuple[str, int, int, str], Stat]:
+    """(task, C, K, method) -> accuracy in tables 3 and 11: mean ± std over 3 seeds and the last rounds."""
+    return {
+        (row["task"], c, k, row["method"]): stat_of(row[f"C={c} K={k}"])
+        for row in table_of("sfl_best")
+        for c in (1, 2)
+        for k in (5, 20, 50)
+    }
+
+
+def published_rates() -> dict[tuple[str, int, int, str, int | None], dict[float, Stat]]:
+    """(task, C, K, method, max norm) -> learning rate -> accuracy in tables 7 and 10: one seed, 1000 rounds."""
+    return {
+        (row["task"], int(row["classes"]), int(row["steps"]), method, norm(row[f"{method} clip"])): {
+            lr: stat_of(text) for lr, text in zip(GRID[method], row[method].split(), strict=True)
+        }
+        for row in table_of("sfl_rates")
+        for method in METHODS
+    }
+
+
+def norm(text: str) -> int | None:
+    return None if text == "none" else int(text)

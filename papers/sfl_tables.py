@@ -1,0 +1,484 @@
+"""SFL [2] (Li & Lyu, NeurIPS 2023): tables 3, 10 and 11, beside the published numbers and the authors' logs.
+
+PFL is the paper's name for parallel federated learning, that is FedAvg. C: classes per client; K: local steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from typing import Any, ClassVar
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from papers.base import EXPERIMENTS, Claim, Findings
+from papers.grid import Point
+from papers.ledger import Row, order, unchecked_row
+from papers.ledger_rows import LedgerRows
+from papers.run_cache import RunCache
+from papers.sfl_grid import (
+    CLIENTS,
+    GRID,
+    METHODS,
+    RATES,
+    SEARCH_SEED,
+    SYMBOLS,
+    TASKS,
+    VARIANTS,
+    VGG,
+    Images,
+    axes,
+    missing,
+    published_best,
+    row_name,
+)
+from papers.sfl_logs import LAST, MORE, Reference, by_place, key, references
+from papers.statistics import Level, bootstrap_mean, difference, level
+from papers.texts import ACCURACY, accuracy_text
+from raylfl.report.derived import Stat, last_k
+from raylfl.report.runs import Group
+from raylfl.report.statistics import ALPHA, Interval, paired_test
+from raylfl.report.tables import Column, ReportTable
+
+MARGIN = 0.005  # difference of accuracies that counts as equivalent
+PUBLISHED_SEEDS = 3
+PANELS = 12
+Setup = tuple[str, int, int]  # task, C, K
+Refs = Mapping[str, Reference]  # `key` of a cell -> excerpt of the authors' log
+WITHIN_LOG = "the mean over the last 400 rounds is within the spread of the authors' log"
+CAPTION = (
+    f"Test accuracy in %, one run (seed 1234) per line; {SYMBOLS}. Last 40: the mean over the last 40 rounds, as in "
+    "the paper. Last 400: our mean with a 95 % bootstrap interval; the authors' mean with the standard deviation sd "
+    "of its rounds; `within`: the means differ by at most this sd. Difference: of the means over the last 400 rounds, "
+    "with its 90 % interval; `same`: the interval is within ± 0.5 points, `not shown` if it is not. The intervals are "
+    "about these two runs, not about other seeds."
+)
+ONE_SEED = (
+    "the logs have one seed, so that the spread of the authors' seeds is unknown; `within` has the standard "
+    "deviation of one log's rounds in its place, and is not a test of equality"
+)
+
+
+class Accuracies(Images):
+    """A table of PFL (parallel: FedAvg) and SFL at their best learning rates: means over seeds and last rounds.
+
+    stated: the paper's statements: text, its settings (task, C, K), and whether SFL's leads there agree with it.
+    """
+
+    stated: ClassVar[Sequence[tuple[str, Callable[[str, int, int], bool], Callable[[Mapping[Setup, float]], bool]]]]
+    choices = ("task", "classes", "steps", "method", "lr", "seed")
+
+    def run(self, cache: RunCache) -> Findings:
+        rates, stage, last = self.chosen(cache), len(self.rounds[cache.scale]) - 1, self.last(cache)
+        best = self.search(cache, rates)
+        runs = self.sweep(cache, {cell: [lr] for cell, lr in best.items()}, stage, self.of_scale(cache))
+        cells = sorted(runs, key=lambda cell: (cell.task, cell.classes, cell.steps, cell.method))
+        groups = {cell.but(lr=best[cell], stage=stage): runs[cell][best[cell]] for cell in cells}
+        rows = rows_of(self, groups)
+        complete = [cell for cell in runs if len(rates[cell]) == len(self.rates[cache.scale][cell.method])]
+        lines = best_lines(rows, last)
+        claims = self.claims({cell: last_k(runs[cell][best[cell]], ACCURACY, last) for cell in complete})
+        if len(complete) == len(runs) and cache.scale == "paper":
+            for task, of_task in by_block(lines).items():
+                words = {f"{line['cell'].replace(',', '')} {line['method']}": line["verdict"] for line in of_task}
+                claims.append(mostly_within(task, "the mean is within the published ± std", words))
+        caption = (
+            f"Test accuracy in %: mean ± std over seeds and the last {last} rounds, at the best learning rate; "
+            f"{SYMBOLS}. `same`: two one-sided t tests of our seeds' means against the published mean ± std, taken as "
+            f"that of {PUBLISHED_SEEDS} seeds, show a difference of less than 0.5 points; `undecided`: fewer than "
+            f"{PUBLISHED_SEEDS} seeds of ours."
+        )
+        heads = {"cell": "classes, steps", "method": "method", "lr": "best lr", "seeds": "our seeds", "ours": "ours"}
+        heads |= {"theirs": "published, 3 seeds", "difference": "difference", "verdict": "within ± std"}
+        outside = {
+            (line["block"], line["cell"], line["method"]): f"{line['verdict']} the published ± std"
+            for line in lines
+            if line["verdict"] != "within" and line["block"] not in VARIANTS
+        }
+        figure = overlay(self, groups, logs_of(cache, rows), outside)
+        return Findings([text_table(self.stem, caption, heads, lines)], claims, {self.stem: figure})
+
+    def claims(self, ends: Mapping[Point, Stat]) -> list[Claim]:
+        """The paper's statements, and its marks: the method ahead by more than 1 point (MNIST, FMNIST) or 2 points.
+
+        ends: cell -> our accuracy at its best learning rate. The networks as printed are not in the paper's table.
+        """
+        stats = {(cell.task, cell.classes, cell.steps, cell.method): stat for cell, stat in ends.items()}
+        published_leads = leads({k: stat for k, stat in published_best().items() if k[0] in self.axes["task"]})
+        measured = {setup: lead for setup, lead in leads(stats).items() if setup in published_leads}
+        if not measured:
+            return []
+        marks = {setup: mark(setup, lead) for setup, lead in published_leads.items()}
+        other = [
+            f"{_place(setup)} {mark(setup, measured[setup])}, published {marks[setup]}"
+            for setup in published_leads
+            if setup in measured and mark(setup, measured[setup]) != marks[setup]
+        ]
+        text = "the method ahead by more than 1 point (MNIST, FMNIST) or 2 points (CIFAR-10, CINIC-10) is the paper's"
+        evidence = f"in {len(measured) - len(other)} of {len(measured)} settings; {'; '.join(other)}".rstrip("; ")
+        claims = [Claim(text, _decide(not other, measured, published_leads), evidence)]
+        for text, chosen, holds in self.stated:
+            setups = [setup for setup in published_leads if chosen(*setup)]
+            available = {setup: measured[setup] for setup in setups if setup in measured}
+            if available:
+                evidence = ", ".join(f"{_place(setup)} {lead:+.2f}" for setup, lead in available.items())
+                verdict = _decide(holds(available), available, setups)
+                claims.append(Claim(text, verdict, f"SFL - PFL in points: {evidence}"))
+        return claims
+
+    def missing(self, rows: Sequence[Row]) -> list[str]:
+        return missing(self, rows)
+
+
+def leads(ends: Mapping[tuple[str, int, int, str], Stat]) -> dict[Setup, float]:
+    """(task, C, K) -> the lead of SFL over PFL in points, where both are known."""
+    pairs = {setup[:3]: (ends.get((*setup[:3], "SFL")), ends.get((*setup[:3], "PFL"))) for setup in ends}
+    return {setup: 100 * (sfl.mean - pfl.mean) for setup, (sfl, pfl) in pairs.items() if sfl and pfl}
+
+
+def mark(setup: Setup, lead: float) -> str:
+    """The method that the paper's table marks with this lead of SFL in points, or `none`."""
+    margin = 1.0 if "MNIST" in setup[0] else 2.0
+    return "none" if abs(lead) <= margin else "SFL" if lead > 0 else "PFL"
+
+
+def falls(leads_of: Mapping[Setup, float]) -> bool:
+    """Whether SFL is behind at the most local steps, and its lead falls with them, in each task."""
+    tasks = {
+        task: [lead for (values, _, _), lead in sorted(leads_of.items()) if values == task] for task, _, _ in leads_of
+    }
+    return all(values[-1] < 0 and values[-1] < values[0] for values in tasks.values() if len(values) > 1)
+
+
+def _place(setup: Setup) -> str:
+    task, c, k = setup
+    return f"{task}, C={c}, K={k}"
+
+
+def _decide(holds: bool, available: Sized, keys: Sized) -> bool | None:
+    """The verdict on a statement about the settings `keys`: open if it holds so far in those that are known."""
+    return holds and (True if len(available) == len(keys) else None)
+
+
+@EXPERIMENTS.register("sfl/table3", paper="SFL [2] table 3")
+class Table3(Accuracies):
+    """PFL (parallel: FedAvg) and SFL with VGG-9 and ResNet-18 on CIFAR-10 and CINIC-10."""
+
+    stem, measured = "table3", CLIENTS  # figures 14 and 15 share the long runs
+    axes: ClassVar = axes([name for name in TASKS if "MNIST" not in name])
+    small: ClassVar = Images.small | {"task": (VGG, "CIFAR-10, ResNet-18")}
+    rounds: ClassVar = {"smoke": (100,), "paper": (1000, 4000)}
+    stated = (
+        ("C=1: SFL is better in all settings", lambda task, c, k: c == 1, lambda leads: min(leads.values()) > 0),
+        (
+            "CINIC-10: SFL is better in all settings, by more than 2 points",
+            lambda task, c, k: "CINIC" in task,
+            lambda leads: min(leads.values()) > 2,
+        ),
+        (
+            "CIFAR-10, C=2: PFL is close or better in some settings (less than 2 points behind)",
+            lambda task, c, k: "CIFAR" in task and c == 2,
+            lambda leads: min(leads.values()) < 2,
+        ),
+    )
+
+
+@EXPERIMENTS.register("sfl/table11", paper="SFL [2] table 11")
+class Table11(Accuracies):
+    """PFL (parallel: FedAvg) and SFL with logistic regression, MLP, LeNet-5 and a CNN on MNIST and FashionMNIST."""
+
+    stem = "table11"
+    axes: ClassVar = axes([name for name in TASKS if "MNIST" in name and name not in VARIANTS] + [*VARIANTS])
+    small: ClassVar = Images.small | {"task": ("MNIST, logistic", "MNIST, MLP", "MNIST, LeNet-5")}
+    stated = (
+        (
+            "C=1: SFL is better with MNIST/MLP, MNIST/LeNet-5 and FMNIST/CNN",
+            lambda task, c, k: c == 1 and task in ("MNIST, MLP", "MNIST, LeNet-5", "FMNIST, CNN"),
+            lambda leads: min(leads.values()) > 0,
+        ),
+        (
+            "C=1: SFL is worse with MNIST/logistic and FMNIST/LeNet-5, the more so with many local steps",
+            lambda task, c, k: c == 1 and task in ("MNIST, logistic", "FMNIST, LeNet-5"),
+            falls,
+        ),
+    )
+
+
+@EXPERIMENTS.register("sfl/table10", paper="SFL [2] table 10, fig. 11")
+class Table10(Images):
+    """Grid search of learning rates for every data set and model, C classes per client and K local steps."""
+
+    stem, choices = "table10", Accuracies.choices
+    axes: ClassVar = axes(tuple(TASKS))
+    small: ClassVar = {"task": ("MNIST, logistic", "MNIST, MLP"), "steps": (5, 20)}
+    rates: ClassVar = {"smoke": GRID, "paper": GRID}
+
+    def run(self, cache: RunCache) -> Findings:
+        groups = self.groups(cache, seeds=self.seeds if isinstance(cache, LedgerRows) else self.seeds[:1])
+        rows = sorted(rows_of(self, groups), key=order)
+        refs = logs_of(cache, rows)
+        lines = rate_lines(rows, refs)
+        heads = {
+            "cell": "classes, steps",
+            "method": "method",
+            "lr": "lr",
+            "ours 40": "ours, last 40",
+            "log 40": "authors, last 40",
+            "ours": "ours, last 400 [95 %]",
+            "log": "authors, last 400 ± sd",
+            "difference": "difference [90 %]",
+            "verdict": "within ± sd",
+        }
+        outside: dict[tuple[str, str, str], str] = {}
+        for line in sorted(lines, key=lambda line: float(line["lr"])):
+            if line["verdict"] not in ("within", "–") and line["block"] not in VARIANTS:
+                place = (line["block"], line["cell"], line["method"])
+                outside[place] = ", ".join(filter(None, [outside.get(place), f"lr {line['lr']} {line['verdict']}"]))
+        claims, notes = [*cell_claims(lines), *method_claims(rows)], [differences(rows, refs), looseness(rows)]
+        table = text_table(self.stem, CAPTION, heads, lines)
+        return Findings([table], claims, {self.stem: overlay(self, groups, refs, outside)}, notes)
+
+    def missing(self, rows: Sequence[Row]) -> list[str]:
+        return missing(self, rows)
+
+
+def rows_of(grid: Images, groups: Mapping[Point, Group]) -> list[Row]:
+    return [unchecked_row(run, grid.cell(point)) for point, group in groups.items() for run in group.runs]
+
+
+def logs_of(cache: RunCache, rows: Sequence[Row]) -> Refs:
+    """The excerpts of the authors' logs of the cells of published rows."""
+    return references(cache.folder, rows) if isinstance(cache, LedgerRows) else {}
+
+
+def text_table(name: str, caption: str, heads: Mapping[str, str], lines: Sequence[dict[str, Any]]) -> ReportTable:
+    """The table of these lines of texts; heads: column -> its heading."""
+    columns = [
+        Column(column, head, str, None, column not in ("cell", "method"))
+        for column, head in {**heads, "same": "same ± 0.5"}.items()
+    ]
+    return ReportTable(name, caption, columns, list(lines))
+
+
+def word_of(mean: float, reference: float, std: float) -> str:
+    """`within` if the two means differ by at most std, else where the first one is: `above` or `below`."""
+    return "within" if abs(mean - reference) <= std else "above" if mean > reference else "below"
+
+
+def same(interval: Interval) -> str:
+    """Whether a difference is shown to be smaller than MARGIN by its interval of level 1 - 2 ALPHA (two tests, TOST).
+
+    A difference that is not shown to be small may be small nevertheless.
+    """
+    return "yes" if interval.low > -MARGIN and interval.high < MARGIN else "not shown"
+
+
+def rate_lines(rows: Iterable[Row], refs: Refs) -> list[dict[str, str]]:
+    """The lines of table 10, one per run on the seed SEARCH_SEED: our accuracy, that of the authors' log, verdicts.
+
+    A run is `within` if its mean accuracy over the last 400 rounds differs from the log's by at most the standard
+    deviation of the log's accuracy over these rounds.
+    """
+    lines = []
+    for row in (row for row in rows if row.seed == SEARCH_SEED):
+        ref, values = refs.get(key(row.cell)), row.window(MORE)
+        line = {
+            "block": row.cell["task"],
+            "cell": f"C={row.cell['classes']}, K={row.cell['steps']}",
+            "method": row.cell["method"],
+            "lr": f"{row.cell['lr']:g}",
+            "ours 40": _percent(row.last.get(str(LAST))),
+            "log 40": _percent(ref.last[str(LAST)][0]) if ref else "–",
+            "verdict": "diverged" if row.diverged else "–",
+        } | dict.fromkeys(("ours", "log", "difference", "same"), "–")
+        if values:
+            interval = bootstrap_mean([values])
+            line["ours"] = f"{_percent(interval.mean)} [{_percent(interval.low)}, {_percent(interval.high)}]"
+        if values and ref:
+            mean, std, _, effective = ref.last[str(MORE)]
+            d = difference(level(values), Level(mean, std, effective), 1 - 2 * ALPHA)
+            line["verdict"] = word_of(float(np.mean(values)), mean, std)
+            line["log"] = f"{_percent(mean)} ± {_percent(std)}"
+            line["difference"] = f"{100 * d.mean:+.2f} [{100 * d.low:+.2f}, {100 * d.high:+.2f}]"
+            line["same"] = same(d)
+        lines.append(line)
+    return lines
+
+
+def best_lines(rows: Iterable[Row], last: int) -> list[dict[str, Any]]:
+    """The lines of tables 3 and 11, one per cell: our accuracy over seeds and rounds, the published one, verdicts."""
+    lines, published_of = [], published_best()
+    for (task, classes, steps, method), top in by_place([row for row in rows if not row.diverged], "method").items():
+        measured = Stat.over(np.concatenate([row.window(last) for row in top]))
+        published = published_of[VARIANTS.get(task, task), classes, steps, method]
+        line = {
+            "block": task,
+            "cell": f"C={classes}, K={steps}",
+            "method": method,
+            "lr": f"{top[0].cell['lr']:g}",
+            "seeds": len(top),
+            "ours": accuracy_text(measured),
+            "theirs": accuracy_text(published),
+            "difference": f"{100 * (measured.mean - published.mean):+.2f}",
+            "verdict": word_of(measured.mean, published.mean, published.std),
+            "same": same_seeds([float(np.mean(row.window(last))) for row in top], published),
+        }
+        lines.append(line)
+    return lines
+
+
+def same_seeds(means: Sequence[float], published: Stat) -> str:
+    """Whether our accuracy is equivalent to the published one, in a word; means: our seeds' mean accuracies."""
+    if len(means) < PUBLISHED_SEEDS:
+        return "undecided"
+    measured = Level(float(np.mean(means)), float(np.std(means, ddof=1)), len(means))
+    return same(difference(measured, Level(published.mean, published.std, PUBLISHED_SEEDS), 1 - 2 * ALPHA))
+
+
+def by_block(lines: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    blocks: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        blocks.setdefault(line["block"], []).append(line)
+    return blocks
+
+
+def cell_claims(lines: Iterable[dict[str, str]]) -> list[Claim]:
+    """One claim per task: at least nine of ten of its cells with a log are within the spread of this log."""
+    with_log = by_block(line for line in lines if line["log 40"] != "–")
+    return [
+        mostly_within(
+            task,
+            WITHIN_LOG,
+            {f"{x['cell'].replace(',', '')} {x['method']} lr {x['lr']}": x["verdict"] for x in of_task},
+        )
+        for task, of_task in with_log.items()
+    ]
+
+
+def mostly_within(task: str, claim: str, words: Mapping[str, str]) -> Claim:
+    """The claim that at least nine of ten cells of a task have the verdict `within`.
+
+    claim: what holds in each of them; words: the verdict of each cell by its name.
+    """
+    names = {word: [name for name, other in words.items() if other == word] for word in words.values()}
+    count = len(names.pop("within", []))
+    others = "".join(f"; {word}: {', '.join(cells)}" for word, cells in names.items())
+    remark = "the network as the paper describes it; the authors' code has dropout" if task in VARIANTS else ""
+    text = f"{task}: in at least nine of ten cells {claim}"
+    return Claim(text, count >= 0.9 * len(words), f"{count} of {len(words)} cells{others}", remark)
+
+
+def differences(rows: Iterable[Row], refs: Refs) -> str:
+    """A sentence about the differences ours - log over the last 400 rounds: median, share below MARGIN, mean.
+
+    Cells with the network of the authors' code on the seed SEARCH_SEED count; diverged runs are left out.
+    """
+    counted = [row for row in rows if row.seed == SEARCH_SEED and row.cell["task"] not in VARIANTS and not row.diverged]
+    pairs = [(row, ref) for row in counted if (ref := refs.get(key(row.cell)))]
+    if not pairs:
+        return "no cell has a log"
+    d = 100 * np.array([np.mean(row.window(MORE)) - ref.last[str(MORE)][0] for row, ref in pairs])
+    near = int((abs(d) < 100 * MARGIN).sum())
+    return (
+        f"ours - log, means over the last {MORE} rounds of the {len(d)} cells with the networks of the authors' code: "
+        f"median |difference| {np.median(abs(d)):.2f} points, below {100 * MARGIN:g} points in {near} cells "
+        f"({100 * near / len(d):.0f} %), mean difference {d.mean():+.2f} points"
+    )
+
+
+def looseness(rows: Iterable[Row]) -> str:
+    """A sentence on what the verdict `within` cannot say, with the ratio of our std over rounds to that over seeds."""
+    windows: dict[str, list[list[float]]] = {}
+    for row in rows:
+        windows.setdefault(key(row.cell), []).append(row.window(MORE))
+    cells = [runs for runs in windows.values() if len(runs) >= PUBLISHED_SEEDS and all(runs)]
+    if not cells:
+        return ONE_SEED
+    ratios = [
+        np.mean([np.std(run, ddof=1) for run in runs]) / np.std([np.mean(run) for run in runs], ddof=1)
+        for runs in cells
+    ]
+    return (
+        f"{ONE_SEED}: in our {len(ratios)} cells with three seeds it is {np.median(ratios):.1f} times the standard "
+        f"deviation of the seeds' means in the median, and larger in {sum(ratio > 1 for ratio in ratios)}"
+    )
+
+
+def method_claims(rows: Iterable[Row]) -> list[Claim]:
+    """One claim per task, C and K: SFL is more accurate than PFL (FedAvg), each at its best learning rate.
+
+    It is judged by a paired t test over seeds, and open if the interval contains 0, or with one seed, as the rounds of
+    one run say nothing about other seeds. Cells without a complete grid for both methods have no claim.
+    """
+    claims = []
+    for (task, classes, steps), cell_rows in by_place(rows).items():
+        tops = {name: best_rows([row for row in cell_rows if row.cell["method"] == name]) for name in METHODS}
+        if all(tops.values()):
+            text = f"{task}, C={classes}, K={steps}: SFL is ahead of PFL at their best learning rates"
+            claims.append(Claim(text, *_ahead(tops["SFL"], tops["PFL"])))
+    return claims
+
+
+def _ahead(sfl: Mapping[int, list[float]], pfl: Mapping[int, list[float]]) -> tuple[bool | None, str]:
+    """Whether SFL is ahead of PFL (None: open), with the numbers; sfl, pfl: seed -> the values of the run."""
+    seeds = sorted(sfl.keys() & pfl.keys())
+    pairs = [(sfl[seed], pfl[seed]) for seed in seeds]
+    if len(seeds) < 2:
+        points = [f"SFL - PFL: {100 * (np.mean(a) - np.mean(b)):+.2f} points; one seed" for a, b in pairs]
+        return None, points[0] if points else "no common seed"
+    test = paired_test(*zip(*pairs, strict=True))
+    d = test.difference
+    evidence = f"SFL - PFL: {100 * d.mean:+.2f} points, 95 % interval {100 * d.low:+.2f} to {100 * d.high:+.2f}"
+    evidence += f"; seeds {', '.join(map(str, seeds))}"
+    if not d.covers(0.0):
+        return d.low > 0, evidence
+    needed = f"; about {test.needed} seeds would decide a difference of this size" if test.needed else ""
+    return None, evidence + needed
+
+
+def best_rows(rows: Sequence[Row]) -> dict[int, list[float]]:
+    """Seed -> accuracies in the last 400 rounds of a cell's run at its best learning rate; empty without all rates.
+
+    The best learning rate has the highest mean over the last 40 rounds on the seed SEARCH_SEED. Diverged runs are left
+    out.
+    """
+    search = {row.cell["lr"]: row for row in rows if row.seed == SEARCH_SEED}
+    if len(search) < len(GRID["SFL"]) or all(row.diverged for row in search.values()):
+        return {}
+    best = max(search, key=lambda lr: search[lr].last[str(LAST)] or -math.inf)
+    return {row.seed: row.window(MORE) for row in rows if row.cell["lr"] == best and not row.diverged}
+
+
+def overlay(
+    grid: Images, groups: Mapping[Point, Group], refs: Refs, outside: Mapping[tuple[str, str, str], str]
+) -> Figure:
+    """A figure of at most PANELS cells: our curves solid, the authors' logs dashed, one colour per learning rate.
+
+    outside: (task, C and K, method) of a cell whose accuracies differ from the published ones -> where; these come
+    first. The other panels are spread evenly over the remaining cells, of those with a log if there is any.
+    """
+    from papers import draw
+
+    places: dict[tuple[str, str, str], dict[str, Point]] = {}
+    for point in groups:
+        if not refs or key(grid.cell(point)) in refs:
+            places.setdefault((point.task, row_name(point), point.method), {})[f"lr {point.lr:g}"] = point
+    first = [place for place in places if place in outside][:PANELS]
+    others = [place for place in places if place not in outside]
+    room = min(PANELS - len(first), len(others))
+    shown = [*first, *(others[k] for k in np.linspace(0, len(others) - 1, room).round().astype(int))]
+    plots = [
+        draw.Plot(
+            "\n".join(filter(None, [place[0], ", ".join(place[1:]), outside.get(place)])),
+            {name: groups[point] for name, point in places[place].items()},
+            ACCURACY,
+            logs={name: refs[k].curve for name, point in places[place].items() if (k := key(grid.cell(point))) in refs},
+        )
+        for place in shown
+    ]
+    return draw.curves(plots, draw.styles({f"lr {lr:g}": f"lr {lr:g}" for lr in RATES}))
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.2f}"
