@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from papers.base import EXPERIMENTS, Claim, Findings
-from papers.grid import Axis, Grid, Point
-from papers.run_cache import RunCache
+from papers.base import EXPERIMENTS, Claim
+from papers.grid import Axis
+from papers.lines import Lines, Values
 from papers.texts import ACCURACY, accuracy_text
 from raylfl.report.derived import Stat, last_k
 from raylfl.report.runs import Group
-from raylfl.report.tables import Column, ReportTable
+from raylfl.report.tables import Column
 from raylfl.report.wording import number
 
 DISTANCE = "global/distance"
@@ -55,6 +55,10 @@ WIDE = (6.4, 3.2)  # inches: a panel below the long names of the lines
 SEEDS = (0, 1, 2)
 
 
+def _short(value: float) -> str:
+    return number(value, 2)
+
+
 def methods(rate: float, **more: Mapping[str, Any]) -> Axis:
     """The methods of the audit: SCAFFOLD as published, with departures, at ten times the rate; FedAvg; FedProx.
 
@@ -69,99 +73,79 @@ def methods(rate: float, **more: Mapping[str, Any]) -> Axis:
 
 
 @EXPERIMENTS.register("audit/scaffold", paper="SCAFFOLD in public code, on quadratics")
-class ScaffoldAudit(Grid):
+class ScaffoldAudit(Lines):
     """Distance to the optimum of SCAFFOLD with 2 of 20 clients a round: as published, and with three departures.
 
     The departures are those of public code, see `DEPARTED`. The problem is a random quadratic one.
     """
 
-    scales, seeds, base = (), SEEDS, ("reproduce/audit_scaffold",)
+    scales, seeds, base, cells = (), SEEDS, ("reproduce/audit_scaffold",), "label"
     axes: ClassVar = {"method": methods(0.04)}
     measures: ClassVar = {
         f"distance after {r}": lambda run, r=r: float(run.column(DISTANCE)[:r][-1]) for r in (EARLY, LATE)
     } | {"distance at the start": lambda run: start_distance(run.config)}
+    metric, stem, looks, size, notes = DISTANCE, "distance", LINES, WIDE, (DEPARTED,)
+    heading = "2 of 20 clients a round"
+    columns = (
+        Column("early", f"after {EARLY} rounds", _short, "min", True),
+        Column("late", f"after {LATE} rounds", _short, "min", True),
+    )
 
-    def cell(self, point: Point) -> dict[str, Any]:
-        return {"run": super().cell(point)["method"]}
+    def values(self, panel: str, line: str, group: Group) -> dict[str, float]:
+        """The geometric means of the measures over seeds."""
+        logs = [[np.log(self.measure(run, name)) for run in group.runs] for name in self.measures]
+        return dict(zip(("early", "late", "start"), np.exp(np.mean(logs, axis=1)).tolist(), strict=True))
 
-    def run(self, cache: RunCache) -> Findings:
-        from papers import draw
+    def plot(self, lines: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+        return {"start": lines[PLAIN]["start"]}
 
-        groups = {point.method: group for point, group in self.groups(cache).items()}
-        distances = {
-            name: {r: self.mean(group, f"distance after {r}") for r in (EARLY, LATE)} for name, group in groups.items()
-        }
-        rows = [{"method": name, "early": values[EARLY], "late": values[LATE]} for name, values in distances.items()]
-        columns = [
-            Column("method", "method"),
-            Column("early", f"after {EARLY} rounds", _short, "min", True),
-            Column("late", f"after {LATE} rounds", _short, "min", True),
-        ]
-        start = self.mean(groups[PLAIN], "distance at the start")
-        caption = (
-            f"Relative distance to the optimum, |x - x*|/|x*|: geometric mean over seeds; at the start {_short(start)}."
-        )
-        plots = [draw.Plot("2 of 20 clients a round", groups, DISTANCE, start=start)]
-        figures = {"distance": draw.curves(plots, draw.styles(LINES), WIDE)}
-        return Findings(
-            [ReportTable("distance", caption, columns, rows)], self.claims(distances, start), figures, [DEPARTED]
-        )
+    def caption(self, values: Values) -> str:
+        start = _short(values[""][PLAIN]["start"])
+        return f"Relative distance to the optimum, |x - x*|/|x*|: geometric mean over seeds; at the start {start}."
 
-    def mean(self, group: Group, name: str) -> float:
-        """The geometric mean of a measure over seeds."""
-        values = np.array([self.measure(run, name) for run in group.runs], dtype=np.float64)
-        return float(np.exp(np.log(values).mean()))
+    def claims(self, values: Values) -> list[Claim]:
+        """The claims about why public tables show 10.0 % accuracy for SCAFFOLD, judged after EARLY and LATE rounds."""
+        early, late = ({name: of[key] for name, of in values[""].items()} for key in ("early", "late"))
+        start = values[""][PLAIN]["start"]
 
-    @staticmethod
-    def claims(distances: Mapping[str, Mapping[int, float]], start: float) -> list[Claim]:
-        """The claims about why public tables show 10.0 % accuracy for SCAFFOLD, judged after EARLY and LATE rounds.
+        def claim(text: str, holds: bool, *names: str, of: Mapping[str, float] = late, more: str = "") -> Claim:
+            return Claim(text, holds, "; ".join(f"{name}: {_short(of[name])}" for name in names) + more)
 
-        distances: name of a setting -> number of rounds -> relative distance to the optimum. start: that of the
-        initial model.
-        """
-
-        def quote(*names: str, rounds: int = LATE) -> str:
-            return "; ".join(f"{name}: {_short(distances[name][rounds])}" for name in names)
-
-        late = {name: values[LATE] for name, values in distances.items()}
         return [
-            Claim(
-                "as published, SCAFFOLD converges with a tenth of the clients in each round",
-                late[PLAIN] < 1e-4,
-                quote(PLAIN),
+            claim(
+                "as published, SCAFFOLD converges with a tenth of the clients in each round", late[PLAIN] < 1e-4, PLAIN
             ),
-            Claim(
+            claim(
                 "with a momentum of 0.9 in the local steps SCAFFOLD does not converge",
                 late[MOMENTUM] > 0.05,
-                quote(MOMENTUM, PLAIN),
+                *(MOMENTUM, PLAIN),
             ),
-            Claim(
+            claim(
                 f"after {EARLY} rounds SCAFFOLD is as far from the optimum with this momentum as with ten times the "
                 "learning rate (within a factor of 2)",
-                0.5 < distances[LONG][EARLY] / distances[MOMENTUM][EARLY] < 2.0,
-                quote(MOMENTUM, LONG, rounds=EARLY),
+                0.5 < early[LONG] / early[MOMENTUM] < 2.0,
+                *(MOMENTUM, LONG),
+                of=early,
             ),
-            Claim(
+            claim(
                 "at the end it is more than 5 times nearer with ten times the learning rate than with momentum, so the "
                 "longer step is not the only cause",
                 late[LONG] < 0.2 * late[MOMENTUM],
-                quote(LONG, MOMENTUM),
+                *(LONG, MOMENTUM),
             ),
-            Claim(
+            claim(
                 "a server variate divided by the received clients leaves SCAFFOLD more than 10 times as far from the "
                 "optimum at the end",
                 late[RECEIVED] > 10 * late[PLAIN],
-                quote(RECEIVED, PLAIN),
+                *(RECEIVED, PLAIN),
             ),
-            Claim(
-                f"{BOTH} lead away from the optimum",
-                late[PAIR] > start,
-                f"{quote(PAIR)}; at the start: {_short(start)}",
+            claim(
+                f"{BOTH} lead away from the optimum", late[PAIR] > start, PAIR, more=f"; at the start: {_short(start)}"
             ),
-            Claim(
+            claim(
                 "variates that start as the model, alone, change the distance at the end by less than a factor of 10",
                 0.1 < late[MODEL] / late[PLAIN] < 10.0,
-                quote(MODEL, PLAIN),
+                *(MODEL, PLAIN),
             ),
         ]
 
@@ -175,19 +159,15 @@ def start_distance(config: Mapping[str, Any]) -> float:
     return float(np.linalg.norm(x0 - optimum) / np.linalg.norm(optimum))
 
 
-def _short(value: float) -> str:
-    return number(value, 2)
-
-
-class NetworkAudit(Grid):
+class NetworkAudit(Lines):
     """An audit with LeNet-5 on MNIST (at scale `smoke`: digits, 50 clients), under NIID-Bench's partitions.
 
     A row of the table is one method or variant. Rows and seeds can be run and published one by one; a claim is judged
     if all its rows have runs. A subclass without scales always has the sizes of the scale `smoke`, and all seeds.
 
-    clients, words: the clients of a round and their data in words. gaps: text of a claim -> (a, b, low, high), the rows
-    of whose final accuracies low < a - b < high is claimed. guesses: text of a claim -> a row with at most 12 %, as for
-    a guess of ten classes. looks: name of a curve -> the method whose style it has.
+    clients: the clients of a round in words; the heading has their data. gaps: text of a claim -> (a, b, low, high):
+    the final accuracies of rows a and b have low < a - b < high. guesses: text of a claim -> a row with at most 12 %,
+    as for a guess of ten classes. The accuracy of a setting with a diverged run counts as 0.
     """
 
     base: ClassVar[Sequence[str]] = ("reproduce/audit_network",)
@@ -197,29 +177,39 @@ class NetworkAudit(Grid):
         "local.batch_size": 16,
         "local.epochs": 40,
     }
+    stem, size, looks = "accuracy", WIDE, LINES
+    columns = (Column("accuracy", "accuracy", accuracy_text, "max", True),)
     clients: ClassVar[str] = "all of ten clients a round"
-    words: ClassVar[str]
     gaps: ClassVar[Mapping[str, tuple[str, str, float, float]]]
     guesses: ClassVar[Mapping[str, str]] = {}
-    notes: ClassVar[Sequence[str]] = ()
-    looks: ClassVar[Mapping[str, str]] = LINES
 
-    def run(self, cache: RunCache) -> Findings:
-        from papers import draw
+    def values(self, panel: str, line: str, group: Group) -> dict[str, Stat]:
+        """The test accuracy over the last tenth of the rounds, as mean and std over rounds and seeds."""
+        return {"accuracy": last_k(group, ACCURACY, max(1, group.runs[0].config["rounds"] // 10))}
 
-        groups = {point.method: group for point, group in self.groups(cache).items()}
-        rows = [{"method": name, "accuracy": accuracy(group)} for name, group in groups.items()]
-        columns = [Column("method", "method"), Column("accuracy", "accuracy", accuracy_text, "max", True)]
-        caption = (
-            f"Test accuracy in %, {self.clients}, {self.words}: mean ± std over seeds and the last tenth of the "
+    def plot(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        return {"limits": (0.0, 100.0)}
+
+    def caption(self, values: Values) -> str:
+        return (
+            f"Test accuracy in %, {self.clients}, {self.heading}: mean ± std over seeds and the last tenth of the "
             "rounds. Diverged: at least one seed diverged."
         )
-        plots = [draw.Plot(self.words, groups, ACCURACY, limits=(0.0, 100.0))]
-        claims = [gap(text, groups, *judged) for text, judged in self.gaps.items()]
-        claims += [guess(text, groups, line) for text, line in self.guesses.items()]
-        figures = {"accuracy": draw.curves(plots, draw.styles(self.looks), WIDE)}
-        table = ReportTable("accuracy", caption, columns, rows)
-        return Findings([table], [claim for claim in claims if claim is not None], figures, self.notes)
+
+    def claims(self, values: Values) -> list[Claim]:
+        means = {name: of["accuracy"].mean for lines in values.values() for name, of in lines.items()}
+        level = {name: mean if math.isfinite(mean) else 0.0 for name, mean in means.items()}
+        texts = {
+            name: f"{name}: {100 * mean:.1f} %" if math.isfinite(mean) else f"{name}: diverged"
+            for name, mean in means.items()
+        }
+        claims = [
+            Claim(text, low < level[line] - level[other] < high, f"{texts[line]}; {texts[other]}")
+            for text, (line, other, low, high) in self.gaps.items()
+            if line in means and other in means
+        ]
+        guesses = [(text, line) for text, line in self.guesses.items() if line in means]
+        return claims + [Claim(text, level[line] <= 0.12, texts[line]) for text, line in guesses]
 
 
 STEPS = {
@@ -238,7 +228,7 @@ class ScaffoldNetwork(NetworkAudit):
     """
 
     axes: ClassVar = {"method": methods(0.01)}
-    clients, words, notes = "10 % of the clients a round", "Dirichlet(0.5)", (DEPARTED,)
+    clients, heading, notes = "10 % of the clients a round", "Dirichlet(0.5)", (DEPARTED,)
     gaps: ClassVar = STEPS | {
         "variates that start as the model cost less than 2 points": (MODEL, PLAIN, -0.02, 1.0),
         "a server variate divided by the received clients costs more than 10 points": (RECEIVED, PLAIN, -1.0, -0.1),
@@ -288,7 +278,7 @@ class ScaffoldClasses(ScaffoldAllClients):
     A replication of NIID-Bench has 10.0 % for SCAFFOLD in this setting, and 81.0 % for FedAvg.
     """
 
-    files, words = ("data/fashion_mnist",), "two classes per client"
+    files, heading = ("data/fashion_mnist",), "two classes per client"
     options: ClassVar = ScaffoldAllClients.options | {"partition": {"name": "classes", "classes": 2}}
 
 
@@ -299,7 +289,7 @@ class ScaffoldDirichlet(ScaffoldAllClients):
     Public tables have 99.0, 99.0 and 61.99 % for SCAFFOLD in this setting, and 98.9 % for FedAvg.
     """
 
-    words = "Dirichlet(0.5)"
+    heading = "Dirichlet(0.5)"
     options: ClassVar = ScaffoldAllClients.options | {
         "partition": {"name": "dirichlet", "alpha": 0.5, "min_size": 10, "balance": "cap"}
     }
@@ -321,7 +311,7 @@ class FedNovaNetwork(NetworkAudit):
     FedNova's step is the mean update times this factor. LeNet-5 on MNIST.
     """
 
-    words = "sizes from Dirichlet(0.5)"
+    heading = "sizes from Dirichlet(0.5)"
     axes: ClassVar = {
         "method": {
             NOVA: {"algorithm.name": "fednova"},
@@ -369,35 +359,3 @@ class FedNovaDigits(FedNovaNetwork):
     """
 
     scales, base = (), (*NetworkAudit.base, "reproduce/smoke")
-
-
-def accuracy(group: Group) -> Stat:
-    """The test accuracy over the last tenth of the rounds, as mean and std over rounds and seeds."""
-    return last_k(group, ACCURACY, max(1, group.runs[0].config["rounds"] // 10))
-
-
-def gap(text: str, groups: Mapping[str, Group], line: str, other: str, low: float, high: float) -> Claim | None:
-    """The claim low < a - b < high about the final accuracies a of `line` and b of `other`; None without runs of both.
-
-    The accuracy of a setting with a diverged run counts as 0.
-    """
-    if line not in groups or other not in groups:
-        return None
-    levels = {name: accuracy(groups[name]).mean for name in (line, other)}
-    first, second = (level if math.isfinite(level) else 0.0 for level in levels.values())
-    return Claim(text, low < first - second < high, "; ".join(_level(name, level) for name, level in levels.items()))
-
-
-def guess(text: str, groups: Mapping[str, Group], line: str) -> Claim | None:
-    """The claim that the final accuracy of `line` is at most 12 %, for ten classes; None without runs of it.
-
-    A setting with a diverged run counts as one that guesses.
-    """
-    if line not in groups:
-        return None
-    level = accuracy(groups[line]).mean
-    return Claim(text, not level > 0.12 or not math.isfinite(level), _level(line, level))
-
-
-def _level(name: str, level: float) -> str:
-    return f"{name}: {100 * level:.1f} %" if math.isfinite(level) else f"{name}: diverged"

@@ -2,87 +2,59 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
-from papers.base import EXPERIMENTS, Claim, Findings
-from papers.choice import plain
+from papers.base import EXPERIMENTS, Claim
 from papers.fedacs_limits import DIM, DISTANCE, Limit, limit_measures
 from papers.fedacs_tables import LOOKS, METHODS
-from papers.grid import Grid, Point, nest
-from papers.run_cache import RunCache
+from papers.lines import Lines, Values
 from raylfl.report.runs import Group
-from raylfl.report.tables import Column, ReportTable
+from raylfl.report.tables import Column
 from raylfl.report.wording import number
 
+SMOOTHED = "the curves are trailing moving averages over {} rounds"
 
-class Quadratics(Grid):
+
+def _short(value: float) -> str:
+    return number(0.0 if abs(value) < 1e-12 else value, 3)
+
+
+def _text_of(values: Mapping[str, float]) -> str:
+    return "; ".join(f"{name}: {value:.3f}" for name, value in values.items())
+
+
+class Quadratics(Lines):
     """A figure of several methods on the quadratics of fig. 4, in several systems of heterogeneity.
 
-    looks: name of a method -> the method whose line style it has. tail: the number of last rounds that are averaged.
-    stem: the figure's file name.
+    tail: the number of last rounds that are averaged.
     """
 
-    scales, base, curves = (), ("reproduce/fedacs_fig4",), (DISTANCE,)
-    looks: ClassVar[Mapping[str, str]]
+    scales, base, curves, cells = (), ("reproduce/fedacs_fig4",), (DISTANCE,), "label"
+    panel, metric = "system", DISTANCE
+    columns = (
+        Column("distance", "mean of |x - x*|", _short, "min", True),
+        Column("bias", "|mean of x - x*|", _short, "min", True),
+        Column("predicted", "predicted", _short, None, True),
+    )
     tail: ClassVar[int]
-    stem: ClassVar[str]
 
-    def cell(self, point: Point) -> dict[str, Any]:
-        return {"run": plain(self.label(point))}
-
-    def run(self, cache: RunCache) -> Findings:
-        from papers import draw
-
-        panels = nest(self.groups(cache), "system", "method")
-        limits = {panel: {name: self.limit(group) for name, group in lines.items()} for panel, lines in panels.items()}
-        optimum = next(iter(limits.values()))["FedACS"].optimum  # the same in all runs
-        start = float(np.linalg.norm(optimum))  # x_0 = 0
-        window, shown = self.options["rounds"] // 50, (0.02, 1.0)
-        plots = [
-            draw.Plot(panel, lines, DISTANCE, start=start, limits=shown, window=window)
-            for panel, lines in panels.items()
-        ]
-        figure = draw.curves(plots, draw.styles(self.looks))
-        note = f"the curves are trailing moving averages over {window} rounds"
-        return Findings([self._table(limits)], self.claims(limits), {self.stem: figure}, [note])
-
-    def limit(self, group: Group) -> Limit:
+    def values(self, panel: str, line: str, group: Group) -> dict[str, Any]:
         (run,) = group.runs
         numbers = {name: self.measure(run, name) or 0.0 for name in self.measures}
         mean = np.array([numbers[f"x{j}"] for j in range(DIM)])
-        return Limit(run.config, self.tail, numbers["distance"], numbers["noise"], mean)
+        limit = Limit(run.config, self.tail, numbers["noise"], mean)
+        ends = {"distance": numbers["distance"], "bias": limit.bias, "predicted": limit.predicted_bias}
+        return {"limit": limit, **ends}
 
-    @abstractmethod
-    def claims(self, limits: Mapping[str, Mapping[str, Limit]]) -> list[Claim]:
-        """The claims of the paper, judged by measured limits.
+    def plot(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        start = float(np.linalg.norm(lines["FedACS"]["limit"].optimum))  # x_0 = 0
+        return {"start": start, "limits": (0.02, 1.0), "window": self.options["rounds"] // 50}
 
-        limits: system -> method -> limit.
-        """
-
-    def _table(self, limits: Mapping[str, Mapping[str, Limit]]) -> ReportTable:
-        rows = [
-            {
-                "block": panel,
-                "method": name,
-                "distance": limit.distance,
-                "bias": limit.bias,
-                "predicted": limit.predicted_bias,
-            }
-            for panel, lines in limits.items()
-            for name, limit in lines.items()
-        ]
-        columns = [Column("method", "method")]
-        columns += [
-            Column("distance", "mean of |x - x*|", _short, "min", True),
-            Column("bias", "|mean of x - x*|", _short, "min", True),
-            Column("predicted", "predicted", _short, None, True),
-        ]
-        caption = f"Over the last {self.tail} rounds. Predicted: the bias by eq. 39, at the step size of the runs."
-        return ReportTable(self.stem, caption, columns, rows)
+    def caption(self, values: Values) -> str:
+        return f"Over the last {self.tail} rounds. Predicted: the bias by eq. 39, at the step size of the runs."
 
 
 @EXPERIMENTS.register("fedacs/fig4", paper="FedACS [3] fig. 4")
@@ -118,22 +90,19 @@ class Fig4(Quadratics):
         "FedACS": "fedacs",
     }
     options: ClassVar = {"rounds": 800}
-    tail, stem = 400, "fig4"
+    tail, stem, notes = 400, "fig4", [SMOOTHED.format(16)]
     measures: ClassVar = limit_measures(tail)
 
-    def claims(self, limits: Mapping[str, Mapping[str, Limit]]) -> list[Claim]:
-        left, middle, right = limits.values()
-        near = {name: limit.distance for name, limit in left.items()}
-        claims = [
-            Claim("left: every method ends near the optimum (within 0.1)", max(near.values()) < 0.1, _text_of(near))
-        ]
-        for panel, lines in (("middle", middle), ("right", right)):
-            others = min(limit.distance for name, limit in lines.items() if name != "FedACS")
-            fedacs = lines["FedACS"].distance
+    def claims(self, values: Values) -> list[Claim]:
+        left, *others = ({name: of_line["distance"] for name, of_line in lines.items()} for lines in values.values())
+        text = "left: every method ends near the optimum (within 0.1)"
+        claims = [Claim(text, max(left.values()) < 0.1, _text_of(left))]
+        for panel, distances in zip(("middle", "right"), others, strict=True):
+            fedacs, other = distances.pop("FedACS"), min(distances.values())
             text = f"{panel}: only FedACS ends near the optimum (within 0.1; every other method more than twice as far)"
-            evidence = f"FedACS: {fedacs:.3f}; the nearest other: {others:.3f}"
-            claims.append(Claim(text, fedacs < 0.1 and others > 2 * fedacs, evidence))
-        return [*claims, _prediction_claim(limits)]
+            evidence = f"FedACS: {fedacs:.3f}; the nearest other: {other:.3f}"
+            claims.append(Claim(text, fedacs < 0.1 and other > 2 * fedacs, evidence))
+        return [*claims, _prediction_claim(values)]
 
 
 @EXPERIMENTS.register("fedacs/fig7", paper="FedACS [3] fig. 7")
@@ -157,13 +126,13 @@ class Fig7(Quadratics):
         "local.lr": 0.002,
         "algorithm.calibrate": True,
     }
-    tail, stem = 2500, "fig7"
+    tail, stem, notes = 2500, "fig7", [SMOOTHED.format(60)]
     measures: ClassVar = limit_measures(tail)
 
-    def claims(self, limits: Mapping[str, Mapping[str, Limit]]) -> list[Claim]:
+    def claims(self, values: Values) -> list[Claim]:
         claims = []
-        for panel, lines in limits.items():
-            bias = {name: limit.bias for name, limit in lines.items()}
+        for panel, lines in values.items():
+            bias = {name: of_line["bias"] for name, of_line in lines.items()}
             evidence = _text_of(dict(sorted(bias.items(), key=lambda item: item[1])))
             between = (bias["c-a-FedAvg"], bias["FedVARP"])
             claims += [
@@ -175,19 +144,16 @@ class Fig7(Quadratics):
                     evidence,
                 ),
             ]
-        return [*claims, _prediction_claim(limits)]
+        return [*claims, _prediction_claim(values)]
 
 
-def _prediction_claim(limits: Mapping[str, Mapping[str, Limit]]) -> Claim:
-    """The claim that methods end where eq. 39 of FedACS predicts, within three standard errors of their mean iterate.
-
-    limits: system -> method -> limit.
-    """
+def _prediction_claim(values: Values) -> Claim:
+    """The claim that methods end where eq. 39 predicts, within three standard errors of their mean iterate."""
     predicted = {
-        f"{panel.split(':')[0]}, {name}": limit
-        for panel, lines in limits.items()
-        for name, limit in lines.items()
-        if limit.predicted is not None
+        f"{panel.split(':')[0]}, {name}": of_line["limit"]
+        for panel, lines in values.items()
+        for name, of_line in lines.items()
+        if of_line["limit"].predicted is not None
     }
     off = {name: limit.prediction_error / max(limit.noise, 1e-9) for name, limit in predicted.items()}
     worst = max(off, key=lambda name: off[name])
@@ -196,11 +162,3 @@ def _prediction_claim(limits: Mapping[str, Mapping[str, Limit]]) -> Claim:
         f"{len(off)} runs; largest distance: {off[worst]:.1f} standard errors, {predicted[worst].prediction_error:.3f}"
     )
     return Claim(text, off[worst] < 3, f"{evidence} ({worst})")
-
-
-def _short(value: float) -> str:
-    return number(0.0 if abs(value) < 1e-12 else value, 3)
-
-
-def _text_of(values: Mapping[str, float]) -> str:
-    return "; ".join(f"{name}: {value:.3f}" for name, value in values.items())

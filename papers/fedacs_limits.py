@@ -44,13 +44,11 @@ class Limit:
     """The limit of a method on the quadratics of FedACS, fig. 4, measured in one run and predicted.
 
     The objectives are f_m(x) = |x - E_m|^2 / 2. config: of the run. tail: the number of last rounds that are averaged.
-    distance: the mean of |x_r - x*| over them, which contains the bias and the noise of single rounds. mean: that of
-    x_r, [d], with the standard error `noise`.
+    mean: that of x_r over them, [d], with the standard error `noise`.
     """
 
     config: Mapping[str, Any]
     tail: int
-    distance: float
     noise: float
     mean: Floats
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from papers.base import EXPERIMENTS, Claim, Findings
-from papers.choice import plain
-from papers.grid import Grid, Point, nest
-from papers.run_cache import RunCache
+from papers.base import EXPERIMENTS, Claim
+from papers.lines import Lines, Values
 from papers.texts import cost_or_dash
 from raylfl.core.arrays import Floats
 from raylfl.report.derived import to_target
 from raylfl.report.runs import Group
-from raylfl.report.tables import Column, ReportTable
+from raylfl.report.tables import Column
 from raylfl.report.wording import number
 
 DISTANCE = "global/distance"
@@ -41,17 +40,17 @@ REMARKS = {
     "idle clients also renew theirs, ProxSkip diverges, as in fig. 4",
 }
 SAME = (("FedAvg", "FedAU", "MIFA"), ("SCAFFOLD", "ProxSkip"))  # identical under full participation
-Panels = Mapping[str, Mapping[str, Mapping[str, float]]]
+COSTS = [f"{axis} to {goal:g}" for goal in GOALS for axis in ("rounds", "floats")]
 
 
 @EXPERIMENTS.register("focus/fig4", paper="FOCUS [1] fig. 4")
-class Fig4(Grid):
+class Fig4(Lines):
     """Ridge regression under full, uniform and arbitrary participation: six methods by floats sent.
 
     Each method is drawn by its distance from the optimum over the communicated floats.
     """
 
-    scales, base = (), ("reproduce/focus_fig4",)
+    scales, base, cells = (), ("reproduce/focus_fig4",), "label"
     axes: ClassVar = {
         "participation": {  # with the rounds to run, until SCAFFOLD is exact
             "full": {"rounds": 450},
@@ -72,45 +71,35 @@ class Fig4(Grid):
     }
     curves = ("cost/uplink_floats", "cost/downlink_floats")
 
-    def cell(self, point: Point) -> dict[str, Any]:
-        return {"run": plain(self.label(point))}
+    panel, heading, metric, stem = "participation", "{} participation", DISTANCE, "fig4"
+    looks, notes = METHODS, [COUNTED_NOTE]
+    columns = (
+        Column("end", "ends at", partial(number, digits=2), "min", True),
+        *(Column(cost.replace(" to ", ""), cost, cost_or_dash, "min", True) for cost in COSTS),
+    )
 
-    def run(self, cache: RunCache) -> Findings:
-        from papers import draw
+    def values(self, panel: str, line: str, group: Group) -> dict[str, Any]:
+        """The measures of a method's run, inf for a target that is not reached; floats are counted as in fig. 4."""
+        values: dict[str, Any] = {}
+        for key in self.measures:
+            value = self.measure(group.runs[0], key)
+            factor = COUNTED.get(line, 1.0) if key.startswith("floats") else 1.0
+            values[key] = float("inf") if value is None else value * factor
+        costs = {cost.replace(" to ", ""): values[cost] for cost in COSTS}
+        return values | costs | {"end": values["level"], "curve": group.runs[0].column(DISTANCE)}
 
-        panels = nest(self.groups(cache), "participation", "method")
-        numbers = {
-            panel: {
-                name: {key: self.number(group, name, key) for key in self.measures} for name, group in lines.items()
-            }
-            for panel, lines in panels.items()
-        }
-        plots = [
-            draw.Plot(
-                f"{panel} participation", lines, DISTANCE, "floats", limits=(1e-16, 10), factors=COUNTED, start=1.0
-            )
-            for panel, lines in panels.items()
-        ]
-        figure = draw.curves(plots, draw.styles(METHODS))
-        claims = [*self.claims(numbers), *(_same(panels["full"], *names) for names in SAME)]
-        return Findings([_table(numbers)], claims, {"fig4": figure}, [COUNTED_NOTE])
+    def plot(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        return {"axis": "floats", "limits": (1e-16, 10), "factors": COUNTED, "start": 1.0}
 
-    def number(self, group: Group, name: str, key: str) -> float:
-        """A measure of a method's run, inf for a target that is not reached; floats are counted as in fig. 4."""
-        value = self.measure(group.runs[0], key)
-        if value is None:
-            return float("inf")
-        return value * COUNTED.get(name, 1.0) if key.startswith("floats") else value
+    def caption(self, values: Values) -> str:
+        return "Relative distance |x - x*|/|x*|; floats are the sum of both directions."
 
-    def claims(self, panels: Panels) -> list[Claim]:
-        """The claims of fig. 4 and its caption.
-
-        panels: kind of participation -> method -> measure -> value.
-        """
+    def claims(self, values: Values) -> list[Claim]:
+        """The claims of fig. 4 and its caption."""
         allowed = ", ".join(f"{rounds} ({panel} participation)" for panel, rounds in self.within.items())
 
         def of(name: str, key: str) -> dict[str, float]:
-            return {panel: lines[name][key] for panel, lines in panels.items()}
+            return {panel: lines[name][key] for panel, lines in values.items()}
 
         spent, straight = of("FOCUS", f"rounds to {EXACT:g}"), of("FOCUS", "straightness")
         ends = {name: of(name, "level") for name in METHODS}
@@ -118,7 +107,7 @@ class Fig4(Grid):
         return [
             Claim(
                 f"FOCUS comes within a relative distance of {EXACT:g} of x*, after at most {allowed} rounds",
-                all(spent[panel] <= self.within[panel] for panel in panels),
+                all(spent[panel] <= self.within[panel] for panel in values),
                 _text_of(spent, "{:.0f}") + " rounds",
             ),
             Claim(
@@ -126,7 +115,7 @@ class Fig4(Grid):
                 all(r2 > 0.95 for r2 in straight.values()),
                 "R^2 " + _text_of(straight, "{:.3f}"),
             ),
-            self._first_in_floats(panels),
+            self._first_in_floats(values),
             Claim("SCAFFOLD is exact", max(ends["SCAFFOLD"].values()) < EXACT, _ends(ends["SCAFFOLD"])),
             *(
                 Claim(f"{name} stalls", all(of(name, "stalls").values()), _ends(ends[name]), REMARKS.get(name, ""))
@@ -143,12 +132,13 @@ class Fig4(Grid):
                 _ends(partial),
                 REMARKS["ProxSkip"],
             ),
+            *(_same(values["full"], *names) for names in SAME),
         ]
 
     @staticmethod
-    def _first_in_floats(panels: Panels) -> Claim:
+    def _first_in_floats(values: Values) -> Claim:
         evidence, holds = [], True
-        for panel, lines in panels.items():
+        for panel, lines in values.items():
             costs = {name: results[f"floats to {EXACT:g}"] for name, results in lines.items()}
             other, name = min((cost, name) for name, cost in costs.items() if name != "FOCUS")
             evidence.append(f"{panel} {cost_or_dash(costs['FOCUS'])} (next: {name}, {cost_or_dash(other)})")
@@ -156,19 +146,6 @@ class Fig4(Grid):
         return Claim(
             f"FOCUS reaches a relative distance of {EXACT:g} with the fewest floats", holds, "; ".join(evidence)
         )
-
-
-def _table(panels: Panels) -> ReportTable:
-    costs = [f"{axis} to {goal:g}" for goal in GOALS for axis in ("rounds", "floats")]
-    rows = [
-        {"block": f"{panel} participation", "method": name, "end": results["level"]}
-        | {key.replace(" to ", ""): results[key] for key in costs}
-        for panel, lines in panels.items()
-        for name, results in lines.items()
-    ]
-    columns = [Column("method", "method"), Column("end", "ends at", lambda v: number(v, 2), "min", True)]
-    columns += [Column(key.replace(" to ", ""), key, cost_or_dash, "min", True) for key in costs]
-    return ReportTable("fig4", "Relative distance |x - x*|/|x*|; floats are the sum of both directions.", columns, rows)
 
 
 def level(distance: Floats) -> float:
@@ -196,12 +173,12 @@ def is_stalled(distance: Floats) -> bool:
     return bool(1e-6 < last < 1 and last > third / 2)
 
 
-def _same(lines: Mapping[str, Group], *names: str) -> Claim:
+def _same(lines: Mapping[str, Mapping[str, Any]], *names: str) -> Claim:
     """The claim in the caption of fig. 4 that the named methods are identical under full participation.
 
-    lines: method -> runs.
+    lines: method -> key -> value.
     """
-    first, *others = (lines[name].runs[0].column(DISTANCE) for name in names)
+    first, *others = (lines[name]["curve"] for name in names)
     apart = max(float(np.nanmax(np.abs(other - first))) for other in others)
     text = f"under full participation {', '.join(names)} are identical"
     return Claim(text, apart < 1e-12, f"their distances differ by at most {apart:.1g}")

@@ -20,13 +20,15 @@ from papers.gallery import write_pages
 from papers.grid import Grid
 from papers.ledger import Row, add, by_key, check_complete, read, replacements, row
 from papers.ledger_rows import LedgerRows
-from papers.own_setting import differences, resolve_config
-from papers.run_cache import RunCache
+from papers.run_cache import RunCache, drop_inferred
 from papers.setting import CellConfig
-from raylfl.errors import BadConfig
+from raylfl.config.identity import identity
+from raylfl.config.load import load_config
+from raylfl.errors import BadConfig, RaylflError
 from raylfl.execution.planned import is_complete
 from raylfl.execution.store import words_of
 from raylfl.python.console import say
+from raylfl.report.labels import flatten
 from raylfl.report.runs import RunRecord, find_runs, is_run, load_run
 from raylfl.runtime.records.summary import versions
 
@@ -34,6 +36,8 @@ RESULTS, DOCS = Path("results"), Path("docs")
 DPI = 100  # resolution of pictures in the repository
 MOST, KEYS = 5, 6  # runs with other settings, and their differing keys, that are named
 IMAGES = "data.init_args.path="  # in a command, before the path of images
+PLACES = ("data.init_args.path", "data.init_args.cache")  # the same images may be in another folder
+ABSENT = object()
 
 
 def publish(
@@ -121,6 +125,42 @@ def _cell(
     )
     rest = f", and {len(keys) - KEYS} more keys" if len(keys) > KEYS else ""
     return ", ".join(keys[:KEYS]) + rest, cell
+
+
+def resolve_config(run: RunRecord) -> dict[str, Any]:
+    """The run's config, in which options newer than the run have their defaults. Raises BadConfig if it is invalid."""
+    try:
+        return load_config(run.config).resolved
+    except RaylflError as error:
+        raise BadConfig(f"{run.path.name}: its config.yaml is invalid: {error}") from error
+
+
+def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The dotted keys of a resolved config in which a run must agree with the setting of its cell.
+
+    Left out are name, seed, logging, checkpoints, the place of the data, and all of `runtime` except the precision.
+    """
+    keys = flatten(identity(drop_inferred(config), of="digest"))
+    return {
+        key: value
+        for key, value in keys.items()
+        if key not in PLACES and (key == "runtime.precision" or not key.startswith("runtime."))
+    }
+
+
+def differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """The keys in which a run differs from a setting, each with both values, as text.
+
+    config: the run's config, from `resolve_config`. other: the config of the setting.
+    """
+    actual, expected = decisive(config), decisive(other)
+    keys = [key for key in sorted({*actual, *expected}) if actual.get(key, ABSENT) != expected.get(key, ABSENT)]
+    return [f"{key}={_text(actual, key)} in place of {_text(expected, key)}" for key in keys]
+
+
+def _text(values: Mapping[str, Any], key: str) -> str:
+    value = values.get(key, ABSENT)
+    return "nothing" if value is ABSENT else "null" if value is None else str(value)
 
 
 def _other_versions(rows: Sequence[Row]) -> list[str]:

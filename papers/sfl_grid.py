@@ -158,33 +158,32 @@ class Images(Grid):
                     rates[cell] = close(groups[cell], LAST[rounds], CLOSE if stage + 1 < len(stages) else 0.0)
         return {cell: values[0] for cell, values in rates.items()}
 
+    def missing(self, rows: Sequence[Row]) -> list[str]:
+        """What the ledger's rows lack: cells without a run, incomplete searches, and cells with one seed."""
+        keys = ("task", "classes", "steps", "method")
+        seeds, rates = by_cell(rows, *keys), by_cell(rows, *keys, "lr")
+        parts: dict[str, dict[str, list[str]]] = {}
+        for cell in dict.fromkeys(point.without("lr", "stage") for point in self.points("paper")):
+            cell_key = tuple(plain(cell[key]) for key in keys)
+            if cell_key not in seeds:
+                state = "no run of"
+            elif sum(rate[:-1] == cell_key for rate in rates) < len(GRID[cell.method]):
+                state = "not all learning rates of"
+            elif len(seeds[cell_key]) == 1:
+                state = "one seed of"
+            else:
+                continue
+            parts.setdefault(state, {}).setdefault(cell.task, []).append(f"{row_name(cell)} {cell.method}")
+        return [
+            f"{state} {'; '.join(f'{task}: {join_names(names)}' for task, names in cells.items())}"
+            for state, cells in parts.items()
+        ]
+
 
 def close(groups: Mapping[float, Group], last: int, margin: float) -> list[float]:
     """The learning rates whose mean accuracy over the last rounds is within a margin of the best one's."""
     scores = {lr: score(group, ACCURACY, last) for lr, group in groups.items()}
     return [lr for lr, value in scores.items() if value >= max(scores.values()) - margin]
-
-
-def missing(grid: Images, rows: Sequence[Row]) -> list[str]:
-    """What the ledger's rows lack: cells without a run, incomplete searches, and cells with one seed."""
-    keys = ("task", "classes", "steps", "method")
-    seeds, rates = by_cell(rows, *keys), by_cell(rows, *keys, "lr")
-    parts: dict[str, dict[str, list[str]]] = {}
-    for cell in dict.fromkeys(point.without("lr", "stage") for point in grid.points("paper")):
-        cell_key = tuple(plain(cell[key]) for key in keys)
-        if cell_key not in seeds:
-            state = "no run of"
-        elif sum(rate[:-1] == cell_key for rate in rates) < len(GRID[cell.method]):
-            state = "not all learning rates of"
-        elif len(seeds[cell_key]) == 1:
-            state = "one seed of"
-        else:
-            continue
-        parts.setdefault(state, {}).setdefault(cell.task, []).append(f"{row_name(cell)} {cell.method}")
-    return [
-        f"{state} {'; '.join(f'{task}: {join_names(names)}' for task, names in cells.items())}"
-        for state, cells in parts.items()
-    ]
 
 
 def clip(cell: Point) -> int | None:

@@ -14,7 +14,6 @@ import numpy as np
 
 from papers.base import EXPERIMENTS, Claim, Findings
 from papers.grid import Point, by, nest
-from papers.ledger import Row
 from papers.run_cache import RunCache
 from papers.sfl_grid import (
     CLIENTS,
@@ -31,7 +30,6 @@ from papers.sfl_grid import (
     best_rate,
     clip,
     close,
-    missing,
     norm,
     published_rates,
     row_name,
@@ -105,9 +103,6 @@ class Rates(Images):
             *([order] if smaller else []),
             _share("the best learning rates are the paper's, or next to them on the grid", near),
         ]
-
-    def missing(self, rows: Sequence[Row]) -> list[str]:
-        return missing(self, rows)
 
 
 def _share(text: str, holds: Sequence[bool]) -> Claim:

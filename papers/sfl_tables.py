@@ -29,8 +29,8 @@ from papers.sfl_grid import (
     VGG,
     Images,
     axes,
-    missing,
     published_best,
+    published_rates,
     row_name,
 )
 from papers.sfl_logs import LAST, MORE, Reference, by_place, key, references
@@ -126,9 +126,6 @@ class Accuracies(Images):
                 verdict = _decide(holds(available), available, setups)
                 claims.append(Claim(text, verdict, f"SFL - PFL in points: {evidence}"))
         return claims
-
-    def missing(self, rows: Sequence[Row]) -> list[str]:
-        return missing(self, rows)
 
 
 def leads(ends: Mapping[tuple[str, int, int, str], Stat]) -> dict[Setup, float]:
@@ -239,9 +236,6 @@ class Table10(Images):
         table = text_table(self.stem, CAPTION, heads, lines)
         return Findings([table], claims, {self.stem: overlay(self, groups, refs, outside)}, notes)
 
-    def missing(self, rows: Sequence[Row]) -> list[str]:
-        return missing(self, rows)
-
 
 def rows_of(grid: Images, groups: Mapping[Point, Group]) -> list[Row]:
     return [unchecked_row(run, grid.cell(point)) for point, group in groups.items() for run in group.runs]
@@ -280,17 +274,20 @@ def rate_lines(rows: Iterable[Row], refs: Refs) -> list[dict[str, str]]:
     A run is `within` if its mean accuracy over the last 400 rounds differs from the log's by at most the standard
     deviation of the log's accuracy over these rounds.
     """
-    lines = []
+    lines, published = [], published_rates()
     for row in (row for row in rows if row.seed == SEARCH_SEED):
         ref, values = refs.get(key(row.cell)), row.window(MORE)
+        theirs = published.get(tuple(row.cell[name] for name in ("task", "classes", "steps", "method", "clip")), {})
+        printed = theirs[row.cell["lr"]].mean if theirs else None
         line = {
             "block": row.cell["task"],
             "cell": f"C={row.cell['classes']}, K={row.cell['steps']}",
             "method": row.cell["method"],
             "lr": f"{row.cell['lr']:g}",
             "ours 40": _percent(row.last.get(str(LAST))),
-            "log 40": _percent(ref.last[str(LAST)][0]) if ref else "–",
+            "log 40": _percent(ref.last[str(LAST)][0] if ref else printed),
             "verdict": "diverged" if row.diverged else "–",
+            "ref": "yes" if ref else "",
         } | dict.fromkeys(("ours", "log", "difference", "same"), "–")
         if values:
             interval = bootstrap_mean([values])
@@ -345,7 +342,7 @@ def by_block(lines: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]
 
 def cell_claims(lines: Iterable[dict[str, str]]) -> list[Claim]:
     """One claim per task: at least nine of ten of its cells with a log are within the spread of this log."""
-    with_log = by_block(line for line in lines if line["log 40"] != "–")
+    with_log = by_block(line for line in lines if line["ref"])
     return [
         mostly_within(
             task,

@@ -12,7 +12,7 @@ import torch
 from papers.base import find
 from papers.grid import Point
 from papers.run_cache import RunCache
-from papers.sfl_cells import published_rates
+from papers.sfl_grid import published_rates
 from papers.sfl_logs import FILE, log_of
 from raylfl.data.image_folder import ImageFolder
 from raylfl.data.mnist import FashionMnist, Mnist

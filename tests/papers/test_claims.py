@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
@@ -88,7 +90,7 @@ def test_fedacs_and_fedavg_end_where_eq_39_says(cache):
     numbers = [{name: measure(group.runs[0]) for name, measure in measures.items()} for group in groups]
     biased, own = (
         fedacs_limits.Limit(
-            group.runs[0].config, 90, values.pop("distance"), values.pop("noise"), np.array(list(values.values()))
+            group.runs[0].config, 90, values.pop("noise"), np.array([values[f"x{j}"] for j in range(10)])
         )
         for group, values in zip(groups, numbers, strict=True)
     )
@@ -103,18 +105,20 @@ def test_fedacs_and_fedavg_end_where_eq_39_says(cache):
     assert max(limit.prediction_error / limit.noise for limit in (biased, own)) < 3
 
 
-def test_a_diverged_run_of_an_audit_counts_as_an_accuracy_of_0(monkeypatch):
+def test_a_diverged_run_of_an_audit_counts_as_an_accuracy_of_0():
+    class Toy(audit.NetworkAudit):
+        axes: ClassVar = {}
+        gaps: ClassVar = {
+            "worse": ("worse", "plain", -1, -0.1),
+            "diverged": ("diverged", "plain", -1, -0.1),
+            "reversed": ("plain", "diverged", -1, -0.1),
+            "missing": ("missing", "plain", -1, -0.1),
+        }
+
     means = {"plain": 0.9, "worse": 0.75, "diverged": np.inf}
-    monkeypatch.setattr(audit, "accuracy", lambda mean: Stat(mean, 0.0, 1, 1))
-
-    def costs_ten_points(line):
-        return audit.gap("", means, line, "plain", -1, -0.1)
-
-    assert costs_ten_points("worse").holds
-    assert costs_ten_points("diverged").holds
-    assert costs_ten_points("diverged").evidence == "diverged: diverged; plain: 90.0 %"
-    assert audit.gap("", means, "plain", "diverged", -1, -0.1).holds is False
-    assert costs_ten_points("missing") is None
+    claims = Toy().claims({"": {name: {"accuracy": Stat(mean, 0.0, 1, 1)} for name, mean in means.items()}})
+    assert {claim.text: claim.holds for claim in claims} == {"worse": True, "diverged": True, "reversed": False}
+    assert claims[1].evidence == "diverged: diverged; plain: 90.0 %"
 
 
 def test_distances_of_the_scaffold_audit_are_judged_by_that_of_the_initial_model(cache):
@@ -122,9 +126,10 @@ def test_distances_of_the_scaffold_audit_are_judged_by_that_of_the_initial_model
     (group,) = cache.groups([setting("still", ["reproduce/audit_scaffold"], still)])
     start = audit.start_distance(group.runs[0].config)
     assert audit.ScaffoldAudit.measures["distance after 100"](group.runs[0]) == pytest.approx(start, rel=1e-6)
-    at = {name: {audit.EARLY: 0.1, audit.LATE: 0.1} for name in (*audit.DEPARTURES, audit.LONG)}
+    values = {name: {"early": 0.1, "late": 0.1, "start": start} for name in (*audit.DEPARTURES, audit.LONG)}
     holds = {}
     for end in (0.9 * start, 1.1 * start):
-        at[audit.PAIR][audit.LATE] = end
-        holds[end > start] = next(c.holds for c in audit.ScaffoldAudit.claims(at, start) if "both variate" in c.text)
+        values[audit.PAIR]["late"] = end
+        claims = audit.ScaffoldAudit().claims({"": values})
+        holds[end > start] = next(claim.holds for claim in claims if "both variate" in claim.text)
     assert holds == {False: False, True: True}

@@ -13,7 +13,7 @@ from papers.choice import CellChoice
 from papers.fedacs_tables import METHODS, Table1, columns_of
 from papers.grid import Point
 from papers.run_cache import RunCache, config_digest, folder_name
-from papers.sfl_images import Table3, Table11
+from papers.sfl_tables import Table3, Table11
 from raylfl.report.derived import Stat
 from raylfl.report.render import to_csv, to_markdown
 from raylfl.report.runs import Group, RunRecord
@@ -86,7 +86,7 @@ def test_the_coarse_search_of_table_3_uses_the_last_40_rounds_and_the_fine_one_t
         early = {0.01: 0.5, 0.1: 0.4}[lr]
         return np.where(r >= len(r) - 40, {0.01: 0.5, 0.1: 0.48}[lr] if len(r) == 1000 else 0.6, early)
 
-    cache, cell = Curves(curve), Point(task="CIFAR-10, VGG-9", classes=1, steps=5, method="SFL", clip=50)
+    cache, cell = Curves(curve), Point(task="CIFAR-10, VGG-9", classes=1, steps=5, method="SFL", norm="medium")
     best = Table3().search(cache, {cell: (0.01, 0.1)})
     assert cache.asked == [[(1000, 0.01), (1000, 0.1)], [(4000, 0.01), (4000, 0.1)]]
     assert best == {cell: 0.01}  # by the last 40 alone the two would be equal
@@ -95,7 +95,7 @@ def test_the_coarse_search_of_table_3_uses_the_last_40_rounds_and_the_fine_one_t
 def test_a_single_rate_is_not_searched_for():
     """So that `--only lr=0.1 --only seed=0,1` selects runs, although the search has another seed."""
     cache = Curves(lambda r, lr: np.zeros(len(r)))
-    cell = Point(task="MNIST, LeNet-5", classes=2, steps=20, method="PFL", clip=10)
+    cell = Point(task="MNIST, LeNet-5", classes=2, steps=20, method="PFL", norm="medium")
     assert Table11().search(cache, {cell: [0.1]}) == {cell: 0.1}
     assert cache.asked == []
 

@@ -9,8 +9,7 @@ import pytest
 
 from papers.base import find
 from papers.choice import choice
-from papers.focus_images import Fig9
-from papers.focus_logs import DIVISOR, DROPOUT, SEQUENCE, SHARED, logs
+from papers.focus_images import DIVISOR, DROPOUT, PUBLISHED, SEQUENCE, SHARED, logs
 from raylfl.errors import DataMissing
 from tests.papers.caches import DryCache
 
@@ -64,7 +63,7 @@ def test_the_logs_are_read_by_finished_rounds_under_the_names_of_the_figure(leve
 def test_each_method_is_compared_with_its_log_in_the_window(level, tmp_path, percent, holds):
     level(percent)  # the made-up curves have a mean of 50 % there
     claims, rows = found(tmp_path, "participation=bernoulli")
-    assert [row["method"] for row in rows] == [*Fig9.published["Bernoulli"], *DROPOUT]
+    assert [row["method"] for row in rows] == [*PUBLISHED["Bernoulli"], *DROPOUT]
     assert {round(row["logs"].mean, 9) for row in rows} == {percent / 100}
     assert [claim.holds for claim in claims] == [holds] * 5
     assert [claim.text.partition(" is within")[0] for claim in claims] == [

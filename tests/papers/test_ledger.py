@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from papers import ledger, sfl_judged, sfl_logs
+from papers import ledger, sfl_logs, sfl_tables
 from papers.base import find
 from papers.choice import plain
 from papers.gallery import experiments, gallery, pages
@@ -25,8 +25,8 @@ from raylfl.cli import main
 from raylfl.errors import BadConfig, DataMissing
 from raylfl.execution.planned import DIVERGED, ORIGIN
 from raylfl.report.derived import Stat
-from raylfl.report.render import to_markdown
 from raylfl.report.runs import RunRecord, load_run
+from tests.papers.caches import DryCache
 
 ROOT = Path(__file__).resolve().parents[2]
 LEDGERS = sorted(path.parent for path in (ROOT / "results").rglob(ledger.ROWS))
@@ -146,19 +146,18 @@ def reference(row, level, std):
 def test_a_cell_is_judged_by_the_spread_of_the_authors_log_and_by_a_margin(level, word, same):
     row = cell()
     refs = reference(row, level, 0.01)
-    assert sfl_judged.verdict(row, refs[sfl_logs.key(row.cell)]) == word
-    (line,) = sfl_judged.cells_table("t", [row], refs).rows
+    (line,) = lines = sfl_tables.rate_lines([row], refs)
     assert (line["verdict"], line["same"]) == (word, same)
-    (claim,) = sfl_judged.cell_claims([row], refs)
+    (claim,) = sfl_tables.cell_claims(lines)
     assert claim.holds == (word == "within")
-    assert sfl_judged.cell_claims([replace(row, seed=row.seed + 1)], refs) == []  # the logs have one seed
+    assert sfl_tables.rate_lines([replace(row, seed=row.seed + 1)], refs) == []  # the logs have one seed
 
 
 def test_the_differences_of_all_cells_with_the_authors_networks_are_told():
     rows = [cell(lr, level=level) for lr, level in ((0.01, 0.9), (0.03, 0.91), (0.1, 0.902), (0.3, 0.5))]
     rows[3] = replace(rows[3], cell=rows[3].cell | {"task": "MNIST, MLP without dropout"})
     refs = {name: ref for row in rows for name, ref in reference(row, 0.9, 0.01).items()}
-    told = sfl_judged.differences(rows, refs)
+    told = sfl_tables.differences(rows, refs)
     assert "3 cells" in told
     assert "median |difference| 0.20 points, below 0.5 points in 2 cells (67 %), mean difference +0.40 points" in told
 
@@ -173,37 +172,38 @@ def test_the_differences_of_all_cells_with_the_authors_networks_are_told():
     ],
 )
 def test_a_cell_of_table_11_is_the_published_one_only_if_three_seeds_show_it(means, std, word):
-    assert sfl_judged._same(means, Stat(0.9, std, 1, 1)) == word
+    assert sfl_tables.same_seeds(means, Stat(0.9, std, 1, 1)) == word
 
 
-def test_the_figure_shows_the_cells_that_differ_first_with_the_whole_of_their_logs():
-    rows = [cell(0.1, level=0.9 - 0.01 * k) for k in range(20)]
-    rows = [replace(row, cell=row.cell | {"steps": k}) for k, row in enumerate(rows)]
-    refs = {sfl_logs.key(row.cell): reference(row, 0.5, 0.01)[sfl_logs.key(row.cell)] for row in rows}
-    refs = {name: replace(ref, curve=[[r, 0.5] for r in range(9, 1000, 20)]) for name, ref in refs.items()}
-    drawn = sfl_judged.overlay(rows, refs, {("MNIST, logistic", 1, 7, "PFL"): "lr 0.1 above"})
+def test_the_figure_shows_the_cells_that_differ_first_with_the_whole_of_their_logs(tmp_path):
+    table = find("sfl/table10")
+    points = [point for point in table.points("paper") if point.lr == 0.1 and point.method == "PFL"]
+    groups = table.groups(DryCache(tmp_path, "paper"), points)
+    keys = [sfl_logs.key(table.cell(point)) for point in points]
+    log = [[r, 0.5] for r in range(9, 1000, 20)]
+    refs = {name: sfl_logs.Reference({}, "", {}, log) for name in keys}
+    drawn = sfl_tables.overlay(table, groups, refs, {("MNIST, LeNet-5", "C=2, K=20", "PFL"): "lr 0.1 above"})
     assert len(drawn.axes) == 12
-    first = drawn.axes[0]
-    assert "K=7," in first.get_title(loc="left")
-    assert first.get_title(loc="right") == "lr 0.1 above"
-    assert first.get_ylim()[0] < 50 < 83 < first.get_ylim()[1]
+    assert drawn.axes[0].get_title(loc="left") == "MNIST, LeNet-5\nC=2, K=20, PFL\nlr 0.1 above"
+    ends = [(line.get_xdata()[-1], line.get_ydata()[-1]) for line in drawn.axes[0].lines]
+    assert (log[-1][0] + 1, 50.0) in ends
 
 
 def test_a_diverged_cell_is_shown_as_diverged():
     row = cell(diverged=True, last={"40": None, "100": None, "400": None})
-    table = sfl_judged.cells_table("t", [row], reference(row, 0.9, 0.01))
-    assert "diverged" in to_markdown(table)
+    (line,) = sfl_tables.rate_lines([row], reference(row, 0.9, 0.01))
+    assert line["verdict"] == "diverged"
 
 
 def test_methods_are_compared_at_their_best_rates_once_the_grid_is_complete():
     pfl = [cell(lr, "PFL", level) for lr, level in ((0.01, 0.80), (0.03, 0.9), (0.1, 0.85), (0.3, 0.7))]
     sfl = [cell(lr, "SFL", level) for lr, level in ((0.003, 0.92), (0.01, 0.91), (0.03, 0.8), (0.1, 0.7))]
-    assert sfl_judged.method_claims([*pfl, *sfl[:3]]) == []
-    (claim,) = sfl_judged.method_claims([*pfl, *sfl])
+    assert sfl_tables.method_claims([*pfl, *sfl[:3]]) == []
+    (claim,) = sfl_tables.method_claims([*pfl, *sfl])
     assert claim.holds is None
     assert "+2.00 points; one seed" in claim.evidence
     more = [cell(0.03, "PFL", 0.9, seed) for seed in (0, 1)] + [cell(0.003, "SFL", 0.92, seed) for seed in (0, 1)]
-    (claim,) = sfl_judged.method_claims([*pfl, *sfl, *more])
+    (claim,) = sfl_tables.method_claims([*pfl, *sfl, *more])
     assert claim.holds is True
     assert "+2.00" in claim.evidence
 
@@ -217,7 +217,7 @@ def test_a_method_that_is_not_ahead_is_called_ahead_in_no_more_than_five_per_cen
             + [cell(other, method, 0.5) for other in others]
             for method, lr, others in (("PFL", 0.03, (0.01, 0.1, 0.3)), ("SFL", 0.01, (0.003, 0.03, 0.1)))
         )
-        (claim,) = sfl_judged.method_claims([*pfl, *sfl])
+        (claim,) = sfl_tables.method_claims([*pfl, *sfl])
         wrong += claim.holds is not None
     assert 0.01 < wrong / 200 < 0.1  # 0.05 -+ 3 standard errors
 

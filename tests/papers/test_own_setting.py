@@ -13,8 +13,7 @@ from papers import ledger
 from papers.base import Findings, find
 from papers.choice import plain
 from papers.grid import Grid, Point
-from papers.own_setting import differences
-from papers.publish import publish
+from papers.publish import differences, publish
 from papers.run_cache import RunCache, config_digest
 from papers.setting import set_keys
 from raylfl.config.changes import fingerprint_of_config

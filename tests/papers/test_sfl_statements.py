@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from papers.sfl_cells import VARIANTS, published_best
-from papers.sfl_images import Table3, Table11, mark
+from papers.sfl_grid import VARIANTS, published_best
+from papers.sfl_tables import Table3, Table11, mark
 
 MNIST = ("MNIST, logistic", "MNIST, MLP", "MNIST, LeNet-5", "FMNIST, LeNet-5", "FMNIST, CNN")
 
@@ -15,7 +15,7 @@ MNIST = ("MNIST, logistic", "MNIST, MLP", "MNIST, LeNet-5", "FMNIST, LeNet-5", "
 def claims(table, change=lambda cell, mean: mean, keep=lambda cell: True):
     """Text -> claim, judged with the published accuracies, some of which are changed or left out."""
     numbers = published_best()
-    cells = {p.without("lr", "rounds") for p in table.points("paper") if "without" not in p.task}
+    cells = {p.without("lr", "stage") for p in table.points("paper") if "without" not in p.task}
     ends = {
         cell: replace(stat, mean=change(cell, stat.mean))
         for cell in sorted(cells, key=str)
@@ -57,7 +57,7 @@ def test_a_statement_is_open_while_settings_lack_runs_and_false_as_soon_as_one_d
 
 def test_networks_that_the_table_of_the_paper_lacks_are_not_counted():
     numbers = published_best()
-    cells = {p.without("lr", "rounds") for p in Table11().points("paper") if p.steps == 5}
+    cells = {p.without("lr", "stage") for p in Table11().points("paper") if p.steps == 5}
     ends = {c: numbers[VARIANTS.get(c.task, c.task), c.classes, c.steps, c.method] for c in cells}
     assert {c.task for c in cells} > set(MNIST)
     first = Table11().claims(ends)[0]

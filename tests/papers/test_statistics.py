@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from papers.statistics import Level, bootstrap_mean, difference, effective_count, equivalent, level
+from papers.statistics import Level, bootstrap_mean, difference, effective_count, level
 from raylfl.errors import BadValue
-from raylfl.report.statistics import paired_test
+from raylfl.report.statistics import ALPHA, paired_test
 
 
 def autoregressive(rng, n, phi):
@@ -80,11 +80,10 @@ def test_equivalence_is_two_one_sided_t_tests(shift):
     rng = np.random.default_rng(11)
     a, b = alternating(rng, 30) + shift, alternating(rng, 40)
     assert (effective_count(a), effective_count(b)) == (30, 40)
-    found = equivalent(level(a), level(b), 1.0)
+    found = difference(level(a), level(b), 1 - 2 * ALPHA)
     above = stats.ttest_ind(a + 1.0, b, equal_var=False, alternative="greater").pvalue
     below = stats.ttest_ind(a - 1.0, b, equal_var=False, alternative="less").pvalue
-    assert found.p == pytest.approx(max(above, below), rel=1e-9)
-    assert found.holds == (found.difference.low > -1 and found.difference.high < 1)
+    assert (max(above, below) < ALPHA) == (found.low > -1 and found.high < 1)
 
 
 def alternating(rng, n):
@@ -96,27 +95,26 @@ def test_equivalence_is_wrongly_found_in_no_more_than_alpha_of_the_cases():
     """True difference at the margin: the worst case of the null hypothesis."""
     rng = np.random.default_rng(5)
     cases = [(rng.normal(1.0, 1.0, 25), rng.normal(0.0, 1.0, 25)) for _ in range(600)]
-    found = [equivalent(level(a), level(b), 1.0).holds for a, b in cases]
-    assert np.mean(found) < 0.08
+    found = [difference(level(a), level(b), 1 - 2 * ALPHA) for a, b in cases]
+    assert np.mean([interval.low > -1 and interval.high < 1 for interval in found]) < 0.08
 
 
 def test_a_published_mean_counts_as_its_number_of_seeds():
-    rng = np.random.default_rng(6)
-    ours = alternating(rng, 40) * 0.1 + 90.0
-    tight, loose = (equivalent(level(ours), Level(90.1, 0.3, count), 1.0) for count in (100, 3))
-    assert tight.holds
-    assert loose.p > tight.p
-    sides = [(ours.mean() + 1, "greater"), (ours.mean() - 1, "less")]
-    known = [
-        stats.ttest_ind_from_stats(mean, ours.std(ddof=1), 40, 90.1, 0.3, 3, equal_var=False, alternative=side).pvalue
-        for mean, side in sides
-    ]
-    assert loose.p == pytest.approx(max(known), rel=1e-6)
+    a = alternating(np.random.default_rng(6), 40) * 0.1 + 90.0
+    tight, loose = (difference(level(a), Level(90.1, 0.3, count), 1 - 2 * ALPHA) for count in (100, 3))
+    assert loose.high - loose.low > tight.high - tight.low
+    for bound, side in (
+        (loose.low, "greater"),
+        (loose.high, "less"),
+    ):  # the p value at the bound of the interval is ALPHA
+        shifted = (a.mean() - bound, a.std(ddof=1), 40, 90.1, 0.3, 3)
+        p = stats.ttest_ind_from_stats(*shifted, equal_var=False, alternative=side).pvalue
+        assert p == pytest.approx(ALPHA, rel=1e-6)
 
 
-def test_constant_series_are_equivalent_only_within_the_margin():
-    assert equivalent(level([1.0] * 5), level([1.5] * 5), 1.0).holds
-    assert not equivalent(level([1.0] * 5), level([2.5] * 5), 1.0).holds
+def test_constant_series_have_an_interval_of_one_point():
+    found = difference(level([1.0] * 5), level([1.5] * 5))
+    assert (found.mean, found.low, found.high) == (-0.5, -0.5, -0.5)
 
 
 @pytest.mark.parametrize("phi", [0.3, 0.6, 0.9])
