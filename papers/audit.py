@@ -93,8 +93,8 @@ class ScaffoldAudit(Lines):
 
     def values(self, panel: str, line: str, group: Group) -> dict[str, float]:
         """The geometric means of the measures over seeds."""
-        logs = [[np.log(self.measure(run, name)) for run in group.runs] for name in self.measures]
-        return dict(zip(("early", "late", "start"), np.exp(np.mean(logs, axis=1)).tolist(), strict=True))
+        values = np.array([[self.measure(run, name) for run in group.runs] for name in self.measures], np.float64)
+        return dict(zip(("early", "late", "start"), np.exp(np.log(values).mean(axis=1)).tolist(), strict=True))
 
     def plot(self, lines: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
         return {"start": lines[PLAIN]["start"]}

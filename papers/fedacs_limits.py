@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,9 +13,10 @@ from papers.statistics import effective_count
 from raylfl.core.arrays import Floats
 from raylfl.report.runs import RunRecord
 
+if TYPE_CHECKING:
+    from papers.probes.quadratics import TracedQuadratics
+
 DISTANCE = "global/distance_abs"
-
-
 DIM = 10
 
 
@@ -39,83 +39,46 @@ def _mean(run: RunRecord, metric: str, tail: int) -> float:
     return float(run.column(metric)[-tail:].mean())
 
 
-@dataclass(frozen=True)
-class Limit:
-    """The limit of a method on the quadratics of FedACS, fig. 4, measured in one run and predicted.
+def data_of(config: Mapping[str, Any]) -> TracedQuadratics:
+    """The data of a run with this config, a config for `load_config`."""
+    from papers.probes.quadratics import TracedQuadratics
+    from raylfl.config.load import load_config
 
-    The objectives are f_m(x) = |x - E_m|^2 / 2. config: of the run. tail: the number of last rounds that are averaged.
-    mean: that of x_r over them, [d], with the standard error `noise`.
+    return TracedQuadratics(**load_config(config).resolved["data"]["init_args"])
+
+
+def predicted_limit(config: Mapping[str, Any], tail: int) -> Floats | None:
+    """The limit [d] of E[x_r] at the run's step size that eq. 39 of FedACS predicts, for f_m(x) = |x - E_m|^2 / 2.
+
+    If the system changes, the matrices M and vectors v of eqs. 34-35 are averaged over the last `tail` rounds. None for
+    a method whose coefficients are unknown or that keeps old updates, and for local steps with momentum or a decaying
+    learning rate, which eq. 33 does not have.
     """
+    from raylfl.config.load import load_config
+    from raylfl.experiment.assemble import assemble
+    from raylfl.runtime.round.plan import Planner
+    from raylfl.theory.fedacs import mean_step
+    from raylfl.theory.quadratic import QuadraticProblem
 
-    config: Mapping[str, Any]
-    tail: int
-    noise: float
-    mean: Floats
-
-    @cached_property
-    def resolved(self) -> Any:
-        from raylfl.config.load import load_config
-
-        return load_config(self.config)
-
-    @cached_property
-    def data(self) -> Any:
-        from papers.probes.quadratics import TracedQuadratics
-
-        return TracedQuadratics(**self.resolved.resolved["data"]["init_args"])
-
-    @cached_property
-    def optimum(self) -> Floats:
-        """The optimum x* [d], the mean of the clients' minimisers E_m."""
-        optimum: Floats = self.data.optimum().numpy()
-        return optimum
-
-    @property
-    def bias(self) -> float:
-        """The bias: the distance of `mean` from the optimum."""
-        return float(np.linalg.norm(self.mean - self.optimum))
-
-    @cached_property
-    def predicted(self) -> Floats | None:
-        """The limit [d] of E[x_r] at the run's step size that eq. 39 of FedACS predicts.
-
-        If the system changes, the matrices M and vectors v of eqs. 34-35 are averaged over the last rounds. None for a
-        method whose coefficients are unknown or that keeps old updates, and for local steps with momentum or a decaying
-        learning rate, which eq. 33 does not have.
-        """
-        from raylfl.experiment.assemble import assemble
-        from raylfl.runtime.round.plan import Planner
-        from raylfl.theory.fedacs import mean_step
-        from raylfl.theory.quadratic import QuadraticProblem
-
-        experiment = assemble(self.resolved)
-        if experiment.rule.momentum or experiment.rule.lr_schedule.over_steps(1) != 1.0:
+    loaded = load_config(config)
+    experiment, rounds = assemble(loaded), loaded.resolved["rounds"]
+    if experiment.rule.momentum or experiment.rule.lr_schedule.over_steps(1) != 1.0:
+        return None
+    centres = data_of(config).centres.double().numpy()
+    count, dim = centres.shape
+    hessians = np.broadcast_to(np.eye(dim), (count, dim, dim)).copy()
+    problem = QuadraticProblem(hessians, centres, np.zeros(count), np.full(count, 1 / count))
+    planner = Planner(experiment)
+    steps_of: dict[bytes, tuple[Floats, Floats]] = {}
+    matrix, vector = np.zeros((dim, dim)), np.zeros(dim)
+    for r in range(max(rounds - tail, 0), rounds):
+        c, (steps, _) = planner.system(r), planner.steps(r, planner.everyone)
+        shares = planner.expected_coefficients(c, {})
+        if shares is None:
             return None
-        centres = self.data.centres.double().numpy()
-        count, dim = centres.shape
-        hessians = np.broadcast_to(np.eye(dim), (count, dim, dim)).copy()
-        problem = QuadraticProblem(hessians, centres, np.zeros(count), np.full(count, 1 / count))
-        planner, rounds = Planner(experiment), self.resolved.resolved["rounds"]
-        steps_of: dict[bytes, tuple[Floats, Floats]] = {}
-        matrix, vector = np.zeros((dim, dim)), np.zeros(dim)
-        for r in range(max(rounds - self.tail, 0), rounds):
-            c, (steps, _) = planner.system(r), planner.steps(r, planner.everyone)
-            shares = planner.expected_coefficients(c, {})
-            if shares is None:
-                return None
-            eta, prox = experiment.algorithm.step_length(c), experiment.algorithm.proximal
-            key = shares.tobytes() + steps.tobytes() + np.float64(eta).tobytes()
-            if key not in steps_of:
-                steps_of[key] = mean_step(problem, shares, steps, eta, prox)
-            matrix, vector = matrix + steps_of[key][0], vector + steps_of[key][1]
-        return np.asarray(np.linalg.solve(matrix, vector), dtype=np.float64)
-
-    @property
-    def predicted_bias(self) -> float:
-        """The distance of `predicted` from the optimum; nan if there is no prediction."""
-        return float("nan") if self.predicted is None else float(np.linalg.norm(self.predicted - self.optimum))
-
-    @property
-    def prediction_error(self) -> float:
-        """The distance of `mean` from `predicted`; nan if there is no prediction."""
-        return float("nan") if self.predicted is None else float(np.linalg.norm(self.mean - self.predicted))
+        eta, prox = experiment.algorithm.step_length(c), experiment.algorithm.proximal
+        key = shares.tobytes() + steps.tobytes() + np.float64(eta).tobytes()
+        if key not in steps_of:
+            steps_of[key] = mean_step(problem, shares, steps, eta, prox)
+        matrix, vector = matrix + steps_of[key][0], vector + steps_of[key][1]
+    return np.asarray(np.linalg.solve(matrix, vector), dtype=np.float64)

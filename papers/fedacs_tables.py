@@ -37,6 +37,7 @@ LOOKS = {name: str(options["algorithm.name"]) for name, options in METHODS.items
 SMOKE_TARGET = 0.7  # at scale `smoke`, on the digits
 LAST = 5  # rounds whose mean is a method's accuracy (App. I.3.4)
 Costs = Mapping[str, Mapping[str, Mapping[str, Stat]]]  # task -> method -> axis -> our cost to the target
+Ends = Mapping[str, Mapping[str, Stat]]  # task -> method -> accuracy over the last rounds
 
 
 def columns_of(table: str) -> dict[str, dict[str, Any]]:
@@ -92,25 +93,23 @@ class Efficiency(Grid):
     def run(self, cache: RunCache) -> Findings:
         from papers import draw
 
-        by_task = nest(self.groups(cache), "task", "method")
-        by_task = {task: names for task, names in by_task.items() if len(names) == len(METHODS)}
-        if not by_task:
+        groups = nest(self.groups(cache), "task", "method")
+        groups = {task: lines for task, lines in groups.items() if len(lines) == len(METHODS)}
+        if not groups:
             raise BadConfig("no column has runs of all methods yet; `raylfl reproduce` makes the missing ones")
-        columns = {task: column for task, column in columns_of(self.number).items() if task in by_task}
+        columns = {task: column for task, column in columns_of(self.number).items() if task in groups}
         targets = {task: cache.pick(SMOKE_TARGET, column["target"]) for task, column in columns.items()}
         costs = {
             task: {
-                name: {axis: self.cost(group, axis, target) for axis in AXES} for name, group in by_task[task].items()
+                name: {axis: self.cost(group, axis, target) for axis in AXES} for name, group in groups[task].items()
             }
             for task, target in targets.items()
         }
-        ends = {
-            task: {name: self.accuracy(group) for name, group in groups.items()} for task, groups in by_task.items()
-        }
-        plots = [draw.Plot(task, lines, ACCURACY, band="std", window=5) for task, lines in by_task.items()]
+        ends = {task: {name: self.accuracy(group) for name, group in lines.items()} for task, lines in groups.items()}
+        plots = [draw.Plot(task, lines, ACCURACY, band="std", window=5) for task, lines in groups.items()]
         goals = ", ".join(f"{task} {100 * target:g} %" for task, target in targets.items())
         tables = [*(self._table(columns, costs, axis, goals) for axis in AXES), self._accuracies(ends)]
-        claims = [*self.claims(costs), *self.gains(columns, ends), *self.rivals(costs, ends)]
+        claims = [*first_claims(costs), *gains(columns, ends), *rivals(costs, ends)]
         return Findings(tables, claims, {self.stem: draw.curves(plots, draw.styles(LOOKS))}, [UNITS])
 
     def cost(self, group: Group, axis: str, target: float) -> Stat:
@@ -122,54 +121,6 @@ class Efficiency(Grid):
         """The accuracy over the seeds and the last rounds."""
         names = [name for name in self.measures if name.startswith("accuracy")]
         return Stat.over(np.array([self.measure(run, name) for run in group.runs for name in names], dtype=np.float64))
-
-    @staticmethod
-    def claims(costs_of: Costs) -> list[Claim]:
-        """The claims of Sec. 6: among all methods but OS, FedACS needs the fewest rounds and the least computation.
-
-        costs_of: the costs to the target. OS: optimal sampling.
-        """
-        claims = []
-        for heading, methods in costs_of.items():
-            for axis, does in AXES.items():
-                spent = {name: mean_cost(costs[axis]) for name, costs in methods.items()}
-                rivals = [value for name, value in spent.items() if name not in ("FedACS", "OS")]
-                evidence = ", ".join(
-                    f"{name} {cost_or_dash(v)}" for name, v in sorted(spent.items(), key=lambda i: i[1])
-                )
-                claims.append(Claim(f"{heading}: FedACS {does}", spent["FedACS"] < min(rivals), evidence))
-        return claims
-
-    @staticmethod
-    def gains(columns: Mapping[str, Mapping[str, Any]], ends: Mapping[str, Mapping[str, Stat]]) -> list[Claim]:
-        """The claims of figs. 6, 9, 10: FedACS has the highest final accuracy; the evidence is its lead in points.
-
-        ends: task -> method -> accuracy over the last rounds.
-        """
-        claims = []
-        for task, column in columns.items():
-            stats = ends[task]
-            gains = [100 * (stats["FedACS"].mean - stat.mean) for name, stat in stats.items() if name != "FedACS"]
-            evidence = f"{min(gains):.1f} to {max(gains):.1f} points above the others"
-            evidence += f"; published {column['gains'][0]:g} to {column['gains'][1]:g}"
-            text = f"{task}: FedACS has the highest accuracy over the last {LAST} rounds"
-            claims.append(Claim(text, min(gains) > 0, evidence))
-        return claims
-
-    @staticmethod
-    def rivals(costs: Costs, ends: Mapping[str, Mapping[str, Stat]]) -> list[Claim]:
-        """The claims of Sec. 6 about other methods: FedAU never reaches the target, c-a-FedAvg varies more than FedAvg.
-
-        costs: the costs to the target; ends: task -> method -> accuracy over the last rounds.
-        """
-        reached = {heading: mean_cost(methods["FedAU"]["rounds"]) for heading, methods in costs.items()}
-        evidence = ", ".join(f"{heading} {cost_or_dash(value)}" for heading, value in reached.items())
-        never = Claim("FedAU reaches no target", not any(map(math.isfinite, reached.values())), evidence)
-        spread = {name: sum(stats[name].std for stats in ends.values()) / len(ends) for name in METHODS}
-        order = sorted(spread, key=lambda name: -spread[name])
-        evidence = ", ".join(f"{name} {100 * spread[name]:.1f}" for name in order)
-        text = f"c-a-FedAvg varies more than FedAvg over the last {LAST} rounds and the seeds"
-        return [never, Claim(text, spread["c-a-FedAvg"] > spread["FedAvg"], evidence)]
 
     def _accuracies(self, ends: Mapping[str, Mapping[str, Stat]]) -> ReportTable:
         columns = [Column("method", "method"), *(Column(head, head, accuracy_text, "max", True) for head in ends)]
@@ -196,6 +147,42 @@ class Efficiency(Grid):
                 row[f"{task} published ratio"] = numbers[name] / numbers["FedACS"]
         caption = f"{axis.capitalize()} until {until}; mean ± std over seeds."
         return ReportTable(f"{self.stem}_{axis}", caption, heads, rows)
+
+
+def first_claims(costs: Costs) -> list[Claim]:
+    """The claims of Sec. 6: among all methods but optimal sampling (OS), FedACS reaches the target at least cost."""
+    claims = []
+    for task, methods in costs.items():
+        for axis, does in AXES.items():
+            spent = {name: mean_cost(of[axis]) for name, of in methods.items()}
+            best = min(value for name, value in spent.items() if name not in ("FedACS", "OS"))
+            evidence = ", ".join(f"{name} {cost_or_dash(spent[name])}" for name in sorted(spent, key=spent.__getitem__))
+            claims.append(Claim(f"{task}: FedACS {does}", spent["FedACS"] < best, evidence))
+    return claims
+
+
+def gains(columns: Mapping[str, Mapping[str, Any]], ends: Ends) -> list[Claim]:
+    """The claims of figs. 6, 9, 10: FedACS has the highest final accuracy; the evidence is its lead in points."""
+    claims = []
+    for task, column in columns.items():
+        top = ends[task]["FedACS"].mean
+        leads = [100 * (top - stat.mean) for name, stat in ends[task].items() if name != "FedACS"]
+        evidence = f"{min(leads):.1f} to {max(leads):.1f} points above the others"
+        evidence += f"; published {column['gains'][0]:g} to {column['gains'][1]:g}"
+        text = f"{task}: FedACS has the highest accuracy over the last {LAST} rounds"
+        claims.append(Claim(text, min(leads) > 0, evidence))
+    return claims
+
+
+def rivals(costs: Costs, ends: Ends) -> list[Claim]:
+    """The claims of Sec. 6 about other methods: FedAU never reaches the target, c-a-FedAvg varies more than FedAvg."""
+    reached = {task: mean_cost(methods["FedAU"]["rounds"]) for task, methods in costs.items()}
+    evidence = ", ".join(f"{task} {cost_or_dash(value)}" for task, value in reached.items())
+    never = Claim("FedAU reaches no target", not any(map(math.isfinite, reached.values())), evidence)
+    spread = {name: sum(stats[name].std for stats in ends.values()) / len(ends) for name in METHODS}
+    evidence = ", ".join(f"{name} {100 * spread[name]:.1f}" for name in sorted(spread, key=lambda name: -spread[name]))
+    text = f"c-a-FedAvg varies more than FedAvg over the last {LAST} rounds and the seeds"
+    return [never, Claim(text, spread["c-a-FedAvg"] > spread["FedAvg"], evidence)]
 
 
 UNITS = "our computation time is counted in local steps, the paper's in seconds of its machine: compare the ratios"

@@ -109,7 +109,8 @@ class Fig9(Images):
         claims = [_most_accurate(f"{panel}: FOCUS is the most accurate", values) for panel, values in ends.items()]
         claims += [fastest(panel, lines, last) for panel, lines in groups.items()]
         figures = {"fig9": draw.curves(plots, draw.styles(LOOKS))}
-        rows, columns = [{"method": name} for name in LINES if any(name in of for of in ends.values())], []
+        rows: list[dict[str, Any]] = [{"method": name} for name in LINES if any(name in of for of in ends.values())]
+        columns = []
         for panel, measured in ends.items():
             for row in rows:
                 text = PUBLISHED[panel].get(row["method"])

@@ -74,29 +74,16 @@ class Row:
 def row(
     run: RunRecord,
     cell: Mapping[str, Any],
-    command: str,
-    measures: Mapping[str, float | None] | None = None,
-    curves: Iterable[str] = (),
-    points: int = POINTS,
-) -> Row:
-    """The ledger's row of a run. Raises BadConfig if the run is not complete.
-
-    cell, command, measures: see `Row`. curves: the metrics of which the row has a curve besides the main one; points:
-    the largest number of points of such a curve.
-    """
-    check_complete(run)
-    return unchecked_row(run, cell, command, measures, curves, points)
-
-
-def unchecked_row(
-    run: RunRecord,
-    cell: Mapping[str, Any],
     command: str = "",
     measures: Mapping[str, float | None] | None = None,
     curves: Iterable[str] = (),
     points: int = POINTS,
 ) -> Row:
-    """The row of a run for findings that are not published; see `row`."""
+    """The row of a run; before it is published, `check_complete` checks the run.
+
+    cell, command, measures: see `Row`. curves: the metrics of which the row has a curve besides the main one; points:
+    the largest number of points of such a curve.
+    """
     metric = main_metric([run])
     diverged = (run.path / DIVERGED).is_file()
     origin = _origin(run)

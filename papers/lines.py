@@ -69,7 +69,7 @@ class Lines(Grid):
             for panel, lines in groups.items()
         ]
         rows = [
-            {"block": self.heading.format(panel) if self.panel else "", self.line: name} | of_line
+            ({"block": self.heading.format(panel)} if self.panel else {}) | {self.line: name, **of_line}
             for panel, lines in values.items()
             for name, of_line in lines.items()
         ]

@@ -36,9 +36,11 @@ SYMBOLS = "C: classes per client, K: local steps"
 Sweep = Mapping[float, Stat]  # learning rate (or local steps) -> accuracy
 
 
-def task(data: str, model: str, smoke: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+def task(
+    data: str, model: str, smoke: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """A value of the axis `task`; smoke: the options with which the network fits 8x8 digits."""
-    return {"base": [f"data/{data}", f"model/{model}"], "smoke": smoke or {}, **options}
+    return {"base": [f"data/{data}", f"model/{model}"], "smoke": smoke or {}, **(options or {})}
 
 
 UPSCALED, NARROW = {"data.init_args.upscale": 28}, {"model.init_args.width": 8}
@@ -47,15 +49,15 @@ CINIC = {"paper": {"num_clients": 1000}}
 TASKS: Axis = {
     "MNIST, logistic": task("mnist", "logistic"),
     # dropout: in the authors' code; the paper does not mention it
-    "MNIST, MLP": task("mnist", "mlp", **{"model.init_args.dropout": 0.5}),
+    "MNIST, MLP": task("mnist", "mlp", options={"model.init_args.dropout": 0.5}),
     "MNIST, MLP without dropout": task("mnist", "mlp"),
     "MNIST, LeNet-5": task("mnist", "lenet5", UPSCALED),
     "FMNIST, LeNet-5": task("fashion_mnist", "lenet5", UPSCALED),
     "FMNIST, CNN": task("fashion_mnist", "cnn_sfl"),
     VGG: task("cifar10", "vgg9", SMALL_VGG),
     "CIFAR-10, ResNet-18": task("cifar10", "resnet18", NARROW),
-    "CINIC-10, VGG-9": task("cinic10", "vgg9", SMALL_VGG, **CINIC),
-    "CINIC-10, ResNet-18": task("cinic10", "resnet18", NARROW, **CINIC),
+    "CINIC-10, VGG-9": task("cinic10", "vgg9", SMALL_VGG, CINIC),
+    "CINIC-10, ResNet-18": task("cinic10", "resnet18", NARROW, CINIC),
 }
 # the network as printed in the paper -> the published row, which comes from the paper's code
 VARIANTS = {"MNIST, MLP without dropout": "MNIST, MLP"}
@@ -88,10 +90,13 @@ class Images(Grid):
     shares, tuned, seeds, smoke_seeds = "sfl/images", "lr", (SEARCH_SEED, 0, 1), 2
     base: ClassVar[Sequence[str]] = ("reproduce/sfl_images",)
     axes: ClassVar = axes()
-    small: ClassVar[Mapping[str, Sequence[Any]]] = {"steps": (5,)}
+    small: ClassVar[dict[str, Sequence[Any]]] = {"steps": (5,)}
     smoke: ClassVar = {"partition.min_size": 2}
     rounds: ClassVar[Mapping[str, Sequence[int]]] = {"smoke": (100,), "paper": (1000,)}
-    rates: ClassVar = {"smoke": {"PFL": (0.1, 0.3), "SFL": (0.03, 0.1)}, "paper": GRID}
+    rates: ClassVar[Mapping[str, Mapping[str, Sequence[float]]]] = {
+        "smoke": {"PFL": (0.1, 0.3), "SFL": (0.03, 0.1)},
+        "paper": GRID,
+    }
     measured: ClassVar[Mapping[str, Any]] = {}
     stem: ClassVar[str]
 

@@ -12,9 +12,10 @@ from typing import Any, ClassVar
 import numpy as np
 from matplotlib.figure import Figure
 
+from papers import ledger
 from papers.base import EXPERIMENTS, Claim, Findings
 from papers.grid import Point
-from papers.ledger import Row, order, unchecked_row
+from papers.ledger import Row, order
 from papers.ledger_rows import LedgerRows
 from papers.run_cache import RunCache
 from papers.sfl_grid import (
@@ -80,9 +81,7 @@ class Accuracies(Images):
         lines = best_lines(rows, last)
         claims = self.claims({cell: last_k(runs[cell][best[cell]], ACCURACY, last) for cell in complete})
         if len(complete) == len(runs) and cache.scale == "paper":
-            for task, of_task in by_block(lines).items():
-                words = {f"{line['cell'].replace(',', '')} {line['method']}": line["verdict"] for line in of_task}
-                claims.append(mostly_within(task, "the mean is within the published ± std", words))
+            claims += mostly_within(lines, "the mean is within the published ± std")
         caption = (
             f"Test accuracy in %: mean ± std over seeds and the last {last} rounds, at the best learning rate; "
             f"{SYMBOLS}. `same`: two one-sided t tests of our seeds' means against the published mean ± std, taken as "
@@ -98,6 +97,11 @@ class Accuracies(Images):
         }
         figure = overlay(self, groups, logs_of(cache, rows), outside)
         return Findings([text_table(self.stem, caption, heads, lines)], claims, {self.stem: figure})
+
+    def points(self, scale: str) -> list[Point]:
+        """In the order of the paper's rows."""
+        tasks = list(self.axes["task"])
+        return sorted(super().points(scale), key=lambda point: (tasks.index(point.task), point.method))
 
     def claims(self, ends: Mapping[Point, Stat]) -> list[Claim]:
         """The paper's statements, and its marks: the method ahead by more than 1 point (MNIST, FMNIST) or 2 points.
@@ -232,13 +236,14 @@ class Table10(Images):
             if line["verdict"] not in ("within", "–") and line["block"] not in VARIANTS:
                 place = (line["block"], line["cell"], line["method"])
                 outside[place] = ", ".join(filter(None, [outside.get(place), f"lr {line['lr']} {line['verdict']}"]))
-        claims, notes = [*cell_claims(lines), *method_claims(rows)], [differences(rows, refs), looseness(rows)]
+        claims = [*mostly_within((line for line in lines if line["ref"]), WITHIN_LOG), *method_claims(rows)]
+        notes = [differences(rows, refs), looseness(rows)]
         table = text_table(self.stem, CAPTION, heads, lines)
         return Findings([table], claims, {self.stem: overlay(self, groups, refs, outside)}, notes)
 
 
 def rows_of(grid: Images, groups: Mapping[Point, Group]) -> list[Row]:
-    return [unchecked_row(run, grid.cell(point)) for point, group in groups.items() for run in group.runs]
+    return [ledger.row(run, grid.cell(point)) for point, group in groups.items() for run in group.runs]
 
 
 def logs_of(cache: RunCache, rows: Sequence[Row]) -> Refs:
@@ -287,6 +292,7 @@ def rate_lines(rows: Iterable[Row], refs: Refs) -> list[dict[str, str]]:
             "ours 40": _percent(row.last.get(str(LAST))),
             "log 40": _percent(ref.last[str(LAST)][0] if ref else printed),
             "verdict": "diverged" if row.diverged else "–",
+            "name": f"C={row.cell['classes']} K={row.cell['steps']} {row.cell['method']} lr {row.cell['lr']:g}",
             "ref": "yes" if ref else "",
         } | dict.fromkeys(("ours", "log", "difference", "same"), "–")
         if values:
@@ -311,6 +317,7 @@ def best_lines(rows: Iterable[Row], last: int) -> list[dict[str, Any]]:
         published = published_of[VARIANTS.get(task, task), classes, steps, method]
         line = {
             "block": task,
+            "name": f"C={classes} K={steps} {method}",
             "cell": f"C={classes}, K={steps}",
             "method": method,
             "lr": f"{top[0].cell['lr']:g}",
@@ -333,37 +340,19 @@ def same_seeds(means: Sequence[float], published: Stat) -> str:
     return same(difference(measured, Level(published.mean, published.std, PUBLISHED_SEEDS), 1 - 2 * ALPHA))
 
 
-def by_block(lines: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    blocks: dict[str, list[dict[str, Any]]] = {}
+def mostly_within(lines: Iterable[dict[str, Any]], claim: str) -> list[Claim]:
+    """One claim per task: at least nine of ten of its lines have the verdict `within`; claim: what this means."""
+    tasks: dict[str, dict[str, list[str]]] = {}
     for line in lines:
-        blocks.setdefault(line["block"], []).append(line)
-    return blocks
-
-
-def cell_claims(lines: Iterable[dict[str, str]]) -> list[Claim]:
-    """One claim per task: at least nine of ten of its cells with a log are within the spread of this log."""
-    with_log = by_block(line for line in lines if line["ref"])
-    return [
-        mostly_within(
-            task,
-            WITHIN_LOG,
-            {f"{x['cell'].replace(',', '')} {x['method']} lr {x['lr']}": x["verdict"] for x in of_task},
-        )
-        for task, of_task in with_log.items()
-    ]
-
-
-def mostly_within(task: str, claim: str, words: Mapping[str, str]) -> Claim:
-    """The claim that at least nine of ten cells of a task have the verdict `within`.
-
-    claim: what holds in each of them; words: the verdict of each cell by its name.
-    """
-    names = {word: [name for name, other in words.items() if other == word] for word in words.values()}
-    count = len(names.pop("within", []))
-    others = "".join(f"; {word}: {', '.join(cells)}" for word, cells in names.items())
-    remark = "the network as the paper describes it; the authors' code has dropout" if task in VARIANTS else ""
-    text = f"{task}: in at least nine of ten cells {claim}"
-    return Claim(text, count >= 0.9 * len(words), f"{count} of {len(words)} cells{others}", remark)
+        tasks.setdefault(line["block"], {}).setdefault(line["verdict"], []).append(line["name"])
+    claims = []
+    for task, names in tasks.items():
+        total, count = sum(map(len, names.values())), len(names.pop("within", []))
+        others = "".join(f"; {word}: {', '.join(cells)}" for word, cells in names.items())
+        remark = "the network as the paper describes it; the authors' code has dropout" if task in VARIANTS else ""
+        text = f"{task}: in at least nine of ten cells {claim}"
+        claims.append(Claim(text, count >= 0.9 * total, f"{count} of {total} cells{others}", remark))
+    return claims
 
 
 def differences(rows: Iterable[Row], refs: Refs) -> str:

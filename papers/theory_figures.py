@@ -64,9 +64,6 @@ class TheoryFigure(PaperResult):
     def compute(self) -> tuple[dict[str, PlotLine], list[Claim]]:
         """The curves of the figure by label, and the claims that they decide."""
 
-    def cell(self, config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-        return None
-
     def _draw(self, ax: Axes, lines: Mapping[str, PlotLine]) -> None:
         from raylfl.report.curves import log_axis
         from raylfl.report.style import PALETTE

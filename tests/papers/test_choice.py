@@ -122,33 +122,20 @@ def test_a_column_without_runs_of_all_methods_is_left_out(tmp_path):
         find("fedacs/table1").run(cache)
 
 
-class Named(DryCache):
-    """A cache that lists the names of the folders of its runs."""
-
-    def __init__(self, *options):
-        super().__init__(*options)
-        self.names = {}
-
-    def groups(self, settings, seeds=(0,)):
-        self.names |= {re.sub(r"[^A-Za-z0-9.]+", "-", s.label).strip("-").lower() + "-s0-0123abcd": s for s in settings}
-        return super().groups([s for s in settings if self.only.keeps(seed=0)], seeds)
-
-
 @pytest.mark.parametrize("name", ["focus/fig9", "focus/fig9-rates", "fedaware/fig5", "fedacs/table4", "fedacs/table5"])
 def test_the_command_of_a_published_run_selects_it(name, tmp_path):
-    experiment, cache = find(name), Named(tmp_path, "paper")
-    experiment.run(cache)
-    for folder in list(cache.names)[::5]:
-        cell = cache.names[folder].cell
-        run = RunRecord(tmp_path / folder, {"seed": 0, "data": {"name": "cifar10"}}, np.zeros(0), {}, {})
-        words = _command(name, experiment, cell, run).split()
-        chosen = Named(tmp_path, "paper")
-        chosen.only = choice([word for word in words if "=" in word], experiment.choices, name)
-        experiment.run(chosen)
-        assert folder in chosen.names
-        assert len(chosen.names) < len(cache.names)
+    experiment = find(name)
+    points = experiment.points("paper")
+    for point in points:
+        run = RunRecord(tmp_path, {"seed": 0, "data": {"name": "cifar10"}}, np.zeros(0), {}, {})
+        words = _command(name, experiment, experiment.cell(point), run).split()
+        only = choice([word for word in words if "=" in word], experiment.choices, name)
+        kept = [other for other in points if only.keeps(**other, seed=0)]
+        assert point in kept
+        assert len(kept) < len(points)
         run.config["data"] = {"name": "image_folder", "init_args": {"path": "/data/images.tgz"}}
-        assert _command(name, experiment, cell, run).endswith(" data=image_folder data.init_args.path=images.tgz")
+        images = " data=image_folder data.init_args.path=images.tgz"
+        assert _command(name, experiment, experiment.cell(point), run).endswith(images)
 
 
 def test_an_audit_judges_the_claims_whose_lines_are_chosen(tmp_path):
@@ -280,11 +267,6 @@ def thousand_rounds(**local):
         "logging": {},
         **{key: {"name": key} for key in ("data", "model", "algorithm", "num_clients", "participation", "runtime")},
     }
-
-
-def test_seeds_can_be_chosen(tmp_path):
-    cache = RunCache(tmp_path, only=choice(["seed=3"], KEYS, "x"))
-    assert [seed for seed in (1, 3) if cache.only.keeps(seed=seed)] == [3]
 
 
 @pytest.mark.parametrize("name", ["sfl/table10", "sfl/table11", "sfl/table7"])

@@ -122,7 +122,7 @@ def test_entries_are_arranged_by_axes():
 
 def rows_of(cache, experiment, keep=lambda point, run: True):
     return [
-        ledger.unchecked_row(
+        ledger.row(
             run,
             experiment.cell(point),
             measures={name: measure(run) for name, measure in experiment.measures.items()},

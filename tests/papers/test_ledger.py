@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from papers import ledger, sfl_logs, sfl_tables
 from papers.base import find
@@ -71,7 +72,7 @@ def test_a_row_has_everything_that_tables_and_checks_need(run):
 def test_an_incomplete_run_is_refused_with_the_reason(run, damage, message):
     damage(run)
     with pytest.raises(BadConfig, match=message):
-        ledger.row(load_run(run.path), {}, "")
+        ledger.check_complete(load_run(run.path))
 
 
 def test_a_diverged_run_has_a_row_with_its_commit(tmp_path, monkeypatch):
@@ -90,7 +91,7 @@ def test_a_diverged_run_has_a_row_with_its_commit(tmp_path, monkeypatch):
     assert row.versions["torch"]
     (run.path / ORIGIN).unlink()
     with pytest.raises(BadConfig, match="without a record of its commit"):
-        ledger.row(run, {}, "")
+        ledger.check_complete(run)
 
 
 def edit_config(run, old, new):
@@ -148,7 +149,7 @@ def test_a_cell_is_judged_by_the_spread_of_the_authors_log_and_by_a_margin(level
     refs = reference(row, level, 0.01)
     (line,) = lines = sfl_tables.rate_lines([row], refs)
     assert (line["verdict"], line["same"]) == (word, same)
-    (claim,) = sfl_tables.cell_claims(lines)
+    (claim,) = sfl_tables.mostly_within(lines, "")
     assert claim.holds == (word == "within")
     assert sfl_tables.rate_lines([replace(row, seed=row.seed + 1)], refs) == []  # the logs have one seed
 
@@ -239,6 +240,7 @@ def test_the_last_complete_series_of_a_cell_counts(tmp_path, monkeypatch):
 @pytest.mark.parametrize("folder", LEDGERS, ids=str)
 def test_the_committed_tables_and_verdicts_are_those_of_the_ledger(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **options: None)  # a second each
     name = folder.relative_to(ROOT / "results").as_posix()
     again = tmp_path / "results" / name
     shutil.copytree(folder, again)
@@ -266,16 +268,6 @@ def test_an_experiment_of_few_points_a_run_finds_in_the_rows_what_it_finds_in_th
         (line,) = [line for line in table.rows if (plain(line["panel"]), plain(line["method"])) == (panel, name)]
         assert line["ours"].mean == pytest.approx(np.mean(late), abs=1e-12)
         assert line["ours"].std == pytest.approx(np.std(late, ddof=1), abs=1e-12)
-
-
-def test_tables_and_verdicts_are_published_from_the_ledger_s_rows_without_the_runs(tmp_path, monkeypatch):
-    monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path / "runs"))
-    committed, folder = ROOT / "results/fedavg/table1", tmp_path / "results/fedavg/table1"
-    folder.mkdir(parents=True)
-    shutil.copy(committed / ledger.ROWS, folder)
-    publish(["fedavg/table1"], results=tmp_path / "results", docs=tmp_path / "docs")
-    for name in (ledger.ROWS, "table1.md", "verdicts.json"):
-        assert (folder / name).read_text() == (committed / name).read_text()
 
 
 def test_the_committed_pages_are_those_of_the_ledger():
