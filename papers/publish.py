@@ -24,7 +24,7 @@ from papers.run_cache import RunCache, drop_inferred
 from papers.setting import CellConfig
 from raylfl.config.identity import identity
 from raylfl.config.load import load_config
-from raylfl.errors import BadConfig, RaylflError
+from raylfl.errors import BadConfig
 from raylfl.execution.planned import is_complete
 from raylfl.execution.store import words_of
 from raylfl.python.console import say
@@ -117,7 +117,7 @@ def _cell(
     run: RunRecord, near: Sequence[CellConfig], experiment: Grid, cache: RunCache
 ) -> tuple[str, Mapping[str, Any]]:
     """What is wrong with a run, empty if nothing is, and the ledger's cell of the nearest setting."""
-    config, seed = resolve_config(run), run.config["seed"]
+    config, seed = load_config(run.config).resolved, run.config["seed"]
     if seed not in experiment.seeds:
         return f"seed={seed} is none of {', '.join(map(str, experiment.seeds))}", near[0].cell
     keys, cell = min(
@@ -125,14 +125,6 @@ def _cell(
     )
     rest = f", and {len(keys) - KEYS} more keys" if len(keys) > KEYS else ""
     return ", ".join(keys[:KEYS]) + rest, cell
-
-
-def resolve_config(run: RunRecord) -> dict[str, Any]:
-    """The run's config, in which options newer than the run have their defaults. Raises BadConfig if it is invalid."""
-    try:
-        return load_config(run.config).resolved
-    except RaylflError as error:
-        raise BadConfig(f"{run.path.name}: its config.yaml is invalid: {error}") from error
 
 
 def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,7 +143,7 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
 def differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """The keys in which a run differs from a setting, each with both values, as text.
 
-    config: the run's config, from `resolve_config`. other: the config of the setting.
+    config: the run's resolved config. other: the config of the setting.
     """
     actual, expected = decisive(config), decisive(other)
     keys = [key for key in sorted({*actual, *expected}) if actual.get(key, ABSENT) != expected.get(key, ABSENT)]
