@@ -90,13 +90,8 @@ class Accuracies(Images):
         )
         heads = {"cell": "classes, steps", "method": "method", "lr": "best lr", "seeds": "our seeds", "ours": "ours"}
         heads |= {"theirs": "published, 3 seeds", "difference": "difference", "verdict": "within ± std"}
-        outside = {
-            (line["block"], line["cell"], line["method"]): f"{line['verdict']} the published ± std"
-            for line in lines
-            if line["verdict"] != "within" and line["block"] not in VARIANTS
-        }
-        figure = overlay(self, groups, logs_of(cache, rows), outside)
-        return Findings([text_table(self.stem, caption, heads, lines)], claims, {self.stem: figure})
+        table = text_table(self.stem, caption, heads, lines)
+        return Findings([table], claims, {self.stem: overlay(self, groups, logs_of(cache, rows), lines)})
 
     def points(self, scale: str) -> list[Point]:
         """In the order of the paper's rows."""
@@ -231,15 +226,10 @@ class Table10(Images):
             "difference": "difference [90 %]",
             "verdict": "within ± sd",
         }
-        outside: dict[tuple[str, str, str], str] = {}
-        for line in sorted(lines, key=lambda line: float(line["lr"])):
-            if line["verdict"] not in ("within", "–") and line["block"] not in VARIANTS:
-                place = (line["block"], line["cell"], line["method"])
-                outside[place] = ", ".join(filter(None, [outside.get(place), f"lr {line['lr']} {line['verdict']}"]))
         claims = [*mostly_within((line for line in lines if line["ref"]), WITHIN_LOG), *method_claims(rows)]
         notes = [differences(rows, refs), looseness(rows)]
         table = text_table(self.stem, CAPTION, heads, lines)
-        return Findings([table], claims, {self.stem: overlay(self, groups, refs, outside)}, notes)
+        return Findings([table], claims, {self.stem: overlay(self, groups, refs, lines)}, notes)
 
 
 def rows_of(grid: Images, groups: Mapping[Point, Group]) -> list[Row]:
@@ -253,10 +243,8 @@ def logs_of(cache: RunCache, rows: Sequence[Row]) -> Refs:
 
 def text_table(name: str, caption: str, heads: Mapping[str, str], lines: Sequence[dict[str, Any]]) -> ReportTable:
     """The table of these lines of texts; heads: column -> its heading."""
-    columns = [
-        Column(column, head, str, None, column not in ("cell", "method"))
-        for column, head in {**heads, "same": "same ± 0.5"}.items()
-    ]
+    heads = {**heads, "same": "same ± 0.5"}
+    columns = [Column(key, head, str, None, key not in ("cell", "method")) for key, head in heads.items()]
     return ReportTable(name, caption, columns, list(lines))
 
 
@@ -305,7 +293,8 @@ def rate_lines(rows: Iterable[Row], refs: Refs) -> list[dict[str, str]]:
             line["log"] = f"{_percent(mean)} ± {_percent(std)}"
             line["difference"] = f"{100 * d.mean:+.2f} [{100 * d.low:+.2f}, {100 * d.high:+.2f}]"
             line["same"] = same(d)
-        lines.append(line)
+        outside = line["verdict"] not in ("within", "–")
+        lines.append(line | {"remark": f"lr {line['lr']} {line['verdict']}" if outside else ""})
     return lines
 
 
@@ -328,7 +317,8 @@ def best_lines(rows: Iterable[Row], last: int) -> list[dict[str, Any]]:
             "verdict": word_of(measured.mean, published.mean, published.std),
             "same": same_seeds([float(np.mean(row.window(last))) for row in top], published),
         }
-        lines.append(line)
+        outside = line["verdict"] != "within"
+        lines.append(line | {"remark": f"{line['verdict']} the published ± std" if outside else ""})
     return lines
 
 
@@ -436,13 +426,11 @@ def best_rows(rows: Sequence[Row]) -> dict[int, list[float]]:
     return {row.seed: row.window(MORE) for row in rows if row.cell["lr"] == best and not row.diverged}
 
 
-def overlay(
-    grid: Images, groups: Mapping[Point, Group], refs: Refs, outside: Mapping[tuple[str, str, str], str]
-) -> Figure:
+def overlay(grid: Images, groups: Mapping[Point, Group], refs: Refs, lines: Iterable[Mapping[str, Any]]) -> Figure:
     """A figure of at most PANELS cells: our curves solid, the authors' logs dashed, one colour per learning rate.
 
-    outside: (task, C and K, method) of a cell whose accuracies differ from the published ones -> where; these come
-    first. The other panels are spread evenly over the remaining cells, of those with a log if there is any.
+    Cells with a remark in the lines of the table come first, except those with another network than the authors'. The
+    other panels are spread evenly over the remaining cells, of those with a log if there is any.
     """
     from papers import draw
 
@@ -450,13 +438,18 @@ def overlay(
     for point in groups:
         if not refs or key(grid.cell(point)) in refs:
             places.setdefault((point.task, row_name(point), point.method), {})[f"lr {point.lr:g}"] = point
-    first = [place for place in places if place in outside][:PANELS]
-    others = [place for place in places if place not in outside]
+    remarks: dict[tuple[str, str, str], list[str]] = {place: [] for place in places}
+    for line in lines:
+        place = (line["block"], line["cell"], line["method"])
+        if line["remark"] and line["block"] not in VARIANTS and place in places:
+            remarks[place].append(line["remark"])
+    first = [place for place, of_place in remarks.items() if of_place][:PANELS]
+    others = [place for place, of_place in remarks.items() if not of_place]
     room = min(PANELS - len(first), len(others))
     shown = [*first, *(others[k] for k in np.linspace(0, len(others) - 1, room).round().astype(int))]
     plots = [
         draw.Plot(
-            "\n".join(filter(None, [place[0], ", ".join(place[1:]), outside.get(place)])),
+            "\n".join(filter(None, [place[0], ", ".join(place[1:]), ", ".join(remarks[place])])),
             {name: groups[point] for name, point in places[place].items()},
             ACCURACY,
             logs={name: refs[k].curve for name, point in places[place].items() if (k := key(grid.cell(point))) in refs},

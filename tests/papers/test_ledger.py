@@ -183,7 +183,12 @@ def test_the_figure_shows_the_cells_that_differ_first_with_the_whole_of_their_lo
     keys = [sfl_logs.key(table.cell(point)) for point in points]
     log = [[r, 0.5] for r in range(9, 1000, 20)]
     refs = {name: sfl_logs.Reference({}, "", {}, log) for name in keys}
-    drawn = sfl_tables.overlay(table, groups, refs, {("MNIST, LeNet-5", "C=2, K=20", "PFL"): "lr 0.1 above"})
+    drawn = sfl_tables.overlay(
+        table,
+        groups,
+        refs,
+        [{"block": "MNIST, LeNet-5", "cell": "C=2, K=20", "method": "PFL", "remark": "lr 0.1 above"}],
+    )
     assert len(drawn.axes) == 12
     assert drawn.axes[0].get_title(loc="left") == "MNIST, LeNet-5\nC=2, K=20, PFL\nlr 0.1 above"
     ends = [(line.get_xdata()[-1], line.get_ydata()[-1]) for line in drawn.axes[0].lines]
