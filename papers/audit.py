@@ -108,8 +108,8 @@ class ScaffoldAudit(Lines):
         early, late = ({name: of[key] for name, of in values[""].items()} for key in ("early", "late"))
         start = values[""][PLAIN]["start"]
 
-        def claim(text: str, holds: bool, *names: str, of: Mapping[str, float] = late, more: str = "") -> Claim:
-            return Claim(text, holds, "; ".join(f"{name}: {_short(of[name])}" for name in names) + more)
+        def claim(text: str, holds: bool, *names: str, distances: Mapping[str, float] = late, more: str = "") -> Claim:
+            return Claim(text, holds, "; ".join(f"{name}: {_short(distances[name])}" for name in names) + more)
 
         return [
             claim(
@@ -125,7 +125,7 @@ class ScaffoldAudit(Lines):
                 "learning rate (within a factor of 2)",
                 0.5 < early[LONG] / early[MOMENTUM] < 2.0,
                 *(MOMENTUM, LONG),
-                of=early,
+                distances=early,
             ),
             claim(
                 "at the end it is more than 5 times nearer with ten times the learning rate than with momentum, so the "

@@ -270,15 +270,15 @@ def rate_lines(rows: Iterable[Row], refs: Refs) -> list[dict[str, str]]:
     lines, published = [], published_rates()
     for row in (row for row in rows if row.seed == SEARCH_SEED):
         ref, values = refs.get(key(row.cell)), row.window(MORE)
-        theirs = published.get(tuple(row.cell[name] for name in ("task", "classes", "steps", "method", "clip")), {})
-        printed = theirs[row.cell["lr"]].mean if theirs else None
+        printed = published.get(tuple(row.cell[name] for name in ("task", "classes", "steps", "method", "clip")), {})
+        log_end = ref.last[str(LAST)][0] if ref else printed[row.cell["lr"]].mean if printed else None
         line = {
             "block": row.cell["task"],
             "cell": f"C={row.cell['classes']}, K={row.cell['steps']}",
             "method": row.cell["method"],
             "lr": f"{row.cell['lr']:g}",
             "ours 40": _percent(row.last.get(str(LAST))),
-            "log 40": _percent(ref.last[str(LAST)][0] if ref else printed),
+            "log 40": _percent(log_end),
             "verdict": "diverged" if row.diverged else "–",
             "name": f"C={row.cell['classes']} K={row.cell['steps']} {row.cell['method']} lr {row.cell['lr']:g}",
             "ref": "yes" if ref else "",

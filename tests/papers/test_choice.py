@@ -58,7 +58,7 @@ MLP = ["task=mnist-mlp", "steps=5", "method=sfl", "classes=1"]
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "column", "told", "claims"),
+    ("name", "words", "column", "expected", "claims"),
     [
         ("focus/fig9", ["participation=markov", "method=focus,fedau"], "method", ["FOCUS", "FedAU"], 2),
         ("focus/fig9-rates", ["method=fedavg,scaffold-*", "lr=0.06"], "method", ["FedAvg", "SCAFFOLD, divisor 10"], 0),
@@ -68,12 +68,12 @@ MLP = ["task=mnist-mlp", "steps=5", "method=sfl", "classes=1"]
         ("audit/scaffold-network", ["method=scaffold,scaffold-momentum-0.9", "seed=1"], "method", AUDITED, 1),
     ],
 )
-def test_a_part_of_a_figure_is_a_figure(name, words, column, told, claims, tmp_path):
+def test_a_part_of_a_figure_is_a_figure(name, words, column, expected, claims, tmp_path):
     """A claim about other methods is not judged."""
     cache = DryCache(tmp_path, "paper")
     cache.only = choice(words, find(name).choices, name)
     findings = find(name).run(cache)
-    assert [row[column] for row in findings.tables[0].rows] == told
+    assert [row[column] for row in findings.tables[0].rows] == expected
     assert len(findings.claims) == claims
 
 
