@@ -55,6 +55,7 @@ def curves(plots: Sequence[Plot], styles: Mapping[str, Line], size: tuple[float,
     panels = [Panel(plot.heading, _drawer(plot, styles), size, plot.heading) for plot in plots]
     shown = {name for plot in plots for name in plot.lines}
     legend = [(name, line) for name, line in styles.items() if name in shown]
+    legend += [("authors' logs", Line(4, 1, thin=True))] if any(plot.logs for plot in plots) else []
     with rc():
         return composed(Block("", "", "", panels, legend))
 
@@ -78,6 +79,9 @@ def _drawer(plot: Plot, looks: Mapping[str, Line]) -> Callable[[Axes], None]:
         logs = [(_log_curve(log), replace(looks[name], dash=1, thin=True)) for name, log in plot.logs.items() if log]
         draw(ax, curves, plot.metric, plot.axis, promised=logs)
         ax.set_ylim(bottom=bottom, top=top)
+        if logs:  # what matters is the second half
+            points = np.hstack([np.array(line.get_data()) for line in ax.lines])
+            ax.set_ylim(bottom=max(0.0, float(points[1, points[0] > points[0].max() / 2].min()) - 3))
         if plot.right is not None:
             ax.set_xlim(right=plot.right)
 

@@ -171,7 +171,8 @@ class Fig9Start(Images):
             Column("logs", "authors' logs", accuracy_text),
         ]
         caption = f"Test accuracy in %, mean ± std over the measurements of rounds {rounds - last + 1} to {rounds}."
-        figures = {"fig9_start": draw.curves(plots, draw.styles(LOOKS))}
+        looks = {point.method: LOOKS[point.method] for point in self.points("paper")}
+        figures = {"fig9_start": draw.curves(plots, draw.styles(looks))}
         return Findings([ReportTable("fig9_start", caption, columns, rows)], claims, figures, NOTES)
 
     def missing(self, rows: Sequence[Row]) -> list[str]:
