@@ -54,7 +54,9 @@ class Lines(Grid):
     def lines(self, cache: RunCache) -> dict[str, dict[str, Group]]:
         """Panel -> line -> its runs."""
         groups = self.groups(cache)
-        return nest({point.but(**{"": ""}): group for point, group in groups.items()}, self.panel, self.line)
+        if self.panel:
+            return nest(groups, self.panel, self.line)
+        return {"": {point[self.line]: group for point, group in groups.items()}}
 
     def run(self, cache: RunCache) -> Findings:
         from papers import draw
