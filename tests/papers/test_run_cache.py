@@ -81,19 +81,6 @@ def test_where_and_how_fast_it_runs_makes_no_new_run(cache, tmp_path):
     assert len(folders(cache)) == 1
 
 
-def test_an_interrupted_run_resumes_to_the_same_bits(cache, tmp_path):
-    whole = cache.groups([TOY])[0].runs[0]
-    cut = RunCache(tmp_path / "cut", jobs=1)
-    path = cut.groups([TOY])[0].runs[0].path
-    (path / "summary.json").unlink()
-    for checkpoint in (path / "checkpoints").iterdir():
-        checkpoint.unlink() if checkpoint.is_file() else [item.unlink() for item in checkpoint.iterdir()]
-    again = cut.groups([TOY])[0].runs[0]
-    assert again.finished
-    ends = [torch.load(run.path / "final.pt", weights_only=True)["params"] for run in (whole, again)]
-    assert torch.equal(*ends)
-
-
 def test_a_run_that_diverges_is_worse_than_any_other_and_not_repeated(cache):
     wild = TOY.with_("wild", {"local.lr": 1e200, "rounds": 50})
     tame, lost = cache.groups([TOY, wild])
@@ -141,14 +128,6 @@ def test_runs_at_a_url_are_found_and_resumed_by_another_machine(tmp_path, monkey
     assert not (again[0].runs[0].path / "checkpoints").exists()  # only what is read
     for one, other in zip(first, again, strict=True):
         np.testing.assert_array_equal(one.runs[0].column("global/distance"), other.runs[0].column("global/distance"))
-
-
-def test_processes_give_the_bits_of_one_process(tmp_path):
-    settings = [TOY, TOY.with_("other", {"algorithm.name": "sfl"})]
-    alone, spread = (RunCache(tmp_path / str(n), jobs=n).groups(settings, [0, 1]) for n in (1, 2))
-    for one, other in zip(alone, spread, strict=True):
-        for mine, yours in zip(one.runs, other.runs, strict=True):
-            np.testing.assert_array_equal(mine.column("global/distance"), yours.column("global/distance"))
 
 
 def test_dotted_options_merge_into_nested_ones_and_change_nothing_given():
