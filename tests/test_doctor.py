@@ -8,6 +8,7 @@ from importlib import metadata
 import pytest
 
 from raylfl.cli import doctor, main
+from raylfl.components.extras import install_command
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_an_absent_package_is_named_with_the_command_that_installs_it(examine, m
     monkeypatch.setitem(sys.modules, absent, None)
     ended, lines = examine()
     assert (ended, lines[-1]) == (code, last)
-    assert line_of(lines, *line).endswith(f"pip install 'raylfl[{absent}]'")
+    assert line_of(lines, *line).endswith(install_command(absent))
 
 
 def test_data_sets_are_found_below_the_root(examine, monkeypatch, tmp_path):

@@ -1,5 +1,6 @@
 """Optional libraries: a missing one is an error with the pip command if it is needed, and has no effect otherwise."""
 
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from raylfl.cli import main
-from raylfl.components.extras import EXTRAS, REQUIRED, install_command, require
+from raylfl.components.extras import EXTRAS, PACKAGES, REQUIRED, install_command, require
 
 ROOT = Path(__file__).parents[1]
 OPTIONAL = sorted(module for modules in EXTRAS.values() for module in modules)
@@ -86,5 +87,11 @@ def test_the_extras_are_those_of_the_package():
     extras = project["optional-dependencies"]
     assert {*EXTRAS, "all", "docs", "dev"} == {*extras}
     assert extras["all"] == [f"raylfl[{','.join(EXTRAS)}]"]
-    assert install_command("sklearn.datasets") == "pip install 'raylfl[vision]'"
-    assert install_command("torch") == "pip install raylfl"
+    assert {extra: shlex.split(line) for extra, line in PACKAGES.items()} == {extra: extras[extra] for extra in EXTRAS}
+    assert install_command("sklearn.datasets") == "pip install 'scikit-learn>=1.6' 'pillow>=10'"
+    assert install_command("torch") == "pip install torch"
+
+
+@pytest.mark.parametrize("module", [*REQUIRED, *(module for modules in EXTRAS.values() for module in modules)])
+def test_no_command_names_raylfl_which_is_in_no_package_index(module):
+    assert "raylfl" not in install_command(module)

@@ -1,7 +1,8 @@
 """Optional libraries: the pip extra that installs each of them, and the error for a missing library.
 
-`pip install 'raylfl[ray,report]'` installs two extras, `raylfl[all]` all extras. A function that uses an optional
-library calls `require` and then imports the library.
+`pip install '.[ray,report]'` in a clone installs raylfl with two extras, `.[all]` with all of them. A function that
+uses an optional library calls `require` and then imports the library. raylfl is in no package index: messages have
+the pip command of the libraries themselves, which works however raylfl was installed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,16 @@ EXTRAS = {  # extra -> the top-level modules that it installs
     "tensorboard": ("tensorboard",),
     "optuna": ("optuna",),
     "reports": ("wandb_workspaces",),
+}
+PACKAGES = {  # extra -> what pip installs for it, as in pyproject.toml
+    "ray": "'ray[default]>=2.50'",
+    "tune": "'ray[default,tune]>=2.50'",
+    "vision": "'scikit-learn>=1.6' 'pillow>=10'",
+    "report": "'matplotlib>=3.10' 'jinja2>=3.1'",
+    "wandb": "'wandb>=0.19'",
+    "tensorboard": "'tensorboard>=2.18'",
+    "optuna": "'optuna>=4'",
+    "reports": "'wandb>=0.19' 'wandb-workspaces>=0.4'",
 }
 REQUIRED = [
     "torch",
@@ -45,8 +56,10 @@ class MissingExtra(BadConfig):
 def install_command(module: str) -> str:
     """The pip command that installs the top-level package of this module."""
     package = module.partition(".")[0]
+    if package == "raylfl":
+        return "install it there as on this machine"
     extra = next((extra for extra, modules in EXTRAS.items() if package in modules), None)
-    return f"pip install 'raylfl[{extra}]'" if extra else "pip install raylfl"
+    return f"pip install {PACKAGES[extra] if extra else {'yaml': 'PyYAML'}.get(package, package)}"
 
 
 def ours(module: str) -> bool:

@@ -123,7 +123,7 @@ def test_without_pandas_the_extra_is_named_and_the_rest_works(done, monkeypatch)
     monkeypatch.setitem(sys.modules, "pandas", None)
     run = raylfl.load(done.run_dir)
     assert len(run.rows) == 6
-    with pytest.raises(MissingExtra, match=r"pip install 'raylfl\[tune\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'ray\[default,tune\]>=2.50'"):
         _ = run.metrics
 
 

@@ -45,7 +45,7 @@ def test_every_metric_that_a_run_may_measure_has_a_heading():
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(sweep, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
-    with pytest.raises(BadConfig, match=r"pip install 'raylfl\[reports\]'"):
+    with pytest.raises(BadConfig, match=r"pip install 'wandb>=0.19' 'wandb-workspaces>=0.4'"):
         build(content_of([sweep]), "somebody", "project")
 
 

@@ -258,7 +258,7 @@ def test_a_worker_that_dies_each_time_it_starts_ends_the_run(start):
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        ("raylfl.nowhere", "the cluster's Python lacks the package raylfl.nowhere: pip install raylfl "),
+        ("raylfl.nowhere", "the cluster's Python lacks the package raylfl.nowhere: install it there as on this "),
         ("elsewhere", "No module named 'elsewhere' in the cluster's Python"),
     ],
 )
