@@ -161,7 +161,7 @@ def tracking_rows(x: Tensor, count: int) -> State:
 
 
 def tracking(g: Tensor, carry: State) -> State:
-    """Updates the carry of the local steps by gradients g [C, d]: y <- y + g - g_prev in place, then g_prev <- g.
+    """Updates `carry` of the local steps by gradients g [C, d]: y <- y + g - g_prev in place, then g_prev <- g.
 
     g is multiplied by N w_i first, as in `weight_gradients`.
     """

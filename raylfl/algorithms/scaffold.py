@@ -18,7 +18,7 @@ A client without data (K_i = 0) keeps its c_i.
 `uplink: update` sends U_i alone, d floats. In option 2, c_i+ - c_i = U_i / (K_i eta) - c, which the server can compute
 (Huang et al. 2024; FOCUS, table 1, footnote 6). Only the rounding differs.
 
-Four departures of public code from the paper can be switched on. `momentum` applies to the raw gradient, before the
+Four differences of public code from the paper can be switched on. `momentum` applies to the raw gradient, before the
 correction: m <- momentum m + grad f_i(x_i), x_i <- x_i - eta (m - c_i + c). Option 2 then stores about 1/(1-momentum)
 times the mean gradient. `variates: model` starts c and every c_i at the initial model instead of 0. `divisor: 10`
 divides the sum of the updates by 10 instead of |R|, as the public code of FOCUS does. `variate_divisor: received`
