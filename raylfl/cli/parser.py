@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     def trust(sub: Any, text: str) -> None:
         sub.add_argument("--trust", action="store_true", help=text)
 
-    sub = command("run", commands.run, "carry out one federated run", config=True)
+    sub = command("run", commands.run, "execute one federated run", config=True)
     sub.add_argument("--print-config", action="store_true", help="print the resolved config and stop")
     sub.add_argument("--or-resume", action="store_true", help="if the run with this logging.id exists, continue it")
     sub = command("compare", commands.compare, "run several algorithms on one config, then write a report", config=True)
