@@ -113,7 +113,7 @@ class RuntimeConfig(Options):
             str,
             Doc(
                 "`inductor` or another backend of `torch.compile`, for `training_step`: clients run one at a time, by "
-                "autograd; workers need seconds to import the compiler, and last bits differ from autograd's"
+                "autograd; workers need seconds to import the compiler, and results differ from autograd's by rounding"
             ),
         ]
         | None
@@ -138,7 +138,7 @@ class RuntimeConfig(Options):
         Annotated[
             float,
             Gt(0),
-            Doc("the time limit of a worker in seconds; for its share of a round, and for each piece of an evaluation"),
+            Doc("the time limit of a worker in seconds; for its share of a round, and for each part of an evaluation"),
         ]
         | None
     ) = None
