@@ -10,7 +10,7 @@ per client. The local solver (`raylfl.core.local`) calls the first four methods,
     server_step   new server state, from the received uploads
 
 Methods take states as arguments and return new states; the fields of `self` are options, never state. The only state
-that changes in place is a server's `Table` (`raylfl.core.client_rows`). The local solver handles unequal numbers of
+that changes in place is a server's `Table` (`raylfl.core.client_rows`). The local solver takes unequal numbers of
 local steps K_i, momentum, clipping, weight decay, schedules and batch order. A client whose upload was lost keeps its
 old state.
 """
@@ -80,7 +80,7 @@ class Work:
 
 
 class Algorithm(Options, ABC):
-    """A federated optimisation method: client computations, a server step, and class attributes that state its traits.
+    """A federated optimisation method: client computations, a server step, and class attributes with its properties.
 
     Each subclass is a dataclass in its own file and follows one paper.
     """
@@ -132,7 +132,7 @@ class Algorithm(Options, ABC):
 
     @property
     def full_gradient(self) -> bool:
-        """Whether the method reads `full_gradient` [C, d] or `full_loss` [C, 1] in the carry.
+        """Whether the method reads `full_gradient` [C, d] or `full_loss` [C, 1] in `carry`.
 
         These two tensors hold the gradient and the loss of each client over all its samples, at the client's starting
         point.
@@ -175,9 +175,9 @@ class Algorithm(Options, ABC):
         return broadcast["x"]
 
     def start(self, broadcast: State, client_state: State, work: Work) -> State:
-        """The carry before the first local step: name -> rows [C, d].
+        """`carry` before the first local step, the values that pass from step to step: name -> rows [C, d].
 
-        Each local step receives the carry and returns the next one (`direction`). A tensor [1, d] stands for C equal
+        Each local step receives `carry` and returns the next one (`direction`). A tensor [1, d] stands for C equal
         rows. The local solver adds the starting points as carry["x_start"]. Never overwrite this tensor: it may share
         memory with the broadcast.
         """
@@ -187,7 +187,7 @@ class Algorithm(Options, ABC):
         """(direction v [C, d] of the local step x <- x - eta v, next carry).
 
         x: the parameters [C, d]; never overwrite them. g: the gradients [C, d] after clipping and weight decay;
-        `direction` may keep or overwrite them. A tensor of the carry may be overwritten only if `start` or an earlier
+        `direction` may keep or overwrite them. A tensor of `carry` may be overwritten only if `start` or an earlier
         local step has created it.
         """
         return g, carry

@@ -20,7 +20,7 @@ class Deferred(Generic[T]):
         self._wait = wait
 
     def result(self) -> T:
-        """The result of the work, or its exception; call it only once, because it may carry out the work."""
+        """The result of the work, or its exception; call it only once, because it may start the work."""
         return self._wait()
 
     def then(self, step: Callable[[T], U]) -> Deferred[U]:

@@ -58,7 +58,7 @@ class LocalSteps(NamedTuple):
 
 
 class Memory:
-    """The fixed memory of a call's local steps besides the slots; entries of dicts are [C, ...] by name.
+    """The fixed memory of a call's local steps besides parameters and buffers; entries of dicts are [C, ...] by name.
 
     table: the sample indices [C, T, B] of T steps; counters: each client's number of steps so far [C]; rates [T];
     losses, logged values: [C, T].

@@ -43,7 +43,7 @@ class Lanes(ABC):
 
     @abstractmethod
     def capture_all(self, functions: Sequence[Callable[[], object]]) -> Callable[[], None]:
-        """Like `capture`, for functions of several lanes that one graph carries out at the same time, after `join`.
+        """Like `capture`, for functions of several lanes that one graph runs at the same time, after `join`.
 
         Function k is captured on lane k modulo `count`.
         """

@@ -49,7 +49,7 @@ class Batch:
 class GradientMode(NamedTuple):
     """How gradients are computed.
 
-    name: recorded, autograd, batch_last (samples innermost in memory) or cohort (all clients in one call). why: the
+    name: recorded, autograd, batch_last (samples last in memory) or cohort (all clients in one call). why: the
     reason for this choice.
     """
 
@@ -59,7 +59,7 @@ class GradientMode(NamedTuple):
 
 REPLAYED = GradientMode("recorded", "the replay has autograd's bits")
 RECORDING = GradientMode("autograd", "to record a kind of batch and to compare its replay")
-BATCH_LAST = GradientMode("batch_last", "small convolutions as matrix products, the samples of a batch innermost")
+BATCH_LAST = GradientMode("batch_last", "small convolutions as matrix products, in batch-last layout")
 
 
 class SideBySide(Protocol):
@@ -235,7 +235,7 @@ class LoopOracle(Oracle):
         self.flat.load(self.flat.params.copy_(params))
         self.log.values = values
         if differs is not None:
-            text = f"{module}.training_step has other results with the samples innermost in memory: {differs}"
+            text = f"{module}.training_step has other results in batch-last layout: {differs}"
             raise Diverged(f"{text}, in local step {self.t}", "runtime.layout=contiguous")
 
     def doubt(self) -> None:

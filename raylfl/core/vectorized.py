@@ -6,7 +6,7 @@ this is many times faster than C passes; on a CPU it is faster only for small mo
 
 A module without buffers may define `cohort_losses(parameters, batch)`, which then computes the losses instead of vmap.
 Its batched matrix products have less overhead, and work where operators have no vmap rule. The losses of
-`cohort_losses` and of vmap differ in the last bits. The config and the model decide which of the two is used, never a
+`cohort_losses` and of vmap differ by rounding. The config and the model decide which of the two is used, never a
 timing.
 """
 
