@@ -6,7 +6,7 @@ is complete in its folder is not made again.
     planned    a run that is needed: its config, its folder, and whether it is complete there
     store      the folder of a run of a comparison: named after the run, and equal in identity.txt
     executor   the missing runs: in turn in this process, in parallel processes, or on the nodes of a cluster
-    processes  child processes, each of which carries out one run after the other
+    processes  child processes, each of which executes one run after the other
     nodes      runs in placement groups on the nodes of a Ray cluster
     resources  the number of runs or trials that fit on nodes
     several    the Python interface: a list of runs and their results

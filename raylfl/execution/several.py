@@ -47,7 +47,7 @@ def run(
     jobs: int | None = 1,
     **objects: Unpack[Objects],
 ) -> Result | list[Result]:
-    """Carries out one run of a config (a path, a bare name, a dict or a DictConfig) with `key=value` overrides.
+    """Executes one run of a config (a path, a bare name, a dict or a DictConfig) with `key=value` overrides.
 
     watch: called with the progress after each round. progress: whether the progress is printed; None: if there is no
     `watch`, in a terminal and in a notebook. callbacks: hooks of the run, which may end it early. objects:
