@@ -67,7 +67,7 @@ def label_mix(counts: Ints) -> Floats:
 def per_client(split: Split, samples: Samples) -> dict[str, Ints | Floats]:
     """Statistics of the N clients, arrays [N] by name.
 
-    They are client (its id), samples and, for labelled data, classes, label_entropy and emd.
+    They are client (its id), samples and, for labelled data, classes, `label_entropy` and `emd`.
     """
     columns: dict[str, Ints | Floats] = {"client": np.arange(len(split.clients)), "samples": split.sizes}
     if samples.labels is not None:
@@ -88,7 +88,7 @@ def table(split: Split, samples: Samples) -> list[dict[str, Any]]:
 def summary(split: Split, samples: Samples) -> list[dict[str, Any]]:
     """One row per statistic of `per_client`: {"measure", "min", "median", "mean", "std", "max"} over the clients.
 
-    Label entropy and emd are summarised over clients with samples only. The standard deviation of n values has the
+    `label_entropy` and `emd` are summarised over clients with samples only. The standard deviation of n values has the
     divisor n, not n - 1.
     """
     columns = per_client(split, samples)
