@@ -78,7 +78,7 @@ def resume(
 
 
 def run_or_resume(experiment: Experiment, watch: Watch | None) -> Result | None:
-    """Carries out a run with a `logging.id`, or continues the run of this id if it exists.
+    """Executes a run with a `logging.id`, or continues the run of this id if it exists.
 
     Returns None if the existing run is finished: nothing is done. Its `rounds` may be raised, and keys that do not
     define it may differ from the saved ones. Raises BadConfig for other changes.
@@ -219,7 +219,7 @@ def checked(config: Config) -> Experiment:
 def begin(
     experiment: Experiment, watch: Watch | None, callbacks: Sequence[Callback] = (), key: str | None = None
 ) -> Result:
-    """Carries out a new run; key: the content of its identity.txt, if any. The others are those of `several.run`."""
+    """Executes a new run; key: the content of its identity.txt, if any. The others are those of `several.run`."""
     with new_run_directory(experiment, quiet=watch is not None) as run_dir:
         if key is not None:
             run_dir.write(IDENTITY, key)
