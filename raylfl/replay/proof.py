@@ -1,12 +1,12 @@
 """Proof by results: the comparison of a step's results with those of the reference step (`core/reference.py`).
 
-A faster form of a step (recorded, vectorised, samples innermost) is used where its results have been equal to the
+A faster form of a step (recorded, vectorised, batch-last layout) is used where its results have been equal to the
 reference's. Equal means: equal bits for recorded steps, and for the other forms half of the digits of the dtype,
 
     |a - r| <= sqrt(eps) max(|a|, |r|) + 64 eps max|all of r|      for the loss and the gradient of each parameter,
 
 where |.| is the largest absolute entry. A difference above this bound counts unless the reference or the form itself
-moves by as much when the parameters change in their last bits: an entry, as where a ReLU or a maximum is about to
+moves by as much when the parameters change by rounding: an entry, as where a ReLU or a maximum is about to
 switch, or a whole tensor, as the gradient of a bias before batch normalisation, which is 0 but for rounding errors.
 """
 
@@ -174,7 +174,7 @@ def steady(
     eps: float,
     form: Callable[[Tensor], Outcome] | None = None,
 ) -> Outcome:
-    """`other` without differences that are moves of the reference or the form as parameters change in their last bits.
+    """`other` without differences that are moves of the reference or the form as parameters change by rounding.
 
     Entries of `other` become equal to the reference's if they are not further from them than `MARGIN` times the move of
     the entry, or of any entry of the same tensor that does not jump, by sqrt(eps) of the largest entry or more. step:

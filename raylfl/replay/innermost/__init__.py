@@ -6,7 +6,7 @@ sample, [B, ...], becomes [..., B]. For C clients at once it becomes [C, ..., B]
 this order, matrix products need no transposed copies, the softmax is computed on whole vectors, and small convolutions
 are matrix products over patches (patches.py). steps.py finds the translation of a module's step for each kind of batch.
 
-Translated calls compute every sample separately up to the mean cross-entropy. A batch may therefore be cut into pieces,
-or filled up with samples that have the label `IGNORED`. Sums are added in another order than in autograd, and the last
-bits of gradients differ.
+Translated calls compute every sample separately up to the mean cross-entropy. A batch may therefore be cut into parts,
+or filled up with samples that have the label `IGNORED`. Sums are added in another order than in autograd: gradients
+differ by rounding.
 """

@@ -1,7 +1,7 @@
 """Translates single operator calls to tensors whose last dimension is the samples: one rule for each operator.
 
-A rule checks a recorded call, raises Unfit if it has no translation, and returns a function (values, out) that carries
-out the call on translated values. values: number of a value in the recording -> tensor; parameter i has the number
+A rule checks a recorded call, raises Unfit if it has no translation, and returns a function (values, out) that runs
+the call on translated values. values: number of a value in the recording -> tensor; parameter i has the number
 -1 - i. out: tensors that receive the gradients of the parameters.
 """
 

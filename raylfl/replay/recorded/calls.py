@@ -168,7 +168,7 @@ def parts_of(value: Any, kind: type[T]) -> Iterator[T]:
 
 
 def numbers_in(value: Any) -> list[int]:
-    """The numbers of all slots in nested lists, tuples and dicts."""
+    """The numbers of all `Slot`s in nested lists, tuples and dicts."""
     return [slot.number for slot in parts_of(value, Slot)]
 
 

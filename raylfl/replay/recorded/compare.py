@@ -66,7 +66,7 @@ class Repetition:
             self.restore(content, current)
 
     def outcome(self, loss: Tensor, row: Tensor, logged: Iterable[tuple[str, Tensor]], content: Any) -> Outcome:
-        """The outcome of a step that has just been carried out. logged: (name, tensor) of each call of `self.log`."""
+        """The outcome of a step that has just ended. logged: (name, tensor) of each call of `self.log`."""
         state = self.state(content)
         return Outcome(loss, row, list(logged), {**state.tensors, "random numbers": state.generators[0]})
 

@@ -114,7 +114,7 @@ class Program:
 def compile_calls(
     function: Callable[[], Tensor], read: Sequence[Tensor], written: Sequence[Tensor], arena: Arena
 ) -> Callable[..., tuple[Tensor, ...]] | None:
-    """Carries out `function` on a CPU; returns its operator calls compiled as one function, with fixed memory.
+    """Runs `function` on a CPU; returns its operator calls compiled as one function, with fixed memory.
 
     The compiled function is called as `step(None, *given, *written)`, with tensors of the same layouts, and returns a
     1-tuple of the result of `function`. None is returned if `function` cannot be recorded, or if the bits of `step`

@@ -18,7 +18,7 @@ _MARK = "_raylfl_slot"  # the attribute of a tensor that holds its number in the
 
 
 class Tape(TorchDispatchMode):
-    """A torch dispatch mode that lists every operator call while it is carried out, and numbers all tensors.
+    """A torch dispatch mode that lists every operator call while it is executed, and numbers all tensors.
 
     reason: why the listed calls are not a valid recording, as the end of a sentence that begins with `training_step`;
     None if they are valid. outside: by number, the tensors that the step uses although it does not make them.
@@ -194,7 +194,7 @@ def record(
     log: StepLog | None = None,
     changing: Sequence[Tensor] = (),
 ) -> tuple[Tensor, Sequence[Tensor | None], Recording | str, list[LogCall]]:
-    """Carries out a step and its backward pass, and records them if possible.
+    """Runs a step and its backward pass, and records them if possible.
 
     Returns (loss, gradients, recording or the reason why there is none, calls of `self.log`). leaves: the tensors of
     the batch. step: computes the loss. gradients: computes the gradient of each parameter from the loss. log: the log
