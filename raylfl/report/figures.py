@@ -91,7 +91,7 @@ def measured_in(groups: Sequence[Group]) -> list[str]:
 
 
 def leading(part: Facet, look: Look) -> list[str]:
-    """The metrics shown first for the settings of a facet: main metric, losses, metrics that a theorem bounds.
+    """The metrics shown first for the settings of one scenario: main metric, losses, metrics that a theorem bounds.
 
     The losses are the test loss (or else the validation loss, or the global loss) and the training loss, as far as they
     were measured.

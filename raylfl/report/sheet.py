@@ -112,5 +112,5 @@ def folded(text: str, parts: Sequence[Part]) -> list[Part]:
 
 
 def slug(text: str) -> str:
-    """A label as a piece of a file name, at most 100 characters: `alpha=0.1, steps=5` -> `alpha-0.1_steps-5`."""
+    """A label as a part of a file name, at most 100 characters: `alpha=0.1, steps=5` -> `alpha-0.1_steps-5`."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", text.replace(", ", "_")).strip("-")[:100]

@@ -164,9 +164,9 @@ def summary(
 def best_settings(parts: Sequence[Facet], metric: str, last: int) -> ReportTable | None:
     """The table of the best tuned options, such as the learning rate, of every method in every scenario.
 
-    The best options have the best mean over seeds and the last `last` rounds. parts: one facet per scenario (a choice
-    of data, model, participation, ...), with the settings that were run in it. None if no method was run with several
-    values of a tuned option.
+    The best options have the best mean over seeds and the last `last` rounds. parts: the settings of each scenario (a
+    choice of data, model, participation, ...), with the settings that were run in it. None if no method was run with
+    several values of a tuned option.
     """
     groups = [group for part in parts for group in part.groups]
     keys = tuned_keys(groups)
