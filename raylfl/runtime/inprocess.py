@@ -24,7 +24,7 @@ def rows(
     paced: bool = False,
     make: Callable[[WorkerSetup], LocalBackend] = LocalBackend,
 ) -> Generator[tuple[Metrics, list[str], Tensor | None], str | None, None]:
-    """Carries out a run; yields (metrics, messages, parameters) of each round.
+    """Executes a run; yields (metrics, messages, parameters) of each round.
 
     A reason (text) sent to the generator ends the run after the yielded round. resume: whether to start from the newest
     checkpoint. messages: lines for the user. paced: whether parameters [d] are yielded; without `paced`, and for

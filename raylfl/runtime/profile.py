@@ -82,7 +82,7 @@ class Candidate:
         self._stamps.append((phase, time.perf_counter()))
 
     def round(self, counts: bool = True) -> None:
-        """Carries out the next round, and stores its durations if `counts`."""
+        """Runs the next round, and stores its durations if `counts`."""
         self._stamps = []
         next(self.rounds)
         self._stamps.append(("end", time.perf_counter()))

@@ -45,7 +45,7 @@ class Interrupted(RaylflError):
 
 
 class Session:
-    """Carries out the run of an experiment, and writes its records and checkpoints into a run directory.
+    """Executes the run of an experiment, and writes its records and checkpoints into a run directory.
 
     fault: a function of (phase, round), called at each kill point of `raylfl.runtime.faults`; by default
     `kill_point()`. `stop` may be called from another thread.
@@ -98,7 +98,7 @@ class Session:
         self.checkpoints.save(self.federation.collect(), self.backend)
 
     def rows(self, resume: bool) -> Iterator[Metrics]:
-        """Carries out the run; yields the metrics of each round after the round is recorded.
+        """Executes the run; yields the metrics of each round after the round is recorded.
 
         resume: whether to start from the newest checkpoint; the metrics of the rounds before it are yielded first.
         Raises Interrupted after `stop`.

@@ -40,9 +40,9 @@ class ServerActor:
     def rows(
         self, stored: StoredExperiment, workers: list[Any], folder: str, resume: bool, paced: bool
     ) -> Iterator[tuple[dict[str, Any], list[str], Any]]:
-        """Carries out a run; yields (metrics, messages, parameters) of each round.
+        """Executes a run; yields (metrics, messages, parameters) of each round.
 
-        stored: the experiment; workers: handles of worker actors; folder: the run directory; resume: whether to start
+        stored: the experiment; workers: the worker actors; folder: the run directory; resume: whether to start
         from the newest checkpoint. messages: lines for the user. paced: whether the run waits for a call of `proceed`
         after each round, and parameters [d] are yielded. Without `paced`, and for rounds before a resume, parameters
         are None. Raises StatesLost if states of clients or of graph nodes are lost: the run must be resumed.

@@ -93,9 +93,9 @@ class WorkerActor:
         return pack(self.worker(shared).initial._asdict())
 
     def traits(self, shared: list[Any]) -> tuple[str, str | None, Room | None, frozenset[str], Cut | None, int | None]:
-        """The properties of the worker that the backend needs: (device, refusal, room, whole, cut, state bytes).
+        """The properties of the worker that the backend needs: (device, reason, `room`, whole, cut, state bytes).
 
-        device: the name of the device; refusal: the reason why tasks have one client, or None; room: `Executor.room`;
+        device: the name of the device; reason: why tasks have one client, or None; room: `Executor.room`;
         whole: kinds of data (test, val, train) that one
         worker evaluates alone; cut: the `Cut` of a split model, or None; state bytes: the size of one client's state,
         None if clients keep no state.
@@ -112,7 +112,7 @@ class WorkerActor:
         )
 
     def run(self, shared: list[Any], work: bytes, start: Packed, *client_states: Packed) -> Any:
-        """Carries out tasks; returns their results, then values for `RunArguments.separate` and the new states, if any.
+        """Runs tasks; returns their results, then values for `RunArguments.separate` and the new states, if any.
 
         start: the broadcast, or the upload of the previous client of a ring, which is empty if that client failed.
         work: pickled `RunArguments`, because Ray's own pickling of small objects takes three times as long.
@@ -165,7 +165,7 @@ class WorkerActor:
 
     @exits_as_errors()
     def run_block(self, shared: list[Any], operation: str, job: Any, *states: Packed) -> Any:
-        """Carries out an operation on a block of graph nodes; returns (a value, *states).
+        """Runs an operation on a block of graph nodes; returns (a value, *states).
 
         operation: a key of OPERATIONS (`raylfl.runtime.workers.nodes`).
         """
@@ -201,7 +201,7 @@ class WorkerActor:
 
 
 def start_workers(runtime: RuntimeConfig, bundles: Sequence[Bundle | None]) -> list[Any]:
-    """Starts a worker actor in each bundle, without waiting. Returns the handles.
+    """Starts a worker actor in each bundle, without waiting. Returns the actors.
 
     A worker whose bundle is None is in the caller's placement group if there is one, otherwise anywhere.
     """

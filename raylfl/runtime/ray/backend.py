@@ -1,4 +1,4 @@
-"""The backend on Ray: worker actors carry out local work and evaluations; client states are passed by reference."""
+"""The backend on Ray: worker actors run local work and evaluations; client states are passed by reference."""
 
 from __future__ import annotations
 

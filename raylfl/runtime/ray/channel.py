@@ -36,7 +36,7 @@ class Channel:
     def worker_of(self, task: Task) -> int | None:
         """The number of the worker that has the samples of a task's client.
 
-        None if any worker can carry out the task. Tasks of clients that are assigned to workers have one client.
+        None if any worker can run the task. Tasks of clients that are assigned to workers have one client.
         """
         return self.pool.stored.placement.worker_of(task.clients[0])
 

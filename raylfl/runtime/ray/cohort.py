@@ -25,7 +25,7 @@ Share = list[int]  # the numbers of the tasks in one call
 
 
 class CohortInFlight:
-    """The calls of a cohort, in waves of at most one call per worker.
+    """The calls of a cohort, in groups of at most one call per worker.
 
     A worker that dies therefore loses only one call.
     """

@@ -30,7 +30,7 @@ Rows = Generator[Item, str | None, None]
 
 
 def rows(experiment: Experiment, run_dir: RunDirectory, resume: bool, paced: bool = False) -> Rows:
-    """Carries out a run on Ray; yields (metrics, messages, parameters) of each round.
+    """Executes a run on Ray; yields (metrics, messages, parameters) of each round.
 
     resume: whether to start from the newest checkpoint. messages: lines for the user. A reason (text) sent to the
     generator ends the run after the yielded round. paced: whether parameters [d] are yielded; without `paced`, and for
@@ -42,7 +42,7 @@ def rows(experiment: Experiment, run_dir: RunDirectory, resume: bool, paced: boo
 
 
 class RemoteRun:
-    """Carries out a run whose server is an actor; continues it after the loss of the actor, or of the run's own Ray."""
+    """Executes a run whose server is an actor; continues it after the loss of the actor, or of the run's own Ray."""
 
     def __init__(self, cluster: Cluster, experiment: Experiment, run_dir: RunDirectory, resume: bool, paced: bool):
         self.cluster, self.experiment, self.run_dir, self.resume = cluster, experiment, run_dir, resume

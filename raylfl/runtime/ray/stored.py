@@ -93,9 +93,9 @@ class Dealer:
 
 
 def put_samples(setup: WorkerSetup, placement: Placement, worker: int) -> StoredSamples:
-    """Puts the samples of the clients assigned to this worker into the object store, one piece at a time.
+    """Puts the samples of the clients assigned to this worker into the object store, one part at a time.
 
-    Beside the data set, this process therefore needs memory for one piece only.
+    Beside the data set, this process therefore needs memory for one part only.
     """
     indices = indices_of(setup, placement, worker)
     return StoredSamples(tuple(map(ray.put, setup.train.pieces(indices, PIECE))), len(indices))

@@ -45,7 +45,7 @@ class TrafficCounter:
     def count_arguments(self, values: Sequence[Any], node: str | None) -> None:
         """Counts the bytes sent between nodes for the arguments of a call.
 
-        values: the arguments, values or references; node: the node that carries out the call.
+        values: the arguments, values or references; node: the node that runs the call.
         """
         for value in values:
             if not isinstance(value, ray.ObjectRef):
@@ -64,7 +64,7 @@ class TrafficCounter:
     def count_results(self, value: Any, others: Sequence[Any], node: str | None) -> None:
         """Counts the bytes sent between nodes for the results of a call.
 
-        value: the first result; others: references to the other results; node: the node that carried out the call.
+        value: the first result; others: references to the other results; node: the node that ran the call.
         Small other results are sent at once, and counted. For large ones, only `node` is stored, because Ray may list
         their node late, or never if the node joined after a loss.
         """

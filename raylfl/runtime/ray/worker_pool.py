@@ -39,7 +39,7 @@ class WorkerCall:
     """A call of a worker: method, arguments, number of returned values, and time limit in seconds (None: no limit).
 
     assigned: the number of the worker to which the call's clients are assigned, because it has their samples; None if
-    any worker can carry out the call.
+    any worker can run the call.
     """
 
     method: str
@@ -54,7 +54,7 @@ class CallInFlight:
     """A call in flight: its worker, that worker's restart count, and references to its results.
 
     number: counts the calls of a pool. before: the number of the call that the worker got before this one since its
-    restart; -1 if there is none. A worker carries out its calls in this order.
+    restart; -1 if there is none. A worker runs its calls in this order.
     """
 
     call: WorkerCall

@@ -143,7 +143,7 @@ class RunDirectory:
 
     @property
     def in_use(self) -> bool:
-        """Whether a process holds the run's lock, which means that this process carries out the run now."""
+        """Whether a process holds the run's lock, which means that this process executes the run now."""
         return is_locked(self.path / ".lock")
 
     def claim(self) -> None:

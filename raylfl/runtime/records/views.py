@@ -33,7 +33,7 @@ def local_view(source: str | os.PathLike[str], complete: bool = False) -> Path:
 
 
 def owner_of(path: Path) -> Owner | None:
-    """The process that carries out the run at the URL from which `local_view` copied this folder, or was killed there.
+    """The process that executes the run at the URL from which `local_view` copied this folder, or was killed there.
 
     None if no process does, or if the folder is no copy.
     """

@@ -1,8 +1,8 @@
 """The rounds of a method without a server: the states of nodes stay on workers, and only messages travel.
 
 The nodes are divided into blocks, as the config determines. The state of a block is one tensor per variable, with a row
-for each node. The same worker carries out the calls for a block in every round, unless this worker is lost. In a round,
-the worker carries out the local work of the block's nodes, passes messages by reference to the blocks that need them,
+for each node. The same worker runs the calls for a block in every round, unless this worker is lost. In a round,
+the worker runs the local work of the block's nodes, passes messages by reference to the blocks that need them,
 and mixes the block's rows with the messages that arrive (`raylfl.runtime.workers.nodes`). The process of the round loop
 has the graph. It does not have the rows, only a report and measures of each block, such as the sum of the block's rows.
 If all blocks are in the calling process, one call mixes the messages of all blocks, without copies.
@@ -55,8 +55,8 @@ Pieces = dict[tuple[int, int], Piece]  # by sending and receiving block
 class NodeResult(RoundResult):
     """The result of the nodes' local work in a round.
 
-    uploads: only buffers and optimizer states, which the algorithm does not handle (`UNSEEN`). plan: the exchange of
-    messages among the whole cohort. local: for each block, a handle of its rows after the local work. pieces: the
+    uploads: only buffers and optimizer states, which the algorithm does not see (`UNSEEN`). plan: the exchange of
+    messages among the whole cohort. local: for each block, a reference to its rows after the local work. pieces: the
     messages between blocks; empty if messages precede the local work.
     """
 

@@ -1,6 +1,6 @@
 """The federated round, from the draw of the cohort to the metrics.
 
-Local work and evaluations are carried out by a `Backend`; nothing here depends on Ray.
+Local work and evaluations are run by a `Backend`; nothing here depends on Ray.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class UnderWay:
         self.traffic = Counter[str]()
 
     def proceed(self) -> RoundRecord | None:
-        """Carries out the round up to its next pause; at the end of the round, returns its records."""
+        """Runs the round up to its next pause; at the end of the round, returns its records."""
         self.backend.traffic()
         try:
             next(self.parts)
@@ -74,7 +74,7 @@ class UnderWay:
             self.traffic.update(self.backend.traffic())
 
     def finish(self) -> RoundRecord:
-        """Carries out the last part of the round; returns its records, with the bytes of the whole round."""
+        """Runs the last part of the round; returns its records, with the bytes of the whole round."""
         record = self.proceed()
         assert record is not None, "a round pauses twice"
         record.metrics.update(self.traffic)
@@ -107,7 +107,7 @@ class Measures(Protocol):
 
 @dataclass(kw_only=True, eq=False)
 class Federation:
-    """A federated run, carried out round by round; `state` is its state after the newest committed round.
+    """A federated run, executed round by round; `state` is its state after the newest committed round.
 
     keeps_client_state: whether clients keep a state from one round to the next. averages_buffers: whether the server
     averages the module's buffers (such as running statistics of batch normalisation) and broadcasts the means. fault:
@@ -162,7 +162,7 @@ class Federation:
         )
 
     def round(self, last: bool) -> Pausing:
-        """Carries out the round with number `state.round`; a generator that returns the records of the round.
+        """Runs the round with number `state.round`; a generator that returns the records of the round.
 
         last: whether it is the last round of the run, which is evaluated unless `eval.every` is 0.
 

@@ -85,7 +85,7 @@ class Planner:
         return link and not work and self.replayed is None
 
     def expected_draws(self, c: SystemInfo, server: ServerState) -> tuple[Floats | None, Law | None]:
-        """(the expected number of draws of each client [N], the law of these draws), each None if unknown.
+        """(the expected number of draws of each client [N], the distribution of these draws), each None if unknown.
 
         A method that samples clients itself draws them with replacement; otherwise the participation process draws
         them. c: the system state before the round (`system`).

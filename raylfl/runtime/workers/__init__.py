@@ -1,1 +1,1 @@
-"""Workers, which carry out local work and evaluations in any process, and the interface to them (`Backend`)."""
+"""Workers, which run local work and evaluations in any process, and the interface to them (`Backend`)."""

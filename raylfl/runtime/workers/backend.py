@@ -35,7 +35,7 @@ class BlockCall:
     block: the number of the block; operation: a key of `raylfl.runtime.workers.nodes.OPERATIONS`; job: the operation's
     argument after the context; handles: handles of the states that are its further arguments; returns: the number of
     results, of which the first is a value and the others are handles of states; arriving: (number of the sending block,
-    bytes) for each piece, that is the messages from one other block.
+    bytes) for the messages from each other block.
     """
 
     block: int
@@ -106,7 +106,7 @@ class Executor(ABC):
 
     @abstractmethod
     def run_blocks(self, calls: Sequence[BlockCall]) -> Deferred[list[Any]]:
-        """Carries out calls for blocks of nodes; returns [a value, *handles of states] for each call."""
+        """Runs calls for blocks of nodes; returns [a value, *handles of states] for each call."""
 
     def traffic(self) -> dict[str, int]:
         """The bytes sent between processes since the last call of this method, as metrics; 0 in a single process."""
@@ -151,14 +151,14 @@ class Backend(Executor):
 
 
 class InProcess(Executor):
-    """An executor that carries out local work in the calling process when the result is awaited."""
+    """An executor that runs local work in the calling process when the result is awaited."""
 
     algorithm: Algorithm
     shared_memory = True
 
     @abstractmethod
     def attempt(self, task: Task, broadcast: State, client_states: Sequence[Handle | None]) -> TaskResult:
-        """Carries out one task; if all attempts fail, the reports of its result have `errors`."""
+        """Runs one task; if all attempts fail, the reports of its result have `errors`."""
 
     def put(self, state: State) -> Handle:
         return state

@@ -83,11 +83,11 @@ def layout_for(
 ) -> str:
     """The memory layout of images and convolution weights under `runtime.layout`.
 
-    contiguous: [n, c, h, w], torch's default; channels_last: [n, h, w, c]; batch_last: [c, h, w, n], for steps that
-    can be translated to it (`raylfl.replay.innermost`). auto: for float32 on a CPU, batch_last for convolutions of few
+    contiguous: [n, c, h, w], torch's default; channels_last: [n, h, w, c]; batch_last: [c, h, w, n], for steps that can
+    be translated to it (`raylfl.replay.innermost`). auto: for float32 on a CPU, batch_last for convolutions of few
     channels and channels_last otherwise; contiguous in all other cases. The choice never depends on a timing, because
-    the layouts differ in the last bits of their results. The layout is always contiguous for a module without 2-D
-    convolutions, with hooks on local work, or with its own optimizer.
+    the layouts differ by rounding. The layout is always contiguous for a module without 2-D convolutions, with hooks on
+    local work, or with its own optimizer.
 
     innermost: returns the translation of the module's step to batch_last, or None; called only if needed. Raises
     BadConfig for batch_last if there is no translation.

@@ -117,16 +117,16 @@ class WorkReport(NamedTuple):
 
 @dataclass(frozen=True)
 class OperationContext:
-    """The algorithm of a run, and the function `run` with which a worker carries out a task."""
+    """The algorithm of a run, and the function `run` with which a worker runs a task."""
 
     algorithm: GraphAlgorithm
     run: Run
 
 
 def work(context: OperationContext, job: WorkJob, broadcast: State, block: State) -> tuple[Any, ...]:
-    """Carries out the local work of a block; returns (`WorkReport`, the nodes' rows after it, *pieces).
+    """Runs the local work of a block; returns (`WorkReport`, the nodes' rows after it, *messages).
 
-    block: the rows of the block; pieces: the messages to other blocks.
+    block: the rows of the block; messages: a state for each other block that needs some.
     """
     results, at = [], 0
     for task in job.tasks:

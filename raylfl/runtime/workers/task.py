@@ -234,9 +234,9 @@ class TaskResult:
     """The result of a task, as it travels from a worker to the server.
 
     reports: one for each client of the task. uploads: name -> rows [C, ...]; uploads that were added up have no rows
-    [0, ...]. client_states: the clients' new states, or handles of them. sums: uploads that were added up, of this task
-    and possibly of others: for each term of the round's `SumPlan`, the sums over subtrees of the tree in which uploads
-    are added. All but `reports` is empty if the whole task failed.
+    [0, ...]. client_states: the clients' new states, or references to them. sums: uploads that were added up, of this
+    task and possibly of others: for each term of the round's `SumPlan`, the sums over subtrees of the tree in which
+    uploads are added. All but `reports` is empty if the whole task failed.
 
     A pickled result has numpy arrays in place of tensors, which are read from shared memory without a copy.
     """

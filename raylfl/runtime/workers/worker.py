@@ -53,7 +53,7 @@ RESERVE = 0.2  # the part of a GPU's memory that a call leaves free
 
 
 class Worker:
-    """Carries out local work and evaluations in this process.
+    """Runs local work and evaluations in this process.
 
     The result of a task depends on the task, the broadcast and the client states only: any worker can repeat it.
     """
@@ -191,7 +191,7 @@ class Worker:
     def attempt(
         self, task: Task, broadcast: State, client_states: Sequence[State | None], timeout: float | None = None
     ) -> TaskResult:
-        """Carries out a task, and repeats it `runtime.client_retries` times at most if it fails; the last result.
+        """Runs a task, and repeats it `runtime.client_retries` times at most if it fails; the last result.
 
         timeout: the time limit of an attempt in seconds; None: no limit.
         """
@@ -207,7 +207,7 @@ class Worker:
 
     @torch_defaults()
     def run(self, task: Task, broadcast: State, client_states: Sequence[State | None]) -> TaskResult:
-        """Carries out a task; returns its uploads as rows, and one new state per client.
+        """Runs a task; returns its uploads as rows, and one new state per client.
 
         client_states: None for a client without a state so far. Exceptions except BadConfig become errors in the
         reports. If a call of several clients fails, its two halves are tried separately, down to single clients,
