@@ -141,7 +141,7 @@ class Watched:
     """A wrapper of an algorithm that raises ContractBroken if a Python method of it changes an argument in place.
 
     Two methods have exceptions. `server_step` may change Tables. `direction` may change the gradients, and rows of the
-    carry (the values kept between local steps) that are neither broadcast nor client state. No row of the carry may
+    `carry` (the values kept between local steps) that are neither broadcast nor client state. No row of `carry` may
     share its memory with x.
     """
 

@@ -93,7 +93,7 @@ def carry_out(
     """Run a config, or resume its run, with the given folder as run directory and in this process.
 
     config: a config's content or file. overrides: settings as on a command line. resume: whether to continue the run in
-    the folder. fault: called with each phase and round number; may raise. rows: the function that carries out the
+    the folder. fault: called with each phase and round number; may raise. rows: the function that runs the
     rounds.
     """
     experiment = check(assemble(load_config(config, overrides)))

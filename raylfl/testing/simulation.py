@@ -58,7 +58,7 @@ class FunctionOracle(Oracle):
 
 
 class FunctionBackend(InProcess):
-    """A backend that carries out local work with a gradient function, for a whole cohort in one solver call."""
+    """A backend that runs local work with a gradient function, for a whole cohort in one solver call."""
 
     one_by_one = None
 
