@@ -44,7 +44,7 @@ class SeedProgress:
 
 
 class SeedRuns:
-    """The runs of some seeds of a trial, which this process carries out in turn.
+    """The runs of some seeds of a trial, which this process executes in turn.
 
     With several seeds, a run is saved and closed before the next one continues: the process holds one run at a time.
     """
@@ -58,7 +58,7 @@ class SeedRuns:
         self._open: dict[int, Generator[tuple[int, float | None], None, None]] = {}
 
     def advance(self, until: int) -> SeedProgress:
-        """Carries out all runs up to round `until`, or to their end.
+        """Executes all runs up to round `until`, or to their end.
 
         A run that diverges is not an error. Other errors are raised; Ray Tune then repeats the trial.
         """
@@ -122,7 +122,7 @@ Rows = Generator[tuple[dict[str, Any], bool], None, None]
 
 
 def rows(experiment: Experiment, run_dir: RunDirectory, workers: int, rounds: int) -> Rows:
-    """Carries out a run and yields (metrics, whether they are new) of each round, including rounds of earlier attempts.
+    """Executes a run and yields (metrics, whether they are new) of each round, including rounds of earlier attempts.
 
     workers: the number of workers. rounds: the length of the run; a complete run is only read. If the generator is
     closed early, a checkpoint is saved.

@@ -1,4 +1,4 @@
-"""One stage of a sweep on Ray Tune: carries out its open trials and records their ends."""
+"""One stage of a sweep on Ray Tune: runs its open trials and records their ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SCRATCH = ".tune"  # Ray Tune's own files, hidden from `raylfl report`
 
 
 class StageRun:
-    """One stage of a sweep; `carry_out` carries out its trials that have not ended."""
+    """One stage of a sweep; `carry_out` runs its trials that have not ended."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class StageRun:
         self.total = trials_of(sweep, index, journal)
 
     def carry_out(self) -> None:
-        """Carries out all open trials until each has ended. Raises KeyboardInterrupt if it is interrupted."""
+        """Runs all open trials until each has ended. Raises KeyboardInterrupt if it is interrupted."""
         trials = self.journal.of_stage(self.index)
         for trial in trials:
             self._fetch(trial)

@@ -223,7 +223,7 @@ def carry_out(spec: Sweep, experiment: Experiment, folder: Path | None, say: Say
 def run_stages(
     spec: Sweep, experiment: Experiment, folder: Path, journal: Journal, say: Say, mirror: Mirror | None
 ) -> None:
-    """Plans and carries out one stage after the other. Raises KeyboardInterrupt if a stage is interrupted."""
+    """Plans and runs one stage after the other. Raises KeyboardInterrupt if a stage is interrupted."""
     from raylfl.tune.stage import SCRATCH, StageRun, trials_of
 
     runtime, concurrent = experiment.config.runtime, spec.options.concurrent

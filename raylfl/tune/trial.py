@@ -25,7 +25,7 @@ Report = Callable[[dict[str, Any]], None]
 
 
 def called_by_tune(config: dict[str, Any], job: SweepJob) -> None:
-    """The function that Ray Tune calls: carries out the trial in config["trial"]."""
+    """The function that Ray Tune calls: runs the trial in config["trial"]."""
     set_up(job)
     from ray import tune
 
@@ -63,7 +63,7 @@ def waiting_trainable(function: Callable[[dict[str, Any]], None]) -> Any:
 
 
 def run_trial(job: SweepJob, trial: Trial, report: Report) -> None:
-    """Carries out the remaining rounds of a trial's runs, and calls `report` with their mean score.
+    """Runs the remaining rounds of a trial's runs, and calls `report` with their mean score.
 
     The last report is made after all runs are complete. It has the key `state` if all runs diverged or the config is
     invalid: no error is raised, because a repetition would fail as well. Other errors are raised, and Ray Tune repeats
@@ -107,7 +107,7 @@ def summary(score: Score, parts: Sequence[SeedProgress]) -> tuple[dict[str, Any]
 
 @contextmanager
 def processes(job: SweepJob, trial: Trial) -> Generator[Callable[[int], list[SeedProgress]], None, None]:
-    """A context manager that gives a function which carries out all seeds of a trial up to a round, in parallel.
+    """A context manager that gives a function which runs all seeds of a trial up to a round, in parallel.
 
     Its argument is that of `SeedRuns.advance`; it returns the progress of each process.
     """
@@ -140,7 +140,7 @@ def processes(job: SweepJob, trial: Trial) -> Generator[Callable[[int], list[See
 
 
 def start(job: SweepJob, trial: Trial, seeds: list[int]) -> Any:
-    """Starts an actor for some seeds of a trial, in this process's placement group; returns its handle."""
+    """Starts an actor for some seeds of a trial, in this process's placement group; returns the actor."""
     import ray
 
     runtime = make_sweep(job.content).config(trial, seeds[0], Path(job.folder), job.url).runtime
