@@ -99,8 +99,8 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         would save {sent * VECTOR / LINK:.2f} s a round on the links. But every run would have other bits, with an error
         that depends on a scale, and a common scale needs one more pass over the uploads and one more exchange before
         they are added up.""",
-        f"""**Object store.** With pinned clients a node has the sums of its workers, at most {own} vectors, the pieces
-        into which it cuts them, and the pieces that it receives: at most {3 * own * VECTOR:.0f} GB. Rows take
+        f"""**Object store.** With pinned clients a node has the sums of its workers, at most {own} vectors, the parts
+        into which it cuts them, and the parts that it receives: at most {3 * own * VECTOR:.0f} GB. Rows take
         {own * VECTOR:.1f} GB on each node, and {gigabytes:.0f} GB on the server's. `runtime.object_store_mb` sets the
         size of the store; beyond it Ray spills to disk, and rounds slow down to the disk's speed.""",
         f"""**Memory of a worker.** It keeps the uploads of its clients of a round, {each} vectors here, until it adds

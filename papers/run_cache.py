@@ -4,7 +4,7 @@ A run's folder is named after its setting and a digest of its config. A second c
 changed setting is a new run. If raylfl has gained options since a run was made, the run counts as made with their
 defaults. The folder of a finished run then keeps its name; that of an interrupted run gets the new digest.
 
-`raylfl.execution` carries out the missing runs.
+`raylfl.execution` makes the missing runs.
 """
 
 from __future__ import annotations

@@ -91,8 +91,8 @@ def test_a_job_whose_python_lacks_a_package_says_which_python_and_the_remedy(tmp
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == (
-        f"raylfl: this Python, {sys.executable}, lacks the package {package}: pip install {package} (or `pip install -r "
-        "requirements.txt`), on every node of a cluster; for jobs `pip: requirements.txt` in jobs/runtime_env.yaml\n"
+        f"raylfl: this Python, {sys.executable}, lacks the package {package}: pip install {package} (or `pip install "
+        "-r requirements.txt`), on every node of a cluster; for jobs `pip: requirements.txt` in jobs/runtime_env.yaml\n"
     )
 
 

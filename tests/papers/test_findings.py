@@ -25,8 +25,8 @@ TEXT = (ROOT / "docs/findings.md").read_text(encoding="utf-8")
 PLAIN = " ".join(TEXT.split())
 DIGITS = {
     "SCAFFOLD": "SCAFFOLD",
-    "SCAFFOLD, variates that start as the model": "SCAFFOLD, variates from the model",
-    "SCAFFOLD, server variate divided by the received clients": "SCAFFOLD, variate over the received",
+    "SCAFFOLD, control variates that start as the model": "SCAFFOLD, variates from the model",
+    "SCAFFOLD, server's control variate divided by the received clients": "SCAFFOLD, variate over the received",
     "FedAvg": "FedAvg",
     "FedAvg, momentum 0.9": "FedAvg, momentum 0.9",
     "FedProx": "FedProx",
@@ -67,7 +67,7 @@ def test_the_accuracies_of_single_departures_are_those_of_the_ledger():
     ledger = {name: text.split(" ±")[0] for name, text in accuracies("scaffold-network").items()}
     names = ("SCAFFOLD", "SCAFFOLD, variates from the model", "SCAFFOLD, variate over the received")
     plain, model, received = (ledger[name] for name in names)
-    assert f"SCAFFOLD ends at {plain} % as published, at {model} % with variates" in PLAIN
+    assert f"SCAFFOLD ends at {plain} % as published, at {model} % with control variates" in PLAIN
     assert f"at {received} % with the other divisor, and at {ledger['SCAFFOLD, momentum 0.9']} % with the" in PLAIN
     assert f"FedAvg ends at {ledger['FedAvg']} % (one seed each" in PLAIN
 
