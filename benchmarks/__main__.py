@@ -2,8 +2,8 @@
 
     python -m benchmarks [PART ...] [-o FILE] [--write]
 
-Without PART, all parts are run. `--write` puts the numbers of `clients`, `workers`, `pinned`, `sums`, `rows` and
-`nodes` into docs/scaling.md.
+Without PART, all parts are run. `--write` puts their tables into docs/measurements.md, with date, commit and machine;
+`nodes`, which is computed and not measured, goes into docs/scaling.md.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from rich.console import Console
 
 from benchmarks import clients, many_nodes, pinned, sums, workers
 from benchmarks.neighbours import beside_neighbours
-from benchmarks.pages import ROOT, write_part
+from benchmarks.pages import MEASUREMENTS, ROOT, plain_table, write_measurement, write_part
 from benchmarks.processes import start_up_and_memory
-from benchmarks.rounds import beside_fedavg, evaluated, measure
+from benchmarks.rounds import beside_fedavg, evaluated, measure, page_of_ratios
 from benchmarks.scale import RESNET18, SFL_TABLE_3, TINY, against_the_oracle
 from benchmarks.tables import table_of
 from benchmarks.workloads import USERS
@@ -48,12 +48,12 @@ STATEFUL = ("focus", "scaffold", "feddyn", "mifa", "fedaware")
 
 
 PAGES: dict[str, Callable[[Any], str]] = {
+    "speed": page_of_ratios,
     "clients": clients.page,
     "workers": workers.page,
     "pinned": pinned.page,
     "sums": sums.page,
     "rows": sums.page_of_rows,
-    "nodes": many_nodes.page,
 }
 
 
@@ -86,7 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("parts", nargs="*", default=PARTS, metavar="PART", help=", ".join(PARTS))
     parser.add_argument("-o", "--out", default="benchmarks/results.json")
-    parser.add_argument("--write", action="store_true", help="put the numbers of tables into docs/scaling.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/measurements.md")
     args = parser.parse_args()
     results: dict[str, Any] = {}
     for part in args.parts:
@@ -125,8 +125,10 @@ def main() -> None:
         else:
             parser.error(f"no part {part}: there are {', '.join(PARTS)}")
         Console(width=120).print(table_of(results[part], part))
-        if args.write and part in PAGES:
-            write_part(part, PAGES[part](results[part]), ROOT / "docs" / "scaling.md")
+        if args.write and part == "nodes":
+            write_part(part, many_nodes.page(results[part]), ROOT / "docs" / "scaling.md")
+        elif args.write and f"<!-- {part}: " in MEASUREMENTS.read_text():
+            write_measurement(part, PAGES.get(part, plain_table)(results[part]))
     Path(args.out).write_text(json.dumps(results, indent=2) + "\n")
 
 

@@ -84,7 +84,7 @@ class Rounds:
 
 
 def page(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The part `clients` of docs/scaling.md."""
+    """The part `clients` of docs/measurements.md."""
     (few, many), cells = COUNTS, {(row["clients"], row["method"]): row for row in rows}
     body = []
     for method in METHODS:

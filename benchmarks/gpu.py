@@ -30,7 +30,7 @@ from rich.console import Console
 import raylfl
 from benchmarks.cuda_loop import evaluation_seconds, loop_seconds
 from benchmarks.golden import DIGITS, IMAGES, configs
-from benchmarks.pages import ROOT, table, write_part
+from benchmarks.pages import MEASUREMENTS, table, write_part
 from benchmarks.rounds import run_seconds
 from benchmarks.tables import table_of
 from benchmarks.workloads import PEERS, WORKLOADS, Workload
@@ -260,7 +260,7 @@ def rows(device: Device, workloads: dict[str, Workload], named: dict[str, Any], 
 
 
 def write_page(measured: dict[str, Any]) -> None:
-    """Writes the measured rows into docs/scaling.md; comparisons with the CPU as one row."""
+    """Writes the measured rows into docs/measurements.md; comparisons with the CPU as one row."""
     rows = measured["rows"]
     counted = {"against the host": f"within {FAR:g}", "against the reference step": "with the same bits"}
     shown = [row for row in rows if row["part"] not in (*counted, "left out")]
@@ -268,14 +268,14 @@ def write_page(measured: dict[str, Any]) -> None:
         results = [row["result"] == "yes" for row in rows if row["part"] == part]
         if results:
             shown.append(_row(part, f"{len(results)} runs", all(results), f"{sum(results)} {meaning}"))
-    about = f"{measured['gpu']}, torch {measured['torch']}, {measured['date']}, commit {measured['commit']}:"
-    write_part("gpu", f"\n{about}\n\n{table(shown)}\n", ROOT / "docs" / "scaling.md")
+    about = f"{measured['date']}, commit {measured['commit']}, {measured['gpu']}, torch {measured['torch']}:"
+    write_part("gpu", f"\n{about}\n\n{table(shown)}\n", MEASUREMENTS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.gpu", description=__doc__)
     parser.add_argument("-o", "--out", default="benchmarks/gpu.json")
-    parser.add_argument("--page", action="store_true", help="write the rows of FILE into docs/scaling.md")
+    parser.add_argument("--page", action="store_true", help="write the rows of FILE into docs/measurements.md")
     args = parser.parse_args(arguments)
     if args.page:
         write_page(json.loads(Path(args.out).read_text()))

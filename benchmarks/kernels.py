@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
+from benchmarks.pages import stamp
 from benchmarks.workloads import USERS, Workload
 from raylfl.config.load import load_config
 from raylfl.experiment.assemble import assemble
@@ -23,13 +24,13 @@ ROUNDS, WARM_UP = 12, 4
 SHOWN = 6  # calls shown of each step
 PAGE = """# Where the time of a round goes: kernels and the rest
 
-Written by `python -m benchmarks.kernels`.
+Written by `python -m benchmarks.kernels`: {stamp}.
 
 - **Machine.** One core, torch {torch}, {processor}. One thread reaches {products:.0f} GFLOP/s in the product of two
   float32 matrices of {square} x {square} (MKL), {convolutions:.0f} GFLOP/s in convolutions with 64 channels (oneDNN),
   and {gigabytes:.0f} GB/s in copies within its caches. All three are measured with the steps.
 - **Workloads.** Users' modules (`benchmarks/users.py`) in one process, one client at a time. Each local step replays
-  the recorded operator calls. The defaults are faster in three workloads and not shown: samples innermost in W1,
+  the recorded operator calls. The defaults are faster in three workloads and not shown: batch-last layout in W1,
   whole cohorts in W3 and W4 (half of W4's time).
 - **Times.** Of a round, the lower quartile of its processor time; of a call, its shortest time. The difference, such as
   cache misses after other work, counts as "rest".
@@ -55,9 +56,9 @@ Summary: {lesson}
 - **Dropout.** Random bits are drawn one by one, because a run must not depend on the way in which they are drawn; other
   generators with the same bits (numpy's, Python's) are no faster than torch's.
 - **Batch normalisation in a cohort.** vmap passes a transposed gradient to the backward pass, for which torch has only
-  a slow kernel. The fast kernel gives other last bits, and the sums of the slow kernel take as long in other calls.
+  a slow kernel. The fast kernel rounds otherwise, and the sums of the slow kernel take as long in other calls.
 - **Matrix products.** Large ones reach {share:.0%} of the peak here: torch uses MKL for them, oneDNN for convolutions.
-  The same product as a convolution of size 1 has other last bits. Batched products of a cohort are as fast as single
+  The same product as a convolution of size 1 rounds otherwise. Batched products of a cohort are as fast as single
   ones.
 
 ## The most expensive calls
@@ -141,6 +142,7 @@ def main() -> None:
         rows.append(row)
         calls.append(f"{workload.name}, {workload.title}:\n\n{as_table(most_expensive(found))}")
     text = PAGE.format(
+        stamp=stamp(),
         torch=torch.__version__.partition("+")[0],
         processor=torch.backends.cpu.get_cpu_capability(),
         products=peak.products / 1e9,

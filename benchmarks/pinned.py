@@ -51,7 +51,7 @@ def parts(workers: int) -> dict[str, Any]:
 
 
 def page(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The part `pinned` of docs/scaling.md."""
+    """The part `pinned` of docs/measurements.md."""
     return (
         "\n"
         + table(

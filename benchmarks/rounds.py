@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import Any
 
 import raylfl
 from benchmarks.floor import floor_seconds, side_by_side
+from benchmarks.pages import table
 from benchmarks.workloads import WORKLOADS, Workload
 
 WARM_UP = 3  # rounds of a run that are not counted: first allocations, first calls
@@ -48,6 +49,14 @@ def measure(
     middle, workers = median(ours), runtime.get("workers", 1)
     loops = side_by_side(workload, rounds // 2, workers) / floor if workers > 1 else 1.0
     return Measured(name, setting, floor * 1e3, middle * 1e3, (low * 1e3, high * 1e3), middle / floor, loops)
+
+
+def page_of_ratios(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The part `speed` of docs/measurements.md: a line per workload, a column per setting."""
+    workloads = dict.fromkeys(row["workload"] for row in rows)
+    cells = {(row["workload"], row["setting"]): f"{row['ratio']:.2f}" for row in rows}
+    settings = dict.fromkeys(row["setting"] for row in rows)
+    return table([{"workload": w} | {setting: cells[w, setting] for setting in settings} for w in workloads])
 
 
 def beside_fedavg(name: str, algorithm: str, runtime: dict[str, Any], rounds: int) -> dict[str, Any]:

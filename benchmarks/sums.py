@@ -112,7 +112,7 @@ def _measured(algorithm: str, placement: str, rows: bool) -> dict[str, Any]:
 
 
 def page(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The part `sums` of docs/scaling.md."""
+    """The part `sums` of docs/measurements.md."""
     assert len({row["bits"] for row in rows}) == 1, "the parameters must have the same bits in all cases"
     names = {"rows": "rows (`eval.drift`, FedAWARE, ...)", "sums": "sums"}
     return (
@@ -134,7 +134,7 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def page_of_rows(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The part `rows` of docs/scaling.md."""
+    """The part `rows` of docs/measurements.md."""
     lines = [
         {
             "method": f"`{row['algorithm']}`",

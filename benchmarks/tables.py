@@ -14,11 +14,12 @@ def table_of(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
     for name, value in rows[0].items():
         table.add_column(name, justify="left" if isinstance(value, str) else "right")
     for row in rows:
-        table.add_row(*map(_cell, row.values()))
+        table.add_row(*map(cell, row.values()))
     return table
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """A number with three digits, a sequence as its entries."""
     if isinstance(value, (tuple, list)):
-        return " - ".join(map(_cell, value))
+        return " - ".join(map(cell, value))
     return f"{value:.3g}" if isinstance(value, float) else str(value)

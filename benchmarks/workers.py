@@ -80,7 +80,7 @@ def round_of(workers: int) -> dict[str, Any]:
 
 
 def page(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The part `workers` of docs/scaling.md."""
+    """The part `workers` of docs/measurements.md."""
     cells = [
         {
             "workers": f"{row['workers']:,}",
