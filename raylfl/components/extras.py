@@ -99,7 +99,10 @@ def missing_package(module: str, python: str) -> str:
             f"No module named '{module}' in {python}: set PYTHONPATH on every node, or submit a job, which uploads the "
             "working directory"
         )
+    remedy = f"{python} lacks the package {module}: {install_command(module)}"
+    if module.partition(".")[0] == "raylfl":
+        return f"{remedy}, on every node of a cluster, or submit jobs from a clone by `-- python -m raylfl run ...`"
     return (
-        f"{python} lacks the package {module}: {install_command(module)} (or `pip install -r requirements.txt`), on "
-        "every node of a cluster; for jobs `pip: requirements.txt` in jobs/runtime_env.yaml"
+        f"{remedy} (or `pip install -r requirements.txt`), on every node of a cluster; for jobs `pip: requirements.txt` "
+        "in jobs/runtime_env.yaml"
     )
