@@ -10,7 +10,7 @@ U = TypeVar("U")
 
 
 class Deferred(Generic[T]):
-    """The result of work in progress; `result()` waits for the work, or carries it out if it has not started.
+    """The result of work in progress; `result()` waits for the work, or starts it if it has not started.
 
     >>> Deferred(lambda: 20).then(lambda n: n + 1).result()
     21

@@ -88,7 +88,7 @@ def check(experiment: Experiment) -> Experiment:
 def _assignable(experiment: Experiment, worker: Worker) -> frozenset[str]:
     """The kinds of devices on which `placement: auto` may assign clients to workers (`Experiment.assignable`).
 
-    These are devices on which clients run one by one, or side by side on a GPU, whichever workers carry them out.
+    These are devices on which clients run one by one, or side by side on a GPU, whichever workers run them.
     Evaluations must not put samples of several clients into a batch. The samples must be arrays: other data sets would
     be copied to each worker as a whole.
     """

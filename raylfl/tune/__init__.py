@@ -1,6 +1,6 @@
 """Sweeps: many settings of a space of config keys, on Ray Tune.
 
-A setting is a point of the space. Ray Tune carries it out as a trial: one run for each seed, with reports of their
+A setting is a point of the space. Ray Tune runs it as a trial: one run for each seed, with reports of their
 mean score. Ray Tune starts the trials in placement groups, limits how many run at once, retries failed ones, and passes
 the reports to its ASHAScheduler and OptunaSearch. These modules add features that Ray Tune lacks:
 

@@ -61,7 +61,8 @@ def name_of(path):
 
 def house_words(text, names=frozenset()):
     """The house words of a text that are no names of the code."""
-    words = (" ".join(match[1].lower().split()) for match in WORD.finditer(QUOTED.sub(" ", text)))
+    plain = re.sub(r"\b(carr\w+)\s+(?:it|them)\s+out\b", r"\1 out", QUOTED.sub(" ", text))
+    words = (" ".join(match[1].lower().split()) for match in WORD.finditer(plain))
     return [f"{word} (write: {HOUSE[word]})" for word in words if not {word, f"{word}s"} & names]
 
 
@@ -115,7 +116,7 @@ def test_house_words_are_found_and_names_of_the_code_are_not():
     tree = ast.parse('def f(lane):\n    """The lane of a slot; `slot` and a control variate."""')
     (_, _, _), (name, text, names) = public(tree)
     assert (name, house_words(text, names)) == ("f", ["slot (write: record, fixed memory)"])
-    assert house_words("It carries out\na round of two handles.") == [
+    assert house_words("It carries them out\nin a round of two handles.") == [
         "carries out (write: runs, does)",
         "handle (write: reference)",
     ]

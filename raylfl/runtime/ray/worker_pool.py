@@ -221,7 +221,7 @@ class WorkerPool:
         return out
 
     def with_retries(self, sent: Sequence[CallInFlight], attempts: int) -> list[Any]:
-        """Waits for the results of calls in flight; repeats lost calls on any worker that can carry them out.
+        """Waits for the results of calls in flight; repeats lost calls on any worker that can run them.
 
         Raises RaylflError if a call is lost `attempts + 1` times.
         """
