@@ -103,6 +103,6 @@ def missing_package(module: str, python: str) -> str:
     if module.partition(".")[0] == "raylfl":
         return f"{remedy}, on every node of a cluster, or submit jobs from a clone by `-- python -m raylfl run ...`"
     return (
-        f"{remedy} (or `pip install -r requirements.txt`), on every node of a cluster; for jobs `pip: requirements.txt` "
-        "in jobs/runtime_env.yaml"
+        f"{remedy} (or `pip install -r requirements.txt`), on every node of a cluster; for jobs `pip: "
+        "requirements.txt` in jobs/runtime_env.yaml"
     )
