@@ -95,3 +95,19 @@ def test_the_keys_that_change_results_are_not_called_rounding():
     (said,) = re.findall(r"Exceptions, by rounding only: (.*?)\. ", page)
     named = set(re.findall(r"`(\w+)", said))
     assert {"threads", "micro_cohort", "vectorize", "layout", "compile", "placement"} == named
+
+
+def test_the_configs_begin_with_what_the_page_says():
+    """docs/config.md: each file begins with the command that runs it, presets with their source."""
+    assert "begin with their source" in text_of("docs/config.md")
+    for path in sorted((ROOT / "conf").rglob("*.yaml")):
+        first = path.read_text().partition("\n")[0]
+        if path.parent.name != "reproduce":
+            assert first.startswith("# raylfl ") != (path.parent.name == "preset"), path
+
+
+def test_no_page_installs_raylfl_from_an_index():
+    """It is in none: `pip install raylfl` is an error, or another project."""
+    assert "not in a package index" in text_of("docs/install.md")
+    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.ipynb")]:
+        assert re.search(r"pip install (?:--?\w+ )*'?raylfl", path.read_text()) is None, path
