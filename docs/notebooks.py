@@ -16,7 +16,8 @@ from typing import Any
 
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 PAGES = sorted(Path(__file__).parent.glob("tutorials/*.md"))
-NOTE = "*This notebook is made from [{name}](./{name}) (`python docs/notebooks.py`). It needs `raylfl` on its path.*"
+INSTALL = "pip install '.[vision,report,tune]' jupyterlab"
+NOTE = f"*Made from [{{name}}](./{{name}}) by `python docs/notebooks.py`; first, in a clone of raylfl: `{INSTALL}`.*"
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
