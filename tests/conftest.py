@@ -251,6 +251,12 @@ def undrawn(monkeypatch):
 
 
 @pytest.fixture
+def one_core(monkeypatch):
+    """Several runs are made in turn in this process, as on a machine of one core: others would import torch again."""
+    monkeypatch.setattr("raylfl.execution.executor.cores", lambda: 1)
+
+
+@pytest.fixture
 def fresh(tmp_path, monkeypatch):
     """An empty working directory; sys.path, to which main() adds it, is restored."""
     monkeypatch.chdir(tmp_path)

@@ -224,7 +224,7 @@ def test_resume_continues_and_rounds_may_be_raised(call, fresh):
     assert [json.loads(line)["round"] for line in lines_of("runs/digits/mine/metrics.jsonl")] == [0, 1, 2, 3, 4]
 
 
-def test_compare_runs_each_and_ends_with_one_page_and_a_table(call, fresh, undrawn):
+def test_compare_runs_each_and_ends_with_one_page_and_a_table(call, fresh, undrawn, one_core):
     code, out, err = call("compare", "digits", "-a", "fedavg,focus", *SMALL, "-o", "both")
     assert (code, err) == (0, "")
     assert len(list((fresh / "runs/digits").iterdir())) == 2
@@ -244,7 +244,7 @@ def test_compared_runs_share_an_id_and_others_of_this_id_are_refused_before_the_
     assert "each can be compared only once" in call(*fixed, "sfl,sfl")[2]
 
 
-def test_a_second_comparison_makes_only_what_is_missing(call, fresh, undrawn):
+def test_a_second_comparison_makes_only_what_is_missing(call, fresh, undrawn, one_core):
     fixed = ("compare", "digits", *SMALL, "-o", "both", "-a")
     assert "runs     2 to do, 0 found in runs/digits\n" in call(*fixed, "fedavg,focus")[1]
     stamps = {path: path.stat().st_mtime_ns for path in (fresh / "runs").glob("digits/*/final.pt")}
@@ -256,7 +256,7 @@ def test_a_second_comparison_makes_only_what_is_missing(call, fresh, undrawn):
     assert re.search(r"^ ?FOCUS +1 +3 ", out, re.MULTILINE)
 
 
-def test_seeds_of_a_comparison_are_runs_of_their_own_and_paired_in_the_table(call, fresh, undrawn):
+def test_seeds_of_a_comparison_are_runs_of_their_own_and_paired_in_the_table(call, fresh, undrawn, one_core):
     code, out, err = call("compare", "digits", "-a", "fedavg,focus", "--seeds", "3,1", *SMALL, "logging.id=x")
     assert (code, err) == (0, "")
     assert {path.name for path in (fresh / "runs/digits").glob("x-*")} == {

@@ -41,7 +41,7 @@ def test_core_and_algorithms_need_torch_numpy_lightning_omegaconf_and_pydantic_o
 
 def test_a_comparison_in_one_process_needs_no_ray(tmp_path):
     argv = ["compare", "ridge", "-a", "focus,fedavg", "rounds=1", f"logging.dir={tmp_path}", "runtime.backend=local"]
-    argv.append("logging.report=false")
+    argv += ["--jobs", "1", "logging.report=false"]
     undrawn = "from raylfl.report.style import Drawing\nfrom tests.undrawn import savefig\nDrawing.savefig = savefig\n"
     without({"ray", *EXTRAS["tune"]}, f"from raylfl.cli import main\n{undrawn}sys.exit(main({argv!r}))")
     assert len(list(tmp_path.glob("ridge/*/final.pt"))) == 2

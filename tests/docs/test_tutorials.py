@@ -16,7 +16,7 @@ HERE = ("first-run", "paper", "sweep")  # executed in this process
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch, one_core):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.delenv("RAYLFL_RUNS", raising=False)
