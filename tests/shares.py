@@ -16,5 +16,10 @@ def one_in(share, cases, ids=name_of):
     ]
 
 
+def also(*values, **options):
+    """A further case of a test, marked exhaustive."""
+    return pytest.param(*values, marks=pytest.mark.exhaustive, **options)
+
+
 def _values(case):
     return case if isinstance(case, tuple) else (case,)

@@ -158,7 +158,7 @@ WORLDS = st.fixed_dictionaries(
 
 
 @given(WORLDS)
-@settings(max_examples=60 * TIMES)
+@settings(max_examples=40 * TIMES)
 @pytest.mark.timeout(120 * TIMES)
 def test_a_plausible_config_is_refused_with_a_message_or_runs(world):
     with tempfile.TemporaryDirectory() as folder:

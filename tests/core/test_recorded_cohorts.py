@@ -21,6 +21,7 @@ from raylfl.runtime.workers.backend import LocalBackend
 from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.training import TrainingLog
 from tests.core import user_modules as users
+from tests.shares import also
 
 CPU = torch.device("cpu")
 
@@ -77,7 +78,7 @@ def drawn(module, dtype, sizes):
     return [Batch((x.to(dtype), y), len(y)) for x, y in parts]
 
 
-@pytest.mark.parametrize("kind", [Normed, Dropped, users.Residual])
+@pytest.mark.parametrize("kind", [Normed, Dropped, also(users.Residual)])
 def test_replays_of_a_cohort_have_the_bits_of_vmap(kind, monkeypatch):
     monkeypatch.setattr(steps, "DECISIVE", 1)  # these networks are small
     monkeypatch.setattr("raylfl.replay.recorded.merged.SMALLEST", 1)

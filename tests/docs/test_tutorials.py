@@ -9,6 +9,7 @@ import pytest
 
 from tests.docs.pages import blocks, carry_out, raylfl
 from tests.docs.test_notebooks import IN_A_KERNEL
+from tests.shares import also
 
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.md"))
@@ -24,7 +25,7 @@ def here(tmp_path, monkeypatch, one_core):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("name", ["first-run", also("paper"), "sweep"])
 def test_a_tutorial_prints_what_its_page_shows(here, name, request):
     if name != "first-run":  # which draws its pictures
         request.getfixturevalue("undrawn")

@@ -243,7 +243,7 @@ def test_the_last_complete_series_of_a_cell_counts(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("folder", LEDGERS, ids=str)
-def test_the_committed_tables_and_verdicts_are_those_of_the_ledger(folder, tmp_path, monkeypatch):
+def test_the_committed_tables_and_verdicts_are_those_of_the_ledger(folder, tmp_path, monkeypatch, undrawn):
     monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path / "runs"))
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, **options: None)  # a second each
     name = folder.relative_to(ROOT / "results").as_posix()

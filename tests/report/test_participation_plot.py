@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from itertools import product
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from raylfl.report.participation_plot import (
     participation_figure,
     states,
 )
+from tests.shares import one_in
 
 ROWS = [
     {"round": 0, "cohort": [0, 2], "draws": [1, 3], "received": [True, False], "steps": [1, 1]},
@@ -62,9 +64,9 @@ def test_memoryless_gaps_are_shares():
     assert memoryless(table, gaps(table)[1], np.arange(1, 2000)).sum() == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("count", [1, 32, 700])
-@pytest.mark.parametrize("rounds", [1, 60, 1500])
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("known", "rounds", "count"), one_in(4, list(product([True, False], [1, 60, 1500], [1, 32, 700])))
+)
 def test_any_run_can_be_drawn(count, rounds, known, tmp_path):
     nominal = np.full(count, 0.1) if known else None
     figure = participation_figure(random_rows(count, rounds, 0.1), count, nominal, "Bernoulli")

@@ -146,7 +146,7 @@ TWINS = {**CONFIG, "model": {"class_path": "tests.runtime.test_accumulate.Plain"
 TWINS |= {"participation": {"name": "uniform", "size": 4}, "link": {"name": "bernoulli", "q": 0.3}}
 
 
-@pytest.mark.parametrize("algorithm", one_in(3, [entry.name for entry in ALGORITHMS]))
+@pytest.mark.parametrize("algorithm", one_in(6, [entry.name for entry in ALGORITHMS]))
 def test_every_algorithm_has_the_run_of_batches_as_large_as_all_parts(runs, algorithm):
     """The same samples in a step, so the same gradient but for its rounding; ten samples are four, four and two."""
     config = {**TWINS, "algorithm": options_of(algorithm)}

@@ -162,10 +162,10 @@ MANIFESTS = {
 }
 
 
-@pytest.mark.parametrize("change", MANIFESTS.values(), ids=MANIFESTS)
-def test_a_forged_manifest_is_skipped(folder, clean, change):
+@pytest.mark.parametrize("name", one_in(2, MANIFESTS))
+def test_a_forged_manifest_is_skipped(folder, clean, name):
     shutil.copytree(folder, folder.parent / "other")  # so that `clients elsewhere` exist
-    rewrite(folder / "checkpoints" / "round_000004" / "manifest.json", change)
+    rewrite(folder / "checkpoints" / "round_000004" / "manifest.json", MANIFESTS[name])
     carry_out(FOCUS, folder, resume=True)
     assert outcome(folder) == clean
     assert "checkpoint round_000004 is damaged" in log_of(folder)
@@ -222,10 +222,10 @@ SERVERS = {
 }
 
 
-@pytest.mark.parametrize("change", SERVERS.values(), ids=SERVERS)
-def test_a_server_state_that_does_not_fit_is_skipped(folder, clean, change):
+@pytest.mark.parametrize("name", one_in(2, SERVERS))
+def test_a_server_state_that_does_not_fit_is_skipped(folder, clean, name):
     blob = read(folder, "server.pt")
-    change(blob)
+    SERVERS[name](blob)
     replace_file(folder, "server.pt", blob)
     carry_out(FOCUS, folder, resume=True)
     assert outcome(folder) == clean

@@ -16,6 +16,7 @@ from raylfl.runtime.records.run_dir import RunDirectory
 from tests.runtime.faults import Killed, carry_out, checkpoints, killed, log_of, outcome
 from tests.runtime.tiny import FOCUS
 from tests.runtime.tiny import ONE_BY_ONE as TINY
+from tests.shares import also
 
 
 def at(r, action, phase="train"):
@@ -176,7 +177,7 @@ LINKS = {  # name in the run directory -> whether it is a folder
 
 
 @pytest.mark.parametrize("name", LINKS)
-@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("exists", [also(True), False])
 def test_a_link_out_of_the_directory_is_refused_before_anything_is_written(finished, tmp_path, name, exists):
     """Lightning, wandb and the report write by paths: they must find no link."""
     target, link = tmp_path / "target", finished / name

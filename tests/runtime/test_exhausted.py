@@ -79,6 +79,7 @@ class Narrow(Net):
         self.body.insert(0, FourColumns())
 
 
+@pytest.mark.exhaustive  # Ray's own spilling; of data in the store see test_ray.py
 def test_data_larger_than_rays_object_store_are_kept_on_disk(tmp_path, command):
     """The store has 80 MB; Ray's own messages about spilled objects do not reach the user."""
     path = tmp_path / "large.yaml"

@@ -21,7 +21,7 @@ from raylfl.runtime.workers.worker import Worker
 from tests.runtime import measured
 from tests.runtime.faults import options_of, outcome
 from tests.runtime.tiny import TINY
-from tests.shares import one_in
+from tests.shares import also, one_in
 
 PERFECT = {**TINY, "participation": {"name": "full"}, "link": {"name": "perfect"}, "rounds": 3}
 CURSED = {  # client 1 owns the points 10..19, and the module fails over one of them
@@ -286,7 +286,7 @@ def test_data_that_cannot_be_read_is_a_failure_of_the_client_that_needs_them(run
 # -- no clients, no data ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("entry", one_in(3, ALGORITHMS, ids=lambda entry: entry.name))
+@pytest.mark.parametrize("entry", one_in(6, ALGORITHMS, ids=lambda entry: entry.name))
 def test_clients_without_data_and_with_a_single_sample_are_defined(runs, tmp_path, entry):
     """The model has BatchNorm; client 0 has no sample, client 1 one sample, client 2 a last batch of one."""
     path = tmp_path / "partition.json"
@@ -323,7 +323,7 @@ def test_an_empty_round_leaves_the_model_unchanged_and_is_recorded(runs):
 # -- memory --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "focus", "scaffold", "feddyn"])
+@pytest.mark.parametrize("algorithm", ["fedavg", also("focus"), "scaffold", also("feddyn")])
 def test_a_micro_cohort_that_does_not_fit_runs_in_halves(runs, monkeypatch, algorithm):
     """On a device with memory for two clients, clients run in pairs, with the same uploads and states."""
     config = {**PERFECT, "model": {**TINY["model"], "init_args": {"norm": False, "dropout": 0.0}}, "num_clients": 16}

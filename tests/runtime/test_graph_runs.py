@@ -18,6 +18,7 @@ from raylfl.errors import BadConfig
 from raylfl.experiment.assemble import assemble
 from raylfl.runtime import inprocess
 from raylfl.testing.runs import RUN_CHECKS, RandomWorkers, carry_out, outcome
+from tests.shares import also
 
 PROBLEM: dict[str, Any] = {
     "base": ["data/dense_quadratics", "model/dense_quadratic"],
@@ -45,10 +46,10 @@ def rows(folder, name: str) -> list[dict[str, Any]]:
     ("check", "settings"),
     [
         ("has_the_same_bits_on_any_worker", ["algorithm=kgt", "topology=ring"]),
-        ("resumes_after_a_kill_in_every_phase", ["algorithm=push_pull", "topology=one_peer_exponential"]),
+        also("resumes_after_a_kill_in_every_phase", ["algorithm=push_pull", "topology=one_peer_exponential"]),
         ("resumes_after_a_kill_in_every_phase", ["algorithm=sgp", "topology=erdos_renyi", "topology.dynamic=true"]),
-        ("resumes_after_a_kill_in_every_phase", ["algorithm=extra", "topology=ring"]),
-        ("resumes_after_a_kill_in_every_phase", ["algorithm=nids", "topology=hyper_cuboid"]),
+        also("resumes_after_a_kill_in_every_phase", ["algorithm=extra", "topology=ring"]),
+        also("resumes_after_a_kill_in_every_phase", ["algorithm=nids", "topology=hyper_cuboid"]),
         ("its_saved_config_repeats_the_run", ["algorithm=dsgd", "algorithm.order=cta", "topology=star"]),
     ],
 )
@@ -136,7 +137,7 @@ def test_consensus_is_measured_from_the_model_that_is_evaluated(tmp_path, algori
         ("push_diging", "lazy", 7, True),
     ],
 )
-@pytest.mark.parametrize("graph", ["directed_ring", "exponential"])
+@pytest.mark.parametrize("graph", [also("directed_ring"), "exponential"])
 def test_floats_of_a_directed_graph_are_those_of_the_vectors_that_are_mixed(
     tmp_path, graph, algorithm, weights, floats, exchange
 ):

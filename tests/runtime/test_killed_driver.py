@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.runtime.faults import actors, alive, family, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -20,6 +22,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.exhaustive  # of a killed command and a lost worker see test_interrupt.py
 def test_all_processes_end_within_seconds_of_the_driver_and_a_lost_worker_is_reported_once(tmp_path):
     """From Python, where no setting of the command line applies; the driver is struck alone, not its group."""
     (tmp_path / "driver.py").write_text(CODE)

@@ -18,6 +18,7 @@ from raylfl.runtime.ray.reservation import SETTLE_SECONDS
 from tests.runtime.clusters import QUIET, SMALL, lean_ray
 from tests.runtime.faults import actors, log_of, outcome, wait_until
 from tests.runtime.tiny import TINY
+from tests.shares import also
 
 METHODS = ["fedavg", "focus", "scaffold", "fedaware", "sfl", "push_pull"]
 PERFECT = {**TINY, "link": {"name": "perfect"}, "participation": {"name": "full"}, "eval": {"every": 0}}
@@ -89,10 +90,8 @@ def cases():
         for workers in (None, 2):
             for placement in ("auto", "pinned") if method in ("scaffold", "focus") else ("auto",):
                 for newcomer in (False, True):
-                    quick = (method, workers, newcomer) == ("push_pull", 2, False)
-                    marks = [] if quick else [pytest.mark.exhaustive]
                     name = f"{method}-{workers or 'null'}-{placement}-{'joined' if newcomer else 'alone'}"
-                    yield pytest.param(method, workers, placement, newcomer, id=name, marks=marks)
+                    yield also(method, workers, placement, newcomer, id=name)
 
 
 @pytest.mark.parametrize(("method", "workers", "placement", "newcomer"), cases())

@@ -30,6 +30,7 @@ from tests.runtime.clusters import QUIET, SMALL, lean_ray
 from tests.runtime.faults import actors, log_of, outcome, wait_until
 from tests.runtime.test_faults import CURSED, PERFECT, replay, run, trace
 from tests.runtime.tiny import Points
+from tests.shares import also
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +95,7 @@ def test_parts_killed_before_and_after_their_work_and_the_server_between_row_and
     assert "resumed at round 10" in log
 
 
-@pytest.mark.parametrize("deadly", [1, 5])  # no point of these clients is in the test set
+@pytest.mark.parametrize("deadly", [1, also(5)])  # no point of these clients is in the test set
 def test_deadly_and_hanging_clients_are_dropped_and_harm_no_other(kept, runs, deadly):
     """A client kills its worker, and client 4 never returns: the run has the bits of one with both uploads lost."""
     curse = f"model.init_args={{raises: -1, dies: {deadly}3, hangs: 43}}"

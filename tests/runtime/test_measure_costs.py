@@ -12,6 +12,7 @@ from raylfl.core.algorithm import Algorithm
 from raylfl.runtime.round.costs import _distinct_links
 from raylfl.runtime.workers.backend import LocalBackend
 from tests.runtime.measured import DIGITS, LINKS, LOSSY, SIZES, STEPS, D, N, received, walk
+from tests.shares import one_in
 
 # -- the virtual clock ---------------------------------------------------------------------------------------
 
@@ -79,7 +80,7 @@ def last_costs(rounds):
     return {name.removeprefix("cost/"): v for name, v in rounds[-1][1].items() if name.startswith("cost/")}
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", one_in(2, PLAIN))
 def test_counters_are_the_floats_sent_to_workers_and_back(name):
     backend, rounds = walk([*DRAWN, *LINKS, f"algorithm.name={name}", "weights=uniform"])
     costs = last_costs(rounds)

@@ -14,6 +14,7 @@ from torch.utils.data import TensorDataset
 
 import raylfl
 from raylfl.errors import BadConfig
+from tests.shares import one_in
 
 NETWORKS = {
     "a pool that keeps a part of a window": (
@@ -133,8 +134,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("name", "way"), one_in(2, [(name, way) for name in NETWORKS for way in WAYS]))
 def test_a_run_takes_the_steps_of_a_plain_loop(runs, name, way):
     shape = NETWORKS[name][0]
     runtime, overrides, tolerance = WAYS[way]

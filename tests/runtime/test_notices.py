@@ -17,6 +17,7 @@ from raylfl.config.objects import object_layer
 from raylfl.execution.several import run
 from raylfl.python.api import checked
 from tests.runtime.tiny import TINY, Net, Points
+from tests.shares import also
 
 PLAIN = {**TINY, "link": {"name": "perfect"}, "participation": {"name": "full"}, "eval": {"every": 1}}
 
@@ -215,7 +216,7 @@ class Heads(FedAvg):
         return {"update": carry["x_start"] - x}, {"head": x[:, -3:]}
 
 
-@pytest.mark.parametrize("key", ["eval.clients=true", "eval.participants=true", "eval.random_clients=2"])
+@pytest.mark.parametrize("key", ["eval.clients=true", also("eval.participants=true"), also("eval.random_clients=2")])
 def test_an_evaluation_on_clients_says_that_it_measures_the_servers_model(key):
     for objects, changes in (({"algorithm": Heads}, []), ({}, ["algorithm.name=local_only"])):
         (line,) = lines_of(key, *changes, **objects)

@@ -14,7 +14,7 @@ import raylfl
 from raylfl.runtime import inprocess
 from raylfl.testing.runs import RandomWorkers, carry_out, outcome
 from tests.runtime.tiny import TINY, Points
-from tests.shares import one_in
+from tests.shares import also, one_in
 
 WAYS = {
     "add": lambda x: x.add_(0.5),
@@ -101,8 +101,10 @@ def test_every_step_has_a_batch_of_its_own(runs, initial, way, conv, runtime):
     assert result.metrics[-1]["test/loss"] == pytest.approx(loss, rel=1e-5)
 
 
-@pytest.mark.parametrize("size", [4, "full"])
-@pytest.mark.parametrize("vectorize", ["auto", "never", "always"])
+@pytest.mark.parametrize(
+    ("vectorize", "size"),
+    [("auto", 4), ("never", "full"), *(also(*case) for case in (("auto", "full"), ("never", 4), ("always", 4)))],
+)
 def test_no_worker_sees_what_a_step_has_changed(tmp_path, vectorize, size):
     setting = config("add", False, size)
     carry_out(setting, tmp_path / "one", [f"runtime.vectorize={vectorize}"])

@@ -15,6 +15,7 @@ from raylfl.errors import BadConfig, NonFinite
 from tests.runtime.faults import outcome
 from tests.runtime.modules import Quadratics
 from tests.runtime.tiny import TINY, Points
+from tests.shares import also
 
 QUADRATICS = {
     "name": "quadratics",
@@ -83,7 +84,7 @@ def test_local_rates_follow_the_closed_form_of_the_schedule_in_every_round_and_s
 
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("uplink", ["both", "update"])
-@pytest.mark.parametrize("steps", [[3] * 6, [1, 2, 3, 4, 5, 2]])
+@pytest.mark.parametrize("steps", [also([3] * 6), [1, 2, 3, 4, 5, 2]])
 def test_scaffolds_variates_are_means_of_gradients_under_every_schedule(runs, name, uplink, steps):
     """Option 2 with the divisor sum_t eta_t: c_i+ is the mean of the client's gradients with weights eta_t."""
     options = f"{{name: {name}, " + ("decay: 0.7}" if "exponential" in name else "period: 2}")

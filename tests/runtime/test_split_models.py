@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import raylfl
+from tests.shares import also
 
 
-@pytest.mark.parametrize(("model", "size", "cut"), [("lenet5", 28, "layers.pool1"), ("vgg9", 32, "layers.pool2")])
+@pytest.mark.parametrize(("model", "size", "cut"), [("lenet5", 28, "layers.pool1"), also("vgg9", 32, "layers.pool2")])
 @pytest.mark.parametrize(("whole", "split"), [("sfl", "ssl"), ("fedavg", "splitfed")])
 def test_a_cut_model_takes_the_trajectory_of_the_whole_one(runs, model, size, cut, whole, split):
     world = [
@@ -28,7 +29,7 @@ def test_a_cut_model_takes_the_trajectory_of_the_whole_one(runs, model, size, cu
     assert apart.metrics[-1]["cost/uplink_floats"] != together.metrics[-1]["cost/uplink_floats"]
 
 
-@pytest.mark.parametrize("cut", ["layers.pool1", "layers.relu2", "layers.fc2"])
+@pytest.mark.parametrize("cut", ["layers.pool1", also("layers.relu2"), also("layers.fc2")])
 def test_what_passes_the_cut_does_not_depend_on_how_the_gradient_is_taken(runs, cut):
     """The gradient is computed by matrix products with the batch last, by kernels, and by autograd (module's
     optimizer).

@@ -117,7 +117,7 @@ def test_rows_are_let_go_before_their_metrics_are_awaited(tmp_path, monkeypatch,
     assert held == [0, 0, 0]
 
 
-@pytest.mark.parametrize("algorithm", one_in(4, ALGORITHMS.names()))
+@pytest.mark.parametrize("algorithm", one_in(8, ALGORITHMS.names()))
 def test_no_algorithm_is_harmed(tmp_path, monkeypatch, algorithm):
     config = {**TINY, "rounds": 4, "algorithm": options_of(algorithm), "checkpoint": {"every": 0}}
     config["eval"] = {"every": 4, "inconsistency": False}

@@ -275,8 +275,8 @@ def run(kind, algorithm, vectorize, runs, *options):
     ("kind", "vectorize"),
     [
         *((kind, "auto") for kind in HOOKS + OTHERS),
-        *one_in(2, [(kind, "always") for kind in HOOKS + OTHERS]),
-        *one_in(2, [(kind, "never") for kind in (HOOKS + OTHERS)[1:]]),
+        *one_in(4, [(kind, "always") for kind in HOOKS + OTHERS]),
+        *one_in(4, [(kind, "never") for kind in (HOOKS + OTHERS)[1:]]),
     ],
 )
 def test_fedavg_with_a_users_module_is_the_loop_written_out(runs, shards, start, kind, vectorize):

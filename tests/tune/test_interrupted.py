@@ -70,7 +70,8 @@ def loses_its_head(process):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("strike", [killed, pytest.param(loses_its_head, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive  # of a damaged journal see test_damaged_sweep.py, of a sweep that is resumed test_sweep.py
+@pytest.mark.parametrize("strike", [killed, loses_its_head])
 def test_a_killed_sweep_ends_with_the_table_of_an_undisturbed_one(tmp_path, strike):
     """The sweep is struck with one finished trial and one in its third round; no trial is run twice."""
     saved, gate = "runs/*/001-*/checkpoints/round_*", tmp_path / "gate"
