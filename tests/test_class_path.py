@@ -246,7 +246,7 @@ def test_without_its_module_a_run_cannot_be_resumed_and_the_message_says_what_is
     assert "looked for in the working directory" in said
 
 
-def test_own_and_shipped_algorithms_are_compared_and_reported_side_by_side(here, capsys, undrawn):
+def test_own_and_shipped_algorithms_are_compared_and_reported_side_by_side(here, capsys, undrawn, one_core):
     assert main(["compare", "digits", *SMALL, "-a", "fedavg,mine.Sprung", "logging.id=both", "-o", "report"]) == 0
     assert {p.name for p in (here / "runs" / "digits").iterdir()} == {"both-fedavg", "both-Sprung"}
     page = (here / "report" / "index.html").read_text()

@@ -30,6 +30,7 @@ from raylfl.core.algorithm import Algorithm, ServerState, State
 from raylfl.core.population import Round
 from raylfl.testing import recorded_round, simulate
 from tests.algorithms.worlds import D, RunContext, world
+from tests.shares import also
 
 worlds = st.integers(0, 10**6).map(lambda seed: world(seed, count=10))
 full_worlds = st.integers(0, 10**6).map(lambda seed: world(seed, count=10, full=True, steps=3))
@@ -74,7 +75,7 @@ def test_divided_by_the_received_scaffold_s_variate_weighs_the_first_ones(seed: 
         equal(server["c"], 3 * own["variate"].mean(0) - 2 * c0)
 
 
-@pytest.mark.parametrize(("variates", "exact"), [("zero", True), ("model", False)])
+@pytest.mark.parametrize(("variates", "exact"), [also("zero", True), ("model", False)])
 def test_divided_by_the_received_scaffold_converges_to_a_point_that_depends_on_the_first_variates(variates, exact):
     """grad F = (1 - |R|/N) c_0 there; c_0 = 0, or the initial model."""
     first, rng = world(3, clients=6, noise=0.0, uniform=True), np.random.default_rng(0)

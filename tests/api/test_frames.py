@@ -175,7 +175,7 @@ def test_a_result_prints_its_newest_metrics(done):
     assert text.endswith(f"run_dir={str(done.run_dir)!r})")
 
 
-def test_a_plot_has_the_recorded_values_of_runs_results_and_directories(done, tmp_path):
+def test_a_plot_has_the_recorded_values_of_runs_results_and_directories(done, tmp_path, undrawn):
     for figure in (done.plot("train/loss"), raylfl.load(done.run_dir).plot("train/loss"), raylfl.plot(done.run_dir)):
         (ax,) = figure.axes
         assert figure._repr_png_()[:4] == b"\x89PNG"

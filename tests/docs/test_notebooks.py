@@ -10,7 +10,7 @@ from docs import notebooks
 from tests.docs.pages import compare
 from tests.startup.forks import LEAN
 
-IN_A_KERNEL = ("own-algorithm", "own-model-and-data")  # test_tutorials.py executes the other pages
+IN_A_KERNEL = ("own-model-and-data",)  # test_tutorials.py executes the other pages
 SHELL = f"""
 import sys
 sys.path.insert(0, {str(notebooks.PAGES[0].parents[2])!r})

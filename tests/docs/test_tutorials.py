@@ -13,7 +13,7 @@ from tests.shares import also
 
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.md"))
-HERE = ("first-run", "paper", "sweep")  # executed in this process
+HERE = ("first-run", "own-algorithm", "paper", "sweep")  # executed in this process
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def here(tmp_path, monkeypatch, one_core):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["first-run", also("paper"), "sweep"])
+@pytest.mark.parametrize("name", ["first-run", "own-algorithm", also("paper"), "sweep"])
 def test_a_tutorial_prints_what_its_page_shows(here, name, request):
     if name != "first-run":  # which draws its pictures
         request.getfixturevalue("undrawn")
@@ -35,7 +35,7 @@ def test_a_tutorial_prints_what_its_page_shows(here, name, request):
 
 
 def test_no_tutorial_is_forgotten():
-    """Two are executed as notebooks, and that of the cluster by tests/jobs/test_cluster.py, which submits to one."""
+    """One is executed as a notebook, and that of the cluster by tests/jobs/test_cluster.py, which submits to one."""
     assert {page.stem for page in TUTORIALS} == {*HERE, *IN_A_KERNEL, "cluster"}
 
 

@@ -252,10 +252,8 @@ def attached(cluster):
     return call
 
 
-@pytest.mark.parametrize(
-    "command",
-    [pytest.param(["run", "digits", "rounds=1", "runtime.workers=1"], marks=pytest.mark.exhaustive), ["doctor"]],
-)
+@pytest.mark.exhaustive  # of the words see test_connection.py
+@pytest.mark.parametrize("command", [["run", "digits", "rounds=1", "runtime.workers=1"], ["doctor"]])
 def test_another_token_is_named_as_the_reason(attached, command):
     code, out, err = attached(*command, RAY_AUTH_TOKEN=secrets.token_hex(16))
     assert code == (2 if command[0] == "run" else 1)

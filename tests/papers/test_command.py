@@ -128,7 +128,7 @@ def test_a_partition_picture_is_drawn_with_its_verdicts(capsys, tmp_path):
     assert (tmp_path / "reproduce/sfl/exdir/exdir.csv").read_text().startswith("partition,")
 
 
-def test_a_smoke_run_prints_our_numbers_and_that_levels_are_not_comparable(capsys, tmp_path):
+def test_a_smoke_run_prints_our_numbers_and_that_levels_are_not_comparable(capsys, tmp_path, undrawn):
     quick = ["--only", "method=fedmgda*", "--jobs", "1", "rounds=2", "local.epochs=1"]
     assert main(["reproduce", "fedaware/fig6", "--scale", "smoke", *quick]) == 0
     out = capsys.readouterr().out

@@ -14,6 +14,7 @@ from raylfl.runtime.ray.connection import OWN_CLUSTER
 PATIENT = {name: OWN_CLUSTER[name] for name in ("RAY_worker_niceness", "RAY_worker_register_timeout_seconds")}
 UNUSED = ("start_monitor", "start_log_monitor", "start_api_server")  # autoscaler, logs to the driver, dashboard
 SMALL: dict[str, Any] = {"object_store_memory": 100 * 2**20, "include_dashboard": False}
+SOON = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}  # a lost node is noticed
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.runtime.faults import carry_out, killed, outcome, start, strike
 from tests.runtime.tiny import FOCUS
+from tests.shares import also
 from tests.startup.forks import LEAN, forks_after
 
 
@@ -74,7 +75,7 @@ def machine(monkeypatch, tmp_path):
     return go_to
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(params=["memory", also("file")])
 def url(request, tmp_path, machine):
     """A URL for run directories, in memory and in a folder."""
     yield "memory://far/runs" if request.param == "memory" else f"file://{tmp_path}/far/runs"

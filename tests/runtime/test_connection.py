@@ -136,3 +136,12 @@ def test_the_whole_reason_of_ray_is_shown(monkeypatch):
         start(RuntimeConfig())
     with pytest.raises(BadConfig, match=r"no Ray cluster answers there \(first line second line: run this command\)$"):
         join(RuntimeConfig(address="auto"), "auto")
+
+
+def test_a_refused_token_is_named_with_the_remedy(monkeypatch):
+    def init(**options):
+        raise ConnectionError("failed") from RuntimeError("status: 16, InvalidAuthToken")
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(BadConfig, match=r"refuses this token \(InvalidAuthToken\): set RAY_AUTH_TOKEN, or copy the"):
+        join(RuntimeConfig(address="auto"), "auto")

@@ -15,7 +15,7 @@ import torch
 import raylfl
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime.ray.reservation import SETTLE_SECONDS
-from tests.runtime.clusters import QUIET, SMALL, lean_ray
+from tests.runtime.clusters import QUIET, SMALL, SOON, lean_ray
 from tests.runtime.faults import actors, log_of, outcome, wait_until
 from tests.runtime.tiny import TINY
 from tests.shares import also
@@ -35,11 +35,7 @@ def cluster():
         with lean_ray():
             return cluster.add_node(object_store_memory=store, **{"num_cpus": 1, **resources})
 
-    quick = {
-        "RAY_health_check_period_ms": "1000",
-        "RAY_health_check_failure_threshold": "3",
-    }  # the loss is soon noticed
-    with lean_ray(**quick):
+    with lean_ray(**SOON):
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **SMALL})
         ray.init(address=cluster.address, **QUIET)
     yield SimpleNamespace(join=join, remove=lambda node: cluster.remove_node(node, allow_graceful=False))

@@ -26,7 +26,7 @@ from raylfl.runtime.ray.stored import StoredExperiment
 from raylfl.runtime.ray.traffic import TrafficCounter
 from raylfl.runtime.ray.worker_pool import WorkerPool
 from tests.runtime.bad_starts import Differing, Dying, Lacking, Slow
-from tests.runtime.clusters import QUIET, SMALL, lean_ray
+from tests.runtime.clusters import QUIET, SMALL, SOON, lean_ray
 from tests.runtime.faults import actors, log_of, outcome, wait_until
 from tests.runtime.test_faults import CURSED, PERFECT, replay, run, trace
 from tests.runtime.tiny import Points
@@ -43,7 +43,7 @@ def cluster(kill_file):
     """A head with room for two workers, in whose processes kill points are active."""
     from ray.cluster_utils import Cluster
 
-    with lean_ray(RAYLFL_FAULT=str(kill_file)):
+    with lean_ray(RAYLFL_FAULT=str(kill_file), **SOON):
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "resources": {"red": 1}, **SMALL})
         ray.init(address=cluster.address, **QUIET)
     yield cluster

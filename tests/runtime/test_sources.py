@@ -110,7 +110,7 @@ def test_resume_and_reports_name_what_has_changed_since(mine, runs, name):
     ]
 
 
-def test_the_page_of_a_report_has_the_note(mine, runs):
+def test_the_page_of_a_report_has_the_note(mine, runs, undrawn):
     folder = raylfl.run(config(rounds=1), runs).run_dir
     mine.write_text(TEXT.replace(*EDITS["Net"]))
     page = write_page(content_of([folder]), folder / "page")
