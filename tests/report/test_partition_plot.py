@@ -114,7 +114,7 @@ def test_an_empty_partition_is_drawn_too(tmp_path):
 @pytest.mark.slow
 def test_drawing_leaves_pyplot_alone():
     code = (
-        "import sys, numpy as np; from raylfl.report.partition_plot import figure;"
+        "import sys, numpy as np, raylfl.report.participation_plot; from raylfl.report.partition_plot import figure;"
         "figure(np.eye(3, dtype=int)).savefig(sys.argv[1]); sys.exit('matplotlib.pyplot' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code, "/dev/null"], check=False).returncode == 0

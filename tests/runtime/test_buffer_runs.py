@@ -17,6 +17,7 @@ from raylfl.errors import NonFinite
 from raylfl.runtime import inprocess
 from raylfl.testing.runs import RandomWorkers, carry_out
 from tests.runtime.tiny import TINY, Points
+from tests.shares import one_in
 
 on_random_workers = partial(inprocess.rows, make=RandomWorkers)
 FULL = {
@@ -94,8 +95,17 @@ DEFAULT = [
 ]
 
 
-@pytest.mark.parametrize("runtime", [["vectorize=never", "step=autograd"], ["vectorize=never"], ["vectorize=always"]])
-@pytest.mark.parametrize("asked", [None, "usual.num_batches_tracked", "steps"])
+@pytest.mark.parametrize(
+    ("asked", "runtime"),
+    one_in(
+        2,
+        [
+            (asked, runtime)
+            for asked in (None, "usual.num_batches_tracked", "steps")
+            for runtime in (["vectorize=never", "step=autograd"], ["vectorize=never"], ["vectorize=always"])
+        ],
+    ),
+)
 def test_a_run_with_buffers_of_every_kind_is_the_plain_loop(tmp_path, runtime, asked):
     torch.manual_seed(0)
     module, sent = start(), DEFAULT if asked is None else [*DEFAULT, asked]

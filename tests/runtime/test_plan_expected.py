@@ -27,7 +27,7 @@ def experiment(rule, *overrides):
     ("rule", "overrides"),
     [
         ("mean", [REPLACED]),
-        ("anonymous", [REPLACED, LOSSY]),
+        also("anonymous", [REPLACED, LOSSY]),
         ("anonymous_uniform", [REPLACED, LOSSY]),
         ("full", [REPLACED, LOSSY]),
         also("mean", [RARE, LOSSY]),

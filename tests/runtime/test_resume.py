@@ -40,7 +40,7 @@ PARTICIPATION = {
     "permutation": {"name": "permutation", "size": 2},
 }
 SAMPLERS = ("uniform", "replaced", "weighted", "both", "cyclic", "permutation")  # for algorithms that sample themselves
-SHARE = 37  # one in so many pairs in the usual suite (prime, so that each name takes part); all with `make test-all`
+SHARE = 37  # one in so many pairs in the usual suite (prime, to vary both names); all with `make test-all`
 
 
 def matrix():

@@ -15,7 +15,7 @@ from raylfl.errors import BadConfig, NonFinite
 from tests.runtime.faults import outcome
 from tests.runtime.modules import Quadratics
 from tests.runtime.tiny import TINY, Points
-from tests.shares import also
+from tests.shares import also, one_in
 
 QUADRATICS = {
     "name": "quadratics",
@@ -105,8 +105,9 @@ def test_scaffolds_variates_are_means_of_gradients_under_every_schedule(runs, na
     np.testing.assert_allclose(result.params.numpy(), x, rtol=1e-11)
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("algorithm", ["kgt", "led"])
+@pytest.mark.parametrize(
+    ("name", "algorithm"), one_in(3, [(name, algorithm) for name in SCHEDULES for algorithm in ("kgt", "led")])
+)
 def test_graph_methods_divide_by_the_sum_of_the_learning_rates_of_the_steps(runs, name, algorithm):
     """On the complete graph W = 11'/N: K-GT's z is a mean of directions, and LED subtracts e once in K steps."""
     options = f"{{name: {name}, " + ("decay: 0.7}" if "exponential" in name else "period: 2}")

@@ -67,7 +67,7 @@ def drifting(rng, n, d, rounds, dtype, zeros=0.0):
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(seed=st.integers(0, 10**6), d=st.sampled_from([1, 3, 12, 60]), zeros=st.sampled_from([0.0, 0.3]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_rows_come_and_change(dtype, normalize, seed, d, zeros):
     known = WorkingSet.none()
     for matrix, changed in drifting(np.random.default_rng(seed), 40, d, 12, dtype, zeros):

@@ -12,6 +12,7 @@ from raylfl.theory.facts import facts_of
 from raylfl.theory.promises import left_out
 from raylfl.theory.rate import assembled
 from raylfl.theory.summary import theory_of
+from tests.shares import also
 
 N, ROUNDS = 6, 3000
 RIDGE = [
@@ -33,9 +34,9 @@ def experiment(*overrides):
     "overrides",
     [
         ["algorithm.name=focus", UNIFORM],
-        ["algorithm.name=focus", UNIFORM, LOSSY],
-        ["algorithm.name=focus", "participation={name: uniform, size: 2}", LOSSY],
-        ["algorithm.name=focus", "participation={name: bernoulli, p: {linspace: [0.2, 1]}}", LOSSY],
+        also(["algorithm.name=focus", UNIFORM, LOSSY]),
+        also(["algorithm.name=focus", "participation={name: uniform, size: 2}", LOSSY]),
+        ["algorithm.name=focus", "participation={name: bernoulli, p: {linspace: [0.2, 1]}, on_empty: resample}", LOSSY],
         [
             "algorithm.name=fedaware",
             "participation={name: weighted, size: 9, replace: true, weights: [1, 2, 3, 4, 8, 0]}",
