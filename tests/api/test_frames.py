@@ -14,6 +14,7 @@ import raylfl
 from raylfl.components.extras import MissingExtra
 from tests.runtime.tiny import ONE_BY_ONE as TINY
 from tests.runtime.tiny import Net, Points
+from tests.startup.forks import LEAN
 
 
 class Predicting(Net):
@@ -165,7 +166,7 @@ try:
 except raylfl.BadConfig as error:
     assert "unknown key local.lrr" in str(error)
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", LEAN + code], check=True)
 
 
 def test_a_result_prints_its_newest_metrics(done):

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.shares import one_in
+from tests.startup.forks import LEAN
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = """
@@ -52,7 +53,7 @@ for run in in_processes([*runs], [{}, {}]):
 def test_the_processes_of_a_killed_reproduction_end_within_seconds(tmp_path, number, idle):
     """Only the parent is struck, not its process group."""
     script = tmp_path / "reproduce.py"
-    script.write_text(IDLE if idle else CODE)
+    script.write_text(LEAN + (IDLE if idle else CODE))
     process = subprocess.Popen(
         [sys.executable, str(script), str(tmp_path / "out")],
         cwd=ROOT,
