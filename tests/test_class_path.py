@@ -315,14 +315,27 @@ def test_a_component_needs_only_the_methods_without_a_default(here, capsys):
     assert "Clients r and r + 1" in listed["mine.Pairs"]
 
 
-def test_a_class_that_changes_its_options_is_refused(here):
+@pytest.mark.parametrize("given", [{}, {"gamma": 0.5}, {"gamma": "0.5", "shrink": 0.5, "mu": 0.3}])
+def test_the_saved_config_of_a_class_that_changes_its_options_has_the_given_ones(here, given):
+    config = {"base": "digits", "algorithm": {"class_path": "mine.Shrinking", **given}}
+    result = raylfl.run(config, SMALL)
+    saved = yaml.safe_load((result.run_dir / "config.yaml").read_text())["algorithm"]
+    gamma, shrink = float(given.get("gamma", 1.0)), given.get("shrink", 0.25)
+    assert (saved["gamma"], saved["shrink"]) == (gamma, shrink)
+    assert result.config.algorithm.gamma == gamma * shrink
+    plain = [f"algorithm={{name: fedprox, gamma: {gamma * shrink}, mu: {given.get('mu', FedProx().mu)}}}"]
+    assert torch.equal(result.params, raylfl.run("digits", [*SMALL, *plain]).params)
+    longer = raylfl.run("digits", [*SMALL, *plain, "rounds=5"])
+    assert torch.equal(raylfl.resume(result.run_dir, ["rounds=5"]).params, longer.params)
+    assert torch.equal(raylfl.run(result.run_dir / "config.yaml", ["rounds=3"]).params, result.params)
+
+
+def test_an_instance_whose_class_changes_its_options_is_refused(here):
     from mine import Shrinking
 
-    says = "algorithm: Shrinking changes its option gamma when it is made.*keep the result in another attribute"
-    with pytest.raises(BadConfig, match=says):
-        load_config({"base": "digits", "algorithm": {"class_path": "mine.Shrinking"}})
-    with pytest.raises(BadConfig, match=says):
+    with pytest.raises(BadConfig, match=r"Shrinking changes its option gamma when it is made.*\(algorithm.gamma=...\)"):
         raylfl.run("digits", SMALL, algorithm=Shrinking(gamma=0.5))
+    assert raylfl.run("digits", [*SMALL, "algorithm.gamma=0.5"], algorithm=Shrinking).config.algorithm.gamma == 0.125
 
 
 def test_a_name_with_a_dot_is_a_class_path(here):

@@ -107,18 +107,22 @@ def options_of(component: Any) -> dict[str, Any]:
     return {key: _plain(getattr(component, name)) for key, name in keys_of(type(component)).items()}
 
 
-def repeatable_options(component: Any, dotted_key: str) -> dict[str, Any]:
-    """The options from which an equal component can be made (`options_of`).
+def constructor_options(component: Any, config_options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options from which an equal component can be made: `options_of`, unless the class changes its own options.
 
-    Raises BadConfig if a class outside raylfl changes an option when an instance is created.
+    If a class outside raylfl computes an option from itself in `__post_init__`, they are the given options, converted
+    to their types, and defaults. config_options: config key -> value.
     """
-    cls = type(component)
-    if cls.__module__.partition(".")[0] != "raylfl" and (changed := changed_option(component)) is not None:
-        raise BadConfig(
-            f"{dotted_key}: {name_of(cls)} changes its option {changed} when it is made, so that no config can repeat "
-            "it: keep the result in another attribute"
-        )
-    return options_of(component)
+    options, cls = options_of(component), type(component)
+    if cls.__module__.partition(".")[0] == "raylfl" or changed_option(component) is None:
+        return options
+    keys, hints = keys_of(cls), hints_of(cls)
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    values, _ = convert_options(
+        {key: hints[name] for key, name in keys.items()}, {k: config_options[k] for k in keys if k in config_options}
+    )
+    defaults = {key: _default(fields[name]) for key, name in keys.items() if key not in values}
+    return {key: _plain({**defaults, **values}[key]) for key in keys}
 
 
 def changed_option(component: Any) -> str | None:
@@ -132,6 +136,12 @@ def changed_option(component: Any) -> str | None:
     except Exception:  # an option that was changed is out of its range
         return next(iter(options))
     return next((key for key in options if repr(again[key]) != repr(options[key])), None)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
 
 
 def _plain(value: Any) -> Any:

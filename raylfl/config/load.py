@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from raylfl.components.registry import NAMING, given_for, import_class, standing_for
-from raylfl.config.components import build, keys_of, make_typed, mistakes, options_of, repeatable_options, unknown_key
+from raylfl.config.components import build, constructor_options, keys_of, make_typed, mistakes, options_of, unknown_key
 from raylfl.config.expansion import refuse_expansion
 from raylfl.config.find import find_config
 from raylfl.config.groups.local import LocalConfig
@@ -182,8 +182,10 @@ def resolve(merged: Mapping[str, Any], groups: Mapping[str, Any]) -> Config:
     if parts["local"].lr_by_theory is not None:
         resolved["local"]["lr"] = {"theory": parts["local"].lr_by_theory}
     for group in NAMED_GROUPS:
-        keys = REGISTRIES[group].choose(chosen[group], group).keys
-        resolved[group] = keys | repeatable_options(parts[group], group)
+        resolved[group] = {
+            **REGISTRIES[group].choose(chosen[group], group).keys,
+            **constructor_options(parts[group], chosen[group]),
+        }
     stated_directions(resolved)
     for group in ("model", "data"):
         parts[group].target = _target(parts[group].class_path, group)

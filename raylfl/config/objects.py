@@ -17,7 +17,7 @@ from types import CodeType
 from typing import Any, TypedDict
 
 from raylfl.components.registry import import_class, library_of
-from raylfl.config.components import name_of, repeatable_options
+from raylfl.config.components import changed_option, name_of, options_of
 from raylfl.config.registries import REGISTRIES
 from raylfl.config.schema import NAMED_GROUPS
 from raylfl.errors import BadConfig, BadValue
@@ -101,7 +101,13 @@ def _entry_of(group: str, value: Any, objects: dict[str, Any], path: str | None)
     assert base is not None
     if not (is_dataclass(value) and isinstance(value, base())):
         raise BadValue(group, got=repr(value), need=f"a class, an instance or a factory of {base().__qualname__}")
-    return {**_entry_by_name(config_group, type(value), objects, path), **repeatable_options(value, group)}
+    options = options_of(value)
+    if (changed := changed_option(value)) is not None:
+        raise BadConfig(
+            f"{group}: {name_of(type(value))} changes its option {changed} when it is made, so that no config can "
+            f"repeat this instance: give the class, and its options in the config ({config_group}.{changed}=...)"
+        )
+    return {**_entry_by_name(config_group, type(value), objects, path), **options}
 
 
 def _entry_by_name(group: str, value: Any, objects: dict[str, Any], path: str | None) -> Layer:
