@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from importlib import metadata
 
@@ -9,6 +10,7 @@ import pytest
 
 from raylfl.cli import doctor, main
 from raylfl.components.extras import install_command
+from tests.test_plugins import install
 
 
 @pytest.fixture
@@ -71,6 +73,22 @@ def test_a_cluster_that_does_not_answer_and_a_place_that_cannot_be_written_are_m
     assert line_of(lines, "missing", "/proc/runs").startswith("missing  runs         /proc/runs cannot be written (")
 
 
+def test_the_ports_of_another_ray_are_named_with_the_options_for_a_second_one(examine, monkeypatch):
+    ports = dict(zip(doctor.PORTS, doctor.free_ports(4), strict=True))
+    monkeypatch.setattr(doctor, "PORTS", ports)
+    assert "are free for `ray start --head`" in line_of(examine()[1], "ok       ray ports", f"{ports['port']}, ")
+    with socket.create_server(("127.0.0.1", ports["dashboard-port"])):
+        line = line_of(examine()[1], "note     ray ports")
+    assert f" {ports['dashboard-port']} in use here; to start another: ray start --head --dashboard-port=" in line
+    assert "--port=" not in line
+    monkeypatch.setattr("raylfl.runtime.ray.connection.speaks_grpc", lambda address: True)
+    with socket.create_server(("127.0.0.1", ports["port"])):
+        line = line_of(examine()[1], "note     ray ports")
+    assert (
+        f"which runs join with RAY_ADDRESS=127.0.0.1:{ports['port']}; to start another: ray start --head --port" in line
+    )
+
+
 def test_an_empty_address_is_named(examine, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "")
     code, lines = examine()
@@ -83,6 +101,14 @@ def test_a_gpu_that_torch_cannot_use_is_named(examine, monkeypatch, tmp_path):
     monkeypatch.setattr("torch.version.cuda", None)
     monkeypatch.setattr(doctor, "NVIDIA", tmp_path)
     assert "(CUDA is missing): install torch's build" in line_of(examine()[1], "note     gpu")
+
+
+def test_plug_ins_are_imported_and_broken_ones_named(examine, monkeypatch, tmp_path):
+    install(tmp_path / "site", "raylfl-parts", "0.3", {"links": "lost = parts_gone:Lost\n"})
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), *sys.path])
+    code, lines = examine()
+    assert code == 0
+    assert "links/lost cannot be used" in line_of(lines, "note", "plug-in")
 
 
 def test_a_check_that_fails_itself_does_not_end_the_report(examine, monkeypatch):

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import os
 import platform
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
 from raylfl.components.extras import EXTRAS, REQUIRED, install_command, installed
+from raylfl.components.plugins import plugins
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.config.groups.runtime import RuntimeConfig
+from raylfl.config.registries import KINDS
 from raylfl.errors import BadConfig
 
 State = Literal["ok", "note", "missing"]
@@ -30,6 +34,12 @@ DATA_FOLDERS = {  # data set -> its folder below the root
     "cinic10": "CINIC-10",
 }
 NVIDIA = Path("/proc/driver/nvidia/gpus")  # exists where the driver of a GPU runs
+PORTS = {  # option of `ray start --head` -> its default
+    "port": 6379,
+    "dashboard-port": 8265,
+    "ray-client-server-port": 10001,
+    "dashboard-agent-listen-port": 52365,
+}
 GIB = 2**30
 
 
@@ -108,6 +118,30 @@ def _ray() -> Iterator[Finding]:
         yield Finding("note", "ray cluster", note)
 
 
+def _ports() -> Iterator[Finding]:
+    """Looks for a second Ray, or another program, on the ports that `ray start --head` uses by default."""
+    from raylfl.runtime.ray.connection import listens, speaks_grpc
+
+    taken = {option: port for option, port in PORTS.items() if listens(f"127.0.0.1:{port}", 1.0)}
+    ports = ", ".join(str(port) for port in taken.values() or PORTS.values())
+    if not taken:
+        yield Finding("ok", "ray ports", f"{ports} are free for `ray start --head`")
+        return
+    head = f"127.0.0.1:{PORTS['port']}"
+    ray = f"; a Ray answers at {head}, which runs join with RAY_ADDRESS={head}" if speaks_grpc(head) else ""
+    options = " ".join(f"--{option}={port}" for option, port in zip(taken, free_ports(len(taken)), strict=True))
+    yield Finding("note", "ray ports", f"{ports} in use here{ray}; to start another", f"ray start --head {options}")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that no program uses now."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+
+
 def _cluster(address: str) -> Finding:
     """Joins the cluster in RAY_ADDRESS as a run does, because token and versions are checked only on joining."""
     from raylfl.runtime.ray.connection import check_address, joined
@@ -159,12 +193,26 @@ def _folders() -> Iterator[Finding]:
             yield Finding("missing", subject, f"{folder} cannot be written ({error.strerror})", remedy)
 
 
+def _plug_ins() -> Iterator[Finding]:
+    for kind, registry in KINDS.items():
+        for name in plugins(kind):
+            entry = registry.get(name)
+            try:
+                if entry.origin:
+                    _ = entry.cls
+                    yield Finding("ok", "plug-in", f"{kind}/{name} of {entry.origin}")
+            except BadConfig as error:
+                yield Finding("note", "plug-in", f"{kind}/{name} cannot be used ({error})")
+
+
 CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     _program,
     _packages,
     _gpus,
     _ray,
+    _ports,
     _wandb,
     _data,
     _folders,
+    _plug_ins,
 )

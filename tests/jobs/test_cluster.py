@@ -8,12 +8,10 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -22,6 +20,7 @@ import torch
 
 import raylfl
 from raylfl.cli import main
+from raylfl.cli.doctor import free_ports
 from tests.docs.pages import carry_out
 from tests.runtime.clusters import PATIENT
 from tests.test_cli import TIME
@@ -35,9 +34,7 @@ def cluster():
     """The environment in which `ray job` reaches a cluster of this test alone."""
     home = Path(tempfile.mkdtemp(prefix="rj"))  # short: Ray puts sockets below it
     (home / "token").write_text(secrets.token_hex(16))
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(9)]
-        gcs, dashboard, *others = (s.getsockname()[1] for s in sockets)
+    gcs, dashboard, *others = free_ports(9)
     environment = {
         **{k: v for k, v in os.environ.items() if not k.startswith("RAY_")},
         **PATIENT,
