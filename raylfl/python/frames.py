@@ -42,7 +42,7 @@ FINAL, BEST = "final.pt", "best.pt"
 class Run:
     """A saved run, finished or unfinished; its files are read on first use and then kept in memory.
 
-    Tables, `plot`, `params` and `summary` need the files only. `config`, `module` and `evaluate` also need
+    Tables, `plot`, `params` and `summary` need the files only. `config`, `module`, `predict` and `evaluate` also need
     the classes of the config, and the objects that it cannot name; without them they raise BadConfig.
     """
 
@@ -143,6 +143,36 @@ class Run:
         """A new LightningModule in evaluation mode, with `params` and the buffers saved with them."""
         return module_of(self.config, self._final).eval()
 
+    def predict(self) -> Any:
+        """The predictions of `module` on the test set, by its `predict_step`, or else by `forward` of the inputs.
+
+        Returns one tensor [samples, ...] if all predictions are tensors, else a list with one entry per batch. Raises
+        BadConfig if there is no test set, or the module defines neither method.
+        """
+        import torch
+
+        from raylfl.core.samples import BatchSource
+        from raylfl.experiment.data_source import load_data
+        from raylfl.runtime.workers.hooks import overrides_hook
+
+        test, module = load_data(self.config).test, self.module
+        if test is None:
+            raise BadConfig(f"{self.path}: its data have no test set to predict on")
+        own = overrides_hook(module, "predict_step")
+        if not own and not overrides_hook(module, "forward"):
+            raise BadConfig(
+                f"{type(module).__name__} has neither forward nor predict_step: one of them is needed to predict"
+            )
+        source = BatchSource(test, torch.device("cpu"), self.params.dtype)
+        size = self.config.eval.batch_size
+        answers = []
+        with torch.no_grad():
+            for number, start in enumerate(range(0, len(test), size)):
+                batch = source.batch(np.arange(start, min(start + size, len(test)))).content
+                inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
+                answers.append(module.predict_step(batch, number) if own else module(inputs))
+        return torch.cat(answers) if all(isinstance(answer, torch.Tensor) for answer in answers) else answers
+
     def evaluate(self) -> dict[str, float]:
         """The metrics of `params` on the test set and the validation set, named as in metrics.jsonl."""
         import torch
@@ -183,6 +213,16 @@ def load(path: str | Path, overrides: Sequence[str] = (), *, trust: bool = False
         return Run(folder, error)
 
 
+def evaluate(
+    path: str | Path, overrides: Sequence[str] = (), *, trust: bool = False, **objects: Unpack[Objects]
+) -> dict[str, float]:
+    """Evaluates the final model of a run on its test and validation data, or on other data.
+
+    It is the same as `load(path, ...).evaluate()`.
+    """
+    return load(path, overrides, trust=trust, **objects).evaluate()
+
+
 def runs(path: str | Path = "runs", where: Sequence[str] = ()) -> pd.DataFrame:
     """A table of the runs in a directory or at a URL, subfolders included: one row per run.
 
@@ -214,3 +254,17 @@ def runs(path: str | Path = "runs", where: Sequence[str] = ()) -> pd.DataFrame:
             }
         )
     return _frame(rows, None, "raylfl.runs")
+
+
+def diff(*paths: str | Path) -> pd.DataFrame:
+    """A table of the config keys, versions and commits in which runs differ: one row per key, one column per run.
+
+    paths: run directories or URLs, or directories that hold some. Raises BadConfig if there is no readable run.
+    """
+    from raylfl.report.runs import read_runs
+    from raylfl.report.selection import differing_keys
+    from raylfl.runtime.records.views import address
+
+    found = read_runs(paths)[0]
+    rows = [(key, *values) for key, values in differing_keys(found).items()]
+    return _frame(rows, ("key", *(address(run.path) for run in found)), "raylfl.diff").set_index("key")

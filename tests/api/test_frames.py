@@ -82,9 +82,21 @@ def test_accuracies_of_clients_are_those_of_the_final_model_on_their_data(tmp_pa
     assert np.mean(last) == pytest.approx(done.metrics[-1]["clients/accuracy_mean"])
 
 
+def test_predictions_are_those_of_the_module_on_the_test_set(done):
+    with torch.no_grad():
+        want = done.module.eval()(Points().x[::3])
+    torch.testing.assert_close(raylfl.load(done.run_dir, ["eval.batch_size=7"]).predict(), want)
+
+
+def test_a_module_that_does_not_say_how_it_predicts_is_refused(runs):
+    result = raylfl.run(TINY, [*runs, "rounds=1"])
+    with pytest.raises(raylfl.BadConfig, match="neither forward nor predict_step"):
+        raylfl.load(result.run_dir).predict()
+
+
 def test_an_evaluation_is_the_last_rows_and_other_data_may_be_given(runs):
     result = raylfl.run("digits", [*runs, "rounds=2", "runtime.backend=local", "num_clients=4"])
-    found = raylfl.load(result.run_dir).evaluate()
+    found = raylfl.evaluate(result.run_dir)
     assert found == {name: result.metrics[-1][name] for name in ("test/accuracy", "test/loss")}
 
     class Half(Points):
@@ -92,7 +104,7 @@ def test_an_evaluation_is_the_last_rows_and_other_data_may_be_given(runs):
             return torch.utils.data.TensorDataset(self.x[:3], self.targets[:3])
 
     short = raylfl.run(TINY, [*runs, "rounds=1"], model=Predicting)
-    assert raylfl.load(short.run_dir, data=Half()).evaluate() != raylfl.load(short.run_dir).evaluate()
+    assert len(raylfl.load(short.run_dir, data=Half()).predict()) == 3
 
 
 def test_an_unfinished_run_has_the_parameters_of_its_newest_checkpoint(runs):

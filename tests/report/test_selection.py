@@ -96,6 +96,9 @@ def test_the_command_line_and_python_print_the_same_selection(folder, capsys):
     assert main(["diff", str(folder / "b"), str(folder / "c")]) == 0
     printed = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
     assert printed["local.lr"] == ["0.1", "0.2"]
+    table = raylfl.diff(folder / "b", folder / "c")
+    assert table.loc["local.lr"].tolist() == [0.1, 0.2]
+    assert set(table.index) == set(printed) - {"key"}
     assert main(["diff", str(folder / "b")]) == 2
     assert "1 run found, but at least 2 are needed" in capsys.readouterr().err
     assert main(["report", str(folder), "--where", "local.lr>1", "-o", str(folder / "page")]) == 2
