@@ -76,7 +76,7 @@ class Unchecked(Participation):
 class Pairs(Participation):
     """Clients r and r + 1; it defines the one method that a process needs."""
 
-    def sample(self, r, world):
+    def attempt(self, r, world, attempt):
         return Draw.once(np.array([r % world.count, (r + 1) % world.count]))
 
 
@@ -311,7 +311,7 @@ def test_a_component_needs_only_the_methods_without_a_default(here, capsys):
     assert cohorts == [[0, 1], [1, 2], [2, 3]]
     assert main(["list", "mine"]) == 0
     listed = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.startswith("mine.")}
-    assert "cannot be used: it does not define sample" in listed["mine.Unchecked"]
+    assert "cannot be used: it does not define attempt" in listed["mine.Unchecked"]
     assert "Clients r and r + 1" in listed["mine.Pairs"]
 
 
@@ -353,7 +353,7 @@ def test_a_name_with_a_dot_is_a_class_path(here):
         ("algorithm.class_path=mine.Some", "but must be a dataclass derived from"),
         (
             "participation.class_path=mine.Unchecked",
-            "participation.class_path=mine.Unchecked, but must be a class that defines sample, as the",
+            "participation.class_path=mine.Unchecked, but must be a class that defines attempt, as the",
         ),
         ("link.class_path=mine.Sprung", "link.class_path=mine.Sprung, but must be a dataclass derived from"),
         ("algorithm.class_path=mine.Sprung algorithm.name=fedavg", "algorithm.name=fedavg, but must be left out"),

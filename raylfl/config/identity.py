@@ -34,8 +34,6 @@ UNCHOSEN = {  # the default of `topology`
     "links": None,
 }
 OPTIONAL = {"model": ("buffers",), "partition": ("labels",)}  # newer options, which older runs lack; null means that
-GONE = {"on_empty": "skip"}  # options of `participation` that the ledger's digests have, and no config any more
-GONE_OF = {"markov": {"matrix": None}}
 LEFT_OUT: dict[Purpose, tuple[str, ...]] = {
     "resume": (*WHERE, *FREE, "rounds", "eval", "stop"),
     "group": (*WHERE, "runtime", "seed"),
@@ -49,7 +47,7 @@ def identity(resolved: Mapping[str, Any], of: Purpose) -> dict[str, Any]:
 
     The group `topology` is left out if all its options have their defaults. Options in `OPTIONAL` are left out if
     they are null. Older runs, saved without these keys, thus keep their identity.
-    `runtime.placement` is left out unless it is `pinned`. A digest also has options that are gone.
+    `runtime.placement` is left out unless it is `pinned`.
     """
     config = _without(resolved, LEFT_OUT[of], "")
     if config.get("topology", {}).items() <= UNCHOSEN.items():  # an older run lacks newer options
@@ -58,9 +56,6 @@ def identity(resolved: Mapping[str, Any], of: Purpose) -> dict[str, Any]:
         for key in keys:
             if isinstance(config.get(group), dict) and config[group].get(key, ...) is None:
                 config[group] = {name: value for name, value in config[group].items() if name != key}
-    if of == "digest" and isinstance(config.get("participation"), dict):
-        options = config["participation"]
-        config["participation"] = {**GONE, **GONE_OF.get(options.get("name"), {}), **options}
     runtime = config.get("runtime", {})
     if runtime.get("placement") != "pinned":  # pinned clients are not vectorised, which can change bits
         runtime.pop("placement", None)

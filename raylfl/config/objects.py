@@ -107,6 +107,8 @@ def _entry_of(group: str, value: Any, objects: dict[str, Any], path: str | None)
             f"{group}: {name_of(type(value))} changes its option {changed} when it is made, so that no config can "
             f"repeat this instance: give the class, and its options in the config ({config_group}.{changed}=...)"
         )
+    if group == "availability":
+        del options["on_empty"]  # an option of the component that draws empty cohorts again, not of participation
     return {**_entry_by_name(config_group, type(value), objects, path), **options}
 
 

@@ -22,7 +22,7 @@ PROCESSES = [
     ("weighted", {"size": 4, "availability": {"name": "markov", "p_on": 0.2, "p_off": 0.5}}),
     ("bernoulli", {}),
     ("bernoulli", {"p": SPREAD}),
-    ("bernoulli", {"p": 0.05}),
+    ("bernoulli", {"p": 0.05, "on_empty": "resample"}),
     ("markov", {"p_on": 0.4, "p_off": 0.3}),
     ("markov", {"p_on": 0.9, "p_off": SPREAD}),
     ("cyclic", {"size": 2, "groups": 4}),
@@ -105,7 +105,7 @@ def test_every_process_is_a_config_schema_with_a_summary(name, tmp_path):
         "cyclic": {"size": 2},
         "permutation": {"size": 2},
     }
-    needed |= {"markov": {"p_on": 0.9, "p_off": 0.5}, "bernoulli": {"p": {"uniform": [0, 1]}}}
+    needed |= {"markov": {"matrix": [[0.9, 0.1], [0.5, 0.5]]}, "bernoulli": {"p": {"uniform": [0, 1]}}}
     write_trace(tmp_path / "t.jsonl", [make_row(0, [1], [1], [True], [1])])
     needed["trace"] = {"path": str(tmp_path / "t.jsonl")}
     entry = PARTICIPATION.get(name)

@@ -77,6 +77,44 @@ def test_one_instance_serves_several_worlds():
             assert np.array_equal(process.available(r, world(50, seed)), alone)
 
 
+def test_a_matrix_says_the_same_as_two_rates():
+    matrix = Markov(matrix=[[0.9, 0.1], [0.25, 0.75]])
+    assert np.array_equal(states(matrix, rounds=20), states(Markov(0.1, 0.25), rounds=20))
+    np.testing.assert_allclose(matrix.marginals(world(3), 5), 0.1 / 0.35, rtol=1e-12)
+
+
 def test_rates_of_zero_and_one_mean_never_and_always():
     assert states(Markov(1.0, 0.0), world(20), 30).all()
     assert not states(Markov(0.0, 1.0), world(20), 30).any()
+
+
+def test_resampling_redraws_the_step_and_leaves_the_chain_alone():
+    skip, resample = Markov(0.05, 0.5), Markov(0.05, 0.5, on_empty="resample")
+    where = world(8)
+    plain = states(skip, where)
+    asked = [resample.draw(r, where).cohort for r in range(ROUNDS)]
+    empty = plain.sum(axis=1) == 0
+    assert empty.any()
+    assert all(len(cohort) for cohort in asked)
+    for r in np.flatnonzero(~empty):
+        assert np.array_equal(asked[r], np.flatnonzero(plain[r]))
+    assert resample.marginals(where, 0) is None
+
+
+@pytest.mark.parametrize(("p_on", "p_off"), RATES)
+@pytest.mark.parametrize("r", [1, 2, 70])
+def test_a_redrawn_step_follows_the_rates_from_the_round_before(p_on, p_off, r):
+    """P(on | on before) = 1 - p_off, P(on | off before) = p_on, and a redraw is independent of the first draw."""
+    process, many = Markov(p_on, p_off, on_empty="resample"), world(4000)
+    before, first, again = process.available(r - 1, many), process.available(r, many), process.available(r, many, 1)
+    for there, chance in ((before, 1 - p_off), (~before, p_on)):
+        for group in (there & first, there & ~first):
+            tries = max(int(group.sum()), 1)
+            assert abs(again[group].sum() / tries - chance) <= Z * math.sqrt(chance * (1 - chance) / tries) or tries < 5
+    assert not np.array_equal(again, process.available(r, many, 2)) or p_on == p_off == 1
+
+
+def test_a_redrawn_first_round_is_stationary():
+    pi = 0.05 / 0.25
+    on = Markov(0.05, 0.2, on_empty="resample").available(0, world(4000), attempt=3)
+    assert abs(on.mean() - pi) < Z * math.sqrt(pi * (1 - pi) / 4000)

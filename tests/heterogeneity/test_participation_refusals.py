@@ -16,6 +16,7 @@ from tests.heterogeneity.draws import build, world
         ("uniform", {"size": 3, "fraction": 0.5}, "size=3 beside fraction=0.5, but must be one of the two"),
         ("uniform", {"size": 0}, "size=0, but must be >= 1"),
         ("uniform", {"fraction": 1.5}, "fraction=1.5, but must be in (0, 1]"),
+        ("full", {"on_empty": "wait"}, "on_empty=wait, but must be one of skip, resample"),
         ("weighted", {"size": 2, "weights": "datasize"}, "weights=datasize, but must be a list, random"),
         ("weighted", {"size": 2, "weights": None}, "weights=None, but must be a list, random or data_size"),
         ("weighted", {"size": 2, "weights": [1, -1]}, "weights[1]=-1, but must be a weight, at least 0"),
@@ -25,12 +26,15 @@ from tests.heterogeneity.draws import build, world
         ("staircase", {"amplitude": 1.1}, "amplitude=1.1, but must be in [0, 1]"),
         ("staircase", {"period": 1}, "period=1, but must be >= 2, the period P in rounds"),
         ("cyclic", {"size": 1, "groups": 0}, "groups=0, but must be >= 1"),
-        ("markov", {"p_on": 0.1}, "p_off=None, but must be given: both p_on and p_off"),
+        ("markov", {"p_on": 0.1}, "p_off=None, but must be given (both p_on and p_off), unless there is a matrix"),
+        ("markov", {"p_on": 0.1, "matrix": [[1, 0], [0, 1]]}, "but must be left out where p_on and p_off"),
+        ("markov", {"matrix": [[0.9, 0.2], [0.5, 0.5]]}, "[on -> off, stay on]], each row >= 0 with sum 1"),
         (
             "markov",
             {"p_on": {"phases": [{"until": 0.5, "value": 0.1}, {"value": 0.2}]}, "p_off": 0.1},
             "but must be another form: this value cannot change during a run",
         ),
+        ("markov", {"matrix": [[0.9, 0.1]]}, "[on -> off, stay on]], each row >= 0 with sum 1"),
         (
             "uniform",
             {"size": 2, "availability": {"name": "uniform", "size": 3}},
@@ -42,6 +46,11 @@ from tests.heterogeneity.draws import build, world
             "uniform",
             {"size": 2, "availability": {"name": "bernoulli", "q": 1}},
             "availability.q=1, but must be one of p",
+        ),
+        (
+            "uniform",
+            {"size": 2, "availability": {"name": "bernoulli", "on_empty": "skip"}},
+            "(set participation.on_empty)",
         ),
         (
             "uniform",
@@ -119,9 +128,9 @@ def test_values_at_their_bounds_are_accepted(name, options):
 )
 def test_a_draw_that_is_no_cohort_is_refused(drawn, words):
     class Own(Full):
-        def sample(self, r, world):
+        def attempt(self, r, world, attempt):
             return drawn
 
     with pytest.raises(BadValue, match=r"must be a Draw: distinct clients of 0..3, each drawn") as told:
         Own().draw(0, world(count=4))
-    assert f"participation=Own.sample {words}" in str(told.value)
+    assert f"participation=Own.attempt {words}" in str(told.value)

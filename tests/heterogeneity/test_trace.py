@@ -89,7 +89,7 @@ def test_a_replay_samples_the_clients_of_the_recorded_run(tmp_path, process):
 def test_a_replay_keeps_the_order_of_a_ring_and_empty_rounds(tmp_path):
     path = tmp_path / "t.jsonl"
     write_trace(path, [make_row(0, [7, 2, 5], [1, 1, 1], [True] * 3, [1] * 3), make_row(1, [], [], [], [])])
-    replay = Trace(path=str(path))
+    replay = Trace(path=str(path), on_empty="resample")
     assert replay.draw(0, WORLD).cohort.tolist() == [7, 2, 5]
     assert replay.draw(1, WORLD).cohort.tolist() == []
 

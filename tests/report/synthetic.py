@@ -21,7 +21,7 @@ CONFIG: dict[str, Any] = {
     "model": {"class_path": "raylfl.models.LeNet5", "init_args": {"classes": 10}},
     "data": {"class_path": "raylfl.data.Digits", "init_args": {}},
     "partition": {"name": "dirichlet", "alpha": 0.1, "min_size": 10, "balance": "none"},
-    "participation": {"name": "uniform", "size": 4},
+    "participation": {"name": "uniform", "size": 4, "on_empty": "skip"},
     "link": {"name": "perfect"},
     "local": {"steps": 5, "batch_size": 32, "lr": 0.1, "momentum": 0.0, "clip_norm": None},
     "system": {"seconds_per_step": 0.01, "bandwidth": None},

@@ -13,7 +13,7 @@ from tests.shares import also
 N, ROUNDS = 4, 4000
 LOSSY = "link={name: bernoulli, q: [0.0, 0.5, 0.2, 0.7]}"
 REPLACED = "participation={name: weighted, weights: [4, 3, 2, 1], size: 4, replace: true}"
-RARE = "participation={name: bernoulli, p: [0.1, 0.2, 0.3, 0.6]}"
+RARE = "participation={name: bernoulli, p: [0.1, 0.2, 0.3, 0.6], on_empty: resample}"
 CHAINS = "participation={name: markov, p_on: [0.1, 0.2, 0.3, 0.9], p_off: 0.5}"
 
 
@@ -49,3 +49,15 @@ def test_mean_coefficients_of_many_rounds_are_the_expected_ones(rule, overrides)
     batches /= batches.sum(axis=1).mean()
     error = batches.std(axis=0, ddof=1) / np.sqrt(len(batches))
     assert (abs(batches.mean(axis=0) - expected / expected.sum()) <= 5 * error).all()
+
+
+@pytest.mark.parametrize("rule", ["mean", "anonymous_uniform"])
+def test_redraws_of_empty_rounds_do_not_change_the_shares_of_clients(rule):
+    """A redraw scales the probability of each non-empty cohort by the same factor."""
+    shares = []
+    for on_empty in ("skip", "resample"):
+        law = f"participation={{name: bernoulli, p: [0.1, 0.2, 0.3, 0.6], on_empty: {on_empty}}}"
+        planner = Planner(experiment(rule, law))
+        expected = planner.expected_coefficients(planner.system(0), {})
+        shares.append(expected / expected.sum())
+    np.testing.assert_allclose(shares[0], shares[1], rtol=1e-12)

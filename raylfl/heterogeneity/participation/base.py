@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from raylfl.heterogeneity.world import RunContext
 PARTICIPATION: Registry[Participation] = Registry(
     "participation", "raylfl.heterogeneity.participation", lambda: Participation
 )
+ATTEMPTS = 100  # largest number of draws under `on_empty: resample`; then the round stays empty
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,14 @@ def equal_values(value: float, count: int) -> Floats:
     return values
 
 
-def sample_with_replacement(p: Floats, size: int, r: int, world: RunContext, available: Bools | None = None) -> Draw:
+def sample_with_replacement(
+    p: Floats, size: int, r: int, world: RunContext, available: Bools | None = None, attempt: int = 0
+) -> Draw:
     """A draw of M = size clients of N, i.i.d. with probabilities p [N] normalised over the available clients.
 
     p >= 0 need not sum to 1. available: bool [N]; None: all. A client drawn s_i times appears once, with draws = s_i;
-    clients with p_i = 0 never appear. The draw is empty if no available client has p_i > 0.
+    clients with p_i = 0 never appear. The draw is empty if no available client has p_i > 0. attempt: 0 for the first
+    draw of round r, k for its k-th redraw.
     """
     p = np.asarray(p, dtype=np.float64) if available is None else np.where(available, p, 0.0)
     assert p.shape == (world.count,), "one p per client"
@@ -67,24 +72,32 @@ def sample_with_replacement(p: Floats, size: int, r: int, world: RunContext, ava
     total = np.cumsum(p)
     if total[-1] == 0:
         return Draw.once(np.empty(0, dtype=np.int64))
-    u = keyed(world.seed, "participation", r, 0).random(size)
+    u = keyed(world.seed, "participation", r, attempt).random(size)
     ids, draws = np.unique(np.searchsorted(total / total[-1], u, side="right"), return_counts=True)
     return Draw(ids.astype(np.int64), draws.astype(np.int64))
 
 
 @dataclass(kw_only=True)
 class Participation(Options, ABC):
-    """A process that samples the clients of each round, which may be empty."""
+    """A process that samples the clients of each round.
+
+    on_empty: `skip` leaves a round without sampled clients empty; `resample` redraws it until a client is sampled, but
+    leaves it empty after 100 draws.
+    """
+
+    on_empty: Literal["skip", "resample"] = "skip"
 
     memoryless: ClassVar[bool] = False
     """Whether the draws of different rounds are independent, if all clients are available. Theorems assume it."""
 
     def draw(self, r: int, world: RunContext) -> Draw:
-        """The sampled clients of round r, a function of (seed, r).
+        """The sampled clients of round r, a function of (seed, r); `on_empty` is applied.
 
-        Raises BadValue unless `sample` returns distinct clients of the N, each drawn at least once.
+        Raises BadValue unless `attempt` returns distinct clients of the N, each drawn at least once.
         """
-        drawn, count = self.sample(r, world), world.count
+        return self._until_nonempty(lambda attempt: self._checked(self.attempt(r, world, attempt), world.count))
+
+    def _checked(self, drawn: Draw, count: int) -> Draw:
         if not isinstance(drawn, Draw):
             given = type(drawn).__name__
         elif len(ids := drawn.cohort) and not 0 <= ids.min() <= ids.max() < count:
@@ -96,11 +109,22 @@ class Participation(Options, ABC):
         else:
             return drawn
         need = f"a Draw: distinct clients of 0..{count - 1}, each drawn at least once"
-        raise BadValue("participation", got=f"{type(self).__name__}.sample returned {given}", need=need)
+        raise BadValue("participation", got=f"{type(self).__name__}.attempt returned {given}", need=need)
+
+    def _until_nonempty(self, one: Callable[[int], Draw]) -> Draw:
+        drawn = one(0)
+        for attempt in range(1, ATTEMPTS if self.on_empty == "resample" else 1):
+            if len(drawn.cohort):
+                break
+            drawn = one(attempt)
+        return drawn
 
     @abstractmethod
-    def sample(self, r: int, world: RunContext) -> Draw:
-        """The sampled clients of round r, as a process defines them; `draw` checks them."""
+    def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
+        """One draw of the sampled clients of round r, before `on_empty` is applied.
+
+        attempt: 0 for the first draw of the round, k for the k-th redraw.
+        """
 
     def check(self, world: RunContext) -> None:
         """Checks that list lengths and cohort sizes fit the number of clients N; raises BadValue. Default: no check."""
@@ -121,8 +145,11 @@ class Participation(Options, ABC):
         """
         return None
 
-    def eligible(self, r: int, world: RunContext) -> Bools | None:
-        """The mask of available clients in round r, bool [N] for all N clients; None: all are available."""
+    def eligible(self, r: int, world: RunContext, attempt: int = 0) -> Bools | None:
+        """The mask of available clients in round r, bool [N] for all N clients; None: all are available.
+
+        attempt: 0 for the first draw of the round, k for the k-th redraw.
+        """
         return None
 
 
@@ -130,18 +157,21 @@ class Availability(Participation):
     """A process that determines the available clients; used without a sampler, all available clients take part."""
 
     @abstractmethod
-    def available(self, r: int, world: RunContext) -> Bools:
-        """The mask of available clients in round r, bool [N] for all N clients."""
+    def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
+        """The mask of available clients in round r, bool [N] for all N clients.
 
-    def sample(self, r: int, world: RunContext) -> Draw:
-        return Draw.once(np.flatnonzero(self.available(r, world)))
+        attempt: 0 for the first draw of the round, k for the k-th redraw.
+        """
+
+    def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
+        return Draw.once(np.flatnonzero(self.available(r, world, attempt)))
 
     @property
     def law(self) -> Law | None:
         return "at_most_once"
 
-    def eligible(self, r: int, world: RunContext) -> Bools | None:
-        return self.available(r, world)
+    def eligible(self, r: int, world: RunContext, attempt: int = 0) -> Bools | None:
+        return self.available(r, world, attempt)
 
 
 class Independent(Availability):
@@ -153,17 +183,25 @@ class Independent(Availability):
     def probabilities(self, r: int, world: RunContext) -> Floats:
         """Availability probabilities p_i(r) of all N clients in round r, float64 [N]."""
 
-    def available(self, r: int, world: RunContext) -> Bools:
-        u = keyed_uniform(world.seed, "availability", r, np.arange(world.count))
+    def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
+        u = keyed_uniform(world.seed, "availability", r, np.arange(world.count), lane=attempt)
         return u < self.probabilities(r, world)
 
     @property
     def law(self) -> Law | None:
-        return "independent"
+        return "independent"  # but for the redraws under `on_empty: resample`
 
     def marginals(self, world: RunContext, r: int) -> Floats:
-        """Inclusion probabilities in round r [N]: the availability probabilities."""
-        return self.probabilities(r, world)
+        """Inclusion probabilities in round r [N]: p_i, or p_i (1 - e^T)/(1 - e) with `on_empty: resample`.
+
+        p_i is the availability probability of client i in the round, e = prod_j (1 - p_j) the probability of an empty
+        draw, and T = ATTEMPTS the largest number of draws.
+        """
+        p = self.probabilities(r, world)
+        empty = float(np.prod(1 - p))
+        if self.on_empty == "skip" or empty == 1:
+            return p
+        return p * (1 - empty**ATTEMPTS) / (1 - empty)
 
 
 @dataclass
@@ -205,9 +243,12 @@ class Sampler(Participation):
     def draw_from(self, p: Floats, r: int, world: RunContext) -> Draw:
         """A draw of M available clients with replacement, for algorithms that sample the clients of a round themselves.
 
-        M: `cohort_size`. p: the algorithm's sampling probabilities of all N clients [N].
+        M: `cohort_size`. p: the algorithm's sampling probabilities of all N clients [N]. `on_empty` is applied.
         """
-        return sample_with_replacement(p, self.cohort_size(world), r, world, self.eligible(r, world))
+        size = self.cohort_size(world)
+        return self._until_nonempty(
+            lambda attempt: sample_with_replacement(p, size, r, world, self.eligible(r, world, attempt), attempt)
+        )
 
     def check(self, world: RunContext) -> None:
         self.cohort_size(world)
@@ -217,15 +258,15 @@ class Sampler(Participation):
             except BadValue as error:
                 raise error.at("availability") from None
 
-    def eligible(self, r: int, world: RunContext) -> Bools | None:
-        return None if self._process is None else self._process.available(r, world)
+    def eligible(self, r: int, world: RunContext, attempt: int = 0) -> Bools | None:
+        return None if self._process is None else self._process.available(r, world, attempt)
 
-    def _choose(self, ids: Ints | int, r: int, world: RunContext) -> Draw:
+    def _choose(self, ids: Ints | int, r: int, world: RunContext, attempt: int) -> Draw:
         """A uniform draw of M of these client ids without replacement, or of all of them if there are fewer.
 
         ids: a number N stands for 0..N-1, with the same draw and without memory for N ids.
         """
-        rng, count = keyed(world.seed, "participation", r, 0), ids if isinstance(ids, int) else len(ids)
+        rng, count = keyed(world.seed, "participation", r, attempt), ids if isinstance(ids, int) else len(ids)
         return Draw.once(rng.choice(ids, size=min(self.cohort_size(world), count), replace=False))
 
 
@@ -242,15 +283,16 @@ def _availability(options: dict[str, Any]) -> Availability:
     Raises BadValue for an unknown name or option, or the name of a sampler.
     """
     choice = PARTICIPATION.choose(options, "availability")
-    cls, known = choice.cls, [option.name for option in fields(choice.cls)]
+    cls, known = choice.cls, [option.name for option in fields(choice.cls) if option.name != "on_empty"]
     if not issubclass(cls, Availability):
         names = ", ".join(entry.name for entry in PARTICIPATION if _is_availability(entry))
         raise BadValue("availability.name", got=choice.name, need=f"an availability process: {names}")
     given = {key: value for key, value in options.items() if key not in NAMING}
     for key in given:
         if key not in known:
+            hint = "set participation.on_empty" if key == "on_empty" else ""
             need = f"one of {', '.join(known)}" if known else f"left out: {choice.name} has no options"
-            raise BadValue(f"availability.{key}", got=given[key], need=need)
+            raise BadValue(f"availability.{key}", got=given[key], need=need, hint=hint)
     try:
         return cls(**given)
     except BadValue as error:

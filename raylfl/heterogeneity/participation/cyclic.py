@@ -53,8 +53,8 @@ class Cyclic(Sampler):
         first, last = (int(k) * size + min(int(k), larger) for k in (order[turn], order[turn] + 1))
         return np.arange(first, last)
 
-    def sample(self, r: int, world: RunContext) -> Draw:
-        ids, available = self.group(r, world), self.eligible(r, world)
+    def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
+        ids, available = self.group(r, world), self.eligible(r, world, attempt)
         if available is not None:
             ids = ids[available[ids]]
-        return self._choose(ids, r, world)
+        return self._choose(ids, r, world, attempt)

@@ -21,7 +21,7 @@ class Full(Availability):
     law: ClassVar[Law | None] = "independent"
     memoryless: ClassVar[bool] = True
 
-    def available(self, r: int, world: RunContext) -> Bools:
+    def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
         return np.ones(world.count, dtype=bool)
 
     def marginals(self, world: RunContext, r: int) -> Floats:

@@ -12,7 +12,7 @@ stays the same (p_on <= 1 - p_off) or flips (p_on > 1 - p_off).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -36,36 +36,60 @@ class Markov(Availability):
 
     It is on for 1/p_off rounds and off for 1/p_on rounds on average: p_on/(p_on + p_off) of the time.
 
-    p_on: P(off -> on). p_off: P(on -> off).
+    p_on: P(off -> on). p_off: P(on -> off). matrix: the transition matrix [[stay off, off -> on], [on -> off, stay on]]
+    of all clients, with rows of sum 1, instead of p_on and p_off. on_empty: `resample` redraws an empty round r, given
+    the states in round r - 1. The states in round r + 1 follow from the first draw of round r, because a round must not
+    depend on redraws of earlier rounds.
     """
 
     p_on: ValuePerClient = None
     p_off: ValuePerClient = None
+    matrix: list[list[float]] | None = None
     law: ClassVar[Law | None] = "independent"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key in ("p_on", "p_off"):
-            if getattr(self, key) is None:
-                raise BadValue(key, got=None, need="given: both p_on and p_off")
-        self._p_on = PerClient.parse(self.p_on, "p_on", _RATE, purpose="participation/p_on")
-        self._p_off = PerClient.parse(self.p_off, "p_off", _RATE, purpose="participation/p_off")
+        p_on, p_off = self._rates()
+        self._p_on = PerClient.parse(p_on, "p_on", _RATE, purpose="participation/p_on")
+        self._p_off = PerClient.parse(p_off, "p_off", _RATE, purpose="participation/p_off")
         # A cache of the newest states saves steps backwards and never changes a result.
         self._recent: dict[tuple[int, int, int], Bools] = {}
+
+    def _rates(self) -> tuple[Any, Any]:
+        """The pair (p_on, p_off), from the options of these names or from `matrix`; not yet parsed."""
+        if self.matrix is None:
+            for key, value in (("p_on", self.p_on), ("p_off", self.p_off)):
+                if value is None:
+                    raise BadValue(key, got=value, need="given (both p_on and p_off), unless there is a matrix")
+            return self.p_on, self.p_off
+        if self.p_on is not None or self.p_off is not None:
+            raise BadValue("matrix", got=self.matrix, need="left out where p_on and p_off are given")
+        rows = np.array(self.matrix) if [len(row) for row in self.matrix] == [2, 2] else None
+        if rows is None or (rows < 0).any() or (abs(rows.sum(axis=1) - 1) > 1e-9).any():
+            need = "[[stay off, off -> on], [on -> off, stay on]], each row >= 0 with sum 1"
+            raise BadValue("matrix", got=self.matrix, need=need)
+        return self.matrix[0][1], self.matrix[1][0]
 
     def check(self, world: RunContext) -> None:
         self._chains(world)
 
-    def available(self, r: int, world: RunContext) -> Bools:
-        on = self._state(r, world, *self._chains(world))
-        self._recent[world.seed, world.count, r] = on
-        if len(self._recent) > RECENT:
-            del self._recent[min(self._recent, key=lambda key: key[-1])]
-        return on
+    def available(self, r: int, world: RunContext, attempt: int = 0) -> Bools:
+        p_on, p_off = self._chains(world)
+        if attempt == 0:
+            on = self._state(r, world, p_on, p_off)
+            self._recent[world.seed, world.count, r] = on
+            if len(self._recent) > RECENT:
+                del self._recent[min(self._recent, key=lambda key: key[-1])]
+            return on
+        everyone = np.arange(world.count)
+        u = keyed_uniform(world.seed, "availability", r, everyone, lane=attempt)
+        if r == 0:
+            return u < _stationary(p_on, p_off)
+        return u < np.where(self._state(r - 1, world, p_on, p_off), 1 - p_off, p_on)
 
     def marginals(self, world: RunContext, r: int) -> Floats | None:
-        """The stationary P(on) of all N clients [N]."""
-        return _stationary(*self._chains(world))
+        """The stationary P(on) of all N clients [N]; None with `resample`: a redraw depends on the previous round."""
+        return _stationary(*self._chains(world)) if self.on_empty == "skip" else None
 
     def _chains(self, world: RunContext) -> tuple[Floats, Floats]:
         """The transition probabilities p_on and p_off of all N clients, [N] each.

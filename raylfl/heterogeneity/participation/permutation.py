@@ -24,8 +24,8 @@ class Permutation(Sampler):
     A client that is not available at its turn is skipped until its next turn.
     """
 
-    def sample(self, r: int, world: RunContext) -> Draw:
-        size, available = self.cohort_size(world), self.eligible(r, world)
+    def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
+        size, available = self.cohort_size(world), self.eligible(r, world, attempt)
         order = keyed(world.seed, "participation/order", ONCE).permutation(world.count)
         ids = order[(r * size + np.arange(size)) % world.count]
         return Draw.once(ids if available is None else ids[available[ids]])

@@ -24,6 +24,8 @@ class Trace(Participation):
     """Replay of a recorded run: its cohorts in their order, draws, received uploads and local steps.
 
     path: a `participation.jsonl`; round r replays the row whose `round` is r.
+
+    `on_empty` has no effect: a row without clients is replayed as an empty round.
     """
 
     path: str = ""
@@ -49,6 +51,6 @@ class Trace(Participation):
                 got = f"client {beyond[0]} in round {r} of {self.path}"
                 raise BadValue("path", got=got, need=f"clients 0..{world.count - 1} (num_clients={world.count})")
 
-    def sample(self, r: int, world: RunContext) -> Draw:
+    def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         row = self.row(r)
         return Draw(np.array(row["cohort"], dtype=np.int64), np.array(row["draws"], dtype=np.int64))

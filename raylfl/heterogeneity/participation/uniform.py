@@ -32,12 +32,12 @@ class Uniform(Sampler):
 
     memoryless: ClassVar[bool] = True
 
-    def sample(self, r: int, world: RunContext) -> Draw:
-        available = self.eligible(r, world)
+    def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
+        available = self.eligible(r, world, attempt)
         if self.replace:
             p = equal_values(1 / world.count, world.count)
-            return sample_with_replacement(p, self.cohort_size(world), r, world, available)
-        return self._choose(world.count if available is None else np.flatnonzero(available), r, world)
+            return sample_with_replacement(p, self.cohort_size(world), r, world, available, attempt)
+        return self._choose(world.count if available is None else np.flatnonzero(available), r, world, attempt)
 
     @property
     def law(self) -> Law | None:

@@ -72,13 +72,13 @@ class Weighted(Sampler):
         p: Floats = q / q.sum()
         return p
 
-    def sample(self, r: int, world: RunContext) -> Draw:
+    def attempt(self, r: int, world: RunContext, attempt: int) -> Draw:
         size, q = self.cohort_size(world), self.probabilities(world)
-        available = self.eligible(r, world)
+        available = self.eligible(r, world, attempt)
         if self.replace:
-            return sample_with_replacement(q, size, r, world, available)
+            return sample_with_replacement(q, size, r, world, available, attempt)
         ids = np.flatnonzero(q if available is None else q * available)
-        u = keyed_uniform(world.seed, "participation", r, ids)
+        u = keyed_uniform(world.seed, "participation", r, ids, lane=attempt)
         clocks = -np.log(u) / q[ids]
         if len(ids) > size:
             ids = ids[np.argpartition(clocks, size - 1)[:size]]

@@ -24,7 +24,7 @@ from raylfl.core.returned import local_steps_of
 from raylfl.errors import BadConfig
 from raylfl.experiment.parts import Experiment
 from raylfl.heterogeneity.links import Link
-from raylfl.heterogeneity.participation.base import Draw, Sampler
+from raylfl.heterogeneity.participation.base import Draw, Independent, Sampler
 from raylfl.heterogeneity.participation.trace import Trace
 from raylfl.heterogeneity.topologies.record import GraphLines
 from raylfl.heterogeneity.trace import Row, make_row
@@ -108,6 +108,9 @@ class Planner:
         experiment, (marginals, law) = self.experiment, self.expected_draws(c, server)
         if marginals is None:
             return None
+        if isinstance(experiment.participation, Independent):
+            # p_i: redraws under `on_empty: resample` only scale all coefficients by one factor
+            marginals = experiment.participation.probabilities(c.index, experiment.world)
         arguments = c.failure, c.a_norm, c.available, marginals
         if not (self._coefficients[0] and all(map(same_array, arguments, self._coefficients[0]))):
             self._coefficients = arguments, experiment.algorithm.expected_coefficients(c, marginals, law)
