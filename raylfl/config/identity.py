@@ -33,6 +33,7 @@ UNCHOSEN = {  # the default of `topology`
     "bandwidth": None,
     "links": None,
 }
+LATER = ("edge_latency", "edge_bandwidth")  # options of `topology` that older runs lack; null means the same
 OPTIONAL = {"model": ("buffers",), "partition": ("labels",)}  # newer options, which older runs lack; null means that
 LEFT_OUT: dict[Purpose, tuple[str, ...]] = {
     "resume": (*WHERE, *FREE, "rounds", "eval", "stop"),
@@ -45,12 +46,15 @@ LEFT_OUT: dict[Purpose, tuple[str, ...]] = {
 def identity(resolved: Mapping[str, Any], of: Purpose) -> dict[str, Any]:
     """A copy of the resolved config with the keys that identify a run for this purpose.
 
-    The group `topology` is left out if all its options have their defaults. Options in `OPTIONAL` are left out if
-    they are null. Older runs, saved without these keys, thus keep their identity.
+    The group `topology` is left out if all its options have their defaults. Its options in `LATER`, and those in
+    `OPTIONAL`, are left out if they are null. Older runs, saved without these keys, thus keep their identity.
     `runtime.placement` is left out unless it is `pinned`.
     """
     config = _without(resolved, LEFT_OUT[of], "")
-    if config.get("topology", {}).items() <= UNCHOSEN.items():  # an older run lacks newer options
+    topology = {key: v for key, v in config.get("topology", {}).items() if key not in LATER or v is not None}
+    if topology:
+        config["topology"] = topology
+    if topology.items() <= UNCHOSEN.items():  # an older run lacks newer options
         config.pop("topology", None)
     for group, keys in OPTIONAL.items():
         for key in keys:

@@ -21,7 +21,8 @@ PINNED = {"runtime": {"placement": "pinned"}}
 
 @pytest.fixture(scope="module")
 def resolved():
-    return load_config({**MADE, "num_clients": 4, "algorithm": "focus", "topology": "ring", **PINNED}).resolved
+    ring = {"name": "ring", "edge_latency": 1, "edge_bandwidth": 1}
+    return load_config({**MADE, "num_clients": 4, "algorithm": "focus", "topology": ring, **PINNED}).resolved
 
 
 @pytest.mark.parametrize("purpose", LEFT_OUT)
@@ -50,6 +51,15 @@ def test_a_topology_left_to_the_method_is_no_part_of_a_run(purpose):
     assert identity(usual, of=purpose) == identity(fewer, of=purpose)
     assert "topology" not in identity(usual, of=purpose)
     assert "topology" in identity(load_config(MADE, ["topology.latency=1"]).resolved, of=purpose)
+
+
+@pytest.mark.parametrize("purpose", LEFT_OUT)
+def test_edges_without_values_of_their_own_are_no_part_of_a_run(purpose):
+    usual = load_config(MADE, ["algorithm=dsgd", "topology=grid"]).resolved
+    fewer = {**usual, "topology": {k: v for k, v in usual["topology"].items() if not k.startswith("edge_")}}
+    assert identity(usual, of=purpose) == identity(fewer, of=purpose)
+    drawn = load_config(MADE, ["algorithm=dsgd", "topology=grid", "topology.edge_latency=1"]).resolved
+    assert identity(drawn, of=purpose)["topology"]["edge_latency"] == 1
 
 
 @pytest.mark.parametrize(

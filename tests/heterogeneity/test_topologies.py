@@ -201,13 +201,15 @@ def seconds(ends, floats, count=4, **options) -> list[float]:
 
 
 def test_a_message_takes_the_longer_latency_and_the_smaller_bandwidth_of_its_ends(tmp_path):
-    """A server (-1) has neither, so that its client's values count; values of a file come first."""
+    """A server (-1) has neither, so that its client's values count; values of edges and of a file come first."""
     ends, floats = [[0, 1], [3, 0], [-1, 2], [2, -1], [1, 2]], [4, 8, 12, 0, 20]
     latency, bandwidth = [0.5, 1.0, 2.0, 0.25], [4.0, 8.0, 2.0, 16.0]
     assert seconds(ends, floats) == [0.0] * 5
     assert seconds(ends, floats, latency=latency) == [1.0, 0.5, 2.0, 2.0, 2.0]
     assert seconds(ends, floats, bandwidth=bandwidth) == [1.0, 2.0, 6.0, 0.0, 10.0]
     assert seconds(ends, floats, latency=latency, bandwidth=bandwidth) == [2.0, 2.5, 8.0, 2.0, 12.0]
+    between = {"edge_latency": 3.0, "edge_bandwidth": 4.0}
+    assert seconds(ends, floats, latency=latency, bandwidth=bandwidth, **between) == [4.0, 5.0, 8.0, 2.0, 8.0]
     path = tmp_path / "links.txt"
     path.write_text("2 1 7 10  # in either order\n0 3 0 inf\n")
     assert seconds(ends, floats, latency=latency, links=str(path)) == [1.0, 0.0, 2.0, 2.0, 9.0]
@@ -219,6 +221,14 @@ def test_a_message_takes_the_longer_latency_and_the_smaller_bandwidth_of_its_end
 def test_values_of_links_do_not_change_within_a_run(key):
     with pytest.raises(BadValue, match=f"{key}.phases"):
         seconds([[0, 1]], [1], **{key: {"phases": [{"until": 0.5, "value": 1}, {"value": 2}]}})
+
+
+def test_edges_drawn_at_random_have_their_values_in_both_directions_and_each_its_own():
+    there = [[0, 1], [1, 2], [0, 2], [2, 3]]
+    drawn = seconds(there, [0] * 4, edge_latency={"uniform": [1, 2]})
+    assert seconds([edge[::-1] for edge in there], [0] * 4, edge_latency={"uniform": [1, 2]}) == drawn
+    assert len(set(drawn)) == 4
+    assert all(1 <= value <= 2 for value in drawn)
 
 
 @pytest.mark.parametrize(

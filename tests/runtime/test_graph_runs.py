@@ -273,6 +273,41 @@ def test_a_ring_of_four_waits_for_its_slowest_link(tmp_path):
     assert seconds.tolist() == [3.5, 7.0, 9.0, 1 + 6 / 3]
 
 
+def test_each_edge_draws_its_own_latency_and_bandwidth(tmp_path):
+    """Keyed by the seed and the edge's two clients, in either order; a file's lines come first, a server last."""
+    path = tmp_path / "links.txt"
+    path.write_text("0 1 9 inf\n")
+    settings = ["algorithm=dsgd", "topology=complete", "topology.latency=3", f"topology.links={path}"]
+    draws = ["topology.edge_latency={uniform: [1, 2]}", "topology.edge_bandwidth={lognormal: [3, 1]}"]
+    ends = np.array([[0, 1], [2, 3], [3, 2], [4, -1], *([i, 7] for i in range(7))])
+
+    def seconds(floats: float, *more: str):
+        experiment = assemble(load_config(PROBLEM, [*settings, *draws, *more]))
+        return experiment.topology.seconds(ends, np.full(len(ends), floats), experiment.world)
+
+    alone = seconds(0.0)
+    assert alone[[0, 3]].tolist() == [9.0, 3.0]
+    assert ((np.delete(alone, [0, 3]) >= 1) & (np.delete(alone, [0, 3]) <= 2)).all()
+    assert alone[1] == alone[2]
+    assert len(np.unique(alone)) == len(ends) - 1
+    per_float = seconds(1.0) - alone
+    assert per_float[[0, 3]].tolist() == [0.0, 0.0]
+    assert (np.delete(per_float, [0, 3]) > 0).all()
+    assert (seconds(0.0) == alone).all()
+    assert (seconds(0.0, "seed=5")[4:] != alone[4:]).all()
+
+
+def test_edges_drawn_at_random_take_their_time_in_a_run(tmp_path):
+    """The slowest link of a round, from the draws of all edges of the graph."""
+    settings = ["algorithm=dsgd", "topology=ring", "participation=full", "link=perfect", "rounds=1"]
+    settings += ["topology.edge_latency={uniform: [1, 2]}", "system.seconds_per_step=1e-9"]
+    carry_out(PROBLEM, tmp_path / "run", settings)
+    experiment = assemble(load_config(PROBLEM, settings))
+    pairs = experiment.topology.pairs(0, experiment.world)
+    slowest = experiment.topology.seconds(pairs, np.zeros(len(pairs)), experiment.world).max()
+    assert rows(tmp_path / "run", "metrics.jsonl")[0]["time/virtual"] == pytest.approx(slowest, abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("algorithm", "own"), [("fedavg", "star"), ("sfl", "ring"), ("dsgd", "star"), ("dsgd", "ring")]
 )
@@ -336,6 +371,12 @@ def test_the_floats_along_each_link_of_star_and_chain_are_on_record(tmp_path, al
         (["algorithm=sgp", "topology.weights=row_stochastic"], "topology.weights=row_stochastic, but must be one of"),
         (["algorithm=dsgd", "topology=hypercube", "data.init_args.num_clients=6"], "need|hypercube with 6 clients"),
         (["algorithm=dsgd", "topology.latency=[1, 2]"], "topology.latency=2 entries, but must be 8, one per client"),
+        (
+            ["algorithm=dsgd", "topology.edge_latency=[1, 2]"],
+            r"topology.edge_latency=\[1, 2\], but must be a number, {u",
+        ),
+        (["algorithm=dsgd", "topology.edge_latency={uniform: [2, 1]}"], "topology.edge_latency.uniform="),
+        (["algorithm=dsgd", "topology.edge_bandwidth=0"], "topology.edge_bandwidth=0, but must be a number above 0"),
         (["algorithm=fedavg", "topology.bandwidth=0"], "topology.bandwidth=0, but must be a number above 0"),
         (["algorithm=dsgd", "local.buffers=local"], "local.buffers=local, but must be average"),
     ],

@@ -8,26 +8,29 @@ on every edge.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from raylfl.components.options import Doc, Options
+from raylfl.components.options import Doc, Kind, Options
 from raylfl.components.registry import Registry
 from raylfl.core.arrays import Bools, Floats, Ints
 from raylfl.core.keyed import keyed_uniform
 from raylfl.core.mixing import Edges, Weights, edge_counts
-from raylfl.heterogeneity.forms import POSITIVE, Interval
+from raylfl.errors import BadValue
 from raylfl.heterogeneity.links.base import Link
 from raylfl.heterogeneity.topologies.links_file import check_links, read_links
-from raylfl.heterogeneity.values import PerClient, ValuePerClient
+from raylfl.heterogeneity.values import POSITIVE, Interval, PerClient, ValuePerClient
 from raylfl.heterogeneity.world import RunContext
 
 if TYPE_CHECKING:
     import networkx as nx
 
 TOPOLOGIES: Registry[Graph] = Registry("topologies", "raylfl.heterogeneity.topologies", lambda: Graph)
+_PER_EDGE = "a number, {uniform: [lo, hi]} or {lognormal: [mean, sigma]}"
+ValuePerEdge = Annotated[Any, Kind(_PER_EDGE)]
 _SECONDS, _RATE = Interval("a number, at least 0", 0.0, phases=False), replace(POSITIVE, phases=False)
 RECENT = 3  # rounds whose edges are cached, for a graph that changes
 
@@ -55,6 +58,19 @@ class Graph(Options, ABC):
         ]
         | None
     ) = None
+    edge_latency: (
+        Annotated[
+            ValuePerEdge,
+            Doc("virtual seconds of a message on each edge between clients; null: from `latency` of its ends"),
+        ]
+        | None
+    ) = None
+    edge_bandwidth: (
+        Annotated[
+            ValuePerEdge, Doc("floats per second on each edge between clients; null: from `bandwidth` of its ends")
+        ]
+        | None
+    ) = None
     links: (
         Annotated[str, Doc("a file with the latency and bandwidth of single edges, for methods without a server")]
         | None
@@ -63,6 +79,14 @@ class Graph(Options, ABC):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._latency, self._bandwidth = self._parsed("latency", _SECONDS), self._parsed("bandwidth", _RATE)
+        for key in ("edge_latency", "edge_bandwidth"):
+            spec = getattr(self, key)
+            forms = set(spec) <= {"value", "uniform", "lognormal"} if isinstance(spec, Mapping) else False
+            if spec is not None and not (forms or isinstance(spec, (int, float))):
+                hint = "topology.links names a file with values of single edges"
+                raise BadValue(key, got=spec, need=_PER_EDGE, hint=hint)
+        self._edge_latency = self._parsed("edge_latency", _SECONDS)
+        self._edge_bandwidth = self._parsed("edge_bandwidth", _RATE)
         self._links = {} if self.links is None else read_links(self.links)
         self._pairs: dict[tuple[int, int, int], Ints] = {}  # cached edges by (seed, number of clients, round)
         self._edges: Edges | None = None
@@ -142,14 +166,21 @@ class Graph(Options, ABC):
         ends: sender and receiver of each message, [M, 2], as client ids; -1 is a server. floats: the number of floats
         in each message [M].
         """
+        between = (ends >= 0).all(axis=1)
+        edges = np.sort(ends, axis=1)
+        numbers = edges[between] @ np.array([world.count, 1])  # a value of an edge is a function of its number
         latency: Floats = np.zeros(len(ends))
         rate: Floats = np.full(len(ends), np.inf)
         if self._latency is not None:
             latency = _at_ends(self._latency, ends, 0.0, world).max(axis=1)
         if self._bandwidth is not None:
             rate = _at_ends(self._bandwidth, ends, np.inf, world).min(axis=1)
+        if self._edge_latency is not None:
+            latency[between] = self._edge_latency.at(0, numbers, world)
+        if self._edge_bandwidth is not None:
+            rate[between] = self._edge_bandwidth.at(0, numbers, world)
         if self._links:
-            for k, (a, b) in enumerate(np.sort(ends, axis=1).tolist()):
+            for k, (a, b) in enumerate(edges.tolist()):
                 latency[k], rate[k] = self._links.get((a, b), (latency[k], rate[k]))
         return latency + floats / rate
 
