@@ -18,7 +18,6 @@ from raylfl.cli import main
 from raylfl.config.load import load_config
 from raylfl.core.algorithm import Algorithm
 from raylfl.errors import BadConfig
-from tests.shares import also
 from tests.startup.forks import LEAN, forks_after
 from tests.tune.sweeps import carry_out, sweep_of
 

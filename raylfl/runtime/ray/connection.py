@@ -88,6 +88,21 @@ def join(runtime: RuntimeConfig, address: str) -> None:
         raise BadConfig(f"{key}: {_reason(error)}") from error
 
 
+@contextmanager
+def joined(runtime: RuntimeConfig, address: str) -> Iterator[None]:
+    """A context with a connection to the cluster at this address: the caller's, if there is one, or a new one."""
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    join(runtime, address)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
 def listens(address: str, seconds: float = 5.0) -> bool:
     """Whether a process accepts connections at the address host:port.
 
