@@ -27,9 +27,10 @@ class Toy(Grid):
     smoke: ClassVar = {"rounds": 2, "num_clients": 2}
     paper: ClassVar = {"local.steps": 5, "eval.drift": True}
     axes: ClassVar = {
-        "method": {"A": {}, "B": {"algorithm.name": "sfl", "local.steps": 6}},
+        "method": {"A": {}, "B": {"algorithm.name": "sfl", "local.steps": 6, "smoke": {"local.steps": 2}}},
         "lr": {lr: {"local.lr": lr} for lr in (0.1, 0.2, 0.3)},
     }
+    small: ClassVar = {"lr": (0.2,)}
     measures: ClassVar = {"last": lambda run: float(run.column("test/accuracy")[-1])}
     curves = ("test/loss",)
 
@@ -77,6 +78,7 @@ def test_the_points_are_the_product_of_the_axes_and_have_values_as_attributes():
     every = Toy().points("paper")
     assert every == [*points("A", 0.1, 0.2, 0.3), *points("B", 0.1, 0.2, 0.3)]
     assert (every[3].method, every[3].lr, every[3].without("lr")) == ("B", 0.1, {"method": "B"})
+    assert Toy().points("smoke") == [*points("A", 0.2), *points("B", 0.2)]
     assert len({every[0], Point(lr=0.1, method="A"), every[0].but(lr=0.2)}) == 2  # the order of the axes does not count
     with pytest.raises(AttributeError, match="no axis steps"):
         every[0].steps  # noqa: B018
@@ -84,7 +86,7 @@ def test_the_points_are_the_product_of_the_axes_and_have_values_as_attributes():
 
 @pytest.mark.parametrize(
     ("method", "scale", "rounds", "steps", "drift"),
-    [("A", "paper", 4, 3, True), ("B", "paper", 4, 6, True), ("A", "smoke", 4, 3, None)],
+    [("A", "paper", 4, 3, True), ("B", "paper", 4, 6, True), ("A", "smoke", 4, 3, None), ("B", "smoke", 4, 2, None)],
 )
 def test_values_of_a_point_win_over_options_and_these_over_the_scale(method, scale, rounds, steps, drift):
     own = Toy().setting(Point(method=method, lr=0.2), scale)
