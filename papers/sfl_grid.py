@@ -205,26 +205,26 @@ def best_rate(sweep: Sweep) -> float:
     return max(sweep, key=lambda lr: sweep[lr].mean if np.isfinite(sweep[lr].mean) else -1.0)
 
 
-def published_best() -> dict[tuple[str, int, int, str], Stat]:
+def published(name: str) -> dict[tuple[Any, ...], str]:
+    """(task, C, K, method, max norm) -> text, from a file of published numbers; without the keys that it lacks."""
+    texts = {}
+    for row in table_of(name):
+        setup = [row[key] if key == "task" else int(row[key]) for key in ("task", "classes", "steps") if key in row]
+        for method in METHODS:
+            norm = row.get(f"{method} clip")
+            norms = [] if norm is None else [None if norm == "none" else int(norm)]
+            texts[(*setup, method, *norms)] = row[method]
+    return texts
+
+
+def published_best() -> dict[tuple[Any, ...], Stat]:
     """(task, C, K, method) -> accuracy in tables 3 and 11: mean ± std over 3 seeds and the last rounds."""
-    return {
-        (row["task"], c, k, row["method"]): stat_of(row[f"C={c} K={k}"])
-        for row in table_of("sfl_best")
-        for c in (1, 2)
-        for k in (5, 20, 50)
-    }
+    return {key: stat_of(text) for key, text in published("sfl_best").items()}
 
 
-def published_rates() -> dict[tuple[str, int, int, str, int | None], dict[float, Stat]]:
+def published_rates() -> dict[tuple[Any, ...], dict[float, Stat]]:
     """(task, C, K, method, max norm) -> learning rate -> accuracy in tables 7 and 10: one seed, 1000 rounds."""
     return {
-        (row["task"], int(row["classes"]), int(row["steps"]), method, norm(row[f"{method} clip"])): {
-            lr: stat_of(text) for lr, text in zip(GRID[method], row[method].split(), strict=True)
-        }
-        for row in table_of("sfl_rates")
-        for method in METHODS
+        key: dict(zip(GRID[key[3]], map(stat_of, texts.split()), strict=True))
+        for key, texts in published("sfl_rates").items()
     }
-
-
-def norm(text: str) -> int | None:
-    return None if text == "none" else int(text)

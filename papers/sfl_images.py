@@ -30,11 +30,11 @@ from papers.sfl_grid import (
     best_rate,
     clip,
     close,
-    norm,
+    published,
     published_rates,
     row_name,
 )
-from papers.texts import ACCURACY, accuracy_text, general, stat_of, table_of
+from papers.texts import ACCURACY, accuracy_text, general, stat_of
 from raylfl.report.derived import Stat, last_k
 from raylfl.report.runs import Group
 from raylfl.report.tables import Column, ReportTable
@@ -268,11 +268,7 @@ class Table8(TwoStages):
     axes: ClassVar = axes(norms=tuple(NORMS))
 
     def run(self, cache: RunCache) -> Findings:
-        reference = {
-            (int(row["classes"]), int(row["steps"]), method, norm(row[f"{method} clip"])): row[method].split()
-            for row in table_of("sfl_long")
-            for method in METHODS
-        }
+        reference = published("sfl_long")
         short, long = (LAST[rounds] for rounds in self.rounds[cache.scale])
         tried, continued = self.both(cache, 0.0)
         rows, ends, lines = [], {}, dict[str, dict[str, Group]]()
@@ -280,7 +276,7 @@ class Table8(TwoStages):
             ((lr, group),) = groups.items()
             ends[cell] = last_k(group, ACCURACY, long)
             name = "none" if clip(cell) is None else str(clip(cell))
-            numbers = reference[cell.classes, cell.steps, cell.method, clip(cell)]
+            numbers = reference[cell.classes, cell.steps, cell.method, clip(cell)].split()
             rows.append(
                 {"row": f"{row_name(cell)}, {cell.method}", "clip": name, "lr": lr}
                 | {"short": last_k(tried[cell][lr], ACCURACY, short), "long": ends[cell], "their lr": float(numbers[0])}
@@ -307,15 +303,11 @@ class Table9(TwoStages):
     small: ClassVar = {"steps": (5, 20)}
 
     def run(self, cache: RunCache) -> Findings:
-        reference = {
-            (int(row["classes"]), int(row["steps"]), method): candidates(row[method])
-            for row in table_of("sfl_fine")
-            for method in METHODS
-        }
+        reference = published("sfl_fine")
         rows, same, lines = [], [], dict[str, dict[str, Group]]()
         for cell, groups in self.both(cache, CLOSE)[1].items():
             measured = {lr: last_k(group, ACCURACY, self.last(cache)).mean for lr, group in groups.items()}
-            numbers = reference[cell.classes, cell.steps, cell.method]
+            numbers = candidates(reference[cell.classes, cell.steps, cell.method])
             texts = {"ours": _text(measured), "published": _text(numbers)}
             rows.append({"block": row_name(cell), "method": cell.method} | texts)
             same.append(_rank_rates(measured)[0] == _rank_rates(numbers)[0])
