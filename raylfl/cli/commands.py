@@ -146,7 +146,7 @@ def _write_report(paths: Sequence[Path], out: Path, **choices: Any) -> None:
 
 
 def sweep(args: argparse.Namespace) -> int:
-    require("ray", *EXTRAS["tune"], what="raylfl sweep")
+    require(*EXTRAS["tune"], "ray", what="raylfl sweep")  # the extra `tune` has ray
     require(*REPORT, what="the report of a sweep")
     from raylfl.python.console import say
     from raylfl.tune import show, sweep

@@ -1,14 +1,17 @@
 """Tables as data, and in every format."""
 
+import ast
 import csv
 import io
 import math
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+import raylfl
 from raylfl.report.derived import Stat
 from raylfl.report.facets import facets
 from raylfl.report.render import latex, template, to_csv, to_latex, to_markdown, to_rich
@@ -106,6 +109,14 @@ def test_latex_fits_the_page_and_names_its_packages(table):
 )
 def test_latex_text(text, escaped):
     assert latex(text) == escaped
+
+
+@pytest.mark.parametrize("path", sorted((Path(raylfl.__file__).parent / "report").glob("*.py")), ids=lambda p: p.stem)
+def test_latex_knows_each_character_of_the_reports(path):
+    """pdfLaTeX refuses a table with any other. Tick labels (style.py) are in figures only."""
+    nodes = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant))
+    characters = {char for node in nodes if isinstance(node.value, str) for char in node.value}
+    assert path.stem == "style" or {char for char in characters if not latex(char).isascii()} == set()
 
 
 def test_csv_keeps_the_numbers_unrounded(table):
