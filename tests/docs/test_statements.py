@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from docs import reference
 from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.cli.doctor import DEFAULT_RUN
 from raylfl.components.extras import EXTRAS, REQUIRED
+from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.load import SECRET, load_config
 from raylfl.errors import BadConfig
 
@@ -111,3 +113,30 @@ def test_no_page_installs_raylfl_from_an_index():
     assert "not in a package index" in text_of("docs/install.md")
     for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.ipynb")]:
         assert re.search(r"pip install (?:--?\w+ )*'?raylfl", path.read_text()) is None, path
+
+
+MIB = 2**20
+CONSTANTS = [  # page, words with a number, its unit, the constant of the code
+    ("adding-an-algorithm", r"Large uploads\*\* \((\d+) MiB or more\)", MIB, "core.chunked_matrix.LARGE"),
+    ("config", r"aliases that expand to over ([\d,]+) values", 1, "config.text.MAX_VALUES"),
+    ("config", r"more than (\d+) levels", 1, "config.text.MAX_DEPTH"),
+    ("formats", r"`\{\"0\": \[indices\], \.\.\.\}`, up to ([\d,]+) samples", 1, "runtime.session.MOST_SAMPLES"),
+    ("formats", r"\[clients, classes\], up to ([\d,]+) clients", 1, "runtime.session.MOST_CLIENTS"),
+    ("placement", r"object store in parts of (\d+) MiB", MIB, "runtime.ray.stored.PIECE"),
+    ("python", r"kept in `objects.pkl` up to (\d+) MiB", MIB, "runtime.records.kept_objects.LARGEST"),
+    ("running", r"from (\d+) GiB on in a file in the temporary folder", 2**30, "core.large.IN_MEMORY"),
+    ("running", r"ends after `runtime.wait` seconds \((\d+);", 1, "the default of runtime.wait"),
+    ("running", r"within the (\d+) s of `jobs/runtime_env.yaml`", 1, "jobs/runtime_env.yaml"),
+]
+
+
+@pytest.mark.parametrize(("page", "words", "unit", "name"), CONSTANTS, ids=[constant[-1] for constant in CONSTANTS])
+def test_a_constant_in_prose_is_that_of_the_code(page, words, unit, name):
+    (number,) = re.findall(words, text_of(f"docs/{page}.md"))
+    if name == "jobs/runtime_env.yaml":
+        value = yaml.safe_load((ROOT / name).read_text())["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"]
+    elif name == "the default of runtime.wait":
+        value = f"{RuntimeConfig().wait:g}"
+    else:
+        value = reference.value(name)
+    assert f"{int(number.replace(',', '')) * unit}" == value.replace(",", "")
