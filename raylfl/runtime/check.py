@@ -20,10 +20,11 @@ from raylfl.core.oracle import Batch, private_randomness
 from raylfl.core.population import Population
 from raylfl.core.samples import ClientShards, SampleSet
 from raylfl.core.vectorized import vectorized_pays
-from raylfl.diagnostics.metric_names import direction, higher_is_better
-from raylfl.errors import BadConfig, BadValue, did_you_mean, exits_as_errors, own_code
+from raylfl.diagnostics.metric_names import higher_is_better
+from raylfl.errors import BadConfig, exits_as_errors, own_code
 from raylfl.experiment.data_source import class_of
 from raylfl.experiment.parts import Experiment, WorkerSetup
+from raylfl.runtime.measured import require_measured
 from raylfl.runtime.notices import COUNTERS, evaluated_kinds, evaluation_warnings, module_warnings, reads_recorded
 from raylfl.runtime.ray.resources import check_resources
 from raylfl.runtime.records.sources import sources_of
@@ -64,10 +65,11 @@ def check(experiment: Experiment) -> Experiment:
             for kind, logged in _try_evaluations(worker, config, label).items():
                 experiment.logged[kind] = list(logged.results())
                 experiment.logged_directions.update(logged.directions())
-    if (metric := experiment.config.stop.metric) is not None:
-        check_direction("stop.metric", metric, experiment)
-    if (metric := experiment.config.checkpoint.best) is not None:
-        check_direction("checkpoint.best", metric, experiment)
+    chosen = {"stop.metric": experiment.config.stop.metric, "checkpoint.best": experiment.config.checkpoint.best}
+    for key, metric in chosen.items():
+        if metric is not None:
+            require_measured(metric, experiment, key)
+            higher_is_better(metric, experiment.directions, key)
     lines = [f"{name} is always 0: a run has no epochs that all clients share" for name in sorted(counters)]
     experiment.warnings.extend(f"model {label}: {line}" for line in [*lines, *module_warnings(worker, config)])
     experiment.warnings.extend(evaluation_warnings(experiment, worker))
@@ -135,24 +137,6 @@ def _changed_buffers(worker: Worker) -> list[str]:
         for name in names
         if name not in idle
     ]
-
-
-def check_direction(key: str, metric: str, experiment: Experiment) -> None:
-    """Checks that it is known whether a metric, chosen by this config key, is better high or low; raises BadValue.
-
-    A metric of the test or validation set that the model does not log is refused as such.
-    """
-    kind, _, name = metric.partition("/")
-    logged = [f"{kind}/{name}" for kind in ("test", "val") for name in experiment.logged.get(kind, ())]
-    if kind in ("test", "val") and metric not in logged and (name != "loss" or kind not in experiment.logged):
-        raise BadValue(
-            key,
-            got=metric,
-            need=f"one that is recorded: {', '.join(logged) or 'there is no test or validation set'}",
-            hint=did_you_mean(metric, logged),
-        )
-    if direction(metric, experiment.directions) is None:
-        higher_is_better(metric, experiment.directions, key)
 
 
 def _time_limit(setup: WorkerSetup) -> float | None:

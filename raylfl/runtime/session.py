@@ -133,6 +133,7 @@ class Session:
                 for event in metrics.get("events", ()):
                     self.say(event)
                 self._say_unmatched(metrics)
+                self._say_unmeasured(metrics)
                 loggers.log(metrics)
                 self.fault("log", metrics["round"])
                 self._checkpoint_if_due()
@@ -169,6 +170,14 @@ class Session:
                     hint = did_you_mean(name, recorded)
                     said = f"warning: metrics.{name} has no effect: it is not recorded"
                     self.say(f"{said} ({hint})" if hint else said)
+
+    def _say_unmeasured(self, row: Metrics) -> None:
+        """Reports with the last row that no round has measured the metric of `checkpoint.best` or `stop.metric`."""
+        if row["round"] + 1 == self.experiment.config.top.rounds:
+            rules: dict[str, BestRound | EarlyStop] = {"checkpoint.best": self.best, "stop.metric": self.early}
+            for key, rule in rules.items():
+                if rule.metric is not None and rule.round < 0:
+                    self.say(f"warning: {key}={rule.metric} was never measured, and has no effect")
 
     def _next(self, rounds: Iterator[RoundRecord]) -> RoundRecord | None:
         """Carries out the next round and returns its records; None after the last round.

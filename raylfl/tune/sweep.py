@@ -26,6 +26,7 @@ from raylfl.config.urls import join
 from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.execution.resources import capacity, choose_need
 from raylfl.python.console import shown
+from raylfl.runtime.measured import require_measured
 from raylfl.runtime.ray.resources import nodes_of_cluster
 from raylfl.runtime.records.files import require_inside
 from raylfl.runtime.records.lines import lines
@@ -34,7 +35,6 @@ from raylfl.runtime.records.mirror import Mirror, begin, clear, local_folder, mi
 from raylfl.runtime.records.provenance import require_trust, sign
 from raylfl.runtime.stopping import sigterm_interrupts
 from raylfl.tune.journal import FAILED, FINISHED, Journal
-from raylfl.tune.measured import require_measured
 from raylfl.tune.nodes import check_nodes
 from raylfl.tune.schema import LATER
 from raylfl.tune.spec import Sweep, check_settings, load_sweep, make_sweep, read_content

@@ -28,7 +28,7 @@ from raylfl.heterogeneity.participation.base import PARTICIPATION
 from raylfl.heterogeneity.partition.base import PARTITIONS
 from raylfl.heterogeneity.topologies.base import TOPOLOGIES
 from raylfl.models import MODELS
-from raylfl.tune.measured import METRICS
+from raylfl.runtime.measured import METRICS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/tutorials").glob("*.md"))]

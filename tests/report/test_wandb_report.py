@@ -12,7 +12,7 @@ from raylfl.errors import BadConfig, RaylflError
 from raylfl.report import wandb_report
 from raylfl.report.page import content_of
 from raylfl.report.wandb_report import SECTIONS, build, publish, sections, shared_keys
-from raylfl.tune.measured import METRICS
+from raylfl.runtime.measured import METRICS
 from tests.report.synthetic import rows_of, write_run
 
 INSTALLED = importlib.util.find_spec("wandb_workspaces") is not None

@@ -68,14 +68,16 @@ def test_it_changes_nothing_else_and_may_be_switched_on_by_a_resume(runs, best_r
 
 
 def test_the_direction_is_that_of_the_metric_and_a_wrong_metric_is_refused(runs):
-    with pytest.raises(BadConfig, match=r"checkpoint.best=test/f1, but must be one that is recorded: test/loss"):
+    with pytest.raises(BadConfig, match=r"checkpoint.best=test/f1, but must be one of test/loss"):
         raylfl.run(WAVES, [*runs, "checkpoint.best=test/f1"])
     for key in ("checkpoint.best", "stop.metric"):
-        with pytest.raises(BadConfig, match=rf"{key}=val/accuracy, but must be one that is recorded: test/loss"):
+        with pytest.raises(BadConfig, match=rf"{key}=val/accuracy is never measured here: it needs a validation set"):
             checked(load_config(WAVES, [f"{key}=val/accuracy"] + ["stop.target=1"] * (key == "stop.metric")))
     with pytest.raises(BadConfig, match=r"checkpoint.best=update/norm, .*state it in the config: metrics="):
         raylfl.run(WAVES, [*runs, "checkpoint.best=update/norm"])
-    with pytest.raises(BadConfig, match=r"checkpoint.best=global/loss, but must be one that is recorded"):
+    with pytest.raises(
+        BadConfig, match=r"checkpoint.best=global/loss is never measured here: it needs eval.global=true"
+    ):
         raylfl.run(WAVES, [*runs, "checkpoint.best=global/loss"])
     result = raylfl.run(WAVES, [*runs, "checkpoint.best=update/norm", "metrics.update/norm=max"])
     norms = [row.get("update/norm", 0.0) for row in result.metrics]

@@ -86,8 +86,8 @@ def test_a_stopped_run_stays_finished_when_resumed_and_continues_with_another_ta
     assert torch.equal(further.params, whole.params)
 
 
-def test_a_metric_that_is_not_recorded_is_refused_in_the_first_round(runs):
-    with pytest.raises(BadConfig, match=r"stop.metric=test/acc, but must be one that is recorded: .*test/loss"):
+def test_a_metric_that_is_not_recorded_is_refused(runs):
+    with pytest.raises(BadConfig, match=r"stop.metric=test/acc, but must be one of .*test/loss"):
         run(runs, "stop.metric=test/acc", "stop.patience=1")
 
 

@@ -14,8 +14,8 @@ from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
 from raylfl.experiment.assemble import make_split
 from raylfl.experiment.data_source import load_data
+from raylfl.runtime.measured import METRICS
 from raylfl.tune.journal import Trial
-from raylfl.tune.measured import METRICS
 from raylfl.tune.spec import check_settings, load_sweep, make_sweep
 from raylfl.tune.sweep import apply_overrides, check_sweep, existing_folder, new_folder, resume, sweep
 from tests.tune.sweeps import sweep_of, write

@@ -17,14 +17,15 @@ class EarlyStop:
     """The rule that ends a run early: once a metric reaches its target, or has not improved for some rounds.
 
     The config group `stop` has the metric, the target and the number of rounds (`patience`). reason: why the run ends
-    after the newest round; None while it continues. directions: the better directions of metrics (`direction`).
+    after the newest round; None while it continues. round: the round with the best value so far, -1 without a value.
+    directions: the better directions of metrics (`direction`).
     """
 
     def __init__(self, config: StopConfig, directions: Mapping[str, Better] | None = None):
         """Raises BadValue if it is neither known nor stated whether the metric is better high or low."""
-        self.config = config
+        self.config, self.metric = config, config.metric
         self.reason: str | None = None
-        self._best, self._best_round = math.nan, -1  # no value yet
+        self._best, self.round = math.nan, -1  # no value yet
         higher = config.mode == "max"
         if config.metric is not None and config.mode == "auto":
             higher = higher_is_better(config.metric, directions, "stop.metric")
@@ -35,21 +36,21 @@ class EarlyStop:
 
         Raises BadConfig if the run does not measure `stop.metric` (`require_recorded`).
         """
-        metric, r = self.config.metric, int(metrics["round"])
+        metric, r = self.metric, int(metrics["round"])
         if metric is None:
             return
         value = metrics.get(metric)
         if value is None:
             require_recorded("stop.metric", metric, metrics)
             return
-        if self._best_round < 0 or self._sign * value > self._best:
-            self._best, self._best_round = self._sign * value, r
+        if self.round < 0 or self._sign * value > self._best:
+            self._best, self.round = self._sign * value, r
         target, patience = self.config.target, self.config.patience
         if target is not None and self._sign * value >= self._sign * target:
             self.reason = f"{metric} = {value:.6g} reached stop.target = {target:g}"
-        elif patience is not None and r - self._best_round >= patience:
+        elif patience is not None and r - self.round >= patience:
             best = self._sign * self._best
-            self.reason = f"{metric} has not improved on {best:.6g} of round {self._best_round} for {patience} rounds"
+            self.reason = f"{metric} has not improved on {best:.6g} of round {self.round} for {patience} rounds"
 
 
 class BestRound:
