@@ -35,6 +35,12 @@ class Sheet:
         self._names: Counter[str] = Counter()
         folder.mkdir(parents=True, exist_ok=True)
 
+    def new(self, name: str) -> Path:
+        """The path of a file of the page; an earlier file is removed, as its content may be that of a hard link."""
+        path = self.folder / name
+        path.unlink(missing_ok=True)
+        return path
+
     def section(self, name: str, heading: str, parts: Sequence[Part]) -> None:
         """Appends a section with this heading and these elements to the page; does nothing without elements."""
         if parts:
@@ -46,7 +52,7 @@ class Sheet:
             return []
         files = {f"{table.name}.{ending}": convert(table) for ending, convert in FORMATS.items()}
         for name, text in files.items():
-            (self.folder / name).write_text(text, encoding="utf-8")
+            self.new(name).write_text(text, encoding="utf-8")
         return [{"kind": "table", "table": table, "files": list(files)}]
 
     def block(self, block: Block | None, suffix: str = "", legend: bool = True) -> list[Part]:
@@ -86,16 +92,16 @@ class Sheet:
         name = slug(name)
         self._names[name] += 1
         name += f"_{self._names[name]}" * (self._names[name] > 1)  # two labels may give the same file name
-        figure.savefig(self.folder / f"{name}.png")
+        figure.savefig(self.new(f"{name}.png"))
         if not self.pdf:
             return [f"{name}.png"]
         figure.set_layout_engine("none")  # the layout has just been computed
-        figure.savefig(self.folder / f"{name}.pdf", metadata={"CreationDate": None})
+        figure.savefig(self.new(f"{name}.pdf"), metadata={"CreationDate": None})
         return [f"{name}.png", f"{name}.pdf"]
 
     def write(self, title: str, facts: Sequence[tuple[str, str]], notes: Sequence[str]) -> Path:
         """Writes `index.html`: title, facts (name, value) and notes above the sections; returns its path."""
-        path = self.folder / "index.html"
+        path = self.new("index.html")
         page = template().render(title=title, facts=facts, notes=notes, sections=self._sections)
         path.write_text(page.strip() + "\n", encoding="utf-8")
         return path

@@ -28,7 +28,7 @@ from raylfl.execution.resources import capacity, choose_need
 from raylfl.python.console import shown
 from raylfl.runtime.measured import require_measured
 from raylfl.runtime.ray.resources import nodes_of_cluster
-from raylfl.runtime.records.files import require_inside
+from raylfl.runtime.records.files import require_inside, separate
 from raylfl.runtime.records.lines import lines
 from raylfl.runtime.records.locks import Locks
 from raylfl.runtime.records.mirror import Mirror, begin, clear, local_folder, mirror_of
@@ -286,7 +286,8 @@ def plan(spec: Sweep, index: int, folder: Path, journal: Journal) -> None:
 def locked(folder: Path) -> Iterator[None]:
     """A context manager that holds the lock on a sweep's folder, if its file system has locks.
 
-    Raises BadConfig if another process holds the lock, or a symbolic link in the folder leads out of it.
+    Raises BadConfig if another process holds the lock, or a symbolic link in the folder leads out of it. Files that are
+    hard links are replaced by copies, as in `RunDirectory.open`.
     """
     require_inside(folder)
     locks, free = Locks(folder), True
@@ -295,6 +296,7 @@ def locked(folder: Path) -> Iterator[None]:
     if not free:
         raise BadConfig(f"{folder} is in use by another process: wait for it, or stop it first")
     with closing(locks):
+        separate(folder)
         yield
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 import raylfl
@@ -217,3 +219,48 @@ def test_a_refused_second_process_does_not_change_the_lock_of_the_first(finished
         RunDirectory(finished).open("raylfl second")
     assert (finished / ".lock").read_text() == "raylfl first"
     first.close()
+
+
+def test_a_copy_of_hard_links_is_resumed_without_a_change_of_the_original(finished, tmp_path):
+    """`cp -al` copies a run without its bytes: what appends to a file, or writes it anew, would write both."""
+    raylfl.resume(finished, ["rounds=3", "logging.report=true", "logging.loggers=csv"])
+    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    copy = shutil.copytree(finished, tmp_path / "copy", copy_function=os.link)
+    longer = raylfl.resume(copy, ["rounds=5"])
+    raylfl.write_report([copy], copy / "report")
+    assert len(longer.metrics) == 5
+    assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == before
+    assert torch.equal(raylfl.resume(finished, ["rounds=5"]).params, longer.params)
+
+
+def test_a_report_over_hard_links_leaves_the_other_files_as_they_are(finished, tmp_path):
+    raylfl.write_report([finished], tmp_path / "one")
+    copy = Path(shutil.copytree(tmp_path / "one", tmp_path / "two", copy_function=os.link))
+    for path in copy.iterdir():
+        os.chmod(path, 0o644)
+    (copy / "index.html").write_text("changed in both")
+    raylfl.write_report([finished], copy)
+    assert (tmp_path / "one" / "index.html").read_text() == "changed in both"
+    assert (copy / "index.html").read_text() != "changed in both"
+
+
+def test_two_directories_with_one_lock_file_are_locked_apart(finished, tmp_path):
+    copy = Path(shutil.copytree(finished, tmp_path / "copy", copy_function=os.link))
+    first = RunDirectory(copy).open("raylfl first")
+    second = RunDirectory(finished).open("raylfl second")
+    assert [(folder / ".lock").read_text() for folder in (copy, finished)] == ["raylfl first", "raylfl second"]
+    with pytest.raises(BadConfig, match=r"in use by another process \(raylfl first\)"):
+        RunDirectory(copy).open()
+    first.close()
+    second.close()
+
+
+def test_a_lock_that_is_held_is_not_replaced_because_of_a_copy(finished, tmp_path):
+    running = RunDirectory(finished).open("raylfl running")
+    running.claim()
+    copy = Path(shutil.copytree(finished, tmp_path / "copy", copy_function=os.link))
+    for folder in (finished, copy):
+        with pytest.raises(BadConfig, match=r"in use by another process \(raylfl running\)"):
+            RunDirectory(folder).open()
+    running.close()
+    RunDirectory(copy).open().close()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from pathlib import Path
 
 from raylfl.errors import BadConfig
 from raylfl.runtime.records.record_file import open_plain
+
+LOCKS = (".lock", ".writing")
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
@@ -35,6 +38,29 @@ def require_inside(folder: Path) -> None:
                     f"{path} is a symbolic link to {path.resolve()}, outside the directory, and nothing is written "
                     "through it: remove the link, or put the files in its place"
                 )
+
+
+def separate(folder: Path) -> None:
+    """Replaces each file below a folder that has several hard links by a copy of its own.
+
+    What is then written into the folder, a copy by `cp -al`, does not change the folder that it was copied from.
+    Checkpoints remain as they are, because their files never change, and so do locks (`Locks`). Raises BadConfig if a
+    file cannot be copied.
+    """
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name != "checkpoints"]
+        for path in (Path(parent, name) for name in files if name not in LOCKS):
+            try:
+                status = path.stat(follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+                    atomic_write(path, read_plain(path))
+            except FileNotFoundError:  # a temporary file of another process
+                continue
+            except OSError as error:
+                raise BadConfig(
+                    f"{path} has several hard links and cannot be replaced by a copy ({error.strerror}): free some "
+                    "space, or make it writable"
+                ) from error
 
 
 def sync_folder(folder: Path) -> None:

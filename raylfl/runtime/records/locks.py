@@ -24,16 +24,22 @@ class Locks:
         """
         if name in self._held:
             return True
-        lock = os.fdopen(open_plain(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_APPEND), "r+b", buffering=0)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        path = self.folder / name
+        while True:
+            lock = os.fdopen(open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "r+b", buffering=0)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if links := _links(lock, path):
+                    if links == 1:
+                        self._held[name] = lock
+                        return True
+                    path.unlink()  # the file of a copy (`cp -al`), too: both would have one lock and one text
+            except OSError as error:
+                lock.close()
+                if isinstance(error, BlockingIOError):
+                    return False
+                raise
             lock.close()
-            if isinstance(error, BlockingIOError):
-                return False
-            raise
-        self._held[name] = lock
-        return True
 
     def note(self, name: str, text: str) -> None:
         """Replaces the content of the lock file `name`, whose lock this process holds, by a text."""
@@ -55,3 +61,12 @@ def is_locked(path: Path) -> bool:
         return False
     except OSError as error:
         return isinstance(error, BlockingIOError)
+
+
+def _links(file: IO[bytes], path: Path) -> int:
+    """The number of hard links of an open file, at least 1; 0 if it is no longer at this path."""
+    opened = os.fstat(file.fileno())
+    try:
+        return max(1, opened.st_nlink) if os.path.samestat(opened, os.stat(path, follow_symlinks=False)) else 0
+    except FileNotFoundError:
+        return 0

@@ -30,7 +30,7 @@ from raylfl.config.text import dump
 from raylfl.config.urls import join
 from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.runtime.records import mirror
-from raylfl.runtime.records.files import atomic_write, discard, read_plain, require_inside
+from raylfl.runtime.records.files import atomic_write, discard, read_plain, require_inside, separate
 from raylfl.runtime.records.lines import jsonable, lines, parse_rows, read_rows
 from raylfl.runtime.records.locks import Locks, is_locked
 from raylfl.runtime.records.provenance import sign
@@ -91,7 +91,8 @@ class RunDirectory:
         """Takes the run's lock; returns this object.
 
         command: the command that started the run, by default the command line of this process. Raises BadConfig if
-        another process holds the lock, the directory is read-only, or a symbolic link in it leads out of it.
+        another process holds the lock, the directory is read-only, or a symbolic link in it leads out of it. Files
+        that are hard links of others' files are replaced by copies (`separate`).
         """
         try:
             free = self._locks.take(".lock")
@@ -108,6 +109,7 @@ class RunDirectory:
             self._locks.note(".lock", command or shlex.join(sys.argv))
         try:
             require_inside(self.path)
+            separate(self.path)
             if self.mirror is not None:
                 self.mirror.hold(self.command)
         except BaseException:
