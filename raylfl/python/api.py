@@ -17,6 +17,7 @@ from raylfl.config.changes import refuse_changes
 from raylfl.config.identity import identity
 from raylfl.config.load import Config, compose, load_config
 from raylfl.config.objects import GROUPS, ObjectLayer, Objects, can_import, object_layer
+from raylfl.config.urls import is_url
 from raylfl.errors import BadConfig, UnusableConfig, exits_as_errors
 from raylfl.python.control import Callback, Progress, interactive, reason_to_stop
 from raylfl.python.result import Result, one_at_a_time, result_of
@@ -70,7 +71,7 @@ def resume(
     from raylfl.runtime.records.mirror import local_folder
 
     folder = local_folder(path, take_over)
-    before, config = saved(folder, overrides, trust, objects, known)
+    before, config = saved(folder, path if is_url(path) else folder, overrides, trust, objects, known)
     refuse_changes(before.resolved, config.resolved)
     check_runtime(vars(config))
     with watching(watch, progress) as shown:
@@ -93,7 +94,7 @@ def run_or_resume(experiment: Experiment, watch: Watch | None) -> Result | None:
     if address is None:
         return begin(experiment, watch)
     view = local_view(address)
-    before, _ = saved(view, (), False, {}, list(foreign(config.resolved)))
+    before, _ = saved(view, address, (), False, {}, list(foreign(config.resolved)))
     refuse_changes(before.resolved, config.resolved)
     if (view / "summary.json").is_file() and config.top.rounds == before.top.rounds:
         return None
@@ -124,29 +125,35 @@ def _continue(
 
 
 def saved(
-    folder: Path, overrides: Sequence[str], trust: bool, objects: Objects, known: Collection[str] = ()
+    folder: Path,
+    address: str | Path,
+    overrides: Sequence[str],
+    trust: bool,
+    objects: Objects,
+    known: Collection[str] = (),
 ) -> tuple[Config, Config]:
     """Returns two configs: the one saved in a run directory, and the same with these overrides and objects.
 
-    trust: whether missing objects may be loaded from objects.pkl, and classes imported although the directory was not
-    written on this machine, as in `resume`. known: class paths that may be imported in any case. Raises BadConfig, and
-    UnusableConfig if the saved config is the reason.
+    address: the folder, or the URL that it was copied from, for messages. trust: whether missing objects may be loaded
+    from objects.pkl, and classes imported although the directory was not written on this machine, as in `resume`.
+    known: class paths that may be imported in any case. Raises BadConfig, and UnusableConfig if the saved config is the
+    reason.
     """
     if not (folder / "config.yaml").is_file():
         inside = sorted(path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/config.yaml"))
         hint = f"; `raylfl runs {folder}` lists the {len(inside)} runs in it, such as {inside[-1]}" if inside else ""
-        raise BadConfig(f"{folder} is not a run directory: it has no config.yaml{hint}")
+        raise BadConfig(f"{address} is not a run directory: it has no config.yaml{hint}")
     from raylfl.runtime.records.files import require_inside
-    from raylfl.runtime.records.kept_objects import read
+    from raylfl.runtime.records.kept_objects import on_trust, read
     from raylfl.runtime.records.provenance import require_trust
 
     require_inside(folder)
     composed = compose(folder / "config.yaml")
     if not trust:
         passed = {composed[g].get("class_path") for g in objects if isinstance(composed.get(g), dict)}
-        way = f"raylfl resume {folder} --trust, or trust=True from Python"
-        require_trust(folder / "config.yaml", composed, {*known, *(passed & set(read(folder).left_out))}, way)
-    again = _objects_again(folder, trust, objects)
+        way, trusted = f"{on_trust(address)}, or trust=True from Python", passed & set(read(folder).left_out)
+        require_trust(folder / "config.yaml", composed, {*known, *trusted}, way, address)
+    again = _objects_again(folder, address, trust, objects)
     try:
         before = load_config(folder / "config.yaml", (), ObjectLayer({}, again.objects))
     except BadConfig as error:
@@ -154,11 +161,11 @@ def saved(
     return before, load_config(before.resolved, overrides, again)
 
 
-def _objects_again(folder: Path, trust: bool, objects: Objects) -> ObjectLayer:
+def _objects_again(folder: Path, address: str | Path, trust: bool, objects: Objects) -> ObjectLayer:
     """The objects that the config of a saved run cannot name, from the caller or from the run's objects.pkl.
 
-    folder: the run directory. trust: whether objects.pkl may be loaded, which executes code in it. Raises
-    UnusableConfig if an object is neither given nor importable.
+    folder: the run directory. address: as in `saved`. trust: whether objects.pkl may be loaded, which executes code in
+    it. Raises UnusableConfig if an object is neither given nor importable.
     """
     from raylfl.runtime.records.kept_objects import on_trust, read
 
@@ -175,10 +182,10 @@ def _objects_again(folder: Path, trust: bool, objects: Objects) -> ObjectLayer:
     if missing:
         arguments = ", ".join(f"{group}=..." for group in missing.values())
         trusted = any(kept.left_out[path] is None for path in missing) and not trust
-        way = f"{on_trust(folder)} (from Python trust=True) runs the code in its objects.pkl, or " if trusted else ""
+        way = f"{on_trust(address)} (from Python trust=True) runs the code in its objects.pkl, or " if trusted else ""
         raise UnusableConfig(
-            f"{folder} was started with {', '.join(missing)}, which its config cannot name: {way}from Python "
-            f"raylfl.resume({str(folder)!r}, {arguments})"
+            f"{address} was started with {', '.join(missing)}, which its config cannot name: {way}from Python "
+            f"raylfl.resume({str(address)!r}, {arguments})"
         )
     return ObjectLayer(again.layer, known)
 

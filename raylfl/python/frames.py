@@ -14,6 +14,7 @@ import numpy as np
 from raylfl.components.extras import require
 from raylfl.config.load import Config
 from raylfl.config.objects import Objects
+from raylfl.config.urls import is_url
 from raylfl.errors import BadConfig, UnusableConfig
 from raylfl.python.api import saved
 from raylfl.python.result import module_of, one_at_a_time
@@ -208,7 +209,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), *, trust: bool = False
 
     folder = local_view(path, complete=True).expanduser().resolve()
     try:
-        return Run(folder, saved(folder, overrides, trust, objects)[1])
+        return Run(folder, saved(folder, path if is_url(path) else folder, overrides, trust, objects)[1])
     except UnusableConfig as error:
         return Run(folder, error)
 

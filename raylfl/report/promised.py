@@ -73,9 +73,11 @@ def _of_group(group: Group, measured: set[str]) -> tuple[list[tuple[str, Promise
     from raylfl.config.load import load_config
     from raylfl.experiment.assemble import assemble
     from raylfl.runtime.records.provenance import require_trust
+    from raylfl.runtime.records.views import address
 
     run = group.runs[0]
-    require_trust(run.path / "config.yaml", run.config, (), "`raylfl resume` the run with --trust first")
+    way = "`raylfl resume` the run with --trust first"
+    require_trust(run.path / "config.yaml", run.config, (), way, address(run.path))
     experiment = assemble(load_config(run.config))
     if (broken := next(plain_sgd(experiment), None)) is not None:
         return [], broken

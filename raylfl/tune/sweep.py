@@ -22,7 +22,7 @@ from raylfl.config.formats import FORMAT, KEY
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.config.layers import merge_layer, override, tree
 from raylfl.config.text import dump, parse
-from raylfl.config.urls import join
+from raylfl.config.urls import is_url, join
 from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.execution.resources import capacity, choose_need
 from raylfl.python.console import shown
@@ -89,8 +89,8 @@ def resume(
     folder = local_folder(path, take_over)
     content = read_content(folder / "sweep.yaml")
     if not trust:
-        way = f"raylfl sweep --resume {folder} --trust"
-        require_trust(folder / "sweep.yaml", content, (), way)
+        address = path if is_url(path) else folder
+        require_trust(folder / "sweep.yaml", content, (), f"raylfl sweep --resume {address} --trust", address)
     for item in overrides:
         key = item.partition("=")[0]
         if key not in LATER and not key.startswith("runtime."):

@@ -147,6 +147,19 @@ def test_a_run_whose_class_is_gone_still_has_its_tables(run, hostile):
         raylfl.load(run, trust=True, modle="mlp")
 
 
+def test_a_run_at_a_url_is_named_by_its_url(monkeypatch, tmp_path, capsys):
+    """Not by the folder of its local copy, of which the user knows nothing."""
+    url = f"file://{tmp_path}/there"
+    raylfl.run(SHORT, [f"logging.dir={url}", "logging.id=a"])
+    elsewhere(monkeypatch, tmp_path)
+    words = rf"^{url}/tiny/a was not written on this machine .* raylfl resume {url}/tiny/a --trust, or trust=True"
+    for call in (raylfl.resume, loaded):
+        with pytest.raises(BadConfig, match=words):
+            call(f"{url}/tiny/a")
+    assert main(["resume", f"{url}/tiny/a"]) == 2
+    assert f"raylfl: {url}/tiny/a was not written on this machine" in capsys.readouterr().err
+
+
 def test_a_trusted_config_is_imported(run, hostile):
     proof = hostile(run, as_class_path)
     assert raylfl.load(run, trust=True).module is not None

@@ -80,17 +80,17 @@ def keep(run_dir: RunDirectory, objects: Mapping[str, Any]) -> str | None:
         run_dir.write(FILE, data)
         sha256 = hashlib.sha256(data).hexdigest()
     run_dir.write(INDEX, json.dumps({"sha256": sha256, "left_out": left_out}, indent=2) + "\n")
-    return _how_to_resume(run_dir.path, left_out)
+    return _how_to_resume(run_dir.address, left_out)
 
 
-def on_trust(folder: Path) -> str:
-    """The command that resumes the run in this folder with its saved objects."""
-    return f"raylfl resume {shlex.quote(str(folder))} --trust"
+def on_trust(address: str | Path) -> str:
+    """The command that resumes the run in this folder, or at this URL, with its saved objects and classes."""
+    return f"raylfl resume {shlex.quote(str(address))} --trust"
 
 
-def _how_to_resume(folder: Path, left_out: Mapping[str, str | None]) -> str:
+def _how_to_resume(address: str, left_out: Mapping[str, str | None]) -> str:
     saved = any(reason is None for reason in left_out.values())
-    ways = [f"{FILE} keeps what it needs: {on_trust(folder)}"] if saved else []
+    ways = [f"{FILE} keeps what it needs: {on_trust(address)}"] if saved else []
     for path, reason in left_out.items():
         if reason is not None:
             ways.append(f"{path} is not kept ({reason}): give it again to raylfl.resume")

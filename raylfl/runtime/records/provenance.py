@@ -57,16 +57,19 @@ def sign(path: Path, config: Mapping[str, Any]) -> None:
             atomic_write(path.with_name(MARK), _checksum(_key(), path))
 
 
-def require_trust(path: Path, config: Mapping[str, Any], trusted: Collection[str], way: str) -> None:
+def require_trust(
+    path: Path, config: Mapping[str, Any], trusted: Collection[str], way: str, address: str | Path | None = None
+) -> None:
     """Checks that a saved config names no code, or was written on this machine; raises UnusableConfig otherwise.
 
     path: of the saved config; config: its content. trusted: class paths that need no check. way: how to give trust.
+    address: the folder of the config, or the URL that it was copied from, for the message.
     """
     names = sorted(set(foreign(config)) - set(trusted))
     if names and not _made_here(path):
         raise UnusableConfig(
-            f"{path.parent} was not written on this machine by this user, or its {path.name} was changed, and it names "
-            f"{', '.join(names)}: if you trust these and their code, {way}"
+            f"{address or path.parent} was not written on this machine by this user, or its {path.name} was changed, "
+            f"and it names {', '.join(names)}: if you trust these and their code, {way}"
         )
 
 
