@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from raylfl.core.flat import FlatModule
 from raylfl.errors import BadConfig
+from raylfl.replay.contents import map_leaves
 from raylfl.replay.proof import Outcome
 from raylfl.replay.step_log import StepLog
 
@@ -55,10 +56,13 @@ class ReferenceStep:
         return loss.detach(), row
 
     def outcome(self, x: Tensor, content: Any, batch_idx: int, log: StepLog) -> Outcome:
-        """The outcome of a step at the parameters x [d], with all buffers; log: receives what the step logs."""
+        """The outcome of a step at the parameters x [d], with all buffers; log: receives what the step logs.
+
+        The step gets a copy of the batch, which it may change in place: a comparison takes it several times.
+        """
         self.flat.load(x)
         log.take()
-        loss, row = self(content, batch_idx)
+        loss, row = self(map_leaves(content, torch.clone), batch_idx)
         buffers = dict(zip(self.flat.buffer_names, [b.clone() for b in self.flat.buffers], strict=True))
         return Outcome(loss, row, sorted(log.take().items()), buffers)
 

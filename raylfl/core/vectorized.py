@@ -295,6 +295,7 @@ class VectorizedOracle(Oracle):
         # under vmap `training_step` itself reads its number, so that its results need no comparison at each number
         due = self.schedule.due(content[0].shape[1:2], self.t if self.cohort_losses else 0)
         buffers_before = [b.clone() for b in buffers] if due else []
+        content_before = tuple(part.clone() for part in content) if due else ()  # the step may change it in place
         program = self.steps.program(args, self.t)
         if not batches[0].random:
             seed_for(program, seed)
@@ -304,7 +305,7 @@ class VectorizedOracle(Oracle):
         self.log.values = self.rows.values
         self.buffers.keep(rows, buffers)
         if due:
-            call = _CohortCall(x, content, buffers_before, seed(), losses, g, buffers, self.log.values)
+            call = _CohortCall(x, content_before, buffers_before, seed(), losses, g, buffers, self.log.values)
             self._prove(call, draws=not all(map(torch.equal, generators, self._generators())))
         if self.must_record:
             self.steps.must_be_possible()

@@ -11,6 +11,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 import raylfl
+from raylfl.core.vectorized import VectorizedOracle
 from raylfl.runtime import inprocess
 from raylfl.testing.runs import RandomWorkers, carry_out, outcome
 from tests.runtime.tiny import TINY, Points
@@ -23,6 +24,7 @@ WAYS = {
     "out": lambda x: torch.mul(x, 2.0, out=x),
     "view": lambda x: x[:, 1:].sub_(1.0),
     "zero": lambda x: x.zero_(),
+    "shift": lambda x: x.add_(0.01),  # so small that a second change is no obvious difference
 }
 
 
@@ -111,3 +113,24 @@ def test_no_worker_sees_what_a_step_has_changed(tmp_path, vectorize, size):
     crowd = partial(inprocess.rows, make=RandomWorkers)
     carry_out(setting, tmp_path / "crowd", [f"runtime.vectorize={vectorize}"], rows=crowd)
     assert outcome(tmp_path / "one") == outcome(tmp_path / "crowd")
+
+
+@pytest.mark.parametrize("step", ["auto", "autograd"])
+def test_a_comparison_has_the_batch_as_it_was_before_the_step(runs, step, monkeypatch):
+    """Clients together are compared with the reference again and again, after evaluations, too."""
+    prove, samples, compared = VectorizedOracle._prove, {tuple(row) for row in Points().x.tolist()}, []
+
+    def watched(oracle, call, draws=False):
+        prove(oracle, call, draws)  # takes the reference step on the content, more than once if the results differ
+        compared.append({tuple(row) for row in call.content[0].flatten(0, 1).tolist()} <= samples)
+
+    monkeypatch.setattr(VectorizedOracle, "_prove", watched)
+    losses = {}
+    for vectorize in ("always", "never"):
+        given = [f"runtime={{backend: local, vectorize: {vectorize}, step: {step}}}", "rounds=5"]
+        losses[vectorize] = [
+            row["train/loss"] for row in raylfl.run(config("shift", False, 4), [*runs, *given]).metrics
+        ]
+    assert len(compared) > 5
+    assert all(compared)
+    assert losses["always"] == pytest.approx(losses["never"], rel=1e-5)
