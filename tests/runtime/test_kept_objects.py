@@ -16,7 +16,7 @@ class Folder:
     """A stand-in for a run directory, with the methods that are used here."""
 
     def __init__(self, path):
-        self.path = path
+        self.path, self.address = path, str(path)
 
     def write(self, name, content):
         (self.path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
