@@ -30,9 +30,9 @@ def run(args: argparse.Namespace) -> int | None:
 
         check_without_data(config)
         if config.local.lr_by_theory is not None:
-            from raylfl.theory.rate import assembled
+            from raylfl.theory.rate import resolve_rate
 
-            assembled(config)
+            resolve_rate(config)
         print(dump(config.resolved), end="")
         return None
     from raylfl.python import api
@@ -48,8 +48,10 @@ def run(args: argparse.Namespace) -> int | None:
             api.check_runtime(groups)
             watch.prepare(f"{logging.url or shown(logging.folder)}/{groups['top'].name}/{logging.id or '...'}")
 
-        experiment = api.checked(config := load_config(args.config, args.overrides, check=begin))
-        result = (api.run_or_resume if args.or_resume else api.begin)(experiment, watch)
+        config = load_config(args.config, args.overrides, check=begin)
+        from raylfl.execution.prepare import prepare
+
+        result = (api.run_or_resume if args.or_resume else api.begin)(prepare(config), watch)
     if result is None:
         address = f"{config.logging.url or shown(config.logging.folder)}/{config.top.name}/{config.logging.id}"
         say(f"finished {address}: all {config.top.rounds} rounds are done; a larger value of rounds continues it")
@@ -264,12 +266,14 @@ def trace(args: argparse.Namespace) -> None:
 
     config = load_config(args.config, args.overrides)
     require(*REPORT, what="the figure of raylfl trace")
+    from raylfl.experiment.assemble import assemble
     from raylfl.heterogeneity.trace import read_trace
     from raylfl.python.console import participation_line, say
     from raylfl.report.trace import draw_trace
-    from raylfl.theory.rate import assembled
+    from raylfl.theory.rate import resolve_rate
 
-    experiment = assembled(config)
+    resolve_rate(config)
+    experiment = assemble(config)
     written = draw_trace(experiment, Path(args.out))
     say(participation_line(read_trace(written[0]), experiment.world.count))
     for path in written:
@@ -312,10 +316,10 @@ def topology(args: argparse.Namespace) -> None:
 
 def profile(args: argparse.Namespace) -> None:
     from raylfl.config.load import load_config
-    from raylfl.python.api import checked
+    from raylfl.execution.prepare import prepare
 
     free = ["runtime.backend=local", "eval.every=0", "runtime.vectorize=auto", "runtime.layout=auto"]
-    experiment = checked(load_config(args.config, [*args.overrides, *free]))
+    experiment = prepare(load_config(args.config, [*args.overrides, *free]))
     from raylfl.python.console import profile_tables, working
     from raylfl.runtime.profile import profile
 
@@ -328,12 +332,13 @@ def theory(args: argparse.Namespace) -> None:
     from raylfl.config.load import load_config
 
     config = load_config(args.config, args.overrides)
-    from raylfl.python.api import checked
-    from raylfl.python.console import theory_tables, working
+    from raylfl.cli.theory_tables import theory_tables
+    from raylfl.execution.prepare import prepare
+    from raylfl.python.console import working
     from raylfl.theory.summary import theory_of
 
     with working("computing the constants"):
-        theory = theory_of(checked(config))
+        theory = theory_of(prepare(config))
     if args.json:
         import json
 

@@ -13,6 +13,7 @@ from raylfl.config.load import Config, load_config
 from raylfl.config.objects import ObjectLayer
 from raylfl.config.urls import staging
 from raylfl.errors import NonFinite
+from raylfl.execution.prepare import prepare
 from raylfl.python import api
 from raylfl.python.control import Callback, Progress
 from raylfl.runtime.records.files import atomic_write
@@ -75,7 +76,7 @@ class PlannedRun:
                 known = list(foreign(self.config))
                 api.resume(self.url or path, free, watch, known=known, callbacks=callbacks)
             else:
-                api.begin(api.checked(self.load()), watch, callbacks, self.identity)
+                api.begin(prepare(self.load()), watch, callbacks, self.identity)
         except NonFinite as error:
             from raylfl.runtime.records.summary import environment
 

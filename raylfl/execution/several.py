@@ -1,4 +1,4 @@
-"""The Python interface to several runs: `raylfl.run` on a list of configs, and the runs of `raylfl.compare`."""
+"""The Python interface to runs: `raylfl.run` on one config or a list, `raylfl.stream`, the runs of `raylfl.compare`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from raylfl.config.load import Config, Source, load_config
 from raylfl.config.objects import ObjectLayer, Objects, object_layer
 from raylfl.errors import BadConfig, NonFinite
 from raylfl.execution.planned import DIVERGED, PlannedRun
+from raylfl.execution.prepare import prepare
 from raylfl.python import api
 from raylfl.python.api import Watch
 from raylfl.python.control import Callback, interactive
@@ -69,7 +70,7 @@ def run(
         raise BadConfig(f"jobs={jobs}: it is for a list of configs; one run has runtime.workers")
     config = load_config(source, overrides, object_layer(objects), api.check_runtime)
     with api.watching(watch, progress) as shown:
-        return api.begin(api.checked(config), shown, callbacks)
+        return api.begin(prepare(config), shown, callbacks)
 
 
 def run_all(
@@ -95,7 +96,7 @@ def run_all(
     unchecked = {canonical(identity(config.resolved, of="group")): config for config in missing}
     for config in unchecked.values():
         api.check_runtime(vars(config))
-        api.checked(config)
+        prepare(config)
     show = watch is None and (interactive() if progress is None else progress)
     shared = configs[0].logging.url is not None or jobs is not None
     complete(list(unique.values()), jobs, watch, callbacks, show=show, shared=shared)

@@ -212,15 +212,10 @@ def checked(config: Config) -> Experiment:
             from raylfl.runtime.records.loggers import check_loggers
 
             check_loggers(config.logging.chosen)
+        from raylfl.experiment.assemble import assemble
         from raylfl.runtime.check import check
-        from raylfl.theory.rate import assembled
 
-        experiment = check(assembled(config))
-        if config.top.weights != "uniform":
-            from raylfl.theory.importance import unused_weights
-
-            experiment.warnings.extend(unused_weights(experiment))
-        return experiment
+        return check(assemble(config))
 
 
 def begin(

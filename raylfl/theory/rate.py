@@ -9,30 +9,27 @@ from raylfl.experiment.assemble import assemble
 from raylfl.experiment.parts import Experiment
 
 
-def assembled(config: Config) -> Experiment:
-    """Assembles an experiment like `assemble`; a `local.lr` that names a paper is replaced by a number.
+def resolve_rate(config: Config) -> list[str]:
+    """Replaces a `local.lr` that names a paper by a number, in place; returns warnings about its assumptions.
 
-    The number is the largest step size that the paper's theorem admits. It is stored in the config, in place, as
-    `local.lr`, with the theorem in `local.lr_from`. Raises BadConfig if no theorem of the paper applies to the run or
-    the constants of the theorem are only estimates.
+    The number is the largest step size that the paper's theorem admits; the theorem is recorded in `local.lr_from`.
+    Raises BadConfig if no theorem of the paper applies to the run or the constants of the theorem are only estimates.
     """
-    wanted = config.local.lr_by_theory
-    if wanted is None:
-        return assemble(config)
+    paper = config.local.lr_by_theory
+    if paper is None:
+        return []
     config.local.set_lr(1.0, None)  # any value: no admissible step size depends on it
-    experiment = assemble(config)
-    lr, source = theory_rate(experiment, wanted)
+    lr, source, warnings = theory_rate(assemble(config), paper)
     config.local.set_lr(lr, source)
-    experiment.rule.lr = lr  # a copy of config.local for methods with their own local step
     config.resolved["local"] |= {"lr": lr, "lr_from": config.local.lr_from}
-    return experiment
+    return warnings
 
 
-def theory_rate(experiment: Experiment, paper: str) -> tuple[float, str]:
-    """Returns the largest step size that a theorem of the paper admits for this run, and the theorem with its case.
+def theory_rate(experiment: Experiment, paper: str) -> tuple[float, str, list[str]]:
+    """Returns the largest step size that a theorem of the paper admits, the theorem with its case, and warnings.
 
     If several bounds apply, the first one of `step_bounds` is used: the one with the strongest assumption.
-    paper: `focus`, `sfl`, `fedacs` or `fedaware`. Raises BadConfig as `assembled` does.
+    paper: `focus`, `sfl`, `fedacs` or `fedaware`. Raises BadConfig as `resolve_rate` does.
     """
     from raylfl.theory.constants import constants_of
     from raylfl.theory.facts import broken_assumptions, facts_of, plain_sgd
@@ -58,7 +55,6 @@ def theory_rate(experiment: Experiment, paper: str) -> tuple[float, str]:
     strongest = bounds[0]
     if not 0 < strongest.largest < float("inf"):
         raise refused(f"{strongest.theorem} ({strongest.case}) admits {strongest.largest:g} here")
-    experiment.warnings.extend(
-        f"local.lr is that of {strongest.theorem}; {note}" for note in broken_assumptions(experiment, facts)
-    )
-    return strongest.largest, f"{strongest.theorem}, {strongest.case}"
+    notes = broken_assumptions(experiment, facts)
+    warnings = [f"local.lr is that of {strongest.theorem}; {note}" for note in notes]
+    return strongest.largest, f"{strongest.theorem}, {strongest.case}", warnings

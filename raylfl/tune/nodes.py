@@ -56,11 +56,14 @@ def build_fault(content: Mapping[str, Any], values: Values, folder: str) -> str 
     """
     process.set_up()
     process.work_in(folder)
-    from raylfl.theory.rate import assembled
+    from raylfl.experiment.assemble import assemble
+    from raylfl.theory.rate import resolve_rate
 
     try:
         sweep = make_sweep(content)
-        assembled(load_config(sweep.base, sweep.overrides(values, sweep.seeds(0)[0], sweep.stages[0].rounds)))
+        config = load_config(sweep.base, sweep.overrides(values, sweep.seeds(0)[0], sweep.stages[0].rounds))
+        resolve_rate(config)
+        assemble(config)
     except Exception as error:
         text = str(error) if isinstance(error, BadConfig) else f"{type(error).__name__}: {error}"
         return text.strip().partition("\n")[0]

@@ -12,13 +12,14 @@ from typing import Any, cast
 from raylfl.config.changes import refuse_changes
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig, NonFinite
+from raylfl.experiment.assemble import assemble
 from raylfl.experiment.parts import Experiment
 from raylfl.report.runs import readable
 from raylfl.runtime.records.run_dir import RECORDS, RunDirectory
 from raylfl.runtime.round.early_stop import require_recorded
 from raylfl.runtime.session import Session, write_records
 from raylfl.runtime.workers.backend import Backend, LocalBackend
-from raylfl.theory.rate import assembled
+from raylfl.theory.rate import resolve_rate
 from raylfl.tune.job import SweepJob, open_run
 from raylfl.tune.journal import Trial
 from raylfl.tune.score import RunningScore
@@ -97,7 +98,10 @@ class SeedRuns:
         """
         job, trial, sweep = self.job, self.trial, self.sweep
         folder, parent = job.run_folder(trial.run_id(seed)), trial.parent(seed)
-        experiment = assembled(sweep.config(trial, seed, Path(job.folder), job.url))
+        config = sweep.config(trial, seed, Path(job.folder), job.url)
+        notes = resolve_rate(config)
+        experiment = assemble(config)
+        experiment.warnings.extend(notes)
         experiment = experiment.under(experiment.config.runtime.sharing(job.gpus))
         if parent is not None and not folder.exists():
             continue_from(job.read_folder(parent), folder, experiment.config.resolved)

@@ -116,13 +116,13 @@ def check_sweep(spec: Sweep) -> Experiment:
     For the first setting, a training step and an evaluation are tried as well. Of many settings only some are checked,
     see `check_settings`. Raises BadConfig for mistakes, and if runs do not measure the sweep's metric.
     """
-    from raylfl.python.api import checked
+    from raylfl.execution.prepare import prepare
 
     if spec.options.search == "optuna":
         require("optuna", what="search=optuna", instead="search=random")
     config = check_settings(spec, spec.points())
     config.logging.check_shared()
-    experiment = checked(config)
+    experiment = prepare(config)
     require_measured(spec.score.metric, experiment)
     spec.score.rank_key(0.0)  # raises BadValue if it is not known whether the metric is better high or low
     refuse_data_on_nodes(experiment)

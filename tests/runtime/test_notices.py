@@ -14,8 +14,8 @@ from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.fedprox import FedProx
 from raylfl.config.load import load_config
 from raylfl.config.objects import object_layer
+from raylfl.execution.prepare import prepare
 from raylfl.execution.several import run
-from raylfl.python.api import checked
 from tests.runtime.tiny import TINY, Net, Points
 from tests.shares import also
 
@@ -33,7 +33,7 @@ class Plain(Net):
 
 def lines_of(*overrides, model=Plain, data=Points, **objects):
     config = load_config(PLAIN, overrides, object_layer({"model": model, "data": data, **objects}))
-    return checked(config).warnings
+    return prepare(config).warnings
 
 
 def test_nothing_is_said_where_everything_is_used():
@@ -277,7 +277,7 @@ def test_what_a_folder_of_images_leaves_out_is_a_warning_of_the_run(tmp_path):
     data = {"name": "image_folder", "init_args": {"path": str(tmp_path), "cache": str(tmp_path / "cache")}}
     config = {"model": "mlp", "data": data, "num_clients": 2, "local": {"steps": 1}, "runtime": {"backend": "local"}}
     for _ in range(2):  # the second time from the cache
-        warned = checked(load_config(config)).warnings
+        warned = prepare(load_config(config)).warnings
         assert [line.partition(": ")[2] for line in warned] == [
             "files other than .jpg, .jpeg, .png are left out: 1 of suffix .gif",
             "1 images outside <half>/<class>/ are left out: train/a/more/4.png",

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from raylfl.config.load import load_config
+from raylfl.experiment.assemble import assemble
 from raylfl.python.api import checked
 from raylfl.runtime.round.plan import Planner
 from raylfl.theory.facts import facts_of
 from raylfl.theory.promises import left_out
-from raylfl.theory.rate import assembled
+from raylfl.theory.rate import resolve_rate
 from raylfl.theory.summary import theory_of
 from tests.shares import also
 
@@ -60,7 +61,8 @@ def test_focus_takes_the_probability_of_draws_with_replacement_as_q_min():
     config = load_config(
         "ridge", [*RIDGE, "algorithm.name=focus", UNIFORM, "local.steps=3000", "local.lr={theory: focus}"]
     )
-    e = assembled(config)
+    resolve_rate(config)
+    e = assemble(config)
     L = theory_of(e).constants.value("L")
     assert e.rule.lr == pytest.approx(ONCE_OR_MORE / (8 * L * 2999), rel=1e-9)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylfl.config.load import load_config
-from raylfl.python.api import checked
+from raylfl.execution.prepare import prepare
 from raylfl.theory import softmax
 from raylfl.theory.softmax import SoftmaxProblem
 from raylfl.theory.summary import theory_of
@@ -91,7 +91,7 @@ def test_logistic_regression_has_the_theorems_of_each_method():
     own = ["participation={name: uniform, size: 2}", "local.lr=1e-5", "local.batch_size=full", "model.name=logistic"]
     found = {}
     for name in ("focus", "sfl", "fedacs", "fedavg"):
-        theory = theory_of(checked(load_config("digits", [*SMALL, *own, f"algorithm.name={name}"])))
+        theory = theory_of(prepare(load_config("digits", [*SMALL, *own, f"algorithm.name={name}"])))
         assert all(np.isfinite(c.value) for c in theory.constants)
         assert all(s.admits(theory.eta) for s in theory.steps)
         found[name] = {s.theorem for s in theory.steps}, {p.theorem for p in theory.promises}
@@ -102,7 +102,7 @@ def test_logistic_regression_has_the_theorems_of_each_method():
 
 
 def test_a_run_of_logistic_regression_gets_them(tmp_path):
-    e = checked(load_config("digits", [*SMALL, "model.name=logistic", "algorithm.name=sfl", "local.lr={theory: sfl}"]))
+    e = prepare(load_config("digits", [*SMALL, "model.name=logistic", "algorithm.name=sfl", "local.lr={theory: sfl}"]))
     theory = theory_of(e)
     x = e.setup.train.arrays[0].reshape(3, 8, -1)
     rows = np.concatenate([x, np.ones((3, 8, 1))], axis=2)
@@ -116,5 +116,5 @@ def test_a_run_of_logistic_regression_gets_them(tmp_path):
 
 
 def test_a_network_is_no_softmax_regression():
-    theory = theory_of(checked(load_config("digits", [*SMALL, "model={name: mlp, init_args: {hidden: [3]}}"])))
+    theory = theory_of(prepare(load_config("digits", [*SMALL, "model={name: mlp, init_args: {hidden: [3]}}"])))
     assert {c.symbol: c.how for c in theory.constants}["L"].startswith("estimate at x0")
