@@ -32,8 +32,8 @@ from raylfl.config.groups.top import TopConfig
 from raylfl.config.registries import REGISTRIES
 from raylfl.config.schema import FIXED_GROUPS
 from raylfl.runtime.workers.hooks import HOOKS
-from raylfl.tune.schedulers import Asha
-from raylfl.tune.schema import Stage, SweepConfig
+from raylfl.tune.schedulers import SchedulerConfig
+from raylfl.tune.schema import SweepConfig
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -41,7 +41,7 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"
     path for path in DOCS.rglob("*.md") if path.parent.name != "results" and path.name != "results.md"
 )
 HEAD = ("key", "default", "takes", "meaning")
-GROUPS = {"top": TopConfig, **FIXED_GROUPS, "sweep": SweepConfig, "stage": Stage, "asha": Asha}
+GROUPS = {"top": TopConfig, **FIXED_GROUPS, "sweep": SweepConfig, "scheduler": SchedulerConfig}
 MARKED = re.compile(r"<!-- (\w+): ([\w.]+) -->.*?<!-- end -->", re.DOTALL)
 BY_MACHINE = re.compile(r"^<!-- (\w+)(?:: .*?)?-->\n.*?^<!-- end.*?-->\n", re.MULTILINE | re.DOTALL)
 SECTION = re.compile(r"^(State|Sent|Assumes)  +(.*(?:\n {9}.*)*)", re.MULTILINE)

@@ -366,11 +366,12 @@ def test_runs_shows_what_is_finished_and_what_is_not(call, fresh):
     held = RunDirectory(fresh / "runs/digits/cut").open()
     assert re.search(r"^runs/digits/cut +fedavg +running", call("runs")[1], re.MULTILINE)
     held.close()
-    (fresh / "runs/digits/cut").rename(fresh / "runs/digits/cut-s0")
     journal = Journal(fresh / "runs/digits")
-    journal.plan(Trial("cut", 0, 0, [0], 3, {}))
-    journal.end("cut", "diverged", "too far", [0])
-    assert re.search(r"^runs/digits/cut-s0 +fedavg +diverged", call("runs")[1], re.MULTILINE)
+    journal.plan(Trial("000-fedavg", 0, [0], {}, ["cut"]))
+    journal.end("000-fedavg", "failed", "too far")
+    assert re.search(r"^runs/digits/cut +fedavg +failed", call("runs")[1], re.MULTILINE)
+    (fresh / "runs/digits/cut/diverged.txt").touch()
+    assert re.search(r"^runs/digits/cut +fedavg +diverged", call("runs")[1], re.MULTILINE)
 
 
 def test_the_printed_config_is_a_config(call):

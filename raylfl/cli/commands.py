@@ -158,7 +158,7 @@ def sweep(args: argparse.Namespace) -> int:
         return show.finish(sweep.resume(args.resume, overrides, say, args.take_over, args.trust), say)
     if not args.sweep or args.take_over or args.trust:
         raise BadConfig("sweep needs a file, or --resume DIR, to which --take-over and --trust belong")
-    return show.finish(sweep.sweep(args.sweep, args.overrides, say, args.or_resume), say)
+    return show.finish(sweep.sweep(args.sweep, args.overrides, say), say)
 
 
 def report(args: argparse.Namespace) -> None:

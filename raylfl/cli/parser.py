@@ -147,9 +147,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("sweep", nargs="?", metavar="SWEEP", help="a path, or the name of a file under conf/sweep/")
     overrides(sub, "keys of the sweep or of its config")
-    sub.add_argument("--resume", metavar="DIR", help="continue the sweep in this directory, or at this URL")
-    text = "if a sweep of this name and content exists, continue the newest one"
-    sub.add_argument("--or-resume", action="store_true", help=text)
+    sub.add_argument(
+        "--resume", metavar="DIR", help="continue the sweep in this directory, or at this URL, without its file"
+    )
     take_over(sub)
     trust(sub, "import the classes that a sweep from elsewhere names: executes code")
     sub = command(

@@ -95,7 +95,7 @@ def _ended(
                 return
     share, environments = (1.0, []) if alone or not _in_one_process(runtime) else room(runtime, len(runs), jobs)
     if len(environments) > 1:
-        yield from in_processes([_without_ray(run, share) for run in runs], environments)
+        yield from in_processes([in_one_process(run, share) for run in runs], environments)
         return
     with cluster_for(runtime):
         for run in runs:
@@ -113,7 +113,7 @@ def _in_one_process(runtime: RuntimeConfig) -> bool:
     return runtime.workers is None and runtime.placement != "pinned" and not connected
 
 
-def _without_ray(run: PlannedRun, share: float) -> PlannedRun:
+def in_one_process(run: PlannedRun, share: float) -> PlannedRun:
     """The run with `runtime.backend=local`, which has the same bits; share: of a GPU, if several runs share each."""
     runtime = {**run.config["runtime"], "backend": "local"}
     if 0 < share < 1:

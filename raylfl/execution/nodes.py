@@ -9,7 +9,7 @@ from typing import Any
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import BadConfig
 from raylfl.execution.planned import PlannedRun
-from raylfl.execution.resources import Bundle, bundles, capacity, choose_workers
+from raylfl.execution.resources import Bundle, bundles, capacity, require_room
 from raylfl.runtime.ray.failures import loss_behind
 from raylfl.runtime.ray.resources import nodes_of_cluster
 
@@ -69,7 +69,8 @@ def needs(runtime: RuntimeConfig, nodes: Sequence[Bundle]) -> list[Bundle]:
 
     nodes: the resources of each node. Raises BadConfig if the bundles do not fit on them.
     """
-    return [bundle for bundle in bundles(runtime, choose_workers(runtime, 1, None, nodes)) if any(bundle.values())]
+    require_room(runtime, nodes)
+    return [bundle for bundle in bundles(runtime) if any(bundle.values())]
 
 
 def _start(run: PlannedRun, runtime: RuntimeConfig, need: Sequence[Bundle]) -> tuple[Any, Any]:

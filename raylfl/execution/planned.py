@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from raylfl.config.changes import refuse_changes
 from raylfl.config.identity import RUNTIME_FREE
 from raylfl.config.load import Config, load_config
 from raylfl.config.objects import ObjectLayer
 from raylfl.config.urls import staging
 from raylfl.errors import NonFinite
 from raylfl.execution.prepare import prepare
+from raylfl.experiment.parts import Experiment
 from raylfl.python import api
 from raylfl.python.control import Callback, Progress
 from raylfl.runtime.records.files import atomic_write
-from raylfl.runtime.records.mirror import copy_again, exists, refresh
+from raylfl.runtime.records.mirror import copy_again, exists, local_folder, refresh
 from raylfl.runtime.records.provenance import foreign
+from raylfl.runtime.records.run_dir import RunDirectory
 
 DIVERGED = "diverged.txt"  # marks the folder of a diverged run, which is not repeated; has the reason
 ORIGIN = "diverged.json"  # commit, versions and machine of a diverged run, which has no summary.json
@@ -62,28 +66,73 @@ class PlannedRun:
     def load(self) -> Config:
         return load_config(self.config, (), ObjectLayer({}, self.objects))
 
+    def on_this_node(self) -> PlannedRun:
+        """The run with its folder on this node of a cluster, with the newest records of its URL, if any."""
+        run = self if self.url is None else replace(self, path=staging(self.url))
+        run.fetch()
+        return run
+
     def make(self, watch: Callable[[Progress], None] | None = None, callbacks: Sequence[Callback] = ()) -> None:
         """Makes or resumes the run; can be called in another process. watch, callbacks: as in `raylfl.run`.
 
         A run that diverges is marked as such in its folder, and no error is raised.
         """
-        path = self.path if self.url is None else staging(self.url)  # of this machine
+        try:
+            with self._open(quiet=watch is not None) as (experiment, run_dir, again):
+                api.carry_out(experiment, run_dir, again, watch, callbacks)
+        except NonFinite as error:
+            self._mark_diverged(error)
+
+    def rounds(self) -> Generator[dict[str, Any], None, None]:
+        """Makes or resumes the run like `make`; yields the metrics of each round, also of those made before.
+
+        If the generator is closed early, a checkpoint is saved. A run at a URL is taken from the process that owns it.
+        """
+        if self.complete:
+            yield from RunDirectory(self.path).metrics()
+            return
+        try:
+            with (
+                self._open(quiet=True, take_over=self.url is not None) as (experiment, run_dir, again),
+                closing(api.rounds_of(experiment, run_dir, again, True)) as stream,
+            ):
+                for progress in stream:
+                    yield progress.metrics
+        except NonFinite as error:
+            self._mark_diverged(error)
+
+    @contextmanager
+    def _open(self, quiet: bool, take_over: bool = False) -> Iterator[tuple[Experiment, RunDirectory, bool]]:
+        """A context with the experiment, the locked run directory, and whether the run continues from a checkpoint."""
+        path = self._path
         if self.older is not None:
             self.older.rename(path)
-        try:
-            if self.begun:
-                free = [f"runtime.{key}={_as_override(self.config['runtime'][key])}" for key in RUNTIME_FREE]
-                known = list(foreign(self.config))
-                api.resume(self.url or path, free, watch, known=known, callbacks=callbacks)
-            else:
-                api.begin(prepare(self.load()), watch, callbacks, self.identity)
-        except NonFinite as error:
-            from raylfl.runtime.records.summary import environment
+        if not self.begun:
+            experiment = prepare(self.load())
+            with api.new_run_directory(experiment, quiet) as run_dir:
+                if self.identity is not None:
+                    run_dir.write(api.IDENTITY, self.identity)
+                yield experiment, run_dir, False
+            return
+        free = [f"runtime.{key}={_as_override(self.config['runtime'][key])}" for key in RUNTIME_FREE]
+        folder = local_folder(self.url or path, take_over)
+        before, config = api.saved(folder, self.url or path, free, False, {}, list(foreign(self.config)))
+        refuse_changes(before.resolved, config.resolved)
+        experiment = api.checked(config)
+        with api.reopened(folder, before, experiment) as run_dir:
+            yield experiment, run_dir, True
 
-            (path / "metrics.jsonl").touch()  # does not exist if the run diverged in round 0
-            atomic_write(path / ORIGIN, json.dumps(environment(), indent=2) + "\n")
-            atomic_write(path / DIVERGED, f"{error}\n")  # last, as it marks the run as complete
-            copy_again(path)
+    @property
+    def _path(self) -> Path:
+        return self.path if self.url is None else staging(self.url)  # of this machine
+
+    def _mark_diverged(self, error: NonFinite) -> None:
+        from raylfl.runtime.records.summary import environment
+
+        (self._path / "metrics.jsonl").touch()  # does not exist if the run diverged in round 0
+        atomic_write(self._path / ORIGIN, json.dumps(environment(), indent=2) + "\n")
+        atomic_write(self._path / DIVERGED, f"{error}\n")  # last, as it marks the run as complete
+        copy_again(self._path)
 
 
 def is_complete(folder: Path) -> bool:

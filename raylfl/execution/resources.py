@@ -19,11 +19,10 @@ EPSILON = 1e-9
 
 @dataclass(frozen=True)
 class Need:
-    """The resources of a trial. processes: among which its seeds are divided. workers: of each process."""
+    """The resources of a trial. processes: among which its seeds are divided."""
 
     bundles: list[Bundle]
-    workers: int
-    processes: int
+    processes: int = 1
 
     @property
     def gpus(self) -> float:
@@ -41,16 +40,15 @@ def share_gpus(runtime: RuntimeConfig, nodes: Sequence[Bundle]) -> RuntimeConfig
     return runtime.sharing(0.0 if gpus < 1 else 1.0 / max(1, math.ceil(slots / gpus - EPSILON)))
 
 
-def bundles(runtime: RuntimeConfig, workers: int, processes: int = 1) -> list[Bundle]:
-    """The resource bundles of a trial on Ray: one for its servers, then one for each worker of each process.
+def bundles(runtime: RuntimeConfig, processes: int = 1) -> list[Bundle]:
+    """The resource bundles of a trial or run: one for each process, or for its server and each of its workers.
 
-    The servers' bundle has no CPU, because a server works while its workers wait. With `runtime.backend=local`, server
-    and workers are one process with one bundle.
+    The server's bundle has no CPU, because a server works while its workers wait.
     """
     each = bundle_of(runtime)
     if runtime.backend == "local":
         return [dict(each) for _ in range(processes)]
-    return [{"CPU": 0.0}, *(dict(each) for _ in range(workers * processes))]
+    return [{"CPU": 0.0}, *(dict(each) for _ in range(runtime.workers or 1))]
 
 
 def capacity(trial: Sequence[Bundle], nodes: Sequence[Bundle], most: int = 10_000) -> int:
@@ -83,47 +81,28 @@ def _whole_shares(node: Bundle, share: float) -> Bundle:
 
 
 def choose_need(
-    runtime: RuntimeConfig, clients: int, seeds: int, settings: int, concurrent: int | None, nodes: Sequence[Bundle]
+    runtime: RuntimeConfig, seeds: int, settings: int, concurrent: int | None, nodes: Sequence[Bundle]
 ) -> Need:
     """The resources of a trial with this number of seeds.
 
     The seeds are divided among the largest number of processes with which all trials that can run at once
-    (`settings`, or `concurrent` if it is smaller) still fit; one if there is none. Raises BadConfig, with the needed
-    and the available resources, if not even one trial fits.
+    (`settings`, or `concurrent` if it is smaller) still fit; one if there is none, and for runs with workers. Raises
+    BadConfig, with the needed and the available resources, if not even one trial fits.
     """
     runtime, at_once = share_gpus(runtime, nodes), min(settings, concurrent or settings)
-    least = runtime.workers or 1
-    fitting = (n for n in range(seeds, 1, -1) if capacity(bundles(runtime, least, n), nodes, at_once) >= at_once)
-    processes = next(fitting, 1)
-    workers = choose_workers(runtime, clients, concurrent, nodes, processes)
-    return Need(bundles(runtime, workers, processes), workers, processes)
+    counts = range(seeds, 1, -1) if runtime.backend == "local" else ()
+    processes = next((n for n in counts if capacity(bundles(runtime, n), nodes, at_once) >= at_once), 1)
+    require_room(runtime, nodes)
+    return Need(bundles(runtime, processes), processes)
 
 
-def choose_workers(
-    runtime: RuntimeConfig, clients: int, concurrent: int | None, nodes: Sequence[Bundle], processes: int = 1
-) -> int:
-    """The number of workers of a run: `runtime.workers`, or if that is null, a number that depends on `concurrent`.
-
-    concurrent: the number of trials at once; the result is the largest number of workers, at most `clients`, with which
-    so many trials of `processes` runs fit, or 1 if there is none. With None the result is 1: as many trials as fit,
-    with one worker each, use the machine best. clients: the number of clients. Raises BadConfig, with the needed and
-    the available resources, if not even one trial fits.
-    """
-    workers = runtime.workers or 1
-    if runtime.workers is None and concurrent is not None and runtime.backend == "ray":
-        counts = range(1, clients + 1)
-        fits = [w for w in counts if capacity(bundles(runtime, w, processes), nodes, concurrent) >= concurrent]
-        workers = max(fits, default=1)
-    if not capacity(bundles(runtime, workers, processes), nodes, 1):
-        raise BadConfig(refusal(runtime, workers, nodes))
-    return workers
-
-
-def refusal(runtime: RuntimeConfig, workers: int, nodes: Sequence[Bundle]) -> str:
-    """The error message for a trial that cannot run on these nodes, with its needs and the nodes' resources."""
+def require_room(runtime: RuntimeConfig, nodes: Sequence[Bundle]) -> None:
+    """Raises BadConfig, with the needed and the available resources, if no run fits on these nodes."""
+    if capacity(bundles(runtime), nodes, 1):
+        return
     keys = bundle_of(runtime)
     largest = ", ".join(f"{max((node.get(key, 0.0) for node in nodes), default=0.0):g} {key}s" for key in keys)
-    return (
-        f"one trial needs {shortage(runtime, workers, nodes)}, at most {largest} on one: it would wait for ever "
-        "(lower runtime.workers, cpus_per_worker or gpus_per_worker)"
+    raise BadConfig(
+        f"one trial needs {shortage(runtime, runtime.workers or 1, nodes)}, at most {largest} on one: it would wait "
+        "for ever (lower runtime.workers, cpus_per_worker or gpus_per_worker)"
     )

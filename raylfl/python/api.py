@@ -105,6 +105,13 @@ def _continue(
     folder: Path, before: Config, experiment: Experiment, watch: Watch | None, callbacks: Sequence[Callback]
 ) -> Result:
     """Carries out the rest of the run in this directory; before: the config that is saved there."""
+    with reopened(folder, before, experiment) as run_dir:
+        return carry_out(experiment, run_dir, True, watch, callbacks)
+
+
+@contextmanager
+def reopened(folder: Path, before: Config, experiment: Experiment) -> Iterator[RunDirectory]:
+    """A context with the locked directory of a run that is resumed; before: the config that is saved there."""
     from raylfl.runtime.records.run_dir import RunDirectory
 
     config = experiment.config
@@ -115,7 +122,7 @@ def _continue(
         if changed and (folder / IDENTITY).is_file():
             run_dir.write(IDENTITY, "")  # more rounds or other evaluations: another run
         try:
-            return _carry_out(experiment, run_dir, True, watch, callbacks)
+            yield run_dir
         except BadConfig:
             if len(run_dir.metrics()) <= before.resolved["rounds"]:  # otherwise the saved config would be refused, too
                 run_dir.write_config(before.resolved)
@@ -218,14 +225,10 @@ def checked(config: Config) -> Experiment:
         return check(assemble(config))
 
 
-def begin(
-    experiment: Experiment, watch: Watch | None, callbacks: Sequence[Callback] = (), key: str | None = None
-) -> Result:
-    """Executes a new run; key: the content of its identity.txt, if any. The others are those of `several.run`."""
+def begin(experiment: Experiment, watch: Watch | None, callbacks: Sequence[Callback] = ()) -> Result:
+    """Executes a new run; the arguments are those of `several.run`."""
     with new_run_directory(experiment, quiet=watch is not None) as run_dir:
-        if key is not None:
-            run_dir.write(IDENTITY, key)
-        return _carry_out(experiment, run_dir, False, watch, callbacks)
+        return carry_out(experiment, run_dir, False, watch, callbacks)
 
 
 @contextmanager
@@ -279,9 +282,9 @@ def rounds_of(experiment: Experiment, run_dir: RunDirectory, again: bool, paced:
     """Yields the progress of a run after each round; a reason (a text) sent to the generator ends the run early.
 
     again: whether the run is resumed. paced: whether the progress of a new round contains the parameters, and the next
-    round starts only when its progress is requested. Between rounds, torch has the caller's global settings. If
-    BadConfig is raised before the first round of a new run, for example because the cluster lacks resources, the run
-    directory is deleted.
+    round starts only when its progress is requested; if the generator is closed early, a checkpoint is saved. Between
+    rounds, torch has the caller's global settings. If BadConfig is raised before the first round of a new run, for
+    example because the cluster lacks resources, the run directory is deleted.
     """
     local, reason = experiment.config.runtime.backend == "local", None
     if local:
@@ -306,9 +309,10 @@ def rounds_of(experiment: Experiment, run_dir: RunDirectory, again: bool, paced:
             reason = yield Progress(experiment, run_dir.path, metrics, messages, params, again)
 
 
-def _carry_out(
+def carry_out(
     experiment: Experiment, run_dir: RunDirectory, again: bool, watch: Watch | None, callbacks: Sequence[Callback]
 ) -> Result:
+    """Carries out a run in its directory; again: whether it is resumed. The other arguments are those of `run`."""
     from raylfl.python.console import Watcher
 
     with _with_resume_hint(run_dir):

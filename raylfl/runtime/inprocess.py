@@ -27,9 +27,10 @@ def rows(
     """Executes a run; yields (metrics, messages, parameters) of each round.
 
     A reason (text) sent to the generator ends the run after the yielded round. resume: whether to start from the newest
-    checkpoint. messages: lines for the user. paced: whether parameters [d] are yielded; without `paced`, and for
-    rounds before a resume, parameters are None. fault: a function of (phase, round), called at each kill point of
-    `raylfl.runtime.faults`; by default `kill_point()`. make: creates the backend.
+    checkpoint. messages: lines for the user. paced: whether parameters [d] are yielded, and a checkpoint is saved if
+    the generator is closed early; without `paced`, and for rounds before a resume, parameters are None. fault: a
+    function of (phase, round), called at each kill point of `raylfl.runtime.faults`; by default `kill_point()`. make:
+    creates the backend.
     """
     experiment = experiment.on(torch.cuda.device_count())
     backend = make(experiment.setup)
@@ -38,6 +39,11 @@ def rows(
         with stop_on_signals(session.stop):
             for metrics in session.rows(resume):
                 messages, session.messages = session.messages, []
-                session.end((yield metrics, messages, session.params if paced and session.fresh else None))
+                try:
+                    session.end((yield metrics, messages, session.params if paced and session.fresh else None))
+                except GeneratorExit:
+                    if paced:
+                        session.save()
+                    raise
     finally:
         backend.close()

@@ -4,10 +4,10 @@ A setting is a point of the space. Ray Tune runs it as a trial: one run for each
 mean score. Ray Tune starts the trials in placement groups, limits how many run at once, retries failed ones, and passes
 the reports to its ASHAScheduler and OptunaSearch. These modules add features that Ray Tune lacks:
 
-    journal, seed_runs   the state of a trial is its run directories, which can be resumed from their own checkpoints
-                         after SIGKILL, with a later Ray, or by another user
-    kinds, studies       settings are compared only with the same algorithm, data and model; each point of the grids
-                         has a study of its own; both go on where an interrupted sweep has stopped
-    score, table         means over the last rounds, rounds to a target; Ray Tune has the last, best and average report
-    stage, trial_log     one line per trial, without Tune's output, files and signal handlers in the user's process
+    tuner, trial       the seeds of a trial are planned runs (`raylfl.execution`), which are found, resumed or made
+    journal            the settings that were drawn or proposed, and those that the scheduler stopped
+    kinds, studies     settings are compared only with the same algorithm, data and model; each point of the grids has a
+                       study of its own; both go on where an interrupted sweep has stopped
+    score, table       means over the last rounds, rounds to a target; Ray Tune has the last, best and average report
+    trial_log          one line per trial, without Tune's output, files and signal handlers in the user's process
 """

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from raylfl.config.json_schema import Schema, config_schema, keys_schema
-from raylfl.tune.schedulers import SCHEDULERS
-from raylfl.tune.schema import Stage, SweepConfig
+from raylfl.tune.schedulers import SchedulerConfig
+from raylfl.tune.schema import SweepConfig
 from raylfl.tune.space import LISTS, RANGES
 
 
 def sweep_schema() -> Schema:
     """The JSON schema of a sweep file. It requires no key, because files are merged."""
     config = config_schema()
-    keys = keys_schema(SweepConfig, space=_space(), scheduler=_scheduler(), stages=_stages())
+    keys = keys_schema(SweepConfig, space=_space(), scheduler=_scheduler())
     return {**config, "title": "raylfl sweep", "properties": {**config["properties"], **keys["properties"]}}
 
 
@@ -31,9 +31,4 @@ def _space() -> Schema:
 
 
 def _scheduler() -> Schema:
-    options = [keys_schema(cls, name={"const": name}) for name, cls in SCHEDULERS.items()]
-    return {"anyOf": [{"enum": list(SCHEDULERS)}, *({**group, "required": ["name"]} for group in options)]}
-
-
-def _stages() -> Schema:
-    return {"type": "array", "items": {**keys_schema(Stage), "required": ["rounds"]}}
+    return {"anyOf": [{"enum": ["fifo", "asha"]}, keys_schema(SchedulerConfig)]}

@@ -39,17 +39,17 @@ class SchedulerByKind(FIFOScheduler):
         return self.schedulers[comparable(fields["values"])], SimpleNamespace(trial_id=fields["id"])
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        scheduler, named = self._of(trial.config["trial"])
+        scheduler, named = self._of(trial.config["setting"])
         scheduler.on_trial_add(tune_controller, named)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        scheduler, named = self._of(trial.config["trial"])
+        scheduler, named = self._of(trial.config["setting"])
         return str(scheduler.on_trial_result(tune_controller, named, result))
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        scheduler, named = self._of(trial.config["trial"])
+        scheduler, named = self._of(trial.config["setting"])
         scheduler.on_trial_complete(tune_controller, named, result)
 
     def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
-        scheduler, named = self._of(trial.config["trial"])
+        scheduler, named = self._of(trial.config["setting"])
         scheduler.on_trial_remove(tune_controller, named)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from raylfl.components.options import Doc, Ge, Kind, Options
+from raylfl.components.options import Doc, Ge, Kind
 from raylfl.config.components import keys_of
 from raylfl.errors import BadValue
 from raylfl.tune.score import Score
@@ -28,9 +28,6 @@ class SweepConfig(Score):
     retries: Annotated[
         int, Ge(0), Doc("further attempts at a setting that failed, each from its newest checkpoints")
     ] = 1
-    stages: Annotated[list[Any], Doc("a coarse search, then finer ones: groups of `rounds`, `within`, `seeds`")] = (
-        field(default_factory=list)
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,26 +35,5 @@ class SweepConfig(Score):
             raise BadValue("seeds", got=self.seeds, need="a list of different seeds")
 
 
-@dataclass
-class Stage(Options):
-    """One stage of a coarse-then-fine search: settings close to the best continue in the next stage.
-
-    The SFL paper (App. G.3) has stages of 1000 and 4000 rounds, and its `within` is 3 points of accuracy. A setting is
-    compared with the best setting of the same algorithm in the same scenario (data, model, participation, ...): every
-    algorithm keeps candidates.
-    """
-
-    rounds: Annotated[int, Ge(1), Doc("rounds of each run of the stage")]
-    within: (
-        Annotated[
-            float,
-            Ge(0),
-            Doc("largest distance from the best score that continues; 0.03 is 3 points of accuracy; not in the last"),
-        ]
-        | None
-    ) = None
-    seeds: Annotated[list[int] | None, Doc("the seeds of this stage; null: the seeds of the sweep")] = None
-
-
 SWEEP_KEYS = tuple(keys_of(SweepConfig))
-LATER = ("concurrent", "retries")  # keys that may change when a sweep is resumed, as well as all keys of `runtime`
+LATER = ("concurrent", "retries", "samples")  # keys that may change when a sweep continues, like all of `runtime`

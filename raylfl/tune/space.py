@@ -19,7 +19,7 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -143,13 +143,14 @@ class Space:
         algorithms get the same learning rates.
         """
         points: dict[str, Values] = {}
+        cells = self.cells(base)
         for k in range(samples):
 
             def draw(key: str, domain: Domain, k: int = k) -> Any:
                 alternative = self.keys[key].index(domain)
                 return domain.draw(keyed(seed, "sweep", k, zlib.crc32(key.encode()), alternative))
 
-            for point in self._expand({}, list(self.keys), draw, base):
+            for point in (self.point(cell, draw, base) for cell in cells):
                 points.setdefault(json.dumps(point, sort_keys=True), point)
         return list(points.values())
 
@@ -163,10 +164,18 @@ class Space:
             drawn_keys = sorted(name for name in conditions if self._is_drawn(name))
             if drawn_keys and any(domain.kind == "grid" for domain in domains):
                 raise BadConfig(
-                    f"space.{key}: the grid depends on {', '.join(drawn_keys)}, which search=optuna draws: write "
-                    "choice for grid, or grid for that key"
+                    f"space.{key}: the grid depends on {', '.join(drawn_keys)}, which is drawn: write choice for grid, "
+                    "or grid for that key"
                 )
-        return list(self._expand({}, list(self.keys), None, base))
+        cells: list[Values] = [{}]
+        for key in self.keys:
+            longer: list[Values] = []
+            for cell in cells:
+                domain = self.active(key, cell, base)
+                grid = domain is not None and domain.kind == "grid"
+                longer += [{**cell, key: value} for value in domain.args] if domain is not None and grid else [cell]
+            cells = longer
+        return cells
 
     def _is_drawn(self, name: str) -> bool:
         """Whether a key of a condition gets its value from a domain that is not a grid."""
@@ -186,24 +195,6 @@ class Space:
             elif domain is not None and domain.kind != "grid":
                 values[key] = draw(key, domain)
         return values
-
-    def _expand(
-        self, values: Values, keys: Sequence[str], draw: Draw | None, base: Mapping[str, Any]
-    ) -> Iterator[Values]:
-        """The points that complete these values with values of `keys`; without `draw`, keys of the grids only."""
-        if not keys:
-            yield values
-            return
-        key, *rest = keys
-        domain = self.active(key, values, base)
-        if domain is None or (domain.kind != "grid" and draw is None):
-            yield from self._expand(values, rest, draw, base)
-        elif domain.kind == "grid":
-            for value in domain.args:
-                yield from self._expand({**values, key: value}, rest, draw, base)
-        else:
-            assert draw is not None
-            yield from self._expand({**values, key: draw(key, domain)}, rest, draw, base)
 
     def active(self, key: str, values: Values, base: Mapping[str, Any]) -> Domain | None:
         """The first alternative domain of `key` whose condition holds; None: the key keeps its value in the config.

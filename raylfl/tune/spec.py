@@ -15,21 +15,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from raylfl.components.registry import NAMING
 from raylfl.config.components import keys_of, make_typed, unknown_key
 from raylfl.config.find import conf_roots, find_config
 from raylfl.config.formats import FORMAT, KEY, refuse_other
 from raylfl.config.groups.top import TopConfig
-from raylfl.config.layers import DEFAULTS, GROUPS, content_of, file_layers, merge_layer, override, override_layers
+from raylfl.config.layers import GROUPS, content_of, file_layers, merge_layer, override, override_layers
 from raylfl.config.load import Config, compose, load_config, resolve_interpolations
 from raylfl.diagnostics.metric_names import stated_directions
 from raylfl.errors import BadConfig, BadValue
 from raylfl.report.runs import is_run, readable
-from raylfl.tune.journal import Trial
-from raylfl.tune.schedulers import Scheduler, parse_scheduler
-from raylfl.tune.schema import SWEEP_KEYS, Stage, SweepConfig
+from raylfl.tune.schedulers import SchedulerConfig, parse_scheduler
+from raylfl.tune.schema import SWEEP_KEYS, SweepConfig
 from raylfl.tune.score import Score
-from raylfl.tune.space import Space, Values, look_up
+from raylfl.tune.space import Space, Values
 
 CHECKED = 200  # largest number of settings that are checked before anything starts
 
@@ -39,15 +37,15 @@ class Sweep:
     """A checked sweep.
 
     options: the keys of the sweep. base: the merged config, with unresolved interpolations, because `${seed}` differs
-    between trials. stages: one stage if the file has none.
+    between runs. rounds: the length of the runs.
     """
 
     name: str
     options: SweepConfig
     base: dict[str, Any]
     space: Space
-    scheduler: Scheduler
-    stages: list[Stage]
+    scheduler: SchedulerConfig
+    rounds: int
 
     @property
     def score(self) -> Score:
@@ -61,53 +59,32 @@ class Sweep:
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The base config as plain values, with the first seed and the first stage's rounds.
+        """The base config as plain values, with the first seed: the conditions `when` are tested on it."""
+        return compose(self.base, [f"seed={self.seeds[0]}"])
 
-        The conditions `when` are tested on this config.
-        """
-        return compose(self.base, [f"seed={self.seeds(0)[0]}", f"rounds={self.stages[0].rounds}"])
-
-    def seeds(self, stage: int) -> list[int]:
-        seeds = self.stages[stage].seeds or self.options.seeds
-        return list(seeds) if seeds else [self.draws_from]
+    @property
+    def seeds(self) -> list[int]:
+        return list(self.options.seeds or [self.draws_from])
 
     @property
     def draws_from(self) -> int:
         """The seed of the random draws of values: the config's seed."""
         return int(self.base.get("seed", 0))
 
-    def overrides(self, values: Values, seed: int, rounds: int) -> list[str]:
-        """The values, seed and rounds of a run as `key=value` overrides; a group comes before keys inside it."""
-        items = {"seed": seed, "rounds": rounds, **values}
+    def overrides(self, values: Values, seed: int) -> list[str]:
+        """The values and the seed of a run as `key=value` overrides; a group comes before keys inside it."""
+        items = {"seed": seed, **values}
         return [f"{key}={json.dumps(items[key])}" for key in sorted(items, key=lambda key: key.count("."))]
 
-    def config(self, trial: Trial, seed: int, folder: Path, url: str | None = None) -> Config:
-        """The config of the run of a seed of a trial.
+    def config(self, values: Values, seed: int, folder: Path, url: str | None = None) -> Config:
+        """The config of the run of a setting with a seed.
 
         folder: the sweep's folder. url: the URL to which this folder is copied; None: none.
         """
-        records = {
-            "name": folder.name,
-            "logging.dir": str(folder.parent) if url is None else url.rpartition("/")[0],
-            "logging.id": trial.run_id(seed),
-            "logging.report": False,
-        }
-        overrides = self.overrides(trial.values, seed, trial.rounds)
+        where = str(folder.parent) if url is None else url.rpartition("/")[0]
+        records = {"name": folder.name, "logging.dir": where, "logging.report": False}
+        overrides = self.overrides(values, seed)
         return load_config(self.base, [*overrides, *(f"{key}={json.dumps(value)}" for key, value in records.items())])
-
-    def trial(self, stage: int, setting: int, values: Values, parents: Mapping[int, str] = {}) -> Trial:
-        """The trial of a setting in a stage.
-
-        setting: the setting's number. parents: seed -> id of the run of the earlier stage that the trial continues.
-        """
-        keys = [look_up(f"algorithm.{key}", values, self.plain) for key in NAMING]
-        algorithm = next(filter(None, keys), DEFAULTS["algorithm"]["name"])
-        seeds = self.seeds(stage)
-        tail = f"-stage{stage + 1}" if len(self.stages) > 1 else ""
-        continued: list[str | None] = [parents.get(seed) for seed in seeds] if parents else []
-        return Trial(
-            f"{setting:03d}-{algorithm}{tail}", stage, setting, seeds, self.stages[stage].rounds, values, continued
-        )
 
     def points(self) -> list[Values]:
         """The settings of the sweep: all grid points, each with `samples` random draws.
@@ -117,7 +94,7 @@ class Sweep:
         return self.space.points(self.options.samples, self.draws_from, self.plain)
 
     def cells(self) -> list[Values]:
-        """The points of the grids; search=optuna makes a study for each of them."""
+        """The points of the grids; search=optuna makes a study for each of them. Raises BadConfig as `Space.cells`."""
         return self.space.cells(self.plain)
 
 
@@ -141,7 +118,7 @@ def load_sweep(source: str | Path, overrides: Sequence[str] = ()) -> Sweep:
         layer["name"] for layer in (written[-1], command_line[-1]) if "name" in layer
     ]  # the file itself, the dotlist
     sweep = make_sweep({"name": named[-1] if named else path.stem, **part, "base": merged})
-    if not sweep.space.keys and len(sweep.seeds(0)) == 1:
+    if not sweep.space.keys and len(sweep.seeds) == 1:
         raise BadConfig(
             f"{source} has no space and one seed, so there is nothing to sweep: use raylfl run {source}, or add values "
             "to try: 'space.local.lr={grid: [0.01, 0.1]}' or 'seeds=[0, 1, 2]'"
@@ -191,7 +168,6 @@ def make_sweep(content: Mapping[str, Any]) -> Sweep:
         options = make_typed(SweepConfig, options_part)
         scheduler = parse_scheduler(options.scheduler)
         space = Space.parse(options.space)
-        stages = parse_stages(options.stages, rounds)
     except BadConfig as error:
         raise BadConfig([*problems, *error.problems]) from None
     if problems:
@@ -199,7 +175,7 @@ def make_sweep(content: Mapping[str, Any]) -> Sweep:
     options.set_mode(stated := stated_directions(plain))
     # so that the reports of the runs have the same direction
     base["metrics"] = {**(base.get("metrics") or {}), **stated, options.metric: options.mode}
-    sweep = Sweep(str(content["name"]), options, base, space, scheduler, stages)
+    sweep = Sweep(str(content["name"]), options, base, space, scheduler, rounds)
     check_together(sweep)
     return sweep
 
@@ -225,25 +201,7 @@ def shown_choices(folder: Path) -> dict[str, Any]:
     sweep = make_sweep(read_content(folder / "sweep.yaml"))
     runs = [readable(path) for path in folder.iterdir() if is_run(path)]
     measured = any(run is not None and run.measured(sweep.score.metric) for run in runs)
-    return sweep.score.report_choices(sweep.stages[-1].rounds) if measured else {}
-
-
-def parse_stages(content: Sequence[Any], rounds: int) -> list[Stage]:
-    """The stages from the key `stages` of a sweep file; a single stage of `rounds` rounds if it is empty.
-
-    Raises BadConfig for bad keys, a wrong `within`, or decreasing rounds.
-    """
-    if not content:
-        return [Stage(rounds)]
-    stages = [make_typed(Stage, entry, f"stages[{k}]") for k, entry in enumerate(content) if isinstance(entry, Mapping)]
-    if len(stages) < len(content):
-        raise BadValue("stages", got=content, need="a list of {rounds: ..., within: ...}")
-    for k, stage in enumerate(stages):
-        if (stage.within is None) != (k == len(stages) - 1):
-            raise BadValue(f"stages[{k}].within", got=stage.within, need="given in every stage except the last")
-        if k and stage.rounds < stages[k - 1].rounds:
-            raise BadValue(f"stages[{k}].rounds", got=stage.rounds, need=f">= {stages[k - 1].rounds}, as before it")
-    return stages
+    return sweep.score.report_choices(sweep.rounds) if measured else {}
 
 
 def check_together(sweep: Sweep) -> None:
@@ -257,18 +215,13 @@ def check_together(sweep: Sweep) -> None:
         raise BadValue(
             "search", got="optuna", need="random, or a space with keys to draw", hint="write choice for grid"
         )
-    if options.search == "optuna":
-        sweep.cells()  # raises BadConfig if the grids depend on drawn keys
+    sweep.cells()  # raises BadConfig if the grids depend on drawn keys
     if (sweep.base.get("logging") or {}).get("id") is not None:
-        raise BadConfig("logging.id: every trial of a sweep has an id of its own")
+        raise BadConfig("logging.id: every run of a sweep has an id of its own")
     if "seed" in sweep.space.keys:
         raise BadConfig("space.seed: seeds are pooled, not compared: write seeds: [0, 1, 2]")
     if "rounds" in sweep.space.keys:
-        raise BadConfig("space.rounds: runs of different length are not compared: write stages")
-    if options.score == "target" and any(stage.within is not None for stage in sweep.stages):
-        raise BadValue(
-            "score", got="target", need="last or best where there are stages", hint="`within` is in the metric's unit"
-        )
+        raise BadConfig("space.rounds: runs of different length are not compared: write scheduler: asha")
 
 
 def check_settings(sweep: Sweep, points: Sequence[Values]) -> Config:
@@ -282,7 +235,7 @@ def check_settings(sweep: Sweep, points: Sequence[Values]) -> Config:
     first: Config | None = None
     for values in chosen:
         try:
-            config = load_config(sweep.base, sweep.overrides(values, sweep.seeds(0)[0], sweep.stages[0].rounds))
+            config = load_config(sweep.base, sweep.overrides(values, sweep.seeds[0]))
             first = first or config
         except BadConfig as error:
             for problem in error.problems:

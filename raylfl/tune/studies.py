@@ -7,8 +7,7 @@ hold gets no value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from ray.tune.search import Searcher
 from raylfl.core.keyed import keyed, keyed_int
 from raylfl.errors import Say
 from raylfl.report.labels import canonical
-from raylfl.tune.journal import Journal, Trial
+from raylfl.tune.journal import Trial
 from raylfl.tune.score import SCORE
 from raylfl.tune.space import Domain, Values
 from raylfl.tune.spec import Sweep, show
@@ -128,20 +127,27 @@ def _draw(draws: np.random.Generator, key: str, domain: Domain) -> Any:
 class Studies(Searcher):
     """The searcher of a sweep with search=optuna: the cells take turns, `samples` settings each.
 
-    Proposed settings are written to the journal before they run. scores: the mean score of each trial that has ended,
-    by trial id. say: called with one line for the user.
+    trials: the trials so far. scores: the mean score of each of them that has ended, by trial id. plan: plans the trial
+    of a proposed setting (number, values), writes it to the journal, and returns Ray Tune's config of it. config: the
+    same for an existing trial. say: called with one line for the user.
     """
 
-    def __init__(self, sweep: Sweep, journal: Journal, scores: Mapping[str, float], say: Say):
+    def __init__(
+        self,
+        sweep: Sweep,
+        trials: Sequence[Trial],
+        scores: Mapping[str, float],
+        plan: Callable[[int, Values], dict[str, Any]],
+        config: Callable[[Trial], dict[str, Any]],
+        say: Say,
+    ):
         super().__init__(metric=SCORE, mode=sweep.score.direction)
-        self.sweep, self.journal, self.say = sweep, journal, say
-        trials = journal.of_stage(0)
+        self.sweep, self.plan, self.config, self.say = sweep, plan, config, say
         self.studies = [
             Study(sweep, number, cell, [t for t in trials if cell.items() <= t.values.items()], scores)
             for number, cell in enumerate(sweep.cells())
         ]
-        runs = [int(path.name.partition("-")[0]) for path in journal.path.parent.glob("[0-9][0-9][0-9]-*")]
-        self.next_setting = max([*runs, *(trial.setting for trial in trials)], default=-1) + 1  # lines may be damaged
+        self.next_setting = max((trial.setting for trial in trials), default=-1) + 1
         self._observed: dict[str, tuple[Study, str]] = {}  # Ray Tune's id -> (study, id in the study's search)
 
     @property
@@ -155,7 +161,7 @@ class Studies(Searcher):
             if interrupted is not None:
                 trial = interrupted.waiting.pop(0)
                 self._observed[trial_id] = interrupted, trial.id
-                return {"trial": asdict(trial)}
+                return self.config(trial)
             study = max(self.studies, key=lambda study: study.left)
             proposed = study.propose(trial_id)
             if proposed is None:
@@ -164,11 +170,9 @@ class Studies(Searcher):
                 study.left = 0
                 continue
             values, observation = proposed
-            trial = self.sweep.trial(0, self.next_setting, values)
             self.next_setting, study.left = self.next_setting + 1, study.left - 1
-            self.journal.plan(trial)
             self._observed[trial_id] = study, observation
-            return {"trial": asdict(trial)}
+            return self.plan(self.next_setting - 1, values)
         return Searcher.FINISHED
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The tables of a sweep (runs; settings with the means over their seeds), and the settings of the next stage."""
+"""The tables of a sweep: runs, and settings with the means over their seeds."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from raylfl.execution.planned import DIVERGED as DIVERGED_FILE
+from raylfl.execution.planned import is_complete
 from raylfl.report.derived import Stat
 from raylfl.report.render import csv_text
 from raylfl.report.runs import is_run, readable
 from raylfl.runtime.records.files import atomic_write
-from raylfl.tune.journal import DIVERGED, FINISHED, End, Journal, Trial
-from raylfl.tune.score import WORST
-from raylfl.tune.space import comparable
+from raylfl.tune.journal import DIVERGED, FINISHED, OPEN, End, Journal, Trial
 from raylfl.tune.spec import Sweep
-
-OPEN = End("open")  # the end of a trial that has not ended
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class RunRow:
 
 @dataclass(frozen=True)
 class SettingRow:
-    """A trial, which is a setting in one stage, with its runs."""
+    """A trial, which is a setting, with its runs."""
 
     trial: Trial
     runs: list[RunRow]
@@ -66,23 +64,26 @@ class SettingRow:
         return Stat.over([run.score for run in chosen if run.score is not None], of=len(self.runs))
 
 
-def setting_row(sweep: Sweep, folder: Path, trial: Trial, end: End = OPEN) -> SettingRow:
+def setting_row(sweep: Sweep, folder: Path, trial: Trial, end: End) -> SettingRow:
     """A trial with its runs. folder: the sweep's folder, which contains the run directories. end: the trial's end."""
     rows = []
-    for seed in trial.seeds:
-        path = folder / trial.run_id(seed)
-        run = readable(path)
-        state = FINISHED if run and run.complete(trial.rounds) else end.of_run(seed)
+    for seed, name in zip(trial.seeds, trial.runs, strict=True):
+        path = folder / name
+        run, state, reason = readable(path), end.state, end.reason
+        if (path / DIVERGED_FILE).is_file():
+            state, reason = DIVERGED, (path / DIVERGED_FILE).read_text().strip()
+        elif is_complete(path):
+            state, reason = FINISHED, ""
         faults = run.faults if run else ["config.yaml is damaged"] if is_run(path) else []
-        reason = "; ".join(filter(None, [end.reason if state != FINISHED else "", *faults]))
+        reason = "; ".join(filter(None, [reason, *faults]))
         score = sweep.score.of(run) if run and state != DIVERGED else None
         seconds = float(np.nansum(run.column("time/round"))) if run else 0.0
         rows.append(RunRow(path.name, seed, state, reason, len(run.rounds) if run else 0, score, seconds))
     return SettingRow(trial, rows)
 
 
-def setting_rows(sweep: Sweep, folder: Path, journal: Journal, stage: int) -> list[SettingRow]:
-    """The settings of a stage, the best first.
+def setting_rows(sweep: Sweep, folder: Path, journal: Journal) -> list[SettingRow]:
+    """The settings of a sweep, the best first.
 
     Settings are sorted by the number of finished seeds with a score, then by the mean score. Settings without a
     finished seed follow, sorted by rounds done. Settings whose finished seeds have no score come last.
@@ -90,30 +91,14 @@ def setting_rows(sweep: Sweep, folder: Path, journal: Journal, stage: int) -> li
 
     def order(row: SettingRow) -> tuple[int, int, float]:
         counted = row.score.count if row.finished_runs else 0
-        return -counted, 0 if row.finished_runs else -row.rounds, -rank_key(sweep, row)
+        mean = row.score.mean
+        rank = sweep.score.rank_key(mean if math.isfinite(mean) else None)
+        return -counted, 0 if row.finished_runs else -row.rounds, -rank
 
-    rows = [setting_row(sweep, folder, t, journal.ends.get(t.id, OPEN)) for t in journal.of_stage(stage)]
-    return sorted(rows, key=order)
-
-
-def rank_key(sweep: Sweep, row: SettingRow) -> float:
-    mean = row.score.mean
-    return sweep.score.rank_key(mean) if math.isfinite(mean) else -WORST
-
-
-def survivors(sweep: Sweep, rows: Sequence[SettingRow], within: float) -> list[SettingRow]:
-    """The settings with a mean score at most `within` worse than the best of the same algorithm in the same scenario.
-
-    Scenario: data, model, participation and so on (see `comparable`). within: the largest difference, in the metric's
-    unit. Settings without a finished seed are left out. The result is sorted by setting number.
-    """
-    alive = [row for row in rows if row.finished_runs]
-    best: dict[str, float] = {}
-    for row in alive:
-        kind = comparable(row.trial.values)
-        best[kind] = max(best.get(kind, -math.inf), rank_key(sweep, row))
-    near = [row for row in alive if rank_key(sweep, row) >= best[comparable(row.trial.values)] - within - 1e-12]
-    return sorted(near, key=lambda row: row.setting)
+    ends = journal.ends
+    return sorted(
+        (setting_row(sweep, folder, t, ends.get(t.id, End(OPEN))) for t in journal.trials.values()), key=order
+    )
 
 
 def score_text(stat: Stat) -> str:
@@ -127,24 +112,23 @@ def score_text(stat: Stat) -> str:
 
 
 def write_tables(sweep: Sweep, folder: Path, journal: Journal) -> list[SettingRow]:
-    """Writes runs.csv and settings.csv; returns the settings of the last stage with trials, the best first."""
-    stages = [setting_rows(sweep, folder, journal, stage) for stage in range(len(sweep.stages))]
-    named = f"{sweep.score.score}:{sweep.score.metric}"
+    """Writes runs.csv and settings.csv; returns the settings, the best first."""
+    rows = setting_rows(sweep, folder, journal)
+    score = f"{sweep.score.score}:{sweep.score.metric}"
     runs: list[dict[str, Any]] = []
     settings: list[dict[str, Any]] = []
-    for stage, rows in enumerate(stages):
-        for rank, row in sorted(enumerate(rows, 1), key=lambda pair: pair[1].setting):
-            values = {key: row.trial.values.get(key, "") for key in sweep.space.keys}
-            for run in row.runs:
-                head = {"run": run.id, "stage": stage, "setting": row.setting, "seed": run.seed, **values}
-                head |= {"state": run.state, "rounds": run.rounds, named: run.score, "seconds": f"{run.seconds:.3f}"}
-                runs.append({**head, "reason": run.reason.replace("\n", " ")})
-            head = {"stage": stage, "rank": rank, "setting": row.setting, **values, "seeds": len(row.runs)}
-            head |= {"finished": row.finished_runs, "rounds": row.rounds}
-            settings.append({**head, named: row.score.mean, "std": row.score.std})
-    _write(folder / "runs.csv", runs)
-    _write(folder / "settings.csv", sorted(settings, key=lambda row: (row["stage"], row["rank"])))
-    return next((rows for rows in reversed(stages) if rows), [])
+    for rank, row in enumerate(rows, 1):
+        values = {key: row.trial.values.get(key, "") for key in sweep.space.keys}
+        for run in row.runs:
+            head = {"run": run.id, "setting": row.setting, "seed": run.seed, **values}
+            head |= {"state": run.state, "rounds": run.rounds, score: run.score, "seconds": f"{run.seconds:.3f}"}
+            runs.append({**head, "reason": run.reason.replace("\n", " ")})
+        head = {"rank": rank, "setting": row.setting, **values, "seeds": len(row.runs)}
+        settings.append({**head, "finished": row.finished_runs, "rounds": row.rounds, score: row.score.mean})
+        settings[-1]["std"] = row.score.std
+    _write(folder / "runs.csv", sorted(runs, key=lambda run: run["setting"]))
+    _write(folder / "settings.csv", settings)
+    return rows
 
 
 def _write(path: Path, rows: Sequence[dict[str, Any]]) -> None:

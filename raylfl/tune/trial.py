@@ -1,158 +1,189 @@
-"""A trial: the runs of a setting's seeds, with a report of their mean score to Ray Tune.
+"""A trial of Ray Tune: the runs of a setting's seeds, with reports of their mean score.
 
-Ray Tune starts this process in the trial's placement group. The seeds are divided among `SweepJob.processes` processes:
-this one, and an actor for each further one, in the same group. Each process is the server of its runs; workers are in
-the group, too. Where each seed has a process of its own, the trial reports after every round. Otherwise the seeds of a
-process take turns, and the trial reports where the scheduler may stop it and at its end.
+Ray Tune starts this process in the trial's placement group. The seeds are divided among `TrialJob.processes` processes:
+this one, and an actor for each further one, in the same group. Where each seed has a process of its own, the trial
+reports after every round. Otherwise the seeds of a process take turns, and the trial reports where the scheduler may
+stop it and at its end.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
+import ray
+from ray import tune
+
+from raylfl.errors import BadConfig
+from raylfl.execution.planned import DIVERGED as REASON
+from raylfl.execution.planned import PlannedRun
+from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.startup import process
-from raylfl.tune.job import LOCK_SECONDS, SweepJob
-from raylfl.tune.journal import DIVERGED, FAILED, Trial
-from raylfl.tune.score import SCORE, TIME, Score
-from raylfl.tune.seed_runs import SeedProgress, SeedRuns
-from raylfl.tune.spec import make_sweep
+from raylfl.tune.journal import FAILED
+from raylfl.tune.score import SCORE, TIME, RunningScore, Score
 
-Report = Callable[[dict[str, Any]], None]
+LOCK_SECONDS = 300  # longest wait, in seconds, for the process of an earlier attempt
 
 
-def called_by_tune(config: dict[str, Any], job: SweepJob) -> None:
-    """The function that Ray Tune calls: runs the trial in config["trial"]."""
-    set_up(job)
-    from ray import tune
+@dataclass(frozen=True)
+class TrialJob:
+    """The data that all trials of a sweep share.
 
-    # a stopped trial must save its state before another trial takes its process; Ray Tune waits for two seconds only
-    os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = str(LOCK_SECONDS)
-    run_trial(job, Trial(**config["trial"]), tune.report)
-
-
-def set_up(job: SweepJob) -> None:
-    """Prepares a process that Ray has started for the runs of a trial."""
-    process.set_up()
-    process.work_in(job.cwd)
-    from raylfl.core.threads import limit_threads
-
-    limit_threads(1)
-
-
-def waiting_trainable(function: Callable[[dict[str, Any]], None]) -> Any:
-    """Ray Tune's trainable class for a function, with a cleanup that waits until the function's thread has ended.
-
-    Otherwise Ray Tune would end the process while a stopped trial writes its checkpoint and closes its loggers.
+    rounds: the length of the runs. rungs: the rounds before the last one after which the scheduler may stop a trial.
+    processes: among which the seeds of a trial are divided. resources: the options of Ray for a further process. cwd:
+    the working directory of the sweep.
     """
-    from ray.train._internal.session import get_session
-    from ray.tune.trainable.function_trainable import wrap_function
 
-    class Patient(wrap_function(function)):  # type: ignore[misc]
-        def cleanup(self) -> None:
-            session = get_session()
-            if session is not None:
-                with suppress(Exception):  # an error of the trial, which Ray Tune's own cleanup raises
-                    session.finish(timeout=LOCK_SECONDS)
-            super().cleanup()
-
-    return Patient
+    score: Score
+    rounds: int
+    rungs: list[int]
+    processes: int = 1
+    resources: dict[str, float] = field(default_factory=dict)
+    cwd: str = ""
 
 
-def run_trial(job: SweepJob, trial: Trial, report: Report) -> None:
-    """Runs the remaining rounds of a trial's runs, and calls `report` with their mean score.
+@dataclass
+class Progress:
+    """The progress of some seeds of a trial.
 
-    The last report is made after all runs are complete. It has the key `state` if all runs diverged or the config is
-    invalid: no error is raised, because a repetition would fail as well. Other errors are raised, and Ray Tune repeats
-    the trial.
+    done: the number of rounds done by the run that is furthest. scores: seed -> score; None before the metric is first
+    measured, and for a run that diverged. diverged: seed -> reason.
     """
-    sweep = make_sweep(job.content)
-    stops = [*sweep.scheduler.rungs(trial.rounds), trial.rounds]
-    if job.processes >= len(trial.seeds):
-        stops = list(range(1, trial.rounds + 1))
-    with processes(job, trial) as advance:
-        for until in stops:
-            parts = advance(until)
-            done = max(part.done for part in parts)
-            row, ended = summary(sweep.score, parts)
-            if ended or until == trial.rounds or done < until:  # complete, perhaps by the rule `stop` of the runs
-                report({**row, TIME: trial.rounds})
-                return
-            if row:
-                report({**row, TIME: done})
+
+    done: int = 0
+    scores: dict[int, float | None] = field(default_factory=dict)
+    diverged: dict[int, str] = field(default_factory=dict)
 
 
-def summary(score: Score, parts: Sequence[SeedProgress]) -> tuple[dict[str, Any], bool]:
-    """The report on the progress of all seeds, without the round, and whether the trial ends with it.
+class SeedRuns:
+    """The runs of some seeds in one process, for one trial after the other; of several seeds, one run is open."""
 
-    The report is empty while a seed has no score. parts: the progress of each process.
+    def __init__(self, job: TrialJob):
+        process.set_up()
+        process.work_in(job.cwd)
+        from raylfl.core.threads import limit_threads
+
+        limit_threads(1)
+        self.job = job
+        self._open: dict[int, Generator[tuple[int, float | None], None, None]] = {}
+
+    def begin(self, runs: Mapping[int, PlannedRun]) -> None:
+        """Prepares for a trial; runs: seed -> run."""
+        self.progress = Progress()
+        self.runs = {seed: run.on_this_node() for seed, run in runs.items()}
+
+    def advance(self, until: int) -> Progress:
+        """Carries out all runs up to round `until`, or to their end. A run that diverges is not an error."""
+        progress = self.progress
+        for seed, run in self.runs.items():
+            if seed in progress.diverged:
+                continue
+            stream = self._open.pop(seed, None) or self._rounds(run)
+            for done, score in stream:
+                progress.done, progress.scores[seed] = max(progress.done, done), score
+                if until <= done < self.job.rounds:
+                    break
+            if run.diverged:
+                progress.scores[seed], progress.diverged[seed] = None, (run.path / REASON).read_text().strip()
+            elif len(self.runs) > 1:
+                stream.close()
+            else:
+                self._open[seed] = stream
+        return progress
+
+    def close(self) -> None:
+        """Saves and closes the open runs."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def _rounds(self, run: PlannedRun) -> Generator[tuple[int, float | None], None, None]:
+        """Carries out a run; yields the number of rounds done and the score after each round.
+
+        Rounds made before are yielded first. Raises BadConfig if the run never measures the metric.
+        """
+        deadline = time.monotonic() + LOCK_SECONDS
+        while RunDirectory(run.path).in_use and time.monotonic() < deadline:  # by a process that Ray ends
+            time.sleep(0.2)
+        running = RunningScore(self.job.score, self.job.rounds)
+        for metrics in run.rounds():
+            yield metrics["round"] + 1, running.update(metrics)
+        if running.value is None and not run.diverged:
+            raise BadConfig(f"metric={self.job.score.metric} was never measured in {run.path.name}")
+
+
+class SettingTrial(tune.Trainable):
+    """Ray Tune's trainable class; the config has the fields of a `Trial`, with `PlannedRun`s as its runs."""
+
+    def setup(self, config: dict[str, Any], job: TrialJob) -> None:  # type: ignore[override]
+        self.job, remote = job, ray.remote(SeedRuns).options(**job.resources)
+        others = min(job.processes, len(config["setting"]["runs"])) - 1  # in this process's placement group
+        self.actors: list[Any] = [remote.remote(job) for _ in range(others)]
+        self.seeds = SeedRuns(job)
+        self._begin(config)
+
+    def _begin(self, config: dict[str, Any]) -> None:
+        runs = list(zip(config["setting"]["seeds"], config["setting"]["runs"], strict=True))
+        count = 1 + len(self.actors)
+        first, *others = (dict(runs[k::count]) for k in range(count))
+        begun = [actor.begin.remote(part) for actor, part in zip(self.actors, others, strict=True)]
+        self.seeds.begin(first)
+        wait_for(begun)
+        # a report after each round if each seed has a process
+        self._stops = iter([*(range(1, self.job.rounds) if count == len(runs) else self.job.rungs), self.job.rounds])
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Prepares the process, which Ray Tune uses again, for another setting."""
+        self._close()
+        self._begin(new_config)
+        return True
+
+    def step(self) -> dict[str, Any]:
+        """Carries out the rounds up to the next report.
+
+        Errors in the config are reported and not raised, because a repetition would fail as well.
+        """
+        try:
+            for until in self._stops:
+                pending = [actor.advance.remote(until) for actor in self.actors]
+                row = report(self.job, until, [self.seeds.advance(until), *wait_for(pending)])
+                if row is not None:
+                    return row
+            raise AssertionError
+        except BadConfig as error:
+            reason = str(getattr(error, "cause", error))
+            return {SCORE: self.job.score.worst, TIME: self.job.rounds, "state": FAILED, "reason": reason, "done": True}
+
+    def cleanup(self) -> None:
+        """Saves and closes the runs, and ends the further processes."""
+        self._close()
+        for actor in self.actors:
+            ray.kill(actor)
+
+    def _close(self) -> None:
+        closing = [actor.close.remote() for actor in self.actors]
+        self.seeds.close()
+        with suppress(ray.exceptions.RayError):  # a lost actor has nothing to save
+            wait_for(closing)
+
+
+def wait_for(references: Sequence[Any]) -> list[Any]:
+    """The results of calls of further processes; without such calls, Ray is not needed."""
+    return list(ray.get(list(references))) if references else []
+
+
+def report(job: TrialJob, until: int, parts: Sequence[Progress]) -> dict[str, Any] | None:
+    """The report on the progress of all seeds up to round `until`; None while a seed has no score.
+
+    parts: the progress of each process. The last report, with `done`, is made after all runs are complete, which may be
+    earlier by the rule `stop` of the runs.
     """
-    refused = next((part.refused for part in parts if part.refused is not None), None)
-    if refused is not None:
-        return {SCORE: score.worst, "state": FAILED, "reason": refused}, True
     scores = {seed: score for part in parts for seed, score in part.scores.items()}
-    diverged = {seed: reason for part in parts for seed, reason in part.diverged.items()}
+    diverged = {seed for part in parts for seed in part.diverged}
+    done = max(part.done for part in parts)
+    ended = len(diverged) == len(scores) or done < until or until == job.rounds
     if any(score is None and seed not in diverged for seed, score in scores.items()):
-        return {}, False
-    row: dict[str, Any] = {SCORE: score.mean(scores.values()), "diverged": list(diverged)}
-    if diverged:
-        row["reason"] = next(iter(diverged.values()))
-    if len(diverged) < len(scores):
-        return row, False
-    return {**row, "state": DIVERGED}, True
-
-
-@contextmanager
-def processes(job: SweepJob, trial: Trial) -> Generator[Callable[[int], list[SeedProgress]], None, None]:
-    """A context manager that gives a function which runs all seeds of a trial up to a round, in parallel.
-
-    Its argument is that of `SeedRuns.advance`; it returns the progress of each process.
-    """
-    count = min(job.processes, len(trial.seeds))
-    first, *others = (trial.seeds[k::count] for k in range(count))
-    runs = SeedRuns(job, trial, first)
-    actors = [start(job, trial, seeds) for seeds in others]
-
-    def advance(until: int) -> list[SeedProgress]:
-        pending = [actor.advance.remote(until) for actor in actors]
-        parts = [runs.advance(until)]
-        if pending:
-            import ray
-
-            parts += ray.get(pending)
-        return parts
-
-    try:
-        yield advance
-    finally:
-        closing = [actor.close.remote() for actor in actors]
-        runs.close()
-        if closing:
-            import ray
-
-            with suppress(ray.exceptions.RayError):  # a lost actor has nothing to save
-                ray.get(closing, timeout=LOCK_SECONDS)
-            for actor in actors:
-                ray.kill(actor)
-
-
-def start(job: SweepJob, trial: Trial, seeds: list[int]) -> Any:
-    """Starts an actor for some seeds of a trial, in this process's placement group; returns the actor."""
-    import ray
-
-    runtime = make_sweep(job.content).config(trial, seeds[0], Path(job.folder), job.url).runtime
-    local = runtime.backend == "local"  # otherwise its workers have the resources
-    options = {"num_cpus": runtime.cpus_per_worker if local else 0, "num_gpus": job.gpus if local else 0}
-    remote = ray.remote(SeedActor)
-    return remote.options(**options).remote(job, trial, seeds)
-
-
-class SeedActor(SeedRuns):
-    """`SeedRuns` as a Ray actor."""
-
-    def __init__(self, job: SweepJob, trial: Trial, seeds: list[int]):
-        set_up(job)
-        super().__init__(job, trial, seeds)
+        return None
+    return {SCORE: job.score.mean(scores.values()), TIME: job.rounds if ended else done, "done": ended}

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from ray.tune import Callback
 
 from raylfl.errors import Say
 from raylfl.runtime.ray.failures import ACTOR_LOST, reason_of_loss
-from raylfl.tune.journal import Journal
 from raylfl.tune.score import TIME
 
 PULSE_SECONDS = 30.0  # time between lines about running trials
@@ -22,14 +19,12 @@ PULSE_SECONDS = 30.0  # time between lines about running trials
 class TrialLog(Callback):
     """A Ray Tune callback that records and prints the ends of trials, and prints running trials every PULSE_SECONDS.
 
-    journal: has the trials. end: writes the end of a trial and returns a line about it (`StageRun.end`). say: called
-    with one line for the user. rounds: the length of the runs. total: the number of trials of the stage. done: the
-    number of trials of the stage that have ended so far.
+    end: records the end of a trial and returns a line about it (`SweepRun.end`). say: called with one line for the
+    user. rounds: the length of the runs. total: the number of trials. done: of those that have ended so far.
     """
 
-    def __init__(self, journal: Journal, end: Callable[..., str], say: Say, rounds: int, total: int, done: int):
-        self.journal, self.end, self.say = journal, end, say
-        self.rounds, self.total, self.done = rounds, total, done
+    def __init__(self, end: Callable[..., str], say: Say, rounds: int, total: int, done: int):
+        self.end, self.say, self.rounds, self.total, self.done = end, say, rounds, total, done
         self.ended: set[str] = set()
         self._said_at = time.monotonic()
 
@@ -55,7 +50,7 @@ class TrialLog(Callback):
 
     def _end(self, trial_id: str, last: Mapping[str, Any] | None, error: str = "") -> None:
         self.ended.add(trial_id)
-        line = self.end(self.journal.trials[trial_id], last, error)
+        line = self.end(trial_id, last, error)
         self.done += 1
         self._say(line)
 
@@ -65,15 +60,10 @@ class TrialLog(Callback):
 
 
 def cause(trial: Any) -> str:
-    """The cause of a Ray Tune trial's failure: the last line of the error text that Ray Tune wrote to a file.
-
-    If the trial's process was lost, a description of the loss instead.
-    """
-    if trial.pickled_error_file is not None and Path(trial.pickled_error_file).exists():
-        with suppress(Exception):  # a user's exception that can be pickled, but not loaded
-            error = pickle.loads(Path(trial.pickled_error_file).read_bytes())
-            if isinstance(error, ACTOR_LOST):
-                return reason_of_loss(error)
-    path = Path(trial.local_path or ".") / "error.txt"
-    lines = [line.strip() for line in path.read_text().splitlines() if line.strip()] if path.exists() else []
+    """The cause of a Ray Tune trial's failure: the last line of its traceback, or how its process was lost."""
+    with suppress(Exception):  # a user's exception that can be pickled, but not loaded
+        error = trial.get_pickled_error()
+        if isinstance(error, ACTOR_LOST):
+            return reason_of_loss(error)
+    lines = [line.strip() for line in str(trial.get_error() or "").splitlines() if line.strip()]
     return lines[-1] if lines else "its process was lost"

@@ -7,18 +7,8 @@ import time
 from glob import glob
 from pathlib import Path
 
-from raylfl.errors import DataMissing
 from tests.runtime.modules import Quadratic, Quadratics
 from tests.runtime.tiny import Net
-
-
-class OnNode(Quadratics):
-    """Data that only the node with this staging folder can read."""
-
-    def __init__(self, name: str):
-        super().__init__()
-        if not os.environ.get("RAYLFL_STAGING", "").endswith(f"/{name}"):
-            raise DataMissing(f"data.init_args.name={name}: no such folder")
 
 
 class Named(Quadratics):

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import csv
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import yaml
 
+from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.execution.resources import Need
 from raylfl.runtime.records.run_dir import RunDirectory
-from raylfl.tune.job import SweepJob
-from raylfl.tune.journal import Journal, Trial
+from raylfl.tune.journal import FAILED, OPEN, Journal, Trial
 from raylfl.tune.spec import Sweep, load_sweep
-from raylfl.tune.stage import StageRun
 from raylfl.tune.sweep import plan
 from raylfl.tune.table import write_tables
-from raylfl.tune.trial import run_trial
+from raylfl.tune.trial import SettingTrial
+from raylfl.tune.tuner import SweepRun
+
+if TYPE_CHECKING:
+    from raylfl.runtime.records.mirror import Mirror
 
 QUADRATICS: dict[str, Any] = {
     "dtype": "float64",
@@ -45,46 +48,53 @@ def sweep_of(folder: Path, **changes: Any) -> Sweep:
     return load_sweep(write(folder, **changes))
 
 
-def job_of(sweep: Sweep, folder: Path, url: str | None = None) -> SweepJob:
-    """The job of a sweep in this folder, which this node sees if there is no URL."""
-    if url is None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "sweep.yaml").touch()
-    return SweepJob(sweep.content, str(folder), 1, url=url)
+def planned(sweep: Sweep, folder: Path, url: str | None = None) -> tuple[SweepRun, list[str]]:
+    """The planned trials of a sweep in this folder or at a URL, for this process instead of Ray; the lines said."""
+    said: list[str] = []
+    folder.mkdir(parents=True, exist_ok=True)
+    run = SweepRun(
+        sweep,
+        folder,
+        Journal(folder),
+        RuntimeConfig(backend="local"),
+        said.append,
+        None if url is None else cast("Mirror", SimpleNamespace(url=url)),
+    )
+    run.need = Need([{"CPU": 1.0}])
+    plan(run)
+    return run, said
 
 
-def carry_out(
-    sweep: Sweep, trial: Trial, folder: Path, stop_after: int | None = None, url: str | None = None
-) -> list[dict[str, Any]]:
+def carry_out(run: SweepRun, trial: Trial, stop_after: int | None = None) -> list[dict[str, Any]]:
     """The reports of a trial in this process; stop_after: rounds after which Ray Tune would stop it."""
-    reports: list[dict[str, Any]] = []
-
-    def report(row: dict[str, Any]) -> None:
-        reports.append(row)
-        if row["round"] == stop_after:
-            raise SystemExit  # like tune.report in a stopped trial
-
-    with suppress(SystemExit):
-        run_trial(job_of(sweep, folder, url), trial, report)
+    tuned, reports = object.__new__(SettingTrial), list[dict[str, Any]]()
+    tuned.setup(run.config(trial), run.job)
+    while not (reports and (reports[-1]["done"] or reports[-1]["round"] == stop_after)):
+        reports.append(tuned.step())
+    tuned.cleanup()
     return reports
 
 
 def finish(sweep: Sweep, folder: Path) -> list[str]:
     """Plans and carries out, without Ray, the rest of a sweep in this folder; returns the printed lines."""
-    said: list[str] = []
-    journal = Journal(folder)
-    plan(sweep, 0, folder, journal)
-    stage = StageRun(sweep, 0, folder, journal, Need([{"CPU": 1.0}], 1, 1), said.append)
-    for trial in [trial for trial in journal.of_stage(0) if not stage._is_over(trial)]:
-        said.append(stage.end(trial, carry_out(sweep, trial, folder)[-1]))
-    write_tables(sweep, folder, journal)
+    run, said = planned(sweep, folder)
+    for trial in run.trials:
+        if run.end_of(trial).state in (OPEN, FAILED):
+            said.append(run.end(trial.id, carry_out(run, trial)[-1]))
+    write_tables(sweep, folder, run.journal)
     return said
 
 
+def folder_of(folder: Path, setting: int, seed: int = 0) -> Path:
+    """The run directory of a setting's seed in a sweep's folder."""
+    (trial,) = [trial for trial in Journal(folder).trials.values() if trial.setting == setting]
+    return folder / dict(zip(trial.seeds, trial.runs, strict=True))[seed]
+
+
 def tables(folder: Path) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """runs.csv in the order of the runs' names, without seconds, and settings.csv."""
+    """runs.csv in the order of settings and seeds, without seconds, and settings.csv."""
     with open(folder / "runs.csv") as one, open(folder / "settings.csv") as other:
-        runs = sorted(csv.DictReader(one), key=lambda row: row["run"])
+        runs = sorted(csv.DictReader(one), key=lambda row: (row["setting"], row["seed"]))
         return [{k: v for k, v in row.items() if k != "seconds"} for row in runs], list(csv.DictReader(other))
 
 

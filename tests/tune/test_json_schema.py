@@ -25,7 +25,7 @@ def test_it_accepts_every_shipped_sweep(path):
 GOOD = [
     {"base": "digits", "space": {"local.lr": GRID}, "seeds": [0, 1], "rounds": 5},
     {"space": {"local.lr": [{**GRID, "when": {"algorithm.name": "focus"}}, {"loguniform": [0.01, 1]}]}},
-    {"scheduler": {"name": "asha", "grace": 5}, "stages": [{"rounds": 5, "within": 0.1}, {"rounds": 9}]},
+    {"scheduler": {"name": "asha", "grace": 5}},
 ]
 BAD = [
     {"space": {"local.lr": {"grids": [1]}}},
@@ -33,7 +33,7 @@ BAD = [
     {"space": {"local.lr": {"uniform": [0]}}},
     {"scheduler": "hyperband"},
     {"scheduler": {"name": "asha", "interval": 5}},
-    {"stages": [{"within": 0.1}]},
+    {"retries": -1},
     {"samples": 0},
     {"local": {"lr": 0}},
 ]

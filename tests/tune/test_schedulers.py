@@ -9,18 +9,18 @@ import pytest
 from ray.tune.schedulers import ASHAScheduler
 
 from raylfl.tune.journal import Trial
-from raylfl.tune.schedulers import Asha
+from raylfl.tune.schedulers import SchedulerConfig
 
 CONTINUE, STOP = "CONTINUE", "STOP"
 
 
-def trial_of(setting, method="fedavg", rounds=27):
-    return Trial(f"{setting:03d}", 0, setting, [0], rounds, {"algorithm.name": method, "local.lr": setting})
+def trial_of(setting, method="fedavg"):
+    return Trial(f"{setting:03d}", setting, [0], {"algorithm.name": method, "local.lr": setting}, ["run"])
 
 
 def by_ray(trial, ray_id=None):
     fields = {"id": trial.id, "values": trial.values}
-    return SimpleNamespace(trial_id=ray_id or f"ray-{trial.id}", config={"trial": fields})
+    return SimpleNamespace(trial_id=ray_id or f"ray-{trial.id}", config={"setting": fields})
 
 
 def report(scheduler, trial, done, score):
@@ -28,7 +28,9 @@ def report(scheduler, trial, done, score):
 
 
 def started(trials, earlier=(), rounds=27, **options):
-    scheduler = Asha(**{"grace": 1, "reduction": 3.0, **options}).build(rounds, "max", earlier)
+    scheduler = SchedulerConfig(**{"name": "asha", "grace": 1, "reduction": 3.0, **options}).build(
+        rounds, "max", earlier
+    )
     for trial in trials:
         scheduler.on_trial_add(None, by_ray(trial))
     return scheduler
@@ -38,7 +40,7 @@ def started(trials, earlier=(), rounds=27, **options):
     ("rounds", "grace", "reduction"), [(27, 1, 3), (100, 7, 2.5), (9, 9, 3), (9, 40, 2), (1, None, 3)]
 )
 def test_the_rungs_are_ray_tunes(rounds, grace, reduction):
-    asha = Asha(grace, reduction)
+    asha = SchedulerConfig("asha", grace, reduction)
     plain = ASHAScheduler(max_t=rounds, grace_period=min(grace or 1, rounds), reduction_factor=reduction)
     theirs = sorted(int(np.ceil(rung - 1e-9)) for rung, _ in plain._brackets[0]._rungs)
     assert asha.rungs(rounds) == [rung for rung in theirs if rung < rounds]

@@ -14,10 +14,9 @@ from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
 from raylfl.experiment.assemble import make_split
 from raylfl.experiment.data_source import load_data
-from raylfl.runtime.measured import METRICS
-from raylfl.tune.journal import Trial
+from raylfl.tune.measured import METRICS
 from raylfl.tune.spec import check_settings, load_sweep, make_sweep
-from raylfl.tune.sweep import apply_overrides, check_sweep, existing_folder, new_folder, resume, sweep
+from raylfl.tune.sweep import apply_overrides, check_sweep, resume, sweep, write_content
 from tests.tune.sweeps import sweep_of, write
 
 SHIPPED = ("digits_lr", "heterogeneity", "coarse_fine", "tuned")
@@ -27,11 +26,11 @@ def test_a_sweep_file_is_a_config_with_a_space(tmp_path):
     (tmp_path / "base.yaml").write_text(yaml.safe_dump({"rounds": 9, "local": {"lr": 0.7, "steps": 2}}))
     (tmp_path / "mine.yaml").write_text("base: base\nlocal: {steps: 4}\nspace: {local.lr: {grid: [1e-3, 2]}}\n")
     spec = load_sweep(tmp_path / "mine.yaml", ["seeds=[3, 4]", "num_clients=7"])
-    assert (spec.name, spec.seeds(0), spec.stages[0].rounds) == ("mine", [3, 4], 9)
+    assert (spec.name, spec.seeds, spec.rounds) == ("mine", [3, 4], 9)
     assert spec.points() == [{"local.lr": 0.001}, {"local.lr": 2}]
-    config = spec.config(Trial("t", 0, 0, [4], 9, {"local.lr": 0.001}), 4, tmp_path / "runs" / "mine-1")
+    config = spec.config({"local.lr": 0.001}, 4, tmp_path / "runs" / "mine")
     assert (config.local.lr, config.local.steps, config.top.num_clients, config.top.seed) == (0.001, 4, 7, 4)
-    assert (config.top.name, config.logging.id, config.logging.dir) == ("mine-1", "t-s4", str(tmp_path / "runs"))
+    assert (config.top.name, config.logging.id, config.logging.dir) == ("mine", None, str(tmp_path / "runs"))
 
 
 def test_a_config_without_a_space_is_refused_as_a_sweep():
@@ -47,7 +46,7 @@ def test_interpolations_follow_the_trials_seed(tmp_path):
     spec = load_sweep(path, ["seeds=[5, 6]"])
     again = make_sweep(yaml.safe_load(yaml.safe_dump(spec.content)))  # as from sweep.yaml
     for seed in (5, 6):
-        config = again.config(Trial("t", 0, 0, [5, 6], 6, {}), seed, tmp_path / "s")
+        config = again.config({}, seed, tmp_path / "s")
         assert config.data.init_args["seed"] == seed
 
 
@@ -57,7 +56,7 @@ def test_changing_the_algorithm_resets_its_options(tmp_path):
         algorithm={"name": "fedavgm", "beta": 0.5},
         space={"algorithm.name": {"grid": ["fedavgm", "focus"]}},
     )
-    configs = [spec.config(Trial("t", 0, 0, [0], 6, values), 0, tmp_path / "s") for values in spec.points()]
+    configs = [spec.config(values, 0, tmp_path / "s") for values in spec.points()]
     assert configs[0].algorithm.beta == 0.5
     assert configs[1].resolved["algorithm"]["name"] == "focus"
 
@@ -67,7 +66,7 @@ def test_the_command_line_reaches_into_the_sweep_and_into_its_config(tmp_path):
     overrides = ["scheduler.grace=2", "space.local.lr={uniform: [1, 2]}", "samples=3", "rounds=40", "name=other"]
     spec = load_sweep(path, overrides)
     assert (spec.scheduler.grace, spec.scheduler.reduction) == (2, 3.0)
-    assert (spec.options.samples, spec.stages[0].rounds, spec.name) == (3, 40, "other")
+    assert (spec.options.samples, spec.rounds, spec.name) == (3, 40, "other")
     assert all(1 <= point["local.lr"] <= 2 for point in spec.points())
 
 
@@ -76,12 +75,6 @@ def test_a_base_in_the_overrides_is_laid_over_the_sweeps_config_and_does_not_nam
     assert spec.base["participation"] == {"name": "cyclic", "groups": 3, "size": 2}
     assert spec.base["rounds"] == 40
     assert spec.name != "mnist_lenet"
-
-
-def test_runs_are_named_by_setting_algorithm_and_seed(tmp_path):
-    spec = sweep_of(tmp_path, seeds=[0, 7], space={"algorithm.name": {"grid": ["focus"]}})
-    trial = spec.trial(0, 3, spec.points()[0])
-    assert [trial.id, *map(trial.run_id, trial.seeds)] == ["003-focus", "003-focus-s0", "003-focus-s7"]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -99,8 +92,8 @@ def test_every_partition_of_the_heterogeneity_sweep_can_be_drawn_with_every_seed
     data = load_data(load_config("data/digits"))
     assert len(different) == 6
     for point in different:
-        for seed in spec.seeds(0):
-            make_split(load_config(spec.base, spec.overrides(point, seed, 1)), data)
+        for seed in spec.seeds:
+            make_split(load_config(spec.base, spec.overrides(point, seed)), data)
 
 
 def test_the_heterogeneity_sweep_varies_what_it_promises():
@@ -116,9 +109,10 @@ def test_the_heterogeneity_sweep_varies_what_it_promises():
         ({"space": {"local.lr": {"grid": [-1.0]}}}, "local.lr=-1"),
         ({"spce": {}}, "unknown key spce; did you mean space?"),
         ({"schedular": "asha"}, "unknown key schedular; did you mean scheduler?"),
-        ({"scheduler": "hyperband"}, "scheduler=hyperband, but must be one of fifo, asha"),
+        ({"scheduler": "hyperband"}, "scheduler.name=hyperband, but must be one of fifo, asha"),
         ({"scheduler": {"name": "asha", "grce": 3}}, "unknown key scheduler.grce; did you mean scheduler.grace?"),
         ({"scheduler": {"name": "asha", "reduction": 1.0}}, "scheduler.reduction=1.0"),
+        ({"scheduler": {"grace": 2}}, "scheduler.name=fifo, but must be asha, to which grace and reduction belong"),
         ({"mode": "mean"}, "mode=mean, but must be one of min, max"),
         ({"score": "mean"}, "score=mean, but must be one of last, best, target"),
         ({"score": "target"}, "target=None"),
@@ -132,11 +126,7 @@ def test_the_heterogeneity_sweep_varies_what_it_promises():
         ({"seeds": [1, 1]}, "seeds=[1, 1]"),
         ({"search": "grid"}, "one of random, optuna"),
         ({"space": {"seed": {"grid": [1, 2]}}}, "write seeds: [0, 1, 2]"),
-        ({"space": {"rounds": {"grid": [1, 2]}}}, "write stages"),
-        ({"stages": [{"rounds": 3}]}, None),
-        ({"stages": [{"rounds": 3}, {"rounds": 6}]}, "stages[0].within=None"),
-        ({"stages": [{"rounds": 6, "within": 0.1}, {"rounds": 3}]}, "stages[1].rounds=3, but must be >= 6"),
-        ({"stages": [{"round": 3}]}, "unknown key stages[0].round; did you mean stages[0].rounds?"),
+        ({"space": {"rounds": {"grid": [1, 2]}}}, "write scheduler: asha"),
         ({"metric": "test/accuracy"}, "metric=test/accuracy is never measured here: it needs a test set"),
         ({"metric": "global/loss", "eval": {"global": False}}, "never measured here: it needs eval.global=true"),
         ({"metric": "clients/accuracy_p10"}, "never measured here: it needs eval.clients=true"),
@@ -145,7 +135,7 @@ def test_the_heterogeneity_sweep_varies_what_it_promises():
             "metric=global/distanse, but must be one of global/loss, global/grad_norm",
         ),
         ({"metric": "distance", "mode": "min"}, "did you mean global/distance?"),
-        ({"logging": {"id": "x"}}, "logging.id: every trial of a sweep has an id of its own"),
+        ({"logging": {"id": "x"}}, "logging.id: every run of a sweep has an id of its own"),
         ({"search": "optuna"}, "search=optuna, but must be random, or a space with keys to draw"),
         (
             {
@@ -155,14 +145,11 @@ def test_the_heterogeneity_sweep_varies_what_it_promises():
                     "local.steps": {"grid": [1, 5], "when": {"algorithm.name": "sfl"}},
                 },
             },
-            "space.local.steps: the grid depends on algorithm.name, which search=optuna draws",
+            "space.local.steps: the grid depends on algorithm.name, which is drawn",
         ),
     ],
 )
 def test_mistakes_end_before_ray_starts(tmp_path, changes, words):
-    if words is None:
-        assert check_sweep(sweep_of(tmp_path, **changes))
-        return
     with pytest.raises(BadConfig) as caught:
         check_sweep(sweep_of(tmp_path, **changes))
     assert words in str(caught.value)
@@ -239,18 +226,18 @@ def test_nothing_is_written_for_a_sweep_that_cannot_be(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_resumed_sweep_may_change_resources_and_retries_only(tmp_path):
-    content = sweep_of(tmp_path).content
+def test_a_resumed_sweep_may_change_resources_retries_and_samples_only(tmp_path):
+    content = sweep_of(tmp_path, space={"local.lr": {"uniform": [0.1, 0.2]}}).content
     other = make_sweep(
-        apply_overrides(content, ["concurrent=2", "retries=5", "runtime.backend=ray", "runtime.workers=3"])
+        apply_overrides(content, ["concurrent=2", "retries=5", "samples=3", "runtime.backend=ray", "runtime.workers=3"])
     )
     assert (other.options.concurrent, other.options.retries) == (2, 5)
     assert other.base["runtime"] == {"backend": "ray", "cpus_per_worker": 1.0, "workers": 3}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content))
     with pytest.raises(
-        BadConfig, match=r"samples defines the sweep: when a sweep is resumed, only concurrent, retries and"
+        BadConfig, match=r"rounds defines the sweep: when a sweep is resumed, only concurrent, retries, samples and"
     ):
-        resume(tmp_path, ["samples=4"], trust=True)
+        resume(tmp_path, ["rounds=4"], trust=True)
     with pytest.raises(BadConfig, match=r"not a sweep's directory"):
         resume(tmp_path / "elsewhere")
 
@@ -278,19 +265,20 @@ def test_reading_a_sweep_starts_no_ray():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_sweep_is_continued_in_the_newest_folder_with_its_content(tmp_path):
-    def spec(**changes):
-        return sweep_of(tmp_path, **{"logging": {"dir": str(tmp_path / "runs")}, **changes})
+def test_a_sweep_with_another_content_keeps_the_folder_and_begins_a_journal(tmp_path):
+    """`concurrent`, `retries`, `samples`, the system and the place may differ; then the journal stays."""
+    folder, said = tmp_path / "runs", []
+    folder.mkdir()
+    drawn = {"space": {"local.lr": {"uniform": [0.1, 0.2]}}}
 
-    assert existing_folder(spec()) is None
-    new_folder(spec())
-    newest = new_folder(spec())
-    new_folder(spec(name="quadratics-other"))
-    assert existing_folder(spec()) == newest
-    assert existing_folder(spec(concurrent=1, runtime={"backend": "local", "cpus_per_worker": 0.5})) == newest
-    assert existing_folder(spec(rounds=7)) is None
-    assert existing_folder(spec(space={"local.lr": {"grid": [0.1, 0.02]}})) is None
-    with pytest.raises(
-        BadConfig, match=r"logging\.dir=s3://b/runs: --or-resume looks in folders; raylfl sweep --resume"
-    ):
-        existing_folder(spec(logging={"dir": "s3://b/runs"}))
+    def write_again(**changes):
+        write_content(sweep_of(tmp_path, **{**drawn, **changes}), folder, said.append)
+        (folder / "trials.jsonl").touch()
+        return len(said)
+
+    assert write_again() == 0
+    assert write_again(concurrent=1, samples=4, runtime={"backend": "local", "cpus_per_worker": 0.5}) == 0
+    assert yaml.safe_load((folder / "sweep.yaml").read_text())["samples"] == 4
+    assert write_again(rounds=7) == 1
+    assert write_again(rounds=7, space={"local.lr": {"grid": [0.1, 0.02]}}) == 2
+    assert all(line.endswith("had another sweep: its runs are used where they are equal") for line in said)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 import pytest
 from ray.tune.search import Searcher
 
 from raylfl.report.labels import canonical
-from raylfl.tune.journal import FINISHED, Journal
+from raylfl.tune.journal import Journal, Trial
 from raylfl.tune.studies import Studies
 from tests.tune.sweeps import sweep_of
 
@@ -38,20 +39,31 @@ class Search:
         self.said: list[str] = []
         self.scores: dict[str, float] = {}
 
+    def studies(self, scores):
+        journal = Journal(self.folder)
+
+        def config(trial):
+            return {"setting": asdict(trial)}
+
+        def plan(setting, values):
+            trial = Trial(f"{setting:03d}", setting, [0], values, ["run"])
+            journal.plan(trial)
+            return config(trial)
+
+        return Studies(self.sweep, list(journal.trials.values()), scores, plan, config, self.said.append)
+
     def propose(self, most=1000):
         """Values of the next settings, in order, after a start that knows only journal and scores."""
-        journal, found = Journal(self.folder), []
-        studies = Studies(self.sweep, journal, self.scores, self.said.append)
+        studies, found = self.studies(self.scores), []
         for k in range(most):
             config = studies.suggest(f"ray{k}")
             if config == Searcher.FINISHED:
                 assert studies.complete
                 break
-            name, values = config["trial"]["id"], config["trial"]["values"]
+            name, values = config["setting"]["id"], config["setting"]["values"]
             self.scores[name] = self.objective(values)
             studies.on_trial_result(f"ray{k}", {"score": self.scores[name], "training_iteration": 1})
             studies.on_trial_complete(f"ray{k}", {"score": self.scores[name]})
-            journal.end(name, FINISHED)
             found.append(values)
         return found
 
@@ -87,8 +99,8 @@ def test_an_interrupted_search_never_proposes_what_it_ran(tmp_path, pauses):
 
 def test_a_setting_that_was_interrupted_is_carried_out_first(tmp_path):
     search = Search(tmp_path, 4)
-    studies = Studies(search.sweep, Journal(tmp_path), {}, search.said.append)
-    begun = [studies.suggest(f"ray{k}")["trial"]["values"] for k in range(3)]
+    studies = search.studies({})
+    begun = [studies.suggest(f"ray{k}")["setting"]["values"] for k in range(3)]
     again = search.propose()
     assert canonical(sorted(map(canonical, again[:3]))) == canonical(sorted(map(canonical, begun)))
     assert len({canonical(values) for values in again}) == 8
@@ -97,7 +109,7 @@ def test_a_setting_that_was_interrupted_is_carried_out_first(tmp_path):
 def test_a_resumed_search_learns_from_all_earlier_settings(tmp_path):
     search = Search(tmp_path, 10)
     found = search.propose(14)
-    studies = Studies(search.sweep, Journal(tmp_path), search.scores, search.said.append)
+    studies = search.studies(search.scores)
     for study in studies.studies:
         own = [values for values in found if values["algorithm.name"] == study.cell["algorithm.name"]]
         assert [trial.value for trial in study.study.trials] == pytest.approx([loss(values) for values in own])

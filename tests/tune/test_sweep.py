@@ -19,7 +19,7 @@ import raylfl
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.tune.sweep import resume, sweep
 from tests.runtime.clusters import QUIET, SMALL, lean_ray
-from tests.tune.sweeps import QUADRATICS, write
+from tests.tune.sweeps import QUADRATICS, folder_of, write
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -55,28 +55,21 @@ def plain(folder, *overrides):
     return raylfl.run(config, [*place, "runtime.backend=local", *overrides])
 
 
-def test_relative_paths_of_a_config_refer_to_the_working_directory_of_the_sweep(cluster, tmp_path, monkeypatch):
-    run_dir = plain(tmp_path, "rounds=2").run_dir
-    monkeypatch.chdir(run_dir)  # Ray was started elsewhere
-    replayed = {"name": "trace", "path": "participation.jsonl"}
-    result, _ = carry_out(tmp_path, rounds=2, participation=replayed, space={"local.lr": {"grid": [0.1]}})
-    assert torch.equal(params(result.folder / "000-fedavg-s0"), params(run_dir))
-
-
 @pytest.mark.exhaustive
 def test_two_trials_of_two_workers_share_two_cpus(cluster, tmp_path):
-    """Four workers hold half a CPU each; the bits of one process; the Ctrl-C handler is restored."""
+    """Four workers hold half a CPU each; seeds take turns; the bits of one process; the Ctrl-C handler is restored."""
     interrupted = signal.getsignal(signal.SIGINT)
-    result, said = carry_out(
-        tmp_path, rounds=3, runtime={"backend": "ray", "workers": 2, "cpus_per_worker": 0.5}, concurrent=2
-    )
+    runtime = {"backend": "ray", "workers": 2, "cpus_per_worker": 0.5}
+    asha = {"name": "asha", "grace": 2, "reduction": 4}
+    result, said = carry_out(tmp_path, rounds=3, runtime=runtime, concurrent=2, seeds=[0, 1], scheduler=asha)
     assert signal.getsignal(signal.SIGINT) is interrupted
-    assert "2 settings x 1 seed of 3 rounds, 2 settings at once, each 1 server + 2 workers" in said[0]
-    for trial, lr in (("000-fedavg-s0", 0.1), ("001-fedavg-s0", 0.01)):
-        summary = json.loads((result.folder / trial / "summary.json").read_text())
+    assert "settings 2, seeds 2, rounds 3; settings at once 2, workers 2 each" in said[0]
+    best = result.settings[0]
+    for run in best.runs:
+        summary = json.loads((result.folder / run.id / "summary.json").read_text())
         assert summary["runtime"]["workers"] == 2
-        assert torch.equal(params(result.folder / trial), plain(tmp_path, "rounds=3", f"local.lr={lr}").params)
-    assert [group.setting for group in result.settings] == [0, 1]  # the larger step is nearer after three rounds
+        overrides = ["rounds=3", f"local.lr={best.trial.values['local.lr']}", f"seed={run.seed}"]
+        assert torch.equal(params(result.folder / run.id), plain(tmp_path, *overrides).params)
 
 
 @pytest.mark.exhaustive
@@ -102,7 +95,7 @@ def test_a_whole_run_stays_inside_the_placement_group_of_its_caller(cluster, tmp
 @pytest.mark.exhaustive
 def test_deaths_are_retried_from_the_checkpoint_and_divergence_is_not(cluster, tmp_path):
     marker = tmp_path / "died"
-    mortal = {"after": str(tmp_path / "runs/*/000-*-s0/checkpoints/round_*"), "marker": str(marker)}
+    mortal = {"after": str(tmp_path / "runs/*/*-s0-*/checkpoints/round_*"), "marker": str(marker)}
     result, said = carry_out(
         tmp_path,
         model={"name": None, "class_path": "tests.tune.modules.Mortal"},
@@ -114,17 +107,11 @@ def test_deaths_are_retried_from_the_checkpoint_and_divergence_is_not(cluster, t
         },
     )
     assert marker.exists()
-    states = {trial: row["state"] for trial, row in table(result.folder).items()}
-    assert states == {
-        "000-fedavg-s0": "finished",
-        "000-fedavg-s1": "finished",
-        "001-fedavg-s0": "diverged",
-        "001-fedavg-s1": "diverged",
-    }
+    assert [row["state"] for row in table(result.folder).values()] == ["finished"] * 2 + ["diverged"] * 2
     assert result.failed == {}
     assert sum("tried again" in line for line in said) == 1
-    assert "resumed at round 2" in (result.folder / "000-fedavg-s0" / "log.txt").read_text()
-    assert torch.equal(params(result.folder / "000-fedavg-s0"), plain(tmp_path).params)
+    assert "resumed at round 2" in (folder_of(result.folder, 0) / "log.txt").read_text()
+    assert torch.equal(params(folder_of(result.folder, 0)), plain(tmp_path).params)
     assert [group.setting for group in result.settings] == [0, 1]
     assert result.settings[0].finished_runs == 2
 
@@ -138,19 +125,19 @@ def test_what_keeps_failing_ends_alone_and_is_tried_again_by_a_resumed_sweep(clu
     gone.write_text("\n".join(rows) + "\n")
 
     def vanish(line):
-        if "settings x" in line:  # after the settings were checked, before the trials read it
+        if "settings at once" in line:  # after the settings were checked, before the trials read it
             gone.unlink()
 
     path = write(tmp_path, logging={"dir": str(tmp_path / "runs")}, space=participation, concurrent=1)
     result = sweep(path, [], vanish)
     assert list(result.failed) == ["001-fedavg"]
     assert str(gone) in result.failed["001-fedavg"]
-    before = (result.folder / "000-fedavg-s0" / "final.pt").stat().st_mtime_ns
+    before = (folder_of(result.folder, 0) / "final.pt").stat().st_mtime_ns
     gone.write_text("\n".join(rows) + "\n")
     again = resume(result.folder, ["retries=0"], lambda line: None)
     assert again.failed == {}
     assert {row["state"] for row in table(again.folder).values()} == {"finished"}
-    assert (result.folder / "000-fedavg-s0" / "final.pt").stat().st_mtime_ns == before
+    assert (folder_of(result.folder, 0) / "final.pt").stat().st_mtime_ns == before
 
 
 @pytest.mark.exhaustive  # of the decisions see test_schedulers.py, of trials that are stopped the next test
@@ -171,61 +158,39 @@ def test_asha_stops_worse_settings_and_never_a_harder_scenario(cluster, tmp_path
     for name in ("fedavg", "fedavgm"):
         own = [row for row in rows.values() if row["algorithm.name"] == name]
         assert [(row["state"], row["rounds"]) for row in own] == [("finished", "18")] + [("stopped", "2")] * 3
-    stopped = result.folder / "001-fedavg-s0"
+    stopped = folder_of(result.folder, 1)
     assert not (stopped / "summary.json").exists()
     longer = raylfl.resume(stopped)  # a run that a scheduler stopped can be resumed by hand
     assert torch.equal(longer.params, plain(tmp_path, "rounds=18", "local.lr=0.03").params)
 
 
-@pytest.mark.parametrize("concurrent", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
-def test_asha_judges_a_setting_by_the_mean_of_its_seeds(cluster, tmp_path, concurrent):
-    """One setting at once: two processes for its three seeds; two at once: one each. The bits are a plain run's."""
-    result, said = carry_out(
-        tmp_path,
-        rounds=8,
-        concurrent=concurrent,
-        seeds=[0, 1, 2],
-        space={"local.lr": {"grid": [0.1, 0.001]}},
-        scheduler={"name": "asha", "grace": 2, "reduction": 4},
-    )
-    assert f"each in {3 - concurrent} process" in said[0]
-    rows = table(result.folder).values()
-    ends = [(row["state"], row["rounds"]) for row in rows if row["setting"] == "1"]
-    assert ends == ([("stopped", "2")] * 3 if concurrent == 1 else ends[:1] * 3)  # stops as soon as another is better
-    assert [row["state"] for row in rows if row["setting"] == "0"] == ["finished"] * 3
-    assert [row.score.count for row in result.settings] == [3, 3]
-    for seed in range(3):
-        run = result.folder / f"000-fedavg-s{seed}"
-        assert torch.equal(params(run), plain(tmp_path, "rounds=8", f"seed={seed}").params)
-
-
-@pytest.mark.exhaustive
-def test_the_seeds_of_a_setting_share_its_placement_group(cluster, tmp_path):
-    """Two seeds with a worker each, in parallel: the group holds both CPUs."""
-    runtime = {"backend": "ray", "cpus_per_worker": 1.0, "workers": 1}
-    result, said = carry_out(
-        tmp_path, rounds=3, runtime=runtime, seeds=[0, 1], space={"local.lr": {"grid": [0.1]}}, concurrent=1
-    )
-    assert "1 setting x 2 seeds of 3 rounds, 1 setting at once, each 2 servers + 2 workers" in said[0]
-    for seed in (0, 1):
-        run = result.folder / f"000-fedavg-s{seed}"
-        assert torch.equal(params(run), plain(tmp_path, "rounds=3", f"seed={seed}").params)
-
-
-@pytest.mark.exhaustive
-def test_the_fine_stage_continues_settings_near_the_best(cluster, tmp_path):
-    result, said = carry_out(
-        tmp_path,
-        concurrent=1,
-        space={"local.lr": {"grid": [0.1, 0.09, 0.001]}},
-        stages=[{"rounds": 2, "within": 0.5}, {"rounds": 6}],
-    )
-    assert [line.split(": ")[1][0] for line in said if "settings x 1 seed" in line] == ["3", "2"]
-    assert [group.setting for group in result.settings] == [0, 1]
-    for setting, lr in enumerate((0.1, 0.09)):
-        run = result.folder / f"00{setting}-fedavg-stage2-s0"
-        assert torch.equal(params(run), plain(tmp_path, f"local.lr={lr}").params)
-        assert "resumed at round 2" in (run / "log.txt").read_text()
+def test_asha_judges_settings_by_their_means_and_the_second_asking_costs_nothing(cluster, tmp_path, monkeypatch):
+    """A process for each of the two seeds. The bits are a plain run's. Relative paths are those of the sweep's folder,
+    though Ray was started elsewhere.
+    """
+    monkeypatch.chdir(plain(tmp_path, "rounds=4").run_dir)
+    replayed = {"name": "trace", "path": "participation.jsonl"}
+    changes = {
+        "participation": replayed,
+        "rounds": 4,
+        "concurrent": 1,
+        "seeds": [0, 1],
+        "space": {"local.lr": {"grid": [0.1, 0.001]}},
+        "scheduler": {"name": "asha", "grace": 2, "reduction": 4},
+    }
+    result, said = carry_out(tmp_path, **changes)
+    assert "settings at once 1, processes 2 each" in said[0]
+    ends = [(row["setting"], row["state"], row["rounds"]) for row in table(result.folder).values()]
+    assert ends == [("0", "finished", "4")] * 2 + [("1", "stopped", "2")] * 2
+    assert [row.score.count for row in result.settings] == [2, 2]
+    for seed in range(2):
+        run = folder_of(result.folder, 0, seed)
+        assert torch.equal(params(run), plain(tmp_path, "rounds=4", f"seed={seed}").params)
+    written = (folder_of(result.folder, 0) / "final.pt").stat().st_mtime_ns
+    again, said = carry_out(tmp_path, **changes)
+    assert len(said) == 1  # no trial
+    assert table(again.folder) == table(result.folder)
+    assert (folder_of(again.folder, 0) / "final.pt").stat().st_mtime_ns == written
 
 
 def test_impossible_resources_are_refused_before_anything_is_written(cluster, tmp_path):

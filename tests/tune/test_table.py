@@ -1,4 +1,4 @@
-"""Tables of trials and settings: seeds pooled, the best first, and the settings of the next stage."""
+"""Tables of runs and settings: seeds pooled, the best first."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ import numpy as np
 import pytest
 import yaml
 
-from raylfl.config.load import load_config
 from raylfl.report.page import content_of
 from raylfl.report.tables import best_settings
-from raylfl.tune.journal import FINISHED, STOPPED, Journal
-from raylfl.tune.show import terminal_table
+from raylfl.tune.journal import STOPPED, Journal, Trial
 from raylfl.tune.spec import load_sweep, shown_choices
-from raylfl.tune.sweep import plan
-from raylfl.tune.table import setting_rows, survivors, write_tables
+from raylfl.tune.table import setting_rows, write_tables
 from tests.tune.sweeps import write
 
 SPACE = {
@@ -29,22 +26,28 @@ SPACE = {
 def make(tmp_path):
     """A sweep directory with given curves, as if its trials had been run."""
 
-    def build(curves, states=None, diverged=None, **changes):
+    def build(curves, states=None, diverged=(), **changes):
         spec = load_sweep(write(tmp_path, **{"space": SPACE, "metric": "test/accuracy", "last": 2, **changes}))
         folder = tmp_path / "sweep"
         folder.mkdir()
         journal = Journal(folder)
         for setting, values in enumerate(spec.points()):
-            trial = spec.trial(0, setting, values)
+            runs = [f"{setting}-s{seed}" for seed in spec.seeds]
+            trial = Trial(f"{setting:03d}", setting, spec.seeds, values, runs)
             journal.plan(trial)
-            for seed in trial.seeds:
-                run(folder / trial.run_id(seed), spec, trial, seed, curves[setting, seed])
-            journal.end(trial.id, (states or {}).get(setting, FINISHED), "", (diverged or {}).get(setting, []))
+            state = (states or {}).get(setting)
+            for seed, name in zip(trial.seeds, trial.runs, strict=True):
+                end = "diverged.txt" if (setting, seed) in diverged else "summary.json"
+                run(folder / name, spec, values, seed, curves[setting, seed], None if state else end)
+            if state:
+                journal.end(trial.id, state)
         return spec, folder, journal
 
-    def run(path, spec, trial, seed, curve):
+    def run(path, spec, values, seed, curve, end):
         path.mkdir()
-        (path / "config.yaml").write_text(yaml.safe_dump(spec.config(trial, seed, path.parent).resolved))
+        (path / "config.yaml").write_text(yaml.safe_dump(spec.config(values, seed, path.parent).resolved))
+        if end is not None:
+            (path / end).write_text("{}")
         rows = [{"round": r, spec.score.metric: value, "time/round": 0.5} for r, value in enumerate(curve)]
         (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -80,8 +83,8 @@ def test_settings_pool_their_seeds_and_the_best_comes_first(make):
 
 
 def test_a_setting_with_a_lost_seed_is_ranked_after_complete_ones(make):
-    spec, folder, journal = make(CURVES, diverged={0: [1]}, seeds=[0, 1])
-    groups = setting_rows(spec, folder, journal, 0)
+    spec, folder, journal = make(CURVES, diverged=[(0, 1)], seeds=[0, 1])
+    groups = setting_rows(spec, folder, journal)
     assert [group.setting for group in groups] == [1, 2, 3, 0]
     assert groups[-1].score.mean == pytest.approx(0.75)  # score of the finished seed
 
@@ -91,57 +94,25 @@ def test_of_losses_a_setting_that_was_never_measured_comes_last(make):
     curves = {place: [2.0 + place[0]] * 3 for place in CURVES if place[1] == 0}
     states = dict.fromkeys(range(4), STOPPED)
     spec, folder, journal = make(curves, states, seeds=[0], metric="train/loss")
-    empty = folder / "000-fedavg-s0" / "metrics.jsonl"
+    empty = folder / "0-s0" / "metrics.jsonl"
     empty.write_text("".join(json.dumps({"round": r}) + "\n" for r in range(3)))
-    assert [group.setting for group in setting_rows(spec, folder, journal, 0)] == [1, 2, 3, 0]
+    assert [group.setting for group in setting_rows(spec, folder, journal)] == [1, 2, 3, 0]
 
 
 def test_what_a_scheduler_stopped_later_stands_before_what_it_stopped_early(make):
     curves = {**CURVES, (2, 0): [0.1], (3, 0): [0.1, 0.2], (1, 0): [0.9]}
     states = dict.fromkeys((1, 2, 3), STOPPED)
     spec, folder, journal = make(curves, states, seeds=[0])
-    groups = setting_rows(spec, folder, journal, 0)
+    groups = setting_rows(spec, folder, journal)
     assert [group.setting for group in groups] == [0, 3, 1, 2]
-
-
-def test_every_algorithm_keeps_the_settings_close_to_its_best(make):
-    """fedavg: 0.80 and 0.775; focus: 0.275 and 0.1. Within 3 points of the best of each."""
-    spec, folder, journal = make(CURVES, seeds=[0, 1])
-    groups = setting_rows(spec, folder, journal, 0)
-    assert [g.setting for g in survivors(spec, groups, 0.03)] == [0, 1, 2]
-    assert [g.setting for g in survivors(spec, groups, 0.02)] == [0, 2]
-    assert [g.setting for g in survivors(spec, groups, 1.0)] == [0, 1, 2, 3]
-
-
-def test_the_next_stage_continues_the_same_seeds_and_begins_the_others(make):
-    stages = [{"rounds": 3, "within": 0.02, "seeds": [0, 1]}, {"rounds": 9, "seeds": [1, 2]}]
-    spec, folder, journal = make(CURVES, stages=stages)
-    plan(spec, 1, folder, journal)
-    later = journal.of_stage(1)
-    assert [(t.id, t.rounds, t.seeds, t.parents) for t in later] == [
-        ("000-fedavg-stage2", 9, [1, 2], ["000-fedavg-stage1-s1", None]),
-        ("002-focus-stage2", 9, [1, 2], ["002-focus-stage1-s1", None]),
-    ]
-    assert later[0].parent(1) == "000-fedavg-stage1-s1"
-    assert later[0].parent(2) is None
-    assert load_config(spec.config(later[1], 2, folder).resolved).top.seed == 2
 
 
 def test_fewer_rounds_to_the_target_are_better(make):
     spec, folder, journal = make(CURVES, seeds=[0, 1], score="target", target=0.8, last=None)
-    groups = setting_rows(spec, folder, journal, 0)
+    groups = setting_rows(spec, folder, journal)
     assert groups[0].setting == 0
     assert groups[0].score.mean == 2.5  # three rounds and two
     assert (groups[1].setting, groups[1].score.count) == (1, 1)  # one of its seeds gets there
-
-
-def test_a_whole_group_is_shown_by_its_name_and_the_options_that_differ(make):
-    space = {"algorithm": {"grid": ["fedavg", {"name": "fedavgm", "beta": 0.5}, {"name": "fedavgm", "beta": 0.25}]}}
-    curves = {(0, 0): [0.1] * 3, (1, 0): [0.2] * 3, (2, 0): [0.3] * 3}
-    spec, folder, journal = make(curves, space=space)
-    table = terminal_table(spec, setting_rows(spec, folder, journal, 0))
-    columns = {column.header: list(column.cells) for column in table.columns}
-    assert columns["algorithm"] == ["FedAvgM, beta=0.25", "FedAvgM, beta=0.5", "FedAvg"]
 
 
 @pytest.mark.parametrize(("score", "first"), [("best", "0.2"), ("last", "0.1")])
@@ -157,4 +128,4 @@ def test_the_report_of_a_sweep_ranks_settings_by_the_sweeps_score(make, score, f
     assert row["local.lr"] == str(best.trial.values["local.lr"]) == first
     assert row["last"].mean == pytest.approx(best.score.mean)
     assert content.summary(content.parts).columns[3].head.endswith("best" if score == "best" else "last 2")
-    assert shown_choices(folder / "000-fedavg-s0") == {}
+    assert shown_choices(folder / "0-s0") == {}

@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from raylfl.core.samples import as_tensor
@@ -33,9 +34,9 @@ def rows(experiment: Experiment, run_dir: RunDirectory, resume: bool, paced: boo
     """Executes a run on Ray; yields (metrics, messages, parameters) of each round.
 
     resume: whether to start from the newest checkpoint. messages: lines for the user. A reason (text) sent to the
-    generator ends the run after the yielded round. paced: whether parameters [d] are yielded; without `paced`, and for
-    rounds before a resume, parameters are None. After the loss of the server, the run continues from the newest
-    checkpoint with the same workers.
+    generator ends the run after the yielded round. paced: whether parameters [d] are yielded, and a checkpoint is saved
+    if the generator is closed early; without `paced`, and for rounds before a resume, parameters are None. After the
+    loss of the server, the run continues from the newest checkpoint with the same workers.
     """
     with cluster_for(experiment.config.runtime) as cluster:
         yield from RemoteRun(cluster, experiment, run_dir, resume, paced).rows()
@@ -136,7 +137,11 @@ class RemoteRun:
                 if metrics["round"] > self._seen:  # rounds repeated after a restart have been yielded before
                     self._seen, self._restarts, self._advanced = metrics["round"], 0, True
                     said, self._unsaid = self._unsaid, []
-                    reason = yield metrics, said, None if params is None else as_tensor(params)
+                    try:
+                        reason = yield metrics, said, None if params is None else as_tensor(params)
+                    except GeneratorExit:
+                        self._save(stream)
+                        raise
                     if reason is not None:
                         self._end = metrics["round"], reason
                 if self.paced:
@@ -147,6 +152,15 @@ class RemoteRun:
             raise
         finally:
             self._news = None
+
+    def _save(self, stream: Any) -> None:
+        """Ends the server's call of a paced run, which waits after a round, with a checkpoint."""
+        if self.paced and self._group is not None:
+            self._group.server.stop.remote()
+            self._group.server.proceed.remote(None)
+            with suppress(Exception):  # Interrupted, unless that was the last round
+                for _ in self._items(stream):
+                    pass
 
     def _regroup_if_possible(self) -> None:
         """Ends the server's call if workers can be added, with a checkpoint if a worker can finish the round."""
