@@ -13,11 +13,11 @@ from statistics import quantiles
 from typing import Any
 
 from benchmarks.pages import stamp
+from benchmarks.step_profile import SQUARE, Peak, StepProfile, step_profile
 from benchmarks.workloads import USERS, Workload
 from raylfl.config.load import load_config
 from raylfl.experiment.assemble import assemble
 from raylfl.runtime.round.loop import Federation
-from raylfl.runtime.step_profile import SQUARE, Peak, StepProfile, step_profile
 from raylfl.runtime.workers.backend import LocalBackend
 
 ROUNDS, WARM_UP = 12, 4

@@ -324,8 +324,8 @@ def profile(args: argparse.Namespace) -> None:
     from raylfl.runtime.profile import profile
 
     with working("timing rounds"):
-        timings, kernels, replayed = profile(experiment, args.rounds)
-    profile_tables(timings, kernels, replayed)
+        timings, kernels = profile(experiment, args.rounds)
+    profile_tables(timings, kernels)
 
 
 def theory(args: argparse.Namespace) -> None:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from raylfl.python.control import Progress as RunProgress
     from raylfl.report.runs import RunRecord
     from raylfl.runtime.profile import Timing
-    from raylfl.runtime.step_profile import StepProfile
 
 PLAIN_SECONDS = 2.0  # time between progress lines without a terminal
 UNFOLDED = 10_000  # width without a terminal: one line per table row, for grep and awk
@@ -238,14 +237,11 @@ def _numbers(values: Sequence[Any]) -> list[str]:
     return [f"{v:.{3 if fractions else 0}f}" if isinstance(v, float) else str(v) for v in values]
 
 
-def profile_tables(
-    timings: Sequence[Timing], kernels: Sequence[dict[str, Any]], replayed: tuple[Timing, StepProfile] | None
-) -> None:
+def profile_tables(timings: Sequence[Timing], kernels: Sequence[dict[str, Any]]) -> None:
     """Prints the results of `raylfl.runtime.profile.profile`.
 
     timings: one per form of the gradient oracle (a pair of `runtime.vectorize` and `runtime.layout`), fastest first.
-    kernels: the operators of the fastest form, one dict each. replayed: the timing and the step profile of the fastest
-    form that replays recorded local steps (`runtime.step`); None if no form does.
+    kernels: the operators of the fastest form, one dict each.
     """
     best, rule = timings[0], next(t for t in timings if t.rule)
     say("Forms of the gradient oracle, one process, median rounds:")
@@ -265,24 +261,10 @@ def profile_tables(
     rows_table([{"phase": n, "ms": 1e3 * s, "% of the round": 100 * s / best.median} for n, s in best.phases.items()])
     say("\nIts kernels:")
     rows_table(kernels)
-    if replayed is not None:
-        _step_table(*replayed)
     if best.rule:
         say("\nThe rule's choice is the fastest here: leave both at auto.")
     else:
         say(f"\nFaster here than the rule's choice, by {rule.median / best.median:.2f}x: {best.setting}")
-
-
-def _step_table(timing: Timing, step: StepProfile) -> None:
-    """Prints the operator calls of a recorded local step with the time of each, and their share of a round's time."""
-    say(f"\nThe recorded step of {timing.setting}, call by call:")
-    rows_table([{k: float(v) if k.startswith("us") else v for k, v in row.items()} for row in step.calls])
-    listed, kernels = (timing.steps_per_round * seconds / timing.median for seconds in (step.seconds, step.kernels))
-    far = step.kernels / max(step.at_peak, 1e-9)
-    say(
-        f"\nOf a round, {kernels:.0%} are these calls, {max(listed - kernels, 0):.0%} Python between them, "
-        f"{max(1 - listed, 0):.0%} everything else. The calls take {far:.1f} times what this machine's peak would."
-    )
 
 
 def participation_line(rows: Sequence[dict[str, Any]], count: int) -> str:

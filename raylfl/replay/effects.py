@@ -8,11 +8,13 @@ import random
 from collections import OrderedDict
 from collections.abc import Mapping
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from raylfl.replay.proof import same_bits
 
 LARGEST = 10_000  # entries; a larger array is compared by its identity
 BY_IDENTITY = (nn.Module, type, FunctionType, ModuleType)
@@ -100,3 +102,27 @@ def first_difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str
 def host_randomness() -> tuple[Any, ...]:
     """The states of Python's and numpy's global random generators, in a form that can be compared."""
     return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))
+
+
+class HostState(NamedTuple):
+    """What a step may change besides tensors: the attributes of its module, and the generators of Python and numpy."""
+
+    attributes: Mapping[str, Any]
+    generators: tuple[Any, ...]
+
+    @staticmethod
+    def of(module: nn.Module) -> HostState:
+        return HostState(attributes_of(module), host_randomness())
+
+    def effect(self, module: nn.Module, parameters: Mapping[str, Tensor]) -> str | None:
+        """What a step from this state has done besides its results; None if nothing.
+
+        The end of a sentence that begins with `training_step`. parameters: copies of the parameters before the step.
+        """
+        changed = first_difference(self.attributes, attributes_of(module))
+        if changed is not None:
+            return f"changes the module's attribute `{changed}`"
+        if self.generators != host_randomness():
+            return "draws random numbers from Python or numpy"
+        written = next((n for n, p in module.named_parameters() if not same_bits(parameters[n], p)), None)
+        return None if written is None else f"changes the parameter `{written}` in place"

@@ -21,7 +21,6 @@ from raylfl.config.groups.runtime import LAYOUTS, Layout, Vectorize
 from raylfl.errors import BadConfig
 from raylfl.experiment.parts import Experiment
 from raylfl.runtime.round.loop import Federation
-from raylfl.runtime.step_profile import StepProfile, step_profile
 from raylfl.runtime.workers.backend import LocalBackend
 
 WARM_UP = 2  # rounds of each setting that are not counted (first allocations, first calls)
@@ -97,14 +96,11 @@ class Candidate:
         return Timing(self.vectorize, self.layout, rule, self.seconds, phases, steps)
 
 
-def profile(
-    experiment: Experiment, rounds: int
-) -> tuple[list[Timing], list[dict[str, Any]], tuple[Timing, StepProfile] | None]:
+def profile(experiment: Experiment, rounds: int) -> tuple[list[Timing], list[dict[str, Any]]]:
     """Measures rounds of this experiment under each distinct form of local work (`vectorize` and `layout`).
 
-    rounds: the number of measured rounds of each form. Returns three values: the timings of all forms, fastest form
-    first; the rows of `kernels` for the fastest form; and the timing and step profile of the fastest form that replays
-    recorded steps, or None if no form does. Everything runs in this process, with the config's number of threads.
+    rounds: the number of measured rounds of each form. Returns the timings of all forms, fastest form first, and the
+    rows of `kernels` for the fastest form. Everything runs in this process, with the config's number of threads.
     """
     rule = Candidate(experiment, "auto", "auto").form
     candidates: dict[tuple[bool, str], Candidate] = {}
@@ -124,9 +120,7 @@ def profile(
                 candidate.round()
     timed = [(candidate.timing(form == rule), candidate) for form, candidate in candidates.items()]
     timed.sort(key=lambda pair: pair[0].median)
-    replays = ((timing, step_profile(candidate.backend.worker)) for timing, candidate in timed)
-    replayed = next(((timing, found) for timing, found in replays if found is not None), None)
-    return [timing for timing, _ in timed], kernels(timed[0][1]), replayed
+    return [timing for timing, _ in timed], kernels(timed[0][1])
 
 
 def kernels(candidate: Candidate) -> list[dict[str, Any]]:

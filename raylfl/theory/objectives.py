@@ -151,7 +151,6 @@ class Objectives:
         rows = []
         with private_randomness(0), worker.recorder.into(None):
             for sample in shard:
-                worker.loop.steps.begin()
                 batch = worker.measured.batch(np.array([sample]))
                 rows.append(worker.loop.gradients(at, [batch], lambda c: 0)[1][0].double().numpy())
         gradients = np.stack(rows)

@@ -47,7 +47,6 @@ def test_steps_stay_in_fixed_memory(make):
     module = make()
     _, recorded = steps_of(module)
     for _ in range(5):
-        recorded.begin()
         recorded.take(module.batch(4))
     for kind in recorded.kinds.values():
         assert kind.program is not None
@@ -59,7 +58,6 @@ def test_programs_of_two_batch_sizes_share_memory_that_grows():
     _, recorded = steps_of(module)
     small, large = module.batch(4), module.batch(40)
     for _ in range(5):
-        recorded.begin()
         recorded.take(small)
     before = recorded.arena._storage.nbytes()
     program = recorded.program(small)
@@ -67,7 +65,6 @@ def test_programs_of_two_batch_sizes_share_memory_that_grows():
     torch.manual_seed(1)
     loss = program(small, row)[0].clone()
     for _ in range(5):
-        recorded.begin()
         recorded.take(large)
     assert recorded.arena._storage.nbytes() > 4 * before
     recorded.program(large)(large, torch.empty(sum(recorded.sizes)))
@@ -81,7 +78,6 @@ def test_a_step_larger_than_the_limit_allocates_its_values(monkeypatch):
     module = users.Dense()
     _, recorded = steps_of(module)
     for _ in range(5):
-        recorded.begin()
         recorded.take(module.batch(4))
     assert recorded.refusal is None
     assert recorded.arena._storage.nbytes() == 0
@@ -94,7 +90,6 @@ def test_loss_and_logged_values_are_new_tensors_in_every_step():
     module, _, recorded = logging_steps()
     batch = module.batch(4)
     for _ in range(5):
-        recorded.begin()
         recorded.take(batch)
     program, row = recorded.program(batch), torch.empty(sum(recorded.sizes))
     first = program(batch, row)

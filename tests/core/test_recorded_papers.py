@@ -26,7 +26,6 @@ def test_a_step_that_sets_modes_is_recorded_for_each_mode_that_it_finds_and_its_
     found = []
     for _ in range(8):
         module.train()
-        recorded.begin()
         for _ in range(2):
             content = module.batch(4)
             program = recorded.program(content)
@@ -41,7 +40,6 @@ def after_steps(module, change, doubt=True):
     """The recorded steps of a module, after four of them, a replay, and a change by an evaluation."""
     _, recorded = steps_of(module)
     for _ in range(4):
-        recorded.begin()
         recorded.take(module.batch(4))
     assert recorded.program(module.batch(4)) is not None, recorded.refusal
     change(module)
@@ -111,7 +109,6 @@ REFUSED = {
 def test_what_a_recording_cannot_follow_is_refused(kind):
     _, recorded = steps_of(module := kind())
     for _ in range(4):
-        recorded.begin()
         recorded.take(module.batch(4))
     assert recorded.refusal is not None
     assert REFUSED[kind] in recorded.refusal

@@ -15,9 +15,7 @@ def plan_of(g, loss, inputs=(), buffers=()):
     """The names of the operators in the plan of a list of calls."""
     known = {slot.number: g.values[slot.number] for slot in inputs}
     numbers = {slot.number for slot in buffers}
-    plan = reduce_calls(
-        Recording(g.calls, g.geometry, len(g.leaves) - len(known), known, {}, {}, loss.number, [], numbers)
-    )
+    plan = reduce_calls(Recording(g.calls, g.geometry, len(g.leaves) - len(known), known, {}, loss.number, [], numbers))
     return [call.op._schema.name.removeprefix("aten::") for call in plan.calls]
 
 

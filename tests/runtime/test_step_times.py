@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from raylfl.runtime.step_profile import TIMES, _shortest
+from benchmarks.step_profile import TIMES, _shortest
 
 
 def test_the_shortest_of_several_calls_is_taken():

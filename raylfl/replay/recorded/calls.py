@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from raylfl.replay.proof import same_bits
 from raylfl.replay.step_log import LogCall
 
 T = TypeVar("T")
@@ -91,10 +90,6 @@ class Call:
         """The names of the arguments that receive results, such as `out`; their entries are not read."""
         return [argument.name for argument in self.op._schema.arguments if argument.is_out]
 
-    def reads(self) -> list[int]:
-        """The numbers of the values in the arguments, without those of `outs`."""
-        return numbers_in((self.args, {k: v for k, v in self.kwargs.items() if k not in self.outs}))
-
     @property
     def views(self) -> bool:
         """Whether the result is a view of an argument, and the call leaves this argument unchanged."""
@@ -120,7 +115,7 @@ class Recording:
 
     geometry: the memory layout of each value, by number. leaves: the number of tensors of the batch, which are the
     first values. inputs: parameters, buffers and tensors in attributes, by number. constants: tensors that the step
-    makes from plain numbers, by number. names: the names of the batch's tensors and the inputs, by number. loss: the
+    makes from plain numbers, by number. loss: the
     number of the loss. gradients: the number of the gradient of each parameter; None if the loss does not depend on it.
     buffers: the numbers of the values that exist before the step and may be overwritten. logged: the calls of
     `self.log`, with a `Slot` in place of each tensor. modes: (part of the module, its training mode after the step) of
@@ -132,30 +127,11 @@ class Recording:
     leaves: int
     inputs: dict[int, Tensor]
     constants: dict[int, Tensor]
-    names: dict[int, str]
     loss: int
     gradients: list[int | None]
     buffers: set[int]
     logged: list[LogCall] = field(default_factory=list)
     modes: list[tuple[nn.Module, bool]] = field(default_factory=list)
-
-    def same_list(self, other: Recording) -> bool:
-        """Whether two recordings have the same calls, layouts and constants, on the same parameters and buffers.
-
-        Calls are compared by their text: nan is then equal to nan, and 1 is not equal to True.
-        """
-        return (
-            (self.loss, self.gradients, self.leaves) == (other.loss, other.gradients, other.leaves)
-            and repr(self.logged) == repr(other.logged)
-            and self.modes == other.modes
-            and len(self.calls) == len(other.calls)
-            and all(a.op is b.op and repr(a) == repr(b) for a, b in zip(self.calls, other.calls, strict=True))
-            and self.geometry == other.geometry
-            and self.inputs.keys() == other.inputs.keys()
-            and all(t is other.inputs[k] for k, t in self.inputs.items() if k >= self.leaves)
-            and self.constants.keys() == other.constants.keys()
-            and all(same_bits(t, other.constants[k]) for k, t in self.constants.items())
-        )
 
 
 def parts_of(value: Any, kind: type[T]) -> Iterator[T]:

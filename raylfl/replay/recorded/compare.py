@@ -68,12 +68,15 @@ class Repetition:
     def outcome(self, loss: Tensor, row: Tensor, logged: Iterable[tuple[str, Tensor]], content: Any) -> Outcome:
         """The outcome of a step that has just ended. logged: (name, tensor) of each call of `self.log`."""
         state = self.state(content)
-        return Outcome(loss, row, list(logged), {**state.tensors, "random numbers": state.generators[0]})
+        others = {"random numbers": state.generators[0], "training modes": torch.tensor(state.modes)}
+        return Outcome(loss, row, list(logged), state.tensors | others)
 
     def replay(self, program: Program, content: Any, state: StepState) -> Outcome:
         """The outcome of a replay on this content, from this state; the current state is kept."""
         with self.again(content, state):
             row = self.row(content)
             loss, *values = program(leaves_of(content), row)
+            for part, training in program.modes:
+                part.training = training
             logged = [(call.name, torch.as_tensor(call.value)) for call in program.log_calls(values)]
             return self.outcome(loss, row, logged, content)

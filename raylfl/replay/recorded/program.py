@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -13,7 +11,7 @@ from torch import Tensor
 
 from raylfl.replay.contents import Refused
 from raylfl.replay.proof import same_bits
-from raylfl.replay.recorded.calls import Recording, Slot, full_name
+from raylfl.replay.recorded.calls import Recording, Slot
 from raylfl.replay.recorded.memory import Arena, in_fixed_memory
 from raylfl.replay.recorded.merged import merge_calls
 from raylfl.replay.recorded.plan import reduce_calls
@@ -53,7 +51,7 @@ class Program:
         plan = plan if arena is None else in_fixed_memory(plan, arena)
         self.plan, self.calls, self.draws = plan, plan.calls, any(call.draws for call in plan.calls)
         self.listing, namespace = Source(plan, sizes, direct).write()
-        self._function = _compile(self.listing, namespace)
+        self._function = compile_source(self.listing, namespace)
         self.logs, self.modes = bool(recording.logged), recording.modes
 
     def __call__(self, leaves: Sequence[Tensor], row: Tensor) -> tuple[Tensor, ...]:
@@ -71,44 +69,6 @@ class Program:
             call._replace(value=next(logged_values)) if isinstance(call.value, Slot) else call
             for call in self.recording.logged
         ]
-
-    def seconds(self, leaves: Sequence[Tensor], row: Tensor, times: int) -> list[float]:
-        """The duration of each operator call in seconds, the shortest of `times` runs of the step.
-
-        leaves, row: as in `__call__`. The module's buffers and the random generators change as in these steps.
-        """
-        stamps: list[float] = []
-        listing, namespace = Source(self.plan, self.sizes, self.direct).write(stamped=True)
-        namespace["stamp"] = lambda: stamps.append(time.perf_counter())
-        function = _compile(listing, namespace)
-        runs: list[list[float]] = []
-        for _ in range(times):
-            stamps.clear()
-            with torch._C._AutoDispatchBelowAutograd():
-                function(row, *leaves)
-            runs.append([end - begin for begin, end in pairwise(stamps)])
-        return [min(column) for column in zip(*runs, strict=True)]
-
-    def table(self) -> list[dict[str, str]]:
-        """One table row per operator call: result, operator, arguments (`of`) and shape of the result."""
-        names, geometry = self.recording.names, self.plan.geometry
-
-        def text_of(value: Any) -> str:
-            if isinstance(value, Slot):
-                return names.get(value.number, f"%{value.number}")
-            if isinstance(value, (list, tuple)):
-                return f"[{', '.join(map(text_of, value))}]"
-            return str(value)
-
-        rows = []
-        for call in self.calls:
-            shapes = ["x".join(map(str, geometry[k].shape)) or "1" for k in call.results()]
-            named = [f"{name}={text_of(a)}" for name, a in call.kwargs.items() if name not in call.outs]
-            arguments = [*map(text_of, call.args), *named]
-            results = ", ".join(f"%{k}" for k in call.results())
-            name = (str(call.op._schema.name) if call.outs else full_name(call.op)).removeprefix("aten::")
-            rows.append({"result": results, "operator": name, "of": ", ".join(arguments), "shape": ", ".join(shapes)})
-        return rows
 
 
 def compile_calls(
@@ -133,7 +93,6 @@ def compile_calls(
             leaves=len(inputs),
             inputs={},
             constants=tape.constants,
-            names={},
             loss=number_of(result, tape),
             gradients=[],
             buffers=set(numbers[len(read) :]),
@@ -142,7 +101,7 @@ def compile_calls(
         return None
     finally:
         tape.forget()
-    step = _compile(*Source(in_fixed_memory(reduce_calls(recording), arena), (), None).write())
+    step = compile_source(*Source(in_fixed_memory(reduce_calls(recording), arena), (), None).write())
     expected = [tensor.clone() for tensor in (result, *written)]
     try:
         with torch._C._AutoDispatchBelowAutograd():
@@ -152,7 +111,7 @@ def compile_calls(
     return step if all(map(same_bits, expected, (actual, *written))) else None
 
 
-def _compile(listing: str, namespace: dict[str, Any]) -> Callable[..., tuple[Tensor, ...]]:
+def compile_source(listing: str, namespace: dict[str, Any]) -> Callable[..., tuple[Tensor, ...]]:
     """The function `step` of a source text, with `namespace` as the text's global names."""
     exec(compile(listing, "<recorded step>", "exec"), namespace)  # generated here, from no outside text
     step: Callable[..., tuple[Tensor, ...]] = namespace["step"]

@@ -33,20 +33,15 @@ class Source:
         self.namespace: dict[str, Any] = {"torch": torch, "row": None}
         self.functions: dict[int, str] = {}
 
-    def write(self, stamped: bool = False) -> tuple[str, dict[str, Any]]:
-        """(source of a function `step`, its global names).
-
-        stamped: whether the function calls `stamp()` before the first operator call and after each one.
-        """
-        plan, stamp = self.plan, ["    stamp()"] * stamped
+    def write(self) -> tuple[str, dict[str, Any]]:
+        """(source of a function `step`, its global names)."""
+        plan = self.plan
         last = {k: position for position, call in enumerate(plan.calls) for k in (*call.slots(), *call.results())}
         held = plan.returned | plan.constants.keys()
         lines = [f"def step(row, {', '.join(f't{k}' for k in range(plan.leaves))}):"]
         copied, direct = self._pieces(lines)
-        lines += stamp
         for position, call in enumerate(plan.calls):
             lines.append(f"    {self._line(call, direct)}")
-            lines += stamp
             gone = sorted(k for k in {*call.slots(), *call.results()} if last[k] == position and k not in held)
             if gone:
                 lines.append(f"    del {', '.join(f't{k}' for k in gone)}")

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from raylfl.errors import BadConfig, headline
 from raylfl.replay.contents import Refused, kind_of, leaves_of, map_leaves
-from raylfl.replay.effects import attributes_of, first_difference, host_randomness
+from raylfl.replay.effects import HostState
 from raylfl.replay.proof import Diverged, Outcome, difference, power_of_two, same_bits
-from raylfl.replay.recorded.calls import Recording
 from raylfl.replay.recorded.compare import Repetition, StepState
 from raylfl.replay.recorded.memory import Arena
 from raylfl.replay.recorded.program import Program
@@ -33,15 +32,13 @@ Step = Callable[[Any, int], tuple[Tensor, Tensor]]  # content, number of the loc
 class _Kind:
     """The state of one kind of batch.
 
-    used: the number of its steps. recording: the first one. program: made of it; replays: the number of its uses.
-    visits: the local works of clients in which results were compared; compared: the numbers of the local steps.
+    used: the number of its steps. program: made of one of them; replays: the number of its uses. compared: the numbers
+    of the local steps at which its results were the step's, on another batch than the recorded one.
     """
 
     def __init__(self) -> None:
         self.used, self.replays = 0, 0
-        self.recording: Recording | None = None
         self.program: Program | None = None
-        self.visits: set[int] = set()
         self.compared: set[int] = set()
 
 
@@ -49,10 +46,9 @@ class RecordedSteps:
     """Losses and gradients of a module's training step, by replays of recordings that have the reference's bits.
 
     A kind of batch is given by shapes, dtypes, memory order and the modes of the module's parts. The step itself
-    computes the first steps of a kind. Each is then repeated from the same state: as a recording, whose results must be
-    the same; later as a replay. A kind is replayed once steps of two clients have been repeated. A replay is compared
-    again at the first local step of each number (`batch_idx`), at each use of the kind whose number is a power of two,
-    and after each evaluation whose number is one.
+    computes the first steps of a kind. One of them is recorded, and the next ones are repeated from the same state as
+    replays, whose results must be the same. A replay is compared again at the first local step of each number
+    (`batch_idx`), at each use of the kind whose number is a power of two, and after the evaluations of these numbers.
 
     refusal: why steps of this module are not replayed; the step itself then computes all of them.
     """
@@ -91,7 +87,6 @@ class RecordedSteps:
         self.kinds: OrderedDict[Any, _Kind] = OrderedDict()
         self.refusal = _compiled_part(module) if self.device.type == "cpu" else "runs on a GPU"
         self.arena = Arena()
-        self.visit = 0  # the number of the present local work of a client
         self.evaluations = 0
         self._doubted = False  # whether the next step must be compared
 
@@ -112,10 +107,6 @@ class RecordedSteps:
         self.evaluations += 1
         self._doubted |= power_of_two(self.evaluations)
 
-    def begin(self) -> None:
-        """Begins the local work of a client, or of a cohort."""
-        self.visit += 1
-
     def program(self, content: Any, t: int = 0) -> Program | None:
         """The program with which to replay the step for a batch with this content; None: `take` must compute it.
 
@@ -124,7 +115,7 @@ class RecordedSteps:
         if self.refusal is not None:
             return None
         kind = self._kind(content)
-        if kind is None or kind.program is None or len(kind.visits) < 2:
+        if kind is None or kind.program is None:
             return None
         if self._doubted or t not in kind.compared or power_of_two(kind.used + 1):
             return None
@@ -158,12 +149,12 @@ class RecordedSteps:
         kind.used += 1
         copy = map_leaves(content)  # the step may take parts out of a dict
         start = self.repetition.state(content)
-        attributes, generators = attributes_of(self.module), host_randomness()
+        before = HostState.of(self.module)
         with self.log.calls() as logged:
             loss, row = self.reference(content, t)
         values = dict(self.log.values)
         outcome = self.repetition.outcome(loss, row, _tensors(logged), copy)
-        effect = self._effect(start, attributes, generators, outcome)
+        effect = before.effect(self.module, start.tensors)
         if effect is not None:
             self._differs(kind, t, effect)
         elif kind.used > self.seen:
@@ -171,62 +162,45 @@ class RecordedSteps:
         self.log.values = values  # of the step, not of its repetitions
         return loss, row
 
-    def _effect(self, start: StepState, attributes: Any, generators: Any, outcome: Outcome) -> str | None:
-        """What a step has done that no replay does, as the end of a sentence that begins with `training_step`."""
-        changed = first_difference(attributes, attributes_of(self.module))
-        if changed is not None:
-            return f"changes the module's attribute `{changed}`"
-        if generators != host_randomness():
-            return "draws random numbers from Python or numpy"
-        weights = (name for name, p in self.module.named_parameters())
-        written = next((n for n in weights if not same_bits(start.tensors[n], outcome.changed[n])), None)
-        return None if written is None else f"changes the parameter `{written}` in place"
-
     def _repeat(self, kind: _Kind, content: Any, t: int, start: StepState, outcome: Outcome) -> None:
-        """Repeats a step on this content by a recording or by the kind's program, and compares the results.
+        """Repeats a step on this content by the kind's program, and compares the results; first makes the program.
 
         start: the state before the step. outcome: of the step itself.
         """
-        if kind.program is None:
-            self._record(kind, content, t, start, outcome)
-        else:
-            differs = self._compare(kind, content, start, outcome)
-            if differs is not None:
-                return self._differs(kind, t, differs, self._depends_on(kind, content, start))
+        if recorded := kind.program is None:
+            kind.program = self._record(content, t, start)
+            if kind.program is None:
+                return
+        differs = self._compare(kind, content, start, outcome)
+        if differs is not None:
+            self._differs(kind, t, differs, self._depends_on(kind, content, start))
+        elif not recorded:
             kind.compared.add(t)
             self._doubted = False
-        if self.refusal is None:
-            kind.visits.add(self.visit)
-        return None
 
-    def _record(self, kind: _Kind, content: Any, t: int, start: StepState, outcome: Outcome) -> None:
-        """Records a step that has just been carried out; makes the kind's program if an earlier recording is equal."""
-        changing, step = self.changing(content), partial(self.loss, map_leaves(content), t)
+    def _record(self, content: Any, t: int, start: StepState) -> Program | None:
+        """The program of a step that has just been carried out; None if it cannot be recorded.
+
+        start: the state before the step.
+        """
         with self.repetition.again(content, start):
             try:
-                loss, rows, recording, logged = record(
-                    self.module, leaves_of(content), step, self.gradient, self.log, changing
+                recording = record(
+                    self.module,
+                    leaves_of(content),
+                    partial(self.loss, map_leaves(content), t),
+                    self.gradient,
+                    self.log,
+                    self.changing(content),
                 )
             except Exception as error:
                 return self._refuse(f"fails when it is repeated ({headline(error)})")
-            row = self._row(rows, self.clients(content))
-            again = self.repetition.outcome(loss.detach(), row, _tensors(logged), content)
         if isinstance(recording, str):
             return self._refuse(recording)
-        differs = difference(outcome, again, self.pieces)
-        if differs is not None:
-            return self._refuse(f"has other results when it is repeated: {differs}")
-        if kind.recording is None:
-            kind.recording = recording
-        elif kind.recording.same_list(recording):
-            clients, direct = self.clients(content), None
-            if clients:  # small gradients are copied: that is cheap, and equal bits in one comparison could be chance
-                direct = {i for i, size in enumerate(self.sizes) if clients[0] * size >= DECISIVE}
-            kind.program = Program(kind.recording, self.sizes, direct, self.arena)
-            self._repeat(kind, content, t, start, outcome)
-        else:
-            return self._refuse("does not take the same course in every step")
-        return None
+        clients, direct = self.clients(content), None
+        if clients:  # small gradients are copied: that is cheap, and equal bits in one comparison could be chance
+            direct = {i for i, size in enumerate(self.sizes) if clients[0] * size >= DECISIVE}
+        return Program(recording, self.sizes, direct, self.arena)
 
     def _compare(self, kind: _Kind, content: Any, start: StepState, outcome: Outcome) -> str | None:
         """How the program of a kind differs from a step, as text; None if all bits are equal.

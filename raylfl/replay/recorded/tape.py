@@ -127,7 +127,7 @@ class Tape(TorchDispatchMode):
         """[args, kwargs] of a call with a `Slot` in place of each tensor.
 
         An unknown tensor, neither of the module or batch nor a result of an earlier call, is taken in as one that
-        exists before the step: an attribute of any object. Whether it does, a second recording shows.
+        exists before the step: an attribute of any object. Whether it does, a replay on another batch shows.
         """
         constant = func._schema.name == "aten::lift_fresh"  # a tensor made of numbers, `torch.tensor(0.5)`
 
@@ -193,26 +193,21 @@ def record(
     gradients: Callable[[Tensor], Sequence[Tensor | None]],
     log: StepLog | None = None,
     changing: Sequence[Tensor] = (),
-) -> tuple[Tensor, Sequence[Tensor | None], Recording | str, list[LogCall]]:
-    """Runs a step and its backward pass, and records them if possible.
+) -> Recording | str:
+    """Runs a step and its backward pass; returns their recording, or the reason why there is none.
 
-    Returns (loss, gradients, recording or the reason why there is none, calls of `self.log`). leaves: the tensors of
-    the batch. step: computes the loss. gradients: computes the gradient of each parameter from the loss. log: the log
-    of the step. changing: tensors of the batch that the step may overwrite, besides the module's buffers. Errors of the
-    step are raised.
+    leaves: the tensors of the batch. step: computes the loss. gradients: computes the gradient of each parameter from
+    the loss. log: the log of the step. changing: tensors of the batch that the step may overwrite, besides the module's
+    buffers. Errors of the step are raised.
     """
     tape, watch, log = Tape(), Watch(), log or StepLog()
     modes = [(part, part.training) for part in module.modules()]
-    names: dict[int, str] = {}
     inputs: dict[int, Tensor] = {}
     buffers: set[int] = set()
     try:
-        for k, leaf in enumerate(leaves):
-            names[tape.take_leaf(leaf)] = f"batch[{k}]" if len(leaves) > 1 else "batch"
-        tensors = {id(t): (name, t) for name, t in [*module.named_parameters(), *module.named_buffers()]}
-        for name, tensor in tensors.values():
-            number = tape.take_in(tensor)
-            names[number], inputs[number] = name, tensor
+        for leaf in leaves:
+            tape.take_leaf(leaf)
+        inputs = {tape.take_in(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
         buffers = {number_of(b, tape) for b in (*module.buffers(), *changing)}
     except Refused as refused:
         tape.reason = str(refused)
@@ -221,27 +216,24 @@ def record(
             with watch:
                 loss = step()
             rows = gradients(loss)
-        for number, tensor in tape.outside.items():
-            names[number], inputs[number] = "x".join(map(str, tensor.shape)) or "a number", tensor
+        inputs |= tape.outside
         reason = tape.reason or watch.reason
         if reason is not None:
             raise Refused(reason)
-        recording = Recording(
+        return Recording(
             calls=tape.calls,
             geometry=tape.geometry,
             leaves=len(leaves),
             inputs=inputs,
             constants=tape.constants,
-            names=names,
             loss=number_of(loss, tape),
             gradients=[None if g is None else number_of(g, tape) for g in rows],
             buffers=buffers,
             logged=_number_logged(logged, tape),
             modes=[(part, part.training) for part, training in modes if part.training != training],
         )
-        return loss, rows, recording, logged
     except Refused as refused:
-        return loss, rows, str(refused), logged
+        return str(refused)
     finally:
         tape.forget()
 
@@ -272,7 +264,7 @@ def record_step(
         return torch.autograd.grad(value, parameters, allow_unused=True)
 
     try:
-        recording = record(module, leaves_of(content), lambda: loss(content), gradient)[2]
+        recording = record(module, leaves_of(content), lambda: loss(content), gradient)
     except (RuntimeError, TypeError, ValueError, KeyError, AttributeError, IndexError, Refused):
         return None  # the step itself will raise the error
     return recording if isinstance(recording, Recording) else None

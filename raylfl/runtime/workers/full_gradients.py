@@ -45,7 +45,6 @@ class FullGradients:
         """(f_i(x), grad f_i(x) [d]) at x [d], where f_i is the mean loss over the whole shard of client i."""
         shard, buffers = self.shards[client], self.loop.flat.read_buffers()
         self.reset()
-        self.loop.steps.begin()
         self.loop.flat.module.eval()
         loss, gradient = x.new_zeros((), dtype=torch.float64), torch.zeros_like(x)
         for start in range(0, len(shard), self.batch_size):

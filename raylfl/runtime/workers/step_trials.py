@@ -21,7 +21,7 @@ from raylfl.core.samples import BatchSource
 from raylfl.core.vectorized import VectorizedOracle, large_samples, refusal
 from raylfl.errors import headline
 from raylfl.experiment.parts import WorkerSetup
-from raylfl.replay.effects import attributes_of, first_difference, host_randomness
+from raylfl.replay.effects import HostState, attributes_of, first_difference
 from raylfl.replay.innermost.step import Innermost
 from raylfl.replay.innermost.steps import InnermostSteps
 from raylfl.replay.proof import Diverged, Outcome, Schedule, difference
@@ -225,27 +225,18 @@ class StepTrials:
         with self._trial() as log:
             self.flat.load(x)
             seed_everything(k)
-            drawn, before = host_randomness(), attributes_of(self.flat.module)
+            module, before = self.flat.module, HostState.of(self.flat.module)
+            weights = {name: p.detach().clone() for name, p in module.named_parameters()}
             outcome = self.loop.reference.outcome(x, self.batches[client][k].content, k, log.step)
-            after = attributes_of(self.flat.module)
-            changed = first_difference(before, after)
-            if changed is not None:
-                self.attributes.restore()
-                again = attributes_of(self.flat.module)
-                names = [
-                    name for name in {**before, **after} if before.get(name) not in (after.get(name), again.get(name))
-                ]
-                if names:
-                    self.differences.append(f"training_step carries the changed attribute {names[0]} {CARRIED}")
-                return f"changes the module's attribute `{changed}`"
-            if drawn != host_randomness():
-                return "draws random numbers from Python or numpy"
-            if log.objects:
-                return METRIC
-            weights = zip(self.flat.parameters, self.flat.views(x), strict=True)
-            if not all(torch.equal(p, view) for p, view in weights):
-                return "changes a parameter in place"
-            return outcome
+            effect, old, new = before.effect(module, weights), before.attributes, attributes_of(module)
+            if first_difference(old, new) is None:
+                return METRIC if log.objects else effect or outcome
+            self.attributes.restore()
+            restored = attributes_of(module)
+            lasting = [n for n in {**old, **new} if old.get(n) not in (new.get(n), restored.get(n))]
+            if lasting:
+                self.differences.append(f"training_step carries the changed attribute {lasting[0]} {CARRIED}")
+            return str(effect)
 
     def _batches(self) -> list[list[Batch]]:
         """Two batches of each of two clients: other shares of the two samples a and b that `check` has read.

@@ -275,7 +275,6 @@ class Worker:
         oracles = {self.loop, oracle}
         for each in oracles:
             each.ways.clear()
-            each.steps.begin()
         optimizer = self.local_optimizer(per_epoch)
         with self.training.observed(optimizer, len(task.clients), task.steps[0], per_epoch) as observer:
             result = self._solve(task, oracle, broadcast, states, observer, optimizer, moments)

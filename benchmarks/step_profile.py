@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from raylfl.core.oracle import private_randomness
 from raylfl.replay.contents import kind_of, leaves_of
-from raylfl.replay.recorded.calls import Call, Geometry
-from raylfl.replay.recorded.program import Program
+from raylfl.replay.recorded.calls import Call, Geometry, full_name, numbers_in
+from raylfl.replay.recorded.program import Program, compile_source
+from raylfl.replay.recorded.source import Source
 from raylfl.runtime.workers.worker import Worker
 
 TIMES = 40  # steps measured; the shortest time of each call counts
@@ -99,13 +101,44 @@ def _profiled(worker: Worker, program: Program, content: Any, peak: Peak) -> Ste
     buffers = worker.flat.read_buffers()
     with private_randomness(0):
         whole = _shortest(lambda: program(leaves, row))
-        seconds = program.seconds(leaves, row, TIMES)
+        seconds = call_seconds(program, leaves, row)
     worker.flat.write_buffers(buffers)
     rows = [
-        {**line, "us": taken * 1e6, "us at peak": at_peak(call, program.plan.geometry, peak) * 1e6}
-        for line, call, taken in zip(program.table(), program.calls, seconds, strict=True)
+        {
+            "operator": (str(call.op._schema.name) if call.outs else full_name(call.op)).removeprefix("aten::"),
+            "us": taken * 1e6,
+            "us at peak": at_peak(call, program.plan.geometry, peak) * 1e6,
+        }
+        for call, taken in zip(program.calls, seconds, strict=True)
     ]
     return StepProfile(rows, whole)
+
+
+def call_seconds(program: Program, leaves: Sequence[Tensor], row: Tensor) -> list[float]:
+    """The duration of each operator call in seconds, the shortest of TIMES runs of the step.
+
+    leaves, row: as in a call of the program. The module's buffers and the random generators change as in these steps.
+    """
+    stamps: list[float] = []
+
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            begin = time.perf_counter()
+            result = function(*args, **kwargs)
+            stamps.append(time.perf_counter() - begin)
+            return result
+
+        return call
+
+    listing, names = Source(program.plan, program.sizes, program.direct).write()
+    step = compile_source(listing, {name: timed(value) if callable(value) else value for name, value in names.items()})
+    runs: list[list[float]] = []
+    for _ in range(TIMES):
+        stamps.clear()
+        with torch._C._AutoDispatchBelowAutograd():
+            step(row, *leaves)
+        runs.append(list(stamps))
+    return [min(column) for column in zip(*runs, strict=True)]
 
 
 def at_peak(call: Call, geometry: dict[int, Geometry], peak: Peak) -> float:
@@ -116,9 +149,14 @@ def at_peak(call: Call, geometry: dict[int, Geometry], peak: Peak) -> float:
     """
     if call.views:
         return 0.0
-    given, made = ([geometry[k] for k in slots] for slots in (call.reads(), call.results()))
+    given, made = ([geometry[k] for k in slots] for slots in (reads(call), call.results()))
     moved = sum(math.prod(g.shape) * g.dtype.itemsize for g in [*given, *made])
     return max(operations(str(call.op._schema.name), given, made) / peak.operations, moved / peak.bytes)
+
+
+def reads(call: Call) -> list[int]:
+    """The numbers of the values in a call's arguments, without those that only receive results, such as `out`."""
+    return numbers_in((call.args, {name: value for name, value in call.kwargs.items() if name not in call.outs}))
 
 
 def operations(name: str, given: Sequence[Geometry], made: Sequence[Geometry]) -> float:
