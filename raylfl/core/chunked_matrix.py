@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,6 @@ NARROWEST = 8192  # least number of columns in a block; slicing many pieces more
 FACTORIES = (torch.ops.aten.new_empty.default, torch.ops.aten.new_zeros.default)  # operators that read no entry
 
 
-Stack = Callable[[Sequence[Tensor]], Tensor]
-
-
-def stack_rows(pieces: Sequence[Tensor]) -> Tensor:
-    """The rows of all pieces, copied into one new tensor."""
-    return torch.cat(list(pieces))
-
-
 class ChunkedMatrix(Tensor):
     """A matrix [R, d] of the rows of several tensors [n_j, d] (`pieces`), without a copy.
 
@@ -36,24 +28,21 @@ class ChunkedMatrix(Tensor):
     pieces: list[Tensor]
 
     @staticmethod
-    def __new__(cls, pieces: Sequence[Tensor], stack: Stack = stack_rows) -> ChunkedMatrix:
-        """A matrix of the rows of these pieces, at least one row each.
-
-        stack: makes the copy of the whole matrix from the pieces.
-        """
+    def __new__(cls, pieces: Sequence[Tensor]) -> ChunkedMatrix:
+        """A matrix of the rows of these pieces, at least one row each."""
         first = pieces[0]
         shape = (sum(map(len, pieces)), *first.shape[1:])
         out: ChunkedMatrix = Tensor._make_wrapper_subclass(cls, shape, dtype=first.dtype, device=first.device)
         return out
 
-    def __init__(self, pieces: Sequence[Tensor], stack: Stack = stack_rows):
-        self.pieces, self._stack = list(pieces), stack
+    def __init__(self, pieces: Sequence[Tensor]):
+        self.pieces = list(pieces)
         self._whole: Tensor | None = None
 
     def whole(self) -> Tensor:
         """The copy of all rows in one tensor, which is made once."""
         if self._whole is None:
-            self._whole = self._stack(self.pieces)
+            self._whole = torch.cat(self.pieces)
         return self._whole
 
     def numpy(self, *, force: bool = False) -> np.ndarray:
@@ -114,10 +103,10 @@ def reorder_rows(pieces: Sequence[Tensor], order: npt.NDArray[np.int64] | None) 
     return [rows[k] for k in order]
 
 
-def as_matrix(pieces: Sequence[Tensor], stack: Stack = stack_rows) -> Tensor:
-    """A matrix of the rows of all pieces: a `ChunkedMatrix` if they have LARGE bytes or more, otherwise stack(pieces).
+def as_matrix(pieces: Sequence[Tensor]) -> Tensor:
+    """A matrix of the rows of all pieces: a `ChunkedMatrix` if they have LARGE bytes or more, otherwise a copy.
 
-    Empty pieces are left out. A single piece, and pieces that are not 2-d, are always stacked.
+    Empty pieces are left out. A single piece, and pieces that are not 2-d, are always copied.
 
     >>> as_matrix([torch.zeros(1, 3), torch.zeros(2, 3)]).shape
     torch.Size([3, 3])
@@ -125,5 +114,5 @@ def as_matrix(pieces: Sequence[Tensor], stack: Stack = stack_rows) -> Tensor:
     nonempty = [piece for piece in pieces if len(piece)] or list(pieces[:1])
     size = sum(piece.numel() * piece.element_size() for piece in nonempty)
     if len(nonempty) < 2 or nonempty[0].ndim != 2 or size < LARGE:
-        return stack(nonempty)
-    return ChunkedMatrix(nonempty, stack)
+        return torch.cat(nonempty)
+    return ChunkedMatrix(nonempty)

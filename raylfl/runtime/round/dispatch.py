@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from raylfl.config.groups.runtime import RuntimeConfig
-from raylfl.core import chunked_matrix
 from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalise
 from raylfl.core.chunked_matrix import as_matrix, reorder_rows
 from raylfl.core.costs import floats_in
@@ -114,10 +110,6 @@ class ServerDispatch(Dispatch):
     each upload as a row. The new parameters have the same bits in either case.
     """
 
-    def __init__(self, algorithm: Algorithm, backend: Executor, runtime: RuntimeConfig, rows: str | None = None):
-        super().__init__(algorithm, backend, runtime, rows)
-        self.memory = UploadMemory()
-
     def send(self, r: Round, broadcast: State, state: FederationState) -> Deferred[RoundResult]:
         """As in `Dispatch`. If workers have added up an upload that must be dropped, all work is repeated with rows."""
         need_rows = self.rows or rows_reason(self.algorithm)
@@ -186,9 +178,7 @@ class ServerDispatch(Dispatch):
                     mine = [values] if len(keep) == len(values) else [values[k : k + 1] for k in keep] or [values[:0]]
                     rows.setdefault(name, []).extend(mine)
         order = order_of(clients, cohort)
-        uploads = {
-            name: as_matrix(reorder_rows(own, order), partial(self.memory.stack, name)) for name, own in rows.items()
-        }
+        uploads = {name: as_matrix(reorder_rows(pieces, order)) for name, pieces in rows.items()}
         sums = None
         if plan is not None and len(received) == len(plan.clients):  # no upload that was added up must be dropped
             parts = [result.sums for result in results if result.sums]
@@ -230,34 +220,6 @@ def sum_plan(algorithm: Algorithm, broadcast: State, server: ServerState, r: Rou
     if MOMENTS in broadcast and (received.steps > 0).all():
         sums[MOMENTS] = MOMENTS, normalise(received.weights)
     return SumPlan.of(received.cohort, sums, server["x"].dtype)
-
-
-class UploadMemory:
-    """Memory for matrices [n, d] of large uploads, reused in the next round if no tensor refers to it any more.
-
-    Reuse avoids page faults, which for hundreds of MB of new memory cost as much as the copy itself.
-    """
-
-    def __init__(self) -> None:
-        self._memory: dict[str, np.ndarray] = {}
-        self._in_use: dict[str, weakref.ref[np.ndarray]] = {}
-
-    def stack(self, name: str, pieces: Sequence[Tensor]) -> Tensor:
-        """Copies the rows of all pieces [n_j, ...] into one tensor [sum of n_j, ...].
-
-        name: the name of the upload, whose memory is reused if the tensor is large.
-        """
-        shape = (sum(map(len, pieces)), *pieces[0].shape[1:])
-        size, dtype = math.prod(shape), pieces[0].numpy().dtype
-        if size * dtype.itemsize < chunked_matrix.LARGE:
-            return torch.cat(list(pieces))
-        memory = self._memory.get(name)
-        taken = name in self._in_use and self._in_use[name]() is not None
-        if memory is None or taken or memory.size < size or memory.dtype != dtype:
-            memory = self._memory[name] = np.empty(size, dtype=dtype)
-        part = memory[:size]
-        self._in_use[name] = weakref.ref(part)  # alive as long as the tensor or a view of it
-        return torch.cat(list(pieces), out=torch.from_numpy(part).view(shape))
 
 
 def calls(count: int, width: int, runtime: RuntimeConfig, backend: Executor | None = None) -> int:
