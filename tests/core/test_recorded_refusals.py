@@ -142,6 +142,17 @@ def test_before_the_first_replay_a_value_that_changes_ends_nothing(monkeypatch):
     assert recorded.refusal.startswith(f"{REPLAYED}loss differs by 5.0e-01")
 
 
+def test_a_program_that_differs_from_the_step_it_was_made_of_ends_nothing(monkeypatch):
+    """It was never used, and says nothing about the replays of batches of another size."""
+    module = users.Dense()
+    _, recorded = steps_of(module)
+    assert any(taken(recorded, module, 6))
+    monkeypatch.setattr(recorded, "_replay_differs", lambda *of_program: "differs")
+    for _ in range(3):
+        recorded.take(module.batch(5))
+    assert recorded.refusal == "differs"
+
+
 class Indexed(Scaled):
     """A network that does something else in the fifth local step of a client."""
 

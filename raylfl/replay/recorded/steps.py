@@ -172,7 +172,9 @@ class RecordedSteps:
             if kind.program is None:
                 return
         differs = self._compare(kind, content, start, outcome)
-        if differs is not None:
+        if differs is not None and recorded:
+            self._refuse(differs)  # without an error: no replay of this program has been used
+        elif differs is not None:
             self._differs(kind, t, differs, self._depends_on(kind, content, start))
         elif not recorded:
             kind.compared.add(t)
@@ -194,9 +196,10 @@ class RecordedSteps:
                     self.changing(content),
                 )
             except Exception as error:
-                return self._refuse(f"fails when it is repeated ({headline(error)})")
+                recording = f"fails when it is repeated ({headline(error)})"
         if isinstance(recording, str):
-            return self._refuse(recording)
+            self._refuse(recording)
+            return None
         clients, direct = self.clients(content), None
         if clients:  # small gradients are copied: that is cheap, and equal bits in one comparison could be chance
             direct = {i for i, size in enumerate(self.sizes) if clients[0] * size >= DECISIVE}
