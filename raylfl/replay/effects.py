@@ -117,12 +117,13 @@ class HostState(NamedTuple):
     def effect(self, module: nn.Module, parameters: Mapping[str, Tensor]) -> str | None:
         """What a step from this state has done besides its results; None if nothing.
 
-        The end of a sentence that begins with `training_step`. parameters: copies of the parameters before the step.
+        The end of a sentence that begins with `training_step`. parameters: copies of parameters before the step.
         """
         changed = first_difference(self.attributes, attributes_of(module))
         if changed is not None:
             return f"changes the module's attribute `{changed}`"
         if self.generators != host_randomness():
             return "draws random numbers from Python or numpy"
-        written = next((n for n, p in module.named_parameters() if not same_bits(parameters[n], p)), None)
+        now = ((name, p) for name, p in module.named_parameters() if name in parameters)
+        written = next((name for name, p in now if not same_bits(parameters[name], p)), None)
         return None if written is None else f"changes the parameter `{written}` in place"

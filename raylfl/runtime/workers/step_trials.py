@@ -223,10 +223,9 @@ class StepTrials:
     def _step(self, client: int, k: int, x: Tensor) -> Outcome | str:
         """The outcome of a step by the reference at x [d], or what it does besides."""
         with self._trial() as log:
-            self.flat.load(x)
             seed_everything(k)
             module, before = self.flat.module, HostState.of(self.flat.module)
-            weights = {name: p.detach().clone() for name, p in module.named_parameters()}
+            weights = dict(zip(self.flat.names, self.flat.views(x), strict=True))
             outcome = self.loop.reference.outcome(x, self.batches[client][k].content, k, log.step)
             effect, old, new = before.effect(module, weights), before.attributes, attributes_of(module)
             if first_difference(old, new) is None:
