@@ -115,11 +115,10 @@ class Recording:
 
     geometry: the memory layout of each value, by number. leaves: the number of tensors of the batch, which are the
     first values. inputs: parameters, buffers and tensors in attributes, by number. constants: tensors that the step
-    makes from plain numbers, by number. loss: the
-    number of the loss. gradients: the number of the gradient of each parameter; None if the loss does not depend on it.
-    buffers: the numbers of the values that exist before the step and may be overwritten. logged: the calls of
-    `self.log`, with a `Slot` in place of each tensor. modes: (part of the module, its training mode after the step) of
-    each part whose mode the step sets.
+    makes from plain numbers, by number. loss: the number of the loss. gradients: the number of the gradient of each
+    parameter; None if the loss does not depend on it. buffers: the numbers of the values that exist before the step and
+    may be overwritten. logged: the calls of `self.log`, with a `Slot` in place of each tensor. modes: (part of the
+    module, its training mode after the step) of each part whose mode the step sets.
     """
 
     calls: list[Call]

@@ -207,7 +207,8 @@ def record(
     try:
         for leaf in leaves:
             tape.take_leaf(leaf)
-        inputs = {tape.take_in(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
+        held = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
+        inputs = {tape.take_in(tensor): tensor for tensor in held.values()}
         buffers = {number_of(b, tape) for b in (*module.buffers(), *changing)}
     except Refused as refused:
         tape.reason = str(refused)
