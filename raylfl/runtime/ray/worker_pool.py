@@ -101,6 +101,7 @@ class WorkerPool:
         self._samples: list[list[int]] = [[] for _ in actors]  # the assigned workers whose samples each worker has
         self.notify, self.traffic = notify, traffic
         self.nodes: list[str | None] = [None] * len(actors)  # the node of each worker that has been available
+        self._former: dict[str | None, None] = {}  # the nodes of lost workers
         self._restarts = [0] * len(actors)
         self._numbers = itertools.count()
         self._latest = [-1] * len(actors)  # the number of each worker's latest call since its restart
@@ -308,13 +309,15 @@ class WorkerPool:
         """Records the restart of a worker and passes `news` to the user, once for all calls that were lost with it."""
         if self._restarts[sent.worker] == sent.restart:
             self._restarts[sent.worker] += 1
+            self._former[self.nodes[sent.worker]] = None
             self._latest[sent.worker], self._samples[sent.worker] = -1, []
             self._starting[sent.worker] = self._ping(sent.worker)
             self.notify(news)
 
     def lost_nodes(self) -> str:
         """The nodes of workers that are not part of the cluster any more, as a text that begins with a space."""
-        lost = dict.fromkeys(node for node in self.nodes if node is not None and not is_alive(node))
+        nodes = dict.fromkeys((*self._former, *self.nodes))
+        lost = [node for node in nodes if node is not None and not is_alive(node)]
         return " and".join(map(place_of, lost))
 
     def dismiss(self) -> None:
