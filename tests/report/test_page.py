@@ -104,7 +104,7 @@ def test_an_unfinished_run_is_named(comparison):
 
 def test_figures_and_tables_lie_beside_the_page(comparison):
     folder = comparison[0].parent
-    for name in ("report", "convergence", "costs", "diagnostics", "partition", "participation"):
+    for name in ("convergence", "costs", "diagnostics", "partition", "participation"):
         assert (folder / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
     assert (folder / "convergence.pdf").read_bytes()[:4] == b"%PDF"
     for name in ("summary", "differences", "config", "environment", "runs"):
