@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike
 
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.forms import MOST
+from raylfl.heterogeneity.json_text import parse
 
 Row = dict[str, Any]
 _ALIGNED = ("cohort", "draws", "received", "steps")
@@ -117,8 +118,8 @@ def row_problem(row: Row) -> str | None:
 
 def _decode(line: str) -> tuple[str | None, Row]:
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        row = parse(line)
+    except ValueError as error:
         return f"not JSON ({error})", {}
     if not isinstance(row, dict):
         return "not an object", {}

@@ -7,17 +7,16 @@ published code reads the files that `save` writes, if their names have the form 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from raylfl.core.arrays import Ints
 from raylfl.errors import BadValue
+from raylfl.heterogeneity.json_text import parse
 from raylfl.heterogeneity.partition.base import PARTITIONS, Partition, Samples
 from raylfl.heterogeneity.partition.deal import owners
 
@@ -61,21 +60,13 @@ def load(path: str | os.PathLike[str]) -> list[Ints]:
     Raises BadValue for an unreadable file or one of another form.
     """
     try:
-        content = json.loads(Path(path).expanduser().read_text(encoding="utf-8"), object_pairs_hook=_unique)
-    except (OSError, ValueError, RecursionError) as problem:  # ValueError: not JSON, not UTF-8, or a duplicate client
+        content = parse(Path(path).expanduser().read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:  # ValueError: not JSON, not UTF-8, or a duplicate client
         hint = getattr(problem, "strerror", None) or str(problem)
         raise BadValue("path", got=path, need=FORM, hint=hint) from None
     if not isinstance(content, dict) or not content or set(content) != {str(i) for i in range(len(content))}:
         raise BadValue("path", got=path, need=FORM, hint="its keys are not the numbers 0..N-1")
     return [_indices(content[str(i)], i, path) for i in range(len(content))]
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)} occurs twice")
-    return content
 
 
 def as_text(clients: Sequence[Ints]) -> str:
