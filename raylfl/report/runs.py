@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from raylfl.config.formats import FORMAT, KEY, refuse_other
 from raylfl.config.identity import identity
-from raylfl.config.text import parse
 from raylfl.core.arrays import Floats, Ints
 from raylfl.diagnostics.metric_names import OF_NODES, Better, direction, higher_is_better, stated_directions
 from raylfl.errors import BadConfig, BadValue
@@ -31,9 +31,10 @@ from raylfl.runtime.records.lines import lines, numbers_of, read_rows
 from raylfl.runtime.records.run_dir import CLIENT_NAMES, DIRECTIONS
 from raylfl.runtime.records.views import local_view
 
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same results, about ten times faster
 Runs = Any  # a directory with runs, a Result or a Run; or an iterable of these
 DEEPEST, LARGEST = 50, 100_000  # largest depth and number of values of a config or summary; real ones have far less
-UNREADABLE = (OSError, ValueError, RecursionError, BadConfig)  # ValueError: wrong bytes, broken JSON or yaml
+UNREADABLE = (OSError, ValueError, RecursionError, yaml.YAMLError, BadConfig)  # ValueError: wrong bytes, broken JSON
 log = logging.getLogger(__name__)
 
 
@@ -281,7 +282,13 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
 
 def _config(path: Path) -> dict[str, Any]:
     """The config in a config.yaml. Raises one of the errors UNREADABLE if it cannot be read or is no config."""
-    config = _sound(parse(path.read_text(encoding="utf-8")) or {})
+    text = path.read_text(encoding="utf-8")
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):  # libyaml's loader would overflow the C stack
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise ValueError(f"config.yaml is nested deeper than {DEEPEST} levels")
+    config = _sound(yaml.load(text, Loader=_Loader) or {})
     if not isinstance(config, dict):
         raise ValueError(f"config.yaml must be a mapping, but is {type(config).__name__}")
     refuse_other(config.pop(KEY, FORMAT), path.name)
