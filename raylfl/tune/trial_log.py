@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from ray.tune import Callback
@@ -60,10 +62,15 @@ class TrialLog(Callback):
 
 
 def cause(trial: Any) -> str:
-    """The cause of a Ray Tune trial's failure: the last line of its traceback, or how its process was lost."""
-    with suppress(Exception):  # a user's exception that can be pickled, but not loaded
-        error = trial.get_pickled_error()
-        if isinstance(error, ACTOR_LOST):
-            return reason_of_loss(error)
-    lines = [line.strip() for line in str(trial.get_error() or "").splitlines() if line.strip()]
+    """The cause of a Ray Tune trial's failure: the last line of the error text that Ray Tune wrote to a file.
+
+    If the trial's process was lost, a description of the loss instead.
+    """
+    if trial.pickled_error_file is not None and Path(trial.pickled_error_file).exists():
+        with suppress(Exception):  # a user's exception that can be pickled, but not loaded
+            error = pickle.loads(Path(trial.pickled_error_file).read_bytes())
+            if isinstance(error, ACTOR_LOST):
+                return reason_of_loss(error)
+    path = Path(trial.local_path or ".") / "error.txt"
+    lines = [line.strip() for line in path.read_text().splitlines() if line.strip()] if path.exists() else []
     return lines[-1] if lines else "its process was lost"

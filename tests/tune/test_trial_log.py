@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import pickle
 from types import SimpleNamespace
 
 import pytest
 from ray.exceptions import ActorDiedError
-from ray.tune import TuneError
 
 from raylfl.tune.trial_log import cause
 
 
-def damaged():
-    raise TypeError("an exception that can be pickled, but not loaded again")
+class NeedsTwo(Exception):
+    """An exception that can be pickled, but not loaded again."""
+
+    def __init__(self, key: str, value: str):
+        super().__init__(f"{key}={value}")
 
 
 @pytest.mark.parametrize(
-    ("load", "text"), [(ActorDiedError, "its process ended"), (damaged, "NeedsTwo: a=b"), (ValueError, "NeedsTwo: a=b")]
+    ("error", "text"), [(ActorDiedError(), "its process ended"), (NeedsTwo("a", "b"), "NeedsTwo: a=b")]
 )
-def test_the_cause_is_plain_for_a_lost_process_and_otherwise_the_last_line_of_the_error(load, text):
-    error = TuneError("Failure # 1\nTraceback\nNeedsTwo: a=b\n")
-    assert cause(SimpleNamespace(get_pickled_error=load, get_error=lambda: error)) == text
-    nothing = SimpleNamespace(get_pickled_error=lambda: None, get_error=lambda: None)
-    assert cause(nothing) == "its process was lost"
+def test_the_cause_is_plain_for_a_lost_process_and_otherwise_the_last_line_of_the_error(tmp_path, error, text):
+    (tmp_path / "error.pkl").write_bytes(pickle.dumps(error))
+    (tmp_path / "error.txt").write_text("Failure # 1\nTraceback\nNeedsTwo: a=b\n")
+    assert cause(SimpleNamespace(pickled_error_file=str(tmp_path / "error.pkl"), local_path=str(tmp_path))) == text
+    assert cause(SimpleNamespace(pickled_error_file=None, local_path=None)) == "its process was lost"
