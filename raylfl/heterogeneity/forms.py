@@ -154,7 +154,7 @@ def _uniform(spec: object, key: str, interval: Interval) -> Form:
         u = query.uniform()
         if not interval.integer:
             return np.asarray(low + (top - low) * u)
-        return np.minimum(low + np.floor(u * (top - low + 1)), top)
+        return np.asarray(np.minimum(low + np.floor(u * (top - low + 1)), top))
 
     return Form(at)
 

@@ -104,7 +104,7 @@ def run_or_resume(experiment: Experiment, watch: Watch | None) -> Result | None:
 def _continue(
     folder: Path, before: Config, experiment: Experiment, watch: Watch | None, callbacks: Sequence[Callback]
 ) -> Result:
-    """Carries out the rest of the run in this directory; before: the config that is saved there."""
+    """Executes the rest of the run in this directory; before: the config that is saved there."""
     with reopened(folder, before, experiment) as run_dir:
         return carry_out(experiment, run_dir, True, watch, callbacks)
 
@@ -312,7 +312,7 @@ def rounds_of(experiment: Experiment, run_dir: RunDirectory, again: bool, paced:
 def carry_out(
     experiment: Experiment, run_dir: RunDirectory, again: bool, watch: Watch | None, callbacks: Sequence[Callback]
 ) -> Result:
-    """Carries out a run in its directory; again: whether it is resumed. The other arguments are those of `run`."""
+    """Executes a run in its directory; again: whether it is resumed. The other arguments are those of `run`."""
     from raylfl.python.console import Watcher
 
     with _with_resume_hint(run_dir):

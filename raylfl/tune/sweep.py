@@ -144,7 +144,7 @@ def logging_of(spec: Sweep) -> LoggingConfig:
 
 
 def runtime_of(runtime: RuntimeConfig) -> RuntimeConfig:
-    """How runs of a sweep are carried out: without `runtime.workers`, each in one process, which has the same bits."""
+    """How runs of a sweep are made: without `runtime.workers`, each in one process, which has the same bits."""
     return runtime if runtime.workers is not None else replace(runtime, backend="local")
 
 
@@ -166,7 +166,7 @@ def write_content(spec: Sweep, folder: Path, say: Say) -> None:
 
 
 def carry_out(spec: Sweep, experiment: Experiment, folder: Path, url: str | None, say: Say) -> SweepResult:
-    """Carries out a sweep; writes its tables at the end, also if it was interrupted.
+    """Makes a sweep; writes its tables at the end, also if it was interrupted.
 
     experiment: the experiment of one setting. folder: the sweep's folder, created once it is known that the resources
     suffice. url: the URL to which it is copied; None: none. Raises RaylflError if the sweep is interrupted.

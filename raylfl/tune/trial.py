@@ -76,7 +76,7 @@ class SeedRuns:
         self.runs = {seed: run.on_this_node() for seed, run in runs.items()}
 
     def advance(self, until: int) -> Progress:
-        """Carries out all runs up to round `until`, or to their end. A run that diverges is not an error."""
+        """Continues all runs up to round `until`, or to their end. A run that diverges is not an error."""
         progress = self.progress
         for seed, run in self.runs.items():
             if seed in progress.diverged:
@@ -100,7 +100,7 @@ class SeedRuns:
             self._open.popitem()[1].close()
 
     def _rounds(self, run: PlannedRun) -> Generator[tuple[int, float | None], None, None]:
-        """Carries out a run; yields the number of rounds done and the score after each round.
+        """Makes a run; yields the number of rounds done and the score after each round.
 
         Rounds made before are yielded first. Raises BadConfig if the run never measures the metric.
         """
@@ -141,7 +141,7 @@ class SettingTrial(tune.Trainable):
         return True
 
     def step(self) -> dict[str, Any]:
-        """Carries out the rounds up to the next report.
+        """Runs the rounds up to the next report.
 
         Errors in the config are reported and not raised, because a repetition would fail as well.
         """

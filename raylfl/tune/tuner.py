@@ -1,4 +1,4 @@
-"""The trials of a sweep on Ray Tune: carries out the open ones and records their ends."""
+"""The trials of a sweep on Ray Tune: makes the open ones and records their ends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SCRATCH = ".tune"  # Ray Tune's own files, hidden from `raylfl report`
 
 
 class SweepRun:
-    """The trials of a sweep; `carry_out` carries out those that have not ended.
+    """The trials of a sweep; `carry_out` makes those that have not ended.
 
     folder: the sweep's folder. runtime: of the sweep's runs. say: called with one line for the user. mirror: copies the
     sweep's files to its URL, except the run directories, which each run copies itself; None: the sweep has no URL.
@@ -81,7 +81,7 @@ class SweepRun:
         return choose_need(self.runtime, len(self.sweep.seeds), self.total, concurrent, nodes_of_cluster())
 
     def carry_out(self) -> None:
-        """Carries out all open trials until each has ended. Raises KeyboardInterrupt if it is interrupted."""
+        """Runs all open trials until each has ended. Raises KeyboardInterrupt if it is interrupted."""
         left = [trial for trial in self.trials if self.end_of(trial).state in (OPEN, FAILED)]
         done = len(self.runs) - len(left)
         search = self._studies() if self.searching else None

@@ -141,7 +141,7 @@ def test_without_pandas_the_extra_is_named_and_the_rest_works(done, monkeypatch)
 
 
 def test_tab_completion_has_the_whole_interface():
-    names = {"Callback", "StopRun", "Stream", "compare", "evaluate", "load", "resume", "run", "runs", "stream"}
+    names = {"Callback", "StopRun", "compare", "diff", "evaluate", "load", "resume", "run", "runs"}
     assert names | {"trainable", "Run", "Result", "Progress", "BadConfig"} <= set(dir(raylfl))
     assert all(getattr(raylfl, name) is not None for name in raylfl.__all__)
 

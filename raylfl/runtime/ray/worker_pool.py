@@ -1,6 +1,6 @@
 """The worker pool of a run: available workers, calls in flight, and calls whose worker died or hung.
 
-Ray restarts a lost actor by calling its constructor, and a call may have been carried out although its result was lost.
+Ray restarts a lost actor by calling its constructor, and a call may have been executed although its result was lost.
 Every call can therefore be repeated: its result depends only on its arguments.
 """
 
@@ -289,7 +289,7 @@ class WorkerPool:
     # -- losses ------------------------------------------------------------------------------------------------
 
     def _note_death(self, sent: CallInFlight, error: Exception) -> WorkerLost:
-        """Records the loss of a worker, whose calls other workers carry out until Ray has restarted it."""
+        """Records the loss of a worker, whose calls other workers execute until Ray has restarted it."""
         reason, where = reason_of_loss(error), place_of(self.nodes[sent.worker])
         self._note_loss(sent, f"worker {sent.worker}{where} was lost ({reason}): other workers take its work")
         return WorkerLost(f"the worker{where} was lost: {reason}", self._waited(sent))

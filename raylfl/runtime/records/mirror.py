@@ -5,7 +5,7 @@ files that have changed: records before checkpoints, older checkpoints before ne
 files, and summary.json last. Then it deletes files at the URL that no longer exist in the folder (only summary.json is
 deleted before the copies). A run can therefore be resumed from the URL at any moment.
 
-.owner.json at the URL is a lock: the process that carries out the run creates it, and deletes it once all files are
+.owner.json at the URL is a lock: the process that executes the run creates it, and deletes it once all files are
 copied. After a killed process it remains, and another machine continues the run only with `--take-over`. The lock is
 read before each change at the URL: a process that was suspended while another machine took over its run overwrites at
 most the file that it was copying. .copy.json has the token of the local folder from which the files were copied.

@@ -1,4 +1,4 @@
-"""Which process carries out a run at a URL, and which local folder was copied there."""
+"""Which process executes a run at a URL, and which local folder was copied there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Copied = dict[str, list[int] | None]  # size, time and inode of each file copied
 
 @dataclass
 class Owner:
-    """The content of .owner.json: the process that carries out a run at a URL, and the token of its local folder."""
+    """The content of .owner.json: the process that executes a run at a URL, and the token of its local folder."""
 
     token: str
     command: str = ""
@@ -39,7 +39,7 @@ class Owner:
         try:
             return Owner(**json.loads(content))
         except (ValueError, TypeError, RecursionError):
-            raise BadConfig(f"{storage.url}/{OWNER} is damaged: delete it if no machine carries out this run") from None
+            raise BadConfig(f"{storage.url}/{OWNER} is damaged: delete it if no machine executes this run") from None
 
 
 @dataclass
