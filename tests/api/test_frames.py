@@ -188,7 +188,7 @@ def test_a_result_prints_its_newest_metrics(done):
     assert text.endswith(f"run_dir={str(done.run_dir)!r})")
 
 
-def test_a_plot_has_the_recorded_values_of_runs_results_and_directories(done, tmp_path, undrawn):
+def test_a_plot_has_the_recorded_values_of_runs_results_and_directories(done, tmp_path, request):
     for figure in (done.plot("train/loss"), raylfl.load(done.run_dir).plot("train/loss"), raylfl.plot(done.run_dir)):
         (ax,) = figure.axes
         assert figure._repr_png_()[:4] == b"\x89PNG"
@@ -202,6 +202,7 @@ def test_a_plot_has_the_recorded_values_of_runs_results_and_directories(done, tm
         done.plot("train/los")
     with pytest.raises(raylfl.BadConfig, match=r"axis=time, but must be one of rounds, floats"):
         done.plot(axis="time")
+    request.getfixturevalue("undrawn")  # the pictures above are drawn
     page = raylfl.write_report([done, other], tmp_path / "page", pdf=False)
     assert page.is_file()
     assert "FOCUS" in page.read_text()
