@@ -14,7 +14,7 @@ from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
 from raylfl.experiment.assemble import make_split
 from raylfl.experiment.data_source import load_data
-from raylfl.tune.measured import METRICS
+from raylfl.runtime.measured import METRICS
 from raylfl.tune.spec import check_settings, load_sweep, make_sweep
 from raylfl.tune.sweep import apply_overrides, check_sweep, resume, sweep, write_content
 from tests.tune.sweeps import sweep_of, write
