@@ -19,7 +19,7 @@ from raylfl.config.load import load_config
 from raylfl.core.algorithm import Algorithm
 from raylfl.errors import BadConfig
 from tests.startup.forks import LEAN, forks_after
-from tests.tune.sweeps import carry_out, sweep_of
+from tests.tune.sweeps import carry_out, folder_of, planned, sweep_of
 
 MINE = '''
 from dataclasses import dataclass
@@ -255,12 +255,9 @@ def test_own_and_shipped_algorithms_are_compared_and_reported_side_by_side(here,
 
 def test_a_sweep_tunes_the_options_of_an_own_algorithm(here):
     space = {"algorithm.mu": {"grid": [0.1, 0.2]}}
-    spec = sweep_of(here, space=space, algorithm={"class_path": "mine.Sprung"})
-    trial = spec.trial(0, 0, spec.points()[0])
-    assert trial.id == "000-mine.Sprung"
-    reports = carry_out(spec, trial, here / "sweep")
-    assert "state" not in reports[-1]
-    saved = yaml.safe_load((here / "sweep" / trial.run_id(0) / "config.yaml").read_text())["algorithm"]
+    sweep, _ = planned(sweep_of(here, space=space, algorithm={"class_path": "mine.Sprung"}), here / "sweep")
+    carry_out(sweep, sweep.trials[0])
+    saved = yaml.safe_load((folder_of(here / "sweep", 0) / "config.yaml").read_text())["algorithm"]
     assert (saved["class_path"], saved["mu"]) == ("mine.Sprung", 0.1)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raylfl.config.changes import refuse_changes
 from raylfl.config.identity import RUNTIME_FREE
@@ -16,13 +16,15 @@ from raylfl.config.objects import ObjectLayer
 from raylfl.config.urls import staging
 from raylfl.errors import NonFinite
 from raylfl.execution.prepare import prepare
-from raylfl.experiment.parts import Experiment
 from raylfl.python import api
 from raylfl.python.control import Callback, Progress
 from raylfl.runtime.records.files import atomic_write
 from raylfl.runtime.records.mirror import copy_again, exists, local_folder, refresh
 from raylfl.runtime.records.provenance import foreign
 from raylfl.runtime.records.run_dir import RunDirectory
+
+if TYPE_CHECKING:
+    from raylfl.experiment.parts import Experiment
 
 DIVERGED = "diverged.txt"  # marks the folder of a diverged run, which is not repeated; has the reason
 ORIGIN = "diverged.json"  # commit, versions and machine of a diverged run, which has no summary.json

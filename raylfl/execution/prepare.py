@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from raylfl.config.load import Config
 from raylfl.errors import exits_as_errors
-from raylfl.experiment.parts import Experiment
 from raylfl.python import api
 from raylfl.python.result import one_at_a_time
+
+if TYPE_CHECKING:
+    from raylfl.experiment.parts import Experiment
 
 
 def prepare(config: Config) -> Experiment:

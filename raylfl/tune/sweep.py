@@ -26,7 +26,6 @@ from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.execution.prepare import prepare
 from raylfl.execution.resources import capacity, require_room, share_gpus
 from raylfl.python.console import shown
-from raylfl.runtime.measured import require_measured
 from raylfl.runtime.ray.resources import nodes_of_cluster
 from raylfl.runtime.records.files import require_inside
 from raylfl.runtime.records.lines import lines
@@ -117,6 +116,8 @@ def check_sweep(spec: Sweep) -> Experiment:
 
     if spec.options.search == "optuna":
         require("optuna", what="search=optuna", instead="search=random")
+    from raylfl.runtime.measured import require_measured  # imports torch
+
     config = check_settings(spec, spec.points())
     config.logging.check_shared()
     experiment = prepare(config)

@@ -70,7 +70,10 @@ MISTAKES = {
         ["no client owns"],
     ),
     "torn trace": (["participation={name: trace, path: FILES/torn.jsonl}"], ["participation.path", "line 1"]),
-    "short trace": (["participation={name: trace, path: FILES/short.jsonl}"], ["short.jsonl", "0..5"]),
+    "short trace": (
+        ["participation={name: trace, path: FILES/short.jsonl}"],
+        ["short.jsonl", "without round 1"],
+    ),
     "missing data": (["data={name: mnist, init_args: {root: nowhere}}", "model=mlp"], ["nowhere"]),
     "damaged data": (["data={name: mnist, init_args: {root: FILES/images}}", "model=mlp"], ["images"]),
     "no such module": (["model.class_path=nowhere.Net"], ["model.class_path=nowhere.Net", "cannot import nowhere"]),

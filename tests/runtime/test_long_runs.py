@@ -31,7 +31,7 @@ def test_hundreds_of_rounds_grow_nothing(runs):
     raylfl.run({**TINY, "algorithm": {"name": "focus"}}, [*runs, *light], watch)
     (rss, handles, objects, before, rows), (rss_end, handles_end, objects_end, after, rows_end) = seen
     assert rss_end - rss < MOST_GROWTH
-    assert handles_end == handles
+    assert handles_end <= handles
     assert objects_end - objects < 50  # Python objects: less than one in eight rounds
     assert after <= before + 2
     assert rows_end / ROUNDS < 1.03 * rows / WARM_UP  # bytes a round; counters grow by a digit now and then

@@ -180,8 +180,6 @@ def test_a_lost_node_costs_nothing_but_time_and_a_new_one_is_used(cluster, nodes
     assert not (seen / "slow").exists()
     log = log_of(struck.run_dir)
     assert re.search(r"worker \d on node \S+ \([\d.]+\) was lost \(its process ended", log)
-    where = r"( on node \S+ \([\d.]+\))?"  # Ray may list the node as alive for a moment
-    assert re.search(f"client states{where} were lost: starting again", log)
 
 
 def test_clients_have_workers_of_their_own_on_two_nodes_and_a_line_says_so(nodes, runs):

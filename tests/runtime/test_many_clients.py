@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
 import tracemalloc
 
+import cloudpickle
 import pytest
 import ray
 
@@ -72,7 +72,7 @@ def test_a_round_allocates_no_array_over_all_clients(options):
 def test_workers_read_three_numbers_a_client_at_the_start(monkeypatch, placement):
     """Weight, size and offset; not an array of samples for each client, which take seconds to read at 10^6 clients."""
     stored: list[bytes] = []
-    monkeypatch.setattr(ray, "put", lambda value: stored.append(pickle.dumps(value)))
+    monkeypatch.setattr(ray, "put", lambda value: stored.append(cloudpickle.dumps(value)))
     for clients in (FEW, 4 * FEW):
         config = {**TINY, "data": {"name": "synthetic_images", "init_args": DATA}, "model": "logistic"}
         config |= {"num_clients": clients, "partition": "iid", "runtime": {"backend": "ray", "placement": placement}}

@@ -11,7 +11,7 @@ import pytest
 from raylfl.cli import main
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
-from raylfl.python.api import checked
+from raylfl.execution.prepare import prepare
 from raylfl.theory.objectives import Objectives
 from raylfl.theory.summary import theory_of
 from tests.oracles.focus_moments import focus_moments
@@ -25,7 +25,7 @@ RIDGE = [
 
 
 def experiment(config, *overrides):
-    return checked(load_config(config, list(overrides)))
+    return prepare(load_config(config, list(overrides)))
 
 
 def test_a_single_client_that_owns_all_data_has_no_theory():
