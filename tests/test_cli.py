@@ -223,6 +223,7 @@ def test_compare_runs_each_and_ends_with_one_page_and_a_table(call, fresh, undra
     assert (code, err) == (0, "")
     assert len(list((fresh / "runs/digits").iterdir())) == 2
     assert (fresh / "both/index.html").is_file()
+    assert (fresh / "both/report.png").is_file()
     assert re.search(r"^ ?FOCUS +1 +3 ", out, re.MULTILINE)
     assert re.search(r"^report +both/index.html$", out, re.MULTILINE)
 

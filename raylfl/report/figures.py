@@ -102,13 +102,14 @@ def leading(part: Facet, look: Look) -> list[str]:
     return list(dict.fromkeys([look.metric, *losses, *(n for n in measured if look.promised(part, n))]))
 
 
-def convergence(part: Facet, look: Look) -> Block:
+def convergence(part: Facet, look: Look, most: int | None = None) -> Block:
     """The figure of the leading metrics (see `leading`) against rounds, one panel per metric.
 
     part: the settings of one scenario; if they are too many for a figure, the best are drawn, and the caption says so.
+    most: the largest number of metrics; None: all.
     """
     part, note = part.best(look.metric, look.last)
-    return _block("convergence", part, look, leading(part, look), note)
+    return _block("convergence", part, look, leading(part, look)[:most], note)
 
 
 def costs(part: Facet, look: Look) -> Block | None:

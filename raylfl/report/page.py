@@ -15,8 +15,9 @@ from raylfl.report.derived import by_method, default_last, default_target, grows
 from raylfl.report.facets import Facet, facets
 from raylfl.report.figures import Block, Look
 from raylfl.report.graph_pictures import graph_pictures
+from raylfl.report.overview import overview
 from raylfl.report.paired import paired
-from raylfl.report.pictures import participation_pictures, partition_pictures
+from raylfl.report.pictures import participation_pictures, partition_drawer, partition_pictures
 from raylfl.report.runs import Group, RunRecord, Runs, group_runs, paths_of, read_runs
 from raylfl.report.selection import select
 from raylfl.report.sheet import Part, Sheet, folded, heading, slug
@@ -139,7 +140,7 @@ def content_of(
 
 
 def write_report(runs: Runs, out_dir: str | os.PathLike[str] = "report", *, pdf: bool = True, **choices: Any) -> Path:
-    """Writes `index.html` and every figure and table into out_dir; returns the path of the page.
+    """Writes `index.html`, `report.png` and every figure and table into out_dir; returns the path of the page.
 
     runs: one run or several: directories, results of `raylfl.run`, or runs of `raylfl.load`. pdf: whether figures are
     also saved as PDF, which doubles the time. choices (`metric`, `target`, `last`, `theory`, `better`, `where`,
@@ -159,7 +160,7 @@ def write_page(content: Content, out_dir: str | os.PathLike[str], pdf: bool = Tr
         require_inside(root)
     sheet = Sheet(Path(out_dir), pdf)
     with rc():
-        _summary(sheet, content)
+        summary = _summary(sheet, content)
         sheet.section("curves", "Curves", [p for part in parts for p in _scenario(sheet, part, parts, look)])
         best = sheet.table(tables.best_settings(parts, look.metric, look.last))
         sheet.section("tuning", "Tuning", best + _titled(sheet, figures.tuning(groups, look)))
@@ -169,6 +170,9 @@ def write_page(content: Content, out_dir: str | os.PathLike[str], pdf: bool = Tr
         pictures = [*partition_pictures(groups), *participation_pictures(groups)]
         sheet.section("clients", "Clients", sheet.pictures(pictures))
         sheet.section("setup", "Set-up", _setup(sheet, runs, groups))
+        picture = overview(parts[0], look, summary, content.title, partition_drawer(parts[0].groups))
+        if picture is not None:
+            picture.savefig(sheet.new("report.png"))
     refused = look.promises.refused if look.promises else ()
     return sheet.write(content.title, _facts(groups, look), [*content.left_out, *_notes(runs, groups), *refused])
 
@@ -179,8 +183,8 @@ def shown_tables(content: Content) -> list[ReportTable]:
     return [content.chosen(content.summary(content.parts)), *(table for table in more if table is not None)]
 
 
-def _summary(sheet: Sheet, content: Content) -> None:
-    """Adds the section with the summary table to the page.
+def _summary(sheet: Sheet, content: Content) -> ReportTable:
+    """Adds the section with the summary table to the page and returns that table.
 
     Its rows are the settings that the curves show. If these are not all settings, a second, folded table has all of
     them.
@@ -195,6 +199,7 @@ def _summary(sheet: Sheet, content: Content) -> None:
     pairs = sheet.table(content.paired())
     shown += [*heading("Paired differences"), *pairs] if pairs else []
     sheet.section("summary", "Summary", shown)
+    return summary
 
 
 def _scenario(sheet: Sheet, part: Facet, parts: Sequence[Facet], look: Look) -> list[Part]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
+from raylfl.core.arrays import Ints
 from raylfl.report import partition_plot
 from raylfl.report.facets import scenario_keys, split
 from raylfl.report.labels import display, method_of
@@ -48,6 +52,21 @@ def participation_pictures(groups: Sequence[Group]) -> list[Picture]:
         figure = participation_figure(run.participation, run.clients, names=run.client_names)
         pictures.append(Picture(name, f"Participation{label}, seed {run.seed}.", figure))
     return pictures
+
+
+def partition_drawer(groups: Sequence[Group]) -> Callable[[Axes], None] | None:
+    """A function that draws the partition of the first run whose class counts are recorded; None without such a run."""
+    for run in (run for group in groups for run in group.runs):
+        if run.partition_counts is not None:
+            classes, counts = run.partition_counts
+            return partial(_draw_partition, counts=counts, classes=classes)
+    return None
+
+
+def _draw_partition(ax: Axes, counts: Ints, classes: list[str]) -> None:
+    partition_plot.bubble(ax, counts, classes)
+    if len(counts) <= partition_plot.MAX_BUBBLES:  # fewer labels than in a figure of its own
+        ax.xaxis.set_major_locator(MaxNLocator(10, integer=True, steps=[1, 2, 5, 10]))
 
 
 def _distinct(

@@ -104,7 +104,7 @@ def test_an_unfinished_run_is_named(comparison):
 
 def test_figures_and_tables_lie_beside_the_page(comparison):
     folder = comparison[0].parent
-    for name in ("convergence", "costs", "diagnostics", "partition", "participation"):
+    for name in ("report", "convergence", "costs", "diagnostics", "partition", "participation"):
         assert (folder / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
     assert (folder / "convergence.pdf").read_bytes()[:4] == b"%PDF"
     for name in ("summary", "differences", "config", "environment", "runs"):
@@ -123,6 +123,7 @@ def test_a_single_run_of_a_single_round_makes_a_page(tmp_path):
     write_run(tmp_path / "run", rows_of([0.3]), {"rounds": 1})
     page = Page(write_report(tmp_path / "run", tmp_path / "out", pdf=False))
     assert "30.00" in page.words
+    assert (tmp_path / "out/report.png").is_file()
 
 
 def test_a_run_that_has_not_finished_a_round_makes_a_page(tmp_path):
@@ -198,5 +199,6 @@ def test_the_columns_of_the_summary_table_can_be_chosen(tmp_path, capsys, undraw
     head = (tmp_path / "page/summary.md").read_text().splitlines()[0]
     assert [cell.strip() for cell in head.strip("|").split("|")] == ["test accuracy (%), last 2", "setting"]
     assert capsys.readouterr().out.splitlines()[0].split()[-1] == "setting"
+    assert (tmp_path / "page/report.png").is_file()  # its own small table has all of its columns
     assert main(["report", str(folder), "-o", str(tmp_path / "page"), "--columns", "lasst,setting"]) == 2
     assert "columns=lasst,setting, but must be some of setting, seeds, length, last" in capsys.readouterr().err

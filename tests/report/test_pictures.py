@@ -2,9 +2,10 @@
 
 import json
 
+import numpy as np
 import pytest
 
-from raylfl.report.pictures import participation_pictures, partition_pictures
+from raylfl.report.pictures import participation_pictures, partition_drawer, partition_pictures
 from raylfl.report.runs import group_runs, load_run
 from tests.report.synthetic import rows_of, write_run
 
@@ -66,3 +67,10 @@ def test_runs_without_records_have_no_pictures(tmp_path):
     (path / "participation.jsonl").unlink()
     groups = group_runs([load_run(path)])
     assert partition_pictures(groups) == participation_pictures(groups) == []
+    assert partition_drawer(groups) is None
+
+
+def test_the_partition_is_that_of_the_run(tmp_path):
+    groups = groups_of(tmp_path, {"partition.alpha": 0.3})
+    draw = partition_drawer(groups)
+    np.testing.assert_array_equal(draw.keywords["counts"], groups[0].runs[0].partition_counts[1])
