@@ -1,4 +1,4 @@
-"""The Python interface to runs: `raylfl.run` on one config or a list, `raylfl.stream`, the runs of `raylfl.compare`."""
+"""The Python interface to runs: `raylfl.run` on one config or a list, and the runs of `raylfl.compare`."""
 
 from __future__ import annotations
 
