@@ -210,6 +210,16 @@ def resumes_after_a_kill_in_every_phase(settings: Sequence[str], folder: Path) -
         killed(dying)
     carry_out(config, folder / "killed", resume=True)
     _same_runs(folder / "clean", folder / "killed", "killed in every phase and resumed, the run differs")
+    uses_its_checkpoints(folder / "killed")
+
+
+def uses_its_checkpoints(folder: Path) -> None:
+    """Check that no checkpoint of a resumed run was set aside: the state must fit the one before round 0.
+
+    A server state keeps its keys, dtypes and shapes, except in dimensions that are empty before round 0.
+    """
+    damaged = sorted(path.name for path in (folder / "checkpoints").glob("damaged_*"))
+    must(not damaged, f"{', '.join(damaged)}: a state does not fit the one before round 0 (log.txt names it)")
 
 
 def its_saved_config_repeats_the_run(settings: Sequence[str], folder: Path) -> None:

@@ -20,7 +20,7 @@ from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.pytest_plugin import contract_items
 from raylfl.testing import ContractBroken
-from raylfl.testing.runs import RUN_CHECKS
+from raylfl.testing.runs import RUN_CHECKS, carry_out, configured, uses_its_checkpoints
 from tests.startup.forks import PYTEST
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,6 +50,16 @@ BROKEN = {
     "its_saved_config_repeats_the_run": CountsCalls,
     "refuses_what_is_no_option": TakesAnything,
 }
+
+
+@pytest.mark.parametrize("name", sorted({*ALGORITHMS.names()} - {"splitfed", "ssl"}))  # they need a model to cut
+def test_every_algorithm_continues_from_its_checkpoint(tmp_path, name):
+    """Its state has another size than before round 0 if it has rows of the clients received so far."""
+    config = configured([f"algorithm={name}"]).resolved
+    carry_out(config, tmp_path, ["rounds=3", "checkpoint.every=1"])
+    carry_out(config, tmp_path, ["rounds=4"], resume=True)
+    uses_its_checkpoints(tmp_path)
+    assert "resumed at round 3" in (tmp_path / "log.txt").read_text()
 
 
 def settings(cls):

@@ -98,7 +98,9 @@ def test_a_run_that_loses_a_node_goes_on_with_the_same_bits(cluster, runs, gate,
     assert not (gate / "slow").exists()
     assert outcome(struck.run_dir) == outcome(raylfl.run(config, runs).run_dir)
     log = log_of(struck.run_dir)
-    assert re.search(r"worker \d on node \S+ \([\d.]+\) was lost \(its process ended", log)
+    assert re.search(r"(worker \d|uploads|states) on node \S+ \([\d.]+\) (was|were) lost", log)
+    assert "damaged" not in log
+    assert "ray::" not in log
     if method == "push_pull":
         assert re.search(r"blocks of graph nodes on node \S+ \([\d.]+\) were lost: starting again from", log)
     assert "the server actor" not in log

@@ -102,9 +102,10 @@ class RemoteRun:
                 self._group.regroup()
                 self._say(f"the run continues on {counted(len(self._group.workers), 'worker')} instead of {before}")
             elif isinstance(error, StatesLost):
-                self._count_restart(str(error), "with their nodes")
+                lost = str(getattr(error, "cause", error))  # Ray's own text has its traceback
+                self._count_restart(lost, "with their nodes")
                 self._granted = self._granted or self._regrouping  # workers could not be added yet
-                self._say(f"{error} were lost: starting again from the newest checkpoint")
+                self._say(f"{lost} were lost: starting again from the newest checkpoint")
             else:
                 reason = reason_of_loss(loss_behind(error))
                 self._count_restart("the server actor", reason)

@@ -177,12 +177,13 @@ def load(path: Path, mmap: bool = False) -> Any:
 def _same_form(value: Any, like: Any, name: str) -> None:
     """Checks that `value` has the keys, dtypes and shapes of `like`; raises ValueError otherwise.
 
-    Tables may have any number of rows. name: the name of the value in the error message.
+    Tables may have any number of rows, and a tensor any size in a dimension that is empty in `like`, such as one entry
+    for each client received so far. name: the name of the value in the error message.
     """
     if isinstance(like, Tensor):
-        got, need = (_form(t) if isinstance(t, Tensor) else type(t).__name__ for t in (value, like))
-        if got != need:
-            raise ValueError(f"{name} is {got}, but must be {need}")
+        if not isinstance(value, Tensor) or value.dtype != like.dtype or not _fits(value.shape, like.shape):
+            got = _form(value) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(f"{name} is {got}, but must be {_form(like)}")
     elif isinstance(like, Mapping):
         if not isinstance(value, Mapping) or set(value) != set(like):
             raise ValueError(f"{name} holds {_keys(value)}, but must hold {_keys(like)}")
@@ -199,6 +200,10 @@ def _same_table(value: Any, like: dict[str, Tensor], name: str) -> None:
     count = len(value["clients"])
     _same_form(value["clients"], like["clients"].new_empty(count), f"{name}.clients")
     _same_form(value["rows"], like["rows"].new_empty(count, like["rows"].shape[1]), f"{name}.rows")
+
+
+def _fits(shape: Sequence[int], like: Sequence[int]) -> bool:
+    return len(shape) == len(like) and all(size in (0, got) for got, size in zip(shape, like, strict=True))
 
 
 def _form(tensor: Tensor) -> str:
