@@ -125,7 +125,7 @@ def campaign(
     if take is not None:
         say(f"taken    {take_up(take, root)} runs of {take}")
     try:
-        with sigterm_interrupts(), time_limit(end - time.monotonic() - (STOPPING if minutes > 1 else 0)):
+        with sigterm_interrupts(), stop_after(end - time.monotonic() - (STOPPING if minutes > 1 else 0)):
             if estimate:
                 return _estimate(lacking(grids, results, overrides), minutes, jobs)
             while _make(lacking(grids, results, overrides), jobs):  # searches and further seeds follow
@@ -222,7 +222,7 @@ def _estimate(experiments: Iterable[Experiment], minutes: float, jobs: int | Non
 
 
 @contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
+def stop_after(seconds: float) -> Iterator[None]:
     """A context that SIGTERM ends after so many seconds, as an interruption that is not raised further."""
     ended, lock = [False, False], Lock()  # by the timer, by the context
 
@@ -252,7 +252,7 @@ def pack(path: Path, root: Path, results: Path) -> None:
 
     Whole runs come before interrupted ones, and smaller ones before larger ones; a line names those without room.
     """
-    published = {row.digest + str(row.seed) for folder in results.rglob("runs.jsonl") for row in read(folder.parent)}
+    published = {(row.digest, str(row.seed)) for folder in results.rglob("runs.jsonl") for row in read(folder.parent)}
     runs = {run: list(_files(run)) for run in root.rglob("runs/*") if is_run(run)}
     new = [run for run in runs if not (is_complete(run) and _digest_and_seed(run) in published)]
     size = {run: sum(file.stat().st_size for file in runs[run]) for run in new}
@@ -271,9 +271,9 @@ def pack(path: Path, root: Path, results: Path) -> None:
         say(f"left out {shown(run)}: {size[run] / MEBIBYTE:.1f} MiB would exceed {LARGEST // MEBIBYTE} MiB")
 
 
-def _digest_and_seed(run: Path) -> str:
+def _digest_and_seed(run: Path) -> tuple[str, str]:
     name, _, digest = run.name.rpartition("-")
-    return digest + name.rpartition("-s")[2]
+    return digest, name.rpartition("-s")[2]
 
 
 def _files(run: Path) -> Iterator[Path]:

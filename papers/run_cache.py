@@ -13,7 +13,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -31,8 +31,6 @@ from raylfl.report.runs import Group, RunRecord, load_run
 
 MEASURES = ("test/accuracy", "test/loss", "train/loss", "global/distance", "global/distance_abs")
 LINE_SECONDS = 2.0  # between progress lines
-RowKey = TypeVar("RowKey")
-ColumnKey = TypeVar("ColumnKey")
 
 
 def url_of(folder: Path) -> str | None:
@@ -95,20 +93,6 @@ class RunCache:
             for setting, row in zip(settings, runs, strict=True)
             if (records := [load_record(run) for run in row if run.complete])
         ]
-
-    def table(
-        self, settings: Mapping[RowKey, Mapping[ColumnKey, CellConfig]], seeds: Sequence[int] = (0,)
-    ) -> dict[RowKey, dict[ColumnKey, Group]]:
-        """The result of `groups` for settings in rows and columns: row -> column -> group.
-
-        settings: row -> column -> setting, with labels that are unique in the table. Settings without runs are left
-        out.
-        """
-        groups = {g.label: g for g in self.groups([cell for row in settings.values() for cell in row.values()], seeds)}
-        return {
-            key: {column: groups[cell.label] for column, cell in row.items() if cell.label in groups}
-            for key, row in settings.items()
-        }
 
     def config_of(self, setting: CellConfig, seed: int) -> dict[str, Any]:
         """The resolved config of a run of this setting on this seed, with the cache's overrides."""

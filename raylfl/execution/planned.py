@@ -70,7 +70,7 @@ class PlannedRun:
 
     def on_this_node(self) -> PlannedRun:
         """The run with its folder on this node of a cluster, with the newest records of its URL, if any."""
-        run = self if self.url is None else replace(self, path=staging(self.url))
+        run = replace(self, path=self._path)
         run.fetch()
         return run
 

@@ -50,8 +50,8 @@ class Result:
     @property
     def summary(self) -> dict[str, Any]:
         """The content of the run's summary.json."""
-        found: dict[str, Any] = json.loads((self.run_dir / "summary.json").read_text())
-        return found
+        content: dict[str, Any] = json.loads((self.run_dir / "summary.json").read_text())
+        return content
 
     @property
     def url(self) -> str | None:
@@ -94,8 +94,8 @@ def module_of(config: Config, final: Mapping[str, Any]) -> Any:
             module.load_state_dict(final["state_dict"])
             return module
         merged = len(config.algorithm.pattern.owners([np.zeros(0, dtype=np.int64)] * 2)) == 1
-        whole = config.local.buffers == "local" or merged
-        travels = travelling(module, config.model.buffers, whole)
+        all_buffers = config.local.buffers == "local" or merged
+        travels = travelling(module, config.model.buffers, all_buffers)
         flat = FlatModule(module, final["params"].dtype, torch.device("cpu"), travels=travels)
         flat.load(final["params"])
         flat.write_buffers(final["buffers"])

@@ -93,7 +93,7 @@ def test_rows_of_the_ledger_are_not_made_again_and_not_sent(tmp_path, machine):
 
 
 class AtRounds(threading.Thread):
-    """A timer of `time_limit` that is up when a run of this machine has so many rounds."""
+    """A timer of `stop_after` that is up when a run of this machine has so many rounds."""
 
     rounds: ClassVar = 0
 

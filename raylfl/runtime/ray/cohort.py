@@ -145,13 +145,16 @@ class BlocksInFlight:
         """
         pool, attempts = self.channel.pool, self.channel.attempts
         out = pool.repeated(self.sent, attempts, lambda lost: self._send([self.calls[k] for k in lost]))
-        found = [self._answer(call, answer) for call, answer in zip(self.calls, out, strict=True)]
-        self.channel.traffic.count(received=sum(weight(answer[0]) for answer in found))
-        return found
+        results = [self._answer(call, answer) for call, answer in zip(self.calls, out, strict=True)]
+        self.channel.traffic.count(received=sum(weight(answer[0]) for answer in results))
+        return results
 
     def _send(self, calls: Sequence[BlockCall]) -> list[CallInFlight]:
-        here = self.channel.pool.available() if calls else []
-        return [self.channel.pool.submit(here[call.block % len(here)], self._call(call, len(here))) for call in calls]
+        workers = self.channel.pool.available() if calls else []
+        return [
+            self.channel.pool.submit(workers[call.block % len(workers)], self._call(call, len(workers)))
+            for call in calls
+        ]
 
     def _call(self, call: BlockCall, workers: int) -> WorkerCall:
         """The call of a worker; counts the messages from blocks on other workers as sent. workers: the available."""
