@@ -22,6 +22,7 @@ from torch import Tensor
 
 from raylfl.core.flat import FlatModule
 from raylfl.core.reference import ReferenceStep
+from raylfl.replay.innermost.step import Innermost
 from raylfl.replay.innermost.steps import InnermostSteps
 from raylfl.replay.proof import Diverged, Outcome, Schedule, compare
 from raylfl.replay.recorded.program import Program
@@ -206,7 +207,7 @@ class LoopOracle(Oracle):
             self.ways[BATCH_LAST] += 1
             loss = step.gradients(content, self.flat.parameters, self.flat.views(row))
             if self.schedule.due(step, self.t):
-                self._prove(content, Outcome(loss, row))
+                self._prove(content, Outcome(loss, row), step)
             return loss, row
         program = self.steps.program(content, self.t)
         if not batch.random:
@@ -225,13 +226,19 @@ class LoopOracle(Oracle):
     def _mode(self, mode: GradientMode) -> GradientMode:
         return GradientMode(mode.name, f"{mode.why}; {self.note}") if self.note else mode
 
-    def _prove(self, content: Any, translated: Outcome) -> None:
+    def _prove(self, content: Any, translated: Outcome, form: Innermost) -> None:
         """Compares a translated step with the reference at the loaded parameters; raises Diverged if it differs."""
+
+        def translated_at(x: Tensor) -> Outcome:
+            self.flat.load(x)
+            row = torch.empty_like(x)
+            return Outcome(form.gradients(content, self.flat.parameters, self.flat.views(row)), row)
+
         module, params, values = type(self.flat.module).__name__, self.flat.params.clone(), self.log.take()
         pieces = dict(zip(self.flat.names, self.flat.sizes, strict=True))
         with private_randomness():
             step = partial(self.reference.outcome, content=content, batch_idx=self.t, log=self.log)
-            differs = compare(step, params, translated, pieces, self.reference.eps)
+            differs = compare(step, params, translated, pieces, self.reference.eps, translated_at)
         self.flat.load(self.flat.params.copy_(params))
         self.log.values = values
         if differs is not None:
