@@ -182,19 +182,27 @@ def _make(experiments: Sequence[Experiment], jobs: int | None) -> int:
 
 
 def _plans(experiments: Iterable[Experiment]) -> Iterator[PlannedRun]:
-    """The missing runs in order; a line names experiments without data, which are left out."""
-    checked: set[str] = set()
+    """The missing runs in order, without those whose data are missing, of which a line tells once."""
     for experiment in experiments:
-        for k, run in enumerate(experiment.plans()):
-            if (data := canonical(run.config["data"])) not in checked:
-                try:
-                    check_data([run])
-                except DataMissing as error:
-                    _leave_out(experiment.name, error)
-                    break
-                checked.add(data)
+        for k, run in enumerate(_with_data(experiment)):
             if k == 0:
                 say(f"next     {experiment.name} lacks {len(experiment.missing)} runs")
+            yield run
+
+
+def _with_data(experiment: Experiment) -> Iterator[PlannedRun]:
+    """The experiment's missing runs whose data are here; a line names data that are not."""
+    here: dict[str, bool] = {}
+    for run in experiment.plans():
+        data = canonical(run.config["data"])
+        if data not in here:
+            try:
+                check_data([run])
+                here[data] = True
+            except DataMissing as error:
+                _leave_out(experiment.name, error)
+                here[data] = False
+        if here[data]:
             yield run
 
 
@@ -206,13 +214,9 @@ def _estimate(experiments: Iterable[Experiment], minutes: float, jobs: int | Non
     """Says which runs the minutes would bring."""
     left = minutes / 60
     for experiment in experiments:
-        runs = list(experiment.plans())
-        _, processes = room(runs[0].load().runtime, len(runs), jobs)
-        try:
-            check_data(runs)
-        except DataMissing as error:
-            _leave_out(experiment.name, error)
+        if not (runs := list(_with_data(experiment))):
             continue
+        _, processes = room(runs[0].load().runtime, len(runs), jobs)
         for each, line in hours([run.config for run in runs]):
             left -= each / len(processes)
             say(f"{experiment.name}  {line}")

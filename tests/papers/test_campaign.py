@@ -42,10 +42,17 @@ class Long(Tiny):
     seeds, options = (0,), {**Tiny.options, "rounds": 300, "eval.every": 100}
 
 
+class Pictures(Tiny):
+    """One method on data that are not here and on digits."""
+
+    axes: ClassVar = {"data": {"CIFAR-10": {"data": {"name": "cifar10"}}, "digits": {"data": {"name": "digits"}}}}
+    choices = ("data",)
+
+
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """Enter a machine of this name: its runs are its own, the ledger is common."""
-    monkeypatch.setattr(module, "find", {"tiny": Tiny(), "long": Long()}.__getitem__)
+    monkeypatch.setattr(module, "find", {"tiny": Tiny(), "long": Long(), "pictures": Pictures()}.__getitem__)
 
     def enter(name: str) -> Path:
         monkeypatch.setenv("RAYLFL_RUNS", str(tmp_path / name))
@@ -160,3 +167,13 @@ def test_a_run_that_is_further_here_stays(tmp_path):
         pack(tmp_path / "file.tar", tmp_path / str(rounds), tmp_path / "results")
         assert take_up(tmp_path / "file.tar", tmp_path / "here") == taken
     assert len((here / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+def test_cells_whose_data_are_missing_leave_the_others(machine, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RAYLFL_DATA", str(tmp_path / "none"))
+    root = machine("first")
+    campaign(["pictures"], minutes=10, results=tmp_path / "results", estimate=True)
+    assert "2 runs: digits" in capsys.readouterr().out
+    campaign(["pictures"], minutes=10, results=tmp_path / "results")
+    assert len(hashes(root)) == 2
+    assert capsys.readouterr().out.count("left out pictures: data.name=cifar10") == 2  # now, and when none is left
