@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from raylfl.heterogeneity.world import RunContext
 # keys of broadcasts, uploads and client states that are hidden from algorithms
 BUFFERS = "buffers"  # the module's buffers
 MOMENTS = "moments"  # the state of the local optimizer
+Trials = Mapping[str, tuple[Any, Sequence[str]]]  # kind of trial step -> its result, and lines for the user
 MEAN = "mean_update"  # the updates of a round summed with the importance weights, for metrics
 UNSEEN = (BUFFERS, MOMENTS, MEAN)  # uploads and sums that algorithms do not handle
 
@@ -73,6 +74,7 @@ class WorkerSetup:
     merged: bool = False  # a single client trains on the data of all N clients
     assigned: bool = False  # each client is assigned to a worker, the only one that reads its samples
     nodes: tuple[str, ...] | None = None  # for each client: the Ray resource of nodes with its samples; None: any node
+    trials: Trials = field(default_factory=dict)  # what the trial steps of the check have shown
 
     @property
     def local_buffers(self) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -30,10 +30,11 @@ from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.training import Training, TrainingLog
 
+T = TypeVar("T")
 ASSIGNED = "each client is assigned to a worker"
 CARRIED = "from client to client: results may depend on the number of workers"
 METRIC = "logs a metric object"  # whose state is of one client
-NUMBERS = (0, 1, 2, 3, 5, 10, 100)  # of local steps, at which a step that ignores batch_idx has the same results
+NUMBERS = (1, 2, 3, 5, 10, 100)  # of further local steps, at which a step that ignores batch_idx has the same results
 
 
 def innermost_step(steps: InnermostSteps, setup: WorkerSetup, recorder: Recorder) -> Innermost | None:
@@ -68,7 +69,8 @@ class TrialBatch(Batch):
 class StepTrials:
     """Trial steps of a worker's module; after each one, the module's buffers and attributes are restored.
 
-    differences: one line for each form of the step that is not used because its results differ.
+    differences: one line for each form of the step that is not used because its results differ. shown: the result of
+    each kind of trial, and its lines; on a CPU those of the check before the run, which are not made again.
     """
 
     def __init__(
@@ -89,9 +91,10 @@ class StepTrials:
         self.attributes, self.recorder, self.algorithm = attributes, recorder, setup.algorithm
         self.buffers, self.parameters = self.flat.read_buffers(), self.flat.params.clone()
         self.differences: list[str] = []
+        self.shown = dict(setup.trials) if self.flat.params.device.type == "cpu" else {}
         self.batches: list[list[Batch]] = []  # two of each of two clients
         self.at: dict[tuple[int, int], Tensor] = {}  # (client, step) -> the parameters of these steps
-        self.effect = None if training.reason else self._effect()
+        self.effect: str | None = None if training.reason else self._once("effect", self._effect)
         if self.effect is not None:
             loop.innermost, loop.steps.refusal = None, loop.steps.refusal or self.effect
 
@@ -104,24 +107,37 @@ class StepTrials:
             loss = partial(self.loop.loss, batch.content)
             return Cut.after(self.algorithm.cut, flat.module, flat.parameters, loss, batch.size)
 
+    def _once(self, kind: str, trial: Callable[[], T]) -> T:
+        """The result of a kind of trial, which is made if the check has not made it."""
+        if kind not in self.shown:
+            before = len(self.differences)
+            result = trial()
+            self.shown[kind] = result, self.differences[before:]
+        else:
+            result, lines = self.shown[kind]
+            self.differences += lines
+        return result
+
     def innermost(self) -> None:
         """Drops the translation of the step of one client (`LoopOracle.innermost`) if its results differ."""
-        if self.loop.innermost is None:
-            return
-        differs = None
+        if self.loop.innermost is not None and not self._once("translated", self._is_translated):
+            self.loop.innermost = None
+
+    def _is_translated(self) -> bool:
+        """Whether the translated step of one client has the reference's results."""
+        self._prepare()
         try:
-            for (client, k), t in product(self.at, NUMBERS):
+            for (client, k), t in [*product(self.at, (0,)), *product([(0, 0)], NUMBERS)]:
                 with self._trial():
                     self.loop.t = t
                     self.loop.gradients(self.at[client, k][None], [self.batches[client][k]], lambda c: 0)
         except Diverged as error:
-            differs = error.text
+            self.differences.append(error.text)
+            return False
         finally:
             self.loop.t, self.loop.schedule = 0, Schedule()
             self.flat.load(self.flat.params.copy_(self.parameters))
-        if differs is not None:
-            self.loop.innermost = None
-            self.differences.append(differs)
+        return True
 
     def vectorized(self) -> VectorizedOracle | str:
         """The gradient oracle for vectorised calls, or the reason why clients run one by one."""
@@ -152,8 +168,14 @@ class StepTrials:
 
     def _proved(self) -> VectorizedOracle | str:
         """The fastest vectorised form whose results are the reference's; the reason if there is none."""
+        form = self._once("vectorized", self._fastest)
+        return form if isinstance(form, str) else self._oracle(*form)
+
+    def _fastest(self) -> tuple[bool, bool] | str:
+        """The fastest vectorised form (`_oracle`) whose results are the reference's; the reason if there is none."""
         if self.effect is not None:
             return self._alone(f"training_step {self.effect}, which a vectorised call would do once for several")
+        self._prepare()
         reason = ""
         for translated, by_hand in ((True, True), (False, True), (False, False)):
             oracle = self._oracle(translated, by_hand)
@@ -161,9 +183,9 @@ class StepTrials:
             if (translated and not possible) or (by_hand and not translated and not oracle.cohort_losses):
                 continue  # the same form as the next one
             try:
-                self._compare(oracle, NUMBERS if by_hand else (0,))
+                self._compare(oracle, NUMBERS if by_hand else ())
                 self.differences += [reason] * bool(reason)
-                return self._oracle(translated, by_hand)
+                return translated, by_hand
             except Diverged as error:
                 reason = error.text
             except Exception as error:
@@ -183,14 +205,24 @@ class StepTrials:
         return oracle
 
     def _compare(self, oracle: VectorizedOracle, numbers: tuple[int, ...]) -> None:
-        """Has the oracle compare two steps of two clients in both orders; raises Diverged if a result differs."""
-        for order, t in product([(0, 1), (1, 0)], numbers):
+        """Has the oracle compare two steps of two clients in both orders; raises Diverged if a result differs.
+
+        numbers: further numbers of the local step, at which the two are compared in one order.
+        """
+        for order, t in [((0, 1), 0), ((1, 0), 0), *(((0, 1), t) for t in numbers)]:
             with self._trial():
                 oracle.write_buffers(self.buffers.expand(2, -1))
                 for k in (0, 1):
                     oracle.t, oracle.schedule = t + k, Schedule()
                     x = torch.stack([self.at[client, k] for client in order])
                     oracle.gradients(x, [self.batches[client][k] for client in order], lambda c, k=k: k)  # type: ignore
+
+    def _prepare(self) -> None:
+        """Takes the steps of `_effect`, whose batches and parameters others need, unless they have been taken here."""
+        if not self.at:
+            lines = list(self.differences)
+            self._effect()
+            self.differences = lines
 
     def _effect(self) -> str | None:
         """What two steps of two clients by the reference do besides their results, in both orders; None if nothing.

@@ -101,7 +101,7 @@ class Worker:
         self.oracle: LoopOracle | VectorizedOracle | LaneOracle
         self.together: VectorizedOracle | None = None  # on a GPU, for calls whose clients take equal steps
         self.one_by_one, self.oracle = self._form(trials)
-        self.differences = trials.differences
+        self.differences, self.shown = trials.differences, trials.shown
         self.loop.note = "; ".join(self.differences)
         self.room = None
         if self.device.type == "cuda" and self.oracle is not self.loop:
