@@ -26,6 +26,7 @@ from tests.undrawn import savefig
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("MPLBACKEND", "agg")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # each process of pytest-xdist has one core; waiting threads would spin
 if "RAYLFL_STAGING" not in os.environ:  # inherited by the processes of pytest-xdist
     os.environ["RAYLFL_STAGING"] = tempfile.mkdtemp(prefix="raylfl-tests-")
     atexit.register(shutil.rmtree, os.environ["RAYLFL_STAGING"], ignore_errors=True)

@@ -87,14 +87,15 @@ class Late(Net):
 def test_the_exit_code_is_1_and_client_and_round_are_named(tmp_path, monkeypatch, capsys, code):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "late.py").write_text(LATE.format(code=code))
-    config = {**TINY, "num_clients": 1, "participation": {"name": "full"}, "model": {"class_path": "late.Late"}}
+    module = f"late_{code}"  # another module for each case
+    (tmp_path / f"{module}.py").write_text(LATE.format(code=code))
+    config = {**TINY, "num_clients": 1, "participation": {"name": "full"}, "model": {"class_path": f"{module}.Late"}}
     config["rounds"] = 100
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
     assert main(["run", "c.yaml", "runtime.vectorize=never", "runtime.step=autograd"]) == 1
     said = capsys.readouterr().err
     assert f"sys.exit({code}) was called" in said
-    assert "late.py:10, in training_step" in said
+    assert f"{module}.py:10, in training_step" in said
     assert "client 0" in said
     assert "round" in said
 
