@@ -79,11 +79,14 @@ class SumPlan:
         """Whether sums replace the rows of this upload, which are then not sent; also true if no client is received."""
         return not len(self.clients) or any(name == upload for name, _ in self.terms)
 
-    def parts(self, clients: Sequence[int], rows: Sequence[Mapping[str, Tensor]]) -> list[SubtreeSums]:
+    def parts(
+        self, clients: Sequence[int], rows: Sequence[Mapping[str, Tensor]], stay: bool = False
+    ) -> list[SubtreeSums]:
         """For each of `terms`, the sums of the largest complete subtrees of the uploads of these clients.
 
         Clients that are not received are left out. rows: the uploads by name, divided among several dicts, whose rows
-        follow each other in the order of `clients`.
+        follow each other in the order of `clients`. stay: whether the sums stay on the device of the uploads; otherwise
+        they are copied to the host.
         """
         row_of = {int(client): k for k, client in enumerate(self.clients)}
         places = np.array([row_of.get(client, -1) for client in clients], dtype=np.int64)
@@ -98,7 +101,7 @@ class SumPlan:
                 pieces.append((values if (mine >= 0).all() else values[mine >= 0], mine[mine >= 0]))
             nodes = [Node(0, int(k)) for _, mine in pieces for k in mine]
             weighed = [(values, column(coefficients[mine], values)) for values, mine in pieces]
-            out.append(_subtree_sums(weighed, nodes, len(self.clients)) if nodes else {})
+            out.append(_subtree_sums(weighed, nodes, len(self.clients), stay) if nodes else {})
         return out
 
     def vectors(self, clients: Sequence[int]) -> int:
@@ -145,20 +148,20 @@ def in_subtrees(count: int, pieces: int) -> list[Ints]:
     return [order[count * k // pieces : count * (k + 1) // pieces] for k in range(pieces)]
 
 
-def add_up(parts: Sequence[Sequence[SubtreeSums]], count: int) -> list[SubtreeSums]:
+def add_up(parts: Sequence[Sequence[SubtreeSums]], count: int, stay: bool = False) -> list[SubtreeSums]:
     """Adds up the subtree sums of several workers, on all cores, wherever they form a larger complete subtree.
 
     parts: for each worker, its subtree sums of each weighted sum. count: the number of rows of the whole tree. Returns
-    the new subtree sums of each weighted sum.
+    the new subtree sums of each weighted sum. stay: as in `SumPlan.parts`.
     """
-    return [_join_subtrees(sums, count) for sums in zip(*parts, strict=True)]
+    return [_join_subtrees(sums, count, stay) for sums in zip(*parts, strict=True)]
 
 
-def _join_subtrees(parts: Sequence[SubtreeSums], count: int) -> SubtreeSums:
+def _join_subtrees(parts: Sequence[SubtreeSums], count: int, stay: bool) -> SubtreeSums:
     rows = {node: row for sums in parts for node, row in sums.items()}
     if len(rows) < 2:
         return rows
-    return _subtree_sums([(row[None], None) for row in rows.values()], list(rows), count, all_cores=True)
+    return _subtree_sums([(row[None], None) for row in rows.values()], list(rows), count, stay, all_cores=True)
 
 
 def columns_of(part: Sequence[SubtreeSums], k: int, pieces: int) -> list[SubtreeSums]:
@@ -189,12 +192,17 @@ def _whole(sums: SubtreeSums, count: int) -> Tensor | None:
 
 
 def _subtree_sums(
-    pieces: Sequence[tuple[Tensor, Tensor | None]], nodes: Sequence[Node], count: int, all_cores: bool = False
+    pieces: Sequence[tuple[Tensor, Tensor | None]],
+    nodes: Sequence[Node],
+    count: int,
+    stay: bool,
+    all_cores: bool = False,
 ) -> SubtreeSums:
     """The sums of the largest complete subtrees to which these nodes add up, in a tree of `count` rows.
 
     pieces: pairs (rows [n, d], factors [n, 1] by which they are multiplied first, or None); together, the rows are the
-    values of `nodes` in order. all_cores: whether spans of columns are added in parallel.
+    values of `nodes` in order. stay: as in `SumPlan.parts`. all_cores: whether spans of columns are added in parallel,
+    if they are on the host.
     """
     additions, roots = _additions(nodes, count)
     first = pieces[0][0]
@@ -220,12 +228,12 @@ def _subtree_sums(
                 out[k, block] = terms[slot]
 
     spans = [slice(start, min(start + SPAN, width)) for start in range(0, width, SPAN)]
-    if all_cores:
+    if all_cores and on_host:
         on_all_cores(add, spans)
     else:
         for span in spans:
             add(span)
-    out = to_host(out)
+    out = out if stay else to_host(out)
     return {node: out[k] for k, (node, _) in enumerate(roots)}
 
 

@@ -277,11 +277,12 @@ class TaskResult:
         self.__dict__.update(state, uploads=unpack(state["uploads"]), sums=[unpack(term) for term in state["sums"]])
 
 
-def added_up(results: Iterable[TaskResult], plan: SumPlan | None, each: bool) -> list[TaskResult]:
+def added_up(results: Iterable[TaskResult], plan: SumPlan | None, each: bool, stay: bool = False) -> list[TaskResult]:
     """The results of a worker's tasks, in which partial sums replace uploads as the plan says; None: nothing is added.
 
     Failed tasks are left out. The first result that did not fail gets the sums of all tasks. each: each task is added
-    up alone, as soon as it is done (on a GPU, whose memory the next task may need); otherwise all at once.
+    up alone, as soon as it is done (on a GPU, whose memory the next task may need); otherwise all at once. stay:
+    whether the sums stay on the device of the uploads; otherwise they are copied to the host.
     """
     if plan is None:
         return list(results)
@@ -292,7 +293,7 @@ def added_up(results: Iterable[TaskResult], plan: SumPlan | None, each: bool) ->
         if not added:
             continue
         clients = [client for result in added for client in result.clients]
-        parts.append(plan.parts(clients, [result.uploads for result in added]))
+        parts.append(plan.parts(clients, [result.uploads for result in added], stay))
         for result in added:
             result.uploads = {
                 name: torch.empty(0, *rows.shape[1:], dtype=rows.dtype) if plan.replaces(name) else rows
@@ -300,7 +301,7 @@ def added_up(results: Iterable[TaskResult], plan: SumPlan | None, each: bool) ->
             }
     if parts:
         first = next(result for result in done if not result.failed)
-        first.sums = add_up(parts, len(plan.clients)) if parts[1:] else parts[0]
+        first.sums = add_up(parts, len(plan.clients), stay) if parts[1:] else parts[0]
     return done
 
 
@@ -322,7 +323,7 @@ def joined_rows(parts: Sequence[State], counts: Sequence[int]) -> State:
 
 def pack(tensors: Mapping[K, Tensor]) -> dict[K, np.ndarray]:
     """Converts tensors to numpy arrays, which Ray reads from its object store without a copy."""
-    return {name: tensor.contiguous().numpy() for name, tensor in tensors.items()}
+    return {name: tensor.cpu().contiguous().numpy() for name, tensor in tensors.items()}
 
 
 def unpack(packed: Mapping[K, np.ndarray]) -> dict[K, Tensor]:
