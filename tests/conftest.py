@@ -115,6 +115,7 @@ GROUPS = {  # files for one process of pytest-xdist, so that their clusters or s
     "runtime/test_ray.py": "ray",
     "runtime/test_lost_nodes.py": "ray",
     "runtime/test_lost_parts.py": "ray",
+    "runtime/test_group.py": "ray",
     "runtime/test_interrupt.py": "commands",
     "runtime/test_own_cluster.py": "commands",
     "tune/test_sweep.py": "commands",

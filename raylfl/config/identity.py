@@ -18,6 +18,7 @@ RUNTIME_FREE = (  # keys of `runtime` that do not change the bits
     "gpus_per_worker",
     "address",
     "object_store_mb",
+    "sums",
     "step",
     "client_retries",
     "client_timeout",

@@ -4,7 +4,7 @@ The environment variable RAYLFL_FAULT has the path of a file with lines `phase:r
 one of these points removes the point's line from the file and ends as by `kill -9`. Each line thus kills one process.
 In the process of the round loop, the points draw, train, collect, aggregate and commit are before the phase of this
 name, and the points log and checkpoint are after it. In workers on Ray, the point work is before the local work of a
-call, and the point worked is after it.
+call, and the point worked is after it; the point exchange is before an exchange of sums between workers.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ from raylfl.runtime.ray.actors import WorkerActor
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.cohort import CohortInFlight
 from raylfl.runtime.ray.connection import DIRECT
+from raylfl.runtime.ray.group import StoredSums
 from raylfl.runtime.ray.stored import StoredExperiment
-from raylfl.runtime.ray.sums import StoredSums, fetch
+from raylfl.runtime.ray.sums import fetch
 from raylfl.runtime.ray.traffic import TrafficCounter
 from raylfl.runtime.ray.worker_pool import CallInFlight, WorkerLost
 from raylfl.runtime.workers.task import REPORT, ClientReports, Task, TaskResult, added_up
@@ -63,7 +64,7 @@ def channel(monkeypatch):
             stored=SimpleNamespace(placement=SimpleNamespace(nodes_apart=apart)),
         )
         monkeypatch.setattr(sums, "ray", SimpleNamespace(get=get))
-        return SimpleNamespace(pool=pool, traffic=TrafficCounter())
+        return SimpleNamespace(pool=pool, traffic=TrafficCounter(), group=None)
 
     return make
 

@@ -106,6 +106,27 @@ def test_a_run_that_loses_a_node_goes_on_with_the_same_bits(cluster, runs, gate,
     assert "the server actor" not in log
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "focus", "fedaware"])
+@pytest.mark.parametrize("placement", ["shared", "pinned"])
+def test_sums_between_workers_of_several_nodes_survive_the_loss_of_one(cluster, runs, gate, method, placement):
+    """By gloo, on three nodes of which one is lost; FedAWARE reads rows. With `shared`, a broadcast and a sum
+    take three vectors each: two thirds of one from each worker to the others, and the complete one to the server.
+    """
+    config = config_of(method, gate) | {"local": {**TINY["local"], "steps": 2}}  # equal shares of the cohort
+    cluster.join()
+    overrides = ["runtime.sums=gloo", f"runtime.placement={placement}"]
+    struck = strike(config, runs, cluster, gate, overrides, newcomer=True)
+    assert outcome(struck.run_dir) == outcome(raylfl.run(config, runs).run_dir)
+    log = log_of(struck.run_dir)
+    assert ("go from worker to worker by gloo" in log) == (method != "fedaware")
+    assert "from now on" not in log
+    if (method, placement) == ("fedavg", "shared"):
+        vector = 4 * (4 * 8000 + 8000 + 3 * 8000 + 3)
+        crossed = [row["traffic/between_nodes_bytes"] / vector for row in struck.metrics[2:6]]
+        assert crossed == pytest.approx([6.0] * 4, rel=0.02)
+
+
 def growing():
     for method in METHODS:
         for workers in (3, None):

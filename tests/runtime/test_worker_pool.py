@@ -176,7 +176,7 @@ def holders(monkeypatch):
 
 def lose(pool, actors, worker):
     actors[worker].has = []
-    pool._note_loss(CallInFlight(WorkerCall("run", ()), worker, pool._restarts[worker], []), "lost")
+    pool._note_loss(CallInFlight(WorkerCall("run", ()), worker, pool.restarts[worker], []), "lost")
 
 
 def work(pool, worker, assigned):

@@ -50,6 +50,14 @@ class RuntimeConfig(Options):
             "many workers as clients, or CPUs on several nodes, where this changes no bit; else shared"
         ),
     ] = "auto"
+    sums: Annotated[
+        Literal["auto", "object_store", "nccl", "gloo"],
+        Doc(
+            "how Ray workers bring long sums of uploads together, with the same bits: through the object_store, or "
+            "directly from worker to worker, nccl: between GPUs, gloo: between hosts; auto: nccl if each worker has a "
+            "GPU of its own, else object_store"
+        ),
+    ] = "auto"
     wait: Annotated[
         float,
         Ge(0),

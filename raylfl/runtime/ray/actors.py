@@ -20,6 +20,8 @@ from raylfl.core.samples import as_tensor
 from raylfl.core.torch_state import torch_defaults
 from raylfl.errors import exits_as_errors
 from raylfl.runtime.faults import kill_point
+from raylfl.runtime.ray.failures import lines_of
+from raylfl.runtime.ray.group import Exchange, GroupMember
 from raylfl.runtime.ray.reservation import Bundle
 from raylfl.runtime.ray.stored import SamplesMissing
 from raylfl.runtime.ray.traffic import weight
@@ -38,8 +40,9 @@ class RunArguments(NamedTuple):
 
     tasks: their `client_states` are numbers of the call's states. returns_states: whether the call returns the new
     states of clients. separate: the field of the result that is a value of its own: sums, if they are too large for the
-    first value, or uploads, in a ring; None if there is none. in_ring: whether the start is the upload of the previous
-    client of a ring, not the broadcast.
+    first value, or uploads, in a ring; None if there is none. `resident`: the sums stay in the worker's memory, and
+    their key is that value. in_ring: whether the start is the upload of the previous client of a ring, not the
+    broadcast.
     """
 
     tasks: Sequence[Task]
@@ -63,6 +66,7 @@ class WorkerActor:
     def __init__(self) -> None:
         self._workers: dict[int | None, Worker] = {}  # assigned worker -> `Worker`: its own, and one for a lost actor
         self._reference: Any = None
+        self._member = GroupMember()
         self.fault = kill_point()
         process.set_up()
         import lightning.pytorch  # noqa: F401 - loaded in advance
@@ -73,7 +77,7 @@ class WorkerActor:
         """The worker for the experiment and samples in `shared`, built if this process has none for them."""
         reference, assigned, samples = shared
         if reference != self._reference:
-            self._workers, self._reference = {}, reference
+            self._workers, self._reference, self._member = {}, reference, GroupMember()
         if assigned not in self._workers:
             if assigned is not None and samples is None:
                 raise SamplesMissing
@@ -131,13 +135,14 @@ class WorkerActor:
                     yield worker.run(task, broadcast, old)
 
         self.fault("work", tasks[0].round)
-        done = added_up(results(), tasks[0].sums, each=worker.room is not None)
+        stay = call.separate == "resident"
+        done = added_up(results(), tasks[0].sums, each=worker.room is not None, stay=stay)
         self.fault("worked", tasks[0].round)
         values: list[Any] = [done]
-        if call.separate == "sums":
+        if call.separate in ("sums", "resident"):
             first = next((result for result in done if not result.failed), done[0])
-            values.append(TaskResult.of_sums(first.sums))
-            first.sums = []
+            sums, first.sums = first.sums, []
+            values.append(self._member.keep(tasks[0].round, sums) if stay else TaskResult.of_sums(sums))
         elif call.separate == "uploads":
             values.append(pack(done[0].uploads))
             done[0].uploads = {}
@@ -162,6 +167,18 @@ class WorkerActor:
         yield None
         for k in range(pieces):
             yield TaskResult.of_sums(add_up([columns_of(part.sums, k, pieces) for part in parts], count))
+
+    def describe(self, shared: list[Any], *keys: str) -> tuple[str, bytes]:
+        return self._member.describe(keys)
+
+    def exchange(self, shared: list[Any], work: Exchange, rank: int, *keys: str) -> TaskResult | str:
+        """Exchanges resident sums with the group's other workers, as `GroupMember.exchange`; the reason if it fails."""
+        worker = self.worker(shared)
+        self.fault("exchange", self._member.round)
+        try:
+            return TaskResult.of_sums(self._member.exchange(work, rank, keys, worker.device))
+        except RuntimeError as error:  # torch's errors of connections and of memory
+            return f"{type(error).__name__}: {lines_of(error)[0]}"
 
     @exits_as_errors()
     def run_block(self, shared: list[Any], operation: str, job: Any, *states: Packed) -> Any:

@@ -14,10 +14,12 @@ from torch import Tensor
 from raylfl.core.algorithm import State
 from raylfl.core.deferred import Deferred
 from raylfl.core.samples import as_tensor
+from raylfl.core.summing import rows_reason
 from raylfl.experiment.parts import Experiment, Initial
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.cohort import BlocksInFlight, CohortInFlight
 from raylfl.runtime.ray.connection import direct_bytes
+from raylfl.runtime.ray.group import WorkerGroup, kind_of_group
 from raylfl.runtime.ray.resources import counted
 from raylfl.runtime.ray.ring import RingInFlight
 from raylfl.runtime.ray.stored import StoredExperiment, StoredSamples, put_samples
@@ -63,7 +65,9 @@ class RayBackend(Backend):
         )
         size, keeps = state or 0, state is not None
         spills = size < direct_bytes() and size * experiment.clients > HEAP
-        self.channel = Channel(self.pool, self._traffic, self.attempts, self.timeout, keeps, size, spills)
+        kind = kind_of_group(runtime, stored.placement)
+        group = None if kind is None or self.workers < 2 else WorkerGroup(kind, self.pool, self.room, notify)
+        self.channel = Channel(self.pool, self._traffic, self.attempts, self.timeout, keeps, size, spills, group)
 
     def initial(self) -> Initial:
         fresh = self.pool.call("initial", attempts=self.attempts)
@@ -175,7 +179,11 @@ class RayBackend(Backend):
     def location(self) -> str:
         self.pool.ready()
         server = place_of(self._traffic.here)
-        return location_line(self._experiment, self._stored, self.device_name, self.pool.nodes, server)
+        line = location_line(self._experiment, self._stored, self.device_name, self.pool.nodes, server)
+        group, algorithm = self.channel.group, self._experiment.algorithm
+        if group is None or algorithm.pattern.peers or rows_reason(algorithm) is not None:
+            return line
+        return f"{line}; long sums of uploads go from worker to worker by {group.kind}"
 
     def describe(self) -> dict[str, Any]:
         return {

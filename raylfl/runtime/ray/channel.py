@@ -11,6 +11,7 @@ from typing import Any
 import ray
 
 from raylfl.runtime.ray.actors import RunArguments
+from raylfl.runtime.ray.group import WorkerGroup
 from raylfl.runtime.ray.traffic import TrafficCounter, weight
 from raylfl.runtime.ray.worker_pool import CallInFlight, WorkerCall, WorkerLost, WorkerPool
 from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
@@ -22,7 +23,7 @@ class Channel:
 
     attempts: largest number of attempts at a task; timeout: seconds per call, None for no limit; keeps: whether clients
     keep a state between rounds; state_bytes: size of one client's state; spills: whether the states of all clients are
-    too large for the server's memory.
+    too large for the server's memory; group: exchanges sums between workers, None if they go through the object store.
     """
 
     pool: WorkerPool
@@ -32,6 +33,7 @@ class Channel:
     keeps: bool
     state_bytes: int
     spills: bool
+    group: WorkerGroup | None = None
 
     def worker_of(self, task: Task) -> int | None:
         """The number of the worker that has the samples of a task's client.

@@ -15,7 +15,8 @@ from raylfl.core.partial_sums import depth_first
 from raylfl.errors import RaylflError
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.connection import direct_bytes
-from raylfl.runtime.ray.sums import StoredSums, fetch
+from raylfl.runtime.ray.group import StoredSums
+from raylfl.runtime.ray.sums import fetch
 from raylfl.runtime.ray.traffic import weight
 from raylfl.runtime.ray.worker_pool import CallInFlight, WorkerCall, WorkerLost
 from raylfl.runtime.workers.backend import BlockCall
@@ -95,18 +96,23 @@ class CohortInFlight:
 
     def _call(self, share: Share) -> WorkerCall:
         tasks = [self.tasks[k] for k in share]
-        return self.channel.call(tasks, self.broadcast, "sums" if self._has_separate_sums(tasks) else None)
+        return self.channel.call(tasks, self.broadcast, self._separate(tasks))
 
-    def _has_separate_sums(self, tasks: Sequence[Task]) -> bool:
-        """Whether the sums of these tasks are too large for the call's answer, and become a separate object.
+    def _separate(self, tasks: Sequence[Task]) -> str | None:
+        """`sums` or `resident` if the sums of these tasks are too large for the call's answer; otherwise None.
 
-        A worker can join such objects on its node. If an object is lost, only its tasks are repeated.
+        `sums`: they become a separate object. A worker can join such objects on its node. If an object is lost, only
+        its tasks are repeated. `resident`: they stay in the worker's memory for the group of workers.
         """
-        plan, broadcast = tasks[0].sums, self.broadcast
-        if plan is None or not isinstance(broadcast, Mapping):
-            return plan is not None
+        plan, broadcast, group = tasks[0].sums, self.broadcast, self.channel.group
+        if plan is None:
+            return None
         vectors = plan.vectors([client for task in tasks for client in task.clients])
-        return vectors * max((vector.nbytes for vector in broadcast.values()), default=0) > 0.9 * direct_bytes()
+        if isinstance(broadcast, Mapping):
+            longest = max((vector.nbytes for vector in broadcast.values()), default=0)
+            if vectors * longest <= 0.9 * direct_bytes():
+                return None
+        return "resident" if group is not None and group.fits(vectors) else "sums"
 
     def _take(self, share: Share, sent: CallInFlight, answer: Any) -> None:
         """Stores the results of one share of the tasks, from its call `sent` and the call's result `answer`."""
@@ -115,7 +121,8 @@ class CohortInFlight:
         if sums and (added := [k for k in share if not self.done[k].failed]):
             uploads, node = self.done[added[0]].uploads.values(), self.channel.pool.nodes[sent.worker]
             size = max((rows.element_size() * math.prod(rows.shape[1:]) for rows in uploads), default=0)
-            self.stored_sums.append(StoredSums(sums[0], sent.worker, node, added, size))
+            restart = sent.restart if self._separate([self.tasks[k] for k in share]) == "resident" else None
+            self.stored_sums.append(StoredSums(sums[0], sent.worker, node, added, size, restart))
 
     def _failed(self, share: Share, answer: Any) -> list[Share]:
         """The failed tasks of a share that have attempts left, each as a share of its own.

@@ -33,7 +33,7 @@ class StoredSamples(NamedTuple):
 
 
 class SamplesMissing(Exception):
-    """Raised by a worker that gets a call without the samples of its clients, and does not have them."""
+    """Raised by a worker that lacks the samples, or the sums, of a call, because Ray has restarted it."""
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,13 @@
 The columns of a sum are independent. If several nodes have large partial sums, a worker on each node joins the node's
 sums and cuts the result into pieces of columns, at most one piece per node. Each piece has a node that receives the
 piece from all other nodes, completes these columns, and sends them to the server. The server thus receives one vector
-per sum, and all links carry about the same number of bytes.
+per sum, and all links carry about the same number of bytes. Workers with a GPU each do the same without the object
+store (`raylfl.runtime.ray.group`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -19,24 +19,10 @@ from raylfl.core.partial_sums import side_by_side
 from raylfl.runtime.ray.channel import Channel
 from raylfl.runtime.ray.connection import direct_bytes
 from raylfl.runtime.ray.failures import loss_behind
+from raylfl.runtime.ray.group import StoredSums
 from raylfl.runtime.ray.traffic import weight
 from raylfl.runtime.ray.worker_pool import WorkerCall, WorkerLost
 from raylfl.runtime.workers.task import TaskResult
-
-
-@dataclass(frozen=True)
-class StoredSums:
-    """The partial sums that one call has left in its node's object store.
-
-    reference: refers to a `TaskResult` without clients; worker, node: where the call ran; tasks: the numbers of the
-    tasks whose uploads are added up; size: bytes of the longest vector.
-    """
-
-    reference: Any
-    worker: int
-    node: str | None
-    tasks: list[int]
-    size: int
 
 
 def fetch(channel: Channel, stored: Sequence[StoredSums], count: int) -> tuple[list[TaskResult], list[int]]:
@@ -45,8 +31,15 @@ def fetch(channel: Channel, stored: Sequence[StoredSums], count: int) -> tuple[l
     If no vector is larger than `direct_bytes`, the sums of all calls are fetched one by one. Otherwise workers join the
     sums on their node first. If the longest vector has at least twice `direct_bytes`, several nodes then divide the
     columns, unless nodes must not receive each other's uploads (`Placement.nodes_apart`). Sums that could not be joined
-    are fetched one by one. count: the number of uploads in a complete sum.
+    are fetched one by one. Sums in the memory of workers are joined by the workers' group. count: the number of uploads
+    in a complete sum.
     """
+    if channel.group is not None and (resident := [one for one in stored if one.restart is not None]):
+        sums, lost = fetch(channel, [one for one in stored if one.restart is None], count)
+        exchanged = channel.group.joined(resident, count)
+        if exchanged is None:
+            return sums, [*lost, *(k for one in resident for k in one.tasks)]
+        return [*sums, exchanged], lost
     longest, nodes = max((one.size for one in stored), default=0), by_node(stored)
     if longest <= direct_bytes():
         return _each(channel, stored)

@@ -102,7 +102,7 @@ class WorkerPool:
         self.notify, self.traffic = notify, traffic
         self.nodes: list[str | None] = [None] * len(actors)  # the node of each worker that has been available
         self._former: dict[str | None, None] = {}  # the nodes of lost workers
-        self._restarts = [0] * len(actors)
+        self.restarts = [0] * len(actors)  # of each worker, as far as calls have noticed
         self._numbers = itertools.count()
         self._latest = [-1] * len(actors)  # the number of each worker's latest call since its restart
         self._finished = [-1] * len(actors)  # the number of each worker's latest call whose result has arrived
@@ -127,7 +127,7 @@ class WorkerPool:
         references = method.options(num_returns=call.returns).remote(shared, *call.arguments)
         references = [references] if call.returns == 1 else references
         before, self._latest[worker] = self._latest[worker], next(self._numbers)
-        return CallInFlight(call, worker, self._restarts[worker], references, self._latest[worker], before)
+        return CallInFlight(call, worker, self.restarts[worker], references, self._latest[worker], before)
 
     def _missing_samples(self, worker: int, assigned: int) -> StoredSamples | None:
         """The samples of worker `assigned` in the object store if `worker` does not have them, otherwise None.
@@ -295,8 +295,9 @@ class WorkerPool:
         return WorkerLost(f"the worker{where} was lost: {reason}", self._waited(sent))
 
     def _kill_hanging(self, sent: CallInFlight) -> WorkerLost:
-        reason = f"no answer within {sent.call.timeout:g} s (runtime.client_timeout)"
-        if self._restarts[sent.worker] == sent.restart:
+        key = "" if sent.call.method == "exchange" else " (runtime.client_timeout)"
+        reason = f"no answer within {sent.call.timeout:g} s{key}"
+        if self.restarts[sent.worker] == sent.restart:
             ray.kill(self.actors[sent.worker], no_restart=False)
         where = place_of(self.nodes[sent.worker])
         self._note_loss(sent, f"worker {sent.worker}{where}: {reason}; it is started again")
@@ -307,8 +308,8 @@ class WorkerPool:
 
     def _note_loss(self, sent: CallInFlight, news: str) -> None:
         """Records the restart of a worker and passes `news` to the user, once for all calls that were lost with it."""
-        if self._restarts[sent.worker] == sent.restart:
-            self._restarts[sent.worker] += 1
+        if self.restarts[sent.worker] == sent.restart:
+            self.restarts[sent.worker] += 1
             self._former[self.nodes[sent.worker]] = None
             self._latest[sent.worker], self._samples[sent.worker] = -1, []
             self._starting[sent.worker] = self._ping(sent.worker)
