@@ -19,6 +19,7 @@ RUNTIME_FREE = (  # keys of `runtime` that do not change the bits
     "address",
     "object_store_mb",
     "sums",
+    "wait",
     "step",
     "client_retries",
     "client_timeout",
