@@ -38,7 +38,9 @@ from raylfl.tune.schema import SweepConfig
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
-    path for path in DOCS.rglob("*.md") if path.parent.name != "results" and path.name != "results.md"
+    path
+    for path in DOCS.rglob("*.md")
+    if path.parent.name != "results" and path.name not in ("results.md", "claims.md")
 )
 HEAD = ("key", "default", "takes", "meaning")
 GROUPS = {"top": TopConfig, **FIXED_GROUPS, "sweep": SweepConfig, "scheduler": SchedulerConfig}

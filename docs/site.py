@@ -36,7 +36,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """The page with its words linked, and its pictures in both themes; those of the ledger as seen from results/."""
     text = markdown.replace("](../../results/", "](")
     path = page.file.src_uri
-    if path.startswith(("api/", "results", "glossary", "changelog")):
+    if path.startswith(("api/", "results", "claims", "glossary", "changelog")):
         return text
     up = "../" * path.count("/")
     return linked(PICTURE.sub(_themes, text), f"{up}glossary.md")
@@ -48,7 +48,7 @@ def on_post_build(config: Any) -> None:
     lines = [f"# {config['site_name']}", "", f"> {config['site_description']}", ""]
     for path in _pages(config["nav"]):
         source = ROOT / PAGES[path] if path in PAGES else DOCS / path
-        title = source.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+        title = re.search(r"^# (.*)", source.read_text(encoding="utf-8"), re.MULTILINE)[1]  # type: ignore[index]
         lines.append(f"- [{title}]({path.removesuffix('.md').removesuffix('index') or '.'}/)")
     (site / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -30,14 +30,21 @@ SCALES = ("smoke", "paper")
 class Claim:
     """A claim of the paper and the verdict on it.
 
-    holds: whether the claim holds; None if the runs do not decide it. evidence: the numbers behind the verdict. remark:
-    an explanation of a claim that does not hold.
+    holds: whether the claim holds; None if the runs do not decide it. evidence: our numbers behind the verdict. remark:
+    an explanation of a claim that does not hold. published: the paper's numbers, if the claim has some.
     """
 
     text: str
     holds: bool | None
     evidence: str
     remark: str = ""
+    published: str = ""
+
+    @property
+    def result(self) -> str:
+        """The evidence with the paper's numbers and the remark."""
+        published = f"; published: {self.published}" if self.published else ""
+        return self.evidence + published + (f" ({self.remark})" if self.remark else "")
 
 
 @dataclass(frozen=True)

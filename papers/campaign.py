@@ -27,7 +27,7 @@ from papers.base import EXPERIMENTS, find
 from papers.command import place
 from papers.estimate import hours, work
 from papers.grid import Grid
-from papers.ledger import Row, read
+from papers.ledger import Row, folders, read
 from papers.ledger_rows import LedgerRows, key_of
 from papers.run_cache import LINE_SECONDS, Enough, RunCache, check_data, load_record
 from papers.setting import CellConfig
@@ -256,7 +256,7 @@ def pack(path: Path, root: Path, results: Path) -> None:
 
     Whole runs come before interrupted ones, and smaller ones before larger ones; a line names those without room.
     """
-    published = {(row.digest, str(row.seed)) for folder in results.rglob("runs.jsonl") for row in read(folder.parent)}
+    published = {(row.digest, str(row.seed)) for folder in folders(results).values() for row in read(folder)}
     runs = {run: list(_files(run)) for run in root.rglob("runs/*") if is_run(run)}
     new = [run for run in runs if not (is_complete(run) and _digest_and_seed(run) in published)]
     size = {run: sum(file.stat().st_size for file in runs[run]) for run in new}

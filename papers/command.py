@@ -112,8 +112,7 @@ def _verdicts(claims: Sequence[Claim]) -> RichTable:
     table.add_column("claim")
     table.add_column("result", style="dim")
     for claim in claims:
-        remark = f" ({claim.remark})" if claim.remark else ""
-        table.add_row(VERDICTS[claim.holds], escape(claim.text), escape(claim.evidence + remark))
+        table.add_row(VERDICTS[claim.holds], escape(claim.text), escape(claim.result))
     return table
 
 
@@ -126,7 +125,8 @@ def write(folder: Path, findings: Findings, notes: Sequence[str], dpi: int = 200
     for table in findings.tables:
         (folder / f"{table.name}.md").write_text(f"{table.caption}\n\n{to_markdown(table)}", encoding="utf-8")
         (folder / f"{table.name}.csv").write_text(to_csv(table), encoding="utf-8")
-    content = {"claims": [vars(claim) for claim in findings.claims], "notes": list(notes)}
+    claims = [{key: value for key, value in vars(c).items() if key != "published" or value} for c in findings.claims]
+    content = {"claims": claims, "notes": list(notes)}
     verdicts = folder / "verdicts.json"
     verdicts.write_text(json.dumps(content, indent=2, ensure_ascii=False, default=bool) + "\n", encoding="utf-8")
     paths = []

@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from papers.base import EXPERIMENTS, Claim, Findings
+from papers.choice import plain
 from papers.grid import Axis, Grid, nest
+from papers.ledger import Row
 from papers.run_cache import RunCache
 from papers.texts import ACCURACY, accuracy_text, cost_or_dash, mean_cost, ratio_text, table_of
 from raylfl.errors import BadConfig
@@ -112,6 +114,13 @@ class Efficiency(Grid):
         claims = [*first_claims(costs), *gains(columns, ends), *rivals(costs, ends)]
         return Findings(tables, claims, {self.stem: draw.curves(plots, draw.styles(LOOKS))}, [UNITS])
 
+    def headline(self, row: Row) -> tuple[str, float | None, float | None]:
+        """The rounds to the target."""
+        columns = {plain(task): column for task, column in columns_of(self.number).items()}
+        column, methods = columns[row.cell["task"]], {plain(name): name for name in METHODS}
+        name = f"rounds to {column['target']:g}"
+        return name, row.measures[name], column[methods[row.cell["method"]]]["rounds"]
+
     def cost(self, group: Group, axis: str, target: float) -> Stat:
         """The cost to the target, over the seeds that reach it."""
         costs = [self.measure(run, f"{axis} to {target:g}") for run in group.runs]
@@ -168,9 +177,9 @@ def gains(columns: Mapping[str, Mapping[str, Any]], ends: Ends) -> list[Claim]:
         top = ends[task]["FedACS"].mean
         leads = [100 * (top - stat.mean) for name, stat in ends[task].items() if name != "FedACS"]
         evidence = f"{min(leads):.1f} to {max(leads):.1f} points above the others"
-        evidence += f"; published {column['gains'][0]:g} to {column['gains'][1]:g}"
+        published = f"{column['gains'][0]:g} to {column['gains'][1]:g}"
         text = f"{task}: FedACS has the highest accuracy over the last {LAST} rounds"
-        claims.append(Claim(text, min(leads) > 0, evidence))
+        claims.append(Claim(text, min(leads) > 0, evidence, published=published))
     return claims
 
 

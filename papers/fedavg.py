@@ -150,6 +150,9 @@ class Table1(Grid):
         """A run ends at the target, or after twice the paper's rounds."""
         return {"rounds": 2 * PAPER[point.partition][point.fraction]} if scale == "paper" else {}
 
+    def headline(self, row: Row) -> tuple[str, float | None, float | None]:
+        return ROUNDS, row.measures[ROUNDS], PAPER[row.cell["partition"]][row.cell["fraction"]]
+
     def run(self, cache: RunCache) -> Findings:
         cells = [
             TableCell(
@@ -232,7 +235,9 @@ def claims(cells: Sequence[TableCell]) -> list[Claim]:
         near = [1 / NEAR <= cell.ratio <= NEAR for cell in chosen]
         evidence = "ours / paper: " + ", ".join(f"C={cell.fraction:g}: {ratio_text(cell.ratio)}" for cell in chosen)
         holds = False if not all(near) else True if len(chosen) == len(FRACTIONS) else None
-        out.append(Claim(f"{heading}: the rounds are the paper's, within a factor of {NEAR:g}", holds, evidence))
+        rounds = ", ".join(f"C={cell.fraction:g}: {PAPER[cell.partition][cell.fraction]:,}" for cell in chosen)
+        text = f"{heading}: the rounds are the paper's, within a factor of {NEAR:g}"
+        out.append(Claim(text, holds, evidence, published=f"{rounds} rounds"))
     for pixels in reversed(PIXELS):
         gains = {}
         for partition, published in PAPER.items():
@@ -241,9 +246,10 @@ def claims(cells: Sequence[TableCell]) -> list[Claim]:
             if gain is not None:
                 gains[partition] = gain
                 text = f"{chosen[0].heading}: with ten clients per round fewer rounds are needed than with one"
-                evidence = f"{gain:.1f} times fewer; published: {published[0.0] / published[0.1]:.1f} times"
+                theirs = f"{published[0.0] / published[0.1]:.1f} times"
                 tuned = all(cell.inside for cell in chosen if cell.fraction in FRACTIONS[:2])
-                out.append(Claim(text, gain > 1.0 if tuned else None, evidence, "" if tuned else UNTUNED))
+                remark = "" if tuned else UNTUNED
+                out.append(Claim(text, gain > 1.0 if tuned else None, f"{gain:.1f} times fewer", remark, theirs))
         if len(gains) == len(PAPER):
             text = f"pixels {pixels}: ten clients in place of one save more rounds on non-IID data than on IID data"
             evidence = f"{gains['non-IID']:.1f} times fewer against {gains['IID']:.1f}"

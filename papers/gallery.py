@@ -1,22 +1,26 @@
-"""The results pages `docs/results.md` and `docs/results/*.md`, generated from the ledger of published runs.
+"""The pages `docs/results.md`, `docs/claims.md` and `docs/results/*.md`, generated from the ledger of published runs.
 
-docs/results.md lists all published experiments; each experiment has a page of its own.
+docs/results.md lists all published experiments and comparisons, each of which has a page of its own; docs/claims.md has
+all claims in one table, which can be sorted on the site.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from papers.base import EXPERIMENTS
-from papers.ledger import ROWS, Row, read
+from papers.base import EXPERIMENTS, Claim
+from papers.comparisons import labels_of, page_name, tables_of
+from papers.ledger import ROWS, Row, folders, read
+from raylfl.report.render import to_markdown
 
 HEAD = "<!-- written by `raylfl publish` from results/; changes by hand are lost -->\n"
 SHORT = 10  # characters of a commit or digest in a table
 WORDS = {True: "yes", False: "**no**", None: "open"}
+VERDICTS = {True: "holds", False: "**does not hold**", None: "open"}
 REFERENCES = (
     "Papers: [1] FOCUS (Ying, Li & Yang 2025), [2] SFL (Li & Lyu 2023), [3] FedACS (Weng, Ren, Xiao & Skoglund 2025), "
     "[4] FedAWARE (Zeng, Xu, Pan, Wang & Tang 2024)."
@@ -28,6 +32,14 @@ Every number comes from runs in the ledger (`results/`); the page of an experime
 repeats them. Figures of partitions and of theory need no runs.
 [Reproducing the papers](reproduce.md) explains how the numbers are obtained; [Findings](findings.md) lists differences
 from the papers and their causes.
+"""
+
+
+CLAIMS = """# Claims
+
+Every claim of the papers that the ledger judges, and the experiments without a run. On the site a click on a heading
+sorts the table. *Published* has the paper's number, where the claim has one; *ours* the numbers that decide it;
+[Reproducing the papers](reproduce.md) explains them.
 """
 
 
@@ -43,11 +55,21 @@ class PublishedExperiment:
 
     @property
     def page(self) -> str:
-        return self.name.replace("/", "-") + ".md"
+        return page_name(self.name)
 
     @property
     def experiment(self) -> Any:
         return EXPERIMENTS.get(self.name)
+
+    @property
+    def link(self) -> str:
+        return f"[{self.name}](results/{self.page})"
+
+    @property
+    def runs(self) -> str:
+        """The number of runs that are published, and of the whole experiment."""
+        made, total = len(self.rows), self.experiment.cls().whole()
+        return f"{made} / {made if total is None else total}" if made else "none needed"
 
 
 def experiments(results: Path) -> list[PublishedExperiment]:
@@ -65,9 +87,12 @@ def experiments(results: Path) -> list[PublishedExperiment]:
 
 
 def pages(results: Path, docs: Path) -> dict[Path, str]:
-    """Path -> text of `results.md` and of each experiment's page, from the ledgers below `results`."""
+    """Path -> text of each page, from the ledgers below `results`."""
     entries = experiments(results)
-    return {docs / "results.md": gallery(entries)} | {docs / "results" / entry.page: page(entry) for entry in entries}
+    others = {name: read(folder) for name, folder in folders(results).items() if name not in EXPERIMENTS.names()}
+    texts = {docs / "results.md": gallery(entries, others), docs / "claims.md": claims(entries)}
+    texts |= {docs / "results" / entry.page: page(entry) for entry in entries}
+    return texts | {docs / "results" / page_name(name): comparison(name, rows) for name, rows in others.items()}
 
 
 def write_pages(results: Path, docs: Path) -> list[Path]:
@@ -84,8 +109,8 @@ def write_pages(results: Path, docs: Path) -> list[Path]:
     return changed
 
 
-def gallery(entries: Sequence[PublishedExperiment]) -> str:
-    """The text of `results.md`: a table of the experiments, then the claims of each."""
+def gallery(entries: Sequence[PublishedExperiment], others: Iterable[str] = ()) -> str:
+    """The text of `results.md`: a table of the experiments, the claims of each, and the names of the comparisons."""
     lines = [
         HEAD,
         INTRO,
@@ -96,12 +121,11 @@ def gallery(entries: Sequence[PublishedExperiment]) -> str:
         holding = sum(claim["holds"] is True for claim in entry.claims)
         undecided = sum(claim["holds"] is None for claim in entry.claims)
         held = f"{holding} of {len(entry.claims)}" + (f" ({undecided} open)" if undecided else "")
-        total, hours = entry.experiment.cls().whole(), sum(row.seconds or 0.0 for row in entry.rows) / 3600
-        made = len(entry.rows)
-        runs = f"{made} / {made if total is None else total}" if made else "none needed"
-        link = f"[{entry.name}](results/{entry.page})"
-        lines.append(f"| {link} | {entry.experiment.paper} | {runs} | {held} | {hours:.2f} |")
+        hours = sum(row.seconds or 0.0 for row in entry.rows) / 3600
+        lines.append(f"| {entry.link} | {entry.experiment.paper} | {entry.runs} | {held} | {hours:.2f} |")
     lines += ["", REFERENCES, "", *not_run(entries)]
+    if links := [f"- [{name}](results/{page_name(name)})" for name in others]:
+        lines += ["", "## Other comparisons", "", *links]
     for entry in entries:
         lines += [
             "",
@@ -112,6 +136,31 @@ def gallery(entries: Sequence[PublishedExperiment]) -> str:
         ]
         lines += [*_claims(entry.claims), *_notes(entry.notes)]
     return "\n".join(lines) + "\n"
+
+
+def claims(entries: Sequence[PublishedExperiment]) -> str:
+    """The text of `claims.md`: one table of all claims, and of the experiments without a run."""
+    head = ("paper", "experiment", "claim", "published", "ours", "verdict", "runs")
+    rows = []
+    for entry in entries:
+        for claim in entry.claims:
+            remark = f" ({claim['remark']})" if claim.get("remark") else ""
+            numbers = claim.get("published") or "–", claim["evidence"] + remark, VERDICTS[claim["holds"]]
+            rows.append((entry.experiment.paper, entry.link, claim["text"], *numbers, entry.runs))
+    names = {entry.name for entry in entries}
+    for other in (entry for entry in EXPERIMENTS if entry.name not in names):
+        missing = f"0 / {other.cls().whole() or '?'}"
+        rows.append((other.paper, other.name, other.summary, "–", "–", "no run", missing))
+    lines = [f"| {' | '.join(map(_cell, row))} |" for row in (head, ["---"] * len(head), *rows)]
+    return "\n".join([HEAD, CLAIMS, '<div class="sortable" markdown>', "", *lines, "", "</div>", "", REFERENCES]) + "\n"
+
+
+def comparison(name: str, rows: Sequence[Row]) -> str:
+    """The text of the page of a comparison: its tables, and all runs."""
+    lines = [HEAD, f"# {name}", "", f"Runs published by `raylfl publish RUN ... --as {name}`."]
+    for table in tables_of(rows):
+        lines += ["", table.caption, "", to_markdown(table).rstrip()]
+    return "\n".join([*lines, "", "## Runs", "", *_runs(name, rows, labels_of(rows))]) + "\n"
 
 
 def not_run(entries: Sequence[PublishedExperiment]) -> list[str]:
@@ -149,8 +198,7 @@ def page(entry: PublishedExperiment) -> str:
 def _claims(claims: Sequence[dict[str, Any]]) -> list[str]:
     lines = ["| claim | holds | result |", "| --- | --- | --- |"]
     for claim in claims:
-        remark = f" ({claim['remark']})" if claim.get("remark") else ""
-        lines.append(f"| {_cell(claim['text'])} | {WORDS[claim['holds']]} | {_cell(claim['evidence'] + remark)} |")
+        lines.append(f"| {_cell(claim['text'])} | {WORDS[claim['holds']]} | {_cell(Claim(**claim).result)} |")
     return lines if claims else []
 
 
@@ -158,7 +206,8 @@ def _notes(notes: Sequence[str]) -> list[str]:
     return ["", *(f"- {note}" for note in notes)] if notes else []
 
 
-def _runs(name: str, rows: Sequence[Row]) -> list[str]:
+def _runs(name: str, rows: Sequence[Row], labels: Sequence[str] = ()) -> list[str]:
+    """The section of the runs; labels: of the rows, in place of their cells."""
     if not rows:
         note = "None: figures and tables are computed without a run. The command that repeats them:"
         return [note, "", "```bash", f"raylfl reproduce {name}", "```"]
@@ -166,8 +215,10 @@ def _runs(name: str, rows: Sequence[Row]) -> list[str]:
         "| run | seed | config | seconds | machine | torch | commit | sha256 |",
         "| --- | --: | --- | --: | --- | --- | --- | --- |",
     ]
-    for row in rows:
-        cell = ", ".join(value if key == "run" else f"{key} {value}" for key, value in row.cell.items())
+    texts = labels or [
+        ", ".join(value if key == "run" else f"{key} {value}" for key, value in row.cell.items()) for row in rows
+    ]
+    for row, cell in zip(rows, texts, strict=True):
         seconds = "–" if row.seconds is None else f"{row.seconds:.0f}"
         machine = f"{row.machine.get('cpu') or '?'}, {row.machine.get('cpus')} cores"
         commit = (row.commit or "–")[:SHORT]

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from papers.base import SCALES, PaperResult
 from papers.choice import plain
-from papers.ledger import POINTS, Row
+from papers.ledger import POINTS, Row, last_value
 from papers.run_cache import RunCache
 from papers.setting import CellConfig, set_keys
 from raylfl.report.runs import Group, RunRecord
@@ -140,6 +140,13 @@ class Grid(PaperResult):
         """The measure `name` of a run, from its row in the ledger if it is one."""
         row = run.summary.get("measures")
         return self.measures[name](run) if row is None else row[name]
+
+    def headline(self, row: Row) -> tuple[str, float | None, float | None]:
+        """The number of a published run that stands in the tables: its name, its value, and the paper's for its cell.
+
+        Here it is the mean of the main metric over the last rounds (`last_value`), without a number of the paper.
+        """
+        return row.metric, last_value(row), None
 
     def whole(self) -> int | None:
         if not self.choices:

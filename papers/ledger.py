@@ -1,4 +1,7 @@
-"""The ledger of results: `results/EXPERIMENT/runs.jsonl`, one row per published run, written by `raylfl publish`.
+"""The ledger of results: `results/NAME/runs.jsonl`, one row per published run, written by `raylfl publish`.
+
+Runs that are published `--as NAME` have a file of their machine beside it, `runs-MACHINE.jsonl`, so that two machines
+never change the same file; the ledger of a name is the union of its files.
 
 A row contains everything that tables, curves and checks need: the cell of the table, the config's digest, the command
 that repeats the run, seed, machine, versions, commit, seconds, means over the last rounds, and some points of the
@@ -7,8 +10,10 @@ curve. The raw `metrics.jsonl` files are not published.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,7 +27,9 @@ from raylfl.config.changes import fingerprint_of_config
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.execution.planned import DIVERGED, ORIGIN
+from raylfl.python.api import IDENTITY
 from raylfl.report.derived import main_metric, tail
+from raylfl.report.labels import order_key
 from raylfl.report.runs import RunRecord
 
 ROWS = "runs.jsonl"
@@ -170,7 +177,12 @@ def _digest_fault(run: RunRecord) -> list[str]:
     named = named_digest(run)
     if named and named not in (known_digests := digests(run.config)):
         return [f"{run.path.name}: its config has the digest {known_digests[-1]}, not that of its name"]
-    if not named and fingerprint_of_config(run.config) != run.summary.get("config_sha256"):
+    of_store = (run.path / IDENTITY).is_file()
+    if (
+        not named
+        and (run.summary or not of_store)
+        and fingerprint_of_config(run.config) != run.summary.get("config_sha256")
+    ):
         return [
             f"{run.path.name}: its folder's name has no digest of its config, and summary.json has another one; give "
             "the folder its first name again, or run it again"
@@ -185,9 +197,9 @@ def _origin(run: RunRecord) -> Mapping[str, Any]:
 
 
 def named_digest(run: RunRecord) -> str | None:
-    """The config digest in the name of a run's folder; None if the name has another form."""
+    """The config digest in the name of a run's folder; None if the name has another form, or is the store's."""
     named = re.search(r"-s\d+-([0-9a-f]{8})$", run.path.name)
-    return named[1] if named else None
+    return named[1] if named and not (run.path / IDENTITY).is_file() else None
 
 
 def _mean(run: RunRecord, metric: str, last: int) -> float | None:
@@ -203,9 +215,35 @@ def thin_out(points: Sequence[tuple[int, float]], most: int = POINTS) -> list[tu
     return [points[k] for k in places]
 
 
-def read(folder: Path) -> list[Row]:
-    """The rows of the ledger in this folder; empty if it has none."""
-    path = folder / ROWS
+def last_value(row: Row) -> float | None:
+    """The mean over the last rounds, the fewest of WINDOWS; of a shorter run the last value; None if it diverged."""
+    ends = [*row.last.values(), *(value for _, value in row.curve[-1:])]
+    return None if row.diverged or not ends else ends[0]
+
+
+def machine_file() -> str:
+    """The name of this machine's file of rows, with a digest of the machine's name."""
+    return f"runs-{hashlib.sha256(platform.node().encode()).hexdigest()[:8]}.jsonl"
+
+
+def folders(results: Path) -> dict[str, Path]:
+    """Name -> folder of each ledger below `results` that has rows."""
+    paths = sorted({path.parent for path in results.rglob("runs*.jsonl")})
+    return {path.relative_to(results).as_posix(): path for path in paths}
+
+
+def read(folder: Path, more: Iterable[Row] = (), file: str = ROWS) -> list[Row]:
+    """The rows of the ledger in this folder, of all its files; empty if it has none.
+
+    Of rows of the same cell and seed that in ROWS counts, else that of the last file by name. more: rows that count as
+    the last ones of a file.
+    """
+    files = {path.name: _rows_in(path) for path in folder.glob("runs*.jsonl")}
+    files[file] = [*files.get(file, ()), *more]
+    return list(by_key(row for name in sorted(files) for row in files[name]).values())
+
+
+def _rows_in(path: Path) -> list[Row]:
     if not path.is_file():
         return []
     return [Row(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -236,16 +274,16 @@ def _origin_text(row: Row) -> str:
     return f"the run {row.digest} of commit {(row.commit or '?')[:10]} (raylfl {version}, {row.seconds} s)"
 
 
-def add(folder: Path, rows: Iterable[Row]) -> int:
-    """Write rows into the ledger of this folder; they replace older rows of the same cell and seed.
+def add(folder: Path, rows: Iterable[Row], file: str = ROWS) -> int:
+    """Write rows into a file of the ledger in this folder; they replace its rows of the same cell and seed.
 
     Returns the number of new or changed rows.
     """
-    earlier = by_key(read(folder))
+    earlier = by_key(_rows_in(folder / file))
     updated = earlier | {row.key: row for row in rows}
     if updated == earlier:
         return 0
-    write_lines(folder / ROWS, [_entry(row) for row in sorted(updated.values(), key=order)])
+    write_lines(folder / file, [_entry(row) for row in sorted(updated.values(), key=order)])
     return sum(earlier.get(key) != row for key, row in updated.items())
 
 
@@ -264,4 +302,4 @@ def write_lines(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
 
 def order(row: Row) -> tuple[Any, ...]:
     """A key that sorts the rows of a ledger, by cell and seed."""
-    return (*((isinstance(value, str), value) for value in row.cell.values()), row.seed, row.digest)
+    return tuple(map(order_key, row.cell.values())), row.seed, row.digest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +56,18 @@ class LedgerRows(RunCache):
             raise BadConfig(
                 f"{setting.label}: its row in the ledger is older than {', '.join(lacks)}; make the run again"
             )
-        config = {**setting.config, "seed": row.seed, "rounds": row.rounds}
-        rounds = _rounds(row)
-        metrics = {name: _column(points, rounds) for name, points in {row.metric: row.curve, **row.curves}.items()}
-        if row.diverged:
-            for values in metrics.values():
-                values[-1] = np.inf
-        name = folder_name(setting, row.seed, row.digest)
-        return RunRecord(Path(name), config, np.arange(rounds), metrics, {"measures": row.measures})
+        return run_of(row, setting.config, folder_name(setting, row.seed, row.digest))
+
+
+def run_of(row: Row, config: Mapping[str, Any], name: str) -> RunRecord:
+    """A row as a run with this name, of a setting with this config."""
+    rounds = _rounds(row)
+    metrics = {metric: _column(points, rounds) for metric, points in {row.metric: row.curve, **row.curves}.items()}
+    if row.diverged:
+        for values in metrics.values():
+            values[-1] = np.inf
+    config = {**config, "seed": row.seed, "rounds": row.rounds}
+    return RunRecord(Path(name), config, np.arange(rounds), metrics, {"measures": row.measures})
 
 
 def key_of(cell: Any, seed: int) -> tuple[Any, ...]:

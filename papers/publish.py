@@ -1,9 +1,9 @@
 """The command `raylfl publish`: adds finished runs to the ledger and regenerates all that is computed from it.
 
-The ledger of an experiment is `results/EXPERIMENT/runs.jsonl`; tables, verdicts, figures and pages are computed from
-its rows. Only runs of `raylfl reproduce` are published: at scale `paper`, or of an experiment without scales. Each run
-whose config is that of a point of the experiment's grid becomes a row. An experiment whose cells can be selected by
-`--only` may be published in part; all others need all rows.
+Tables, verdicts, figures and pages are computed from the rows of a ledger. In the ledger of an experiment are runs of
+`raylfl reproduce`, at scale `paper` or of an experiment without scales: each run whose config is that of a point of the
+experiment's grid becomes a row. An experiment whose cells can be selected by `--only` may be published in part; all
+others need all rows. Any other name is that of a comparison (`papers.comparisons`).
 """
 
 from __future__ import annotations
@@ -13,69 +13,81 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from papers.base import PaperResult, find
+from papers import comparisons
+from papers.base import EXPERIMENTS, PaperResult, find
 from papers.choice import plain
 from papers.command import place, write
 from papers.gallery import write_pages
 from papers.grid import Grid
-from papers.ledger import Row, add, by_key, check_complete, read, replacements, row
+from papers.ledger import ROWS, Row, add, check_complete, machine_file, read, replacements, row
 from papers.ledger_rows import LedgerRows
-from papers.run_cache import RunCache, drop_inferred
+from papers.run_cache import RunCache, decisive
 from papers.setting import CellConfig
-from raylfl.config.identity import identity
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
 from raylfl.execution.planned import is_complete
 from raylfl.execution.store import words_of
 from raylfl.python.console import say
-from raylfl.report.labels import flatten
-from raylfl.report.runs import RunRecord, find_runs, is_run, load_run
+from raylfl.report.runs import RunRecord, find_runs, load_run
 from raylfl.runtime.records.summary import versions
 
 RESULTS, DOCS = Path("results"), Path("docs")
 DPI = 100  # resolution of pictures in the repository
 MOST, KEYS = 5, 6  # runs with other settings, and their differing keys, that are named
 IMAGES = "data.init_args.path="  # in a command, before the path of images
-PLACES = ("data.init_args.path", "data.init_args.cache")  # the same images may be in another folder
 ABSENT = object()
 
 
 def publish(
-    targets: Sequence[str], to: str | None = None, results: Path = RESULTS, docs: Path = DOCS, tell: Any = say
+    targets: Sequence[str], name: str | None = None, results: Path = RESULTS, docs: Path = DOCS, tell: Any = say
 ) -> None:
     """Add the runs of the targets to the ledger, and write their experiments' findings and all pages anew.
 
-    targets: names of experiments (all their finished runs) and run directories; without targets only the pages are
-    written. to: the experiment to which run directories belong. results, docs: the folders of the ledgers and of the
-    pages. tell: called with lines of progress. Raises BadConfig for an incomplete run, before anything is
-    written. A run that has another setting than its cell is left out, and a line says so. Raises BadConfig if this
-    leaves no run.
+    targets: without a name those of experiments, whose finished runs are added; with a name directories of runs, at any
+    depth. Without targets only the pages are written. name: of the ledger of these runs, an experiment's or any other;
+    their rows are in the file of this machine. results, docs: the folders of the ledgers and of the pages. tell: called
+    with lines of progress. Raises BadConfig for an incomplete run, before anything is written. A run that has another
+    setting than its cell is left out, and a line says so. Raises BadConfig if this leaves no run.
     """
-    for target in targets:
-        path = Path(target)
-        if is_run(path):
-            if to is None:
-                raise BadConfig(f"{path} is a run: give its experiment with --to")
-            name, experiment, runs = to, find(to), [load_run(path)]
-        else:
-            name, experiment = target, find(target)
-            runs = finished_runs(name, experiment)
-        folder = results / name
-        if not isinstance(experiment, Grid):
-            findings, rows = experiment.run(RunCache(folder)), list[Row]()
-        else:
-            rows = _rows(name, experiment, runs, is_run(path), tell)
-            every = by_key(read(folder)) | by_key(rows)
-            if not every:
-                raise BadConfig(f"{target}: no finished runs; `raylfl reproduce {name}` makes them")
-            findings = experiment.run(LedgerRows(experiment, every.values(), folder))
-        for line in [*_other_versions(rows), *replacements(folder, rows)]:
-            tell(f"{name}  {line}")
-        changed = add(folder, rows)
-        write(folder, findings, [*findings.notes, *_image_notes(read(folder))], DPI)
-        tell(f"{name}  {changed} rows new or changed, {len(rows)} runs checked")
+    if name is not None:
+        if not targets:
+            raise BadConfig(f"--as {name} needs the directories of runs: raylfl publish runs/digits --as {name}")
+        runs = [load_run(path) for path in find_runs(targets)]
+        experiment = find(name) if name in EXPERIMENTS.names() else None
+        _publish(name, experiment, runs, results, machine_file(), tell)
+    else:
+        for target in targets:
+            if Path(target).is_dir() and target not in EXPERIMENTS.names():
+                raise BadConfig(f"{target} is a folder: give the name of its runs' ledger with --as")
+            experiment = find(target)
+            _publish(target, experiment, finished_runs(target, experiment), results, ROWS, tell)
     for page in write_pages(results, docs):
         tell(f"written  {page}")
+
+
+def _publish(
+    name: str, experiment: PaperResult | None, runs: Sequence[RunRecord], results: Path, file: str, tell: Any
+) -> None:
+    """Adds runs to a file of the ledger of an experiment or comparison, and writes an experiment's findings anew."""
+    folder = results / name
+    findings, rows = None, list[Row]()
+    if experiment is None:
+        comparisons.check_name(name, results)
+        rows = [comparisons.row_of(run) for run in runs]
+    elif isinstance(experiment, Grid):
+        rows = _rows(name, experiment, runs, file != ROWS, tell)
+        every = read(folder, rows, file)
+        if not every:
+            raise BadConfig(f"{name}: no finished runs; `raylfl reproduce {name}` makes them")
+        findings = experiment.run(LedgerRows(experiment, every, folder))
+    else:
+        findings = experiment.run(RunCache(folder))
+    for line in [*_other_versions(rows), *replacements(folder, rows)]:
+        tell(f"{name}  {line}")
+    changed = add(folder, rows, file)
+    if findings is not None:
+        write(folder, findings, [*findings.notes, *_image_notes(read(folder))], DPI)
+    tell(f"{name}  {changed} rows new or changed, {len(rows)} runs checked")
 
 
 def _rows(name: str, experiment: Grid, runs: Sequence[RunRecord], alone: bool, tell: Any) -> list[Row]:
@@ -125,19 +137,6 @@ def _cell(
     )
     rest = f", and {len(keys) - KEYS} more keys" if len(keys) > KEYS else ""
     return ", ".join(keys[:KEYS]) + rest, cell
-
-
-def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The dotted keys of a resolved config in which a run must agree with the setting of its cell.
-
-    Left out are name, seed, logging, checkpoints, the place of the data, and all of `runtime` except the precision.
-    """
-    keys = flatten(identity(drop_inferred(config), of="digest"))
-    return {
-        key: value
-        for key, value in keys.items()
-        if key not in PLACES and (key == "runtime.precision" or not key.startswith("runtime."))
-    }
 
 
 def differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

@@ -31,6 +31,7 @@ from raylfl.report.runs import Group, RunRecord, load_run
 
 MEASURES = ("test/accuracy", "test/loss", "train/loss", "global/distance", "global/distance_abs")
 LINE_SECONDS = 2.0  # between progress lines
+PLACES = ("data.init_args.path", "data.init_args.cache")  # the same images may be in another folder
 
 
 def url_of(folder: Path) -> str | None:
@@ -164,6 +165,19 @@ def drop_inferred(config: Mapping[str, Any]) -> dict[str, Any]:
     inferred = getattr(MODELS.get(model["name"]).cls, "from_data", ()) if model.get("name") else ()
     model["init_args"] = {key: value for key, value in model.get("init_args", {}).items() if key not in inferred}
     return {**config, "model": model}
+
+
+def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The dotted keys of a resolved config that make a run another one, for the ledger.
+
+    Left out are name, seed, logging, checkpoints, the place of the data, and all of `runtime` except the precision.
+    """
+    keys = flatten(identity(drop_inferred(config), of="digest"))
+    return {
+        key: value
+        for key, value in keys.items()
+        if key not in PLACES and (key == "runtime.precision" or not key.startswith("runtime."))
+    }
 
 
 def _current_digests(run: Path) -> Sequence[str]:

@@ -120,6 +120,16 @@ class Images(Grid):
         measured = self.measured if point.stage == len(rounds) - 1 else {}
         return {"local.clip_norm": clip(point), "rounds": rounds[point.stage], **measured}
 
+    def headline(self, row: Row) -> tuple[str, float | None, float | None]:
+        """The accuracy over the last rounds; the paper's at this learning rate."""
+        number = self.published_of(row.cell)
+        return row.metric, row.last.get(str(LAST[row.rounds])), number.mean if number else None
+
+    def published_of(self, cell: Mapping[str, Any]) -> Stat | None:
+        """The paper's accuracy for a cell of the ledger at its learning rate; None if it has none."""
+        task, norm = VARIANTS.get(cell["task"], cell["task"]), cell["clip"]
+        return published_rates().get((task, cell["classes"], cell["steps"], cell["method"], norm), {}).get(cell["lr"])
+
     def last(self, cache: RunCache) -> int:
         """The number of last rounds that are averaged in the last stage."""
         return LAST[self.rounds[cache.scale][-1]]

@@ -93,6 +93,11 @@ class Accuracies(Images):
         table = text_table(self.stem, caption, heads, lines)
         return Findings([table], claims, {self.stem: overlay(self, groups, logs_of(cache, rows), lines)})
 
+    def published_of(self, cell: Mapping[str, Any]) -> Stat | None:
+        """The paper's accuracy for a cell at its best learning rate."""
+        task = VARIANTS.get(cell["task"], cell["task"])
+        return published_best().get((task, cell["classes"], cell["steps"], cell["method"]))
+
     def points(self, scale: str) -> list[Point]:
         """In the order of the paper's rows."""
         tasks = list(self.axes["task"])
@@ -121,9 +126,12 @@ class Accuracies(Images):
             setups = [setup for setup in published_leads if chosen(*setup)]
             available = {setup: measured[setup] for setup in setups if setup in measured}
             if available:
-                evidence = ", ".join(f"{_place(setup)} {lead:+.2f}" for setup, lead in available.items())
+                evidence, published = (
+                    ", ".join(f"{_place(setup)} {leads_of[setup]:+.2f}" for setup in available)
+                    for leads_of in (measured, published_leads)
+                )
                 verdict = _decide(holds(available), available, setups)
-                claims.append(Claim(text, verdict, f"SFL - PFL in points: {evidence}"))
+                claims.append(Claim(text, verdict, f"SFL - PFL in points: {evidence}", published=published))
         return claims
 
 

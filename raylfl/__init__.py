@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from raylfl.python.frames import Run as Run
     from raylfl.python.frames import diff as diff
     from raylfl.python.frames import evaluate as evaluate
+    from raylfl.python.frames import ledger as ledger
     from raylfl.python.frames import load as load
     from raylfl.python.frames import runs as runs
     from raylfl.python.method import method as method
@@ -38,7 +39,7 @@ PLACES = {  # module -> its public names; it is imported when one of them is fir
     "python.control": ("Callback", "Progress", "StopRun"),
     "errors": ("BadConfig", "BadValue", "RaylflError"),
     "python.method": ("method",),
-    "python.frames": ("Run", "diff", "evaluate", "load", "runs"),
+    "python.frames": ("Run", "diff", "evaluate", "ledger", "load", "runs"),
     "report.page": ("write_report",),
     "report.plot": ("plot",),
     "tune.trainable": ("trainable",),

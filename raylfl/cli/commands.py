@@ -6,7 +6,6 @@ Imports are inside the functions: a mistake in the arguments is then reported be
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -187,24 +186,11 @@ def report(args: argparse.Namespace) -> None:
     _write_report(paths, Path(args.out), **choices)
 
 
-def _find_papers(command: str) -> None:
-    """Make `papers` importable, the folder beside raylfl in a checkout, here and in the processes that are started.
-
-    Raises BadConfig if raylfl is not imported from a checkout.
-    """
-    root = Path(__file__).resolve().parents[2]
-    if not (root / "papers" / "command.py").is_file():
-        raise BadConfig(
-            f"{command} needs the repository: the papers' experiments are not part of the installed package; clone it "
-            "and `pip install --editable .` there"
-        )
-    if sys.path[:1] != [str(root)]:
-        sys.path.insert(0, str(root))  # before a module of the user's with this name
-
-
 def reproduce(args: argparse.Namespace) -> None:
     require(*REPORT, what="raylfl reproduce")
-    _find_papers("raylfl reproduce")
+    from raylfl.python.checkout import find_checkout
+
+    find_checkout("raylfl reproduce")
     from papers.command import list_experiments, reproduce
 
     names = [argument for argument in args.overrides if "=" not in argument]
@@ -222,10 +208,12 @@ def reproduce(args: argparse.Namespace) -> None:
 
 def publish(args: argparse.Namespace) -> None:
     require(*REPORT, what="raylfl publish")
-    _find_papers("raylfl publish")
+    from raylfl.python.checkout import find_checkout
+
+    find_checkout("raylfl publish")
     from papers.publish import publish
 
-    publish(args.targets, args.to, Path(args.results), Path(args.docs))
+    publish(args.targets, args.name, Path(args.results), Path(args.docs))
 
 
 def partition(args: argparse.Namespace) -> None:

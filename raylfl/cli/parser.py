@@ -193,11 +193,13 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--minutes", type=float, default=60.0, metavar="N", help="... for N minutes (default: 60)")
     sub.add_argument("--take", metavar="FILE", type=Path, help="... and go on with the runs of another campaign's file")
     sub.add_argument("--save", metavar="FILE", type=Path, help="... and write the unpublished runs to a file")
-    sub = command(
-        "publish", commands.publish, "add finished runs of `reproduce` to the ledger in results/, and rewrite its pages"
+    sub = command("publish", commands.publish, "add finished runs to the ledger in results/, and rewrite its pages")
+    text = "experiments of `reproduce`, or with --as directories of runs; none: only regenerate the pages"
+    sub.add_argument("targets", nargs="*", metavar="EXPERIMENT_OR_RUNS", help=text)
+    text = (
+        "the ledger of these runs: an experiment's, or a new one for a comparison of your own; each machine has a file"
     )
-    sub.add_argument("targets", nargs="*", metavar="RUN_OR_EXPERIMENT", help="none: only regenerate the pages")
-    sub.add_argument("--to", metavar="NAME", help="the experiment of a run directory")
+    sub.add_argument("--as", dest="name", metavar="NAME", help=text)
     sub.add_argument("--results", default="results", metavar="DIR", help="the ledger (default: results)")
     sub.add_argument("--docs", default="docs", metavar="DIR", help="the pages (default: docs)")
     sub = command("partition", commands.partition, "show a partition without training", config=True)

@@ -257,6 +257,23 @@ def runs(path: str | Path = "runs", where: Sequence[str] = ()) -> pd.DataFrame:
     return _frame(rows, None, "raylfl.runs")
 
 
+def ledger(name: str | None = None, results: str | Path | None = None) -> pd.DataFrame:
+    """A table of the ledger: one row per published run, of an experiment such as `sfl/table10`, or of all.
+
+    Columns: experiment, the keys of the run's cell (`method`, `lr`; config keys for a comparison that was published by
+    `raylfl publish --as`), seed, metric, value, published (the paper's number for this cell), rounds, diverged,
+    seconds, the machine (cpu, cpus, memory_gib), versions, commit and its date, params_sha256, digest, command, and
+    further numbers of the run (`measure/...`). What a row lacks is NaN. results: the folder of the ledger; None: that
+    of the checkout from which raylfl is imported. Raises BadConfig without a checkout, and for a name without rows.
+    """
+    from raylfl.python.checkout import find_checkout
+
+    root = find_checkout("raylfl.ledger")
+    from papers.frame import rows_of
+
+    return _frame(rows_of(Path(results or root / "results"), name), None, "raylfl.ledger")
+
+
 def diff(*paths: str | Path) -> pd.DataFrame:
     """A table of the config keys, versions and commits in which runs differ: one row per key, one column per run.
 

@@ -377,7 +377,7 @@ def test_the_gallery_says_what_has_not_been_run():
 
 def test_a_run_is_published_to_the_experiment_that_it_belongs_to(run, tmp_path):
     places = {"results": tmp_path / "results", "docs": tmp_path / "docs"}
-    with pytest.raises(BadConfig, match="give its experiment with --to"):
+    with pytest.raises(BadConfig, match="give the name of its runs"):
         publish([str(run.path)], **places)
     with pytest.raises(BadConfig, match="has not the setting of audit/scaffold: "):
         publish([str(run.path)], "audit/scaffold", **places)

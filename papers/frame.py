@@ -1,0 +1,58 @@
+"""The rows of the ledger as plain dicts, for `raylfl.ledger`."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from papers.base import EXPERIMENTS
+from papers.grid import Grid
+from papers.ledger import Row, folders, last_value, read
+from raylfl.errors import BadConfig, did_you_mean
+
+
+def rows_of(results: Path, name: str | None) -> list[dict[str, Any]]:
+    """One dict per row of the ledger of this name below `results`, or of all; column -> value.
+
+    Raises BadConfig if there is no such ledger.
+    """
+    ledgers, experiments = folders(results), EXPERIMENTS.names()
+    if name is not None and name not in ledgers:
+        hint = did_you_mean(name, [*ledgers, *experiments], f"it has {', '.join(ledgers) or 'no rows at all'}")
+        remedy = f"`raylfl reproduce {name} --scale paper` makes its runs" if name in experiments else hint
+        raise BadConfig(f"{name} has no rows in {results}; {remedy}")
+    dates = _dates_of_commits(results)
+    records = []
+    for ledger in ledgers if name is None else [name]:
+        experiment = EXPERIMENTS.get(ledger).cls() if ledger in experiments else None
+        for row in read(ledgers[ledger]):
+            metric, value, published = (
+                experiment.headline(row) if isinstance(experiment, Grid) else (row.metric, last_value(row), None)
+            )
+            numbers = {"metric": metric, "value": value, "published": published}
+            records.append({"experiment": ledger, **row.cell, "seed": row.seed, **numbers, **_facts(row, dates)})
+    return records
+
+
+def _facts(row: Row, dates: dict[str, str]) -> dict[str, Any]:
+    """The columns of a row that say how the run went, and where."""
+    return {
+        **{key: getattr(row, key) for key in ("rounds", "diverged", "seconds")},
+        **row.machine,
+        **row.versions,
+        "commit": row.commit,
+        "commit_date": dates.get(row.commit or ""),
+        **{key: getattr(row, key) for key in ("params_sha256", "digest", "command")},
+        **{f"measure/{name}": value for name, value in row.measures.items()},
+    }
+
+
+def _dates_of_commits(folder: Path) -> dict[str, str]:
+    """Commit -> its date, of the repository around a folder; empty outside of one."""
+    command = ["git", "-C", str(folder), "log", "--all", "--format=%H %cs"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    return dict(line.split() for line in done.stdout.splitlines())
