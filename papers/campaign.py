@@ -27,18 +27,16 @@ from papers.base import EXPERIMENTS, find
 from papers.command import place
 from papers.estimate import hours, work
 from papers.grid import Grid
-from papers.ledger import Row, folders, read
-from papers.ledger_rows import LedgerRows, key_of
-from papers.run_cache import LINE_SECONDS, Enough, RunCache, check_data, load_record
-from papers.setting import CellConfig
+from papers.ledger import folders, read
+from papers.ledger_rows import Enough, Lacking
+from papers.run_cache import LINE_SECONDS, check_data
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.errors import BadConfig, DataMissing
 from raylfl.execution.executor import complete, room
 from raylfl.execution.planned import PlannedRun, is_complete
-from raylfl.execution.store import words_of
 from raylfl.python.console import say, shown
 from raylfl.report.labels import canonical
-from raylfl.report.runs import Group, is_run
+from raylfl.report.runs import is_run
 from raylfl.runtime.records.lines import read_rows
 from raylfl.runtime.session import Interrupted
 from raylfl.runtime.stopping import sigterm_interrupts
@@ -51,55 +49,13 @@ STOPPING = 15.0  # seconds before the end at which runs are stopped: their round
 LEFT_OUT = ("report", "loggers")  # folders of a run that are made again from its records
 
 
-class Lacking(RunCache):
-    """A cache of the ledger's rows and of finished runs; it collects the runs that are neither.
-
-    missing: setting and seed of each of these. Raises Enough where an experiment can say nothing without them.
-    """
-
-    def __init__(self, experiment: Grid, rows: Iterable[Row], folder: Path, runs: Path, overrides: Sequence[str]):
-        super().__init__(folder, "paper" if experiment.scales else "smoke", overrides, runs=runs)
-        self.experiment, self.ledger = experiment, LedgerRows(experiment, rows)
-        self.missing: list[tuple[CellConfig, int]] = []
-        names = sorted(path.name for path in self.runs.iterdir()) if self.runs.is_dir() else []
-        self.folders = {name.rpartition("-")[0]: self.runs / name for name in names}
-
-    def groups(self, settings: Sequence[CellConfig], seeds: Sequence[int] = (0,)) -> list[Group]:
-        groups = []
-        for setting in settings:
-            records = []
-            for seed in seeds:
-                row = self.ledger.rows.get(key_of(setting.cell, seed))
-                if row is not None and not self.ledger.lacks(row):
-                    records.append(self.ledger.record(setting, row))
-                elif self.begun(setting, seed) and (run := self.plan(setting, seed)).complete:
-                    records.append(load_record(run))
-                else:
-                    self.missing.append((setting, seed))
-            if records:
-                groups.append(Group(setting.label, records[0].setting, records))
-        if self.missing and not (groups and self.experiment.choices):
-            raise Enough
-        return groups
-
-    def begun(self, setting: CellConfig, seed: int) -> bool:
-        """Whether the run of a setting seems to exist, by the name of its folder without the digest of its config."""
-        return f"{words_of(setting.label)}-s{seed}" in self.folders
-
-
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment that lacks runs: its name, its cache, what it lacks, and the work of that, in local steps."""
+    """An experiment that lacks runs: its name, its cache, and the work of what it lacks, in local steps."""
 
     name: str
     cache: Lacking
-    missing: Sequence[tuple[CellConfig, int]]
     steps: float
-
-    def plans(self) -> Iterator[PlannedRun]:
-        """The missing runs, interrupted ones first."""
-        for setting, seed in sorted(self.missing, key=lambda run: not self.cache.begun(*run)):
-            yield self.cache.plan(setting, seed)
 
 
 def campaign(
@@ -150,8 +106,8 @@ def lacking(grids: dict[str, Grid], results: Path, overrides: Sequence[str]) -> 
     """The experiments that lack runs, in the order in which a campaign makes these."""
     experiments = []
     for name, grid in grids.items():
-        runs = place(grid.shares or name, grid, "paper")
-        cache = Lacking(grid, read(results / name), results / name, runs, overrides)
+        scale, runs = "paper" if grid.scales else "smoke", place(grid.shares or name, grid, "paper")
+        cache = Lacking(grid, read(results / name), results / name, scale, overrides, runs=runs)
         try:
             with suppress(Enough):
                 grid.run(cache)
@@ -161,8 +117,8 @@ def lacking(grids: dict[str, Grid], results: Path, overrides: Sequence[str]) -> 
         if cache.missing:
             ends = [cache.config_of(*cache.missing[k]) for k in (0, -1)]
             steps = len(cache.missing) * sum(config["rounds"] * work(config) for config in ends) / 2
-            experiments.append(Experiment(name, cache, cache.missing, steps / (2 if _is_open(results / name) else 1)))
-    interrupted = {e.name for e in experiments if any(e.cache.begun(*run) for run in e.missing)}
+            experiments.append(Experiment(name, cache, steps / (2 if _is_open(results / name) else 1)))
+    interrupted = {e.name for e in experiments if any(e.cache.begun(*run) for run in e.cache.missing)}
     return sorted(experiments, key=lambda e: (e.name not in interrupted, e.steps))
 
 
@@ -186,14 +142,14 @@ def _plans(experiments: Iterable[Experiment]) -> Iterator[PlannedRun]:
     for experiment in experiments:
         for k, run in enumerate(_with_data(experiment)):
             if k == 0:
-                say(f"next     {experiment.name} lacks {len(experiment.missing)} runs")
+                say(f"next     {experiment.name} lacks {len(experiment.cache.missing)} runs")
             yield run
 
 
 def _with_data(experiment: Experiment) -> Iterator[PlannedRun]:
     """The experiment's missing runs whose data are here; a line names data that are not."""
     here: dict[str, bool] = {}
-    for run in experiment.plans():
+    for run in experiment.cache.plans():
         data = canonical(run.config["data"])
         if data not in here:
             try:

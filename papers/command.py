@@ -23,7 +23,7 @@ from raylfl.report.render import to_csv, to_markdown, to_rich
 from raylfl.runtime.records.storage import Storage
 
 if TYPE_CHECKING:
-    from papers.run_cache import Estimated
+    from papers.ledger_rows import Lacking
 
 VERDICTS = {True: "[green]yes[/]", False: "[bold red]NO[/]", None: "[yellow]?[/]"}  # rich markup
 WIDTH = 160  # characters per line without a terminal, wide enough for every table
@@ -47,7 +47,8 @@ def reproduce(
     `key=value,value`, the cells to run. jobs: the number of runs at the same time; None: as many as there is room for.
     estimate: only estimate how long the runs take. Raises BadConfig for an unknown name before anything is run.
     """
-    from papers.run_cache import Estimated, RunCache, url_of
+    from papers.ledger_rows import Lacking
+    from papers.run_cache import RunCache, url_of
 
     experiments = {name: find(name) for name in names}
     choices = {name: choice(only, experiment.choices, name) for name, experiment in experiments.items()}
@@ -57,7 +58,7 @@ def reproduce(
         runs = place(experiment.shares or name, experiment, scale)
         options = (folder, scale, overrides, jobs, choices[name], runs)
         if estimate:
-            _estimate(experiment, Estimated(*options))
+            _estimate(experiment, Lacking(experiment, (), *options))
             continue
         findings = experiment.run(RunCache(*options))
         notes = [*findings.notes, *([SMOKE_NOTE] if experiment.scales and scale == "smoke" else [])]
@@ -79,19 +80,19 @@ def place(name: str, experiment: PaperResult, scale: str) -> Path:
     return folder / scale if experiment.scales else folder
 
 
-def _estimate(experiment: PaperResult, cache: Estimated) -> None:
+def _estimate(experiment: PaperResult, cache: Lacking) -> None:
     from papers.estimate import estimate
-    from papers.run_cache import Enough
+    from papers.ledger_rows import Enough
     from raylfl.execution.executor import room
 
     with suppress(Enough):
         experiment.run(cache)
-    if not cache.missing:
+    if not (runs := list(cache.plans())):
         say("nothing to do: all runs are done")
         return
-    say(f"estimate of the {len(cache.missing)} runs that come first (searches and further seeds follow them)")
-    _, processes = room(cache.missing[0].load().runtime, len(cache.missing), cache.jobs)
-    for line in estimate([run.config for run in cache.missing], len(processes)):
+    say(f"estimate of the {len(runs)} runs that come first (searches and further seeds follow them)")
+    _, processes = room(runs[0].load().runtime, len(runs), cache.jobs)
+    for line in estimate([run.config for run in runs], len(processes)):
         say(line)
 
 

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from papers.texts import ACCURACY
 from raylfl.report.curves import Curve, curve, draw
 from raylfl.report.derived import Stat
 from raylfl.report.figures import PANEL, Block, Panel, composed, legend_handles
@@ -143,22 +142,6 @@ def sweeps(
         for name in looks
     }
     return _with_published(plots, looks, sides)
-
-
-def beside(panels: Mapping[str, Mapping[str, Mapping[str, tuple[Stat, Stat]]]], looks: Mapping[str, Line]) -> Figure:
-    """A figure of test accuracies by cell and method: our results filled, published ones hollow.
-
-    panels: heading -> cell of a table, the same in every panel -> method -> (ours, published). looks: the style of each
-    method.
-    """
-    lines: dict[str, dict[str, tuple[dict[float, Stat], dict[float, Stat]]]] = {}
-    for heading, cells in panels.items():
-        for x, pairs in enumerate(cells.values()):
-            for name, pair in pairs.items():
-                for sweep, stat in zip(lines.setdefault(heading, {}).setdefault(name, ({}, {})), pair, strict=True):
-                    sweep[x] = stat
-    ticks = [cell.replace(", ", "\n") for cell in next(iter(panels.values()))]
-    return sweeps(lines, looks, ACCURACY, "", ticks)
 
 
 def _with_published(panels: Sequence[Panel], looks: Mapping[str, Line], sides: Mapping[str, Sequence[bool]]) -> Figure:

@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from papers.base import EXPERIMENTS, Claim, Findings
-from papers.choice import plain
-from papers.grid import Grid, Point, by, by_cell, join_names
+from papers.grid import Grid, Point, by
 from papers.ledger import Row
 from papers.run_cache import RunCache
 from papers.texts import ACCURACY, cost_or_dash, ratio_text, table_of
@@ -54,49 +50,31 @@ LINES = {"pixels 0..1": "sfl", "standardised": "focus", "paper": "fedavg", "FedL
 NEAR = 1.5  # factor between our rounds and the paper's that counts as agreement
 
 
-@dataclass(frozen=True)
-class TableCell:
-    """A cell of table 1 (pixel scaling, partition, fraction of clients).
+def row_of(point: Point, tried: Mapping[float, Mapping[int, float | None]]) -> dict[str, Any]:
+    """The row of a cell in the table: its rounds at the best learning rate, the paper's, and those at every rate.
 
-    tried: learning rate -> seed -> rounds to the target accuracy, None if it was not reached.
+    tried: learning rate -> seed -> rounds to the target accuracy, None if it was not reached. The best rate has the
+    fewest rounds on the first seed; `inside` says whether it is neither the smallest nor the largest of several.
     """
-
-    pixels: str
-    partition: str
-    fraction: float
-    tried: Mapping[float, Mapping[int, float | None]]
-
-    @cached_property
-    def search(self) -> dict[float, float]:
-        """Learning rate -> rounds to the target accuracy on the first seed; inf if it was not reached."""
-        first = min(seed for seeds in self.tried.values() for seed in seeds)
-        rounds_of = {lr: seeds[first] for lr, seeds in sorted(self.tried.items()) if first in seeds}
-        return {lr: math.inf if rounds is None else rounds for lr, rounds in rounds_of.items()}
-
-    @property
-    def lr(self) -> float:
-        """The learning rate with the fewest rounds to the target on the first seed."""
-        return min(self.search, key=lambda lr: self.search[lr])
-
-    @property
-    def inside(self) -> bool:
-        """Whether the best learning rate is neither the smallest nor the largest one tried."""
-        return min(self.search) < self.lr < max(self.search)
-
-    @property
-    def heading(self) -> str:
-        return f"{self.partition}, pixels {self.pixels}"
-
-    @property
-    def ours(self) -> Stat:
-        """The rounds to the target at the best learning rate, over the seeds that reached it."""
-        measured = self.tried[self.lr].values()
-        return Stat.over([rounds for rounds in measured if rounds is not None], of=len(measured))
-
-    @property
-    def ratio(self) -> float:
-        """Our rounds to the target divided by the paper's; nan if no run reached the target."""
-        return self.ours.mean / PAPER[self.partition][self.fraction]
+    first = min(seed for seeds in tried.values() for seed in seeds)
+    reached = {lr: seeds[first] for lr, seeds in sorted(tried.items()) if first in seeds}
+    search = {lr: math.inf if rounds is None else rounds for lr, rounds in reached.items()}
+    best = min(search, key=lambda lr: search[lr])
+    ours = Stat.over([rounds for rounds in tried[best].values() if rounds is not None], of=len(tried[best]))
+    paper = PAPER[point.partition][point.fraction]
+    return {
+        "point": point,
+        "block": f"{point.partition}, pixels {point.pixels}",
+        "fraction": f"{point.fraction:g}",
+        "lr": f"{best:g}" + ("" if len(search) > 1 else ", the only one tried"),
+        "inside": min(search) < best < max(search),
+        "ours": ours,
+        "paper": paper,
+        "ratio": ours.mean / paper,
+        "fedlab": FEDLAB[point.partition][point.fraction],
+        "seeds": ours.of,
+        "tried": ", ".join(f"{lr:g}: {cost_or_dash(rounds)}" for lr, rounds in search.items()),
+    }
 
 
 def crossing(run: RunRecord, target: float) -> float | None:
@@ -154,33 +132,13 @@ class Table1(Grid):
         return ROUNDS, row.measures[ROUNDS], PAPER[row.cell["partition"]][row.cell["fraction"]]
 
     def run(self, cache: RunCache) -> Findings:
-        cells = [
-            TableCell(
-                cell.pixels,
-                cell.partition,
-                cell.fraction,
-                {
-                    lr: {run.config["seed"]: self.measure(run, ROUNDS) for run in group.runs}
-                    for lr, group in groups.items()
-                },
-            )
+        rows = [
+            row_of(cell, {lr: {run.seed: self.measure(run, ROUNDS) for run in g.runs} for lr, g in groups.items()})
             for cell, groups in by(self.groups(cache), "lr").items()
         ]
-        return Findings([table(cells)], claims(cells), {"table1": figure(cells)}, [TUNED])
-
-    def missing(self, rows: Sequence[Row]) -> list[str]:
-        made, rates = by_cell(rows, *KEYS[:3]), by_cell(rows, *KEYS)
-        cells = {
-            f"{partition}, C={fraction:g}, pixels {pixels}": (plain(pixels), plain(partition), plain(fraction))
-            for pixels, partition, fraction in product(reversed(PIXELS), PARTITIONS, FRACTIONS)
-        }
-        have = [name for name, cell in cells.items() if cell in made]
-        tried = [sum(rate[:3] == cell for rate in rates) for cell in made]
-        seeds = f"{max(map(len, made.values()), default=0)} of {len(self.seeds)} seeds"
-        return [
-            f"{len(have)} of {len(cells)} cells have runs ({join_names(have)}), with {min(tried, default=0)} to "
-            f"{max(tried, default=0)} learning rates in place of the paper's 11 to 13, and {seeds}"
-        ]
+        return Findings(
+            [ReportTable("table1", CAPTION, COLUMNS, rows)], claims(rows), {"table1": figure(rows)}, [TUNED]
+        )
 
 
 UNTUNED = "a best learning rate is at an edge of the rates tried: others may be better"
@@ -190,64 +148,51 @@ TUNED = (
 )
 
 
-def table(cells: Sequence[TableCell]) -> ReportTable:
-    """The table with one row per cell: our rounds, the paper's, FedLab's, and ours at every learning rate tried."""
-    rows = [
-        {
-            "block": cell.heading,
-            "fraction": f"{cell.fraction:g}",
-            "lr": f"{cell.lr:g}" + ("" if len(cell.search) > 1 else ", the only one tried"),
-            "ours": cell.ours,
-            "paper": PAPER[cell.partition][cell.fraction],
-            "ratio": cell.ratio,
-            "fedlab": FEDLAB[cell.partition][cell.fraction],
-            "seeds": cell.ours.of,
-            "tried": ", ".join(f"{lr:g}: {cost_or_dash(rounds)}" for lr, rounds in cell.search.items()),
-        }
-        for cell in cells
-    ]
-    columns = [
-        Column("fraction", "C", str, None, True),
-        Column("lr", "best lr tried", str, None, True),
-        Column("ours", "ours", cost_text, None, True),
-        Column("seeds", "seeds", str, None, True),
-        Column("paper", "paper", count_text, None, True),
-        Column("ratio", "ours / paper", ratio_text, None, True),
-        Column("fedlab", "FedLab, E = 5", count_text, None, True),
-        Column("tried", "lr: rounds"),
-    ]
-    caption = (
-        "Rounds until the best test accuracy so far crosses the target, interpolated between rounds; mean ± std over "
-        "seeds. C = 0 is one client. –: not within twice the paper's rounds."
-    )
-    return ReportTable("table1", caption, columns, rows)
+CAPTION = (
+    "Rounds until the best test accuracy so far crosses the target, interpolated between rounds; mean ± std over "
+    "seeds. C = 0 is one client. –: not within twice the paper's rounds."
+)
+COLUMNS = [
+    Column("fraction", "C", str, None, True),
+    Column("lr", "best lr tried", str, None, True),
+    Column("ours", "ours", cost_text, None, True),
+    Column("seeds", "seeds", str, None, True),
+    Column("paper", "paper", count_text, None, True),
+    Column("ratio", "ours / paper", ratio_text, None, True),
+    Column("fedlab", "FedLab, E = 5", count_text, None, True),
+    Column("tried", "lr: rounds"),
+]
 
 
-def claims(cells: Sequence[TableCell]) -> list[Claim]:
-    """The claims about rounds to the target, for each partition and pixel scaling.
+def claims(rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
+    """The claims about rounds to the target, for each partition and pixel scaling; rows: of `row_of`.
 
     Our rounds are the paper's within a factor of NEAR. C = 0.1 needs fewer rounds than one client (C = 0), by a larger
     factor on non-IID data. The best learning rate is not at an edge of the grid.
     """
     out = []
-    for heading in dict.fromkeys(cell.heading for cell in cells):
-        chosen = [cell for cell in cells if cell.heading == heading]
-        near = [1 / NEAR <= cell.ratio <= NEAR for cell in chosen]
-        evidence = "ours / paper: " + ", ".join(f"C={cell.fraction:g}: {ratio_text(cell.ratio)}" for cell in chosen)
+    for heading in dict.fromkeys(row["block"] for row in rows):
+        chosen = [row for row in rows if row["block"] == heading]
+        near = [1 / NEAR <= row["ratio"] <= NEAR for row in chosen]
+        evidence = "ours / paper: " + ", ".join(f"C={row['fraction']}: {ratio_text(row['ratio'])}" for row in chosen)
         holds = False if not all(near) else True if len(chosen) == len(FRACTIONS) else None
-        rounds = ", ".join(f"C={cell.fraction:g}: {PAPER[cell.partition][cell.fraction]:,}" for cell in chosen)
+        rounds = ", ".join(f"C={row['fraction']}: {row['paper']:,}" for row in chosen)
         text = f"{heading}: the rounds are the paper's, within a factor of {NEAR:g}"
         out.append(Claim(text, holds, evidence, published=f"{rounds} rounds"))
     for pixels in reversed(PIXELS):
         gains = {}
         for partition, published in PAPER.items():
-            chosen = [cell for cell in cells if (cell.pixels, cell.partition) == (pixels, partition)]
-            gain = _gain(chosen)
-            if gain is not None:
-                gains[partition] = gain
-                text = f"{chosen[0].heading}: with ten clients per round fewer rounds are needed than with one"
+            cells = {
+                row["point"].fraction: row
+                for row in rows
+                if (row["point"].pixels, row["point"].partition) == (pixels, partition) and row["ours"].count
+            }
+            if all(fraction in cells for fraction in FRACTIONS[:2]):
+                one, ten = (cells[fraction] for fraction in FRACTIONS[:2])
+                gains[partition] = gain = one["ours"].mean / ten["ours"].mean
+                text = f"{one['block']}: with ten clients per round fewer rounds are needed than with one"
                 theirs = f"{published[0.0] / published[0.1]:.1f} times"
-                tuned = all(cell.inside for cell in chosen if cell.fraction in FRACTIONS[:2])
+                tuned = one["inside"] and ten["inside"]
                 remark = "" if tuned else UNTUNED
                 out.append(Claim(text, gain > 1.0 if tuned else None, f"{gain:.1f} times fewer", remark, theirs))
         if len(gains) == len(PAPER):
@@ -255,39 +200,26 @@ def claims(cells: Sequence[TableCell]) -> list[Claim]:
             evidence = f"{gains['non-IID']:.1f} times fewer against {gains['IID']:.1f}"
             decided = all(claim.holds is not None for claim in out[-2:])
             out.append(Claim(text, gains["non-IID"] > gains["IID"] if decided else None, evidence))
-    if cells:
-        edge = [f"{cell.heading}, C={cell.fraction:g}" for cell in cells if not cell.inside]
-        evidence = f"in {len(cells) - len(edge)} of {len(cells)} cells" + (
-            f"; at an edge in: {'; '.join(edge)}" if edge else ""
-        )
-        out.append(
-            Claim(
-                "the best learning rate is neither the smallest nor the largest of those tried",
-                not edge or None,
-                evidence,
-            )
-        )
-    return out
+    edge = [f"{row['block']}, C={row['fraction']}" for row in rows if not row["inside"]]
+    evidence = f"in {len(rows) - len(edge)} of {len(rows)} cells" + (
+        f"; at an edge in: {'; '.join(edge)}" if edge else ""
+    )
+    text = "the best learning rate is neither the smallest nor the largest of those tried"
+    return [*out, *([Claim(text, not edge or None, evidence)] if rows else [])]
 
 
-def _gain(cells: Sequence[TableCell]) -> float | None:
-    """The rounds with one client divided by the rounds with C = 0.1; None if a cell is missing or missed the target."""
-    means = {cell.fraction: cell.ours.mean for cell in cells if cell.ours.count}
-    one, ten = (means.get(fraction) for fraction in FRACTIONS[:2])
-    return None if one is None or ten is None else one / ten
-
-
-def figure(cells: Sequence[TableCell]) -> Figure:
+def figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """The figure of rounds to the target over the fraction of clients, ours with the published numbers."""
     from papers import draw
 
     panels = {}
     for partition in PARTITIONS:
         lines: dict[str, tuple[dict[float, Stat], dict[float, Stat]]] = {name: ({}, {}) for name in LINES}
-        for cell in cells:
-            if cell.partition == partition:
-                name = "pixels 0..1" if cell.pixels == "0..1" else cell.pixels
-                lines[name][0][FRACTIONS.index(cell.fraction)] = cell.ours
+        for row in rows:
+            point = row["point"]
+            if point.partition == partition:
+                name = "pixels 0..1" if point.pixels == "0..1" else point.pixels
+                lines[name][0][FRACTIONS.index(point.fraction)] = row["ours"]
         for name, published in (("paper", PAPER), ("FedLab", FEDLAB)):
             lines[name][1].update((x, Stat(n, math.nan, 1, 1)) for x, n in enumerate(published[partition].values()))
         panels[partition] = lines

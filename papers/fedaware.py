@@ -195,10 +195,7 @@ class Table1(Tuned):
             for label, lines in groups.items()
         ]
         looks = draw.styles(LOOKS)
-        cells = {
-            label: {name: (measured[name][label], published_best[name][label]) for name in METHODS} for label in SYSTEMS
-        }
-        figures = {"fig4": draw.curves(plots, looks), "table1": draw.beside({"": cells}, looks)}
+        figures = {"fig4": draw.curves(plots, looks)}
         claims = self.claims(measured, published_best)
         for label, lines in groups.items():
             for form in FORMS:

@@ -186,17 +186,6 @@ class Fig9Start(Images):
         figures = {"fig9_start": draw.curves(plots, draw.styles(looks))}
         return Findings([ReportTable("fig9_start", caption, columns, rows)], claims, figures, NOTES)
 
-    def missing(self, rows: Sequence[Row]) -> list[str]:
-        ends = "; ".join(
-            f"{panel}: " + ", ".join(f"{name} {text.partition('±')[0]}" for name, text in texts.items())
-            for panel, texts in PUBLISHED.items()
-        )
-        return [
-            f"rounds 1 to {self.rounds:,} of the figure's {ROUNDS:,} only; the final accuracies of the logs are not "
-            f"compared ({ends})",
-            *super().missing(rows),
-        ]
-
     def _close(self, panel: str, name: str, stat: Stat, log: Stat) -> Claim:
         """The claim that the accuracy of a method, `stat`, differs from its log by at most the margin."""
         whose = f"{SHARED[name]}'s" if name in SHARED else "its"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any, ClassVar, TypeVar
 
@@ -13,6 +13,7 @@ from papers.run_cache import RunCache
 from papers.setting import CellConfig, set_keys
 from raylfl.report.runs import Group, RunRecord
 
+MOST = 12  # cells that are named
 T = TypeVar("T")
 Axis = Mapping[Any, Mapping[str, Any]]
 
@@ -154,21 +155,54 @@ class Grid(PaperResult):
         points = self.points("paper")
         return len(points) + (len(self.seeds) - 1) * len({point.without(self.tuned) for point in points})
 
+    def place(self, point: Point) -> str:
+        """The name of a point's cell, at all values of the tuned axis."""
+        return self.label(point.without(self.tuned))
+
     def missing(self, rows: Sequence[Row]) -> list[str]:
-        names = [*self.measures, *self.curves]
-        lacks = {name for row in rows for name in names if name not in row.measures and name not in row.curves}
-        few = [name for name in names if name in lacks][:4]
-        older = (
+        older = {
+            name for row in rows for name in (*self.measures, *self.curves) if name not in row.measures | row.curves
+        }
+        few = [name for name in (*self.measures, *self.curves) if name in older][:4]
+        lines = (
             [f"its rows are older than numbers that it reads now ({', '.join(few)}): make the runs again"]
             if few
             else []
         )
-        if not self.choices:
-            return older
-        cells = {point.without(self.tuned): self.cell(point) for point in self.points("paper")}
-        keys = [key for key in next(iter(cells.values())) if key != self.tuned]
-        labels = {self.label(point): tuple(plain(cell[key]) for key in keys) for point, cell in cells.items()}
-        return older + gaps(labels, by_cell(rows, *keys), len(self.seeds))
+        return lines + (self._lacking_cells(rows) if self.choices else [])
+
+    def _lacking_cells(self, rows: Sequence[Row]) -> list[str]:
+        """What cells lack, each thing with the names of these cells: all runs, values of the tuned axis, or seeds."""
+        points = self.points("paper")
+        axes = [axis for axis in self.cell(points[0]) if axis in points[0] and axis != self.tuned]
+
+        def key(cell: Mapping[str, Any]) -> tuple[str, ...]:
+            return tuple(plain(cell[axis]) for axis in axes)
+
+        names, tried, seeds = dict[Any, str](), dict[Any, set[Any]](), dict[Any, set[int]]()
+        for row in rows:
+            tried.setdefault(key(row.cell), set()).add(row.cell.get(self.tuned))
+            seeds.setdefault(key(row.cell), set()).add(row.seed)
+        values: dict[Any, set[Any]] = {}
+        for point, cell in ((point, self.cell(point)) for point in points):
+            names[key(cell)] = self.place(point)
+            values.setdefault(key(cell), set()).add(cell.get(self.tuned))
+        lacking: dict[str, list[str]] = {"no run": []}
+        for cell_key, name in names.items():
+            if cell_key not in tried:
+                what = "no run"
+            elif tried[cell_key] < values[cell_key]:
+                what = f"not all values of {self.tuned}"
+            elif len(seeds[cell_key]) < len(self.seeds):
+                what = f"{len(seeds[cell_key])} of {len(self.seeds)} seeds"
+            else:
+                continue
+            lacking.setdefault(what, []).append(name)
+        return [
+            f"{what} of {'; '.join(cells) if len(cells) <= MOST else f'{len(cells)} of {len(names)} cells'}"
+            for what, cells in lacking.items()
+            if cells
+        ]
 
 
 def by(groups: Mapping[Point, T], axis: str) -> dict[Point, dict[Any, T]]:
@@ -185,30 +219,3 @@ def nest(groups: Mapping[Point, T], outer: str, inner: str) -> dict[Any, dict[An
     for point, entry in groups.items():
         out.setdefault(point[outer], {})[point[inner]] = entry
     return out
-
-
-def by_cell(rows: Iterable[Row], *keys: str) -> dict[tuple[str, ...], set[int]]:
-    """The seeds of the rows by cell: values of these keys, as `plain` text -> seeds of the runs with these values."""
-    seeds: dict[tuple[str, ...], set[int]] = {}
-    for row in rows:
-        seeds.setdefault(tuple(plain(row.cell[key]) for key in keys), set()).add(row.seed)
-    return seeds
-
-
-def gaps(cells: Mapping[str, Hashable], seeds: Mapping[Any, set[int]], each: int) -> list[str]:
-    """Sentences about cells without a run, and about cells with fewer seeds than `each`.
-
-    cells: name of a cell -> its key in `seeds`, which is the result of `by_cell`.
-    """
-    none = [name for name, cell in cells.items() if cell not in seeds]
-    few: dict[int, list[str]] = {}
-    for name, cell in cells.items():
-        if 0 < len(seeds.get(cell, ())) < each:
-            few.setdefault(len(seeds[cell]), []).append(name)
-    lines = [f"no run of {join_names(none)}"] if none else []
-    return lines + [f"{count} of {each} seeds of {join_names(names)}" for count, names in sorted(few.items())]
-
-
-def join_names(names: Sequence[str], most: int = 12) -> str:
-    """The names, separated by semicolons; only the number of names if there are more than `most`."""
-    return "; ".join(names) if len(names) <= most else f"{len(names)} cells"

@@ -1,20 +1,23 @@
-"""The ledger's rows of an experiment in place of its runs."""
+"""Caches of an experiment that make no runs: of the ledger's rows, and of what exists, to find what is missing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from papers.base import PaperResult
 from papers.choice import plain
 from papers.grid import Grid
 from papers.ledger import Row, order
-from papers.run_cache import RunCache, folder_name
+from papers.run_cache import RunCache, folder_name, load_record
 from papers.setting import CellConfig
 from raylfl.errors import BadConfig
-from raylfl.report.runs import Group, RunRecord
+from raylfl.execution.planned import PlannedRun
+from raylfl.execution.store import words_of
+from raylfl.report.runs import RunRecord
 
 
 class LedgerRows(RunCache):
@@ -30,20 +33,14 @@ class LedgerRows(RunCache):
         self.experiment = experiment
         self.rows = {key_of(row.cell, row.seed): row for row in sorted(rows, key=order)}
 
-    def groups(self, settings: Sequence[CellConfig], seeds: Sequence[int] = (0,)) -> list[Group]:
-        rows = {
-            s.label: [self.rows[key] for seed in seeds if (key := key_of(s.cell, seed)) in self.rows] for s in settings
-        }
-        lacking = [label for label, of_setting in rows.items() if len(of_setting) < len(seeds)]
-        if lacking and not self.experiment.choices:
-            raise BadConfig(
-                f"runs of {len(lacking)} settings are missing ({lacking[0]}, ...); `raylfl reproduce` makes them"
-            )
-        return [
-            Group(s.label, records[0].setting, records)
-            for s in settings
-            if (records := [self.record(s, row) for row in rows[s.label]])
-        ]
+    def records(self, wanted: Sequence[tuple[CellConfig, int]]) -> list[RunRecord | None]:
+        rows = [self.rows.get(key_of(setting.cell, seed)) for setting, seed in wanted]
+        pairs = list(zip((setting for setting, _ in wanted), rows, strict=True))
+        missing = list(dict.fromkeys(setting.label for setting, row in pairs if row is None))
+        if missing and not self.experiment.choices:
+            names = f"{len(missing)} settings are missing ({missing[0]}, ...)"
+            raise BadConfig(f"runs of {names}; `raylfl reproduce` makes them")
+        return [None if row is None else self.record(setting, row) for setting, row in pairs]
 
     def lacks(self, row: Row) -> list[str]:
         """The measures and curves of the experiment that a row is too old to have."""
@@ -87,3 +84,46 @@ def _rounds(row: Row) -> int:
     if not row.diverged:
         return row.rounds
     return max(1, row.diverged_at if row.diverged_at is not None else 2 + int(row.curve[-1][0] if row.curve else -1))
+
+
+class Lacking(RunCache):
+    """A cache of finished runs and of the ledger's rows, which makes no runs but collects those that are neither.
+
+    missing: setting and seed of each of these. Raises Enough where an experiment can say nothing without them. rows:
+    of the ledger; arguments: those of `RunCache`.
+    """
+
+    def __init__(self, experiment: PaperResult, rows: Iterable[Row], *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        self.experiment, self.missing = experiment, list[tuple[CellConfig, int]]()
+        self.ledger = LedgerRows(experiment, rows) if isinstance(experiment, Grid) else None
+        names = sorted(path.name for path in self.runs.iterdir()) if self.runs.is_dir() else []
+        self.folders = {name.rpartition("-")[0] for name in names}
+
+    def records(self, wanted: Sequence[tuple[CellConfig, int]]) -> list[RunRecord | None]:
+        records = [self._existing(setting, seed) for setting, seed in wanted]
+        self.missing += [each for each, record in zip(wanted, records, strict=True) if record is None]
+        if self.missing and not (any(records) and self.experiment.choices):
+            raise Enough
+        return records
+
+    def _existing(self, setting: CellConfig, seed: int) -> RunRecord | None:
+        """The ledger's row of this run, or the finished run; None if there is neither."""
+        row = self.ledger and self.ledger.rows.get(key_of(setting.cell, seed))
+        if self.ledger and row and not self.ledger.lacks(row):
+            return self.ledger.record(setting, row)
+        return load_record(run) if self.begun(setting, seed) and (run := self.plan(setting, seed)).complete else None
+
+    def begun(self, setting: CellConfig, seed: int) -> bool:
+        """Whether the run of a setting seems to exist, by the name of its folder without the digest of its config."""
+        return f"{words_of(setting.label)}-s{seed}" in self.folders
+
+    def plans(self) -> Iterator[PlannedRun]:
+        """The missing runs, interrupted ones first."""
+        runs = {(setting.label, seed): (setting, seed) for setting, seed in self.missing}
+        for setting, seed in sorted(runs.values(), key=lambda run: not self.begun(*run)):
+            yield self.plan(setting, seed)
+
+
+class Enough(Exception):
+    """The exception that ends an experiment as soon as its next missing runs are known."""

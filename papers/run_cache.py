@@ -87,13 +87,22 @@ class RunCache:
         seeds = [seed for seed in seeds if self.only.keeps(seed=seed)]
         if not settings or not seeds:
             self.only.check_matches()
-        runs = [[self.plan(setting, seed) for seed in seeds] for setting in settings]
-        self._carry_out({run.path: run for row in runs for run in row})
-        return [
-            Group(setting.label, records[0].setting, records)
-            for setting, row in zip(settings, runs, strict=True)
-            if (records := [load_record(run) for run in row if run.complete])
-        ]
+        records = iter(self.records([(setting, seed) for setting in settings for seed in seeds]))
+        runs = [[record for _ in seeds if (record := next(records)) is not None] for _ in settings]
+        return [Group(s.label, row[0].setting, row) for s, row in zip(settings, runs, strict=True) if row]
+
+    def records(self, wanted: Sequence[tuple[CellConfig, int]]) -> list[RunRecord | None]:
+        """The runs of settings on seeds, in order; missing ones are made. None for a run that could not be made."""
+        runs = [self.plan(*each) for each in wanted]
+        distinct = list({run.path: run for run in runs}.values())
+        for run in distinct:
+            run.fetch()
+        if missing := [run for run in distinct if not run.complete]:
+            from raylfl.execution.executor import complete  # imports torch
+
+            check_data(missing)
+            complete(distinct, self.jobs, seconds=LINE_SECONDS, shared=True)
+        return [load_record(run) if run.complete else None for run in runs]
 
     def config_of(self, setting: CellConfig, seed: int) -> dict[str, Any]:
         """The resolved config of a run of this setting on this seed, with the cache's overrides."""
@@ -117,34 +126,6 @@ class RunCache:
         logging = config["logging"] | {"dir": home, "id": path.name, "report": False}
         config |= {"name": path.parent.name, "logging": logging}
         return PlannedRun(setting.label, config, path, older, url and join(url, path.name))
-
-    def _carry_out(self, runs: Mapping[Path, PlannedRun]) -> None:
-        for run in runs.values():
-            run.fetch()
-        missing = [run for run in runs.values() if not run.complete]
-        if missing:
-            from raylfl.execution.executor import complete  # imports torch
-
-            check_data(missing)
-            complete(list(runs.values()), self.jobs, seconds=LINE_SECONDS, shared=True)
-
-
-class Estimated(RunCache):
-    """A cache for estimates, which makes no runs.
-
-    If runs are missing, a call stores them in `missing` and raises Enough.
-    """
-
-    missing: Sequence[PlannedRun] = ()
-
-    def _carry_out(self, runs: Mapping[Path, PlannedRun]) -> None:
-        self.missing = [run for run in runs.values() if not run.complete]
-        if self.missing:
-            raise Enough
-
-
-class Enough(Exception):
-    """The exception that ends an experiment as soon as its next missing runs are known."""
 
 
 def config_digest(config: Mapping[str, Any]) -> str:

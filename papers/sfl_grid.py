@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from papers.choice import plain
-from papers.grid import Axis, Grid, Point, by, by_cell, join_names
+from papers.grid import Axis, Grid, Point, by
 from papers.ledger import Row
 from papers.run_cache import RunCache
 from papers.texts import ACCURACY, stat_of, table_of
@@ -107,6 +106,9 @@ class Images(Grid):
         clients = ", clients" if point.get("clients") else ""
         return f"{point.task}, {row_name(point)}, {point.method}, lr {point.lr}, clip {clip(point)}{clients}"
 
+    def place(self, point: Point) -> str:
+        return f"{point.task}, {row_name(point)} {point.method}"
+
     def cell(self, point: Point) -> dict[str, Any]:
         norm = clip(point)
         values = {key: point[key] for key in ("task", "classes", "steps", "method", "lr")}
@@ -172,27 +174,6 @@ class Images(Grid):
                 else:
                     rates[cell] = close(groups[cell], LAST[rounds], CLOSE if stage + 1 < len(stages) else 0.0)
         return {cell: values[0] for cell, values in rates.items()}
-
-    def missing(self, rows: Sequence[Row]) -> list[str]:
-        """What the ledger's rows lack: cells without a run, incomplete searches, and cells with one seed."""
-        keys = ("task", "classes", "steps", "method")
-        seeds, rates = by_cell(rows, *keys), by_cell(rows, *keys, "lr")
-        parts: dict[str, dict[str, list[str]]] = {}
-        for cell in dict.fromkeys(point.without("lr", "stage") for point in self.points("paper")):
-            cell_key = tuple(plain(cell[key]) for key in keys)
-            if cell_key not in seeds:
-                state = "no run of"
-            elif sum(rate[:-1] == cell_key for rate in rates) < len(GRID[cell.method]):
-                state = "not all learning rates of"
-            elif len(seeds[cell_key]) == 1:
-                state = "one seed of"
-            else:
-                continue
-            parts.setdefault(state, {}).setdefault(cell.task, []).append(f"{row_name(cell)} {cell.method}")
-        return [
-            f"{state} {'; '.join(f'{task}: {join_names(names)}' for task, names in cells.items())}"
-            for state, cells in parts.items()
-        ]
 
 
 def close(groups: Mapping[float, Group], last: int, margin: float) -> list[float]:

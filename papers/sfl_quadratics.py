@@ -28,6 +28,7 @@ RATES = (0.003, 0.006, 0.01, 0.03, 0.06, 0.1, 0.3, 0.6)
 SEEDS = (0, 1, 2, 3, 4)  # for SFL's random order; PFL with both clients is deterministic and needs one seed
 EXACT = 1e-12
 LAST = 50
+STEPS = 10  # as in conf/reproduce/sfl_fig1.yaml
 NOTE = (
     "ζ: heterogeneity of the gradients at the optimum, δ: of the Hessians; PFL is deterministic here (both clients, "
     "full batches), so that one seed is run and its band in the figure is a line"
@@ -66,32 +67,18 @@ def axes(settings: Mapping[str, tuple[float, float]]) -> dict[str, Axis]:
     }
 
 
-def local_weights(clients: Pairs, lr: float, steps: int) -> np.ndarray:
-    """The weight Omega_i = (1 - (1 - 2 eta A_i)^K) / (2 eta A_i) of each client in PFL's limit; K for A_i = 0.
-
-    In its K local steps from x, a client with f_i(x) = A_i x^2 + B_i x moves by -eta Omega_i grad f_i(x). PFL
-    (parallel: FedAvg) therefore ends where sum_i Omega_i grad f_i(x) = 0. For eta -> 0 all Omega_i are K, and PFL ends
-    at x*.
-
-    clients: [A_i, B_i]; lr: eta; steps: K.
-    """
-    curvature = np.array([2 * lr * a for a, _ in clients])
-    moved = 1 - (1 - curvature) ** steps
-    weights = np.full(len(clients), float(steps))
-    np.divide(moved, curvature, out=weights, where=curvature > 0)
-    return weights
-
-
 def predicted_limit(clients: Pairs, lr: float) -> float:
-    """The |x| at which PFL (parallel: FedAvg) ends, the minimiser of sum_i Omega_i f_i.
+    """The |x| at which PFL (parallel: FedAvg) ends, by eq. 39 of FedACS, which has it at a finite learning rate.
 
-    Omega_i: `local_weights`; clients: [A_i, B_i] of f_i(x) = A_i x^2 + B_i x.
+    clients: [A_i, B_i] of f_i(x) = A_i x^2 + B_i x.
     """
-    from raylfl.data.quadratics import Coefficients
+    from raylfl.theory.fedacs import limit
+    from raylfl.theory.quadratic import QuadraticProblem
 
-    weights = local_weights(clients, lr, steps=10)  # as in conf/reproduce/sfl_fig1.yaml
-    data = Coefficients(tuple((a, b) for a, b in clients))
-    return abs(data.optimum((weights / weights.sum()).tolist()).item())
+    curvature, slope = np.array(clients).T
+    shares = np.full(len(clients), 1 / len(clients))
+    problem = QuadraticProblem(2 * curvature[:, None, None], -slope[:, None], np.zeros(len(clients)), shares)
+    return abs(limit(problem, shares, np.full(len(clients), STEPS), lr).item())
 
 
 class Simulations(Lines):

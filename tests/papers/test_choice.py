@@ -14,8 +14,9 @@ from papers.choice import choice, plain
 from papers.estimate import estimate
 from papers.fedaware import METHODS
 from papers.focus_images import LINES
+from papers.ledger_rows import Enough, Lacking
 from papers.publish import _command
-from papers.run_cache import Enough, Estimated, RunCache
+from papers.run_cache import RunCache
 from papers.setting import setting
 from raylfl.cli import main
 from raylfl.errors import BadConfig, NonFinite
@@ -140,7 +141,7 @@ def test_the_command_of_a_published_run_selects_it(name, tmp_path):
 @pytest.mark.parametrize("word", ["task=mnst-*", "lr=7", "seed=7"])
 def test_a_selection_of_nothing_is_refused_with_what_there_is(word, tmp_path):
     table = find("sfl/table10")
-    cache = Estimated(tmp_path, "paper", only=choice([word], table.choices, "sfl/table10"))
+    cache = Lacking(table, (), tmp_path, "paper", only=choice([word], table.choices, "sfl/table10"))
     there = {"t": "there are mnist-logistic, mnist-mlp, ", "l": "there are 0.", "s": "there are 1234"}[word[0]]
     with pytest.raises(BadConfig, match=rf"--only {re.escape(word)}: no cell; {there}"):
         table.run(cache)
@@ -151,10 +152,10 @@ def test_without_a_gpu_the_papers_scale_runs_in_process(tmp_path, monkeypatch):
     for gpu, backend in ((False, "local"), (True, "ray")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda gpu=gpu: gpu)
         table = find("sfl/table10")
-        cache = Estimated(tmp_path, "paper", only=choice(words, table.choices, "sfl/table10"))
+        cache = Lacking(table, (), tmp_path, "paper", only=choice(words, table.choices, "sfl/table10"))
         with pytest.raises(Enough):
             table.run(cache)
-        assert {run.config["runtime"]["backend"] for run in cache.missing} == {backend}
+        assert {run.config["runtime"]["backend"] for run in cache.plans()} == {backend}
         assert len(cache.missing) == 2  # PFL and SFL
 
 
@@ -164,10 +165,10 @@ def test_tables_10_and_11_have_their_runs_in_one_place(tmp_path):
     for name in ("sfl/table10", "sfl/table11"):
         experiment = find(name)
         only = choice(["task=mnist-logistic", "steps=5", "seed=1234"], experiment.choices, name)
-        cache = Estimated(tmp_path / name, "paper", only=only, runs=tmp_path / str(experiment.shares))
+        cache = Lacking(experiment, (), tmp_path / name, "paper", only=only, runs=tmp_path / str(experiment.shares))
         with pytest.raises(Enough):
             experiment.run(cache)
-        paths.append({run.path for run in cache.missing})
+        paths.append({run.path for run in cache.plans()})
     assert paths[0] == paths[1]
     assert len(paths[0]) == 16  # two methods, two C, four rates
 
@@ -176,11 +177,11 @@ def test_an_estimate_names_the_first_runs_that_are_not_there(tmp_path):
     """After a whole search these are the further seeds."""
 
     def waiting(seeds):
-        cache = Estimated(tmp_path)
+        cache = Lacking(find("sfl/exdir"), (), tmp_path)
         with suppress(Enough):
             for seed in seeds:
                 cache.groups([TOY], [seed])
-        return [run.config["seed"] for run in cache.missing]
+        return [run.config["seed"] for run in cache.plans()]
 
     RunCache(tmp_path, jobs=1).groups([TOY])
     assert waiting([0, 1, 2]) == [1]

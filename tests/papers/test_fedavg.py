@@ -11,7 +11,7 @@ import pytest
 from papers import ledger
 from papers.base import find
 from papers.choice import choice
-from papers.fedavg import FRACTIONS, PARTITIONS, TableCell, claims, crossing
+from papers.fedavg import FRACTIONS, PARTITIONS, claims, crossing, row_of
 from papers.grid import Point
 from papers.ledger_rows import LedgerRows
 from papers.run_cache import RunCache
@@ -62,18 +62,19 @@ def test_a_cell_can_be_chosen(tmp_path):
 
 def test_the_best_rate_is_chosen_on_the_first_seed_and_averaged_over_all():
     runs = {0.1: {0: 90.0, 1: 10.0}, 0.215: {0: 80.0, 1: 100.0}, 0.464: {0: None}}
-    place = TableCell("0..1", "IID", 0.1, runs)
-    assert place.search == {0.1: 90.0, 0.215: 80.0, 0.464: math.inf}
-    assert (place.lr, place.inside, place.ours.mean, place.ours.of) == (0.215, True, 90.0, 2)
-    assert place.ratio == pytest.approx(90 / 87)
-    assert not TableCell("0..1", "IID", 0.1, {lr: runs[lr] for lr in (0.1, 0.215)}).inside
+    point = Point(pixels="0..1", partition="IID", fraction=0.1)
+    row = row_of(point, runs)
+    assert row["tried"] == "0.1: 90, 0.215: 80, 0.464: –"
+    assert (row["lr"], row["inside"], row["ours"].mean, row["ours"].of) == ("0.215", True, 90.0, 2)
+    assert row["ratio"] == pytest.approx(90 / 87)
+    assert not row_of(point, {lr: runs[lr] for lr in (0.1, 0.215)})["inside"]
 
 
 def test_a_claim_is_open_until_its_cells_have_runs():
     def cells(factor, fractions, rates=(0.1,)):
         theirs = {0.0: 316, 0.1: 87, 0.2: 77, 0.5: 75, 1.0: 70}
         tried = {c: {lr: {0: factor * theirs[c] + 9 * abs(lr - 0.1)} for lr in rates} for c in fractions}
-        return [TableCell("0..1", "IID", c, own) for c, own in tried.items()]
+        return [row_of(Point(pixels="0..1", partition="IID", fraction=c), own) for c, own in tried.items()]
 
     def holds(places):
         return [claim.holds for claim in claims(places)]
