@@ -84,7 +84,7 @@ class ScaffoldAudit(Lines):
     measures: ClassVar = {
         f"distance after {r}": lambda run, r=r: float(run.column(DISTANCE)[:r][-1]) for r in (EARLY, LATE)
     } | {"distance at the start": lambda run: start_distance(run.config)}
-    metric, stem, looks, size, notes = DISTANCE, "distance", LINES, WIDE, (DEPARTED,)
+    metrics, stem, looks, size, notes = (DISTANCE,), "distance", LINES, WIDE, (DEPARTED,)
     heading = "2 of 20 clients a round"
     columns = (
         Column("early", f"after {EARLY} rounds", _short, "min", True),

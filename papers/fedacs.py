@@ -34,7 +34,7 @@ class Quadratics(Lines):
     """
 
     scales, base, curves, cells = (), ("reproduce/fedacs_fig4",), (DISTANCE,), "label"
-    panel, metric = "system", DISTANCE
+    panel, metrics = "system", (DISTANCE,)
     columns = (
         Column("distance", "mean of |x - x*|", _short, "min", True),
         Column("bias", "|mean of x - x*|", _short, "min", True),

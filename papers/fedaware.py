@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -13,13 +12,14 @@ from papers.base import EXPERIMENTS, Claim, Findings
 from papers.choice import plain
 from papers.grid import Axis, Grid, Point, nest
 from papers.ledger import Row
+from papers.lines import Lines, Values
 from papers.run_cache import RunCache
 from papers.setting import CellConfig
 from papers.statistics import Level, difference
 from papers.texts import ACCURACY, accuracy_text, stat_of, table_of
 from raylfl.core.arrays import Floats
 from raylfl.errors import BadConfig
-from raylfl.report.derived import Stat, best, last_k
+from raylfl.report.derived import Stat, best, final_rounds, last_k
 from raylfl.report.runs import Group
 from raylfl.report.statistics import Interval, paired_test
 from raylfl.report.style import Line
@@ -150,19 +150,13 @@ def jitter(group: Group, last: int) -> Floats:
     return np.array([np.diff(row[np.isfinite(row)]).std() for row in rows])
 
 
-def diverse(lines: Mapping[str, Group], form: str, last: int) -> Claim:
+def most_diverse(values: Mapping[str, Stat], form: str, seeds: int) -> Claim:
     """The claim of Sec. 5 that FedAWARE has a higher final gradient diversity than the other methods.
 
     It is judged by Welch's t intervals of the means. The std is over seeds and rounds, but only the number of seeds
-    counts as the number of values, which makes the test cautious. lines: method -> runs; form: one of `FORMS`; last:
-    the number of last rounds that are averaged.
+    counts as the number of values, which makes the test cautious. values: method -> gradient diversity over the last
+    rounds; form: one of `FORMS`; seeds: their number.
     """
-    values = {name: last_k(lines[name], DIVERSITY, last) for name in against(form, lines)}
-    return most_diverse(values, form, len(lines[form].runs))
-
-
-def most_diverse(values: Mapping[str, Stat], form: str, seeds: int) -> Claim:
-    """The claim of `diverse`; values: method -> gradient diversity, with mean and std; seeds: the number of seeds."""
     order = sorted(values, key=lambda name: -values[name].mean)
     evidence = ", ".join(f"{name} {stat_text(values[name], DIVERSITY)}" for name in order)
     levels = {name: Level(stat.mean, stat.std, seeds) for name, stat in values.items()}
@@ -248,69 +242,47 @@ class Table1(Tuned):
         return [*claims, Claim(text, all(loses.values()), f"{sum(loses.values())} of {len(loses)} do")]
 
 
-class Curves(Scenario):
-    """A figure with one panel per metric and the same lines in every panel.
+class Curves(Lines, Scenario):
+    """A figure with one panel per metric and the same lines in every panel; means are over the last rounds."""
 
-    stem: its file name. looks: name of a line -> the algorithm in whose style it is drawn; if empty, each line has its
-    own style.
-    """
+    @property
+    def columns(self) -> list[Column]:  # type: ignore[override]
+        means = [Column(m, f"{m}, last rounds", partial(stat_text, metric=m), None, True) for m in self.metrics]
+        return [Column("best", "best accuracy (%)", accuracy_text, "max", True), *means]
 
-    stem: ClassVar[str]
-    metrics: ClassVar[Sequence[str]]
-    looks: ClassVar[Mapping[str, str]] = {}
+    def title(self, panel: str, metric: str) -> str:
+        return axis_name(metric).removesuffix(" (%)").capitalize()
 
-    @abstractmethod
-    def lines(self, cache: RunCache) -> dict[str, Group]:
-        """Name of a line of the figure -> its runs, in the order of the legend."""
+    def styles(self, looks: Mapping[str, str]) -> dict[str, Line]:
+        """FedAWARE's two forms have one colour, with different dashes and markers."""
+        styles = super().styles({name: method for name, method in looks.items() if name != NORMALISED})
+        if NORMALISED not in looks:
+            return styles
+        form = styles[FORMS[0]]
+        return {name: styles.get(name, Line(form.color, form.dash + 1, form.marker + 1)) for name in looks}
 
-    @abstractmethod
-    def claims(self, lines: Mapping[str, Group], last: int) -> list[Claim]:
-        """The claims about the figure, judged by its lines: name -> runs; last: the number of averaged last rounds."""
+    def values(self, panel: str, line: str, group: Group) -> dict[str, Any]:
+        means = {metric: last_k(group, metric, final_rounds(rounds_of(group))) for metric in self.metrics}
+        return {"best": best(group, ACCURACY), "runs": group, **means}
 
-    def run(self, cache: RunCache) -> Findings:
-        from papers import draw
+    def plot(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        return {"band": "std", "window": max(1, rounds_of(next(iter(lines.values()))["runs"]) // 50)}
 
-        lines, last = self.lines(cache), cache.pick(20, 50)
-        window = cache.pick(5, 10)
-        plots = [draw.Plot(_heading(metric), lines, metric, band="std", window=window) for metric in self.metrics]
-        figure = draw.curves(plots, _styles(self.looks or {name: name for name in lines}))
-        rows = [
-            {"line": name, "best": best(group, ACCURACY)}
-            | {metric: last_k(group, metric, last) for metric in self.metrics}
-            for name, group in lines.items()
-        ]
-        columns = [Column("line", ""), Column("best", "best accuracy (%)", accuracy_text, "max", True)]
-        columns += [
-            Column(metric, f"{metric}, last {last}", partial(stat_text, metric=metric), None, True)
-            for metric in self.metrics
-        ]
-        table = ReportTable(self.stem, "Mean ± std over seeds and the last rounds.", columns, rows)
-        return Findings([table], self.claims(lines, last), {self.stem: figure})
+    def caption(self, values: Values) -> str:
+        return "Mean ± std over seeds, and the last tenth of the rounds."
 
 
-def _heading(metric: str) -> str:
-    return axis_name(metric).removesuffix(" (%)").capitalize()
-
-
-def _styles(looks: Mapping[str, str]) -> dict[str, Line]:
-    """The styles of the lines; FedAWARE's two forms have one colour, with different dashes and markers."""
-    from papers import draw
-
-    styles = draw.styles({name: method for name, method in looks.items() if name != NORMALISED})
-    if NORMALISED not in looks:
-        return styles
-    form = styles[FORMS[0]]
-    return {name: styles.get(name, Line(form.color, form.dash + 1, form.marker + 1)) for name in looks}
+def rounds_of(group: Group) -> int:
+    return int(group.runs[0].config["rounds"])
 
 
 class Alphas(Curves):
     """A figure of one method with a line per value of a parameter alpha."""
 
+    line = "alpha"
+
     def label(self, point: Point) -> str:
         return str(point.alpha)
-
-    def lines(self, cache: RunCache) -> dict[str, Group]:
-        return {point.alpha: group for point, group in self.groups(cache).items()}
 
 
 @EXPERIMENTS.register("fedaware/fig3", paper="FedAWARE [4] figs. 2-3")
@@ -327,7 +299,7 @@ class Fig3(Alphas):
     }
     options: ClassVar = Scenario.options | {"eval.global": True}
 
-    def claims(self, lines: Mapping[str, Group], last: int) -> list[Claim]:
+    def claims(self, values: Values) -> list[Claim]:
         """The claims of Sec. 3: less heterogeneity gives higher accuracy and diversity, and a lower |grad F|."""
         claims = []
         for metric, text, sign in (
@@ -335,9 +307,9 @@ class Fig3(Alphas):
             (DIVERSITY, "with it goes a higher gradient diversity (fig. 3)", 1),
             ("global/grad_norm", "with it goes a lower |grad F| (fig. 3)", -1),
         ):
-            values = {name: last_k(group, metric, last).mean for name, group in lines.items()}
-            low, *_, high = values.values()
-            shown = {n: f"{100 * v:.1f}" if metric == ACCURACY else number(v, 3) for n, v in values.items()}
+            means = {name: of[metric].mean for name, of in values[""].items()}
+            low, *_, high = means.values()
+            shown = {n: f"{100 * v:.1f}" if metric == ACCURACY else number(v, 3) for n, v in means.items()}
             evidence = ", ".join(f"{name} {value}" for name, value in shown.items())
             claims.append(Claim(text, sign * (high - low) > 0, evidence))
         return claims
@@ -354,19 +326,22 @@ class Methods(Tuned, Curves):
     axes: ClassVar[dict[str, Axis]] = {"system": systems("hybrid"), "method": axis_of(METHODS)}
     looks: ClassVar[Mapping[str, str]] = LOOKS
 
-    def lines(self, cache: RunCache) -> dict[str, Group]:
+    def lines(self, cache: RunCache) -> dict[str, dict[str, Group]]:
         groups = self.tune(cache)
         if not groups:
             raise BadConfig("no method has the runs of all its settings yet; `raylfl reproduce` makes the missing ones")
-        return groups["hybrid"]
+        return {"": groups["hybrid"]}
 
-    def claims(self, lines: Mapping[str, Group], last: int) -> list[Claim]:
-        return self.comparisons(lines, last) if len(lines) == len(self.methods) else []
+    def claims(self, values: Values) -> list[Claim]:
+        return self.comparisons(values[""]) if len(values[""]) == len(self.methods) else []
 
-    def comparisons(self, lines: Mapping[str, Group], last: int) -> list[Claim]:
-        """The claims that compare all methods, by means over this number of last rounds."""
-        claims = [diverse(lines, form, last) for form in FORMS]
-        return claims + [steady(lines, form, last) for form in FORMS if ACCURACY in self.metrics]
+    def comparisons(self, lines: Mapping[str, Mapping[str, Any]]) -> list[Claim]:
+        """The claims that compare all methods, by means over the last rounds; lines: method -> key -> value."""
+        runs = {name: of["runs"] for name, of in lines.items()}
+        seeds, last = len(runs[FORMS[0]].runs), final_rounds(rounds_of(runs[FORMS[0]]))
+        diversity = {name: of[DIVERSITY] for name, of in lines.items()}
+        claims = [most_diverse({name: diversity[name] for name in against(f, lines)}, f, seeds) for f in FORMS]
+        return claims + [steady(runs, form, last) for form in FORMS if ACCURACY in self.metrics]
 
 
 @EXPERIMENTS.register("fedaware/fig5", paper="FedAWARE [4] fig. 5")
@@ -378,16 +353,15 @@ class Fig5(Methods):
 
     stem, metrics, curves, shares = "fig5", (DIVERSITY,), (DIVERSITY,), "fedaware/table1"
 
-    def comparisons(self, lines: Mapping[str, Group], last: int) -> list[Claim]:
+    def comparisons(self, lines: Mapping[str, Mapping[str, Any]]) -> list[Claim]:
         """The claims of `Methods`, and one more: FedAvgM and FedYogi beat FedAvg's accuracy at a lower diversity."""
-        ends = {name: last_k(group, DIVERSITY, last).mean for name, group in lines.items()}
-        tops = {name: best(group, ACCURACY).mean for name, group in lines.items()}
+        ends, tops = ({name: of[key].mean for name, of in lines.items()} for key in (DIVERSITY, "best"))
         low = all(ends[name] < ends["FedAvg"] for name in ("FedAvgM", "FedYogi"))
         high = all(tops[name] > tops["FedAvg"] for name in ("FedAvgM", "FedYogi"))
         names = ("FedAvg", "FedAvgM", "FedYogi")
         evidence = ", ".join(f"{name} {100 * tops[name]:.1f} % at {number(ends[name], 3)}" for name in names)
         text = "FedAvgM and FedYogi are more accurate than FedAvg at a lower diversity"
-        return [*super().comparisons(lines, last), Claim(text, low and high, evidence)]
+        return [*super().comparisons(lines), Claim(text, low and high, evidence)]
 
 
 class Digits(Methods):
@@ -399,11 +373,11 @@ class Digits(Methods):
     smoke: ClassVar = {"local.lr": 0.05}
     paper: ClassVar = {"data.init_args.mean": [0.0], "data.init_args.std": [1.0]}
 
-    def comparisons(self, lines: Mapping[str, Group], last: int) -> list[Claim]:
+    def comparisons(self, lines: Mapping[str, Mapping[str, Any]]) -> list[Claim]:
         """The claims of `Methods`, and one more: FedAWARE's training loss is comparable with FedYogi's."""
-        claims = super().comparisons(lines, last)
+        claims = super().comparisons(lines)
         for form in FORMS:
-            loss, other = (last_k(lines[name], "train/loss", last).mean for name in (form, "FedYogi"))
+            loss, other = (lines[name]["train/loss"].mean for name in (form, "FedYogi"))
             evidence = f"{form} {number(loss, 3)}, FedYogi {number(other, 3)}"
             claims.append(
                 Claim(f"{form}: its training loss is at most 1.5 times FedYogi's", loss <= 1.5 * other, evidence)
@@ -448,8 +422,8 @@ class Fig6(Methods):
     axes: ClassVar = {"system": systems("hybrid"), "method": axis_of(RIVAL)}
     looks: ClassVar = {"FedAWARE": "fedaware", "FedMGDA+": "fedmgda", "FedAvg": "fedavg"}
 
-    def comparisons(self, lines: Mapping[str, Group], last: int) -> list[Claim]:
-        tops = {name: best(group, ACCURACY).mean for name, group in lines.items()}
+    def comparisons(self, lines: Mapping[str, Mapping[str, Any]]) -> list[Claim]:
+        tops = {name: of["best"].mean for name, of in lines.items()}
         evidence = ", ".join(f"{name} {100 * top:.1f}" for name, top in tops.items())
         return [Claim("FedAWARE is more accurate than FedMGDA+", tops["FedAWARE"] > tops["FedMGDA+"], evidence)]
 
@@ -468,8 +442,8 @@ class Fig7(Alphas):
     }
     options: ClassVar = Scenario.options | {"algorithm.name": "fedaware"}
 
-    def claims(self, lines: Mapping[str, Group], last: int) -> list[Claim]:
-        tops = {name: best(group, ACCURACY).mean for name, group in lines.items()}
+    def claims(self, values: Values) -> list[Claim]:
+        tops = {name: of["best"].mean for name, of in values[""].items()}
         evidence = ", ".join(f"{name} {100 * top:.1f}" for name, top in tops.items())
         matters = max(tops.values()) - min(tops.values()) > 0.01
         return [Claim("a proper alpha matters: the best is a point above the worst", matters, evidence)]

@@ -71,7 +71,7 @@ class Fig4(Lines):
     }
     curves = ("cost/uplink_floats", "cost/downlink_floats")
 
-    panel, heading, metric, stem = "participation", "{} participation", DISTANCE, "fig4"
+    panel, heading, metrics, stem = "participation", "{} participation", (DISTANCE,), "fig4"
     looks, notes = METHODS, [COUNTED_NOTE]
     columns = (
         Column("end", "ends at", partial(number, digits=2), "min", True),

@@ -12,6 +12,7 @@ from papers.choice import plain
 from papers.focus import METHODS
 from papers.grid import Axis, Grid, Point, nest
 from papers.ledger import Row
+from papers.lines import Lines, Values
 from papers.run_cache import RunCache
 from papers.texts import (
     ACCURACY,
@@ -59,6 +60,16 @@ PUBLISHED = {
     row.pop("participation"): {name: text for name, text in row.items() if text} for row in table_of("focus_fig9")
 }
 NONE = Stat.over([])
+NOTES: Sequence[str] = [
+    "the paper's text has no Markov runs; rates and logs are those of its public code: off to on 0.2, on to off 0.8, "
+    "a chain without memory, as either state is followed by `on` with probability 0.2",
+    "all methods have one learning rate, as in the logs, but FOCUS adds the gradients of 32 clients where FedAvg "
+    "averages them: its step is 32 lr a round, that of FedAvg 3 lr (of 3 local steps), 10.7 times less; "
+    "focus/fig9-rates compares the methods at their best rates",
+    "the public code divides the sum of SCAFFOLD's updates by 10, for any number of received clients: divisor 10",
+    "the public code moves random samples until all clients have equally many (partition.balance=move), which makes "
+    "them less different than one class per client",
+]
 Log = dict[int, float]  # number of finished rounds -> test accuracy as a fraction
 
 
@@ -88,11 +99,17 @@ class Images(Grid):
 
 
 @EXPERIMENTS.register("focus/fig9", paper="FOCUS [1] fig. 9")
-class Fig9(Images):
+class Fig9(Lines, Images):
     """SG-FOCUS and its rivals on CIFAR-10 under Bernoulli and Markov participation, at one learning rate."""
 
     time = "about 60 hours on two cores"
     curves = ("test/loss",)
+    panel, heading, metrics, stem = "participation", "{} participation", (ACCURACY, "test/loss"), "fig9"
+    looks, notes = LOOKS, NOTES
+    columns = (
+        Column("ours", "ours", accuracy_text, "max", True),
+        Column("logs", "authors' logs", accuracy_text, "max", True),
+    )
 
     def headline(self, row: Row) -> tuple[str, float | None, float | None]:
         """The mean accuracy over the last 500 rounds; that of the authors' log."""
@@ -101,36 +118,25 @@ class Fig9(Images):
         value = sum(values) / len(values) if values else None
         return row.metric, value, stat_of(text).mean if text else None
 
-    def run(self, cache: RunCache) -> Findings:
-        from papers import draw
+    def values(self, panel: str, line: str, group: Group) -> dict[str, Any]:
+        """The accuracy over the last 500 of 10,000 rounds; the log's."""
+        text, last = PUBLISHED[panel].get(line), min(int(group.runs[0].config["rounds"]) // 10, 500)
+        return {"ours": last_k(group, ACCURACY, last), "logs": stat_of(text) if text else NONE, "runs": group}
 
-        groups = nest(self.groups(cache), "participation", "method")
-        last = cache.pick(30, 500)
-        plots = [
-            draw.Plot(f"{panel} participation", lines, metric, window=cache.pick(5, 10))
-            for panel, lines in groups.items()
-            for metric in (ACCURACY, "test/loss")
-        ]
-        ends = {
-            panel: {name: last_k(g, ACCURACY, last) for name, g in lines.items()} for panel, lines in groups.items()
-        }
+    def caption(self, values: Values) -> str:
+        return "Test accuracy in % over the last tenth of the rounds, at most 500."
+
+    def claims(self, values: Values) -> list[Claim]:
+        ends = {panel: {name: of["ours"] for name, of in lines.items()} for panel, lines in values.items()}
         claims = [
-            _most_accurate(f"{panel}: FOCUS is the most accurate", values, PUBLISHED[panel])
-            for panel, values in ends.items()
+            _most_accurate(f"{panel}: FOCUS is the most accurate", stats, PUBLISHED[panel])
+            for panel, stats in ends.items()
         ]
-        claims += [fastest(panel, lines, last) for panel, lines in groups.items()]
-        figures = {"fig9": draw.curves(plots, draw.styles(LOOKS))}
-        rows: list[dict[str, Any]] = [{"method": name} for name in LINES if any(name in of for of in ends.values())]
-        columns = []
-        for panel, measured in ends.items():
-            for row in rows:
-                text = PUBLISHED[panel].get(row["method"])
-                row |= {panel: measured.get(row["method"], NONE), f"{panel} logs": stat_of(text) if text else NONE}
-            columns.append(Column(panel, f"{panel}: ours", accuracy_text, "max", True))
-            columns.append(Column(f"{panel} logs", "authors' logs", accuracy_text, "max", True))
-        caption = f"Test accuracy in % over the last {last} rounds."
-        table = ReportTable("fig9", caption, [Column("method", "method"), *columns], rows)
-        return Findings([table], [c for c in claims if c is not None], figures, NOTES)
+        claims += [
+            fastest(panel, {name: of["runs"] for name, of in values[panel].items()}, stats)
+            for panel, stats in ends.items()
+        ]
+        return [claim for claim in claims if claim is not None]
 
 
 @EXPERIMENTS.register("focus/fig9-start", paper="FOCUS [1] fig. 9")
@@ -232,16 +238,15 @@ class Fig9Rates(Images):
         )
 
 
-def fastest(panel: str, lines: Mapping[str, Group], last: int) -> Claim | None:
+def fastest(panel: str, lines: Mapping[str, Group], ends: Mapping[str, Stat]) -> Claim | None:
     """The claim that FOCUS is the first to reach 90 % of the best final accuracy of the other methods.
 
-    panel: the kind of participation; lines: method -> runs; last: the number of last rounds whose mean is the final
-    accuracy. None without runs of FOCUS and of another method.
+    panel: the kind of participation; lines: method -> runs; ends: method -> final accuracy. None without runs of FOCUS
+    and of another method.
     """
     if "FOCUS" not in lines or len(lines) < 2:
         return None
-    rivals = [last_k(group, ACCURACY, last).mean for name, group in lines.items() if name != "FOCUS"]
-    target = 0.9 * max(rivals)
+    target = 0.9 * max(stat.mean for name, stat in ends.items() if name != "FOCUS")
     reached = {name: mean_cost(group_to_target(group, ACCURACY, target)) for name, group in lines.items()}
     evidence = ", ".join(f"{name} {cost_or_dash(value)}" for name, value in sorted(reached.items(), key=lambda i: i[1]))
     holds = reached["FOCUS"] < min(value for name, value in reached.items() if name != "FOCUS")
@@ -262,15 +267,3 @@ def _most_accurate(text: str, ends: Mapping[str, Stat], logs: Mapping[str, str] 
 
 def _level(stat: Stat) -> float:
     return stat.mean if math.isfinite(stat.mean) else 0.0
-
-
-NOTES: Sequence[str] = [
-    "the paper's text has no Markov runs; rates and logs are those of its public code: off to on 0.2, on to off 0.8, "
-    "a chain without memory, as either state is followed by `on` with probability 0.2",
-    "all methods have one learning rate, as in the logs, but FOCUS adds the gradients of 32 clients where FedAvg "
-    "averages them: its step is 32 lr a round, that of FedAvg 3 lr (of 3 local steps), 10.7 times less; "
-    "focus/fig9-rates compares the methods at their best rates",
-    "the public code divides the sum of SCAFFOLD's updates by 10, for any number of received clients: divisor 10",
-    "the public code moves random samples until all clients have equally many (partition.balance=move), which makes "
-    "them less different than one class per client",
-]

@@ -91,7 +91,7 @@ class Simulations(Lines):
     name = "{pair}, {method}, lr {lr}"
     curves, curve_points = (DISTANCE,), 500  # all rounds: the claims count them
     measures: ClassVar = {"end": lambda run: float(run.column(DISTANCE)[-1])}
-    panel, metric, looks, notes = "pair", DISTANCE, METHODS, (NOTE,)
+    panel, metrics, looks, notes = "pair", (DISTANCE,), METHODS, (NOTE,)
     columns = (
         Column("lr", "best lr", general, None, True),
         Column("end", f"|x|, last {LAST} rounds", _spread, "min", True),

@@ -63,7 +63,7 @@ MLP = ["task=mnist-mlp", "steps=5", "method=sfl", "classes=1"]
     [
         ("focus/fig9", ["participation=markov", "method=focus,fedau"], "method", ["FOCUS", "FedAU"], 2),
         ("focus/fig9-rates", ["method=fedavg,scaffold-*", "lr=0.06"], "method", ["FedAvg", "SCAFFOLD, divisor 10"], 0),
-        ("fedaware/fig8", ["method=fedavg,fedaware"], "line", ["FedAvg", "FedAWARE"], 0),
+        ("fedaware/fig8", ["method=fedavg,fedaware"], "method", ["FedAvg", "FedAWARE"], 0),
         ("sfl/table10", MLP, "block", 4 * ["MNIST, MLP"], 0),
         ("sfl/table11", MLP, "block", ["MNIST, MLP"], 1),
         ("audit/scaffold-network", ["method=scaffold,scaffold-momentum-0.9", "seed=1"], "method", AUDITED, 1),
@@ -100,7 +100,7 @@ class Part(DryCache):
     [
         ("focus/fig9", "FedAvg", "method", ["FOCUS", "FedAU", "MIFA", "SCAFFOLD", "SCAFFOLD, divisor 10"]),
         ("focus/fig9-rates", "lr 0.02", "method", list(LINES)),
-        ("fedaware/fig9", "FedProx 0.1", "line", [name for name in METHODS if name != "FedProx"]),
+        ("fedaware/fig9", "FedProx 0.1", "method", [name for name in METHODS if name != "FedProx"]),
     ],
 )
 def test_methods_without_runs_are_left_out(name, missing, column, left, tmp_path):
