@@ -98,7 +98,7 @@ class Part(DryCache):
 @pytest.mark.parametrize(
     ("name", "missing", "column", "left"),
     [
-        ("focus/fig9", "FedAvg", "method", ["FOCUS", "FedAU", "MIFA", "SCAFFOLD", "SCAFFOLD, divisor 10"]),
+        ("focus/fig9", "FedAvg", "method", 2 * ["FOCUS", "FedAU", "MIFA", "SCAFFOLD", "SCAFFOLD, divisor 10"]),
         ("focus/fig9-rates", "lr 0.02", "method", list(LINES)),
         ("fedaware/fig9", "FedProx 0.1", "method", [name for name in METHODS if name != "FedProx"]),
     ],
