@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -221,6 +222,36 @@ def test_the_site_sorts_the_table_of_claims():
     assert "extra_javascript: [sort.js]" in site
     assert "md_in_html" in site
     assert '".sortable table"' in (ROOT / "docs/sort.js").read_text()
+
+
+PAGE = """
+const cell = (textContent) => {
+  const listeners = {}, attributes = {};
+  return {
+    textContent, click: () => listeners.click(), getAttribute: (name) => attributes[name] ?? null,
+    setAttribute: (name, value) => { attributes[name] = value; }, removeAttribute: (name) => delete attributes[name],
+    addEventListener: (name, listener) => { listeners[name] = listener; },
+  };
+};
+const body = { rows: ["10 / 30", "9 / 9", "2 / 15"].map((text) => ({ cells: [cell("x"), cell(text)] })) };
+body.append = (...rows) => { body.rows = rows; };
+const heads = [cell("claim"), cell("runs")], table = { tHead: { rows: [{ cells: heads }] }, tBodies: [body] };
+const document = {
+  addEventListener: (name, listener) => listener(), querySelectorAll: (what) => what === ".sortable table" && [table],
+};
+SCRIPT
+for (const _ of [1, 2]) {
+  heads[1].click();
+  console.log(heads[1].getAttribute("aria-sort"), ...body.rows.map((row) => row.cells[1].textContent.split(" ")[0]));
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node to run docs/sort.js")
+def test_a_click_sorts_by_numbers_and_a_second_one_the_other_way():
+    code = PAGE.replace("SCRIPT", (ROOT / "docs/sort.js").read_text())
+    done = subprocess.run(["node", "-e", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["ascending 2 9 10", "descending 10 9 2"], done.stderr
 
 
 def test_rows_of_a_machine_and_of_the_repository_are_one_ledger(tmp_path):
