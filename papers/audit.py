@@ -107,46 +107,46 @@ class ScaffoldAudit(Lines):
         """The claims about why public tables show 10.0 % accuracy for SCAFFOLD, judged after EARLY and LATE rounds."""
         early, late = ({name: of[key] for name, of in values[""].items()} for key in ("early", "late"))
         start = values[""][PLAIN]["start"]
-
-        def claim(text: str, holds: bool, *names: str, distances: Mapping[str, float] = late, more: str = "") -> Claim:
-            return Claim(text, holds, "; ".join(f"{name}: {_short(distances[name])}" for name in names) + more)
-
-        return [
-            claim(
-                "as published, SCAFFOLD converges with a tenth of the clients in each round", late[PLAIN] < 1e-4, PLAIN
+        judged: list[tuple[str, bool, Mapping[str, float], Sequence[str]]] = [
+            (
+                "as published, SCAFFOLD converges with a tenth of the clients in each round",
+                late[PLAIN] < 1e-4,
+                late,
+                [PLAIN],
             ),
-            claim(
+            (
                 "with a momentum of 0.9 in the local steps SCAFFOLD does not converge",
-                late[MOMENTUM] > 0.05,
-                *(MOMENTUM, PLAIN),
+                *(late[MOMENTUM] > 0.05, late, [MOMENTUM, PLAIN]),
             ),
-            claim(
+            (
                 f"after {EARLY} rounds SCAFFOLD is as far from the optimum with this momentum as with ten times the "
                 "learning rate (within a factor of 2)",
-                0.5 < early[LONG] / early[MOMENTUM] < 2.0,
-                *(MOMENTUM, LONG),
-                distances=early,
+                *(0.5 < early[LONG] / early[MOMENTUM] < 2.0, early, [MOMENTUM, LONG]),
             ),
-            claim(
+            (
                 "at the end it is more than 5 times nearer with ten times the learning rate than with momentum, so the "
                 "longer step is not the only cause",
-                late[LONG] < 0.2 * late[MOMENTUM],
-                *(LONG, MOMENTUM),
+                *(late[LONG] < 0.2 * late[MOMENTUM], late, [LONG, MOMENTUM]),
             ),
-            claim(
+            (
                 "a server variate divided by the received clients leaves SCAFFOLD more than 10 times as far from the "
                 "optimum at the end",
-                late[RECEIVED] > 10 * late[PLAIN],
-                *(RECEIVED, PLAIN),
+                *(late[RECEIVED] > 10 * late[PLAIN], late, [RECEIVED, PLAIN]),
             ),
-            claim(
-                f"{BOTH} lead away from the optimum", late[PAIR] > start, PAIR, more=f"; at the start: {_short(start)}"
+            (
+                f"{BOTH} lead away from the optimum",
+                late[PAIR] > start,
+                late | {"at the start": start},
+                [PAIR, "at the start"],
             ),
-            claim(
+            (
                 "variates that start as the model, alone, change the distance at the end by less than a factor of 10",
-                0.1 < late[MODEL] / late[PLAIN] < 10.0,
-                *(MODEL, PLAIN),
+                *(0.1 < late[MODEL] / late[PLAIN] < 10.0, late, [MODEL, PLAIN]),
             ),
+        ]
+        return [
+            Claim(text, holds, "; ".join(f"{name}: {_short(distances[name])}" for name in names))
+            for text, holds, distances, names in judged
         ]
 
 

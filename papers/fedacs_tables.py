@@ -9,16 +9,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from papers.base import EXPERIMENTS, Claim, Findings
+from papers.base import EXPERIMENTS, Claim
 from papers.choice import plain
-from papers.grid import Axis, Grid, nest
+from papers.grid import Axis
 from papers.ledger import Row
+from papers.lines import Lines, Values
 from papers.run_cache import RunCache
 from papers.texts import ACCURACY, accuracy_text, cost_or_dash, mean_cost, ratio_text, table_of
 from raylfl.errors import BadConfig
 from raylfl.report.derived import Stat, tail, to_target
 from raylfl.report.runs import Group, RunRecord
-from raylfl.report.tables import Column, ReportTable
+from raylfl.report.tables import Column
 from raylfl.report.wording import cost_text
 
 AXES = {  # axis of the costs to the target -> what FedACS does, in the claims
@@ -37,8 +38,9 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 LOOKS = {name: str(options["algorithm.name"]) for name, options in METHODS.items()}
 SMOKE_TARGET = 0.7  # at scale `smoke`, on the digits
+UNITS = "our computation time is counted in local steps, the paper's in seconds of its machine: compare the ratios"
 LAST = 5  # rounds whose mean is a method's accuracy (App. I.3.4)
-Costs = Mapping[str, Mapping[str, Mapping[str, Stat]]]  # task -> method -> axis -> our cost to the target
+Costs = Mapping[str, Mapping[str, Mapping[str, Any]]]  # task -> method -> axis -> our cost to the target, a Stat
 Ends = Mapping[str, Mapping[str, Stat]]  # task -> method -> accuracy over the last rounds
 
 
@@ -78,7 +80,7 @@ def _before_end(run: RunRecord, k: int) -> float:
     return float(values[-k]) if len(values) >= k else math.inf
 
 
-class Efficiency(Grid):
+class Efficiency(Lines):
     """A table of the rounds and the computation that seven methods need to reach a test accuracy.
 
     number: the paper's table, in published/fedacs_costs.csv. `--only` selects columns and seeds; a column needs runs of
@@ -92,27 +94,52 @@ class Efficiency(Grid):
     smoke: ClassVar[dict[str, Any]] = {"num_clients": 20, "rounds": 80, "local.batch_size": 32, "local.lr": 0.05}
     measures: ClassVar = _measures(0.35, 0.4, 0.7)
 
-    def run(self, cache: RunCache) -> Findings:
-        from papers import draw
+    panel, looks, notes = "task", LOOKS, (UNITS,)
+    columns = (
+        *(
+            column
+            for axis in AXES
+            for column in (
+                Column(axis, axis, cost_text, "min", True),
+                Column(f"{axis} ratio", "x FedACS", ratio_text, None, True),
+                Column(f"{axis} published", "published", cost_or_dash, "min", True),
+                Column(f"{axis} published ratio", "x FedACS", ratio_text, None, True),
+            )
+        ),
+        Column("accuracy", "accuracy (%)", accuracy_text, "max", True),
+    )
 
-        groups = nest(self.groups(cache), "task", "method")
-        groups = {task: lines for task, lines in groups.items() if len(lines) == len(METHODS)}
+    def lines(self, cache: RunCache) -> dict[str, dict[str, Group]]:
+        groups = {task: lines for task, lines in super().lines(cache).items() if len(lines) == len(METHODS)}
         if not groups:
-            raise BadConfig("no column has runs of all methods yet; `raylfl reproduce` makes the missing ones")
-        columns = {task: column for task, column in columns_of(self.number).items() if task in groups}
-        targets = {task: cache.pick(SMOKE_TARGET, column["target"]) for task, column in columns.items()}
-        costs = {
-            task: {
-                name: {axis: self.cost(group, axis, target) for axis in AXES} for name, group in groups[task].items()
-            }
-            for task, target in targets.items()
-        }
-        ends = {task: {name: self.accuracy(group) for name, group in lines.items()} for task, lines in groups.items()}
-        plots = [draw.Plot(task, lines, ACCURACY, band="std", window=5) for task, lines in groups.items()]
-        goals = ", ".join(f"{task} {100 * target:g} %" for task, target in targets.items())
-        tables = [*(self._table(columns, costs, axis, goals) for axis in AXES), self._accuracies(ends)]
-        claims = [*first_claims(costs), *gains(columns, ends), *rivals(costs, ends)]
-        return Findings(tables, claims, {self.stem: draw.curves(plots, draw.styles(LOOKS))}, [UNITS])
+            raise BadConfig("no task has runs of all methods yet; `raylfl reproduce` makes the missing ones")
+        return groups
+
+    def values_of(self, panel: str, lines: Mapping[str, Group], scale: str) -> dict[str, dict[str, Any]]:
+        """The costs to the target and the accuracies of all methods, ours and published."""
+        column = columns_of(self.number)[panel]
+        target = SMOKE_TARGET if scale == "smoke" else column["target"]
+        known = {"target": target, "gains": column["gains"]}
+        values = {name: {"accuracy": self.accuracy(group), **known} for name, group in lines.items()}
+        for axis in AXES:
+            costs = {name: self.cost(group, axis, target) for name, group in lines.items()}
+            for name, of in values.items():
+                of |= {axis: costs[name], f"{axis} published": column[name][axis]}
+                of[f"{axis} ratio"] = mean_cost(costs[name]) / mean_cost(costs["FedACS"])
+                of[f"{axis} published ratio"] = column[name][axis] / column["FedACS"][axis]
+        return values
+
+    def plot(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        return {"band": "std", "window": 5}
+
+    def caption(self, values: Values) -> str:
+        goals = ", ".join(f"{task} {100 * lines['FedACS']['target']:g} %" for task, lines in values.items())
+        return f"Costs until {goals}; accuracies over the last {LAST} rounds (App. I.3.4); mean ± std over seeds."
+
+    def claims(self, values: Values) -> list[Claim]:
+        ends = {task: {name: of["accuracy"] for name, of in lines.items()} for task, lines in values.items()}
+        columns = {task: lines["FedACS"] for task, lines in values.items()}
+        return [*first_claims(values), *gains(columns, ends), *rivals(values, ends)]
 
     def headline(self, row: Row) -> tuple[str, float | None, float | None]:
         """The rounds to the target."""
@@ -130,32 +157,6 @@ class Efficiency(Grid):
         """The accuracy over the seeds and the last rounds."""
         names = [name for name in self.measures if name.startswith("accuracy")]
         return Stat.over(np.array([self.measure(run, name) for run in group.runs for name in names], dtype=np.float64))
-
-    def _accuracies(self, ends: Mapping[str, Mapping[str, Stat]]) -> ReportTable:
-        columns = [Column("method", "method"), *(Column(head, head, accuracy_text, "max", True) for head in ends)]
-        rows = [{"method": name, **{heading: stats[name] for heading, stats in ends.items()}} for name in METHODS]
-        caption = f"Test accuracy in %: mean ± std over seeds and the last {LAST} rounds (App. I.3.4)."
-        return ReportTable(f"{self.stem}_accuracy", caption, columns, rows)
-
-    def _table(self, columns: Mapping[str, Mapping[str, Any]], costs_of: Costs, axis: str, until: str) -> ReportTable:
-        rows: list[dict[str, Any]] = [{"method": name} for name in METHODS]
-        heads = [Column("method", "method")]
-        for task, column in columns.items():
-            heads += [
-                Column(f"{task} ours", f"{task}: ours", cost_text, "min", True),
-                Column(f"{task} ratio", "x FedACS", ratio_text, None, True),
-                Column(f"{task} published", "published", cost_or_dash, "min", True),
-                Column(f"{task} published ratio", "x FedACS", ratio_text, None, True),
-            ]
-            costs = {method: spent[axis] for method, spent in costs_of[task].items()}
-            numbers = {method: column[method][axis] for method in METHODS}
-            for row in rows:
-                name = row["method"]
-                row[f"{task} ours"], row[f"{task} published"] = costs[name], numbers[name]
-                row[f"{task} ratio"] = mean_cost(costs[name]) / mean_cost(costs["FedACS"])
-                row[f"{task} published ratio"] = numbers[name] / numbers["FedACS"]
-        caption = f"{axis.capitalize()} until {until}; mean ± std over seeds."
-        return ReportTable(f"{self.stem}_{axis}", caption, heads, rows)
 
 
 def first_claims(costs: Costs) -> list[Claim]:
@@ -192,9 +193,6 @@ def rivals(costs: Costs, ends: Ends) -> list[Claim]:
     evidence = ", ".join(f"{name} {100 * spread[name]:.1f}" for name in sorted(spread, key=lambda name: -spread[name]))
     text = f"c-a-FedAvg varies more than FedAvg over the last {LAST} rounds and the seeds"
     return [never, Claim(text, spread["c-a-FedAvg"] > spread["FedAvg"], evidence)]
-
-
-UNITS = "our computation time is counted in local steps, the paper's in seconds of its machine: compare the ratios"
 
 
 MNIST = {

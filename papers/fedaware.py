@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from papers.base import EXPERIMENTS, Claim, Findings
+from papers.base import EXPERIMENTS, Claim
 from papers.choice import plain
 from papers.grid import Axis, Grid, Point, nest
 from papers.ledger import Row
@@ -23,7 +24,7 @@ from raylfl.report.derived import Stat, best, final_rounds, last_k
 from raylfl.report.runs import Group
 from raylfl.report.statistics import Interval, paired_test
 from raylfl.report.style import Line
-from raylfl.report.tables import Column, ReportTable
+from raylfl.report.tables import Column
 from raylfl.report.wording import axis_name, number, stat_text
 
 SYSTEMS = {
@@ -164,8 +165,14 @@ def most_diverse(values: Mapping[str, Stat], form: str, seeds: int) -> Claim:
     return Claim(f"{form} ends with the highest gradient diversity", ahead_of_all(leads), evidence)
 
 
+def published_best(method: str, system: str) -> Stat:
+    """The accuracy of a method in table 1; the paper does not say which form of FedAWARE has its numbers."""
+    rows = {row["method"]: row for row in table_of("fedaware_table1")}
+    return stat_of(rows["FedAWARE" if method in FORMS else method][system])
+
+
 @EXPERIMENTS.register("fedaware/table1", paper="FedAWARE [4] table 1, fig. 4")
-class Table1(Tuned):
+class Table1(Tuned, Lines):
     """Best test accuracy of eight methods, FedAWARE in two forms, on CIFAR-10 in three systems of heterogeneity.
 
     The systems are label skew alone, label skew with unequal local steps (hybrid), and with local steps that also
@@ -174,72 +181,55 @@ class Table1(Tuned):
 
     choices, curves = (), ("train/loss", DIVERSITY)  # figure 5 shares the runs
     axes: ClassVar = {"system": systems(*SYSTEMS), "method": axis_of(METHODS)}
-
-    def run(self, cache: RunCache) -> Findings:
-        from papers import draw
-
-        groups = self.tune(cache)
-        rows = {row["method"]: row for row in table_of("fedaware_table1")}
-        rows[NORMALISED] = rows["FedAWARE"]  # the paper does not say which form
-        published_best = {name: {label: stat_of(rows[name][label]) for label in SYSTEMS} for name in METHODS}
-        measured = {name: {label: best(groups[label][name], ACCURACY) for label in SYSTEMS} for name in METHODS}
-        plots = [
-            draw.Plot(label, lines, metric, band="std", window=5)
-            for metric in (ACCURACY, "train/loss")
-            for label, lines in groups.items()
-        ]
-        looks = draw.styles(LOOKS)
-        figures = {"fig4": draw.curves(plots, looks)}
-        claims = self.claims(measured, published_best)
-        for label, lines in groups.items():
-            for form in FORMS:
-                claim = steady(lines, form, cache.pick(20, 50))
-                claims.append(Claim(f"{label}: {claim.text}", claim.holds, claim.evidence))
-        return Findings([self._table(measured, published_best)], claims, figures)
+    panel, metrics, stem, looks = "system", (ACCURACY, "train/loss"), "table1", LOOKS
+    columns = (
+        Column("ours", "best accuracy (%): ours", accuracy_text, "max", True),
+        Column("published", "published", accuracy_text, "max", True),
+    )
 
     def headline(self, row: Row) -> tuple[str, float | None, float | None]:
         """The best accuracy."""
-        texts = {plain(line["method"]): line for line in table_of("fedaware_table1")}
-        line = texts.get(row.cell["method"], texts["fedaware"])  # its second form has the same numbers
-        (label,) = (label for label in SYSTEMS if plain(label) == row.cell["system"])
-        top = max((value for _, value in row.curve), default=None)
-        return f"best {row.metric}", None if row.diverged else top, stat_of(line[label]).mean
+        (method,) = (name for name in METHODS if plain(name) == row.cell["method"])
+        (system,) = (label for label in SYSTEMS if plain(label) == row.cell["system"])
+        top = None if row.diverged else max((value for _, value in row.curve), default=None)
+        return f"best {row.metric}", top, published_best(method, system).mean
 
-    @staticmethod
-    def _table(
-        measured: Mapping[str, Mapping[str, Stat]], published_best: Mapping[str, Mapping[str, Stat]]
-    ) -> ReportTable:
-        rows = [
-            {"method": name}
-            | {f"{label} ours": measured[name][label] for label in SYSTEMS}
-            | {f"{label} published": published_best[name][label] for label in SYSTEMS}
-            for name in METHODS
-        ]
-        columns = [Column("method", "method")]
-        for label in SYSTEMS:
-            columns.append(Column(f"{label} ours", f"{label}: ours", accuracy_text, "max", True))
-            columns.append(Column(f"{label} published", "published", accuracy_text, "max", True))
-        return ReportTable("table1", "Best test accuracy in %, mean ± std over seeds, best tuning.", columns, rows)
+    def lines(self, cache: RunCache) -> dict[str, dict[str, Group]]:
+        return self.tune(cache)
 
-    @staticmethod
-    def claims(measured: Mapping[str, Mapping[str, Stat]], published: Mapping[str, Mapping[str, Stat]]) -> list[Claim]:
+    def values(self, panel: str, line: str, group: Group) -> dict[str, Any]:
+        return {"ours": best(group, ACCURACY), "published": published_best(line, panel), "runs": group}
+
+    def plot(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        return {"band": "std", "window": 5}
+
+    def caption(self, values: Values) -> str:
+        return "Best test accuracy, mean ± std over seeds, best tuning."
+
+    def claims(self, values: Values) -> list[Claim]:
         """The claims of Sec. 5 about accuracy in the three systems of heterogeneity.
 
-        FedAWARE is best in every system, and every method is less accurate in `hybrid+` than in `statistical only`.
-        measured, published: method -> system -> best accuracy.
+        FedAWARE is best in every system, its accuracy varies least between evaluations, and every method is less
+        accurate in `hybrid+` than in `statistical only`.
         """
-        claims = []
-        for label in SYSTEMS:
+        claims, steadiest = [], []
+        for label, lines in values.items():
+            runs = {name: of["runs"] for name, of in lines.items()}
             for form in FORMS:
-                order = sorted(against(form, METHODS), key=lambda name: -measured[name][label].mean)
+                order = sorted(against(form, METHODS), key=lambda name: -lines[name]["ours"].mean)
                 evidence, theirs = (
-                    ", ".join(f"{name} {100 * best_of[name][label].mean:.1f}" for name in order)
-                    for best_of in (measured, published)
+                    ", ".join(f"{name} {100 * lines[name][key].mean:.1f}" for name in order)
+                    for key in ("ours", "published")
                 )
                 claims.append(Claim(f"{label}: {form} is best", order[0] == form, evidence, published=theirs))
-        loses = {name: measured[name]["hybrid+"].mean < measured[name]["statistical only"].mean for name in METHODS}
+                claim = steady(runs, form, final_rounds(rounds_of(runs[form])))
+                steadiest.append(replace(claim, text=f"{label}: {claim.text}"))
+        ends = {
+            name: [values[label][name]["ours"].mean for label in ("statistical only", "hybrid+")] for name in METHODS
+        }
+        loses = [less < more for more, less in ends.values()]
         text = "every method loses accuracy from statistical only to hybrid+"
-        return [*claims, Claim(text, all(loses.values()), f"{sum(loses.values())} of {len(loses)} do")]
+        return [*claims, Claim(text, all(loses), f"{sum(loses)} of {len(loses)} do"), *steadiest]
 
 
 class Curves(Lines, Scenario):

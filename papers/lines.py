@@ -37,9 +37,13 @@ class Lines(Grid):
     size: ClassVar[tuple[float, float]] = PANEL
     notes: ClassVar[Sequence[str]] = ()
 
-    @abstractmethod
     def values(self, panel: str, line: str, group: Group) -> dict[str, Any]:
         """The values of a curve in the table, and those that the claims need besides."""
+        raise NotImplementedError
+
+    def values_of(self, panel: str, lines: Mapping[str, Group], scale: str) -> dict[str, dict[str, Any]]:
+        """Line -> its `values`; overridden where they depend on each other."""
+        return {name: self.values(panel, name, group) for name, group in lines.items()}
 
     @abstractmethod
     def caption(self, values: Values) -> str:
@@ -74,10 +78,7 @@ class Lines(Grid):
         from papers import draw
 
         groups = self.lines(cache)
-        values = {
-            panel: {name: self.values(panel, name, group) for name, group in lines.items()}
-            for panel, lines in groups.items()
-        }
+        values = {panel: self.values_of(panel, lines, cache.scale) for panel, lines in groups.items()}
         plots = [
             draw.Plot(self.title(panel, metric), lines, metric, **self.plot(values[panel]))
             for panel, lines in groups.items()

@@ -8,7 +8,6 @@ others need all rows. Any other name is that of a comparison (`papers.comparison
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from raylfl.execution.planned import is_complete
 from raylfl.execution.store import words_of
 from raylfl.python.console import say
 from raylfl.report.runs import RunRecord, find_runs, load_run
-from raylfl.runtime.records.summary import versions
 
 RESULTS, DOCS = Path("results"), Path("docs")
 DPI = 100  # resolution of pictures in the repository
@@ -82,7 +80,7 @@ def _publish(
         findings = experiment.run(LedgerRows(experiment, every, folder))
     else:
         findings = experiment.run(RunCache(folder))
-    for line in [*_other_versions(rows), *replacements(folder, rows)]:
+    for line in replacements(folder, rows):
         tell(f"{name}  {line}")
     changed = add(folder, rows, file)
     if findings is not None:
@@ -152,17 +150,6 @@ def differences(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str
 def _text(values: Mapping[str, Any], key: str) -> str:
     value = values.get(key, ABSENT)
     return "nothing" if value is ABSENT else "null" if value is None else str(value)
-
-
-def _other_versions(rows: Sequence[Row]) -> list[str]:
-    """One line for each version of raylfl that made some of the rows and is not the installed version."""
-    made = Counter(row.versions.get("raylfl", "unknown") for row in rows)
-    installed = versions()["raylfl"]
-    return [
-        f"{count} runs are of raylfl {other}; this is {installed}"
-        for other, count in made.items()
-        if other != installed
-    ]
 
 
 def finished_runs(name: str, experiment: PaperResult) -> list[RunRecord]:
