@@ -160,16 +160,10 @@ class Grid(PaperResult):
         return self.label(point.without(self.tuned))
 
     def missing(self, rows: Sequence[Row]) -> list[str]:
-        older = {
-            name for row in rows for name in (*self.measures, *self.curves) if name not in row.measures | row.curves
-        }
-        few = [name for name in (*self.measures, *self.curves) if name in older][:4]
-        lines = (
-            [f"its rows are older than numbers that it reads now ({', '.join(few)}): make the runs again"]
-            if few
-            else []
-        )
-        return lines + (self._lacking_cells(rows) if self.choices else [])
+        names = (*self.measures, *self.curves)
+        older = [name for name in names if any(name not in row.measures | row.curves for row in rows)]
+        text = f"its rows are older than numbers that it reads now ({', '.join(older[:4])}): make the runs again"
+        return [*([text] if older else []), *(self._lacking_cells(rows) if self.choices else [])]
 
     def _lacking_cells(self, rows: Sequence[Row]) -> list[str]:
         """What cells lack, each thing with the names of these cells: all runs, values of the tuned axis, or seeds."""
@@ -191,7 +185,7 @@ class Grid(PaperResult):
         for cell_key, name in names.items():
             if cell_key not in tried:
                 what = "no run"
-            elif tried[cell_key] < values[cell_key]:
+            elif values[cell_key] - tried[cell_key]:
                 what = f"not all values of {self.tuned}"
             elif len(seeds[cell_key]) < len(self.seeds):
                 what = f"{len(seeds[cell_key])} of {len(self.seeds)} seeds"
