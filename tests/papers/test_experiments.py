@@ -112,7 +112,7 @@ def test_gains_in_accuracy_are_those_over_the_last_five_rounds(tmp_path):
     columns = columns_of("table1")
     claims = gains(columns, dict.fromkeys(columns, ends))
     assert [claim.holds for claim in claims] == [True, True, True]
-    assert claims[0].evidence == "6.0 to 26.0 points above the others; published 7.5 to 36"
+    assert claims[0].result == "6.0 to 26.0 points above the others; published: 7.5 to 36"
 
 
 class Asked(DryCache):
