@@ -84,6 +84,10 @@ class ClientFailed(RaylflError):
     """The error for failed local work of a client; its message contains client, round and the original error."""
 
 
+class RanksLost(RaylflError):
+    """Raised if the processes of a worker, over which a model is sharded, cannot go on together."""
+
+
 class CodeExited(Exception):
     """Raised in place of `sys.exit`, GeneratorExit and other exceptions that are no Exception, by code of the user."""
 

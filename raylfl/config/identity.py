@@ -36,7 +36,11 @@ UNCHOSEN = {  # the default of `topology`
     "links": None,
 }
 LATER = ("edge_latency", "edge_bandwidth")  # options of `topology` that older runs lack; null means the same
-OPTIONAL = {"model": ("buffers",), "partition": ("labels",)}  # newer options, which older runs lack; null means that
+OPTIONAL = {
+    "model": ("buffers",),
+    "partition": ("labels",),
+    "runtime": ("processes_per_worker",),
+}  # newer options, which older runs lack; null means that
 LEFT_OUT: dict[Purpose, tuple[str, ...]] = {
     "resume": (*WHERE, *FREE, "rounds", "eval", "stop"),
     "group": (*WHERE, "runtime", "seed"),

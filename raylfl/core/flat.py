@@ -38,6 +38,9 @@ class FlatModule:
     names of the buffers that travel; None: those that `travelling` gives.
     """
 
+    processes = 1  # that hold the module
+    closed = False  # whether the other processes were ended, so that the module cannot be used any more
+
     def __init__(
         self,
         module: nn.Module,
@@ -60,12 +63,8 @@ class FlatModule:
         self.parameters = [p for _, p in named]
         self.shapes = [p.shape for p in self.parameters]
         self.sizes = [p.numel() for p in self.parameters]
-        self.params = torch.cat([p.detach().reshape(-1) for p in self.parameters])
         self._copies: list[tuple[Tensor, Tensor]] = []  # (a weight in another memory order, its place in params)
-        for p, view in zip(self.parameters, self.views(self.params), strict=True):
-            p.data = in_channels_last(view) if channels_last and view.ndim == 4 else view
-            if p.data_ptr() != view.data_ptr():
-                self._copies.append((p.data, view))
+        self.params = self._vector(channels_last)
         for part in module.modules():
             if isinstance(part, (nn.Embedding, nn.EmbeddingBag)):
                 part.sparse = False  # gradients are rows of a dense matrix
@@ -88,6 +87,15 @@ class FlatModule:
         )
         self._initial = [b.detach().clone() for b in self.buffers]
         self._owners = [(part._buffers, dict(part._buffers)) for part in module.modules()]
+
+    def _vector(self, channels_last: bool) -> Tensor:
+        """The vector [d] of the parameters, which become views of it."""
+        params = torch.cat([p.detach().reshape(-1) for p in self.parameters])
+        for p, view in zip(self.parameters, self.views(params), strict=True):
+            p.data = in_channels_last(view) if channels_last and view.ndim == 4 else view
+            if p.data_ptr() != view.data_ptr():
+                self._copies.append((p.data, view))
+        return params
 
     @property
     def width(self) -> int:
@@ -129,6 +137,23 @@ class FlatModule:
                     "freeze it in __init__, or by model.trainable"
                 )
         return self.parameters
+
+    def backward(self, loss: Tensor) -> Tensor:
+        """The gradient [d] that `loss.backward()` leaves in `.grad` of the parameters, dense."""
+        parameters = self.trained_parameters()
+        for p in parameters:
+            p.grad = None
+        loss.backward()
+        pieces = []
+        with torch.no_grad():
+            for p in parameters:
+                g, p.grad = p.grad, None
+                pieces.append(torch.zeros_like(p) if g is None else g.to_dense() if g.is_sparse else g)
+            return self._joined(pieces)
+
+    def _joined(self, pieces: Sequence[Tensor]) -> Tensor:
+        """The entries of one tensor per parameter as a vector [d]."""
+        return torch.cat([piece.reshape(-1) for piece in pieces])
 
     def gradients(self, loss: Tensor) -> list[Tensor | None]:
         """The gradient of each parameter, dense; None for parameters that the loss does not depend on."""
@@ -189,6 +214,13 @@ class FlatModule:
         sent = iter(self.packing.split(vector[None]) if vector is not None else ())
         for buffer, initial, travels in zip(self.buffers, self._initial, self.sent, strict=True):
             buffer.copy_(next(sent)[0] if travels and vector is not None else initial)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """A copy of the module's state_dict on the CPU."""
+        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.module.state_dict().items()}
+
+    def close(self) -> None:
+        """Ends the other processes that hold parts of the module."""
 
     def changed_buffers(self) -> list[str]:
         """The names of the buffers that do not travel and now differ from their initial entries."""

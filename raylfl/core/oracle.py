@@ -297,15 +297,25 @@ def private_randomness(seed: int | None = None) -> Iterator[None]:
 
     seed: seeds them on entry; None: they keep their states.
     """
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    states = generator_states()
     if seed is not None:
         seed_everything(seed)
     try:
         yield
     finally:
-        torch.set_rng_state(states[0])
-        if on_gpus:
-            torch.cuda.set_rng_state_all(on_gpus)
-        np.random.set_state(states[1])
-        random.setstate(states[2])
+        set_generators(*states)
+
+
+def generator_states() -> tuple[Tensor, Any, Any, list[Tensor]]:
+    """The states of the global generators: torch's on the CPU, numpy, random, torch's on each GPU if CUDA is in use."""
+    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return torch.get_rng_state(), np.random.get_state(), random.getstate(), on_gpus
+
+
+def set_generators(of_torch: Tensor, of_numpy: Any, of_random: Any, on_gpus: list[Tensor]) -> None:
+    """Sets the states that `generator_states` has returned."""
+    torch.set_rng_state(of_torch)
+    if on_gpus:
+        torch.cuda.set_rng_state_all(on_gpus)
+    np.random.set_state(of_numpy)
+    random.setstate(of_random)

@@ -51,9 +51,9 @@ class ReferenceStep:
         content: the batch. batch_idx: the number of the local step. The module's buffers change as in the step.
         """
         loss = self.loss(content, batch_idx)
-        row = self.backward(loss)
+        row = self.flat.backward(loss)
         self.flat.take_back_buffers()
-        return loss.detach(), row
+        return loss.detach().to(row.device), row
 
     def outcome(self, x: Tensor, content: Any, batch_idx: int, log: StepLog) -> Outcome:
         """The outcome of a step at the parameters x [d], with all buffers; log: receives what the step logs.
@@ -70,19 +70,6 @@ class ReferenceStep:
         """The scalar loss of `training_step`, with its autograd graph."""
         with self.autocast():
             return loss_of(self.training_step(content, batch_idx), self.module)
-
-    def backward(self, loss: Tensor) -> Tensor:
-        """The gradient [d] that `loss.backward()` leaves in `.grad` of the parameters, dense."""
-        parameters = self.flat.trained_parameters()
-        for p in parameters:
-            p.grad = None
-        loss.backward()
-        pieces = []
-        with torch.no_grad():
-            for p in parameters:
-                g, p.grad = p.grad, None
-                pieces.append(p.new_zeros(p.numel()) if g is None else (g.to_dense() if g.is_sparse else g).reshape(-1))
-            return torch.cat(pieces)
 
 
 def loss_of(output: Any, module: nn.Module) -> Tensor:

@@ -84,7 +84,7 @@ def _ended(
         return
     runtime = runs[0].load().runtime
     inside = any(run.objects or str(run.url).startswith("memory://") for run in runs)  # only in this process
-    alone = watch is not None or bool(callbacks) or inside
+    alone = watch is not None or bool(callbacks) or inside or runtime.processes > 1
     if not alone and shared and address_of(runtime) is not None:
         from raylfl.execution.nodes import on_nodes, several_nodes
 

@@ -1,8 +1,8 @@
 """Child processes of this machine, each of which makes one planned run after the other.
 
-A child is a new Python that imports raylfl; the caller's script is not imported again. Parent and child send each other
-pickled objects through a socket. If the parent closes its end, or is killed, a child at work ends its run with a
-checkpoint, as after Ctrl-C, and other children end at once.
+Parent and child (`raylfl.startup.process.start_child`) send each other pickled objects through a socket. If the parent
+closes its end, or is killed, a child at work ends its run with a checkpoint, as after Ctrl-C, and other children end at
+once.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from __future__ import annotations
 import os
 import queue
 import signal
-import socket
 import subprocess
-import sys
 import threading
 import time
 import traceback
@@ -33,17 +31,7 @@ class Child:
     """A child process and the parent's end of the socket; environment: variables that it has in addition."""
 
     def __init__(self, environment: Mapping[str, str]):
-        here, there = socket.socketpair()
-        with there:
-            code = f"import sys; sys.path[:] = {sys.path!r}; from raylfl.execution.processes import serve; "
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", f"{code}serve({there.fileno()})"],
-                pass_fds=[there.fileno()],
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, **environment},
-                start_new_session=True,  # Ctrl-C in a terminal reaches the parent only, which ends the children
-            )
-        self.connection = Connection(here.detach())
+        self.process, self.connection = process.start_child("raylfl.execution.processes", environment)
 
     def receive(self, run: PlannedRun) -> BaseException | None:
         """The error of the run that the child was sent; None if it ended without one."""

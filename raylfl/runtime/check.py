@@ -162,7 +162,7 @@ def _on_two_samples(setup: WorkerSetup) -> WorkerSetup:
             measured[kind] = _try(f"the data's first {kind} batch cannot be made", partial(_few, samples, first))
     return replace(
         setup,
-        runtime=replace(setup.runtime, gpus_per_worker=0.0),
+        runtime=replace(setup.runtime, gpus_per_worker=0.0, processes_per_worker=1),
         train=train,
         test=measured["test"],
         val=measured["val"],

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from raylfl.startup import lazy_imports, malloc
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 WATCHER = """
 import os, signal, sys, time
@@ -36,6 +41,27 @@ def without_raylet_messages() -> None:
     Ray reads this setting when it is imported. raylfl reports lost workers itself.
     """
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")
+
+
+def start_child(module: str, environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], Connection]:
+    """Starts a new Python with the function `serve` of this module; the caller's script is not imported again.
+
+    environment: variables that it has in addition. Returns the process and an end of a socket; `serve` gets the file
+    descriptor of the other end, which is closed when this process ends.
+    """
+    from multiprocessing.connection import Connection
+
+    here, there = socket.socketpair()
+    with there:
+        code = f"import sys; sys.path[:] = {sys.path!r}; from {module} import serve; serve({there.fileno()})"
+        child = subprocess.Popen(
+            [sys.executable, "-c", code],
+            pass_fds=[there.fileno()],
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **environment},
+            start_new_session=True,  # Ctrl-C in a terminal reaches the parent only, which ends the children
+        )
+    return child, Connection(here.detach())
 
 
 def kill_after_me(pids: Sequence[int], word: str) -> subprocess.Popen[bytes]:

@@ -19,7 +19,8 @@ class RuntimeConfig(Options):
     """`runtime`: processes, devices and failures of a run.
 
     If nothing fails, these keys change speed, not results. Exceptions, by rounding only: `threads`, `micro_cohort`,
-    `vectorize`, `layout`, `compile`, `placement=pinned`, the device. `precision=bf16-mixed` changes results.
+    `vectorize`, `layout`, `compile`, `processes_per_worker`, `placement=pinned`, the device.
+    `precision=bf16-mixed` changes results.
     """
 
     backend: Annotated[Literal["ray", "local"], Doc("local: the same code in the calling process")] = "ray"
@@ -38,10 +39,22 @@ class RuntimeConfig(Options):
     gpus_per_worker: Annotated[
         float | Literal["auto"],
         Doc(
-            "the share of a GPU that each worker reserves: 1, or 0.25 if four workers share one; 0: workers compute on "
-            "CPUs; auto: a whole GPU for each worker while there are enough, else equal shares, and 0 without GPUs"
+            "the share of a GPU that each worker reserves: 1, or 0.25 if four workers share one; 2 and more: GPUs over "
+            "which the model shards itself in `configure_model`; 0: workers compute on CPUs; auto: a whole GPU for "
+            "each worker while there are enough, else equal shares, and 0 without GPUs"
         ),
     ] = "auto"
+    processes_per_worker: (
+        Annotated[
+            int,
+            Ge(1),
+            Doc(
+                "processes of each worker, over which the model shards itself in `configure_model`: one on each GPU, "
+                "or on CPUs; null: as many as GPUs, at least one"
+            ),
+        ]
+        | None
+    ) = None
     placement: Annotated[
         Literal["auto", "shared", "pinned"],
         Doc(
@@ -154,9 +167,12 @@ class RuntimeConfig(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         share = self.gpus_per_worker
-        if share != "auto" and not 0 <= share <= 1:
-            hint = "a worker computes on one GPU; runtime.workers is the number of workers" if share > 1 else ""
-            raise BadValue("gpus_per_worker", got=share, need="auto, 0, or at most 1", hint=hint)
+        if share != "auto" and (share < 0 or (share > 1 and share != int(share))):
+            hint = "several GPUs are for a model that shards itself; runtime.workers is the number of workers"
+            raise BadValue("gpus_per_worker", got=share, need="auto, 0, at most 1, or a whole number", hint=hint)
+        if share not in ("auto", 0) and self.processes_per_worker not in (None, max(1, share)):
+            hint = f"a process has one GPU, and runtime.gpus_per_worker={share:g}"
+            raise BadValue("processes_per_worker", got=self.processes_per_worker, need="null", hint=hint)
         if self.precision not in ("32-true", "32-tf32", "64-true", "bf16-mixed", None):
             raise BadValue(
                 "precision",
@@ -178,18 +194,28 @@ class RuntimeConfig(Options):
 
         >>> [RuntimeConfig(workers=w).on(2).gpus_per_worker for w in (None, 2, 3, 8)]
         [1.0, 1.0, 0.5, 0.25]
+        >>> [RuntimeConfig(processes_per_worker=2).on(gpus).gpus_per_worker for gpus in (1, 2, 8)]
+        [0.0, 2.0, 2.0]
         """
         if self.gpus_per_worker != "auto":
             return self
         workers = 1 if self.backend == "local" else self.workers or 1
-        share = 0.0 if gpus < 1 else 1.0 / math.ceil(workers / gpus)
-        return replace(self, gpus_per_worker=share)
+        return self.sharing(0.0 if gpus < self.processes else 1.0 / math.ceil(workers / gpus))
 
     def sharing(self, share: float) -> RuntimeConfig:
-        """These settings with this share of a GPU for each worker, if `gpus_per_worker` is `auto`."""
+        """These settings with this share of a GPU for each worker of one process, if `gpus_per_worker` is `auto`.
+
+        A worker of several processes gets a GPU for each if the share is not 0.
+        """
+        share = float(self.processes) if share and self.processes > 1 else share
         return replace(self, gpus_per_worker=share) if self.gpus_per_worker == "auto" else self
 
     @property
     def gpus(self) -> float:
         """The GPUs of each worker, 0 if this is not decided yet (`on`)."""
         return 0.0 if self.gpus_per_worker == "auto" else self.gpus_per_worker
+
+    @property
+    def processes(self) -> int:
+        """The processes of each worker; over several, its module shards itself."""
+        return self.processes_per_worker or max(1, int(self.gpus))

@@ -221,8 +221,8 @@ def most_workers(runtime: RuntimeConfig, setup: WorkerSetup) -> int:
     return min(setup.population.count, max(fit, len(set(setup.nodes))))
 
 
-def _share(runtime: RuntimeConfig) -> tuple[float, float]:
-    return runtime.cpus_per_worker, runtime.gpus
+def _share(runtime: RuntimeConfig) -> tuple[float, float, int]:
+    return runtime.cpus_per_worker, runtime.gpus, runtime.processes
 
 
 def _this_node() -> Any:

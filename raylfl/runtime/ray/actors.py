@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,7 +86,10 @@ class WorkerActor:
             if len(self._workers) > 1:
                 self._workers.popitem()
             setup = ray.get(reference).setup
-            self._workers[assigned] = Worker(setup if samples is None else replace(setup, train=samples.read()))
+            setup = setup if samples is None else replace(setup, train=samples.read())
+            self._workers[assigned] = Worker(setup, partial(os._exit, 1))  # Ray starts the actor again
+        elif self._workers[assigned].flat.closed:  # this process has built another worker of several processes
+            self._workers[assigned] = Worker(self._workers[assigned].setup, partial(os._exit, 1))
         return self._workers[assigned]
 
     def ping(self, shared: list[Any]) -> str:

@@ -83,7 +83,8 @@ def _workers_on(node: Resources, runtime: RuntimeConfig) -> int:
     if share == 0:
         return by_cpus
     # a share is on one GPU: the remainders of several GPUs do not add up
-    return min(by_cpus, math.floor(1 / share + 1e-9) * math.floor(gpus))
+    by_gpus = math.floor(gpus / share) if share > 1 else math.floor(1 / share + 1e-9) * math.floor(gpus)
+    return min(by_cpus, by_gpus)
 
 
 def check_resources(runtime: RuntimeConfig, clients: int) -> None:

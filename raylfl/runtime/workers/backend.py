@@ -247,6 +247,7 @@ class LocalBackend(InProcess, Backend):
 
     def close(self) -> None:
         torch.set_num_threads(self._threads)
+        self.worker.flat.close()
         if self.worker.device.type == "cuda":
             self.worker.free_memory()  # for the next run in this process
 

@@ -25,11 +25,11 @@ from raylfl.replay.innermost.step import Innermost
 from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides_hook, refuse
 
 
-def make_module(model: ModelConfig, seed: int) -> Any:
+def make_module(model: ModelConfig, seed: int, mesh: Any = None) -> Any:
     """Creates the LightningModule of the config group `model`, or copies the module that is given there.
 
-    The initial weights of a new module depend on the seed only. Raises BadConfig or BadValue for a module that cannot
-    be used.
+    The initial weights of a new module depend on the seed only. mesh: the `device_mesh` of a module that shards itself.
+    Raises BadConfig or BadValue for a module that cannot be used.
     """
     from lightning.pytorch import LightningModule
 
@@ -41,6 +41,7 @@ def make_module(model: ModelConfig, seed: int) -> Any:
         module = construct(cls, model.init_args, "model") if makes(cls) else copy.deepcopy(cls)
         if not isinstance(module, LightningModule):
             raise _no_module(model, type(module))
+        module._device_mesh = mesh
         if overrides_hook(module, "setup"):
             module.setup("fit")
         if overrides_hook(module, "configure_model"):

@@ -160,6 +160,8 @@ class StepTrials:
             return "local.optimizer=module keeps its state for one client"
         if self.setup.accumulate > 1:
             return "local.accumulate takes the batches of one client after the other"
+        if self.flat.processes > 1:
+            return f"the model is sharded over {self.flat.processes} processes, for one client at a time"
         if self.training.hooks:
             return f"the model's {next(iter(self.training.hooks))} is called for one client at a time"
         if self.setup.runtime.compile is not None:

@@ -143,10 +143,12 @@ class Training:
 
     @property
     def reason(self) -> str | None:
-        """The reason why clients run one by one, and why every local step calls `training_step` (hooks); None if none.
+        """The reason why clients run one by one, and why every local step calls `training_step`; None if there is none.
 
-        It continues a sentence that begins with `training_step`.
+        The reasons are hooks and a sharded module. It continues a sentence that begins with `training_step`.
         """
+        if self.flat.processes > 1:
+            return f"is sharded over {self.flat.processes} processes"
         return f"has {next(iter(self.hooks))} beside it" if self.hooks else None
 
 

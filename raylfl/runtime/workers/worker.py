@@ -6,7 +6,7 @@ import gc
 import math
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,7 +30,7 @@ from raylfl.core.transfer import all_to_host, to_device
 from raylfl.core.unchanged import Unchanged
 from raylfl.core.units import LaneOracle, Together
 from raylfl.core.vectorized import VectorizedOracle, vectorized_pays
-from raylfl.errors import BadConfig, exits_as_errors, traceback_text
+from raylfl.errors import BadConfig, RanksLost, exits_as_errors, traceback_text
 from raylfl.experiment.parts import BUFFERS, MOMENTS, Initial, WorkerSetup
 from raylfl.replay.innermost.steps import InnermostSteps
 from raylfl.replay.proof import Diverged
@@ -58,24 +58,39 @@ class Worker:
     The result of a task depends on the task, the broadcast and the client states only: any worker can repeat it.
     """
 
-    def __init__(self, setup: WorkerSetup):
+    def __init__(self, setup: WorkerSetup, lost: Callable[[], object] = lambda: None):
+        """A worker with this module, data and algorithm.
+
+        lost: called, in a thread, if a further process of this worker has ended (`Ranks`).
+        """
         self.setup = setup
         self.algorithm, self.unchanged = setup.algorithm, Unchanged(setup.algorithm)
         self.device, autocast = devices(setup)
-        module = make_module(setup.model, setup.seed)
-        allow_single_samples(module)
+        self.device_name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
         self.recorder = Recorder()
+        sharded = None
+        if setup.runtime.processes > 1:
+            from raylfl.runtime.workers.ranks import Ranks  # late: torch.distributed takes a second
+
+            sharded = Ranks.module(setup, lost)
+            self.device = sharded.params.device  # of batches and vectors
+        module = make_module(setup.model, setup.seed) if sharded is None else sharded.module
+        if sharded is None:
+            allow_single_samples(module)
         self.recorder.attach(module)
-        steps = InnermostSteps(module)
-        self.layout = layout_for(module, self.device, setup, lambda: innermost_step(steps, setup, self.recorder))
+        steps, self.layout = InnermostSteps(module), "contiguous"
+        if sharded is None:
+            self.layout = layout_for(module, self.device, setup, lambda: innermost_step(steps, setup, self.recorder))
         travels = travelling(module, setup.model.buffers, setup.whole_buffers)
-        self.flat = FlatModule(module, setup.torch_dtype, self.device, self.layout == "channels_last", travels)
+        self.flat = sharded or FlatModule(
+            module, setup.torch_dtype, self.device, self.layout == "channels_last", travels
+        )
         self._parts, self._modes = list(module.modules()), list[bool]()
         self.evaluator = Evaluator(module, self.recorder)
         self.whole = frozenset(kind for kind in ("test", "val", "train") if self.evaluator.whole(kind))
         self.training = Training(self.flat, self.recorder, setup.rule.clip_norm, setup.accumulate)
         self.rule = replace(setup.rule, clip_norm=None) if self.training.gradients.clips else setup.rule
-        self.attributes = Attributes(module)
+        self.attributes = Attributes(module) if sharded is None else sharded.attributes()
         self.initial = self._initial()
         images_last = self.layout != "contiguous"  # faster for any layout of the weights
         self.train = self._source(setup.train, self.layout == "channels_last")
@@ -106,11 +121,6 @@ class Worker:
         self.room = None
         if self.device.type == "cuda" and self.oracle is not self.loop:
             self.room = Room(self._most_clients(), self.together is None)
-
-    @property
-    def device_name(self) -> str:
-        """The name of the device that computes, such as `NVIDIA H100`."""
-        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
 
     def _form(self, trials: StepTrials) -> tuple[str | None, LoopOracle | VectorizedOracle | LaneOracle]:
         """(reason why tasks have one client, None if they have several; the oracle of local steps).
@@ -222,7 +232,7 @@ class Worker:
             except Diverged as diverged:
                 clients = ", ".join(map(str, task.clients[:4])) + ", ..." * (len(task.clients) > 4)
                 raise diverged.at(f"round {task.round}, client {clients}: ") from None
-            except BadConfig:
+            except (BadConfig, RanksLost):
                 raise
             except Exception as failure:
                 error = traceback_text(failure)
@@ -388,4 +398,4 @@ class Worker:
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         """The module's state_dict at these parameters [d] and buffers [b]."""
         self.measures.load({"x": x, BUFFERS: buffers})
-        return {k: v.detach().cpu().clone() for k, v in self.flat.module.state_dict().items()}
+        return self.flat.state_dict()

@@ -1,0 +1,115 @@
+"""Modules that shard themselves over the processes of a worker."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+
+class Block(nn.Module):
+    """A transformer's block of two heads: attention, then a network of two layers; tokens [n, t, 8]."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(8, 8) for _ in range(4))
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+        self.before, self.after = nn.LayerNorm(8), nn.LayerNorm(8)
+
+    def forward(self, x):
+        y = self.before(x)
+        q, k, v = (layer(y).unflatten(-1, (-1, 4)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        weights = (q @ k.transpose(-1, -2) / 2).softmax(-1)
+        x = x + self.out((weights @ v).transpose(1, 2).flatten(-2))
+        return x + self.down(nn.functional.gelu(self.up(self.after(x))))
+
+
+class Transformer(LightningModule):
+    """Two blocks on the four numbers of a point as tokens, sharded by FSDP2, by tensor parallelism or not at all."""
+
+    def __init__(self, by: str = "fully_shard", dropout: float = 0.0, norm: bool = False):
+        super().__init__()
+        self.by = by
+        self.first = nn.Parameter(torch.randn(4, 8))
+        self.blocks = nn.Sequential(Block(), nn.Dropout(dropout), Block())
+        self.norm = nn.BatchNorm1d(8) if norm else nn.Identity()
+        self.last = nn.Linear(8, 3)
+
+    def configure_model(self):
+        if self.device_mesh is None or self.by == "nothing":
+            return
+        if self.by == "fully_shard":
+            mesh = self.device_mesh["data_parallel"]
+            for block in self.blocks:
+                fully_shard(block, mesh=mesh)
+            fully_shard(self.blocks, mesh=mesh)
+            return
+        up, down = ColwiseParallel(), RowwiseParallel()
+        plan = {"q": up, "k": up, "v": up, "out": down, "up": up, "down": down}
+        for block in (self.blocks[0], self.blocks[2]):
+            parallelize_module(block, self.device_mesh["tensor_parallel"], plan)
+
+    def forward(self, x):
+        return self.last(self.norm(self.blocks(x[:, :, None] * self.first).mean(1)))
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return nn.functional.cross_entropy(self(x), y)
+
+
+class Counting(Transformer):
+    """A transformer whose steps depend on a counter among its attributes, and which logs in evaluations."""
+
+    def __init__(self, by: str = "fully_shard"):
+        super().__init__(by, dropout=0.3, norm=True)
+        self.steps = 0
+
+    def training_step(self, batch, batch_idx):
+        self.steps += 1
+        return super().training_step(batch, batch_idx) * self.steps
+
+    def validation_step(self, batch, batch_idx):
+        x, y = batch
+        logits = self(x)
+        self.log("val_loss", nn.functional.cross_entropy(logits, y))
+        self.log("val_acc", (logits.argmax(1) == y).float().mean())
+
+
+class Mortal(Transformer):
+    """A transformer whose second process ends itself once, when a file `armed` appears in the folder."""
+
+    def __init__(self, folder: str, by: str = "fully_shard"):
+        super().__init__(by)
+        self.folder = Path(folder)
+
+    def training_step(self, batch, batch_idx):
+        import torch.distributed as dist
+
+        (self.folder / f"pid.{os.getpid()}").touch()
+        if dist.is_initialized() and dist.get_rank() == 1:
+            try:
+                (self.folder / "armed").unlink()
+            except FileNotFoundError:
+                pass
+            else:
+                os._exit(7)
+        return super().training_step(batch, batch_idx)
+
+
+class Raising(Transformer):
+    """A transformer that fails on one point, in all of its processes."""
+
+    def training_step(self, batch, batch_idx):
+        if bool((batch[0] < -2.4).any()):
+            raise ValueError("a bad point")
+        return super().training_step(batch, batch_idx)
+
+
+class Hooked(Transformer):
+    def on_train_start(self):
+        pass
