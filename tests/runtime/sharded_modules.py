@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from lightning.pytorch import LightningModule
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -61,6 +63,9 @@ class Transformer(LightningModule):
         x, y = batch
         return nn.functional.cross_entropy(self(x), y)
 
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
 
 class Counting(Transformer):
     """A transformer whose steps depend on a counter among its attributes, and which logs in evaluations."""
@@ -81,22 +86,19 @@ class Counting(Transformer):
 
 
 class Mortal(Transformer):
-    """A transformer whose second process ends itself once, when a file `armed` appears in the folder."""
+    """A transformer whose second process ends itself once, in its tenth step, if there is a file `armed`."""
+
+    steps = iter(range(10**6))  # of the process
 
     def __init__(self, folder: str, by: str = "fully_shard"):
         super().__init__(by)
         self.folder = Path(folder)
 
     def training_step(self, batch, batch_idx):
-        import torch.distributed as dist
-
         (self.folder / f"pid.{os.getpid()}").touch()
-        if dist.is_initialized() and dist.get_rank() == 1:
-            try:
+        if dist.is_initialized() and dist.get_rank() == 1 and next(self.steps) == 9:
+            with suppress(FileNotFoundError):
                 (self.folder / "armed").unlink()
-            except FileNotFoundError:
-                pass
-            else:
                 os._exit(7)
         return super().training_step(batch, batch_idx)
 
@@ -105,7 +107,7 @@ class Raising(Transformer):
     """A transformer that fails on one point, in all of its processes."""
 
     def training_step(self, batch, batch_idx):
-        if bool((batch[0] < -2.4).any()):
+        if self.training and bool((batch[0] > 3.75).any()):
             raise ValueError("a bad point")
         return super().training_step(batch, batch_idx)
 

@@ -233,6 +233,8 @@ def location_line(
     anywhere = placement.name == "shared" and len(nodes) > 1
     clients += " in blocks on" if peers else " on any of" if anywhere else " on"
     each = f"{'one GPU' if share == 1 else f'{share:g} GPUs'} each ({device})" if share else "on CPUs"
+    processes = experiment.config.runtime.processes
+    each += f", over which {processes} processes shard the model" if processes > 1 else ""
     known = {node for node in nodes if node is not None}
     on_nodes = f" on {counted(len(known), 'node')}" + " so far" * (None in nodes)
     reads = "reads only its own clients' samples" if placement.name == "pinned" else "can read all samples"

@@ -223,6 +223,8 @@ class LocalBackend(InProcess, Backend):
         return self.worker.attempt(task, broadcast, client_states, self.timeout)
 
     def location(self) -> str | None:
+        if (processes := self.worker.flat.processes) > 1:
+            return f"clients, data and server in this process; the model is sharded over {processes} processes"
         if self.worker.device.type == "cpu":
             return None
         return f"clients, data and server in this process, local steps on a GPU ({self.device_name})"

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from raylfl.core.batchnorm import allow_single_samples
 from raylfl.core.torch_state import torch_defaults
@@ -57,8 +58,9 @@ class Ranks:
             Ranks.current.close()
         if dist.is_initialized():
             raise RaylflError("a model cannot be sharded over processes here: torch.distributed is in use already")
-        self.closed, self.flat, self._lost = False, None, lost
-        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.closed, self._lost = False, lost
+        self.flat: ShardedModule | None = None
+        self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._children = [process.start_child(__name__, {}) for _ in range(1, setup.runtime.processes)]
         Ranks.current = self
         nothing: dict[str, Any] = dict.fromkeys(UNUSED)
@@ -85,11 +87,11 @@ class Ranks:
         refuse_settings(setup)
         ranks = Ranks(setup, lost)
         try:
-            ranks.flat = _build(setup, 0, ranks.store, ranks)
+            flat = ranks.flat = _build(setup, 0, ranks.store, ranks)
         except BaseException:
             ranks.close()
             raise
-        return ranks.flat
+        return flat
 
     def together(self, method: str, *args: Any) -> Any:
         """Calls a method of the sharded module in all processes; returns its result in this one.
@@ -104,10 +106,13 @@ class Ranks:
             return getattr(self.flat, method)(*args)
         except BaseException as error:
             if self.closed or not self._all_failed():
+                self._lost()
+                codes = [child.poll() for child, _ in self._children]
                 self.close()
+                ended = [f"process {rank} ended ({code})" for rank, code in enumerate(codes, 1) if code is not None]
                 raise RanksLost(
-                    f"the {1 + len(self._children)} processes of a worker, over which the model is sharded, do not "
-                    f"answer each other any more ({headline(error)}); is the memory used up?"
+                    f"the {1 + len(codes)} processes of a worker, over which the model is sharded, cannot go on together: "
+                    f"{ended[0] if ended else headline(error)}; is the memory used up?"
                 ) from error
             raise
 
@@ -137,7 +142,7 @@ class Ranks:
             dist.destroy_process_group()
 
 
-def _build(setup: WorkerSetup, rank: int, store: dist.Store, ranks: Ranks | None) -> ShardedModule:
+def _build(setup: WorkerSetup, rank: int, store: Any, ranks: Ranks | None) -> ShardedModule:
     """The part of the module in the process number `rank`; all processes build theirs together."""
     device, autocast = devices(setup)
     if device.type == "cuda":
@@ -152,6 +157,7 @@ def _build(setup: WorkerSetup, rank: int, store: dist.Store, ranks: Ranks | None
     )
     module = make_sharded(setup, device.type)
     allow_single_samples(module)
+    Recorder().attach(module)  # which drops what the steps log; the worker attaches its own
     return ShardedModule(module, setup, device, autocast, ranks)
 
 
@@ -175,8 +181,7 @@ def serve(handle: int) -> None:
         connection.send(headline(error))
         messages.get()  # until the first process has read this
     connection.send(None)
-    flat = _build(setup, rank, dist.TCPStore("127.0.0.1", port), None)
-    Recorder().attach(flat.module)
+    flat = _build(setup, rank, TCPStore("127.0.0.1", port), None)
     while True:
         method, args = pickle.loads(messages.get())
         try:

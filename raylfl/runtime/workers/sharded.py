@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
@@ -46,7 +47,7 @@ def make_sharded(setup: WorkerSetup, device: str) -> Any:
     """
     count, names = setup.runtime.processes, ("data_parallel", "tensor_parallel")
     for shape in ((1, count), (count, 1)):
-        mesh = dist.init_device_mesh(device, shape, mesh_dim_names=names)
+        mesh = init_device_mesh(device, shape, mesh_dim_names=names)
         module = make_module(setup.model, setup.seed, mesh)
         if any(_is_sharded(p) for p in module.parameters()):
             return module
@@ -191,8 +192,8 @@ class ShardedModule(FlatModule):
 
     def step(self, name: str, args: tuple[Any, ...], training: bool, differentiable: bool, generators: Any) -> Any:
         """The result of the module's step `name`, in this mode and with these states of the global generators."""
-        *others, on_gpus = generators
-        set_generators(*others, on_gpus[:1] * len(on_gpus))  # the first process draws on its first GPU
+        of_torch, of_numpy, of_random, on_gpus = generators
+        set_generators(of_torch, of_numpy, of_random, on_gpus[:1] * len(on_gpus))  # the first process draws on GPU 0
         if self.module.training != training:
             self.module.train(training)
         with torch.set_grad_enabled(differentiable), self.autocast():
