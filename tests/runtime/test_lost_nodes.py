@@ -160,6 +160,29 @@ def test_a_run_waits_for_its_first_node_and_takes_those_that_join(cluster, runs,
     assert (told in logs()) == (workers == 3)
 
 
+@pytest.mark.parametrize("method", ["scaffold", also("fedavg"), also("push_pull")])
+def test_a_node_that_joins_and_cannot_start_workers_is_left_out(cluster, runs, gate, method, monkeypatch):
+    """As if its torch had no CUDA. The run goes on with the first worker, and one line says why."""
+    config, rounds = config_of(method, gate, 30), []
+    config["model"]["class_path"] = "tests.runtime.tiny.Choosy"
+    cluster.join()
+    (gate / "slow").touch()
+    with ThreadPoolExecutor(1) as other:  # nodes are added by the main thread
+        run = other.submit(raylfl.run, config, [*runs, "runtime.backend=ray", "runtime.workers=2"], rounds.append)
+        wait_until(lambda: rounds or run.done(), "first round", 90)
+        with monkeypatch.context() as patch:
+            patch.setenv("NO_CUDA_HERE", "1")
+            cluster.join()
+        wait_until(lambda: "could not be started" in log_of(rounds[0].run_dir) or run.done(), "line", 90)
+        (gate / "slow").unlink()
+        smaller = run.result()
+    log = log_of(smaller.run_dir)
+    line = r"a worker on node \S+ could not be started: torch is built without CUDA: other workers take its work\n"
+    assert len(re.findall(line, log)) == 1
+    assert "the run continues on 2 workers instead of 1" in log
+    assert outcome(smaller.run_dir) == outcome(raylfl.run(config, runs).run_dir)
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("pause", [0, SETTLE_SECONDS + 5])
 def test_a_smaller_node_replaces_the_only_one(cluster, runs, gate, pause):

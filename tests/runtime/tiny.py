@@ -15,6 +15,8 @@ from lightning.pytorch import LightningModule
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
+from raylfl.errors import BadConfig
+
 TINY = {
     "name": "tiny",
     "rounds": 6,
@@ -207,6 +209,15 @@ class Gated(Net):
         (self.folder / str(os.getpid())).touch()
         time.sleep(0.3 * (self.folder / "slow").exists())
         return super().training_step(batch, batch_idx)
+
+
+class Choosy(Gated):
+    """A gated network that cannot be made on nodes with the environment variable NO_CUDA_HERE."""
+
+    def __init__(self, folder: str, width: int = 6):
+        super().__init__(folder, width)
+        if "NO_CUDA_HERE" in os.environ:
+            raise BadConfig("torch is built without CUDA")
 
 
 class Cursed(Net):

@@ -16,7 +16,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
-from raylfl.errors import RaylflError
+from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime.ray.failures import (
     ACTOR_LOST,
     error_of_start,
@@ -106,10 +106,10 @@ class WorkerPool:
         self._numbers = itertools.count()
         self._latest = [-1] * len(actors)  # the number of each worker's latest call since its restart
         self._finished = [-1] * len(actors)  # the number of each worker's latest call whose result has arrived
-        self._starting = {w: self._ping(w) for w in range(len(actors))}
+        # the ping of each worker that cannot be called now; None if its node cannot start it
+        self._starting: dict[int, Any] = {w: self._ping(w) for w in range(len(actors))}
         self.available()
-        while self._starting:
-            pings = list(self._starting.values())
+        while pings := self._pings():
             if not ray.wait(pings, num_returns=len(pings), timeout=START_SECONDS)[0]:
                 break
             self.ready()
@@ -253,12 +253,12 @@ class WorkerPool:
             if now - noticed > NOTICE_SECONDS:
                 noticed = now
                 self.notify(f"waiting for a worker for {now - began:.0f} s: {len(among)} are being started")
-            ray.wait(list(self._starting.values()), num_returns=1, timeout=1)
+            ray.wait(self._pings(), num_returns=1, timeout=1)
         return here
 
     def ready(self) -> list[int]:
         """The workers that can be called now."""
-        pings = list(self._starting.values())
+        pings = self._pings()
         answered = set(ray.wait(pings, num_returns=len(pings), timeout=0)[0]) if pings else set()
         for worker, ping in list(self._starting.items()):
             if ping not in answered:
@@ -273,10 +273,22 @@ class WorkerPool:
                 times = f"died {MOST_STARTS + 1} times as it started"
                 raise RaylflError(f"worker {worker} {times}: {lines_of(error)[0]}") from error
             except RayTaskError as error:
-                if not isinstance(error.cause, SamplesMissing):
-                    raise error_of_start(error) from None
-                self._starting[worker] = self._ping(worker, self._missing_samples(worker, worker))
+                if isinstance(error.cause, SamplesMissing):
+                    self._starting[worker] = self._ping(worker, self._missing_samples(worker, worker))
+                else:
+                    self._leave_out(worker, error_of_start(error))
         return [w for w in range(len(self)) if w not in self._starting]
+
+    def _pings(self) -> list[Any]:
+        return [ping for ping in self._starting.values() if ping is not None]
+
+    def _leave_out(self, worker: int, error: Exception) -> None:
+        """Goes on without a worker that its node cannot start; raises the error if another node would not help."""
+        self._starting[worker] = None
+        others = self.stored.placement.replacements(worker) if self.stored.assigned else range(len(self))
+        if not isinstance(error, BadConfig) or all(self._starting.get(w, ...) is None for w in others):
+            raise error from None
+        self.notify(f"{error}: other workers take its work")
 
     def _ping(self, worker: int, samples: StoredSamples | None = None) -> Any:
         """Pings a starting worker; without samples if it may have them, from an earlier server.

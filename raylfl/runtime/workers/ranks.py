@@ -111,8 +111,8 @@ class Ranks:
                 self.close()
                 ended = [f"process {rank} ended ({code})" for rank, code in enumerate(codes, 1) if code is not None]
                 raise RanksLost(
-                    f"the {1 + len(codes)} processes of a worker, over which the model is sharded, cannot go on together: "
-                    f"{ended[0] if ended else headline(error)}; is the memory used up?"
+                    f"the {1 + len(codes)} processes of a worker, over which the model is sharded, cannot go on "
+                    f"together: {ended[0] if ended else headline(error)}; is the memory used up?"
                 ) from error
             raise
 
