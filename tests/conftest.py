@@ -64,6 +64,7 @@ SLOW = (  # files and folders
     "runtime/test_own_cluster.py",
     "runtime/test_ray.py",
     "runtime/test_reproducible.py",
+    "runtime/test_sharded.py",
     "runtime/test_split_models.py",
     "startup",
     "test_extras.py",

@@ -102,6 +102,8 @@ def profile(experiment: Experiment, rounds: int) -> tuple[list[Timing], list[dic
     rounds: the number of measured rounds of each form. Returns the timings of all forms, fastest form first, and the
     rows of `kernels` for the fastest form. Everything runs in this process, with the config's number of threads.
     """
+    if experiment.config.runtime.processes > 1:
+        raise BadConfig("a model that is sharded over processes has one form of local work: nothing to compare")
     rule = Candidate(experiment, "auto", "auto").form
     candidates: dict[tuple[bool, str], Candidate] = {}
     forms: list[Vectorize] = ["never", "always"]

@@ -12,6 +12,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torchmetrics.classification import MulticlassAccuracy
 
 
 class Block(nn.Module):
@@ -72,7 +73,7 @@ class Counting(Transformer):
 
     def __init__(self, by: str = "fully_shard"):
         super().__init__(by, dropout=0.3, norm=True)
-        self.steps = 0
+        self.steps, self.hits = 0, MulticlassAccuracy(3, average="micro")
 
     def training_step(self, batch, batch_idx):
         self.steps += 1
@@ -82,7 +83,8 @@ class Counting(Transformer):
         x, y = batch
         logits = self(x)
         self.log("val_loss", nn.functional.cross_entropy(logits, y))
-        self.log("val_acc", (logits.argmax(1) == y).float().mean())
+        self.hits.update(logits, y)
+        self.log("val_acc", self.hits)
 
 
 class Mortal(Transformer):

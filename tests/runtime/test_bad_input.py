@@ -108,9 +108,16 @@ MISTAKES = {
     "too many workers": (["runtime.workers=1000"], ["runtime.workers=1000 needs 1000 x 1 CPUs"]),
     "too many CPUs": (["runtime.cpus_per_worker=1000"], ["1 x 1000 CPUs", "lower runtime.workers"]),
     "too many GPUs": (["runtime.workers=64", "runtime.gpus_per_worker=1"], ["64 x 1 GPUs", "lower runtime.workers"]),
-    "several GPUs": (
-        ["runtime.gpus_per_worker=2"],
-        ["runtime.gpus_per_worker=2", "auto, 0, or at most 1 (a worker computes on one GPU; runtime.workers"],
+    "part of a second GPU": (
+        ["runtime.gpus_per_worker=1.5"],
+        [
+            "runtime.gpus_per_worker=1.5",
+            "at most 1, or a whole number (several GPUs are for a model that shards itself",
+        ],
+    ),
+    "more processes than GPUs": (
+        ["runtime.gpus_per_worker=2", "runtime.processes_per_worker=3"],
+        ["runtime.processes_per_worker=3", "a process has one GPU, and runtime.gpus_per_worker=2"],
     ),
     "a value a client for one": (
         ["algorithm=centralized", "local={steps: {list: [1, 1, 1, 1, 1, 1]}}"],

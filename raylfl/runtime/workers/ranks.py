@@ -13,7 +13,9 @@ import pickle
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any, ClassVar
 
@@ -23,25 +25,17 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from raylfl.core.batchnorm import allow_single_samples
 from raylfl.core.torch_state import torch_defaults
-from raylfl.errors import BadConfig, RanksLost, RaylflError, headline
+from raylfl.errors import BadConfig, RanksLost, RaylflError, exits_as_errors, headline
 from raylfl.experiment.parts import WorkerSetup
 from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.module import devices
 from raylfl.runtime.workers.sharded import ShardedModule, make_sharded, refuse_settings
 from raylfl.startup import process
 
-FAILED = ("", ())  # sent in place of a call to say that the newest call has failed
-GRACE_SECONDS = 20.0  # until the other processes must have failed in the same call
-UNUSED = (
-    "algorithm",
-    "rule",
-    "inner",
-    "population",
-    "shards",
-    "train",
-    "test",
-    "val",
-)  # parts of the setup for the first process
+FAILED = ("", ())  # sent in place of a call: the newest call has failed in the first process
+GRACE_SECONDS = 20.0  # in which all processes end a call that has failed in one of them
+TIMEOUT = timedelta(minutes=10)  # of an exchange of tensors, in which all processes take part at about the same time
+UNUSED = ["algorithm", "rule", "inner", "population", "shards", "train", "test", "val"]  # by the other processes
 
 
 class Ranks:
@@ -50,62 +44,59 @@ class Ranks:
     current: ClassVar[Ranks | None] = None
 
     def __init__(self, setup: WorkerSetup, lost: Callable[[], object]):
-        """Starts the processes, and waits until they can build the module.
+        """Starts the processes and builds the module, of which `flat` is the part of this process.
 
         lost: called, in a thread, when one of them has ended unexpectedly.
         """
+        refuse_settings(setup)
         if Ranks.current is not None:
             Ranks.current.close()
         if dist.is_initialized():
             raise RaylflError("a model cannot be sharded over processes here: torch.distributed is in use already")
         self.closed, self._lost = False, lost
-        self.flat: ShardedModule | None = None
-        self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._children = [process.start_child(__name__, {}) for _ in range(1, setup.runtime.processes)]
         Ranks.current = self
-        nothing: dict[str, Any] = dict.fromkeys(UNUSED)
         try:
-            for rank, (_, connection) in enumerate(self._children, 1):
-                connection.send_bytes(pickle.dumps((replace(setup, **nothing), rank, self.store.port)))
-            for rank, (_, connection) in enumerate(self._children, 1):
-                if (error := connection.recv()) is not None:
-                    raise BadConfig(
-                        f"process {rank} of a worker cannot read the model, which must be importable: {error}"
-                    )
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            self.close()
-            raise BadConfig(f"a sharded model must be importable by other processes: {headline(error)}") from error
+            self._send_setup(setup, store.port)
+            for child, _ in self._children:
+                threading.Thread(target=self._watch, args=[child], daemon=True, name="raylfl rank").start()
+            self.flat = _build(setup, 0, store, self)
         except BaseException:
             self.close()
             raise
-        for child, _ in self._children:
-            threading.Thread(target=self._watch, args=[child], daemon=True, name="raylfl rank").start()
 
-    @staticmethod
-    def module(setup: WorkerSetup, lost: Callable[[], object]) -> ShardedModule:
-        """Starts the other processes of a worker; returns its sharded module. lost: as above."""
-        refuse_settings(setup)
-        ranks = Ranks(setup, lost)
+    def _send_setup(self, setup: WorkerSetup, port: int) -> None:
+        """Sends the processes what they need, and waits until they have it; raises BadConfig if they cannot read it."""
+        error: str | None = None
         try:
-            flat = ranks.flat = _build(setup, 0, ranks.store, ranks)
-        except BaseException:
-            ranks.close()
-            raise
-        return flat
+            nothing: dict[str, Any] = dict.fromkeys(UNUSED)
+            for rank, (_, connection) in enumerate(self._children, 1):
+                connection.send_bytes(pickle.dumps((replace(setup, **nothing), rank, port)))
+            for _, connection in self._children:
+                error = error or connection.recv()
+        except (pickle.PicklingError, AttributeError, TypeError, EOFError, OSError) as failure:
+            error = headline(failure)
+        if error is not None:
+            raise BadConfig(
+                f"model {setup.model.name or setup.model.class_path} is sharded over processes, which must be able to "
+                f"import it (from a module, not a script): {error}"
+            )
 
     def together(self, method: str, *args: Any) -> Any:
         """Calls a method of the sharded module in all processes; returns its result in this one.
 
-        An exception is raised here if all processes have raised one. Otherwise they cannot go on together: raises
-        RanksLost.
+        Raises the exception of this process if the others have ended the call as well, with or without one. Otherwise
+        they cannot go on together: raises RanksLost.
         """
         try:
-            message = pickle.dumps((method, args))
-            for _, connection in self._children:
-                connection.send_bytes(message)
-            return getattr(self.flat, method)(*args)
-        except BaseException as error:
-            if self.closed or not self._all_failed():
+            with exits_as_errors():
+                message = pickle.dumps((method, args))
+                for _, connection in self._children:
+                    connection.send_bytes(message)
+                return getattr(self.flat, method)(*args)
+        except Exception as error:
+            if self.closed or not self._all_wait():
                 self._lost()
                 codes = [child.poll() for child, _ in self._children]
                 self.close()
@@ -115,8 +106,12 @@ class Ranks:
                     f"together: {ended[0] if ended else headline(error)}; is the memory used up?"
                 ) from error
             raise
+        except BaseException:  # the others may wait in the call
+            self.close()
+            raise
 
-    def _all_failed(self) -> bool:
+    def _all_wait(self) -> bool:
+        """Whether the other processes have ended the newest call, too."""
         try:
             for _, connection in self._children:
                 connection.send_bytes(pickle.dumps(FAILED))
@@ -152,9 +147,8 @@ def _build(setup: WorkerSetup, rank: int, store: Any, ranks: Ranks | None) -> Sh
             )
         device = torch.device("cuda", rank)
         torch.cuda.set_device(device)
-    dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=setup.runtime.processes
-    )
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=TIMEOUT, store=store, rank=rank, world_size=setup.runtime.processes)
     module = make_sharded(setup, device.type)
     allow_single_samples(module)
     Recorder().attach(module)  # which drops what the steps log; the worker attaches its own
@@ -181,12 +175,25 @@ def serve(handle: int) -> None:
         connection.send(headline(error))
         messages.get()  # until the first process has read this
     connection.send(None)
-    flat = _build(setup, rank, TCPStore("127.0.0.1", port), None)
+    try:
+        flat = _build(setup, rank, TCPStore("127.0.0.1", port), None)
+    except Exception:
+        with suppress(queue.Empty):
+            messages.get(timeout=GRACE_SECONDS)  # the same error ends the first process, which reports it
+        raise
+    failed = False  # whether the newest call has failed here, as it then must in the first process
     while True:
-        method, args = pickle.loads(messages.get())
         try:
-            getattr(flat, method)(*args)
-        except BaseException:
+            method, args = pickle.loads(messages.get(timeout=GRACE_SECONDS if failed else None))
+        except queue.Empty:
+            os._exit(1)
+        if (method, args) == FAILED:
+            failed = False
             connection.send(True)
-            if pickle.loads(messages.get(timeout=GRACE_SECONDS)) != FAILED:
-                os._exit(1)
+        elif failed:
+            os._exit(1)
+        else:
+            try:
+                getattr(flat, method)(*args)
+            except BaseException:
+                failed = True

@@ -65,6 +65,10 @@ def _is_sharded(parameter: Tensor) -> bool:
     return any(p.is_shard() and size > 1 for p, size in zip(parameter.placements, sizes, strict=True))
 
 
+def _is_not() -> bool:
+    return False
+
+
 def refuse_settings(setup: WorkerSetup) -> None:
     """Raises BadConfig for settings that a sharded module cannot have."""
     runtime = setup.runtime
@@ -121,7 +125,7 @@ class ShardedModule(FlatModule):
                 )
         for part in module.modules():
             if resettable(part):
-                part.distributed_available_fn = lambda: False  # type: ignore[assignment] # all processes measure all
+                part.distributed_available_fn = _is_not  # type: ignore[assignment] # all processes measure all
         self._steps: dict[str, Callable[..., Any]] = {n: getattr(module, n) for n in STEPS if overrides_hook(module, n)}
         self._loss: Tensor | None = None  # of the newest step, with its graph
         self._attributes = Attributes(module) if ranks is None else None

@@ -72,7 +72,7 @@ class Worker:
         if setup.runtime.processes > 1:
             from raylfl.runtime.workers.ranks import Ranks  # late: torch.distributed takes a second
 
-            sharded = Ranks.module(setup, lost)
+            sharded = Ranks(setup, lost).flat
             self.device = sharded.params.device  # of batches and vectors
         module = make_module(setup.model, setup.seed) if sharded is None else sharded.module
         if sharded is None:
