@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -32,10 +32,11 @@ class Attributes:
     Lists, dicts, sets, deques, numpy arrays and objects of the user's classes are restored in place, at any depth.
     """
 
-    def __init__(self, module: nn.Module):
+    def __init__(self, module: nn.Module, also: Sequence[Callable[[], object]] = ()):
+        """A snapshot of this module; also: functions that `restore` calls as well."""
         self._metrics: list[Any] = [part for part in module.modules() if resettable(part)]
         self._parts: list[tuple[dict[str, Any], dict[str, Any]]] = []  # (live, snapshot)
-        self._undo: list[Callable[[], object]] = []
+        self._undo = list(also)
         self._tensors: list[tuple[str, Tensor, int]] = [
             (name, p, p._version) for name, p in module.named_parameters() if not p.requires_grad
         ]

@@ -140,10 +140,6 @@ class ShardedModule(FlatModule):
     def close(self) -> None:
         self.ranks.close()
 
-    def attributes(self) -> Attributes:
-        """The module's attributes in all processes, for the first one."""
-        return SharedAttributes(self.module, self.ranks)
-
     def _of_all(self, name: str) -> Callable[..., Any]:
         """The module's step of this name, taken by all processes."""
 
@@ -226,22 +222,10 @@ class ShardedModule(FlatModule):
         super().write_buffers(vector)
 
     def restore(self) -> None:
-        """Restores the module's attributes; the worker does so in the first process."""
+        """Restores the module's attributes in all processes but the first, where the worker does so."""
         if self._attributes is not None:
             self._attributes.restore()
 
     def whole_state(self) -> dict[str, Tensor]:
         """A copy of the module's state_dict on the CPU, in the first process."""
         return {name: self._whole(tensor) for name, tensor in self.module.state_dict().items()}
-
-
-class SharedAttributes(Attributes):
-    """The attributes of a sharded module in all processes, for the first one."""
-
-    def __init__(self, module: nn.Module, ranks: Any):
-        super().__init__(module)
-        self._ranks = ranks
-
-    def restore(self) -> None:
-        super().restore()
-        self._ranks.together("restore")

@@ -8,6 +8,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -73,24 +74,24 @@ class Worker:
             from raylfl.runtime.workers.ranks import Ranks  # late: torch.distributed takes a second
 
             sharded = Ranks(setup, lost).flat
-            self.device = sharded.params.device  # of batches and vectors
-        module = make_module(setup.model, setup.seed) if sharded is None else sharded.module
-        if sharded is None:
+            module, self.device = sharded.module, sharded.params.device  # of batches and vectors
+        else:
+            module = make_module(setup.model, setup.seed)
             allow_single_samples(module)
         self.recorder.attach(module)
-        steps, self.layout = InnermostSteps(module), "contiguous"
-        if sharded is None:
+        steps = InnermostSteps(module)
+        if sharded is not None:
+            self.flat, self.layout = sharded, "contiguous"
+        else:
             self.layout = layout_for(module, self.device, setup, lambda: innermost_step(steps, setup, self.recorder))
-        travels = travelling(module, setup.model.buffers, setup.whole_buffers)
-        self.flat = sharded or FlatModule(
-            module, setup.torch_dtype, self.device, self.layout == "channels_last", travels
-        )
+            travels = travelling(module, setup.model.buffers, setup.whole_buffers)
+            self.flat = FlatModule(module, setup.torch_dtype, self.device, self.layout == "channels_last", travels)
         self._parts, self._modes = list(module.modules()), list[bool]()
         self.evaluator = Evaluator(module, self.recorder)
         self.whole = frozenset(kind for kind in ("test", "val", "train") if self.evaluator.whole(kind))
         self.training = Training(self.flat, self.recorder, setup.rule.clip_norm, setup.accumulate)
         self.rule = replace(setup.rule, clip_norm=None) if self.training.gradients.clips else setup.rule
-        self.attributes = Attributes(module) if sharded is None else sharded.attributes()
+        self.attributes = Attributes(module, [partial(sharded.ranks.together, "restore")] if sharded else [])
         self.initial = self._initial()
         images_last = self.layout != "contiguous"  # faster for any layout of the weights
         self.train = self._source(setup.train, self.layout == "channels_last")
