@@ -32,33 +32,42 @@ class Block(nn.Module):
         return x + self.down(nn.functional.gelu(self.up(self.after(x))))
 
 
-class Transformer(LightningModule):
-    """Two blocks on the four numbers of a point as tokens, sharded by FSDP2, by tensor parallelism or not at all."""
+class Net(nn.Module):
+    """Two blocks on the four numbers of a point as tokens."""
 
-    def __init__(self, by: str = "fully_shard", dropout: float = 0.0, norm: bool = False):
+    def __init__(self, dropout: float, norm: bool):
         super().__init__()
-        self.by = by
         self.first = nn.Parameter(torch.randn(4, 8))
         self.blocks = nn.Sequential(Block(), nn.Dropout(dropout), Block())
         self.norm = nn.BatchNorm1d(8) if norm else nn.Identity()
         self.last = nn.Linear(8, 3)
 
+    def forward(self, x):
+        return self.last(self.norm(self.blocks(x[:, :, None] * self.first).mean(1)))
+
+
+class Transformer(LightningModule):
+    """A transformer that is sharded by FSDP2, by tensor parallelism or not at all."""
+
+    def __init__(self, by: str = "fully_shard", dropout: float = 0.0, norm: bool = False):
+        super().__init__()
+        self.by, self.net = by, Net(dropout, norm)
+
     def configure_model(self):
         if self.device_mesh is None or self.by == "nothing":
             return
+        blocks = self.net.blocks[0], self.net.blocks[2]
         if self.by == "fully_shard":
-            mesh = self.device_mesh["data_parallel"]
-            for block in self.blocks:
-                fully_shard(block, mesh=mesh)
-            fully_shard(self.blocks, mesh=mesh)
+            for part in (*blocks, self.net):
+                fully_shard(part, mesh=self.device_mesh["data_parallel"])
             return
         up, down = ColwiseParallel(), RowwiseParallel()
         plan = {"q": up, "k": up, "v": up, "out": down, "up": up, "down": down}
-        for block in (self.blocks[0], self.blocks[2]):
+        for block in blocks:
             parallelize_module(block, self.device_mesh["tensor_parallel"], plan)
 
     def forward(self, x):
-        return self.last(self.norm(self.blocks(x[:, :, None] * self.first).mean(1)))
+        return self.net(x)
 
     def training_step(self, batch, batch_idx):
         x, y = batch

@@ -80,6 +80,7 @@ class Worker:
             allow_single_samples(module)
         self.recorder.attach(module)
         steps = InnermostSteps(module)
+        self.flat: FlatModule
         if sharded is not None:
             self.flat, self.layout = sharded, "contiguous"
         else:
