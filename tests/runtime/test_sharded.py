@@ -128,7 +128,9 @@ def test_what_cannot_be_sharded_is_refused(runs):
 
 
 def test_a_failure_in_all_processes_is_the_clients(runs):
+    """Of a model that trains two of its layers."""
     settings = [*runs, *FULL, *model("Raising"), "runtime.on_client_error=drop", "runtime.client_retries=0"]
+    settings.append("model.trainable=[net.last,net.blocks.2]")
     sharded, whole = raylfl.run(WORLD, [*settings, TWO]), raylfl.run(WORLD, settings)
     same(sharded, whole)
     assert "a bad point" in log_of(sharded.run_dir)

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from lightning.fabric.utilities.apply_func import move_data_to_device
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
@@ -146,7 +147,8 @@ class ShardedModule(FlatModule):
         @wraps(self._steps[name])
         def step(*args: Any) -> Any:
             modes = self.module.training, torch.is_grad_enabled()
-            return self.ranks.together("step", name, map_leaves(args, torch.clone), *modes, generator_states())
+            copies = map_leaves(args, torch.clone)  # pickle would send all of which a tensor is a view
+            return self.ranks.together("step", name, copies, *modes, generator_states())
 
         return step
 
@@ -197,7 +199,7 @@ class ShardedModule(FlatModule):
         if self.module.training != training:
             self.module.train(training)
         with torch.set_grad_enabled(differentiable), self.autocast():
-            output = self._steps[name](*map_leaves(args, lambda leaf: leaf.to(self.device)))
+            output = self._steps[name](*move_data_to_device(args, self.device))
             self._loss = loss_of(output, self.module) if differentiable else None
         return output
 
