@@ -96,7 +96,8 @@ def test_the_keys_that_change_results_are_not_called_rounding():
     assert "`precision=bf16-mixed` changes results" in page
     (said,) = re.findall(r"Exceptions, by rounding only: (.*?)\. ", page)
     named = set(re.findall(r"`(\w+)", said))
-    assert {"threads", "micro_cohort", "vectorize", "layout", "compile", "placement"} == named
+    keys = {"threads", "micro_cohort", "vectorize", "layout", "compile", "processes_per_worker", "placement"}
+    assert keys == named
 
 
 def test_the_configs_begin_with_what_the_page_says():
