@@ -113,7 +113,17 @@ def test_buffers_and_labels_are_part_of_a_run_if_they_are_chosen(purpose):
 
 
 def test_each_key_of_runtime_either_changes_bits_or_is_free():
-    bits = {"placement", "threads", "precision", "micro_cohort", "vectorize", "graphs", "compile", "layout"}
+    bits = {
+        "placement",
+        "processes_per_worker",
+        "threads",
+        "precision",
+        "micro_cohort",
+        "vectorize",
+        "graphs",
+        "compile",
+        "layout",
+    }
     names = {field.name for field in dataclasses.fields(RuntimeConfig)}
     assert names == {*RUNTIME_FREE, *bits}
     assert not bits & set(RUNTIME_FREE)
