@@ -1,15 +1,17 @@
 """`python -m benchmarks`: prints the benchmarks' tables; -o FILE also writes the numbers as JSON.
 
     python -m benchmarks [PART ...] [-o FILE] [--write]
+    python -m benchmarks peers [--help]
 
-Without PART, all parts are run. `--write` puts their tables into docs/measurements.md, with date, commit and machine;
-`nodes`, which is computed and not measured, goes into docs/scaling.md.
+Without PART, all parts but `peers` are run. `--write` puts their tables into docs/measurements.md, with date, commit
+and machine; `nodes`, which is computed and not measured, goes into docs/scaling.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +22,7 @@ from rich.console import Console
 from benchmarks import clients, many_nodes, pinned, sums, workers
 from benchmarks.neighbours import beside_neighbours
 from benchmarks.pages import MEASUREMENTS, ROOT, plain_table, write_measurement, write_part
+from benchmarks.peers import command as peers
 from benchmarks.processes import start_up_and_memory
 from benchmarks.rounds import beside_fedavg, evaluated, measure, page_of_ratios
 from benchmarks.scale import RESNET18, SFL_TABLE_3, TINY, against_the_oracle
@@ -40,6 +43,7 @@ PARTS = (
     "rows",
     "nodes",
     "oracle",
+    "peers",
 )
 ROUNDS = {"W1": 60, "W2": 12, "W3": 60}
 USERS_ROUNDS = {**ROUNDS, "W4": 30, "W5": 20}
@@ -83,8 +87,11 @@ def stateful() -> list[dict[str, Any]]:
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["peers"]:
+        peers.main(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument("parts", nargs="*", default=PARTS, metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("parts", nargs="*", default=PARTS[:-1], metavar="PART", help=", ".join(PARTS))
     parser.add_argument("-o", "--out", default="benchmarks/results.json")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/measurements.md")
     args = parser.parse_args()

@@ -31,9 +31,10 @@ import raylfl
 from benchmarks.cuda_loop import evaluation_seconds, loop_seconds
 from benchmarks.golden import DIGITS, IMAGES, configs
 from benchmarks.pages import MEASUREMENTS, table, write_part
+from benchmarks.peers.definitions import DEFINITIONS
 from benchmarks.rounds import run_seconds
 from benchmarks.tables import table_of
-from benchmarks.workloads import PEERS, WORKLOADS, Workload
+from benchmarks.workloads import WORKLOADS, Workload
 from raylfl.config.load import load_config
 from raylfl.experiment.assemble import assemble
 from raylfl.runtime.records.summary import raylfl_commit
@@ -44,7 +45,7 @@ LIMIT = 570  # seconds, after which the remaining parts are left out
 FAR = 1e-4  # tolerance, relative to the largest parameter: the order of sums differs, and rounds amplify that
 REFERENCE = {"vectorize": "never", "step": "autograd", "graphs": "never"}  # one client's local step as PyTorch makes it
 RESNET18 = Workload("ResNet-18", "50 clients, 10 a round", "resnet18", (3, 32, 32), 5_000, 50, 10, 5, 20)
-SPEED = {**{name: WORKLOADS[name] for name in ("W1", "W2", "W3")}, "ResNet-18": RESNET18, **PEERS}
+SPEED = {**{name: WORKLOADS[name] for name in ("W1", "W2", "W3")}, "ResNet-18": RESNET18, **DEFINITIONS}
 ROUNDS = 12
 LONG = {"ResNet-18": 8, "blaze": 4}  # fewer rounds
 TESTED = 10_000  # images of the measured evaluation

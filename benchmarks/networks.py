@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
+
+from benchmarks.peers.networks import blaze, flute, pfl
 
 
 class Classifier(LightningModule):
@@ -31,36 +32,24 @@ class Classifier(LightningModule):
 
 
 class Pfl(Classifier):
-    """pfl-research's network for CIFAR-10 (`simple_cnn`): 3x3x32, 3x3x64, max-pool, 128, 10; 1,626,442 parameters."""
+    """pfl-research's network for CIFAR-10."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.net = nn.Sequential(
-            *(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25)),
-            *(nn.Flatten(), nn.Linear(14 * 14 * 64, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10)),
-        )
+        self.net = pfl()
 
 
 class Tutorial(Classifier):
-    """PyTorch's tutorial network for CIFAR-10, in BlazeFL's benchmark: 62,006 parameters."""
+    """The network of BlazeFL's benchmark."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.net = nn.Sequential(
-            *(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)),
-        )
+        self.net = blaze()
 
 
 class SigmoidLogistic(Classifier):
-    """FLUTE's logistic regression on MNIST: cross-entropy of sigmoid(W x + b); 7,850 parameters."""
+    """FLUTE's logistic regression."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Flatten(), nn.Linear(784, 10), nn.Sigmoid())
-
-
-def parameters(model: type[Classifier]) -> int:
-    """The number of parameters of a network."""
-    with torch.device("meta"):
-        return sum(p.numel() for p in model().parameters())
+        self.net = flute()

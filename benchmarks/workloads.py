@@ -49,18 +49,6 @@ WORKLOADS = {
     )
 }
 
-PEERS = {  # the workloads of other platforms' own benchmarks, with synthetic data of the same sizes
-    w.name: w
-    for w in (
-        Workload("pfl", "pfl-research's CIFAR-10", "benchmarks.networks.Pfl", (3, 32, 32), 50_000, 1000, 50, 5, 10),
-        Workload("blaze", "BlazeFL's CIFAR-10", "benchmarks.networks.Tutorial", (3, 32, 32), 50_000, 100, 100, 50, 50),
-        Workload(
-            *("flute", "FLUTE's logistic on MNIST", "benchmarks.networks.SigmoidLogistic"),
-            *((1, 28, 28), 60_000, 1000, 10, 6, 10),
-        ),
-    )
-}
-
 USERS = {  # W1 to W3 with modules as a user writes them, and two more
     w.name: w
     for w in (

@@ -1,0 +1,1 @@
+"""`python -m benchmarks peers`: other platforms' own workloads in raylfl, in their releases and in a plain loop."""

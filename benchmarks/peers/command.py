@@ -1,0 +1,209 @@
+"""`python -m benchmarks peers`: times other platforms' workloads in raylfl, in a plain loop and in their releases.
+
+    python -m benchmarks peers --setup --envs FOLDER      the newest release of each peer, in an environment of its own
+    python -m benchmarks peers --envs FOLDER --write      all workloads and sides, and the page
+
+Sides take turns, `--repetitions` times, so that all see the same machine. RAYLFL_DATA has the data sets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import venv
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console
+
+from benchmarks.pages import ROOT, stamp, write_measurement
+from benchmarks.peers.data import prepare
+from benchmarks.peers.definitions import DEFINITIONS, PeerWorkload
+from benchmarks.peers.limit import limits
+from benchmarks.peers.page import page, rows_of
+from benchmarks.tables import table_of
+
+RELEASES = {  # side -> (what pip installs, the distribution with its version)
+    "pfl": ("pfl[pytorch]", "pfl"),
+    "flower": ("flwr[simulation]", "flwr"),
+    "fedlab": ("fedlab", "fedlab"),
+    "fluke": ("fluke-fl", "fluke-fl"),
+}
+SIDES = ("raylfl", "plain", *RELEASES)
+ONE_AT_A_TIME = ("fedlab", "fluke")  # without parallel clients on a CPU: torch's threads are all they can use
+RESULTS = ROOT / "benchmarks" / "peers" / "results.json"
+VERSION = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
+
+
+def set_up(envs: Path, sides: Sequence[str]) -> None:
+    """Makes an environment for each peer, which sees this one's packages (torch) below its own."""
+    for side in sides:
+        if side in RELEASES:
+            folder = envs / side
+            venv.create(folder, with_pip=True, clear=True)
+            version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+            shared = folder / "lib" / version / "site-packages" / "shared.pth"
+            shared.write_text(sysconfig.get_path("purelib") + "\n")
+            done = subprocess.run(
+                [folder / "bin" / "pip", "install", RELEASES[side][0]], capture_output=True, text=True
+            )
+            (folder / "install.log").write_text(done.stdout + done.stderr)
+            print(f"{side}: {version_of(side, envs) if done.returncode == 0 else last_line(done.stderr)}")
+
+
+def python_of(side: str, envs: Path) -> str:
+    return str(envs / side / "bin" / "python") if side in RELEASES else sys.executable
+
+
+def version_of(side: str, envs: Path) -> str:
+    """The version of a peer's release; empty for raylfl and the plain loop."""
+    if side not in RELEASES:
+        return ""
+    done = subprocess.run([python_of(side, envs), "-c", VERSION, RELEASES[side][1]], capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def last_line(text: str) -> str:
+    return (text.strip() or "no message").splitlines()[-1][:200]
+
+
+def measure(side: str, workload: PeerWorkload, rounds: int, workers: int, data: Path, envs: Path, limit: float) -> Any:
+    """Runs one side once; returns its row, or the reason why there is none.
+
+    Seconds of a round are those from the end of the first to the end of the last one, evaluations included.
+    """
+    if not Path(python_of(side, envs)).exists():
+        return f"not installed: `python -m benchmarks peers --setup --envs FOLDER` makes {envs / side}"
+    with tempfile.TemporaryDirectory() as name:
+        out, log = Path(name, "report.jsonl"), Path(name, "log")
+        arguments = [workload.name, str(data), str(rounds), str(workers), str(out)]
+        command = [python_of(side, envs), "-m", f"benchmarks.peers.sides.{side}", *arguments]
+        common = {**os.environ, "PYTHONPATH": str(ROOT), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_HOME": name}
+        common.pop("MPLBACKEND", None)
+        load, began = os.getloadavg()[0], time.time()
+        with log.open("w") as file:
+            processes = [
+                psutil.Popen(command, env={**common, **extra}, cwd=ROOT, stdout=file, stderr=file)
+                for extra in environments(side, workers)
+            ]
+            spent = wait(processes, began + limit)
+        lines = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+        if len(lines) < rounds or any(process.returncode for process in processes):
+            late = time.time() > began + limit
+            return f"{len(lines)} of {rounds} rounds in {limit:.0f} s" if late else last_line(log.read_text())
+        return {
+            "side": side,
+            "workers": workers,
+            "version": version_of(side, envs),
+            "seconds": (lines[-1]["time"] - lines[0]["time"]) / (rounds - 1),
+            "whole": time.time() - began,
+            "processor": spent,
+            "accuracy": lines[-1]["accuracy"],
+            "load": load,
+        }
+
+
+def environments(side: str, workers: int) -> list[dict[str, str]]:
+    """The environment variables of each process that is started; pfl-research starts one per worker."""
+    if side != "pfl" or workers == 1:
+        return [{}]
+    ports = []
+    for _ in range(workers):
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            ports.append(free.getsockname()[1])
+    addresses = ",".join(f"localhost:{port}" for port in ports)
+    return [{"PFL_WORKER_ADDRESSES": addresses, "PFL_WORKER_RANK": str(rank)} for rank in range(workers)]
+
+
+def wait(processes: Sequence[psutil.Popen], deadline: float) -> float:
+    """Waits for the processes; returns processor seconds, descendants included. At the deadline all are ended."""
+    spent: dict[psutil.Process, float] = {}
+    try:
+        while None in [process.poll() for process in processes] and time.time() < deadline:
+            for parent in processes:
+                with suppress(psutil.NoSuchProcess):
+                    for process in (psutil.Process(parent.pid), *parent.children(recursive=True)):
+                        with suppress(psutil.NoSuchProcess):
+                            spent[process] = process.cpu_times().user + process.cpu_times().system
+            time.sleep(0.2)
+    finally:  # Ray's own processes may outlive their driver
+        for process in spent:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        for process in processes:
+            process.wait()
+    return sum(spent.values())
+
+
+def cases(sides: Sequence[str], workers: Sequence[int]) -> list[tuple[str, int]]:
+    """The pairs (side, workers) to measure."""
+    most = max(workers)
+    return [(side, count) for side in sides for count in ([most] if side in ONE_AT_A_TIME else workers)]
+
+
+def compare(workload: PeerWorkload, args: argparse.Namespace) -> dict[str, Any]:
+    """The results of one workload: all sides in turn, several times."""
+    data = args.envs / "data" / workload.name
+    title, rounds = prepare(workload, data), args.rounds or workload.rounds
+    runs, unmeasured = list[dict[str, Any]](), dict[str, str]()
+    for repetition in range(args.repetitions):
+        for side, workers in cases(args.side, args.workers):
+            name = f"{side} {workers}"
+            if name in unmeasured:
+                continue
+            row = measure(side, workload, rounds, workers, data, args.envs, args.limit)
+            print(f"{workload.name} {repetition} {name}: {row}", flush=True)
+            if isinstance(row, str):
+                unmeasured[name] = row
+            else:
+                runs.append(row)
+    measured = {f"{row['side']} {row['workers']}" for row in runs}
+    return {
+        "data": title,
+        "rounds": rounds,
+        "repetitions": args.repetitions,
+        "stamp": stamp(),
+        "runs": runs,
+        "unmeasured": {name: reason for name, reason in unmeasured.items() if name not in measured},
+        "limit": limits(workload, os.cpu_count() or 1),
+    }
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workload", nargs="+", choices=DEFINITIONS, default=list(DEFINITIONS))
+    parser.add_argument("--side", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--workers", nargs="+", type=int, default=[1, 2], help="1 and 2 by default")
+    parser.add_argument("--rounds", type=int, help="at least 2; by default the workload's own number")
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--limit", type=float, default=1200, help="seconds after which a side is stopped")
+    parser.add_argument("--envs", type=Path, default=Path("~/.cache/raylfl/peers").expanduser())
+    parser.add_argument("--setup", action="store_true", help="install the peers instead of measuring")
+    parser.add_argument("-o", "--out", type=Path, default=RESULTS, help="results of other workloads in it are kept")
+    parser.add_argument("--write", action="store_true", help="put the results in FILE into docs/measurements.md")
+    parser.add_argument("--page", action="store_true", help="the same, without measuring")
+    args = parser.parse_args(arguments)
+    if args.setup:
+        set_up(args.envs, args.side)
+        return
+    results = json.loads(args.out.read_text()) if args.out.exists() else {}
+    if not args.page:
+        for name in args.workload:
+            results[name] = compare(DEFINITIONS[name], args)
+            args.out.write_text(json.dumps(results, indent=1) + "\n")
+    Console(width=160).print(table_of(rows_of(results), "peers"))
+    if args.write or args.page:
+        write_measurement("peers", page(results))

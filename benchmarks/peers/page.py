@@ -1,0 +1,89 @@
+"""The results as rows, and as a part of docs/measurements.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+from benchmarks.pages import plain_table
+from benchmarks.peers.definitions import DEFINITIONS
+
+NAMES = {
+    ("raylfl", 1): "raylfl, in process",
+    ("raylfl", 2): "raylfl, two workers",
+    ("plain", 1): "plain loop, one thread",
+    ("plain", 2): "plain loop, two threads",
+    ("pfl", 1): "pfl-research {}, one process",
+    ("pfl", 2): "pfl-research {}, two processes",
+    ("flower", 1): "Flower {}, one client at a time",
+    ("flower", 2): "Flower {}, two clients at a time",
+    ("fedlab", 2): "FedLab {}, two threads",
+    ("fluke", 2): "fluke {}, two threads",
+}
+OURS = ("raylfl", 2)  # what the column of ratios compares with
+
+
+def rows_of(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One row per workload and side, with medians over repetitions; the limits and what is unmeasured at the end."""
+    rows = []
+    for name, result in results.items():
+        groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        for run in result["runs"]:
+            groups.setdefault((run["side"], run["workers"]), []).append(run)
+        ours = median(run["seconds"] for run in groups[OURS]) if OURS in groups else None
+        for key, runs in groups.items():
+            middle = {column: median(run[column] for run in runs) for column in ("seconds", "whole", "processor")}
+            rows.append(
+                {
+                    "workload": name,
+                    "side": name_of(key, runs[0]["version"]),
+                    "seconds a round": middle["seconds"],
+                    "raylfl's two workers take": "" if ours is None else f"{ours / middle['seconds']:.2f}",
+                    "test accuracy": f"{median(run['accuracy'] for run in runs):.1%}",
+                    "whole run, seconds": middle["whole"],
+                    "processor seconds": middle["processor"],
+                }
+            )
+        for part in ("arithmetic", "memory"):
+            rows.append(empty(name, f"limit of the cores: {part}", result["limit"][part]))
+        for case, reason in result["unmeasured"].items():
+            side, workers = case.split()
+            rows.append(empty(name, f"{name_of((side, int(workers)), '')}: unmeasured ({reason})", ""))
+    return rows
+
+
+def name_of(key: tuple[str, int], version: str) -> str:
+    """The name of a side with its number of workers."""
+    return NAMES.get(key, f"{key[0]} {{}}, {key[1]} workers").format(version).replace(" ,", ",")
+
+
+def empty(workload: str, side: str, seconds: float | str) -> dict[str, Any]:
+    """A row without a run."""
+    return {
+        "workload": workload,
+        "side": side,
+        "seconds a round": seconds,
+        "raylfl's two workers take": "",
+        "test accuracy": "",
+        "whole run, seconds": "",
+        "processor seconds": "",
+    }
+
+
+def page(results: Mapping[str, Any]) -> str:
+    """The table, and below it what was run and what others published."""
+    notes = []
+    for name, result in results.items():
+        workload, loads = DEFINITIONS[name], [run["load"] for run in result["runs"]]
+        per_client = workload.samples // workload.clients
+        about = (
+            f"{workload.cohort} of {workload.clients:,} clients of {per_client} images a round, {workload.steps} steps "
+            f"of {workload.batch_size}, rate {workload.lr}, {result['data']}"
+        )
+        measured = (
+            f"{result['rounds']} rounds, {result['repetitions']} times, on {result['stamp'].split(',')[0]} "
+            f"at a load of {min(loads):.1f} to {max(loads):.1f}"
+        )
+        notes.append(f"- `{name}` ({workload.title}): {about}.\n  {measured}. Published: {workload.published}.")
+    return plain_table(rows_of(results)) + "\n\n" + "\n".join(notes)

@@ -1,0 +1,1 @@
+"""Programs that run a workload, one for each platform, as its documentation writes them."""
