@@ -23,7 +23,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
+import torch
 from rich.console import Console
 
 from benchmarks.pages import ROOT, stamp, write_measurement
@@ -40,13 +42,13 @@ RELEASES = {  # side -> (what pip installs, the distribution with its version)
     "fluke": ("fluke-fl", "fluke-fl"),
 }
 SIDES = ("raylfl", "plain", *RELEASES)
-ONE_AT_A_TIME = ("fedlab", "fluke")  # without parallel clients on a CPU: torch's threads are all they can use
+ONE_AT_A_TIME = ("plain", "fedlab", "fluke")  # one client after the other, on one thread
 RESULTS = ROOT / "benchmarks" / "peers" / "results.json"
 VERSION = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
 
 
 def set_up(envs: Path, sides: Sequence[str]) -> None:
-    """Makes an environment for each peer, which sees this one's packages (torch) below its own."""
+    """Makes an environment for each peer, which sees this one's packages below its own, and has the same torch."""
     for side in sides:
         if side in RELEASES:
             folder = envs / side
@@ -54,9 +56,8 @@ def set_up(envs: Path, sides: Sequence[str]) -> None:
             version = f"python{sys.version_info.major}.{sys.version_info.minor}"
             shared = folder / "lib" / version / "site-packages" / "shared.pth"
             shared.write_text(sysconfig.get_path("purelib") + "\n")
-            done = subprocess.run(
-                [folder / "bin" / "pip", "install", RELEASES[side][0]], capture_output=True, text=True
-            )
+            install = [folder / "bin" / "pip", "install", RELEASES[side][0], f"torch=={torch.__version__}"]
+            done = subprocess.run(install, capture_output=True, text=True)
             (folder / "install.log").write_text(done.stdout + done.stderr)
             print(f"{side}: {version_of(side, envs) if done.returncode == 0 else last_line(done.stderr)}")
 
@@ -96,18 +97,19 @@ def measure(side: str, workload: PeerWorkload, rounds: int, workers: int, data: 
                 psutil.Popen(command, env={**common, **extra}, cwd=ROOT, stdout=file, stderr=file)
                 for extra in environments(side, workers)
             ]
-            spent = wait(processes, began + limit)
+            samples = wait(processes, began + limit)
         lines = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
         if len(lines) < rounds or any(process.returncode for process in processes):
             late = time.time() > began + limit
             return f"{len(lines)} of {rounds} rounds in {limit:.0f} s" if late else last_line(log.read_text())
+        ends = np.array([lines[0]["time"], lines[-1]["time"]])
         return {
             "side": side,
             "workers": workers,
             "version": version_of(side, envs),
-            "seconds": (lines[-1]["time"] - lines[0]["time"]) / (rounds - 1),
-            "whole": time.time() - began,
-            "processor": spent,
+            "seconds": float(np.diff(ends)[0]) / (rounds - 1),
+            "processor": float(np.diff(np.interp(ends, *zip(*samples, strict=True)))[0]) / (rounds - 1),
+            "whole": samples[-1][0] - began,
             "accuracy": lines[-1]["accuracy"],
             "load": load,
         }
@@ -126,30 +128,33 @@ def environments(side: str, workers: int) -> list[dict[str, str]]:
     return [{"PFL_WORKER_ADDRESSES": addresses, "PFL_WORKER_RANK": str(rank)} for rank in range(workers)]
 
 
-def wait(processes: Sequence[psutil.Popen], deadline: float) -> float:
-    """Waits for the processes; returns processor seconds, descendants included. At the deadline all are ended."""
-    spent: dict[psutil.Process, float] = {}
+def wait(processes: Sequence[psutil.Popen], deadline: float) -> list[tuple[float, float]]:
+    """Waits for the processes, and ends them at the deadline.
+
+    Returns pairs (time, processor seconds so far), descendants included.
+    """
+    spent, samples = dict[psutil.Process, float](), [(time.time(), 0.0)]
     try:
         while None in [process.poll() for process in processes] and time.time() < deadline:
             for parent in processes:
                 with suppress(psutil.NoSuchProcess):
                     for process in (psutil.Process(parent.pid), *parent.children(recursive=True)):
                         with suppress(psutil.NoSuchProcess):
-                            spent[process] = process.cpu_times().user + process.cpu_times().system
-            time.sleep(0.2)
+                            spent[process] = sum(process.cpu_times()[:2])
+            samples.append((time.time(), sum(spent.values())))
+            time.sleep(0.1)
     finally:  # Ray's own processes may outlive their driver
         for process in spent:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         for process in processes:
             process.wait()
-    return sum(spent.values())
+    return samples
 
 
 def cases(sides: Sequence[str], workers: Sequence[int]) -> list[tuple[str, int]]:
     """The pairs (side, workers) to measure."""
-    most = max(workers)
-    return [(side, count) for side in sides for count in ([most] if side in ONE_AT_A_TIME else workers)]
+    return [(side, count) for side in sides for count in ([1] if side in ONE_AT_A_TIME else workers)]
 
 
 def compare(workload: PeerWorkload, args: argparse.Namespace) -> dict[str, Any]:

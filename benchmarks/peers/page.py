@@ -13,15 +13,15 @@ NAMES = {
     ("raylfl", 1): "raylfl, in process",
     ("raylfl", 2): "raylfl, two workers",
     ("plain", 1): "plain loop, one thread",
-    ("plain", 2): "plain loop, two threads",
     ("pfl", 1): "pfl-research {}, one process",
     ("pfl", 2): "pfl-research {}, two processes",
     ("flower", 1): "Flower {}, one client at a time",
     ("flower", 2): "Flower {}, two clients at a time",
-    ("fedlab", 2): "FedLab {}, two threads",
-    ("fluke", 2): "fluke {}, two threads",
+    ("fedlab", 1): "FedLab {}, one thread",
+    ("fluke", 1): "fluke {}, one thread",
 }
-OURS = ("raylfl", 2)  # what the column of ratios compares with
+OURS = ("raylfl", 2)  # the side that the column of ratios compares with the others
+RATIO = "raylfl's two workers take"
 
 
 def rows_of(results: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -33,16 +33,16 @@ def rows_of(results: Mapping[str, Any]) -> list[dict[str, Any]]:
             groups.setdefault((run["side"], run["workers"]), []).append(run)
         ours = median(run["seconds"] for run in groups[OURS]) if OURS in groups else None
         for key, runs in groups.items():
-            middle = {column: median(run[column] for run in runs) for column in ("seconds", "whole", "processor")}
+            seconds, processor, whole = (median(run[of] for run in runs) for of in ("seconds", "processor", "whole"))
             rows.append(
                 {
                     "workload": name,
                     "side": name_of(key, runs[0]["version"]),
-                    "seconds a round": middle["seconds"],
-                    "raylfl's two workers take": "" if ours is None else f"{ours / middle['seconds']:.2f}",
+                    "seconds a round": seconds,
+                    RATIO: "" if ours is None else f"{ours / seconds:.2f}",
+                    "processor seconds a round": processor,
                     "test accuracy": f"{median(run['accuracy'] for run in runs):.1%}",
-                    "whole run, seconds": middle["whole"],
-                    "processor seconds": middle["processor"],
+                    "whole run": whole,
                 }
             )
         for part in ("arithmetic", "memory"):
@@ -60,15 +60,8 @@ def name_of(key: tuple[str, int], version: str) -> str:
 
 def empty(workload: str, side: str, seconds: float | str) -> dict[str, Any]:
     """A row without a run."""
-    return {
-        "workload": workload,
-        "side": side,
-        "seconds a round": seconds,
-        "raylfl's two workers take": "",
-        "test accuracy": "",
-        "whole run, seconds": "",
-        "processor seconds": "",
-    }
+    blank = {RATIO: "", "processor seconds a round": "", "test accuracy": "", "whole run": ""}
+    return {"workload": workload, "side": side, "seconds a round": seconds, **blank}
 
 
 def page(results: Mapping[str, Any]) -> str:
