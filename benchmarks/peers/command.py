@@ -18,7 +18,7 @@ import sysconfig
 import tempfile
 import time
 import venv
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from benchmarks.pages import ROOT, stamp, write_measurement
 from benchmarks.peers.data import prepare
 from benchmarks.peers.definitions import DEFINITIONS, PeerWorkload
 from benchmarks.peers.limit import limits
-from benchmarks.peers.page import page, rows_of
+from benchmarks.peers.page import name_of, page, rows_of
 from benchmarks.tables import table_of
 
 RELEASES = {  # side -> (what pip installs, the distribution with its version)
@@ -42,7 +42,7 @@ RELEASES = {  # side -> (what pip installs, the distribution with its version)
     "fluke": ("fluke-fl", "fluke-fl"),
 }
 SIDES = ("raylfl", "plain", *RELEASES)
-ONE_AT_A_TIME = ("plain", "fedlab", "fluke")  # one client after the other, on one thread
+ONLY = {"plain": 1, "fedlab": 1, "fluke": 1, "flower": 2}  # side -> workers: one thread, or as many clients at once
 RESULTS = ROOT / "benchmarks" / "peers" / "results.json"
 VERSION = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
 
@@ -78,7 +78,7 @@ def last_line(text: str) -> str:
     return (text.strip() or "no message").splitlines()[-1][:200]
 
 
-def measure(side: str, workload: PeerWorkload, rounds: int, workers: int, data: Path, envs: Path, limit: float) -> Any:
+def measure(side: str, workers: int, workload: PeerWorkload, rounds: int, data: Path, envs: Path, limit: float) -> Any:
     """Runs one side once; returns its row, or the reason why there is none.
 
     Seconds of a round are those from the end of the first to the end of the last one, evaluations included.
@@ -152,37 +152,35 @@ def wait(processes: Sequence[psutil.Popen], deadline: float) -> list[tuple[float
     return samples
 
 
-def cases(sides: Sequence[str], workers: Sequence[int]) -> list[tuple[str, int]]:
+def cases(sides: Iterable[str], workers: Sequence[int]) -> list[tuple[str, int]]:
     """The pairs (side, workers) to measure."""
-    return [(side, count) for side in sides for count in ([1] if side in ONE_AT_A_TIME else workers)]
+    return [(side, count) for side in sides for count in ([ONLY[side]] if side in ONLY else workers)]
 
 
-def compare(workload: PeerWorkload, args: argparse.Namespace) -> dict[str, Any]:
-    """The results of one workload: all sides in turn, several times."""
+def compare(workload: PeerWorkload, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The results of one workload after each run: all sides in turn, several times."""
     data = args.envs / "data" / workload.name
     title, rounds = prepare(workload, data), args.rounds or workload.rounds
-    runs, unmeasured = list[dict[str, Any]](), dict[str, str]()
-    for repetition in range(args.repetitions):
-        for side, workers in cases(args.side, args.workers):
-            name = f"{side} {workers}"
-            if name in unmeasured:
-                continue
-            row = measure(side, workload, rounds, workers, data, args.envs, args.limit)
-            print(f"{workload.name} {repetition} {name}: {row}", flush=True)
-            if isinstance(row, str):
-                unmeasured[name] = row
-            else:
-                runs.append(row)
-    measured = {f"{row['side']} {row['workers']}" for row in runs}
-    return {
+    runs, unmeasured = list[dict[str, Any]](), dict.fromkeys(map(name_of, cases(SIDES, (1, 2))), "not run")
+    result = {
         "data": title,
         "rounds": rounds,
-        "repetitions": args.repetitions,
         "stamp": stamp(),
-        "runs": runs,
-        "unmeasured": {name: reason for name, reason in unmeasured.items() if name not in measured},
         "limit": limits(workload, os.cpu_count() or 1),
+        "unmeasured": unmeasured,
+        "runs": runs,
     }
+    for _ in range(args.repetitions):
+        for case in cases(args.side, args.workers):
+            name = name_of(case)
+            row = measure(*case, workload, rounds, data, args.envs, args.limit)
+            print(f"{workload.name}, {name}: {row}", flush=True)
+            if not isinstance(row, str):
+                runs.append(row)
+                unmeasured.pop(name, None)
+            elif name in unmeasured:
+                unmeasured[name] = row
+            yield result
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -207,8 +205,9 @@ def main(arguments: Sequence[str]) -> None:
     results = json.loads(args.out.read_text()) if args.out.exists() else {}
     if not args.page:
         for name in args.workload:
-            results[name] = compare(DEFINITIONS[name], args)
-            args.out.write_text(json.dumps(results, indent=1) + "\n")
+            for result in compare(DEFINITIONS[name], args):
+                results[name] = result
+                args.out.write_text(json.dumps(results, indent=1) + "\n")
     Console(width=160).print(table_of(rows_of(results), "peers"))
     if args.write or args.page:
         write_measurement("peers", page(results))

@@ -58,7 +58,8 @@ def prepare(workload: PeerWorkload, folder: Path) -> str:
     source = load_data(config)
     (train_x, train_y), (test_x, test_y) = source.data.train_dataset.tensors, source.data.test_dataset.tensors
     transform = getattr(source.data, "test_transform", None) or torch.Tensor.float
-    shards = np.stack([np.asarray(client) for client in make_split(config, source).clients])
+    orders = np.random.default_rng(0)  # a side that does not shuffle takes the samples of a client in this order
+    shards = np.stack([orders.permutation(client) for client in make_split(config, source).clients])
     arrays = (transform(train_x), train_y, transform(test_x), test_y, torch.from_numpy(shards))
     for name, array in zip(FILES, arrays, strict=True):
         np.save(folder / f"{name}.npy", array.numpy())

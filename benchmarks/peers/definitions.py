@@ -27,7 +27,7 @@ SOURCES = {  # name of the data: (a file below RAYLFL_DATA, `data` of a config);
 class PeerWorkload(Workload):
     """A workload with the hyperparameters of its benchmark. All clients have samples / clients samples.
 
-    data: a key of SOURCES. test_every: rounds between evaluations on all test images, in one batch. published: times
+    data: a key of SOURCES. test_every: rounds between evaluations on all test images. published: times
     that others published, with their hardware.
     """
 
@@ -51,7 +51,7 @@ class PeerWorkload(Workload):
             "partition": self.partition,
             "participation": {"name": "uniform", "size": self.cohort},
             "local": {"epochs": self.epochs, "batch_size": self.batch_size, "lr": self.lr},
-            "eval": {"every": min(self.test_every, rounds), "batch_size": 10_000},
+            "eval": {"every": min(self.test_every, rounds)},
             "checkpoint": {"every": 0},
             "logging": {"report": False},
             "runtime": runtime,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import time
@@ -63,3 +64,16 @@ def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
     """The share of correct classes, in evaluation mode."""
     model.eval()
     return float((model(x).argmax(1) == y).float().mean())
+
+
+def import_torchvision() -> None:
+    """Imports torchvision for a peer, which may be built for GPUs beside a torch for CPUs.
+
+    Then its import fails for two operators, which no peer calls here: they are declared.
+    """
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError:
+        for name in ("nms", "qnms"):
+            torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        importlib.import_module("torchvision")

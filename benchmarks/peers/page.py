@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -15,7 +16,6 @@ NAMES = {
     ("plain", 1): "plain loop, one thread",
     ("pfl", 1): "pfl-research {}, one process",
     ("pfl", 2): "pfl-research {}, two processes",
-    ("flower", 1): "Flower {}, one client at a time",
     ("flower", 2): "Flower {}, two clients at a time",
     ("fedlab", 1): "FedLab {}, one thread",
     ("fluke", 1): "fluke {}, one thread",
@@ -25,7 +25,7 @@ RATIO = "raylfl's two workers take"
 
 
 def rows_of(results: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One row per workload and side, with medians over repetitions; the limits and what is unmeasured at the end."""
+    """One row per workload and side, with medians of times; then the limits and what is unmeasured."""
     rows = []
     for name, result in results.items():
         groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
@@ -41,21 +41,19 @@ def rows_of(results: Mapping[str, Any]) -> list[dict[str, Any]]:
                     "seconds a round": seconds,
                     RATIO: "" if ours is None else f"{ours / seconds:.2f}",
                     "processor seconds a round": processor,
-                    "test accuracy": f"{median(run['accuracy'] for run in runs):.1%}",
+                    "test accuracy": f"{runs[-1]['accuracy']:.1%}",
                     "whole run": whole,
                 }
             )
         for part in ("arithmetic", "memory"):
             rows.append(empty(name, f"limit of the cores: {part}", result["limit"][part]))
-        for case, reason in result["unmeasured"].items():
-            side, workers = case.split()
-            rows.append(empty(name, f"{name_of((side, int(workers)), '')}: unmeasured ({reason})", ""))
+        rows += [empty(name, f"{side}: unmeasured ({reason})", "") for side, reason in result["unmeasured"].items()]
     return rows
 
 
-def name_of(key: tuple[str, int], version: str) -> str:
-    """The name of a side with its number of workers."""
-    return NAMES.get(key, f"{key[0]} {{}}, {key[1]} workers").format(version).replace(" ,", ",")
+def name_of(case: tuple[str, int], version: str = "") -> str:
+    """The name of a side and its number of workers, with the version of the peer's release."""
+    return NAMES.get(case, f"{case[0]} {{}}, {case[1]} workers").format(version).replace(" ,", ",")
 
 
 def empty(workload: str, side: str, seconds: float | str) -> dict[str, Any]:
@@ -64,18 +62,25 @@ def empty(workload: str, side: str, seconds: float | str) -> dict[str, Any]:
     return {"workload": workload, "side": side, "seconds a round": seconds, **blank}
 
 
+def repetitions(runs: Sequence[Mapping[str, Any]]) -> str:
+    """How often the sides were run: `2 times`, or `1 to 3 times`."""
+    counts = Counter((run["side"], run["workers"]) for run in runs).values()
+    least, most = min(counts), max(counts)
+    return f"{least} time{'s' * (least > 1)}" if least == most else f"{least} to {most} times"
+
+
 def page(results: Mapping[str, Any]) -> str:
     """The table, and below it what was run and what others published."""
     notes = []
     for name, result in results.items():
         workload, loads = DEFINITIONS[name], [run["load"] for run in result["runs"]]
-        per_client = workload.samples // workload.clients
+        per_client, times = workload.samples // workload.clients, repetitions(result["runs"])
         about = (
             f"{workload.cohort} of {workload.clients:,} clients of {per_client} images a round, {workload.steps} steps "
             f"of {workload.batch_size}, rate {workload.lr}, {result['data']}"
         )
         measured = (
-            f"{result['rounds']} rounds, {result['repetitions']} times, on {result['stamp'].split(',')[0]} "
+            f"{result['rounds']} rounds on {result['stamp'].split(',')[0]}, {times} in turn, "
             f"at a load of {min(loads):.1f} to {max(loads):.1f}"
         )
         notes.append(f"- `{name}` ({workload.title}): {about}.\n  {measured}. Published: {workload.published}.")

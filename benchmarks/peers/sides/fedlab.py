@@ -1,15 +1,19 @@
-"""FedLab, as its standalone example writes it: clients in turn in one process; `workers` are torch's threads."""
+# ruff: noqa: E402 (torchvision first)
+"""FedLab, as its standalone example writes it: clients in turn in one process; one thread."""
 
 from __future__ import annotations
 
 import torch
+
+from benchmarks.peers.job import Job, accuracy, import_torchvision, job
+
+import_torchvision()
+
 from fedlab.contrib.algorithm.basic_client import SGDSerialClientTrainer
 from fedlab.contrib.algorithm.basic_server import SyncServerHandler
 from fedlab.contrib.dataset.basic_dataset import FedDataset
 from fedlab.core.standalone import StandalonePipeline
 from torch.utils.data import DataLoader, TensorDataset
-
-from benchmarks.peers.job import Job, accuracy, job
 
 
 class Clients(FedDataset):

@@ -1,15 +1,19 @@
-"""fluke, by its Python interface: clients in turn in one process; `workers` are torch's threads."""
+# ruff: noqa: E402 (torchvision first)
+"""fluke, by its Python interface: clients in turn in one process; one thread."""
 
 from __future__ import annotations
 
 import torch
+
+from benchmarks.peers.job import Job, import_torchvision, job
+
+import_torchvision()
+
 from fluke import DDict, FlukeENV
 from fluke.algorithms.fedavg import FedAVG
 from fluke.data import DataSplitter, DummyDataContainer, FastDataLoader
 from fluke.evaluation import ClassificationEval
 from fluke.utils import FederationObserver, ServerObserver
-
-from benchmarks.peers.job import Job, job
 
 
 class Report(FederationObserver, ServerObserver):

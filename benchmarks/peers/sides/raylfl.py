@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+from typing import Any
 
 import raylfl
 from benchmarks.peers.data import choose
 from benchmarks.peers.job import Job, job
 
 
-def train(run: Job) -> raylfl.Result:
-    """FedAvg by `raylfl.run`."""
+def train(run: Job, **objects: Any) -> raylfl.Result:
+    """FedAvg by `raylfl.run`; objects: parts that replace those of the config."""
     _, data = choose(run.workload)
 
     def watch(progress: raylfl.Progress) -> None:
@@ -18,7 +19,7 @@ def train(run: Job) -> raylfl.Result:
 
     with tempfile.TemporaryDirectory() as folder:
         config = run.workload.run_config(data, run.rounds, run.workers)
-        return raylfl.run(config, [f"logging.dir={folder}"], watch=watch)
+        return raylfl.run(config, [f"logging.dir={folder}"], watch=watch, **objects)
 
 
 if __name__ == "__main__":
