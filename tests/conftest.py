@@ -107,6 +107,7 @@ LONG = (  # files whose tests are quick but many: `make test-fast` leaves them o
     "test_cli.py",
     "test_cli_exit_codes.py",
     "test_doctor.py",
+    "test_peers.py",
     "theory/test_bounds.py",
     "theory/test_fedacs_bounds.py",
 )

@@ -59,7 +59,7 @@ def set_up(envs: Path, sides: Sequence[str]) -> None:
             install = [folder / "bin" / "pip", "install", RELEASES[side][0], f"torch=={torch.__version__}"]
             done = subprocess.run(install, capture_output=True, text=True)
             (folder / "install.log").write_text(done.stdout + done.stderr)
-            print(f"{side}: {version_of(side, envs) if done.returncode == 0 else last_line(done.stderr)}")
+            print(f"{side}: {version_of(side, envs) if done.returncode == 0 else last_line(folder / 'install.log')}")
 
 
 def python_of(side: str, envs: Path) -> str:
@@ -74,8 +74,9 @@ def version_of(side: str, envs: Path) -> str:
     return done.stdout.strip()
 
 
-def last_line(text: str) -> str:
-    return (text.strip() or "no message").splitlines()[-1][:200]
+def last_line(log: Path) -> str:
+    """What a program says last, in a form that fits into a table."""
+    return (log.read_text().strip() or "no message").splitlines()[-1][:200].replace("|", "/")
 
 
 def measure(side: str, workers: int, workload: PeerWorkload, rounds: int, data: Path, envs: Path, limit: float) -> Any:
@@ -100,8 +101,9 @@ def measure(side: str, workers: int, workload: PeerWorkload, rounds: int, data: 
             samples = wait(processes, began + limit)
         lines = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
         if len(lines) < rounds or any(process.returncode for process in processes):
+            codes = [process.returncode for process in processes]
             late = time.time() > began + limit
-            return f"{len(lines)} of {rounds} rounds in {limit:.0f} s" if late else last_line(log.read_text())
+            return f"{len(lines)} of {rounds} rounds in {limit:.0f} s" if late else f"{codes}: {last_line(log)}"
         ends = np.array([lines[0]["time"], lines[-1]["time"]])
         return {
             "side": side,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from statistics import median
 from typing import Any
 
@@ -20,8 +21,16 @@ NAMES = {
     ("fedlab", 1): "FedLab {}, one thread",
     ("fluke", 1): "fluke {}, one thread",
 }
-OURS = ("raylfl", 2)  # the side that the column of ratios compares with the others
-RATIO = "raylfl's two workers take"
+OURS = ("raylfl", 2)  # the side that the columns of ratios compare with the others
+MEASURED = ("seconds", "processor", "whole")
+COLUMNS = (
+    "seconds a round",
+    "processor seconds",
+    "whole run, s",
+    "raylfl's two workers take",
+    "by processor",
+    "accuracy",
+)
 
 
 def rows_of(results: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -31,23 +40,14 @@ def rows_of(results: Mapping[str, Any]) -> list[dict[str, Any]]:
         groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
         for run in result["runs"]:
             groups.setdefault((run["side"], run["workers"]), []).append(run)
-        ours = median(run["seconds"] for run in groups[OURS]) if OURS in groups else None
-        for key, runs in groups.items():
-            seconds, processor, whole = (median(run[of] for run in runs) for of in ("seconds", "processor", "whole"))
-            rows.append(
-                {
-                    "workload": name,
-                    "side": name_of(key, runs[0]["version"]),
-                    "seconds a round": seconds,
-                    RATIO: "" if ours is None else f"{ours / seconds:.2f}",
-                    "processor seconds a round": processor,
-                    "test accuracy": f"{runs[-1]['accuracy']:.1%}",
-                    "whole run": whole,
-                }
-            )
+        medians = {key: [median(run[of] for run in runs) for of in MEASURED] for key, runs in groups.items()}
+        for key, values in medians.items():
+            ratios = [f"{a / b:.2f}" for a, b in zip(medians.get(OURS, ()), values[:2], strict=False)] or ["", ""]
+            accuracy = f"{groups[key][-1]['accuracy']:.1%}"
+            rows.append(row(name, name_of(key, groups[key][0]["version"]), *values, *ratios, accuracy))
         for part in ("arithmetic", "memory"):
-            rows.append(empty(name, f"limit of the cores: {part}", result["limit"][part]))
-        rows += [empty(name, f"{side}: unmeasured ({reason})", "") for side, reason in result["unmeasured"].items()]
+            rows.append(row(name, f"limit of the cores: {part}", result["limit"][part]))
+        rows += [row(name, f"{side}: unmeasured ({reason})") for side, reason in result["unmeasured"].items()]
     return rows
 
 
@@ -56,10 +56,9 @@ def name_of(case: tuple[str, int], version: str = "") -> str:
     return NAMES.get(case, f"{case[0]} {{}}, {case[1]} workers").format(version).replace(" ,", ",")
 
 
-def empty(workload: str, side: str, seconds: float | str) -> dict[str, Any]:
-    """A row without a run."""
-    blank = {RATIO: "", "processor seconds a round": "", "test accuracy": "", "whole run": ""}
-    return {"workload": workload, "side": side, "seconds a round": seconds, **blank}
+def row(workload: str, side: str, *values: float | str) -> dict[str, Any]:
+    """A row with the first of COLUMNS filled in."""
+    return {"workload": workload, "side": side, **dict(zip_longest(COLUMNS, values, fillvalue=""))}
 
 
 def repetitions(runs: Sequence[Mapping[str, Any]]) -> str:
