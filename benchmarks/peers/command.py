@@ -85,13 +85,12 @@ def measure(side: str, workers: int, workload: PeerWorkload, rounds: int, data: 
     Seconds of a round are those from the end of the first to the end of the last one, evaluations included.
     """
     if not Path(python_of(side, envs)).exists():
-        return f"not installed: `python -m benchmarks peers --setup --envs FOLDER` makes {envs / side}"
+        return "not installed: run `python -m benchmarks peers --setup` with the same --envs"
     with tempfile.TemporaryDirectory() as name:
         out, log = Path(name, "report.jsonl"), Path(name, "log")
         arguments = [workload.name, str(data), str(rounds), str(workers), str(out)]
         command = [python_of(side, envs), "-m", f"benchmarks.peers.sides.{side}", *arguments]
         common = {**os.environ, "PYTHONPATH": str(ROOT), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_HOME": name}
-        common.pop("MPLBACKEND", None)
         load, began = os.getloadavg()[0], time.time()
         with log.open("w") as file:
             processes = [
@@ -201,6 +200,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--write", action="store_true", help="put the results in FILE into docs/measurements.md")
     parser.add_argument("--page", action="store_true", help="the same, without measuring")
     args = parser.parse_args(arguments)
+    if args.rounds is not None and args.rounds < 2:
+        parser.error(f"--rounds={args.rounds}, but must be at least 2: the first round is not counted")
     if args.setup:
         set_up(args.envs, args.side)
         return
