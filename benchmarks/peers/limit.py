@@ -43,10 +43,10 @@ def limits(workload: PeerWorkload, cores: int) -> dict[str, float]:
 
 
 def fastest(call: Callable[[], object], calls: int = 50) -> float:
-    """The seconds of the fastest of several calls, which other work on the machine disturbs least."""
+    """The processor seconds of the fastest of several calls, which other work on the machine disturbs least."""
     times = []
     for _ in range(calls):
-        started = time.perf_counter()
+        started = time.thread_time()
         call()
-        times.append(time.perf_counter() - started)
+        times.append(time.thread_time() - started)
     return min(times)

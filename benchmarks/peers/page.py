@@ -79,8 +79,8 @@ def page(results: Mapping[str, Any]) -> str:
             f"of {workload.batch_size}, rate {workload.lr}, {result['data']}"
         )
         measured = (
-            f"{result['rounds']} rounds on {result['stamp'].split(',')[0]}, {times} in turn, "
-            f"at a load of {min(loads):.1f} to {max(loads):.1f}"
+            f"{result['rounds']} rounds on {result['stamp'].split(',')[0]}, each side {times}, "
+            f"at a load of {min(loads):.1f} to {max(loads):.1f}{result.get('note', '')}"
         )
         notes.append(f"- `{name}` ({workload.title}): {about}.\n  {measured}. Published: {workload.published}.")
     return plain_table(rows_of(results)) + "\n\n" + "\n".join(notes)
