@@ -171,13 +171,13 @@ def compare(workload: PeerWorkload, args: argparse.Namespace) -> Iterator[dict[s
         "unmeasured": unmeasured,
         "runs": runs,
     }
-    for _ in range(args.repetitions):
+    for repetition in range(args.repetitions):
         for case in cases(args.side, args.workers):
             name = name_of(case)
             row = measure(*case, workload, rounds, data, args.envs, args.limit)
             print(f"{workload.name}, {name}: {row}", flush=True)
             if not isinstance(row, str):
-                runs.append(row)
+                runs.append({"repetition": repetition, **row})
                 unmeasured.pop(name, None)
             elif name in unmeasured:
                 unmeasured[name] = row

@@ -40,15 +40,22 @@ def rows_of(results: Mapping[str, Any]) -> list[dict[str, Any]]:
         groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
         for run in result["runs"]:
             groups.setdefault((run["side"], run["workers"]), []).append(run)
-        medians = {key: [median(run[of] for run in runs) for of in MEASURED] for key, runs in groups.items()}
-        for key, values in medians.items():
-            ratios = [f"{a / b:.2f}" for a, b in zip(medians.get(OURS, ()), values[:2], strict=False)] or ["", ""]
-            accuracy = f"{groups[key][-1]['accuracy']:.1%}"
-            rows.append(row(name, name_of(key, groups[key][0]["version"]), *values, *ratios, accuracy))
+        for key, runs in groups.items():
+            values = [median(run[of] for run in runs) for of in MEASURED]
+            ratios = [ratio(groups.get(OURS, []), runs, of) for of in MEASURED[:2]]
+            accuracy = f"{runs[-1]['accuracy']:.1%}"
+            rows.append(row(name, name_of(key, runs[0]["version"]), *values, *ratios, accuracy))
         for part in ("arithmetic", "memory"):
             rows.append(row(name, f"limit of the cores: {part}", result["limit"][part]))
         rows += [row(name, f"{side}: unmeasured ({reason})") for side, reason in result["unmeasured"].items()]
     return rows
+
+
+def ratio(ours: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, Any]], of: str) -> str:
+    """The median ratio of our time to another side's in the same repetition; empty without such a repetition."""
+    mine = {run["repetition"]: run[of] for run in ours}
+    ratios = [mine[run["repetition"]] / run[of] for run in runs if run["repetition"] in mine]
+    return f"{median(ratios):.2f}" if ratios else ""
 
 
 def name_of(case: tuple[str, int], version: str = "") -> str:
