@@ -94,7 +94,8 @@ def test_the_exit_code_is_1_and_client_and_round_are_named(tmp_path, monkeypatch
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
     assert main(["run", "c.yaml", "runtime.vectorize=never", "runtime.step=autograd"]) == 1
     said = capsys.readouterr().err
-    assert f"sys.exit({code}) was called" in said
+    # where wandb runs, it has replaced `sys.exit` by a function that passes 0 by default
+    assert f"sys.exit({code}) was called" in said or (code == "" and "sys.exit(0) was called" in said)
     assert f"{module}.py:10, in training_step" in said
     assert "client 0" in said
     assert "round" in said
