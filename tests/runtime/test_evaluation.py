@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.distributed as dist
 from sklearn.metrics import f1_score, recall_score, roc_auc_score
 
 import raylfl
@@ -46,6 +47,17 @@ def test_metric_objects_are_computed_once_over_the_whole_evaluation(result, trut
     assert row["test/mean"] == pytest.approx(float(z[:, 0].mean()), rel=1e-5)
     assert row["test/hidden"] == pytest.approx(float(z[:, 1].mean()), rel=1e-5)
     assert row["test/twice"] == pytest.approx(2 * row["test/macro"])
+
+
+def test_metric_objects_do_not_ask_a_process_group_of_the_program(result, runs):
+    """A run is in one process of the program; raylfl merges what its own processes have measured."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        within = raylfl.run(LOGGED, [*runs, "eval.batch_size=7"])
+    finally:
+        dist.destroy_process_group()
+    for name in ("macro", "f1", "auroc", "micro", "twice"):
+        assert within.metrics[-1][f"test/{name}"] == pytest.approx(result.metrics[-1][f"test/{name}"], rel=1e-6)
 
 
 def test_numbers_are_weighted_by_samples_or_reduced_by_reduce_fx(result, truth):

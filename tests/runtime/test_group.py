@@ -321,7 +321,10 @@ class Grouped(Net):
 
 def test_a_module_may_have_a_process_group_of_its_own(workers, joins, tmp_path):
     config = config_of("fedavg", model={"class_path": "tests.runtime.test_group.Grouped"}, **FULL)
-    carry_out(config, tmp_path, rows=session_on(workers[:2], []))
+    try:
+        carry_out(config, tmp_path, rows=session_on(workers[:2], []))
+    finally:
+        dist.destroy_process_group()  # of the check, which was in this process
     assert joins == [2] * 4
 
 

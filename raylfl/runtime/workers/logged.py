@@ -105,7 +105,7 @@ class Logged:
         """One number per name; a metric object that computes a dict gives one number per key, named `name_key`."""
         found = {name: series.reduced for name, series in self.series.items()}
         for name, metric in self.metrics.items():
-            for key, value in _computed(name, metric.compute()).items():
+            for key, value in _computed(name, value_of(metric)).items():
                 if key in found:
                     refuse_two_names(key, f"{self.given.get(name, name)} (a metric object)", self.given.get(key, key))
                 found[key] = value
@@ -117,7 +117,7 @@ class Logged:
             key: "max" if metric.higher_is_better else "min"
             for name, metric in self.metrics.items()
             if getattr(metric, "higher_is_better", None) is not None
-            for key in _computed(name, metric.compute())
+            for key in _computed(name, value_of(metric))
         }
 
 
@@ -160,6 +160,22 @@ def is_metric(value: Any) -> bool:
 def metrics_of(module: nn.Module) -> list[Any]:
     """All metric objects registered in the module, nested ones included."""
     return [part for part in module.modules() if is_metric(part)]
+
+
+def value_of(metric: Any) -> Any:
+    """What a metric object computes from the states that it has in this process."""
+    alone_in(metric)
+    return metric.compute()
+
+
+def alone_in(module: nn.Module) -> None:
+    """Lets metric objects of the module compute without the other processes of a process group of torch."""
+    for metric in metrics_of(module):
+        metric.distributed_available_fn = _is_not
+
+
+def _is_not() -> bool:
+    return False
 
 
 def merged(metrics: Sequence[Any]) -> Any:

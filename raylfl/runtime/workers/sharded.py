@@ -31,8 +31,9 @@ from raylfl.core.reference import loss_of
 from raylfl.errors import BadConfig
 from raylfl.experiment.parts import WorkerSetup
 from raylfl.replay.contents import map_leaves
-from raylfl.runtime.workers.attributes import Attributes, resettable
+from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.hooks import overridden, overrides_hook
+from raylfl.runtime.workers.logged import alone_in
 from raylfl.runtime.workers.module import make_module
 
 STEPS = ("training_step", "validation_step", "test_step")  # of the module, taken by all processes
@@ -64,10 +65,6 @@ def _is_sharded(parameter: Tensor) -> bool:
         return False
     sizes = parameter.device_mesh.shape
     return any(p.is_shard() and size > 1 for p, size in zip(parameter.placements, sizes, strict=True))
-
-
-def _is_not() -> bool:
-    return False
 
 
 def refuse_settings(setup: WorkerSetup) -> None:
@@ -124,9 +121,7 @@ class ShardedModule(FlatModule):
                     f"model {type(module).__name__} shards its parameter {name} as {p.placements}: shard each "
                     "parameter once, by fully_shard or by parallelize_module"
                 )
-        for part in module.modules():
-            if resettable(part):
-                part.distributed_available_fn = _is_not  # type: ignore[assignment] # all processes measure all
+        alone_in(module)  # all processes measure all
         self._steps: dict[str, Callable[..., Any]] = {n: getattr(module, n) for n in STEPS if overrides_hook(module, n)}
         self._loss: Tensor | None = None  # of the newest step, with its graph
         self._attributes = Attributes(module) if ranks is None else None

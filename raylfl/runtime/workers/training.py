@@ -20,7 +20,7 @@ from raylfl.replay.step_log import StepLog
 from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.gradient_hooks import GradientHooks
 from raylfl.runtime.workers.hooks import LOCAL_WORK, overrides_hook, takes_only_a_batch
-from raylfl.runtime.workers.logged import as_number, canonical, is_metric, not_a_number, reduction
+from raylfl.runtime.workers.logged import as_number, canonical, is_metric, not_a_number, reduction, value_of
 
 REDUCE: dict[str, Callable[..., Any]] = {"mean": np.mean, "sum": np.sum, "min": np.min, "max": np.max}
 
@@ -79,7 +79,7 @@ class TrainingLog:
                 for client in np.unique(owners):
                     found[name][client] = REDUCE[how](numbers[owners == client])
         for name, metric in self.objects.items():
-            found[name][0] = as_number(name, metric.compute())
+            found[name][0] = as_number(name, value_of(metric))
             metric.reset()
         return found
 
