@@ -136,6 +136,7 @@ def test_a_failure_in_all_processes_is_the_clients(runs):
     assert "a bad point" in log_of(sharded.run_dir)
 
 
+@pytest.mark.exhaustive
 def test_the_loss_of_a_process_ends_a_local_run_which_can_be_resumed(runs, tmp_path):
     settings = [*runs, *model("Mortal", folder=tmp_path), TWO]
 
@@ -148,6 +149,7 @@ def test_the_loss_of_a_process_ends_a_local_run_which_can_be_resumed(runs, tmp_p
     assert torch.equal(resumed.params, raylfl.run(WORLD, settings).params)
 
 
+@pytest.mark.exhaustive
 def test_an_actor_is_started_again_with_all_its_processes(runs, tmp_path):
     """Ray's two workers have two processes each, of which one ends itself; no process outlives the run."""
     with lean_ray():
