@@ -112,16 +112,17 @@ LONG = (  # files whose tests are quick but many: `make test-fast` leaves them o
     "theory/test_fedacs_bounds.py",
 )
 PROCESSES = {"command", "cluster"}  # fixtures
-ON_A_CLUSTER = {"ray", "commands"}  # groups whose tests wait for processes of Ray: one more attempt, which pytest lists
-GROUPS = {  # files for one process of pytest-xdist, so that their clusters or simulated devices start one by one
+# files for one process of pytest-xdist, so that their clusters start one by one; their tests, which wait for processes
+# of Ray, have one more attempt, which pytest lists
+GROUPS = {
     "runtime/test_ray.py": "ray",
     "runtime/test_lost_nodes.py": "ray",
     "runtime/test_lost_parts.py": "ray",
     "runtime/test_group.py": "ray",
     "runtime/test_interrupt.py": "commands",
-    "runtime/test_own_cluster.py": "commands",
-    "tune/test_sweep.py": "commands",
-    "tune/test_interrupted.py": "commands",
+    "runtime/test_own_cluster.py": "sweeps",
+    "tune/test_sweep.py": "sweeps",
+    "tune/test_interrupted.py": "sweeps",
     "jobs/test_cluster.py": "commands",
 }
 
@@ -144,7 +145,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
-    """The processes of `-n auto`: two more than there are cores, as two groups mostly wait for Ray; four at most."""
+    """The processes of `-n auto`: two more than there are cores, as groups mostly wait for Ray; four at most."""
     return min(len(os.sched_getaffinity(0)) + 2, 4) if hasattr(os, "sched_getaffinity") else 4
 
 
@@ -166,7 +167,7 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.slow)
         if path in LONG:
             item.add_marker(pytest.mark.long)
-        if GROUPS.get(path) in ON_A_CLUSTER:
+        if path in GROUPS:
             item.add_marker(pytest.mark.flaky(reruns=1))
     if config.getoption("loadgroup", False):  # in a process of pytest-xdist: what takes longest starts first
         late = {item.path for item in items} - {item.path for item in items if item.get_closest_marker("slow")}

@@ -54,7 +54,7 @@ def rounds_of(folder):
 def test_ctrl_c_ends_all_processes_with_checkpoints_and_the_same_command_continues(at_work, number):
     process, children, folders = at_work
     os.killpg(process.pid, number)  # as a terminal does
-    code, out, err = finished(process, 30)
+    code, out, err = finished(process, 120)
     assert code == 1
     assert err.splitlines() == [
         "raylfl: stopping the runs after their rounds, with checkpoints; once more ends at once",
@@ -73,7 +73,7 @@ def test_if_one_process_is_killed_the_other_run_is_saved(at_work):
     process, children, folders = at_work
     victim = re.search(r"process (\d+)", (folders[0] / "log.txt").read_text())[1]
     os.kill(int(victim), signal.SIGKILL)
-    code, _, err = finished(process, 30)
+    code, _, err = finished(process, 120)
     assert code == 1
     assert "fedavg, seed 0: its process ended unexpectedly (SIGKILL; is the memory used up?)" in err
     assert alive(children) == []

@@ -34,4 +34,4 @@ print(faults() - before)
 def test_steps_take_the_memory_of_the_steps_before(after_torch) -> None:
     pages = 10 * 20 * 4 * 2**20 // 4096
     assert int(after_torch(STEPS.format(keep=""))) > pages / 2
-    assert int(after_torch(STEPS.format(keep="malloc.keep()"))) < pages / 100
+    assert int(after_torch(STEPS.format(keep="malloc.keep()"))) < pages / 20
