@@ -43,7 +43,14 @@ class Claim:
     @property
     def result(self) -> str:
         """The evidence with the paper's numbers and the remark."""
-        published = f"; published: {self.published}" if self.published else ""
+        return self._evidence(f"; published: {self.published}" if self.published else "")
+
+    @property
+    def ours(self) -> str:
+        """The evidence with the remark."""
+        return self._evidence()
+
+    def _evidence(self, published: str = "") -> str:
         return self.evidence + published + (f" ({self.remark})" if self.remark else "")
 
 

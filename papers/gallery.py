@@ -143,10 +143,9 @@ def claims(entries: Sequence[PublishedExperiment]) -> str:
     head = ("paper", "experiment", "claim", "published", "ours", "verdict", "runs")
     rows = []
     for entry in entries:
-        for claim in entry.claims:
-            remark = f" ({claim['remark']})" if claim.get("remark") else ""
-            numbers = claim.get("published") or "–", claim["evidence"] + remark, VERDICTS[claim["holds"]]
-            rows.append((entry.experiment.paper, entry.link, claim["text"], *numbers, entry.runs))
+        for claim in (Claim(**content) for content in entry.claims):
+            numbers = claim.published or "–", claim.ours, VERDICTS[claim.holds]
+            rows.append((entry.experiment.paper, entry.link, claim.text, *numbers, entry.runs))
     names = {entry.name for entry in entries}
     for other in (entry for entry in EXPERIMENTS if entry.name not in names):
         missing = f"0 / {other.cls().whole() or '?'}"

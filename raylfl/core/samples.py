@@ -71,6 +71,11 @@ class SampleSet:
         return len(self.arrays[0]) if self.arrays is not None else len(self.items)
 
     @property
+    def is_blank(self) -> bool:
+        """Whether a model is tried on zeros, because this process may have no samples (`RowSource.blank`)."""
+        return self.by_index and self.items.blank(1) is not None
+
+    @property
     def by_index(self) -> bool:
         """Whether batches are read by the data set's method `rows`, for example from a memory-mapped file."""
         return isinstance(self.items, RowSource) and self.collate is None

@@ -84,7 +84,7 @@ def check(experiment: Experiment) -> Experiment:
         raise BadConfig(
             f"the data's optimum() has {len(optimum.x)} entries, but model {label} has {worker.flat.width} parameters"
         )
-    shown = {} if _is_blank(setup.train) else worker.shown
+    shown = {} if setup.train.is_blank else worker.shown
     return replace(experiment, assignable=_assignable(experiment, worker), setup=replace(setup, trials=shown))
 
 
@@ -191,11 +191,6 @@ def _few(samples: SampleSet, indices: np.ndarray) -> SampleSet:
     if samples.arrays is not None:
         return replace(samples, arrays=tuple(a[indices] for a in samples.arrays), owned=None)
     return replace(samples, items=samples.read(indices), owned=None)
-
-
-def _is_blank(samples: SampleSet) -> bool:
-    """Whether the check has zeros in place of the samples, which are on other nodes."""
-    return samples.by_index and samples.items.blank(1) is not None
 
 
 def _try_training(worker: Worker, label: str) -> list[str]:

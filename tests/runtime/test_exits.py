@@ -70,7 +70,7 @@ def test_an_exit_of_a_module_is_an_error_that_is_named(end, hook, tmp_path):
 
 
 LATE = """
-import sys
+# SystemExit in place of `sys.exit`, which wandb replaces by a function of its own where it runs
 from pathlib import Path
 from tests.runtime.tiny import Net
 class Late(Net):
@@ -78,7 +78,7 @@ class Late(Net):
         with Path("steps").open("a") as file:
             file.write(".")
         if Path("steps").stat().st_size > 60:  # after the trial steps
-            sys.exit({code})
+            raise SystemExit({code})
         return super().training_step(batch, batch_idx)
 """
 
@@ -87,16 +87,14 @@ class Late(Net):
 def test_the_exit_code_is_1_and_client_and_round_are_named(tmp_path, monkeypatch, capsys, code):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    module = f"late_{code}"  # another module for each case
-    (tmp_path / f"{module}.py").write_text(LATE.format(code=code))
-    config = {**TINY, "num_clients": 1, "participation": {"name": "full"}, "model": {"class_path": f"{module}.Late"}}
+    (tmp_path / "late.py").write_text(LATE.format(code=code))
+    config = {**TINY, "num_clients": 1, "participation": {"name": "full"}, "model": {"class_path": "late.Late"}}
     config["rounds"] = 100
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
     assert main(["run", "c.yaml", "runtime.vectorize=never", "runtime.step=autograd"]) == 1
     said = capsys.readouterr().err
-    # where wandb runs, it has replaced `sys.exit` by a function that passes 0 by default
-    assert f"sys.exit({code}) was called" in said or (code == "" and "sys.exit(0) was called" in said)
-    assert f"{module}.py:10, in training_step" in said
+    assert f"sys.exit({code}) was called" in said
+    assert "late.py:10, in training_step" in said
     assert "client 0" in said
     assert "round" in said
 

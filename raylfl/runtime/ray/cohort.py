@@ -47,8 +47,9 @@ class CohortInFlight:
         """
         while self.wave:
             again: list[Share] = []
-            for share, sent, answer in zip(self.wave, self.sent, self.channel.pool.results(self.sent), strict=True):
-                self._take(share, sent, answer)
+            answers = self.channel.pool.results(self.sent)
+            for share, kind, sent, answer in zip(self.wave, self.kinds, self.sent, answers, strict=True):
+                self._take(share, kind, sent, answer)
                 again += self._failed(share, answer)
             again += self.waiting
             self._send(again or self._fetch_sums())
@@ -81,6 +82,7 @@ class CohortInFlight:
         free = iter(pool.available() if shares else [])
         self.wave, self.waiting = list[Share](), list[Share]()
         self.sent, busy = list[CallInFlight](), set[int]()
+        self.kinds = list[str | None]()  # of the separate value of each call, as in `RunArguments`
         for share in shares:
             assigned = self.channel.worker_of(self.tasks[share[0]])
             if assigned is None:
@@ -92,11 +94,9 @@ class CohortInFlight:
                 continue
             busy.add(worker)
             self.wave.append(share)
-            self.sent.append(pool.submit(worker, self._call(share)))
-
-    def _call(self, share: Share) -> WorkerCall:
-        tasks = [self.tasks[k] for k in share]
-        return self.channel.call(tasks, self.broadcast, self._separate(tasks))
+            tasks = [self.tasks[k] for k in share]
+            self.kinds.append(self._separate(tasks))
+            self.sent.append(pool.submit(worker, self.channel.call(tasks, self.broadcast, self.kinds[-1])))
 
     def _separate(self, tasks: Sequence[Task]) -> str | None:
         """`sums` or `resident` if the sums of these tasks are too large for the call's answer; otherwise None.
@@ -114,14 +114,17 @@ class CohortInFlight:
                 return None
         return "resident" if group is not None and group.fits(vectors) else "sums"
 
-    def _take(self, share: Share, sent: CallInFlight, answer: Any) -> None:
-        """Stores the results of one share of the tasks, from its call `sent` and the call's result `answer`."""
+    def _take(self, share: Share, kind: str | None, sent: CallInFlight, answer: Any) -> None:
+        """Stores the results of one share of the tasks, from its call `sent` and the call's result `answer`.
+
+        kind: of the call's separate value.
+        """
         results, sums = self.channel.results([self.tasks[k] for k in share], sent, answer)
         self.done.update(zip(share, results, strict=True))
         if sums and (added := [k for k in share if not self.done[k].failed]):
             uploads, node = self.done[added[0]].uploads.values(), self.channel.pool.nodes[sent.worker]
             size = max((rows.element_size() * math.prod(rows.shape[1:]) for rows in uploads), default=0)
-            restart = sent.restart if self._separate([self.tasks[k] for k in share]) == "resident" else None
+            restart = sent.restart if kind == "resident" else None
             self.stored_sums.append(StoredSums(sums[0], sent.worker, node, added, size, restart))
 
     def _failed(self, share: Share, answer: Any) -> list[Share]:

@@ -125,7 +125,7 @@ class GroupMember:
         rank: the number of this worker in the group. keys: of its resident sums. device: on which it computes. Raises
         RuntimeError if the workers do not reach each other.
         """
-        own, every = self.sums(keys), [pickle.loads(sums) for sums in work.sums]
+        resident, described = self.sums(keys), [pickle.loads(sums) for sums in work.sums]
         if work.name != self._name:
             if self._group is not None:
                 self._group.abort()
@@ -133,8 +133,10 @@ class GroupMember:
             self._group = process_group(work, rank)
         device = device if work.kind == "nccl" else torch.device("cpu")
         columns = [
-            exchange_columns(self._group, rank, own[t] if own else {}, [s[t] if s else {} for s in every], device)
-            for t in range(max(map(len, every)))
+            exchange_columns(
+                self._group, rank, resident[t] if resident else {}, [s[t] if s else {} for s in described], device
+            )
+            for t in range(max(map(len, described)))
         ]
         return add_up([columns], work.uploads)
 
@@ -151,23 +153,23 @@ def process_group(work: Exchange, rank: int) -> Any:
 
 
 def exchange_columns(
-    group: Any, rank: int, own: SubtreeSums, every: Sequence[SubtreeSums], device: torch.device
+    group: Any, rank: int, resident: SubtreeSums, described: Sequence[SubtreeSums], device: torch.device
 ) -> SubtreeSums:
     """The subtree sums of all workers, of the columns of this worker only; called by all workers at the same time.
 
-    group: the process group. rank: this worker's number in it. own: its subtree sums. every: those of each worker, on
-    the device `meta`. device: from which sums are sent.
+    group: the process group. rank: this worker's number in it. resident: its subtree sums. described: those of each
+    worker, on the device `meta`. device: from which sums are sent.
     """
-    like = next((row for sums in every for row in sums.values()), None)
+    like = next((row for sums in described for row in sums.values()), None)
     if like is None:
         return {}
-    edges = [len(like) * k // len(every) for k in range(len(every) + 1)]
+    edges = [len(like) * k // len(described) for k in range(len(described) + 1)]
     columns, empty = edges[rank + 1] - edges[rank], torch.empty(0, dtype=like.dtype, device=device)
-    sent = torch.cat([empty, *(row[a:b].to(device) for a, b in pairwise(edges) for row in own.values())])
-    arriving = [len(sums) * columns for sums in every]
+    sent = torch.cat([empty, *(row[a:b].to(device) for a, b in pairwise(edges) for row in resident.values())])
+    arriving = [len(sums) * columns for sums in described]
     received = empty.new_empty(sum(arriving))
-    group.alltoall_base(received, sent, arriving, [len(own) * (b - a) for a, b in pairwise(edges)]).wait()
-    roots = [node for sums in every for node in sums]
+    group.alltoall_base(received, sent, arriving, [len(resident) * (b - a) for a, b in pairwise(edges)]).wait()
+    roots = [node for sums in described for node in sums]
     return dict(zip(roots, received.view(len(roots), columns), strict=True))
 
 

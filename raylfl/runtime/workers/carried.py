@@ -24,10 +24,8 @@ def carried_state(samples: SampleSet, indices: Ints, seed: int, kind: str) -> st
     that has changed, or a batch that differs, is state: a batch then depends on the batches that its worker has read
     before. Other attributes may change, such as an opened file or a cache.
     """
-    if samples.arrays is not None and samples.transform is None:
+    if samples.is_blank or (samples.arrays is not None and samples.transform is None):
         return None
-    if samples.by_index and samples.items.blank(1) is not None:
-        return None  # this process may have no samples
     source = BatchSource(samples, torch.device("cpu"), torch.float32)
     before, batches = dict(_numbers(samples, kind)), []
     for _ in range(2):

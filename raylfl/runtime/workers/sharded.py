@@ -180,12 +180,12 @@ class ShardedModule(FlatModule):
         first = self.ranks is not None
         values = self.views(self.params) if first else [self.params.new_empty(0)] * len(self.shapes)
         for p, value in zip(self.parameters, values, strict=True):
-            whole = value.to(self.device) if first else value.new_empty(p.shape, device=self.device)
+            entries = value.to(self.device) if first else value.new_empty(p.shape, device=self.device)
             if isinstance(p, DTensor):
-                p.to_local().copy_(distribute_tensor(whole, p.device_mesh, p.placements).to_local())
+                p.to_local().copy_(distribute_tensor(entries, p.device_mesh, p.placements).to_local())
             else:
-                dist.broadcast(whole, 0)
-                p.copy_(whole)
+                dist.broadcast(entries, 0)
+                p.copy_(entries)
 
     def step(self, name: str, args: tuple[Any, ...], training: bool, differentiable: bool, generators: Any) -> Any:
         """The result of the module's step `name`, in this mode and with these states of the global generators."""
@@ -211,8 +211,8 @@ class ShardedModule(FlatModule):
 
     def _whole(self, piece: Tensor) -> Tensor:
         """A copy of the whole tensor on the CPU; empty in all processes but the first."""
-        whole = piece.full_tensor() if isinstance(piece, DTensor) else piece
-        return whole.detach().to("cpu", copy=True) if self.ranks is not None else whole.new_empty(0, device="cpu")
+        full = piece.full_tensor() if isinstance(piece, DTensor) else piece
+        return full.detach().to("cpu", copy=True) if self.ranks is not None else full.new_empty(0, device="cpu")
 
     def set_buffers(self, vector: Tensor | None) -> None:
         """Sets the buffers that travel, and resets all others (`write_buffers`)."""
