@@ -35,9 +35,9 @@ from raylfl.execution.processes import in_processes
 short = setting("short", ["reproduce/sfl_fig1"], {"rounds": 2})
 cache = RunCache(Path(sys.argv[1]))
 runs = [cache.plan(short, seed) for seed in (0, 1)]
-for run in in_processes([*runs], [{}, {}]):
-    (Path(sys.argv[1]).parent / f"ready-{run.path.name}").touch()
-    if all(run.complete for run in runs):
+for number, run in enumerate(in_processes(runs, [{}, {}])):
+    (Path(sys.argv[1]).parent / f"ready-{number}").touch()
+    if number == 1:  # both have ended
         time.sleep(10**6)
 """
 
