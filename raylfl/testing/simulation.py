@@ -15,9 +15,7 @@ import torch
 from torch import Tensor
 
 from raylfl.config.groups.runtime import RuntimeConfig
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State
-from raylfl.core.costs import Costs, RoundCosts
-from raylfl.core.deferred import Deferred
+from raylfl.core.algorithm import Algorithm, ServerState, State
 from raylfl.core.local import run_local
 from raylfl.core.local_rule import LocalRule, a_norm
 from raylfl.core.mixing import Edges
@@ -26,7 +24,8 @@ from raylfl.core.population import Population, Round, SystemInfo
 from raylfl.experiment.parts import Initial
 from raylfl.heterogeneity.trace import Row, make_row
 from raylfl.runtime.round.loop import Federation, dispatch_of
-from raylfl.runtime.round.state import FederationState, Metrics, RoundResult
+from raylfl.runtime.round.plan import Planner
+from raylfl.runtime.round.state import RoundResult
 from raylfl.runtime.workers.backend import InProcess
 from raylfl.runtime.workers.local_work import work_of
 from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
@@ -91,10 +90,13 @@ class FunctionBackend(InProcess):
         return TaskResult(ClientReports.of(task.clients, finite=True), result.uploads, states)
 
 
-class RecordedRounds:
+class RecordedRounds(Planner):
     """A planner that plans the recorded round `next`, whatever the round number."""
 
     next: Round
+
+    def __init__(self) -> None:
+        pass
 
     def plan(self, r: int, server: ServerState) -> Round:
         return self.next
@@ -102,30 +104,11 @@ class RecordedRounds:
     def sample_by_norms(self, result: RoundResult, server: ServerState) -> RoundResult:
         return result
 
-    def prefetch(self, r: int) -> None:
-        pass
-
     def row(self, r: Round) -> Row:
         return make_row(r.index, r.cohort, r.draws, r.received, r.steps)
 
     def graph_line(self, r: Round) -> str | None:
         return None
-
-
-class Uncounted:
-    """The communication costs and simulated times of a simulation, which are all 0."""
-
-    def of_round(self, result: RoundResult, broadcast: State, second: State | None) -> RoundCosts:
-        return RoundCosts(Costs(), np.zeros((0, 2), dtype=np.int64), np.zeros(0), 0.0, 0.0)
-
-
-class Unmeasured:
-    """The metrics of a simulation's rounds: none."""
-
-    def of_round(
-        self, result: RoundResult, state: FederationState, before: ServerState, info: Info, last: bool
-    ) -> Deferred[Metrics]:
-        return Deferred.of({})
 
 
 class Simulation:
@@ -162,8 +145,8 @@ class Simulation:
             backend=self.backend,
             planner=self.planner,
             dispatch=dispatch,
-            costs=Uncounted(),
-            measurements=Unmeasured(),
+            costs=None,
+            measurements=None,
             state=dispatch.initial_state(self.backend.initial(), trained),
             keeps_client_state=bool(algorithm.init_clients(x0, 1)),
         )

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,8 +17,7 @@ from torch import Tensor
 
 from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.config.groups.runtime import RuntimeConfig
-from raylfl.core.algorithm import Algorithm, Info, ServerState, State, normalise, overrides
-from raylfl.core.costs import RoundCosts
+from raylfl.core.algorithm import Algorithm, ServerState, State, normalise, overrides
 from raylfl.core.deferred import Deferred
 from raylfl.core.population import Round
 from raylfl.core.reduce import finite_rows, weighted_sum
@@ -47,69 +46,19 @@ class RoundRecord(NamedTuple):
     graph_line: str | None  # of topology.jsonl; None for methods with a server
 
 
-Pausing = Generator[None, None, RoundRecord]  # a round in progress, suspended at a yield
+class UnderWay(NamedTuple):
+    """A round in progress: its generator, and the bytes that it has sent and received so far."""
 
-
-class UnderWay:
-    """A round in progress, and the bytes that it has sent and received so far.
-
-    Rounds overlap, so the backend's counters are read at both ends of each part of a round. Bytes between two parts,
-    such as those of a checkpoint, belong to no round.
-    """
-
-    def __init__(self, parts: Pausing, backend: Executor):
-        self.parts, self.backend = parts, backend
-        self.traffic = Counter[str]()
-
-    def proceed(self) -> RoundRecord | None:
-        """Runs the round up to its next pause; at the end of the round, returns its records."""
-        self.backend.traffic()
-        try:
-            next(self.parts)
-            return None
-        except StopIteration as ended:
-            record: RoundRecord = ended.value
-            return record
-        finally:
-            self.traffic.update(self.backend.traffic())
-
-    def finish(self) -> RoundRecord:
-        """Runs the last part of the round; returns its records, with the bytes of the whole round."""
-        record = self.proceed()
-        assert record is not None, "a round pauses twice"
-        record.metrics.update(self.traffic)
-        return record
-
-
-class Plans(Protocol):
-    """The methods of `Planner` that the loop calls."""
-
-    def plan(self, r: int, server: ServerState) -> Round: ...
-    def sample_by_norms(self, result: RoundResult, server: ServerState) -> RoundResult: ...
-    def prefetch(self, r: int) -> None: ...
-    def row(self, r: Round) -> Row: ...
-    def graph_line(self, r: Round) -> str | None: ...
-
-
-class Counts(Protocol):
-    """The method of `CostModel` that the loop calls."""
-
-    def of_round(self, result: RoundResult, broadcast: State, second: State | None) -> RoundCosts: ...
-
-
-class Measures(Protocol):
-    """The method of `Measurements` that the loop calls."""
-
-    def of_round(
-        self, result: RoundResult, state: FederationState, server_before: ServerState, info: Info, last: bool
-    ) -> Deferred[Metrics]: ...
+    parts: Generator[None, None, RoundRecord]
+    traffic: Counter[str]
 
 
 @dataclass(kw_only=True, eq=False)
 class Federation:
     """A federated run, executed round by round; `state` is its state after the newest committed round.
 
-    keeps_client_state: whether clients keep a state from one round to the next. averages_buffers: whether the server
+    costs, measurements: None in a simulation, which has neither. keeps_client_state: whether clients keep a state from
+    one round to the next. averages_buffers: whether the server
     averages the module's buffers (such as running statistics of batch normalisation) and broadcasts the means. fault:
     called with (phase, round) at the start of each phase of a round, for tests. committed: false from the server step
     of a round until the caller has recorded the round.
@@ -117,10 +66,10 @@ class Federation:
 
     algorithm: Algorithm
     backend: Executor
-    planner: Plans
+    planner: Planner
     dispatch: Dispatch
-    costs: Counts
-    measurements: Measures
+    costs: CostModel | None
+    measurements: Measurements | None
     state: FederationState
     keeps_client_state: bool
     averages_buffers: bool = False
@@ -161,7 +110,7 @@ class Federation:
             fault=fault,
         )
 
-    def round(self, last: bool) -> Pausing:
+    def round(self, last: bool) -> Generator[None, None, RoundRecord]:
         """Runs the round with number `state.round`; a generator that returns the records of the round.
 
         last: whether it is the last round of the run, which is evaluated unless `eval.every` is 0.
@@ -195,7 +144,11 @@ class Federation:
         self.fault("aggregate", r)
         self.committed = False  # a Table changes in place, and the round is not recorded yet
         server_after, info = self.dispatch.step(server, result)
-        self._check_finite(server_after, r)
+        if not finite_rows(server_after["x"][None]).all():
+            raise NonFinite(
+                f"the server's parameters are not finite after round {r}; last finite mean loss "
+                f"{state.last_finite_loss:.6g} (lower algorithm.gamma or local.lr)"
+            )
         answered = self._update_clients(server_after, result)
         self.unchanged.check(r)
 
@@ -204,7 +157,9 @@ class Federation:
         self._commit(result, server_after, broadcast, answered)
 
         # Measure, after the step; evaluations are in flight while the next round starts.
-        measured, completed = self.measurements.of_round(result, state, server, info, last), result.round
+        measured, completed = Deferred.of(Metrics()), result.round
+        if self.measurements is not None:
+            measured = self.measurements.of_round(result, state, server, info, last)
         del result  # it holds every upload, unless the measurements need them
         yield
         return RoundRecord(measured.result(), self.planner.row(completed), self.planner.graph_line(completed))
@@ -229,13 +184,15 @@ class Federation:
         while self.state.round < until or earlier is not None:
             current, failure = None, None
             if self.state.round < until:
-                current = UnderWay(self.round(last=self.state.round == until - 1), self.backend)
+                current = UnderWay(self.round(last=self.state.round == until - 1), Counter())
                 try:
-                    current.proceed()
+                    self._proceed(current)
                 except Exception as error:
                     failure = error
             if earlier is not None:
-                record, now = earlier.finish(), time.perf_counter()
+                record, now = self._proceed(earlier), time.perf_counter()
+                assert record is not None, "a round pauses twice"
+                record.metrics.update(earlier.traffic)
                 record.metrics["time/round"], stamp = now - stamp, now
                 yield record
             self.committed = True
@@ -244,15 +201,24 @@ class Federation:
             if current is not None:
                 if self.state.round + 1 < until:
                     self.planner.prefetch(self.state.round + 1)
-                current.proceed()
+                self._proceed(current)
             earlier = current
 
-    def _check_finite(self, server: ServerState, r: int) -> None:
-        if not finite_rows(server["x"][None]).all():
-            raise NonFinite(
-                f"the server's parameters are not finite after round {r}; last finite mean loss "
-                f"{self.state.last_finite_loss:.6g} (lower algorithm.gamma or local.lr)"
-            )
+    def _proceed(self, current: UnderWay) -> RoundRecord | None:
+        """Runs a round up to its next pause; at the end of the round, returns its records.
+
+        Rounds overlap, so the backend's counters are read at both ends of each part of a round. Bytes between two
+        parts, such as those of a checkpoint, belong to no round.
+        """
+        self.backend.traffic()
+        try:
+            next(current.parts)
+        except StopIteration as ended:
+            record: RoundRecord = ended.value
+            return record
+        finally:
+            current.traffic.update(self.backend.traffic())
+        return None
 
     def _update_clients(self, server: ServerState, result: RoundResult) -> State | None:
         """The received clients' states [R, ...] after a second broadcast; None for algorithms without one.
@@ -293,12 +259,13 @@ class Federation:
         state.server = server
         if state.average is not None:
             state.average = state.average.with_(server["x"])
-        second = None if answered is None else self.algorithm.second_broadcast(server)
-        costs = self.costs.of_round(result, broadcast, second)
-        state.costs = state.costs.add(costs.costs)
-        state.links = state.links.add(costs.ends, costs.floats)
-        state.seconds += costs.seconds
-        state.computation_seconds += costs.computation_seconds
+        if self.costs is not None:
+            second = None if answered is None else self.algorithm.second_broadcast(server)
+            costs = self.costs.of_round(result, broadcast, second)
+            state.costs = state.costs.add(costs.costs)
+            state.links = state.links.add(costs.ends, costs.floats)
+            state.seconds += costs.seconds
+            state.computation_seconds += costs.computation_seconds
         losses = result.reports.losses(received)
         if len(losses) and np.isfinite(mean := float(losses.mean())):
             state.last_finite_loss = mean
