@@ -26,10 +26,7 @@ Share = list[int]  # the numbers of the tasks in one call
 
 
 class CohortInFlight:
-    """The calls of a cohort, in groups of at most one call per worker.
-
-    A worker that dies therefore loses only one call.
-    """
+    """The calls of a cohort: one for each worker at first, then one for each failed task."""
 
     def __init__(self, channel: Channel, tasks: Sequence[Task], broadcast: Any):
         """Sends the first calls. broadcast: packed arrays, or a reference to them."""
@@ -45,24 +42,19 @@ class CohortInFlight:
 
         Partial sums that workers stored follow as results without clients.
         """
-        while self.wave:
+        while self.sent:
             again: list[Share] = []
             answers = self.channel.pool.results(self.sent)
-            for share, kind, sent, answer in zip(self.wave, self.kinds, self.sent, answers, strict=True):
+            for share, kind, sent, answer in zip(self.shares, self.kinds, self.sent, answers, strict=True):
                 self._take(share, kind, sent, answer)
                 again += self._failed(share, answer)
-            again += self.waiting
-            self._send(again or self._fetch_sums())
+            if not again and self.stored_sums and (plan := self.tasks[0].sums) is not None:
+                stored, self.stored_sums = self.stored_sums, []
+                fetched, lost = fetch(self.channel, stored, len(plan.clients))
+                self.fetched_sums += fetched
+                again = [[k] for k in lost]  # whose sums were lost with a node
+            self._send(again)
         return [*(self.done[k] for k in range(len(self.tasks))), *self.fetched_sums]
-
-    def _fetch_sums(self) -> list[Share]:
-        """Fetches the stored partial sums; returns a share for each task whose sums were lost with a node."""
-        stored, self.stored_sums = self.stored_sums, []
-        if not stored or (plan := self.tasks[0].sums) is None:
-            return []
-        found, lost = fetch(self.channel, stored, len(plan.clients))
-        self.fetched_sums += found
-        return [[k] for k in lost]
 
     def _first_shares(self) -> list[Share]:
         """Divides all tasks into shares, one per call: by worker if clients are pinned, otherwise by load."""
@@ -74,32 +66,16 @@ class CohortInFlight:
         return list(by_worker.values())
 
     def _send(self, shares: list[Share]) -> None:
-        """Sends at most one share of tasks to each available worker; the remaining shares wait for the next wave.
-
-        A share of pinned clients is sent to the clients' worker or, while that worker is lost, to its replacement.
-        """
-        pool = self.channel.pool
-        free = iter(pool.available() if shares else [])
-        self.wave, self.waiting = list[Share](), list[Share]()
-        self.sent, busy = list[CallInFlight](), set[int]()
-        self.kinds = list[str | None]()  # of the separate value of each call, as in `RunArguments`
-        for share in shares:
-            assigned = self.channel.worker_of(self.tasks[share[0]])
-            if assigned is None:
-                worker = next(free, -1)
-            else:  # if no worker can be called for the first share of a wave, `place` waits for one
-                worker = -1 if self.wave and not pool.hosts(assigned) else pool.place(assigned, -1)
-            if worker < 0 or worker in busy:
-                self.waiting.append(share)
-                continue
-            busy.add(worker)
-            self.wave.append(share)
-            tasks = [self.tasks[k] for k in share]
-            self.kinds.append(self._separate(tasks))
-            self.sent.append(pool.submit(worker, self.channel.call(tasks, self.broadcast, self.kinds[-1])))
+        """Sends each share of the tasks as a call; one of pinned clients goes to their worker or its replacement."""
+        groups = [[self.tasks[k] for k in share] for share in shares]
+        self.shares, self.kinds = shares, list(map(self._separate, groups))
+        calls = [self.channel.call(tasks, self.broadcast, kind) for tasks, kind in zip(groups, self.kinds, strict=True)]
+        self.sent = self.channel.pool.send(calls)
 
     def _separate(self, tasks: Sequence[Task]) -> str | None:
-        """`sums` or `resident` if the sums of these tasks are too large for the call's answer; otherwise None.
+        """The separate value of a call (`RunArguments`).
+
+        It is `sums` or `resident` if the sums of these tasks are too large for the call's answer; otherwise None.
 
         `sums`: they become a separate object. A worker can join such objects on its node. If an object is lost, only
         its tasks are repeated. `resident`: they stay in the worker's memory for the group of workers.
@@ -155,7 +131,14 @@ class BlocksInFlight:
         """
         pool, attempts = self.channel.pool, self.channel.attempts
         out = pool.repeated(self.sent, attempts, lambda lost: self._send([self.calls[k] for k in lost]))
-        results = [self._answer(call, answer) for call, answer in zip(self.calls, out, strict=True)]
+        results = list[Any]()
+        for call, answer in zip(self.calls, out, strict=True):
+            if not isinstance(answer, WorkerLost):
+                results.append(answer if call.returns > 1 else [answer])
+            elif call.operation == "work":
+                results.append(call.failed(answer.reason))
+            else:
+                raise RaylflError(f"workers were lost {attempts + 1} times in a row: {answer.reason}")
         self.channel.traffic.count(received=sum(weight(answer[0]) for answer in results))
         return results
 
@@ -172,13 +155,6 @@ class BlocksInFlight:
         self.channel.traffic.count(sent=travelling)
         arguments = (call.operation, call.job, *call.handles)
         return WorkerCall("run_block", arguments, call.returns, self.channel.timeout)
-
-    def _answer(self, call: BlockCall, answer: Any) -> Any:
-        if not isinstance(answer, WorkerLost):
-            return answer if call.returns > 1 else [answer]
-        if call.operation != "work":
-            raise RaylflError(f"workers were lost {self.channel.attempts + 1} times in a row: {answer.reason}")
-        return call.failed(answer.reason)
 
 
 def in_tree_order(tasks: Sequence[Task]) -> list[int] | None:

@@ -145,7 +145,7 @@ class WorkerPool:
 
         workers: the numbers of workers, by default of all available ones.
         """
-        here = workers or self.available()
+        here = workers or (self.available() if calls else [])
         return [self.submit(self.place(call.assigned, here[k % len(here)]), call) for k, call in enumerate(calls)]
 
     def place(self, assigned: int | None, otherwise: int) -> int:
@@ -158,11 +158,6 @@ class WorkerPool:
             return otherwise if assigned is None else assigned
         here = self.available(self.stored.placement.replacements(assigned))
         return assigned if assigned in here else here[assigned % len(here)]
-
-    def hosts(self, assigned: int) -> bool:
-        """Whether worker `assigned`, or another one that can read the same samples, can be called now."""
-        replacements = self.stored.placement.replacements
-        return assigned not in self._starting or not set(replacements(assigned)).isdisjoint(self.ready())
 
     def results(self, sent: Sequence[CallInFlight]) -> list[Any]:
         """Waits for the results, in the order of the calls: the returned value, or `WorkerLost` if the call was lost.
