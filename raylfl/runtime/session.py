@@ -174,10 +174,9 @@ class Session:
     def _say_unmeasured(self, row: Metrics) -> None:
         """Reports with the last row that no round has measured the metric of `checkpoint.best` or `stop.metric`."""
         if row["round"] + 1 == self.experiment.config.top.rounds:
-            rules: dict[str, BestRound | EarlyStop] = {"checkpoint.best": self.best, "stop.metric": self.early}
-            for key, rule in rules.items():
+            for rule in (self.best, self.early):
                 if rule.metric is not None and rule.round < 0:
-                    self.say(f"warning: {key}={rule.metric} was never measured, and has no effect")
+                    self.say(f"warning: {rule.key}={rule.metric} was never measured, and has no effect")
 
     def _next(self, rounds: Iterator[RoundRecord]) -> RoundRecord | None:
         """Carries out the next round and returns its records; None after the last round.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from raylfl.config.groups.records import StopConfig
 from raylfl.diagnostics.metric_names import Better, higher_is_better
@@ -13,56 +13,25 @@ from raylfl.errors import BadValue, did_you_mean
 LATE = ("train", "update", "participants", "algo", "inconsistency")  # metric groups that a round may lack
 
 
-class EarlyStop:
-    """The rule that ends a run early: once a metric reaches its target, or has not improved for some rounds.
-
-    The config group `stop` has the metric, the target and the number of rounds (`patience`). reason: why the run ends
-    after the newest round; None while it continues. round: the round with the best value so far, -1 without a value.
-    directions: the better directions of metrics (`direction`).
-    """
-
-    def __init__(self, config: StopConfig, directions: Mapping[str, Better] | None = None):
-        """Raises BadValue if it is neither known nor stated whether the metric is better high or low."""
-        self.config, self.metric = config, config.metric
-        self.reason: str | None = None
-        self._best, self.round = math.nan, -1  # no value yet
-        higher = config.mode == "max"
-        if config.metric is not None and config.mode == "auto":
-            higher = higher_is_better(config.metric, directions, "stop.metric")
-        self._sign = 1.0 if higher else -1.0
-
-    def update(self, metrics: dict[str, Any]) -> None:
-        """Takes the metrics of a finished round into account; sets `reason` if the run must end.
-
-        Raises BadConfig if the run does not measure `stop.metric` (`require_recorded`).
-        """
-        metric, r = self.metric, int(metrics["round"])
-        if metric is None:
-            return
-        value = metrics.get(metric)
-        if value is None:
-            require_recorded("stop.metric", metric, metrics)
-            return
-        if self.round < 0 or self._sign * value > self._best:
-            self._best, self.round = self._sign * value, r
-        target, patience = self.config.target, self.config.patience
-        if target is not None and self._sign * value >= self._sign * target:
-            self.reason = f"{metric} = {value:.6g} reached stop.target = {target:g}"
-        elif patience is not None and r - self.round >= patience:
-            best = self._sign * self._best
-            self.reason = f"{metric} has not improved on {best:.6g} of round {self.round} for {patience} rounds"
-
-
 class BestRound:
     """The round with the best value of a metric so far; the first one if several are equal.
 
-    metric: None: no round is the best. directions: as in `EarlyStop`. Raises BadValue if it is neither known nor stated
-    whether the metric is better high or low.
+    round, value: of the best round, -1 and nan without a value. metric: None: no round is the best. directions: the
+    better directions of metrics (`direction`). key: the config key that names the metric; mode: its better direction,
+    max or min, or auto. Raises BadValue if it is neither known nor stated whether the metric is better high or low.
     """
 
-    def __init__(self, metric: str | None, directions: Mapping[str, Better]):
-        self.metric, self.round, self.value = metric, -1, math.nan
-        self._higher = metric is not None and higher_is_better(metric, directions, "checkpoint.best")
+    def __init__(
+        self,
+        metric: str | None,
+        directions: Mapping[str, Better] | None = None,
+        key: str = "checkpoint.best",
+        mode: Literal["auto", "min", "max"] = "auto",
+    ):
+        self.metric, self.key, self.round, self.value = metric, key, -1, math.nan
+        self.higher = mode == "max"
+        if metric is not None and mode == "auto":
+            self.higher = higher_is_better(metric, directions, key)
 
     def update(self, metrics: dict[str, Any]) -> bool:
         """Takes a finished round into account; returns whether it is the best one so far.
@@ -73,11 +42,35 @@ class BestRound:
             return False
         value = metrics.get(self.metric)
         if value is None:
-            require_recorded("checkpoint.best", self.metric, metrics)
+            require_recorded(self.key, self.metric, metrics)
             return False
-        better = math.isnan(self.value) or (value > self.value if self._higher else value < self.value)
+        better = math.isnan(self.value) or (value > self.value if self.higher else value < self.value)
         if better:
             self.round, self.value = int(metrics["round"]), float(value)
+        return better
+
+
+class EarlyStop(BestRound):
+    """The rule that ends a run early: once a metric reaches its target, or has not improved for some rounds.
+
+    The config group `stop` has the metric, the target and the number of rounds (`patience`). reason: why the run ends
+    after the newest round; None while it continues.
+    """
+
+    def __init__(self, config: StopConfig, directions: Mapping[str, Better] | None = None):
+        super().__init__(config.metric, directions, "stop.metric", config.mode)
+        self.config = config
+        self.reason: str | None = None
+
+    def update(self, metrics: dict[str, Any]) -> bool:
+        """As in `BestRound`; also sets `reason` if the run must end."""
+        better, target, patience = super().update(metrics), self.config.target, self.config.patience
+        if self.metric is not None and (value := metrics.get(self.metric)) is not None:
+            if target is not None and (value >= target if self.higher else value <= target):
+                self.reason = f"{self.metric} = {value:.6g} reached stop.target = {target:g}"
+            elif patience is not None and metrics["round"] - self.round >= patience:
+                best = f"{self.value:.6g} of round {self.round}"
+                self.reason = f"{self.metric} has not improved on {best} for {patience} rounds"
         return better
 
 
