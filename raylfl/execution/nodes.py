@@ -9,9 +9,9 @@ from typing import Any
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import BadConfig
 from raylfl.execution.planned import PlannedRun
-from raylfl.execution.resources import Bundle, bundles, capacity, require_room
+from raylfl.execution.resources import bundles, require_room
 from raylfl.runtime.ray.failures import loss_behind
-from raylfl.runtime.ray.resources import nodes_of_cluster
+from raylfl.runtime.ray.resources import Resources, capacity, nodes_of_cluster
 
 RETRIES = 3  # repetitions of a run whose node was lost; it continues from its newest checkpoint
 
@@ -64,7 +64,7 @@ def require_here(run: PlannedRun) -> None:
         )
 
 
-def needs(runtime: RuntimeConfig, nodes: Sequence[Bundle]) -> list[Bundle]:
+def needs(runtime: RuntimeConfig, nodes: Sequence[Resources]) -> list[Resources]:
     """The resource bundles of a run: one per worker, or one if the run has a single process.
 
     nodes: the resources of each node. Raises BadConfig if the bundles do not fit on them.
@@ -73,7 +73,7 @@ def needs(runtime: RuntimeConfig, nodes: Sequence[Bundle]) -> list[Bundle]:
     return [bundle for bundle in bundles(runtime) if any(bundle.values())]
 
 
-def _start(run: PlannedRun, runtime: RuntimeConfig, need: Sequence[Bundle]) -> tuple[Any, Any]:
+def _start(run: PlannedRun, runtime: RuntimeConfig, need: Sequence[Resources]) -> tuple[Any, Any]:
     """Submits a run to Ray; returns (reference to the end of the call, its placement group).
 
     Ray starts the call once the bundles `need` are free.

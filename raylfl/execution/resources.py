@@ -11,17 +11,14 @@ from dataclasses import dataclass
 
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import BadConfig
-from raylfl.runtime.ray.resources import bundle_of, shortage
-
-Bundle = dict[str, float]
-EPSILON = 1e-9
+from raylfl.runtime.ray.resources import EPSILON, Resources, bundle_of, capacity, shortage
 
 
 @dataclass(frozen=True)
 class Need:
     """The resources of a trial. processes: among which its seeds are divided."""
 
-    bundles: list[Bundle]
+    bundles: list[Resources]
     processes: int = 1
 
     @property
@@ -30,7 +27,7 @@ class Need:
         return self.bundles[-1].get("GPU", 0.0)
 
 
-def share_gpus(runtime: RuntimeConfig, nodes: Sequence[Bundle]) -> RuntimeConfig:
+def share_gpus(runtime: RuntimeConfig, nodes: Sequence[Resources]) -> RuntimeConfig:
     """The settings with a number in place of `gpus_per_worker: auto`, for many trials at once on these nodes.
 
     As many workers share each GPU as fill the CPUs: small runs leave most of a GPU idle. 0 without GPUs.
@@ -40,7 +37,7 @@ def share_gpus(runtime: RuntimeConfig, nodes: Sequence[Bundle]) -> RuntimeConfig
     return runtime.sharing(0.0 if gpus < 1 else 1.0 / max(1, math.ceil(slots / gpus - EPSILON)))
 
 
-def bundles(runtime: RuntimeConfig, processes: int = 1) -> list[Bundle]:
+def bundles(runtime: RuntimeConfig, processes: int = 1) -> list[Resources]:
     """The resource bundles of a trial or run: one for each process, or for its server and each of its workers.
 
     The server's bundle has no CPU, because a server works while its workers wait.
@@ -51,37 +48,8 @@ def bundles(runtime: RuntimeConfig, processes: int = 1) -> list[Bundle]:
     return [{"CPU": 0.0}, *(dict(each) for _ in range(runtime.workers or 1))]
 
 
-def capacity(trial: Sequence[Bundle], nodes: Sequence[Bundle], most: int = 10_000) -> int:
-    """The number of trials that fit on these nodes at once, at most `most`.
-
-    trial: the bundles of one trial; each bundle must fit on one node. nodes: the resources of each node. A bundle is
-    placed on the first node where it fits; nodes with more CPUs come first.
-    """
-    share = next((bundle["GPU"] for bundle in trial if "GPU" in bundle), 0.0)
-    free = sorted((_whole_shares(node, share) for node in nodes), key=lambda node: -node.get("CPU", 0.0))
-    for count in range(most):
-        for bundle in trial:
-            node = next((n for n in free if all(n.get(k, 0.0) + EPSILON >= v for k, v in bundle.items())), None)
-            if node is None:
-                return count
-            for key, value in bundle.items():
-                node[key] = node.get(key, 0.0) - value
-    return most
-
-
-def _whole_shares(node: Bundle, share: float) -> Bundle:
-    """The resources of a node without the fraction of each GPU that no worker can use, as a new dict.
-
-    share: the fraction of a GPU that a worker needs; for 0.4, two workers share a GPU, and 0.2 of it cannot be used.
-    """
-    if not 0 < share < 1:
-        return dict(node)
-    a_gpu = math.floor(1 / share + EPSILON) * share
-    return {**node, "GPU": math.floor(node.get("GPU", 0.0)) * a_gpu}
-
-
 def choose_need(
-    runtime: RuntimeConfig, seeds: int, settings: int, concurrent: int | None, nodes: Sequence[Bundle]
+    runtime: RuntimeConfig, seeds: int, settings: int, concurrent: int | None, nodes: Sequence[Resources]
 ) -> Need:
     """The resources of a trial with this number of seeds.
 
@@ -96,7 +64,7 @@ def choose_need(
     return Need(bundles(runtime, processes), processes)
 
 
-def require_room(runtime: RuntimeConfig, nodes: Sequence[Bundle]) -> None:
+def require_room(runtime: RuntimeConfig, nodes: Sequence[Resources]) -> None:
     """Raises BadConfig, with the needed and the available resources, if no run fits on these nodes."""
     if capacity(bundles(runtime), nodes, 1):
         return

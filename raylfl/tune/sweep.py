@@ -24,9 +24,9 @@ from raylfl.config.text import dump, parse
 from raylfl.config.urls import join
 from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.execution.prepare import prepare
-from raylfl.execution.resources import capacity, require_room, share_gpus
+from raylfl.execution.resources import require_room, share_gpus
 from raylfl.python.console import shown
-from raylfl.runtime.ray.resources import nodes_of_cluster
+from raylfl.runtime.ray.resources import capacity, nodes_of_cluster
 from raylfl.runtime.records.files import require_inside
 from raylfl.runtime.records.lines import lines
 from raylfl.runtime.records.locks import Locks

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from raylfl.experiment.parts import WorkerSetup
 
 Resources = dict[str, float]  # of a node or a bundle: CPU, GPU, memory, custom resources
+EPSILON = 1e-9
 
 
 def count_workers(runtime: RuntimeConfig, clients: int, nodes: Sequence[Resources], where: str = "the cluster") -> int:
@@ -74,17 +75,36 @@ def placement_of(setup: WorkerSetup, workers: int) -> Placement:
 
 def workers_that_fit(runtime: RuntimeConfig, nodes: Sequence[Resources]) -> int:
     """The number of workers that fit on these nodes if nothing else runs there; no worker is divided among nodes."""
-    return sum(_workers_on(node, runtime) for node in nodes)
+    return capacity([bundle_of(runtime)], nodes)
 
 
-def _workers_on(node: Resources, runtime: RuntimeConfig) -> int:
-    gpus, share = node.get("GPU", 0.0), runtime.gpus
-    by_cpus = math.floor(node.get("CPU", 0.0) / runtime.cpus_per_worker + 1e-9)
-    if share == 0:
-        return by_cpus
-    # a share is on one GPU: the remainders of several GPUs do not add up
-    by_gpus = math.floor(gpus / share) if share > 1 else math.floor(1 / share + 1e-9) * math.floor(gpus)
-    return min(by_cpus, by_gpus)
+def capacity(trial: Sequence[Resources], nodes: Sequence[Resources], most: int = 10_000) -> int:
+    """The number of trials that fit on these nodes at once, at most `most`.
+
+    trial: the bundles of one trial; each bundle must fit on one node. nodes: the resources of each node. A bundle is
+    placed on the first node where it fits; nodes with more CPUs come first.
+    """
+    share = next((bundle["GPU"] for bundle in trial if "GPU" in bundle), 0.0)
+    free = sorted((_whole_shares(node, share) for node in nodes), key=lambda node: -node.get("CPU", 0.0))
+    for count in range(most):
+        for bundle in trial:
+            node = next((n for n in free if all(n.get(k, 0.0) + EPSILON >= v for k, v in bundle.items())), None)
+            if node is None:
+                return count
+            for key, value in bundle.items():
+                node[key] = node.get(key, 0.0) - value
+    return most
+
+
+def _whole_shares(node: Resources, share: float) -> Resources:
+    """The resources of a node without the fraction of each GPU that no worker can use, as a new dict.
+
+    share: the fraction of a GPU that a worker needs; for 0.4, two workers share a GPU, and 0.2 of it cannot be used.
+    """
+    if not 0 < share < 1:
+        return dict(node)
+    a_gpu = math.floor(1 / share + EPSILON) * share
+    return {**node, "GPU": math.floor(node.get("GPU", 0.0)) * a_gpu}
 
 
 def check_resources(runtime: RuntimeConfig, clients: int) -> None:
