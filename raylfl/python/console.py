@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from raylfl.experiment.parts import Experiment
     from raylfl.python.control import Progress as RunProgress
     from raylfl.report.runs import RunRecord
-    from raylfl.runtime.profile import Timing
+    from raylfl.runtime.profile import Candidate
 
 PLAIN_SECONDS = 2.0  # time between progress lines without a terminal
 UNFOLDED = 10_000  # width without a terminal: one line per table row, for grep and awk
@@ -237,7 +237,7 @@ def _numbers(values: Sequence[Any]) -> list[str]:
     return [f"{v:.{3 if fractions else 0}f}" if isinstance(v, float) else str(v) for v in values]
 
 
-def profile_tables(timings: Sequence[Timing], kernels: Sequence[dict[str, Any]]) -> None:
+def profile_tables(timings: Sequence[Candidate], kernels: Sequence[dict[str, Any]]) -> None:
     """Prints the results of `raylfl.runtime.profile.profile`.
 
     timings: one per form of the gradient oracle (a pair of `runtime.vectorize` and `runtime.layout`), fastest first.

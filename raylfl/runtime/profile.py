@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise, product
 from statistics import median
 from typing import Any
@@ -35,32 +35,11 @@ PHASES = {  # kill point of the round loop -> name of the phase that begins ther
 KERNELS = 12  # number of operators shown
 
 
-@dataclass(frozen=True)
-class Timing:
-    """The timing of rounds under one pair of settings `runtime.vectorize` and `runtime.layout`.
-
-    rule: whether `auto` selects these settings. seconds: the duration of each round. phases: name -> median duration in
-    seconds. steps_per_round: the mean number of local steps of all clients in a round.
-    """
-
-    vectorize: str
-    layout: str
-    rule: bool
-    seconds: list[float]
-    phases: dict[str, float]
-    steps_per_round: float
-
-    @property
-    def setting(self) -> str:
-        return f"runtime.vectorize={self.vectorize} runtime.layout={self.layout}"
-
-    @property
-    def median(self) -> float:
-        return median(self.seconds)
-
-
 class Candidate:
-    """A run in this process under one pair of settings `vectorize` and `layout`, and the durations of its rounds."""
+    """A run in this process under one pair of settings `vectorize` and `layout`, and the durations of its rounds.
+
+    seconds: of each round; rule: whether `auto` selects these settings.
+    """
 
     def __init__(self, experiment: Experiment, vectorize: Vectorize, layout: Layout):
         runtime = replace(experiment.config.runtime, vectorize=vectorize, layout=layout)
@@ -68,8 +47,8 @@ class Candidate:
         self.backend = LocalBackend(replace(experiment.setup, runtime=runtime))
         self.federation = Federation.of(experiment, self.backend, self._stamp)
         self.rounds = self.federation.rounds(sys.maxsize)
-        self.seconds: list[float] = []
-        self.phases: dict[str, list[float]] = {name: [] for name in PHASES.values()}
+        self.rule, self.seconds = False, list[float]()
+        self._phases: dict[str, list[float]] = {name: [] for name in PHASES.values()}
         self._stamps: list[tuple[str, float]] = []
 
     @property
@@ -88,19 +67,32 @@ class Candidate:
         if counts:
             self.seconds.append(self._stamps[-1][1] - self._stamps[0][1])
             for (phase, begun), (_, ended) in pairwise(self._stamps):
-                self.phases[PHASES[phase]].append(ended - begun)
+                self._phases[PHASES[phase]].append(ended - begun)
 
-    def timing(self, rule: bool) -> Timing:
-        phases = {name: median(values) for name, values in self.phases.items()}
-        steps = self.federation.state.costs.local_steps / self.federation.state.round
-        return Timing(self.vectorize, self.layout, rule, self.seconds, phases, steps)
+    @property
+    def setting(self) -> str:
+        return f"runtime.vectorize={self.vectorize} runtime.layout={self.layout}"
+
+    @property
+    def median(self) -> float:
+        return median(self.seconds)
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """Name -> median duration in seconds."""
+        return {name: median(values) for name, values in self._phases.items()}
+
+    @property
+    def steps_per_round(self) -> float:
+        """The mean number of local steps of all clients in a round."""
+        return self.federation.state.costs.local_steps / self.federation.state.round
 
 
-def profile(experiment: Experiment, rounds: int) -> tuple[list[Timing], list[dict[str, Any]]]:
+def profile(experiment: Experiment, rounds: int) -> tuple[list[Candidate], list[dict[str, Any]]]:
     """Measures rounds of this experiment under each distinct form of local work (`vectorize` and `layout`).
 
-    rounds: the number of measured rounds of each form. Returns the timings of all forms, fastest form first, and the
-    rows of `kernels` for the fastest form. Everything runs in this process, with the config's number of threads.
+    rounds: the number of measured rounds of each form. Returns all forms, the fastest first, and the rows of
+    `kernels` for that one. Everything runs in this process, with the config's number of threads.
     """
     if experiment.config.runtime.processes > 1:
         raise BadConfig("a model that is sharded over processes has one form of local work: nothing to compare")
@@ -120,9 +112,9 @@ def profile(experiment: Experiment, rounds: int) -> tuple[list[Timing], list[dic
         for candidate in candidates.values():
             for _ in range(len(range(turn, rounds, TURNS))):
                 candidate.round()
-    timed = [(candidate.timing(form == rule), candidate) for form, candidate in candidates.items()]
-    timed.sort(key=lambda pair: pair[0].median)
-    return [timing for timing, _ in timed], kernels(timed[0][1])
+    candidates[rule].rule = True
+    timed = sorted(candidates.values(), key=lambda candidate: candidate.median)
+    return timed, kernels(timed[0])
 
 
 def kernels(candidate: Candidate) -> list[dict[str, Any]]:
