@@ -18,8 +18,8 @@ from raylfl.runtime.records.manifest import Damaged
 from raylfl.runtime.round.blocks import _in_cohort_order
 from raylfl.runtime.workers import backend
 from raylfl.runtime.workers.backend import BlockCall, LocalBackend
-from raylfl.runtime.workers.full_gradients import WeightedOracle
 from raylfl.runtime.workers.local_work import cohort_work
+from raylfl.runtime.workers.measures import WeightedOracle
 from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult
 from raylfl.runtime.workers.worker import Worker
 

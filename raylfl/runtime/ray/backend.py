@@ -26,8 +26,8 @@ from raylfl.runtime.ray.stored import StoredExperiment, StoredSamples, put_sampl
 from raylfl.runtime.ray.traffic import TrafficCounter, weight
 from raylfl.runtime.ray.worker_pool import WorkerCall, WorkerPool, place_of
 from raylfl.runtime.workers.backend import Backend, BlockCall, Handle, call_timeout
-from raylfl.runtime.workers.full_gradients import weighted
 from raylfl.runtime.workers.logged import Logged
+from raylfl.runtime.workers.measures import weighted
 from raylfl.runtime.workers.task import Chunk, Task, TaskResult, pack, unpack
 
 COPIES = 2**20  # bytes of a broadcast, times workers, above which one shared object is faster than a copy per call
@@ -198,7 +198,7 @@ class RayBackend(Backend):
         """The objects of this run that are lost with a node, and the node, as a text for the user."""
         peers = self._experiment.algorithm.pattern.peers
         what = "blocks of graph nodes" if peers else "client states" if self.channel.keeps else "uploads"
-        return f"{what}{self.pool.lost_nodes()}"
+        return what + self.pool.lost_nodes()
 
     def close(self) -> None:
         self.pool.dismiss()

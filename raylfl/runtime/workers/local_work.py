@@ -15,7 +15,7 @@ from raylfl.core.oracle import Batch, Oracle
 from raylfl.core.population import Population
 from raylfl.core.samples import BatchSource
 from raylfl.experiment.parts import WorkerSetup
-from raylfl.runtime.workers.full_gradients import FullGradients, WeightedOracle
+from raylfl.runtime.workers.measures import ModelMeasures, WeightedOracle
 from raylfl.runtime.workers.task import Task
 
 
@@ -84,7 +84,7 @@ def cohort_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSour
     return TaskWork(oracle, batches, work, batches.full() if setup.algorithm.full_gradient else None)
 
 
-def merged_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSource, full: FullGradients) -> TaskWork:
+def merged_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSource, full: ModelMeasures) -> TaskWork:
     """The work of a single client that owns the data of all N clients: local steps on F = sum_i w_i f_i.
 
     w_i are the importance weights of the N clients, n_i their numbers of samples. Full batches give the exact gradient

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from raylfl.core.algorithm import State
-from raylfl.core.arrays import Ints
+from raylfl.core.arrays import Floats, Ints
 from raylfl.core.keyed import keyed_int
-from raylfl.core.oracle import Batch, private_randomness, seed_everything
+from raylfl.core.oracle import Batch, LoopOracle, private_randomness, seed_everything
+from raylfl.core.reduce import column, tree_sum
 from raylfl.core.samples import BatchSource
 from raylfl.core.torch_state import torch_defaults
 from raylfl.experiment.parts import BUFFERS, WorkerSetup
 from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.evaluate import Evaluator
-from raylfl.runtime.workers.full_gradients import FullGradients
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.task import Chunk
 
@@ -34,16 +35,15 @@ class ModelMeasures:
         evaluator: Evaluator,
         attributes: Attributes,
         sources: Mapping[str, BatchSource | None],
-        full: FullGradients,
+        loop: LoopOracle,
     ):
         """Measurements of the worker's module.
 
-        sources: kind of data (test, val, train) -> its source, None if there are no data of that kind. full: computes
-        full gradients of the same module.
+        sources: kind of data (test, val, train) -> its source, None if there are no data of that kind. loop: computes
+        gradients of the module.
         """
         self.setup, self.evaluator, self.attributes = setup, evaluator, attributes
-        self.sources, self.full, self.loop, self.flat = sources, full, full.loop, full.loop.flat
-        self._of_clients = replace(full, reset=attributes.restore)
+        self.sources, self.loop, self.flat = sources, loop, loop.flat
 
     def load(self, broadcast: State) -> None:
         """Loads the parameters of a broadcast into the module, and its buffers: the initial ones if it has none."""
@@ -90,7 +90,7 @@ class ModelMeasures:
         """
         weights = self.setup.population.weights
         with self._at(broadcast) as x:
-            sums = [self._of_clients.of(x, group, weights[list(group)]) for group in groups]
+            sums = [self.of(x, group, weights[list(group)], self.attributes.restore) for group in groups]
             return [(loss, gradient.cpu()) for loss, gradient in sums]
 
     @torch_defaults()
@@ -100,8 +100,8 @@ class ModelMeasures:
         x: the broadcast model; f_i: mean loss over all samples of client i.
         """
         with self._at(broadcast) as x:
-            found = [self._of_clients.of_client(x, client) for client in clients]
-            return [(float(loss), gradient.cpu()) for loss, gradient in found]
+            results = [self.of_client(x, client, self.attributes.restore) for client in clients]
+            return [(float(loss), gradient.cpu()) for loss, gradient in results]
 
     @contextmanager
     def _at(self, broadcast: State) -> Iterator[Tensor]:
@@ -109,3 +109,53 @@ class ModelMeasures:
         self.load(broadcast)
         with private_randomness(keyed_int(self.setup.seed, "evaluate")):
             yield self.flat.params.clone()
+
+    def of(
+        self, x: Tensor, clients: Sequence[int], weights: Floats, reset: Callable[[], object] = lambda: None
+    ) -> tuple[float, Tensor]:
+        """(sum w_i f_i(x), sum w_i grad f_i(x) [d]) over these clients i, at the parameters x [d].
+
+        weights: w_i of each of these clients; f_i: mean loss over all samples of client i; reset: called before each.
+        """
+        losses, rows = zip(*(self.of_client(x, c, reset) for c in clients), strict=True)
+        return weighted(torch.stack(losses).cpu().numpy(), rows, weights)
+
+    def of_client(self, x: Tensor, client: int, reset: Callable[[], object]) -> tuple[Tensor, Tensor]:
+        """(f_i(x), grad f_i(x) [d]) at x [d] in evaluation mode; f_i: mean loss over the whole shard of client i.
+
+        It does not depend on other clients: all begin with the same buffers, which are restored afterwards.
+        """
+        shard, buffers, size = self.setup.shards[client], self.flat.read_buffers(), self.setup.eval_batch_size
+        source = self.sources["train"]
+        assert source is not None
+        reset()
+        self.flat.module.eval()
+        loss, gradient = x.new_zeros((), dtype=torch.float64), torch.zeros_like(x)
+        for start in range(0, len(shard), size):
+            batch = source.batch(shard[start : start + size])
+            with self.evaluator.recorder.into(None):  # drops what the module logs
+                losses, rows = self.loop.gradients(x[None], [batch], lambda c: 0)
+            loss += losses[0].double() * batch.size / len(shard)
+            gradient.add_(rows[0], alpha=batch.size / len(shard))
+        self.flat.write_buffers(buffers)
+        return loss, gradient
+
+
+def weighted(losses: Floats, gradients: Sequence[Tensor], weights: Floats) -> tuple[float, Tensor]:
+    """(sum w_i f_i, sum w_i grad f_i [d]) from the losses f_i [C], gradients grad f_i [d] and weights w_i [C]."""
+    rows = torch.stack(list(gradients))
+    return float(np.dot(weights, losses)), tree_sum(rows * column(weights, rows))
+
+
+class WeightedOracle(LoopOracle):
+    """An oracle for the exact gradient of F = sum_i w_i f_i over all N clients; it ignores mini-batches."""
+
+    def __init__(self, full: ModelMeasures, weights: Floats):
+        super().__init__(full.flat, full.loop.autocast)
+        self.full, self.weights = full, weights
+
+    def gradients(self, x: Tensor, batches: Sequence[Batch], seeds: Callable[[int], int]) -> tuple[Tensor, Tensor]:
+        at = x[0].clone()
+        loss, gradient = self.full.of(at, range(len(self.weights)), self.weights)
+        self.flat.load(x[0])
+        return x.new_full((1,), loss, dtype=torch.float64), gradient[None]

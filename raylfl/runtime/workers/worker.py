@@ -39,7 +39,6 @@ from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.evaluate import Evaluator, Recorder
 from raylfl.runtime.workers.finiteness import Finiteness
-from raylfl.runtime.workers.full_gradients import FullGradients
 from raylfl.runtime.workers.local_work import cohort_work, merged_work
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.measures import ModelMeasures
@@ -104,8 +103,7 @@ class Worker:
         }
         batch_last = steps if self.layout == "batch_last" else None
         self.loop = LoopOracle(self.flat, autocast, batch_last, setup.runtime.step, self.training.log)
-        full = FullGradients(self.loop, self.measured, setup.shards, self.recorder, setup.eval_batch_size)
-        self.measures = ModelMeasures(setup, self.evaluator, self.attributes, self.sources, full)
+        self.measures = ModelMeasures(setup, self.evaluator, self.attributes, self.sources, self.loop)
         trials = StepTrials(setup, self.loop, self.train, self.training, self.attributes, self.recorder)
         self.cut = trials.cut()
         if self.training.reason is not None:
@@ -275,13 +273,17 @@ class Worker:
         )
 
     def _run(self, task: Task, broadcast: State, client_states: Sequence[State | None]) -> TaskResult:
-        broadcast = self._received(broadcast)
+        if self.device.type != "cpu" and broadcast is not self._broadcast[0]:  # copied once for all tasks
+            self._broadcast = broadcast, {k: to_device(v, self.device) for k, v in broadcast.items()}
+        broadcast = dict(broadcast if self.device.type == "cpu" else self._broadcast[1])
         buffers = broadcast.pop(BUFFERS, self.initial.buffers.to(self.device))
         states, oracle = self._states(client_states), self._oracle_for(task)
         rows = states.pop(BUFFERS, buffers.expand(len(task.clients), -1))
         oracle.write_buffers(rows)
         moments = states.pop(MOMENTS, broadcast.pop(MOMENTS, None))
-        self._to_training()
+        if [m.training for m in self._parts] != self._modes:  # as `train()`, but faster
+            self.flat.module.train()
+            self._modes = [m.training for m in self._parts]
         self.attributes.restore()
         per_epoch = self._steps_per_epoch(task)
         oracles = {self.loop, oracle}
@@ -322,20 +324,6 @@ class Worker:
         count, samples = len(self.setup.trained_on(task.clients[0])), task.batch_sizes[0] * self.setup.accumulate
         return max(1, -(-count // samples)) if samples > 0 else 1
 
-    def _to_training(self) -> None:
-        """Sets training mode like the module's `train()`, but faster."""
-        if [m.training for m in self._parts] != self._modes:
-            self.flat.module.train()
-            self._modes = [m.training for m in self._parts]
-
-    def _received(self, broadcast: State) -> State:
-        """The broadcast on the worker's device, copied once for all tasks that start from it."""
-        if self.device.type == "cpu":
-            return dict(broadcast)
-        if broadcast is not self._broadcast[0]:
-            self._broadcast = broadcast, {k: to_device(v, self.device) for k, v in broadcast.items()}
-        return dict(self._broadcast[1])
-
     def _states(self, client_states: Sequence[State | None]) -> State:
         if isinstance(client_states, Rows):
             return {name: rows.to(self.device) for name, rows in client_states.state.items()}
@@ -355,7 +343,7 @@ class Worker:
     ) -> LocalResult:
         setup = self.setup
         if setup.merged:
-            own = merged_work(setup, task, oracle, self.train, self.measures.full)
+            own = merged_work(setup, task, oracle, self.train, self.measures)
         else:
             own = cohort_work(setup, task, oracle, self.train)
         own = own.accumulated(setup, task, observer.after_batch)
