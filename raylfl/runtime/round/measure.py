@@ -41,7 +41,6 @@ class Measurements:
         self._least: float | None = None  # F at the optimum, measured once
         # the last expected coefficients and |a_i|_1, and their metrics
         self._surrogate: tuple[Floats | None, Floats | None, dict[str, float]] = None, None, {}
-        self._predicted: tuple[bytes, dict[str, float]] = b"", {}  # the last Omega, and its prediction
 
     def of_round(
         self, result: RoundResult, state: FederationState, server_before: ServerState, info: Info, last: bool
@@ -65,7 +64,11 @@ class Measurements:
         objective = self._objective(broadcast) if config.global_ and due else nothing
         average = self._average(state, broadcast, due)
         nodes = self._nodes(state.server, broadcast) if config.nodes and due else nothing
-        diversity = self._diversity(broadcast) if config.diversity and due else nothing
+        diversity = nothing
+        if config.diversity and due:  # at the broadcast model, from the clients' gradients over whole shards
+            weights = self.experiment.setup.population.weights
+            gradients = self.backend.objective(broadcast, [[i] for i in range(len(weights))])
+            diversity = gradients.then(lambda results: diversity_metrics([g for _, g in results], weights))
         submitted = [evaluations, nodes, objective, average, diversity]
         updates = Deferred(partial(self._updates, result))
         if any(isinstance(rows, ChunkedMatrix) for rows in result.uploads.values()):
@@ -118,19 +121,15 @@ class Measurements:
         received, config = result.round.received_view, self.experiment.config.eval
         if not (self.experiment.algorithm.uploads_update and len(received.cohort)):
             return {}
-        squares = result.reports.squares(received.cohort)
-        metrics: Metrics = {**update_metrics(self._mean_update(result), squares, received.weights)}
+        squares, mean = result.reports.squares(received.cohort), (result.sums or {}).get(MEAN)
+        if mean is None:  # of the received updates U_i with importance weights w_i: sum_R w_i U_i / sum_R w_i
+            mean = weighted_sum(result.uploads["update"], normalise(received.weights))
+        metrics: Metrics = {**update_metrics(mean, squares, received.weights)}
         if config.diversity or config.drift:
             metrics["update/drift"] = drift(result.uploads["update"], received.weights)
         if config.drift:
             metrics["update/consensus"] = consensus_error(result.uploads["update"], received.weights)
         return metrics
-
-    def _mean_update(self, result: RoundResult) -> torch.Tensor:
-        """The mean [d] of the received updates U_i with importance weights w_i: sum_R w_i U_i / sum_R w_i."""
-        if result.sums is not None:
-            return result.sums[MEAN]
-        return weighted_sum(result.uploads["update"], normalise(result.round.received_view.weights))
 
     def _training_of_clients(self, result: RoundResult) -> dict[str, dict[str, float]]:
         """The training metrics of single clients: metric -> client -> value, without non-finite values."""
@@ -239,12 +238,6 @@ class Measurements:
 
         return self.backend.objective(broadcast, groups).then(reduce)
 
-    def _diversity(self, broadcast: State) -> Deferred[Metrics]:
-        """The metrics of gradient diversity at the broadcast model, from the clients' gradients over whole shards."""
-        weights = self.experiment.setup.population.weights
-        results = self.backend.objective(broadcast, [[i] for i in range(len(weights))])
-        return results.then(lambda results: diversity_metrics([g for _, g in results], weights))
-
     def _average(self, state: FederationState, broadcast: State, due: bool) -> Deferred[Metrics]:
         """Metrics of the mean xbar of the server's iterates (`Average`): average/distance, average/loss, average/gap.
 
@@ -277,8 +270,10 @@ class Measurements:
         """Metric `inconsistency/chi2`: the chi-square divergence chi2(w || Omega) of round r (FedACS, Theorem 2).
 
         w: the importance weights. Omega: the weights of the objective that the method really minimises. If the data's
-        optimum is known for arbitrary weights, `inconsistency/predicted_distance` is included. Empty in a replay, and
-        if Omega is unknown. server: the server state at the draw.
+        optimum is known for arbitrary weights, so is `inconsistency/predicted_distance` = |x_Omega - x*| / |x*|
+        (|x_Omega - x*| if x* = 0), where x_Omega = argmin sum_i Omega_i f_i and x* = argmin F: the limit of
+        `global/distance` for small eta and constant Omega. Empty in a replay, and if Omega is unknown. server: the
+        server state at the draw.
         """
         if self.planner.replayed:
             return {}
@@ -292,24 +287,12 @@ class Measurements:
         """The metrics of `_inconsistency` for expected coefficients and norms of accumulation vectors, [N] each."""
         if expected is None or not expected.any():
             return {}
-        omega = surrogate_weights(expected, a_norm)
-        return {"inconsistency/chi2": chi2(self.experiment.world.population.weights, omega)} | self._prediction(omega)
-
-    def _prediction(self, omega: Floats) -> dict[str, float]:
-        """Metric `inconsistency/predicted_distance` = |x_Omega - x*| / |x*| (|x_Omega - x*| if x* = 0).
-
-        omega: the surrogate weights Omega [N]; x_Omega = argmin sum_i Omega_i f_i; x* = argmin F. The metric is the
-        limit of `global/distance` for small eta and constant Omega. Empty unless the data's optimum is known for
-        arbitrary weights.
-        """
-        optimum = self.experiment.optimum
-        if optimum is None or optimum.of is None or self.optimum is None:
-            return {}
-        if self._predicted[0] != omega.tobytes():  # often constant, and the optimum may need a linear solve
+        omega, optimum = surrogate_weights(expected, a_norm), self.experiment.optimum
+        metrics = {"inconsistency/chi2": chi2(self.experiment.world.population.weights, omega)}
+        if optimum is not None and optimum.of is not None and self.optimum is not None:
             limit = torch.from_numpy(optimum.of(omega))
-            distance = distance_metrics(limit, self.optimum)["global/distance"]
-            self._predicted = omega.tobytes(), {"inconsistency/predicted_distance": distance}
-        return self._predicted[1]
+            metrics["inconsistency/predicted_distance"] = distance_metrics(limit, self.optimum)["global/distance"]
+        return metrics
 
 
 def _distances(models: torch.Tensor, point: torch.Tensor) -> Floats:
