@@ -24,9 +24,7 @@ OWN_CLUSTER = {  # Ray's settings on a cluster started for a run, unless the env
     GCS_WAIT: "120",  # Ray's default: 20, too short for its head process on a busy machine
 }
 ATTACH_SECONDS = "5"  # attempts, one per second, to reach the head of a given cluster (Ray's default: 20)
-ANSWER_SECONDS = 10.0  # limit for the first bytes from the head of a given cluster
-SETTINGS_FRAME = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # HTTP/2, empty: 3 bytes of length, type 4, flags, stream 0
-HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS_FRAME
+ANSWER_SECONDS = 10.0  # limit for a first answer from the head of a given cluster
 SHARED_MEMORY = Path("/dev/shm")  # Ray's object store on Linux
 LEAST_STORE = 80 * 2**20  # bytes; Ray refuses less than 75 MiB
 SOCKET_BYTES = 103 if sys.platform == "darwin" else 107  # the longest path of a Unix socket
@@ -121,18 +119,18 @@ def listens(address: str, seconds: float = 5.0) -> bool:
 def speaks_grpc(address: str) -> bool:
     """Whether a gRPC server, such as Ray's head, listens at the address host:port.
 
-    Such a server answers with a SETTINGS frame of HTTP/2. True if this cannot be tested: for addresses of another form,
-    and if Ray encrypts its connections.
+    True if this cannot be tested: for addresses of another form, and if Ray encrypts its connections.
     """
-    place = _host_and_port(address)
-    if place is None or os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+    if _host_and_port(address) is None or os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
         return True
-    try:
-        with socket.create_connection(place, ANSWER_SECONDS) as connection, connection.makefile("rb") as answer:
-            connection.sendall(HTTP2_HELLO)
-            return answer.read(len(SETTINGS_FRAME))[3:4] == SETTINGS_FRAME[3:4]
-    except OSError:
-        return False
+    import grpc
+
+    with grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(ANSWER_SECONDS)
+        except grpc.FutureTimeoutError:
+            return False
+    return True
 
 
 def _host_and_port(address: str) -> tuple[str, int] | None:
