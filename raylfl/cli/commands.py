@@ -221,7 +221,7 @@ def partition(args: argparse.Namespace) -> None:
 
     config = load_config(args.config, args.overrides)  # before torch is imported
     require(*REPORT, what="the figure of raylfl partition")
-    from raylfl.experiment.assemble import make_split, samples_of
+    from raylfl.experiment.assemble import make_split
     from raylfl.experiment.data_source import load_data
     from raylfl.heterogeneity.partition.file import save
     from raylfl.heterogeneity.partition.stats import class_counts, summary, table
@@ -229,7 +229,7 @@ def partition(args: argparse.Namespace) -> None:
     from raylfl.report.partition_plot import figure
 
     source = load_data(config)
-    split, samples = make_split(config, source), samples_of(source)
+    split, samples = make_split(config, source), source.samples
     natural = config.resolved["partition"]["name"] == "natural"
     names = source.client_names if natural else None
     rows = table(split, samples)

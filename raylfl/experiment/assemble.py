@@ -23,7 +23,7 @@ from raylfl.experiment.data_source import LoadedData, class_of, load_data, makes
 from raylfl.experiment.parts import Experiment, Optimum, WorkerSetup
 from raylfl.heterogeneity.links.perfect import Perfect
 from raylfl.heterogeneity.participation.full import Full
-from raylfl.heterogeneity.partition.base import Samples, Split
+from raylfl.heterogeneity.partition.base import Split
 from raylfl.heterogeneity.world import RunContext
 
 DEFAULT_CLIENTS = 10  # N if neither the config nor the partition gives it
@@ -166,16 +166,11 @@ def _placed(place: str) -> Iterator[None]:
 
 def make_split(config: Config, source: LoadedData) -> Split:
     """The partition of the training samples over clients. Raises BadConfig if it is impossible."""
-    samples, partition = samples_of(source), config.partition
+    samples, partition = source.samples, config.partition
     with _placed("partition"):
         count = config.top.num_clients or partition.fixed_clients(samples) or DEFAULT_CLIENTS
         split: Split = partition.split(samples, count, config.top.seed)
     return split
-
-
-def samples_of(source: LoadedData) -> Samples:
-    """The properties of the training data that a partition can use."""
-    return source.samples
 
 
 def check_algorithm(config: Config, world: RunContext, merged: bool) -> list[str]:

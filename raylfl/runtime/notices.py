@@ -27,14 +27,16 @@ def module_warnings(worker: Worker, config: EvalConfig) -> list[str]:
     that are not recorded. They say if its own optimizer is not used, and which faster forms of the step are not, as
     their results would differ.
     """
-    module, evaluator = worker.flat.module, worker.evaluator
+    module: Any = worker.flat.module
+    evaluator = worker.evaluator
     lines = [f"{name} is not called: {HOOKS[name].note}" for name in overridden(module, "ignored")]
     used = {evaluator.stage(kind) for kind in evaluated_kinds(worker, config)}
     for stage in ("validation", "test"):
         names = [name for name in overridden(module, "called") if name.startswith(f"on_{stage}_")]
         if names and stage not in used:
             lines.append(f"{', '.join(names)} not called: no evaluation goes through {stage}_step")
-    if overrides_hook(module, "configure_optimizers") and not module_is_shipped(module):
+    shipped = str(type(module).training_step.__module__).startswith("raylfl.models")  # whose optimizer is the config's
+    if overrides_hook(module, "configure_optimizers") and not shipped:
         if worker.setup.algorithm.own_step:
             lines.append("configure_optimizers is not used: the method defines its own local step")
         elif worker.setup.optimizer != "module":
@@ -49,11 +51,6 @@ def module_warnings(worker: Worker, config: EvalConfig) -> list[str]:
         names = sorted(evaluator.left_out)
         lines.append(f"{', '.join(names)} not recorded in evaluations: logged with on_epoch=False")
     return lines
-
-
-def module_is_shipped(module: Any) -> bool:
-    """Whether `training_step` belongs to a shipped model, whose optimizer is the config's."""
-    return str(type(module).training_step.__module__).startswith("raylfl.models")
 
 
 def evaluated_kinds(worker: Worker, config: EvalConfig) -> list[str]:

@@ -125,7 +125,8 @@ class Reservation:
         if self.runtime.workers is not None or self.names or wanted <= 0:
             return max(0, wanted)
         at_start = now - self._began < SETTLE_SECONDS
-        free = fit - self.size if at_start else free_workers(self.runtime)
+        # as if all free resources were on one node
+        free = fit - self.size if at_start else workers_that_fit(self.runtime, [ray.available_resources()])
         return min(wanted, free) if free > 0 else int(not self.size)
 
     def _check_room(self, now: float, placed: int) -> int:
@@ -175,8 +176,3 @@ class Reservation:
         """Gives the bundles back; ends the actors in them."""
         for group in (*self._requests.values(), *self._groups):
             remove_placement_group(group)
-
-
-def free_workers(runtime: RuntimeConfig) -> int:
-    """The number of workers for which the cluster's free resources would suffice if they were on one node."""
-    return workers_that_fit(runtime, [ray.available_resources()])

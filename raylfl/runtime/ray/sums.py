@@ -40,7 +40,10 @@ def fetch(channel: Channel, stored: Sequence[StoredSums], count: int) -> tuple[l
         if exchanged is None:
             return sums, [*lost, *(k for one in resident for k in one.tasks)]
         return [*sums, exchanged], lost
-    longest, nodes = max((one.size for one in stored), default=0), by_node(stored)
+    longest, by_node = max((one.size for one in stored), default=0), dict[str | None, list[StoredSums]]()
+    for one in stored:
+        by_node.setdefault(one.node, []).append(one)
+    nodes = list(by_node.values())
     if longest <= direct_bytes():
         return _each(channel, stored)
     pieces = 1 if channel.pool.stored.placement.nodes_apart else min(len(nodes), longest // max(direct_bytes(), 1))
@@ -101,11 +104,3 @@ def _each(channel: Channel, stored: Sequence[StoredSums]) -> tuple[list[TaskResu
             lost += one.tasks
     channel.traffic.count(received=weight(fetched))
     return fetched, lost
-
-
-def by_node(stored: Sequence[StoredSums]) -> list[list[StoredSums]]:
-    """The stored sums grouped by node."""
-    out: dict[str | None, list[StoredSums]] = {}
-    for one in stored:
-        out.setdefault(one.node, []).append(one)
-    return list(out.values())

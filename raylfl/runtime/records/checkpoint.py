@@ -168,7 +168,9 @@ class Checkpoints:
                 state = self._load(folder, manifest, backend, fresh)
             except Damaged as error:
                 self.warn(f"checkpoint {folder.name} is damaged ({error}): the previous one is used")
-                self._set_aside(folder)
+                target = folder.with_name(f"damaged_{folder.name}")  # a new checkpoint of this round can be written
+                discard(target)
+                folder.rename(target)
                 continue
             if fresh.average is not None and state.average is None:
                 self.warn(f"eval.average: not measured, as {folder.name} has no average of the iterates before it")
@@ -257,12 +259,6 @@ class Checkpoints:
             if not ids <= state.clients.keys():
                 raise Damaged(f"{name} holds no state of client {min(ids - state.clients.keys())}")
         return state
-
-    def _set_aside(self, folder: Path) -> None:
-        """Renames a damaged checkpoint to damaged_..., so that a new checkpoint of this round can be written."""
-        target = folder.with_name(f"damaged_{folder.name}")
-        discard(target)
-        folder.rename(target)
 
 
 def sha256_of_shards(shards: ClientShards) -> str:

@@ -219,14 +219,10 @@ def _files(top: Path) -> list[tuple[str, Path]]:
     paths = []
     for folder, names, files in os.walk(top):
         parent = Path(folder)
-        names[:] = [name for name in names if not (name.startswith(".") or _is_trial(parent / name))]
+        trials = (parent / "sweep.yaml").is_file()  # each has its own mirror
+        names[:] = [name for name in names if not (name.startswith(".") or (trials and name != "report"))]
         paths += [parent / file for file in files if not file.startswith(".")]
     return [(path.relative_to(top).as_posix(), path) for path in paths if path.is_file()]
-
-
-def _is_trial(folder: Path) -> bool:
-    """Whether this is the folder of a trial in a sweep's folder; such a folder has its own mirror."""
-    return (folder.parent / "sweep.yaml").is_file() and folder.name != "report"
 
 
 def _stamp(path: Path) -> list[int]:
@@ -248,18 +244,17 @@ def _turn(name: str) -> tuple[int, int, str, bool, str]:
 # -- starting a run, and resuming it on another machine ----------------------------------------------------------
 
 
-def begin(folder: Path, url: str, command: str, take_over: bool = False) -> bool:
+def begin(folder: Path, url: str, command: str) -> bool:
     """Makes a local folder the owner of a new run at this URL; returns False if there is a run at the URL.
 
-    command: the command of the run. take_over: whether to begin it although another process, which has copied nothing
-    yet, owns the URL. Raises BadConfig for such a URL otherwise.
+    command: the command of the run. Raises BadConfig if another process, which has copied nothing yet, owns the URL.
     """
     if exists(url):
         return False
     storage, mine = Storage(url), Owner(secrets.token_hex(8), command)
     if not storage.create(OWNER, mine.encode()):
         owner = Owner.of(storage)
-        if owner is not None and not take_over:
+        if owner is not None:
             raise in_use(url, owner, f"delete {url}/{OWNER}")
         storage.write(OWNER, mine.encode())
     MirrorState(url, mine.token, {}).write(folder)

@@ -189,7 +189,11 @@ class RunDirectory:
 
     def check(self) -> None:
         """Raises Displaced if another process has moved, deleted or changed the directory or an open record file."""
-        if self._descriptor is not None and not _is_at(self.path, self._descriptor):
+        moved = self._descriptor is not None
+        if self._descriptor is not None:
+            with suppress(OSError):
+                moved = not os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
+        if moved:
             raise Displaced(
                 f"{self.path} was moved or deleted while the run wrote to it; if moved, `raylfl resume` works in "
                 "its new place"
@@ -337,11 +341,3 @@ def id_exists(address: Path | str) -> BadConfig:
 def remedy(error: OSError) -> str:
     """The remedy, in words, for an error at writing a file."""
     return "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "make it writable"
-
-
-def _is_at(path: Path, descriptor: int) -> bool:
-    """Whether the directory at `path` is the open directory with the file descriptor `descriptor`."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except OSError:
-        return False

@@ -181,7 +181,8 @@ def _same_form(value: Any, like: Any, name: str) -> None:
     for each client received so far. name: the name of the value in the error message.
     """
     if isinstance(like, Tensor):
-        if not isinstance(value, Tensor) or value.dtype != like.dtype or not _fits(value.shape, like.shape):
+        fits = isinstance(value, Tensor) and value.dtype == like.dtype and value.ndim == like.ndim
+        if not fits or any(size not in (0, got) for got, size in zip(value.shape, like.shape, strict=True)):
             got = _form(value) if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(f"{name} is {got}, but must be {_form(like)}")
     elif isinstance(like, Mapping):
@@ -200,10 +201,6 @@ def _same_table(value: Any, like: dict[str, Tensor], name: str) -> None:
     count = len(value["clients"])
     _same_form(value["clients"], like["clients"].new_empty(count), f"{name}.clients")
     _same_form(value["rows"], like["rows"].new_empty(count, like["rows"].shape[1]), f"{name}.rows")
-
-
-def _fits(shape: Sequence[int], like: Sequence[int]) -> bool:
-    return len(shape) == len(like) and all(size in (0, got) for got, size in zip(shape, like, strict=True))
 
 
 def _form(tensor: Tensor) -> str:

@@ -184,21 +184,18 @@ class ServerDispatch(Dispatch):
             parts = [result.sums for result in results if result.sums]
             parts += [plan.parts(some.clients, [some.uploads]) for some in results if some.failed and some.uploads]
             sums = plan.sums(parts)
+        sent = next((result.uploads for result in results if result.uploads), {})  # may have no rows
+        one = {name: torch.zeros(1).expand(1, *rows.shape[1:]) for name, rows in sent.items()}
+        unseen = {name: one.pop(name) for name in UNSEEN if name in one}
         return RoundResult(
             round=r,
             reports=reports,
             uploads=uploads,
             client_states=states if order is None or not states else [states[k] for k in order],
-            up_floats=self._upload_floats(next((result.uploads for result in results if result.uploads), {})),
+            up_floats=(self.algorithm.sent_floats(one) if one else 0) + floats_in(unseen),
             events=events,
             sums=sums,
         )
-
-    def _upload_floats(self, uploads: State) -> int:
-        """The number of floats in one client's uploads that count as traffic; `uploads` may have no rows."""
-        one = {name: torch.zeros(1).expand(1, *rows.shape[1:]) for name, rows in uploads.items()}
-        unseen = {name: one.pop(name) for name in UNSEEN if name in one}
-        return (self.algorithm.sent_floats(one) if one else 0) + floats_in(unseen)
 
 
 def sum_plan(algorithm: Algorithm, broadcast: State, server: ServerState, r: Round) -> SumPlan:

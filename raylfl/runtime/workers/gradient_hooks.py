@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from raylfl.core.flat import FlatModule
 from raylfl.core.local_optimizer import LocalOptimizer
@@ -46,8 +46,16 @@ class GradientHooks:
         parameters, views = self.flat.parameters, self.flat.views(g)
         for p, own in zip(parameters, views, strict=True):
             p.grad = own
+        # without options, unless local steps use the module's optimizer
+        shown = optimizer.optimizer if isinstance(optimizer, ModuleOptimizer) else Optimizer(parameters, {})
         for name, hook in self.hooks.items():
-            self._call(name, hook, self._shown(optimizer))
+            if name == "on_after_backward":
+                hook()
+            elif name == "on_before_optimizer_step":
+                hook(shown)
+            else:
+                how = None if self.clip_norm is None else "norm"
+                hook(shown, gradient_clip_val=self.clip_norm, gradient_clip_algorithm=how)
         for p, own in zip(parameters, views, strict=True):
             if p.grad is None:
                 own.zero_()
@@ -55,24 +63,9 @@ class GradientHooks:
                 own.copy_(p.grad)
             p.grad = None
 
-    def _call(self, name: str, hook: Callable[..., Any], optimizer: torch.optim.Optimizer) -> None:
-        if name == "on_after_backward":
-            hook()
-        elif name == "on_before_optimizer_step":
-            hook(optimizer)
-        else:
-            how = None if self.clip_norm is None else "norm"
-            hook(optimizer, gradient_clip_val=self.clip_norm, gradient_clip_algorithm=how)
-
-    def _shown(self, optimizer: LocalOptimizer) -> torch.optim.Optimizer:
-        """The optimizer that hooks receive: the module's if local steps use it, otherwise one without options."""
-        if isinstance(optimizer, ModuleOptimizer):
-            return optimizer.optimizer
-        return torch.optim.Optimizer(self.flat.parameters, {})
-
     def clip_gradients(
         self,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Optimizer,
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:

@@ -58,10 +58,6 @@ class Series:
         self.values.append(value)
         self.weights.append(weight)
 
-    def drop_last(self) -> None:
-        """Removes the value of the last batch."""
-        del self.values[-1], self.weights[-1]
-
     @property
     def reduced(self) -> float:
         """The values reduced to one number, by default their weighted mean."""
@@ -238,7 +234,7 @@ class EvaluationLog:
         if self._samples is None or name not in self.logged.series:
             self.logged.series[name] = Series(reduction(name, options))
         elif name in self._in_batch:  # logged twice: the last one counts
-            self.logged.series[name].drop_last()
+            del self.logged.series[name].values[-1], self.logged.series[name].weights[-1]
         self._in_batch.add(name)
         self.logged.series[name].add(value, (self._samples or 1) if weight is None else weight)
 

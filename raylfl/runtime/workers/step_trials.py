@@ -151,7 +151,10 @@ class StepTrials:
         if setup.train.arrays is None:
             return "the data set returns samples one by one"
         reason = refusal(self.flat, self.flat.params.device, setup.runtime.vectorize)
-        return reason or self._large_samples() or self._proved()
+        if reason := reason or self._large_samples():
+            return reason
+        form = self._once("vectorized", self._fastest)
+        return form if isinstance(form, str) else self._oracle(*form)
 
     @property
     def alone(self) -> str | None:
@@ -167,11 +170,6 @@ class StepTrials:
         if self.setup.runtime.compile is not None:
             return "runtime.compile takes the steps of one client"
         return None if self.effect != METRIC else f"training_step {METRIC}"
-
-    def _proved(self) -> VectorizedOracle | str:
-        """The fastest vectorised form whose results are the reference's; the reason if there is none."""
-        form = self._once("vectorized", self._fastest)
-        return form if isinstance(form, str) else self._oracle(*form)
 
     def _fastest(self) -> tuple[bool, bool] | str:
         """The fastest vectorised form (`_oracle`) whose results are the reference's; the reason if there is none."""
