@@ -20,7 +20,7 @@ LARGEST = 2**22  # bytes of a source file; a larger one is not read
 PACKAGE = Path(__file__).resolve().parents[2]
 INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib"))
 
-Sources = dict[str, dict[str, str]]  # name of a class or function -> {"file", "sha256"}
+Sources = dict[str, dict[str, str]]  # class or function -> {"file", "name" in the file, "sha256"}
 
 
 def sources_of(objects: Iterable[Any]) -> Sources:
@@ -39,7 +39,8 @@ def sources_of(objects: Iterable[Any]) -> Sources:
             if part.__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):
                 digest = _digest_of_code(part)
             if digest is not None:
-                digests[f"{part.__module__}.{part.__qualname__}"] = {"file": str(file or ""), "sha256": digest}
+                name = part.__qualname__
+                digests[f"{part.__module__}.{name}"] = {"file": str(file or ""), "name": name, "sha256": digest}
     return dict(sorted(digests.items()))
 
 
@@ -108,27 +109,16 @@ def read(folder: Path) -> Sources:
         if path.is_symlink() or path.stat().st_size > LARGEST:
             return {}
         content = json.loads(path.read_text(encoding="utf-8"))
-        return {
-            str(name): {"file": str(one["file"]), "sha256": str(one["sha256"])} for name, one in dict(content).items()
-        }
+        keys = "file", "name", "sha256"
+        return {str(name): {key: str(one[key]) for key in keys} for name, one in dict(content).items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return {}
 
 
 def today(saved: Sources) -> Sources:
     """The digests of the same classes in the same files now, without those that cannot be read."""
-    now = {name: digest_of(Path(one["file"]), name_in(name, one["file"])) for name, one in saved.items()}
-    return {name: {"file": saved[name]["file"], "sha256": digest} for name, digest in now.items() if digest}
-
-
-def name_in(name: str, file: str) -> str:
-    """The qualified name of a class within its file: the full name without the name of the module."""
-    words = name.split(".")
-    parts = [*Path(file).with_suffix("").parts]
-    for k in range(len(words) - 1, 0, -1):
-        if words[:k] == parts[-k:] or (k == 1 and words[0] == "__main__"):
-            return ".".join(words[k:])
-    return words[-1]
+    now = {name: digest_of(Path(one["file"]), one["name"]) for name, one in saved.items()}
+    return {name: {**saved[name], "sha256": digest} for name, digest in now.items() if digest}
 
 
 def changed_names(earlier: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> list[str]:
