@@ -16,7 +16,6 @@ from torch import Tensor
 
 from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.config.groups.runtime import RuntimeConfig
-from raylfl.core.cut import Cut
 from raylfl.core.partial_sums import add_up, columns_of
 from raylfl.core.samples import as_tensor
 from raylfl.core.torch_state import torch_defaults
@@ -30,7 +29,7 @@ from raylfl.runtime.ray.traffic import weight
 from raylfl.runtime.workers.backend import first_row
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.nodes import OPERATIONS, OperationContext
-from raylfl.runtime.workers.task import Chunk, ClientReports, Room, Task, TaskResult, added_up, pack, unpack
+from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult, added_up, pack, unpack
 from raylfl.runtime.workers.worker import Worker
 from raylfl.startup import process
 
@@ -97,28 +96,16 @@ class WorkerActor:
         self.worker(shared)
         return str(ray.get_runtime_context().get_node_id())
 
-    def initial(self, shared: list[Any]) -> Packed:
-        """The initial parameters, buffers and optimizer state: the fields of `Initial`, packed."""
-        return pack(self.worker(shared).initial._asdict())
+    def traits(self, shared: list[Any]) -> tuple[dict[str, Any], int | None, Packed]:
+        """(properties of a backend, the bytes of one client's state, packed fields of `Initial`).
 
-    def traits(self, shared: list[Any]) -> tuple[str, str | None, Room | None, frozenset[str], Cut | None, int | None]:
-        """The properties of the worker that the backend needs: (device, reason, `room`, whole, cut, state bytes).
-
-        device: the name of the device; reason: why tasks have one client, or None; room: `Executor.room`;
-        whole: kinds of data (test, val, train) that one
-        worker evaluates alone; cut: the `Cut` of a split model, or None; state bytes: the size of one client's state,
-        None if clients keep no state.
+        The properties are attributes of `Backend`; without a state of clients, its size is None.
         """
         worker = self.worker(shared)
         state = worker.setup.fresh_state(worker.initial)
-        return (
-            worker.device_name,
-            worker.one_by_one,
-            worker.room,
-            worker.whole,
-            worker.cut,
-            weight(state) if state else None,
-        )
+        names = "device_name", "one_by_one", "room", "whole", "cut"
+        values = {name: getattr(worker, name) for name in names}
+        return values, weight(state) if state else None, pack(worker.initial._asdict())
 
     def run(self, shared: list[Any], work: bytes, start: Packed, *client_states: Packed) -> Any:
         """Runs tasks; returns their results, then values for `RunArguments.separate` and the new states, if any.

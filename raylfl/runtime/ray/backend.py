@@ -60,9 +60,8 @@ class RayBackend(Backend):
         self._experiment = experiment
         self._weights = experiment.setup.population.weights
         self._batch_size = experiment.setup.eval_batch_size
-        self.device_name, self.one_by_one, self.room, self.whole, self.cut, state = self.pool.call(
-            "traits", attempts=self.attempts
-        )
+        traits, state, self._initial = self.pool.call("traits", attempts=self.attempts)
+        vars(self).update(traits)
         size, keeps = state or 0, state is not None
         spills = size < direct_bytes() and size * experiment.clients > HEAP
         kind = kind_of_group(runtime, stored.placement)
@@ -70,8 +69,7 @@ class RayBackend(Backend):
         self.channel = Channel(self.pool, self._traffic, self.attempts, self.timeout, keeps, size, spills, group)
 
     def initial(self) -> Initial:
-        fresh = self.pool.call("initial", attempts=self.attempts)
-        return Initial(**{name: torch.from_numpy(values.copy()) for name, values in fresh.items()})
+        return Initial(**{name: torch.from_numpy(values.copy()) for name, values in self._initial.items()})
 
     def put(self, state: State) -> Handle:
         return ray.put(pack(state))
