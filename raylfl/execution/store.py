@@ -45,7 +45,10 @@ def plan(config: Config) -> PlannedRun:
         content = {**resolved, "logging": {**resolved["logging"], "id": id_}}
         run = PlannedRun(label, content, logging.folder / name / id_, None, url, key, config.objects)
         run.fetch()
-        if not (run.path.exists() if url is None else run.begun) or _is_current(run):
+        if not (run.path.exists() if url is None else run.begun):
+            return run
+        saved = sources.read(run.path)  # of the user's classes
+        if read_plain(run.path / IDENTITY) == str(run.identity).encode() and sources.today(saved) == saved:
             return run
         if logging.id is not None:
             raise id_exists(url or run.path)
@@ -69,12 +72,6 @@ def source_digest() -> str:
     for path in sorted(PACKAGE.rglob("*.py")):
         digest.update(f"{path.relative_to(PACKAGE)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
-
-
-def _is_current(run: PlannedRun) -> bool:
-    """Whether the existing run has this identity, and the source of the user's classes is what it was."""
-    saved = sources.read(run.path)
-    return read_plain(run.path / IDENTITY) == str(run.identity).encode() and sources.today(saved) == saved
 
 
 def words_of(label: str) -> str:

@@ -182,8 +182,10 @@ def _offered(data: Any, kind: str, warnings: list[str]) -> tuple[Any, Collate | 
     dataset = _attribute(data, f"{kind}_dataset")
     if dataset is None and (loader := _loader(data, kind)) is not None:
         dataset = loader.dataset
-        collate = collate or _own_collate(loader)
-        if _draws_its_own_way(loader):
+        of_loader = getattr(loader, "collate_fn", None)
+        collate = collate or (None if of_loader is default_collate else of_loader)
+        usual = type(getattr(loader, "sampler", None)) in (RandomSampler, SequentialSampler)
+        if not usual or type(getattr(loader, "batch_sampler", None)) not in (BatchSampler, type(None)):
             dataset = _drawn_from(loader, kind, warnings)
     return dataset, collate
 
@@ -231,17 +233,6 @@ def _uncalled(data: Any, hooks: Mapping[str, str]) -> list[str]:
     hooks: name of the hook -> second half of its message.
     """
     return [f"{name} is not called: {note}" for name, note in hooks.items() if _own(data, name)]
-
-
-def _own_collate(loader: Any) -> Collate | None:
-    collate = getattr(loader, "collate_fn", None)
-    return None if collate is default_collate else collate
-
-
-def _draws_its_own_way(loader: Any) -> bool:
-    """Whether a DataLoader has a custom sampler or batch sampler, not only the option `shuffle`."""
-    usual = type(getattr(loader, "sampler", None)) in (RandomSampler, SequentialSampler)
-    return not usual or type(getattr(loader, "batch_sampler", None)) not in (BatchSampler, type(None))
 
 
 def _attribute(data: Any, name: str) -> Any:

@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from raylfl.config.groups.records import EvalConfig
 from raylfl.config.placement import obstacle
+from raylfl.core.arrays import Ints
 from raylfl.core.keyed import keyed_int
 from raylfl.core.oracle import Batch, private_randomness
 from raylfl.core.population import Population
@@ -154,33 +155,36 @@ def _on_two_samples(setup: WorkerSetup) -> WorkerSetup:
 
     The training samples are the first two that belong to any client.
     """
-    train = _try("the data's first batch cannot be made", lambda: _few(setup.train, setup.shards.indices[:2]))
-    measured = {"test": setup.test, "val": setup.val}
-    for kind, samples in measured.items():
-        if samples is not None:
-            first = np.arange(min(2, len(samples)), dtype=np.int64)
-            measured[kind] = _try(f"the data's first {kind} batch cannot be made", partial(_few, samples, first))
+    few = {
+        kind: _try(f"the data's first {kind} batch cannot be made", partial(_few, samples, first))
+        for kind, samples, first in _first_samples(setup)
+    }
     return replace(
         setup,
         runtime=replace(setup.runtime, gpus_per_worker=0.0, processes_per_worker=1),
-        train=train,
-        test=measured["test"],
-        val=measured["val"],
-        shards=ClientShards.of([np.arange(len(train))]),
-        population=Population(np.array([len(train)]), np.ones(1)),
+        train=few["train"],
+        test=few.get("test"),
+        val=few.get("val"),
+        shards=ClientShards.of([np.arange(len(few["train"]))]),
+        population=Population(np.array([len(few["train"])]), np.ones(1)),
     )
 
 
 def _carried(setup: WorkerSetup, seconds: float | None) -> list[str]:
     """Warnings, one line each, about state of the data that reading a sample carries over to the next."""
-    read = {"train": setup.train, "test": setup.test, "val": setup.val}
-    lines = []
-    for kind, samples in read.items():
-        if samples is not None:
-            first = setup.shards.indices[:2] if kind == "train" else np.arange(min(2, len(samples)), dtype=np.int64)
-            seed, text = keyed_int(setup.seed, "check"), f"the data's first {kind} batch cannot be made"
-            lines.append(_try(text, partial(carried_state, samples, first, seed, kind), seconds))
+    lines, seed = list[str | None](), keyed_int(setup.seed, "check")
+    for kind, samples, first in _first_samples(setup):
+        text = f"the data's first {kind} batch cannot be made"
+        lines.append(_try(text, partial(carried_state, samples, first, seed, kind), seconds))
     return [line for line in lines if line is not None]
+
+
+def _first_samples(setup: WorkerSetup) -> Iterator[tuple[str, SampleSet, Ints]]:
+    """Yields (train, test or val, the samples, the indices of the first two) of each set of data."""
+    yield "train", setup.train, setup.shards.indices[:2]
+    for kind, samples in (("test", setup.test), ("val", setup.val)):
+        if samples is not None:
+            yield kind, samples, np.arange(min(2, len(samples)), dtype=np.int64)
 
 
 def _few(samples: SampleSet, indices: np.ndarray) -> SampleSet:

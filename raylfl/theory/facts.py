@@ -16,6 +16,7 @@ from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.sfl import SFL
 from raylfl.core.algorithm import ServerState, overrides
 from raylfl.core.arrays import Bools, Floats, Ints
+from raylfl.core.draws import at_least_once
 from raylfl.core.population import SystemInfo
 from raylfl.diagnostics.surrogate import surrogate_weights
 from raylfl.experiment.parts import Experiment
@@ -113,13 +114,13 @@ def facts_of(experiment: Experiment) -> Facts:
     batch_sizes = batch_sizes * experiment.work.accumulate
     covered = batch_sizes >= experiment.world.population.sizes  # by samples that may repeat, if they are drawn
     full = covered & (experiment.setup.sampling == "reshuffle")
-    sampled = planner.at_least_once(system, server)
+    marginals, law = planner.expected_draws(system, server)
+    sampled = None if marginals is None else at_least_once(marginals, law)
     received = None if sampled is None else sampled * (1 - system.failure)
     expected = planner.expected_coefficients(system, server)
     cohort = min(system.size, experiment.world.count)
     rounds = None if expected is None else _over_rounds(experiment, planner, server)
-    repeated = planner.expected_draws(system, server)[1] == "with_replacement"
-    averages = _averages(experiment, bool(system.failure.any()))
+    averages, repeated = _averages(experiment, bool(system.failure.any())), law == "with_replacement"
     return Facts(system, steps, batch_sizes, full, received, expected, cohort, repeated, rounds, averages)
 
 

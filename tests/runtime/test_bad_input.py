@@ -99,7 +99,10 @@ MISTAKES = {
         ["data.class_path=tests.runtime.tiny.WrongOptimum"],
         ["optimum() has 2 entries", "63 parameters"],
     ),
-    "unreadable sample": (["data.class_path=tests.runtime.tiny.AllBroken"], ["first batch cannot be made", "OSError"]),
+    "unreadable sample": (
+        ["data.class_path=tests.runtime.tiny.AllBroken"],
+        ["train batch cannot be made", "OSError"],
+    ),
     "no such layer": (["algorithm={name: splitfed, cut: body.9}"], ["algorithm.cut=body.9", "body.1"]),
     "no size to sample by": (
         ["algorithm=fedacs", "participation={name: full}"],

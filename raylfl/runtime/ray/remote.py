@@ -122,9 +122,11 @@ class RemoteRun:
             runtime, setup = self.experiment.config.runtime, self.experiment.setup
             self._group = self.cluster.take_actors(runtime, setup, self._print)
         group, self._regrouping, self._advanced = self._group, False, False
-        self._say_missing(len(group.workers))
+        workers, wanted = len(group.workers), self.experiment.config.runtime.workers or 0
+        if group.reservation is not None and workers < wanted:
+            lack = group.reservation.lack()
+            self._say(f"{counted(workers, 'worker')}: {lack}; others are added when there is room")
         try:
-            workers = len(group.workers)
             experiment = self.experiment.placed(workers, group.nodes())
             if self._stored is None or len(self._stored.placement.nodes) != workers * experiment.setup.assigned:
                 self._stored = StoredExperiment.put(experiment, workers)  # actors import their modules meanwhile
@@ -222,11 +224,6 @@ class RemoteRun:
         """Prints a line for the user before the first round, and logs it."""
         self.run_dir.log(line)
         print(f"raylfl: {line}", file=sys.stderr)
-
-    def _say_missing(self, workers: int) -> None:
-        runtime, group = self.experiment.config.runtime, self._group
-        if group is not None and group.reservation is not None and workers < (runtime.workers or 0):
-            self._say(f"{counted(workers, 'worker')}: {group.reservation.lack()}; others are added when there is room")
 
     def _count_restart(self, what: str, reason: str) -> None:
         """Counts a restart after the loss of `what`; raises RaylflError after too many without a finished round."""

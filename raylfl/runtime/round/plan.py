@@ -16,7 +16,7 @@ from raylfl.core.algorithm import ServerState, overrides
 from raylfl.core.arrays import Bools, Floats, Ints
 from raylfl.core.chunked_matrix import norms as norms_of
 from raylfl.core.chunked_matrix import select
-from raylfl.core.draws import Law, at_least_once
+from raylfl.core.draws import Law
 from raylfl.core.keyed import keyed
 from raylfl.core.local_rule import a_norm
 from raylfl.core.population import Round, SystemInfo
@@ -116,14 +116,6 @@ class Planner:
             self._coefficients = arguments, experiment.algorithm.expected_coefficients(c, marginals, law)
         return self._coefficients[1]
 
-    def at_least_once(self, c: SystemInfo, server: ServerState) -> Floats | None:
-        """The probability of each client to be sampled at least once in a round [N]; None if unknown.
-
-        c: the system state before the round (`system`).
-        """
-        marginals, law = self.expected_draws(c, server)
-        return None if marginals is None else at_least_once(marginals, law)
-
     def draw(self, r: int, server: ServerState) -> tuple[Draw, Floats | None]:
         """Draws the clients of round r; returns (draw, p).
 
@@ -220,8 +212,10 @@ class Planner:
             received = ~experiment.link.lost(r, cohort, world)
         lr = algorithm.step_length(self.system(r)) if overrides(algorithm, "step_length") else self.lr(r)
         failure = row["q"] if "q" in row else experiment.link.failure(r, cohort, world)
-        with_replacement = p if p is not None else self._draw_probabilities(r)
-        unknown = np.full(len(cohort), np.nan)
+        unknown, participation, with_replacement = np.full(len(cohort), np.nan), experiment.participation, p
+        if p is None and participation.law == "with_replacement":
+            marginals = participation.marginals(world, r)  # None if they are not known
+            with_replacement = None if marginals is None else marginals / marginals.sum()
         inclusion = row.get("p", unknown) if with_replacement is None else with_replacement[cohort]
         return Round(
             index=r,
@@ -258,17 +252,6 @@ class Planner:
             return None
         names = ("R", "C") if algorithm.family == "pair" else ("C",) if algorithm.family == "column" else ("W",)
         return self._graphs.line(r.index, edges, r.cohort, dict(zip(names, algorithm.mixings(r), strict=True)))
-
-    def _draw_probabilities(self, r: int) -> Floats | None:
-        """The probabilities [N] with which a participation process draws clients with replacement.
-
-        None if it draws them in another way, or if they are not known.
-        """
-        participation = self.experiment.participation
-        if participation.law != "with_replacement":
-            return None
-        marginals = participation.marginals(self.experiment.world, r)
-        return None if marginals is None else marginals / marginals.sum()
 
     def steps(self, r: int, clients: Ints) -> tuple[Ints, Ints]:
         """The numbers of local steps and the batch sizes of these C clients in round r, [C] each."""

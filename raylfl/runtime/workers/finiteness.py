@@ -6,55 +6,43 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raylfl.core.arrays import Bools, Floats
+from raylfl.core.arrays import Floats
 from raylfl.core.flat import FlatModule
 from raylfl.core.local import LocalResult
 from raylfl.core.reduce import finite_rows
 from raylfl.experiment.parts import BUFFERS
 
 
-class Finiteness:
-    """The check of the losses and uploads of C clients.
+def not_finite(flat: FlatModule, before: Tensor, result: LocalResult, squares: Floats | None) -> list[str | None]:
+    """What is not finite in the losses and uploads of each client [C]; None if everything is.
 
     flat: the module. before: its buffers at the start of the local work, rows [C, b]. An entry of a buffer that was not
-    finite before and has not changed, as in a mask of -inf, counts as finite.
+    finite before and has not changed, as in a mask of -inf, counts as finite. A client without local steps needs no
+    loss. squares: |U_i|^2 of the clients' updates U_i [C], None if there are no updates. U_i is finite if |U_i|^2 is.
     """
-
-    def __init__(self, flat: FlatModule, before: Tensor):
-        self.flat, self.before = flat, before
-
-    def of(self, result: LocalResult, squares: Floats | None) -> list[str | None]:
-        """What is not finite in the result of each client [C]; None if everything is.
-
-        A client without local steps needs no loss. squares: |U_i|^2 of the clients' updates U_i [C], None if there are
-        no updates. U_i is finite if |U_i|^2 is.
-        """
-        good = np.isfinite(result.losses) | np.isnan(result.last_losses) & (result.gradients == 0)
-        reasons: list[str | None] = [None] * len(good)
-        for name, rows in result.uploads.items():
-            if name == "update" and squares is not None and np.isfinite(squares).all():
-                continue
-            for k in np.flatnonzero(~self._finite(name, rows)).tolist():
-                reasons[k] = reasons[k] or self._entry(name, rows[k], self.before[k])
-        return [reason or (None if fine else "the loss") for reason, fine in zip(reasons, good.tolist(), strict=True)]
-
-    def _finite(self, name: str, rows: Tensor) -> Bools:
+    good = np.isfinite(result.losses) | np.isnan(result.last_losses) & (result.gradients == 0)
+    reasons: list[str | None] = [None] * len(good)
+    for name, rows in result.uploads.items():
+        if name == "update" and squares is not None and np.isfinite(squares).all():
+            continue
         finite = finite_rows(rows)
         if name == BUFFERS and not bool(finite.all()):
-            finite = ~_lost(rows, self.before).any(dim=1)
-        found: Bools = finite.cpu().numpy()
-        return found
+            finite = ~_lost(rows, before).any(dim=1)
+        for k in np.flatnonzero(~finite.cpu().numpy()).tolist():
+            reasons[k] = reasons[k] or _entry(flat, name, rows[k], before[k])
+    return [reason or (None if fine else "the loss") for reason, fine in zip(reasons, good.tolist(), strict=True)]
 
-    def _entry(self, name: str, row: Tensor, before: Tensor) -> str:
-        """The first entry of an upload that is not finite, by the path of its parameter or buffer."""
-        if name == BUFFERS:
-            at, packing = int(_lost(row, before).int().argmax()), self.flat.packing
-            return f"buffer {_owner(at, packing.names, packing.sizes)}"
-        at = int((~torch.isfinite(row.reshape(-1))).int().argmax())
-        if row.shape != (self.flat.width,):
-            return f"entry {at} of the upload {name}"
-        parameter = f"parameter {_owner(at, self.flat.names, self.flat.sizes)}"
-        return parameter if name in ("update", "x") else f"the upload {name} at {parameter}"
+
+def _entry(flat: FlatModule, name: str, row: Tensor, before: Tensor) -> str:
+    """The first entry of an upload that is not finite, by the path of its parameter or buffer."""
+    if name == BUFFERS:
+        at = int(_lost(row, before).int().argmax())
+        return f"buffer {_owner(at, flat.packing.names, flat.packing.sizes)}"
+    at = int((~torch.isfinite(row.reshape(-1))).int().argmax())
+    if row.shape != (flat.width,):
+        return f"entry {at} of the upload {name}"
+    parameter = f"parameter {_owner(at, flat.names, flat.sizes)}"
+    return parameter if name in ("update", "x") else f"the upload {name} at {parameter}"
 
 
 def _lost(after: Tensor, before: Tensor) -> Tensor:

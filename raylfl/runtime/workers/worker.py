@@ -38,7 +38,7 @@ from raylfl.replay.proof import Diverged
 from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.evaluate import Evaluator, Recorder
-from raylfl.runtime.workers.finiteness import Finiteness
+from raylfl.runtime.workers.finiteness import not_finite
 from raylfl.runtime.workers.local_work import cohort_work, merged_work
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.measures import ModelMeasures
@@ -302,7 +302,7 @@ class Worker:
             target[MOMENTS] = result.moments
         uploads = result.uploads
         squares = square_norms(uploads["update"]) if self.algorithm.uploads_update and "update" in uploads else None
-        finite = Finiteness(self.flat, rows).of(result, squares)
+        finite = not_finite(self.flat, rows, result, squares)
         reports = ClientReports.of(
             task.clients,
             loss=result.losses,
