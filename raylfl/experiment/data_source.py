@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -75,11 +75,6 @@ class LoadedData:
     def labels(self) -> Ints | None:
         """The labels of the training samples [n], if they are known; None: unlabelled, or not read so far."""
         return self.samples.labels
-
-    @property
-    def client_indices(self) -> Sequence[Ints] | None:
-        """The indices of the training samples of each client; None: the data define no clients."""
-        return self.samples.owners
 
 
 def class_of(config: Config, group: str) -> Any:

@@ -152,7 +152,8 @@ class Experiment:
 
     def on(self, gpus: float) -> Experiment:
         """The experiment on a machine or cluster with this number of GPUs; config.yaml keeps `auto`."""
-        return self.under(self.config.runtime.on(gpus))
+        runtime = self.config.runtime.on(gpus)
+        return replace(self, config=replace(self.config, runtime=runtime), setup=replace(self.setup, runtime=runtime))
 
     def placed(self, workers: int, nodes: int) -> Experiment:
         """The experiment on this many workers and cluster nodes, on which `placement: auto` may assign clients.
@@ -163,10 +164,6 @@ class Experiment:
         suffices = workers >= self.clients or (nodes > 1 and device == "cpu")
         assigned = self.setup.assigned or (suffices and device in self.assignable)
         return replace(self, setup=replace(self.setup, assigned=assigned))
-
-    def under(self, runtime: RuntimeConfig) -> Experiment:
-        """The experiment under other settings of `runtime`, of which config.yaml keeps the given ones."""
-        return replace(self, config=replace(self.config, runtime=runtime), setup=replace(self.setup, runtime=runtime))
 
     @property
     def directions(self) -> dict[str, Better]:

@@ -163,7 +163,11 @@ class Checkpoints:
             discard(leftover)
         for folder in reversed(self._folders()):
             try:
-                manifest = self._verify(folder)
+                manifest = self._check_files(folder)
+                for name in manifest["clients"]:
+                    if name != folder.name:
+                        self._check_files(self.folder / name, "clients_")
+                self._check_records(manifest)
                 self._compare(folder, manifest)
                 state = self._load(folder, manifest, backend, fresh)
             except Damaged as error:
@@ -178,15 +182,6 @@ class Checkpoints:
             self.run_dir.truncate(manifest["records"])
             return state
         return None
-
-    def _verify(self, folder: Path) -> Manifest:
-        """The manifest of a checkpoint whose files and records are all intact; raises Damaged otherwise."""
-        manifest = self._check_files(folder)
-        for name in manifest["clients"]:
-            if name != folder.name:
-                self._check_files(self.folder / name, "clients_")
-        self._check_records(manifest)
-        return manifest
 
     def _check_files(self, folder: Path, prefix: str = "") -> Manifest:
         """Reads the manifest of a checkpoint; checks its files, or only those whose names begin with `prefix`.

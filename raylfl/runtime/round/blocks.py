@@ -238,8 +238,12 @@ class GraphDispatch(Dispatch):
         local: for each block, the row numbers of its nodes in that result. pieces: the messages. settled: whether
         messages were mixed before the local work; the results of the local work are then the new rows.
         """
-        mixed = {} if settled else self._exchange(plan, pieces)
-        calls = []
+        calls, mixed = list[BlockCall](), dict[int, Handle]()
+        if plan.exchange is not None and not settled:  # one call mixes the messages of all blocks
+            sent = tuple(pieces[b, ALL].handle for b in plan.blocks)
+            call = BlockCall(plan.blocks[0], "exchange", plan.exchange, sent, 1 + len(sent))
+            ((_, *messages),) = self.backend.run_blocks([call]).result()
+            mixed = dict(zip(plan.blocks, messages, strict=True))
         for b in plan.blocks:
             parts = () if settled else None if mixed else plan.parts(b)
             job = MixJob(plan.rows[b], local.get(b), parts, self.optimum)
@@ -249,15 +253,6 @@ class GraphDispatch(Dispatch):
             calls.append(BlockCall(b, "mix", job, arguments, 2, tuple((c, piece.size) for c, piece in taken.items())))
         results = self.backend.run_blocks(calls).result()
         return {b: (measure, handle) for b, (measure, handle) in zip(plan.blocks, results, strict=True)}
-
-    def _exchange(self, plan: ExchangePlan, pieces: Pieces) -> dict[int, Handle]:
-        """Handles of each block's mixed messages, from one call for all blocks; empty if each block mixes alone."""
-        if plan.exchange is None:
-            return {}
-        arguments = tuple(pieces[b, ALL].handle for b in plan.blocks)
-        call = BlockCall(plan.blocks[0], "exchange", plan.exchange, arguments, 1 + len(arguments))
-        ((_, *mixed),) = self.backend.run_blocks([call]).result()
-        return dict(zip(plan.blocks, mixed, strict=True))
 
     # -- measures ------------------------------------------------------------------------------------------------
 

@@ -70,7 +70,7 @@ class Planner:
             index=r,
             population=world.population,
             failure=read_only(failure),  # several rounds may have the array
-            a_norm=read_only(self._norms(self.steps(r, self.everyone)[0], lr)),
+            a_norm=read_only(a_norm(self.steps(r, self.everyone)[0], self.experiment.rule, lr, proximal)),
             available=read_only(np.ones(world.count, dtype=bool) if available is None else available),
             lr=lr,
             size=participation.cohort_size(world) if isinstance(participation, Sampler) else world.count,
@@ -226,7 +226,7 @@ class Planner:
             batch_sizes=batch_sizes,
             lr=lr,
             population=world.population,
-            a_norm=self._norms(steps, lr),
+            a_norm=a_norm(steps, experiment.rule, lr, algorithm.proximal),
             failure=np.asarray(failure, dtype=np.float64),
             inclusion=np.asarray(inclusion, dtype=np.float64),
             by_method=p is not None or "p" in row,
@@ -261,9 +261,6 @@ class Planner:
         if common is not None:
             steps = np.where(steps > 0, common, 0)
         return (np.minimum(steps, 1) if experiment.algorithm.one_step else steps), batch
-
-    def _norms(self, steps: Ints, lr: float) -> Floats:
-        return a_norm(steps, self.experiment.rule, lr, self.experiment.algorithm.proximal)
 
     def _recorded(self, r: int) -> Row:
         """The row of round r in a replay; empty otherwise."""

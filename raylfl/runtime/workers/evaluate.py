@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -13,19 +14,6 @@ from raylfl.core.oracle import Batch
 from raylfl.core.reference import loss_of
 from raylfl.runtime.workers.hooks import BATCH, WHOLE, overrides_hook, takes_only_a_batch
 from raylfl.runtime.workers.logged import EvaluationLog, Logged, as_number, metrics_of
-
-LOG = (  # further positional arguments of LightningModule.log and log_dict, in order
-    "prog_bar",
-    "logger",
-    "on_step",
-    "on_epoch",
-    "reduce_fx",
-    "enable_graph",
-    "sync_dist",
-    "sync_dist_group",
-    "add_dataloader_idx",
-    "batch_size",
-)
 
 
 class Recorder:
@@ -50,7 +38,12 @@ class Recorder:
     def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
         """Passes one value to the current log; called in place of `LightningModule.log`, with the same arguments."""
         if self._to is not None:
-            self._to.log(name, value, **dict(zip(LOG, args, strict=False)), **options)
+            if args:
+                from lightning.pytorch import LightningModule
+
+                names = list(inspect.signature(LightningModule.log).parameters)[3:]
+                options |= zip(names, args, strict=False)
+            self._to.log(name, value, **options)
 
     def log_dict(self, dictionary: Mapping[str, Any], *args: Any, **options: Any) -> None:
         """Passes several values to the current log, from a dict or a torchmetrics MetricCollection."""

@@ -23,17 +23,18 @@ class Hook:
     note: str
 
 
-LOCAL_WORK = (  # hooks called around and within a client's local work
-    "on_train_start",
-    "on_train_epoch_start",
-    "on_train_batch_start",
-    "on_after_backward",
-    "on_before_optimizer_step",
-    "configure_gradient_clipping",
-    "on_train_batch_end",
-    "on_train_epoch_end",
-    "on_train_end",
-)
+_LOCAL_WORK = {
+    "on_train_start": "before a client's local work, at the parameters it starts from",
+    "on_train_epoch_start": "before each pass over the client's data",
+    "on_train_batch_start": "before each local step; it may not return -1",
+    "on_after_backward": "after each gradient, with `.grad` set; changes of `.grad` count",
+    "on_before_optimizer_step": "after on_after_backward, in the same way",
+    "configure_gradient_clipping": "after on_before_optimizer_step, in place of local.clip_norm",
+    "on_train_batch_end": "after each local step",
+    "on_train_epoch_end": "after each pass over the client's data, a last partial one included",
+    "on_train_end": "after a client's local work, before its upload is made",
+}
+LOCAL_WORK = tuple(_LOCAL_WORK)  # hooks called around and within a client's local work
 WHOLE = ("start", "epoch_start", "epoch_end", "end")  # suffixes of on_validation_*, on_test_*: once per evaluation
 BATCH = ("batch_start", "batch_end")  # once per batch of an evaluation
 
@@ -41,15 +42,7 @@ _NOTES: dict[Verdict, dict[str, str]] = {
     "called": {
         "setup": "once, with stage 'fit', after the module is made",
         "configure_model": "once, after the module is made",
-        "on_train_start": "before a client's local work, at the parameters it starts from",
-        "on_train_epoch_start": "before each pass over the client's data",
-        "on_train_batch_start": "before each local step; it may not return -1",
-        "on_after_backward": "after each gradient, with `.grad` set; changes of `.grad` count",
-        "on_before_optimizer_step": "after on_after_backward, in the same way",
-        "configure_gradient_clipping": "after on_before_optimizer_step, in place of local.clip_norm",
-        "on_train_batch_end": "after each local step",
-        "on_train_epoch_end": "after each pass over the client's data, a last partial one included",
-        "on_train_end": "after a client's local work, before its upload is made",
+        **_LOCAL_WORK,
         **{
             f"on_{stage}_{part}": when
             for stage in ("validation", "test")
