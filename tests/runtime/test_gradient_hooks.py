@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +13,7 @@ from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
 from raylfl.python.api import checked
 from raylfl.runtime.workers.gradient_hooks import GradientHooks
+from raylfl.runtime.workers.optimizer import ModuleOptimizer
 from raylfl.runtime.workers.task import Task
 from raylfl.runtime.workers.worker import Worker
 from tests.runtime.lightning_modules import Clipping
@@ -99,16 +102,18 @@ def test_the_hook_receives_the_modules_optimizer_or_its_parameters_alone(runs, l
 
 @pytest.mark.parametrize(("clip_norm", "how"), [(None, None), (0.5, "norm")])
 def test_the_hook_receives_the_limit_and_its_kind_and_the_others_what_they_take(clip_norm, how):
-    calls, hooks = [], object.__new__(GradientHooks)
-    hooks.clip_norm, optimizer = clip_norm, object()
+    calls, hooks, optimizer = [], object.__new__(GradientHooks), object.__new__(ModuleOptimizer)
+    hooks.clip_norm, hooks.flat = clip_norm, SimpleNamespace(parameters=[], views=lambda g: [])
+    optimizer.optimizer = shown = object()
 
     def noted(*args, **kwargs):
         calls.append((args, kwargs))
 
-    for name in ("on_after_backward", "on_before_optimizer_step", "configure_gradient_clipping"):
-        hooks._call(name, noted, optimizer)
+    names = "on_after_backward", "on_before_optimizer_step", "configure_gradient_clipping"
+    hooks.hooks = dict.fromkeys(names, noted)
+    hooks.call(None, optimizer)
     limits = {"gradient_clip_val": clip_norm, "gradient_clip_algorithm": how}
-    assert calls == [((), {}), ((optimizer,), {}), ((optimizer,), limits)]
+    assert calls == [((), {}), ((shown,), {}), ((shown,), limits)]
 
 
 def test_two_different_limits_are_refused_before_the_run(runs):

@@ -213,7 +213,7 @@ def test_vectors_do_not_travel_through_the_object_store(workers, joins, tmp_path
 
     def weighed(pool, sent):
         out = results(pool, sent)
-        summing = [call for call in sent if call.call.method not in ("initial", "state_dict")]
+        summing = [call for call in sent if call.call.method not in ("traits", "state_dict")]
         records = ray.experimental.get_local_object_locations([ref for call in summing for ref in call.references])
         sizes[-1] += sum(record["object_size"] or 0 for record in records.values())
         return out
