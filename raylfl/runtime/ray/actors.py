@@ -27,9 +27,8 @@ from raylfl.runtime.ray.reservation import Bundle
 from raylfl.runtime.ray.stored import SamplesMissing
 from raylfl.runtime.ray.traffic import weight
 from raylfl.runtime.workers.backend import first_row
-from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.nodes import OPERATIONS, OperationContext
-from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult, added_up, pack, unpack
+from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, added_up, pack, unpack
 from raylfl.runtime.workers.worker import Worker
 from raylfl.startup import process
 
@@ -189,20 +188,12 @@ class WorkerActor:
         return (value, *map(pack, found)) if found else value
 
     @exits_as_errors()
-    def evaluate(self, shared: list[Any], broadcast: Packed, chunks: Sequence[Chunk]) -> list[Logged]:
-        return self.worker(shared).evaluate(unpack(broadcast), chunks)
-
-    @exits_as_errors()
-    def objective(
-        self, shared: list[Any], broadcast: Packed, groups: Sequence[Sequence[int]]
-    ) -> list[tuple[float, np.ndarray]]:
-        return [(loss, g.numpy()) for loss, g in self.worker(shared).measures.objective(unpack(broadcast), groups)]
-
-    @exits_as_errors()
-    def client_objectives(
-        self, shared: list[Any], broadcast: Packed, clients: Sequence[int]
-    ) -> list[tuple[float, np.ndarray]]:
-        return [(f, g.numpy()) for f, g in self.worker(shared).measures.client_objectives(unpack(broadcast), clients)]
+    def measure(self, shared: list[Any], method: str, broadcast: Packed, items: Sequence[Any]) -> list[Any]:
+        """`Worker.evaluate` of chunks, or (loss, gradient as an array) by this method of `Worker.measures`."""
+        worker, state = self.worker(shared), unpack(broadcast)
+        if method == "evaluate":
+            return worker.evaluate(state, items)
+        return [(loss, gradient.numpy()) for loss, gradient in getattr(worker.measures, method)(state, items)]
 
     @exits_as_errors()
     def state_dict(self, shared: list[Any], x: np.ndarray, buffers: np.ndarray) -> dict[str, Tensor]:

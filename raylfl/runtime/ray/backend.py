@@ -123,26 +123,26 @@ class RayBackend(Backend):
     def _spread(
         self, method: str, state: State, items: Sequence[Any], sizes: Sequence[int], assigned: Sequence[int | None]
     ) -> Deferred[list[Any]]:
-        """Calls the Python method `method` of the workers on parts of the items; returns one result per item, in order.
+        """Calls `WorkerActor.measure` for parts of the items; returns one result per item, in order.
 
-        state: the broadcast. sizes: the time limit of each item, as a multiple of `runtime.client_timeout`. assigned:
-        for each item, the number of the worker that has the item's samples, None for any worker. Items with None are
-        divided evenly.
+        method: its argument. state: the broadcast. sizes: the time limit of each item, as a multiple of
+        `runtime.client_timeout`. assigned: for each item, the number of the worker that has the item's samples, None
+        for any worker. Items with None are divided evenly.
         """
         broadcast = self.shared_broadcast(state)
         workers = self.pool.available()
         hands = items_of_calls(assigned, len(workers))
         calls = [
             WorkerCall(
-                method,
-                (broadcast, [items[k] for k in hand]),
+                "measure",
+                (method, broadcast, [items[k] for k in hand]),
                 timeout=call_timeout(self.timeout, sum(sizes[k] for k in hand)),
                 assigned=assigned[hand[0]],
             )
             for hand in hands
         ]
         sent = self.pool.send(calls, workers)
-        self._traffic.count(sent=sum(weight(call.arguments[0]) for call in calls))
+        self._traffic.count(sent=sum(weight(call.arguments[1]) for call in calls))
 
         def answers() -> list[Any]:
             out: list[Any] = [None] * len(items)
