@@ -28,7 +28,7 @@ from raylfl.runtime.round.plan import Planner
 from raylfl.runtime.round.state import RoundResult
 from raylfl.runtime.workers.backend import InProcess
 from raylfl.runtime.workers.local_work import work_of
-from raylfl.runtime.workers.task import ClientReports, Task, TaskResult
+from raylfl.runtime.workers.task import ClientReports, ClientStates, Task, TaskResult
 
 Gradient = Callable[[int, Tensor, int, int], Tensor]
 """gradient(client, x [d], round, local step) -> [d]; local step -1: the full-batch gradient."""
@@ -68,10 +68,11 @@ class FunctionBackend(InProcess):
     def initial(self) -> Initial:
         return Initial(self.x0, self.x0.new_zeros(0), self.x0.new_zeros(0))
 
-    def attempt(self, task: Task, broadcast: State, client_states: Sequence[State | None]) -> TaskResult:
-        fresh = self.algorithm.init_clients(self.x0, 1)
-        names = fresh or client_states[0] or {}
-        rows = {name: torch.cat([(state or fresh)[name] for state in client_states]) for name in names}
+    def attempt(self, task: Task, broadcast: State, client_states: ClientStates) -> TaskResult:
+        rows = client_states
+        if not isinstance(rows, dict):
+            fresh = self.algorithm.init_clients(self.x0, 1)
+            rows = {name: torch.cat([(state or fresh)[name] for state in rows]) for name in fresh}
         result = run_local(
             self.algorithm,
             self.oracle,

@@ -34,7 +34,7 @@ def task(*clients):
 
 def moved(task, broadcast, states):
     """The result of local work that adds ten times its client's number to the rows of each client."""
-    rows = torch.cat([state["x"] + 10.0 * client for client, state in zip(task.clients, states, strict=True)])
+    rows = states["x"] + 10.0 * torch.tensor(task.clients)[:, None]
     uploads = {"x": rows, BUFFERS: rows[:, :1]} if 5 not in task.clients else {}
     reports = ClientReports.of(task.clients) if uploads else ClientReports.failed(task.clients, "lost")
     return TaskResult(reports, uploads)

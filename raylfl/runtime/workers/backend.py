@@ -21,7 +21,7 @@ from raylfl.experiment.parts import Initial, WorkerSetup
 from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.logged import Logged
 from raylfl.runtime.workers.nodes import OPERATIONS, OperationContext, WorkReport
-from raylfl.runtime.workers.task import Chunk, ClientReports, Room, Task, TaskResult, added_up
+from raylfl.runtime.workers.task import Chunk, ClientReports, ClientStates, Room, Task, TaskResult, added_up
 from raylfl.runtime.workers.worker import Worker
 
 T = TypeVar("T")
@@ -157,7 +157,7 @@ class InProcess(Executor):
     shared_memory = True
 
     @abstractmethod
-    def attempt(self, task: Task, broadcast: State, client_states: Sequence[Handle | None]) -> TaskResult:
+    def attempt(self, task: Task, broadcast: State, client_states: ClientStates) -> TaskResult:
         """Runs one task; if all attempts fail, the reports of its result have `errors`."""
 
     def put(self, state: State) -> Handle:
@@ -219,7 +219,7 @@ class LocalBackend(InProcess, Backend):
     def initial(self) -> Initial:
         return self.worker.initial
 
-    def attempt(self, task: Task, broadcast: State, client_states: Sequence[Handle | None]) -> TaskResult:
+    def attempt(self, task: Task, broadcast: State, client_states: ClientStates) -> TaskResult:
         return self.worker.attempt(task, broadcast, client_states, self.timeout)
 
     def location(self) -> str | None:

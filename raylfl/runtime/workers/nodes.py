@@ -27,9 +27,9 @@ from raylfl.core.mixing_rows import MixingRows
 from raylfl.core.reduce import tree_sum
 from raylfl.core.threads import one_thread
 from raylfl.experiment.parts import UNSEEN
-from raylfl.runtime.workers.task import Rows, Task, TaskResult
+from raylfl.runtime.workers.task import Task, TaskResult
 
-Run = Callable[[Task, State, Sequence[State]], TaskResult]  # (task, broadcast, client states)
+Run = Callable[[Task, State, State], TaskResult]  # (task, broadcast, rows of the clients' states)
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def work(context: OperationContext, job: WorkJob, broadcast: State, block: State
     results, at = [], 0
     for task in job.tasks:
         mine = job.sending.rows[at : (at := at + len(task.clients))]
-        results.append(context.run(task, broadcast, Rows({name: _taken(rows, mine) for name, rows in block.items()})))
+        results.append(context.run(task, broadcast, {name: _taken(rows, mine) for name, rows in block.items()}))
     result = TaskResult.joined(results)
     uploads = result.uploads
     result.uploads = {name: uploads.pop(name) for name in UNSEEN if name in uploads}

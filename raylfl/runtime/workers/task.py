@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from raylfl.core.population import Round
 from raylfl.core.samples import as_tensor
 
 K = TypeVar("K")
+ClientStates = Sequence[State | None] | State  # of each client, None without a state so far; or rows [C, ...] of all
 
 
 class Chunk(NamedTuple):
@@ -92,29 +93,6 @@ class Task:
     def load(self) -> int:
         """The number of sample gradients of the task; workers get tasks of about equal load."""
         return int(np.dot(self.steps, self.batch_sizes))
-
-
-class Rows(Sequence[State]):
-    """A sequence of the states of C clients, stored as one tensor [C, ...] per name; items are views [1, ...]."""
-
-    def __init__(self, state: State):
-        self.state = state
-
-    def __len__(self) -> int:
-        return len(next(iter(self.state.values())))
-
-    @overload
-    def __getitem__(self, at: int) -> State: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> Rows: ...
-
-    def __getitem__(self, at: int | slice) -> State | Rows:
-        if isinstance(at, slice):
-            return Rows({name: rows[at] for name, rows in self.state.items()})
-        if not 0 <= at < len(self):
-            raise IndexError(at)
-        return {name: rows[at : at + 1] for name, rows in self.state.items()}
 
 
 def order_of(clients: Sequence[int], among: Ints) -> Ints | None:

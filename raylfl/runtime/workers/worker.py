@@ -45,7 +45,7 @@ from raylfl.runtime.workers.measures import ModelMeasures
 from raylfl.runtime.workers.module import devices, layout_for, make_module
 from raylfl.runtime.workers.optimizer import ModuleOptimizer, moments_of
 from raylfl.runtime.workers.step_trials import ASSIGNED, StepTrials, innermost_step
-from raylfl.runtime.workers.task import LOCAL_DRIFT, Chunk, ClientReports, Room, Rows, Task, TaskResult
+from raylfl.runtime.workers.task import LOCAL_DRIFT, Chunk, ClientReports, ClientStates, Room, Task, TaskResult
 from raylfl.runtime.workers.training import LocalObserver, Training
 
 COPIES = 8  # vectors [d] of a client in local work: x, start, direction, carry, update, and their copies
@@ -199,7 +199,7 @@ class Worker:
     # -- local work ------------------------------------------------------------------------------------------
 
     def attempt(
-        self, task: Task, broadcast: State, client_states: Sequence[State | None], timeout: float | None = None
+        self, task: Task, broadcast: State, client_states: ClientStates, timeout: float | None = None
     ) -> TaskResult:
         """Runs a task, and repeats it `runtime.client_retries` times at most if it fails; the last result.
 
@@ -216,7 +216,7 @@ class Worker:
         return result
 
     @torch_defaults()
-    def run(self, task: Task, broadcast: State, client_states: Sequence[State | None]) -> TaskResult:
+    def run(self, task: Task, broadcast: State, client_states: ClientStates) -> TaskResult:
         """Runs a task; returns its uploads as rows, and one new state per client.
 
         client_states: None for a client without a state so far. Exceptions except BadConfig become errors in the
@@ -245,11 +245,15 @@ class Worker:
                 return TaskResult(ClientReports.failed(task.clients, error))
         return self._in_halves(task, broadcast, client_states)
 
-    def _in_halves(self, task: Task, broadcast: State, client_states: Sequence[State | None]) -> TaskResult:
+    def _in_halves(self, task: Task, broadcast: State, client_states: ClientStates) -> TaskResult:
         """The joined result of `run` for the two halves of a task, with uploads on the host."""
         middle, halves = len(task.clients) // 2, []
         for part in (slice(0, middle), slice(middle, None)):
-            result = self.run(task[part], broadcast, client_states[part])
+            if isinstance(client_states, dict):
+                states: ClientStates = {name: rows[part] for name, rows in client_states.items()}
+            else:
+                states = client_states[part]
+            result = self.run(task[part], broadcast, states)
             result.uploads = all_to_host(result.uploads)  # the memory may not hold those of all clients
             halves.append(result)
         return TaskResult.joined(halves)
@@ -272,7 +276,7 @@ class Worker:
             "or raise runtime.gpus_per_worker so that fewer workers share a GPU)\n"
         )
 
-    def _run(self, task: Task, broadcast: State, client_states: Sequence[State | None]) -> TaskResult:
+    def _run(self, task: Task, broadcast: State, client_states: ClientStates) -> TaskResult:
         if self.device.type != "cpu" and broadcast is not self._broadcast[0]:  # copied once for all tasks
             self._broadcast = broadcast, {k: to_device(v, self.device) for k, v in broadcast.items()}
         broadcast = dict(broadcast if self.device.type == "cpu" else self._broadcast[1])
@@ -317,19 +321,19 @@ class Worker:
         plan = task.sums  # the worker adds up the uploads that it replaces, on the device
         uploads |= all_to_host({k: rows for k, rows in uploads.items() if plan is None or not plan.replaces(k)})
         states = all_to_host(result.client_state)
-        return TaskResult(reports, uploads, list(Rows(states)) if states else [])
+        rows_of = range(len(task.clients)) if states else ()
+        return TaskResult(reports, uploads, [{name: v[k : k + 1] for name, v in states.items()} for k in rows_of])
 
     def _steps_per_epoch(self, task: Task) -> int:
         """The number of local steps in one pass over the data of the task's first client."""
         count, samples = len(self.setup.trained_on(task.clients[0])), task.batch_sizes[0] * self.setup.accumulate
         return max(1, -(-count // samples)) if samples > 0 else 1
 
-    def _states(self, client_states: Sequence[State | None]) -> State:
-        if isinstance(client_states, Rows):
-            return {name: rows.to(self.device) for name, rows in client_states.state.items()}
+    def _states(self, client_states: ClientStates) -> State:
+        if isinstance(client_states, dict):
+            return {name: rows.to(self.device) for name, rows in client_states.items()}
         fresh = self.setup.fresh_state(self.initial)
-        names = fresh or client_states[0] or {}  # tasks of nodes on a graph always come with their rows
-        return {name: torch.cat([(state or fresh)[name] for state in client_states]).to(self.device) for name in names}
+        return {name: torch.cat([(state or fresh)[name] for state in client_states]).to(self.device) for name in fresh}
 
     def _solve(
         self,
