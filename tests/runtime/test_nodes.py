@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,6 @@ from raylfl.runtime.workers.nodes import (
     OperationContext,
     PublishJob,
     Spread,
-    WorkJob,
     measure,
     mix,
     publish,
@@ -44,7 +44,7 @@ def test_each_task_works_on_its_own_rows_and_each_block_gets_what_it_needs():
     """Clients 1 and 2 are the rows 2 and 0 of the block."""
     needed = np.array([1]), np.array([0, 1])
     sending = PublishJob(np.array([2, 0]), np.array([0, 1]), needed)
-    report, rows, *pieces = work(OperationContext(DSGD(), moved), WorkJob((task(1), task(2)), sending), {}, BLOCK)
+    report, rows, *pieces = work(OperationContext(DSGD(), moved), replace(sending, tasks=(task(1), task(2))), {}, BLOCK)
     assert rows["x"].tolist() == [[18.0, 14.0], [21.0, 22.0]]
     assert [piece["x"].tolist() for piece in pieces] == [[[21.0, 22.0]], [[18.0, 14.0], [21.0, 22.0]]]
     assert (report.floats, report.sizes) == (2, (8, 16))
@@ -54,11 +54,15 @@ def test_each_task_works_on_its_own_rows_and_each_block_gets_what_it_needs():
 
 def test_a_failed_task_has_zeros_and_nothing_is_sent_where_all_failed():
     sending = PublishJob(np.array([2, 0, 1]), np.array([0, 1, 2]), (np.array([0]),))
-    report, rows, piece = work(OperationContext(DSGD(), moved), WorkJob((task(5, 3), task(1)), sending), {}, BLOCK)
+    report, rows, piece = work(
+        OperationContext(DSGD(), moved), replace(sending, tasks=(task(5, 3), task(1))), {}, BLOCK
+    )
     assert rows["x"].tolist() == [[0.0, 0.0], [0.0, 0.0], [13.0, 15.0]]
     assert piece["x"].tolist() == [[0.0, 0.0]]
     assert sorted(report.result.reports.errors) == [3, 5]
-    report, rows, piece = work(OperationContext(DSGD(), moved), WorkJob((task(5), task(5, 3)), sending), {}, BLOCK)
+    report, rows, piece = work(
+        OperationContext(DSGD(), moved), replace(sending, tasks=(task(5), task(5, 3))), {}, BLOCK
+    )
     assert (rows, piece, report.floats, report.sizes) == ({}, {}, 0, ())
 
 

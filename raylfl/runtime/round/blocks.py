@@ -35,7 +35,7 @@ from raylfl.runtime.round.exchange_plan import ALL, ExchangePlan
 from raylfl.runtime.round.plan import drop_uploads
 from raylfl.runtime.round.state import FederationState, RoundResult
 from raylfl.runtime.workers.backend import BlockCall, Executor, Handle
-from raylfl.runtime.workers.nodes import Measure, MixJob, PublishJob, Spread, WorkJob
+from raylfl.runtime.workers.nodes import Measure, MixJob, PublishJob, Spread
 from raylfl.runtime.workers.task import ClientReports, Task, joined_rows
 
 BLOCKS = "blocks"  # in the server state: the handles of the blocks
@@ -176,8 +176,8 @@ class GraphDispatch(Dispatch):
         calls, shared = [], self.backend.shared_broadcast(broadcast) if plan.blocks else None
         for b, nodes in plan.nodes.items():
             tasks = tuple(Task.of(r, some) for some in (nodes[:, None] if self.backend.one_by_one else [nodes]))
-            sending = PublishJob(plan.rows[b], None, ()) if first else plan.sending(b, np.arange(len(nodes)))
-            calls.append(BlockCall(b, "work", WorkJob(tasks, sending), (shared, handles[b]), 2 + len(sending.needed)))
+            job = PublishJob(plan.rows[b], None, (), tasks) if first else plan.sending(b, np.arange(len(nodes)), tasks)
+            calls.append(BlockCall(b, "work", job, (shared, handles[b]), 2 + len(job.needed)))
 
         def collect(results: Sequence[Sequence[Handle]]) -> RoundResult:
             reports = ClientReports.joined([result[0].result.reports for result in results])

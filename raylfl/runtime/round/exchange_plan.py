@@ -11,6 +11,7 @@ from raylfl.core.mixing import Mixing
 from raylfl.core.mixing_rows import MixingRows
 from raylfl.core.population import Round
 from raylfl.runtime.workers.nodes import PublishJob
+from raylfl.runtime.workers.task import Task
 
 ALL = -1  # the receiver of messages that are mixed for all blocks at once
 
@@ -69,12 +70,13 @@ class ExchangePlan:
             self._parts[b] = tuple(mixing.rows_of(nodes, needs).over(order) for mixing in self.mixings)
         return self._parts[b]
 
-    def sending(self, b: int, local: Ints | None) -> PublishJob:
+    def sending(self, b: int, local: Ints | None, tasks: tuple[Task, ...] = ()) -> PublishJob:
         """The rows that block b sends to other blocks, as the argument of its operation `publish` or `work`.
 
-        local: the row numbers of the block's nodes in the result of the local work; None if messages precede it.
+        local: the row numbers of the block's nodes in the result of the local work; None if messages precede it. tasks:
+        of the operation `work`.
         """
-        return PublishJob(self.rows[b], local, tuple(self.distinct(b).values()))
+        return PublishJob(self.rows[b], local, tuple(self.distinct(b).values()), tasks)
 
     def distinct(self, b: int) -> dict[bytes, Ints]:
         """The distinct sets of rows that other blocks need from block b, as positions in `nodes[b]`.

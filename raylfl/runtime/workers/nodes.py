@@ -38,24 +38,13 @@ class PublishJob:
 
     rows: row numbers of the nodes that work in this round [n]. local: row numbers of these nodes in the result of the
     local work [n]; None if messages are sent before the local work. needed: one array for each distinct set of messages
-    that other blocks need, of positions in `rows`.
+    that other blocks need, of positions in `rows`. tasks: of the operation `work`, which train the nodes in this order.
     """
 
     rows: Ints
     local: Ints | None
     needed: tuple[Ints, ...]
-
-
-@dataclass(frozen=True)
-class WorkJob:
-    """The local work of a block of nodes.
-
-    sending: the row numbers of the nodes that the tasks train, in task order, and the messages to send after the local
-    work; `sending.needed` is empty if no messages are sent then.
-    """
-
-    tasks: tuple[Task, ...]
-    sending: PublishJob
+    tasks: tuple[Task, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,21 +112,21 @@ class OperationContext:
     run: Run
 
 
-def work(context: OperationContext, job: WorkJob, broadcast: State, block: State) -> tuple[Any, ...]:
+def work(context: OperationContext, job: PublishJob, broadcast: State, block: State) -> tuple[Any, ...]:
     """Runs the local work of a block; returns (`WorkReport`, the nodes' rows after it, *messages).
 
     block: the rows of the block; messages: a state for each other block that needs some.
     """
     results, at = [], 0
     for task in job.tasks:
-        mine = job.sending.rows[at : (at := at + len(task.clients))]
+        mine = job.rows[at : (at := at + len(task.clients))]
         results.append(context.run(task, broadcast, {name: _taken(rows, mine) for name, rows in block.items()}))
     result = TaskResult.joined(results)
     uploads = result.uploads
     result.uploads = {name: uploads.pop(name) for name in UNSEEN if name in uploads}
     if not uploads:
-        return WorkReport(result, 0, ()), {}, *({} for _ in job.sending.needed)
-    sizes, *pieces = publish(context, job.sending, block, uploads)
+        return WorkReport(result, 0, ()), {}, *({} for _ in job.needed)
+    sizes, *pieces = publish(context, job, block, uploads)
     return WorkReport(result, context.algorithm.sent_floats(uploads), sizes), uploads, *pieces
 
 
