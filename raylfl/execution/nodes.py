@@ -9,9 +9,9 @@ from typing import Any
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import BadConfig
 from raylfl.execution.planned import PlannedRun
-from raylfl.execution.resources import bundles, require_room
+from raylfl.execution.resources import bundles
 from raylfl.runtime.ray.failures import loss_behind
-from raylfl.runtime.ray.resources import Resources, capacity, nodes_of_cluster
+from raylfl.runtime.ray.resources import Resources, capacity, count_workers, nodes_of_cluster
 
 RETRIES = 3  # repetitions of a run whose node was lost; it continues from its newest checkpoint
 
@@ -69,7 +69,7 @@ def needs(runtime: RuntimeConfig, nodes: Sequence[Resources]) -> list[Resources]
 
     nodes: the resources of each node. Raises BadConfig if the bundles do not fit on them.
     """
-    require_room(runtime, nodes)
+    count_workers(runtime, 1, nodes)
     return [bundle for bundle in bundles(runtime) if any(bundle.values())]
 
 

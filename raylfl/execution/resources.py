@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from raylfl.config.groups.runtime import RuntimeConfig
-from raylfl.errors import BadConfig
-from raylfl.runtime.ray.resources import EPSILON, Resources, bundle_of, capacity, shortage
+from raylfl.runtime.ray.resources import EPSILON, Resources, bundle_of, capacity, count_workers
 
 
 @dataclass(frozen=True)
@@ -60,17 +59,5 @@ def choose_need(
     runtime, at_once = share_gpus(runtime, nodes), min(settings, concurrent or settings)
     counts = range(seeds, 1, -1) if runtime.backend == "local" else ()
     processes = next((n for n in counts if capacity(bundles(runtime, n), nodes, at_once) >= at_once), 1)
-    require_room(runtime, nodes)
+    count_workers(runtime, 1, nodes)
     return Need(bundles(runtime, processes), processes)
-
-
-def require_room(runtime: RuntimeConfig, nodes: Sequence[Resources]) -> None:
-    """Raises BadConfig, with the needed and the available resources, if no run fits on these nodes."""
-    if capacity(bundles(runtime), nodes, 1):
-        return
-    keys = bundle_of(runtime)
-    largest = ", ".join(f"{max((node.get(key, 0.0) for node in nodes), default=0.0):g} {key}s" for key in keys)
-    raise BadConfig(
-        f"one trial needs {shortage(runtime, runtime.workers or 1, nodes)}, at most {largest} on one: it would wait "
-        "for ever (lower runtime.workers, cpus_per_worker or gpus_per_worker)"
-    )

@@ -24,9 +24,9 @@ from raylfl.config.text import dump, parse
 from raylfl.config.urls import join
 from raylfl.errors import BadConfig, RaylflError, Say
 from raylfl.execution.prepare import prepare
-from raylfl.execution.resources import require_room, share_gpus
+from raylfl.execution.resources import share_gpus
 from raylfl.python.console import shown
-from raylfl.runtime.ray.resources import capacity, nodes_of_cluster
+from raylfl.runtime.ray.resources import capacity, count_workers, nodes_of_cluster
 from raylfl.runtime.records.files import require_inside
 from raylfl.runtime.records.lines import lines
 from raylfl.runtime.records.locks import Locks
@@ -178,7 +178,7 @@ def carry_out(spec: Sweep, experiment: Experiment, folder: Path, url: str | None
     runtime = runtime_of(experiment.config.runtime)
     with cluster_for(runtime) as cluster:
         cluster.ready()
-        require_room(share_gpus(runtime, nodes_of_cluster()), nodes_of_cluster())
+        count_workers(share_gpus(runtime, nodes_of_cluster()), 1, nodes_of_cluster())
         with opened(folder, url, say) as mirror, sigterm_interrupts():
             write_content(spec, folder, say)
             journal = Journal(folder)

@@ -6,8 +6,8 @@ import pytest
 
 from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import BadConfig
-from raylfl.execution.resources import bundles, choose_need, require_room
-from raylfl.runtime.ray.resources import capacity
+from raylfl.execution.resources import bundles, choose_need
+from raylfl.runtime.ray.resources import capacity, count_workers
 
 
 def test_a_trial_has_a_bundle_for_its_server_and_one_per_worker():
@@ -54,11 +54,11 @@ def test_the_seeds_of_runs_with_workers_take_turns():
 
 
 def test_what_cannot_fit_is_refused_with_the_arithmetic():
-    with pytest.raises(BadConfig, match=r"needs 3 x 2 CPUs = 6, but the cluster has 4 CPUs, at most 4 CPUs on one"):
-        require_room(RuntimeConfig(workers=3, cpus_per_worker=2), [{"CPU": 4.0}])
+    with pytest.raises(BadConfig, match=r"needs 3 x 2 CPUs = 6, but the cluster has 4 CPUs: at most 2 workers fit"):
+        count_workers(RuntimeConfig(workers=3, cpus_per_worker=2), 1, [{"CPU": 4.0}])
     with pytest.raises(BadConfig, match=r"4 x 1 CPUs = 4 and 4 x 1 GPUs = 4, but the cluster has 8 CPUs and 2 GPUs"):
-        require_room(RuntimeConfig(workers=4, gpus_per_worker=1), [{"CPU": 8.0, "GPU": 2.0}])
-    with pytest.raises(BadConfig, match=r"8 CPUs on 2 nodes, at most 4 CPUs on one"):
+        count_workers(RuntimeConfig(workers=4, gpus_per_worker=1), 1, [{"CPU": 8.0, "GPU": 2.0}])
+    with pytest.raises(BadConfig, match=r"8 CPUs on 2 nodes: at most 0 workers fit"):
         choose_need(RuntimeConfig(workers=1, cpus_per_worker=5), 1, 1, None, [{"CPU": 4.0}, {"CPU": 4.0}])
 
 

@@ -28,7 +28,7 @@ def count_workers(runtime: RuntimeConfig, clients: int, nodes: Sequence[Resource
     suffice for `runtime.workers` (null: 1).
     """
     runtime = runtime.on(sum(node.get("GPU", 0.0) for node in nodes))
-    fit, wanted = workers_that_fit(runtime, nodes), runtime.workers or 1
+    fit, wanted = workers_that_fit(runtime, nodes), 1 if runtime.backend == "local" else runtime.workers or 1
     if fit < wanted:
         raise BadConfig(
             f"runtime.workers={runtime.workers or 'null'} needs {shortage(runtime, wanted, nodes, where)}: at most "
