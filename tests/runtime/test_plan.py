@@ -150,19 +150,6 @@ def test_the_rate_of_a_round_follows_its_schedule():
     assert plans.plan(2, {}).lr == plans.system(2).lr == 0.0125
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "ahead"),
-    [("fedavg", True), ("fedacs", False), ("optimal_sampling", False), ("{name: fedaware, warmup: all}", False)],
-)
-def test_a_round_is_drawn_ahead_where_it_does_not_depend_on_earlier_ones(algorithm, ahead):
-    _, plans = planner(f"algorithm={algorithm}")
-    plans.prefetch(3)
-    assert (plans._ahead is not None) is ahead
-    if ahead:
-        assert plans.plan(3, {}) is plans._ahead
-        assert plans.plan(4, {}).index == 4
-
-
 def test_clients_are_drawn_by_weighted_norms_of_their_own_updates():
     """A client without a computed update is not available; the others have p_i = w_i |U_i| / sum."""
     e, plans = planner("algorithm=optimal_sampling", "link=perfect")

@@ -176,8 +176,8 @@ class Federation:
         """Yields the records of each round from `state.round` to `until` - 1.
 
         While a round is yielded, `state` is the state after that round. Two rounds overlap: the local work of round
-        r + 1 starts before round r is evaluated and yielded. Round r + 2 is planned during that local work, unless its
-        plan depends on earlier rounds. If the start of round r + 1 raises, round r is yielded first.
+        r + 1 starts before round r is evaluated and yielded. If the start of round r + 1 raises, round r is yielded
+        first.
         """
         stamp = time.perf_counter()
         earlier: UnderWay | None = None
@@ -199,8 +199,6 @@ class Federation:
             if failure is not None:
                 raise failure
             if current is not None:
-                if self.state.round + 1 < until:
-                    self.planner.prefetch(self.state.round + 1)
                 self._proceed(current)
             earlier = current
 

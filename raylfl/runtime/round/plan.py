@@ -5,7 +5,6 @@ It depends only on config, seed and round, unless the method chooses clients by 
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
@@ -39,7 +38,6 @@ class Planner:
         self.everyone = np.arange(experiment.world.count, dtype=np.int64)
         self.replayed = experiment.participation if isinstance(experiment.participation, Trace) else None
         self.samples_by_norm = experiment.algorithm.samples_by_norm and self.replayed is None
-        self._ahead: Round | None = None
         self._graphs = GraphLines()
         self._systems: dict[int, SystemInfo] = {}  # of this round, and of the previous one, which is being measured
         self._drawn: dict[int, tuple[ServerState, Floats]] = {}  # round -> (server state, the method's probabilities)
@@ -151,8 +149,6 @@ class Planner:
         server: the server state before the round. For a method with `samples_by_norm` the round has all available
         clients, and `sampled` makes the final round.
         """
-        if self._ahead is not None and self._ahead.index == r:
-            return self._ahead
         planned = self.round_of(r, *self.draw(r, server))
         if self.samples_by_norm:
             return replace(planned, received=np.ones(len(planned.cohort), dtype=bool))
@@ -179,15 +175,6 @@ class Planner:
         uploads = {name: select(rows, keep) for name, rows in result.uploads.items()}
         states = [result.client_states[k] for k in keep] if result.client_states else []
         return replace(result, round=planned, uploads=uploads, client_states=states)
-
-    def prefetch(self, r: int) -> None:
-        """Plans round r ahead of time, if it does not depend on earlier rounds; an error is raised later, by `plan`."""
-        algorithm = self.experiment.algorithm
-        if self.replayed or not (
-            algorithm.samples_by_norm or self._samples() or overrides(algorithm, "full_participation")
-        ):
-            with suppress(Exception):  # `plan` raises it again, after the previous round has been yielded
-                self._ahead = self.plan(r, {})
 
     def round_of(self, r: int, draw: Draw, p: Floats | None) -> Round:
         """Round r for clients that are drawn already: decides their order, local steps, learning rate and lost uploads.
