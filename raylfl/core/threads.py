@@ -6,14 +6,13 @@ depend on the number of cores.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -64,56 +63,18 @@ def one_thread() -> Iterator[None]:
     count = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with _pools(loaded_libraries()).limit(limits=1):
+        with _pools(len(sys.modules), next(reversed(sys.modules))).limit(limits=1):
             yield
     finally:
         torch.set_num_threads(count)
 
 
 @lru_cache(maxsize=1)
-def _pools(libraries: object) -> ThreadpoolController:
+def _pools(modules: int, newest: str) -> ThreadpoolController:
     """The thread pools of the BLAS and OpenMP libraries in the process.
 
-    libraries: the key from `loaded_libraries`. The search takes 1 ms and is repeated for a new key only.
+    The search takes 1 ms, and is repeated only after an import: for other numbers of modules or another newest one.
     """
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
-
-
-def loaded_libraries() -> object:
-    """A key that changes with the set of loaded shared libraries; reading it takes 5 us.
-
-    On Linux it is the loader's counts of libraries loaded and unloaded so far. Elsewhere each call returns a new key.
-    """
-    counts: list[tuple[int, int]] = []
-
-    def note(library: Any, size: int, data: object) -> int:
-        counts.append((library.contents.loaded, library.contents.unloaded))
-        return 1  # the first library is enough: each entry holds the counts of all
-
-    if (iterate := _loader()) is None:
-        return object()
-    iterate(_Visitor(note), None)
-    return counts[0]
-
-
-@cache
-def _loader() -> Any:
-    return getattr(ctypes.CDLL(None), "dl_iterate_phdr", None) if sys.platform == "linux" else None
-
-
-class _Library(ctypes.Structure):
-    """The C structure `dl_phdr_info` of link.h, which describes a loaded library."""
-
-    _fields_ = [
-        ("address", ctypes.c_void_p),
-        ("name", ctypes.c_char_p),
-        ("headers", ctypes.c_void_p),
-        ("count", ctypes.c_uint16),
-        ("loaded", ctypes.c_ulonglong),
-        ("unloaded", ctypes.c_ulonglong),
-    ]
-
-
-_Visitor = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Library), ctypes.c_size_t, ctypes.c_void_p)
