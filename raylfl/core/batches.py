@@ -5,9 +5,7 @@ A micro-cohort is a group of the round's clients whose local work is one task.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -19,16 +17,14 @@ from raylfl.core.samples import BatchSource, EvenBatches
 AHEAD = 8 * 2**20  # bytes of samples gathered in advance for the next steps of a single client
 
 
-class BatchOrders(ABC):
+class BatchOrders:
     """The order in which the clients of a micro-cohort (the clients of one task) use their samples in a round.
 
     A client's shard is its n_i samples; B_i is its batch size. With sampling `reshuffle`, each epoch of each round has
     a new permutation of the shard, cut into batches of B_i samples (the last one may be smaller); if B_i >= n_i, every
     batch is the whole shard, not permuted. With sampling `with_replacement`, a batch is B_i samples drawn uniformly. A
-    client's batches do not depend on the other clients.
+    client's batches do not depend on the other clients. whole_shards: whether every batch is a whole shard.
     """
-
-    whole_shards: bool  # whether every batch of every client is the client's whole shard
 
     def __init__(
         self, seed: int, r: int, clients: Sequence[int], shards: Sequence[Ints], sizes: Sequence[int], sampling: str
@@ -40,68 +36,30 @@ class BatchOrders(ABC):
         """
         self.key, self.clients, self.sampling = (seed, "batches", r), np.array(clients), sampling
         self.shards, self.sizes = shards, sizes
+        self.samples, self.size = np.concatenate(shards), np.array(sizes)
+        self.count = np.array([len(shard) for shard in shards])
+        self.alike = len(set(zip(self.count.tolist(), sizes, strict=True))) == 1  # arrays then have a row per client
+        self.start = np.cumsum(self.count) - self.count
+        self.fixed = (self.size >= self.count) & (sampling == "reshuffle")
+        self.whole_shards = bool(self.fixed.all())
+        self.batches_per_epoch = np.maximum(1, -(-self.count // np.maximum(self.size, 1)))
+        self._epoch = np.full(len(shards), -1)  # -1: not shuffled; whole-shard batches keep this order
+        self._order = self.samples.copy()
 
-    @staticmethod
-    def of(
-        seed: int, r: int, clients: Sequence[int], shards: Sequence[Ints], sizes: Sequence[int], sampling: str
-    ) -> BatchOrders:
-        """The batch orders of these clients: `AlikeOrders` for equal shard and batch sizes, else `MixedOrders`."""
-        alike = len(set(zip(map(len, shards), sizes, strict=True))) == 1
-        return (AlikeOrders if alike else MixedOrders)(seed, r, clients, shards, sizes, sampling)
-
-    @abstractmethod
     def indices(self, t: int, rows: Sequence[int]) -> Sequence[Ints] | Ints:
         """The sample indices of the batches of local step t, for the clients at the positions `rows` of `clients`.
 
-        The result is one array [len(rows), B] if all batch sizes are B (`AlikeOrders`), else a list of one array per
-        client.
+        The result is one array [len(rows), B] if all shards and batch sizes are alike, else a list of arrays.
         """
-
-
-class AlikeOrders(BatchOrders):
-    """Batch orders of clients with equal numbers of samples and equal batch sizes, in a table with a row per client."""
-
-    def __init__(self, *args: Any):
-        super().__init__(*args)
-        self.table, self.size = np.stack(self.shards), self.sizes[0]
-        self.count = self.table.shape[1]
-        self.whole_shards = self.size >= self.count and self.sampling == "reshuffle"
-        self.batches_per_epoch = -(-self.count // self.size) if self.count else 1
-        self._epoch, self._order = -1, self.table
-
-    def indices(self, t: int, rows: Sequence[int]) -> Ints:
-        if self.whole_shards:
-            return self.table[rows]
-        if self.sampling == "with_replacement":
-            words = keyed_words(*self.key, self.clients[:, None], t, np.arange(self.size))
-            return np.take_along_axis(self.table, below(self.count, words), axis=1)[rows]
-        epoch, batch = divmod(t, self.batches_per_epoch)
-        if epoch != self._epoch:
-            positions = np.arange(self.count)
-            keys = sort_keys(keyed_words(*self.key, self.clients[:, None], epoch, positions), positions)
-            keys.sort(axis=1)
-            self._epoch, self._order = epoch, np.take_along_axis(self.table, (keys & 0xFFFFFFFF).view(np.int64), axis=1)
-        return self._order[rows, batch * self.size : (batch + 1) * self.size]
-
-
-class MixedOrders(BatchOrders):
-    """Batch orders of clients with unequal numbers of samples or batch sizes, in one array with all their samples."""
-
-    def __init__(self, *args: Any):
-        super().__init__(*args)
-        self.samples, self.size = np.concatenate(self.shards), np.array(self.sizes)
-        self.count = np.array([len(shard) for shard in self.shards])
-        self.start = np.cumsum(self.count) - self.count
-        self.fixed = (self.size >= self.count) & (self.sampling == "reshuffle")
-        self.whole_shards = bool(self.fixed.all())
-        self.batches_per_epoch = np.maximum(1, -(-self.count // np.maximum(self.size, 1)))
-        self._epoch = np.full(len(self.shards), -1)  # -1: not shuffled; whole-shard batches keep this order
-        self._order = self.samples.copy()
-
-    def indices(self, t: int, rows: Sequence[int]) -> list[Ints]:
         clients = np.asarray(rows)
         if self.sampling == "with_replacement":
             return self._draw(t, clients)
+        if self.alike:  # slices of one table
+            number, k = divmod(t, int(self.batches_per_epoch[0]))
+            if not self.whole_shards and number != self._epoch[0]:
+                self._shuffle(np.arange(len(self.clients)), np.full(len(self.clients), number))
+            table: Ints = self._order.reshape(len(self.clients), -1)
+            return table[clients, k * self.sizes[0] : (k + 1) * self.sizes[0]]
         epoch, batch = np.divmod(np.where(self.fixed[clients], -1, t), self.batches_per_epoch[clients])
         if (stale := epoch != self._epoch[clients]).any():
             self._shuffle(clients[stale], epoch[stale])
@@ -111,16 +69,21 @@ class MixedOrders(BatchOrders):
 
     def _shuffle(self, rows: Ints, epochs: Ints) -> None:
         """Permutes the samples of each client in `rows` into the order of the client's epoch in `epochs`."""
-        owner, positions = runs(self.count[rows])
+        owner, positions = self._entries(self.count[rows])
         keys = sort_keys(keyed_words(*self.key, self.clients[rows][owner], epochs[owner], positions), positions)
         mine = self.start[rows][owner] + positions
-        self._order[mine], self._epoch[rows] = self.samples[mine[np.lexsort((keys, owner))]], epochs
+        order = mine[owner, keys.argsort(axis=1)] if self.alike else mine[np.lexsort((keys, owner))]
+        self._order[mine], self._epoch[rows] = self.samples[order], epochs
 
-    def _draw(self, t: int, rows: Ints) -> list[Ints]:
-        owner, positions = runs(self.size[rows])
+    def _draw(self, t: int, rows: Ints) -> Sequence[Ints] | Ints:
+        owner, positions = self._entries(self.size[rows])
         words = keyed_words(*self.key, self.clients[rows][owner], t, positions)
         samples = self.samples[self.start[rows][owner] + below(self.count[rows][owner], words)]
-        return np.split(samples, np.cumsum(self.size[rows])[:-1])
+        return samples if self.alike else np.split(samples, np.cumsum(self.size[rows])[:-1])
+
+    def _entries(self, lengths: Ints) -> tuple[Ints, Ints]:
+        """`runs` of these lengths; for clients alike, arrays [C, 1] and [length] in place of C times length numbers."""
+        return (np.arange(len(lengths))[:, None], np.arange(lengths[0])) if self.alike else runs(lengths)
 
 
 def sort_keys(words: np.ndarray, positions: Ints) -> np.ndarray:

@@ -18,7 +18,7 @@ SHARDS = [np.arange(0, 11), np.arange(20, 23), np.arange(30, 30), np.arange(40, 
 
 def lone(r, client, shard, size, sampling="reshuffle", seed=0):
     """t -> the samples of one client's batch of local step t."""
-    orders = BatchOrders.of(seed, r, [client], [shard], [size], sampling)
+    orders = BatchOrders(seed, r, [client], [shard], [size], sampling)
     return lambda t: orders.indices(t, [0])[0].tolist()
 
 
@@ -50,7 +50,7 @@ def test_sampling_with_replacement_repeats_samples():
 
 def test_every_order_of_a_shard_is_as_likely_as_any_other():
     clients = range(6000)
-    orders = BatchOrders.of(1, 0, clients, [np.arange(4)] * 6000, [3] * 6000, "reshuffle")
+    orders = BatchOrders(1, 0, clients, [np.arange(4)] * 6000, [3] * 6000, "reshuffle")
     first, rest = orders.indices(0, clients), orders.indices(1, clients)
     _, counts = np.unique(np.hstack([first, rest]), axis=0, return_counts=True)
     assert len(counts) == 24
@@ -60,7 +60,7 @@ def test_every_order_of_a_shard_is_as_likely_as_any_other():
 @pytest.mark.parametrize("alike", [True, False])
 def test_drawn_samples_are_uniform(alike):
     sizes = [3000, 3000 if alike else 1]
-    orders = BatchOrders.of(1, 0, [5, 6], [np.arange(7), np.arange(7)], sizes, "with_replacement")
+    orders = BatchOrders(1, 0, [5, 6], [np.arange(7), np.arange(7)], sizes, "with_replacement")
     _, counts = np.unique(np.concatenate([orders.indices(t, [0])[0] for t in range(3)]), return_counts=True)
     assert len(counts) == 7
     assert stats.chisquare(counts).pvalue > 0.001
@@ -82,7 +82,7 @@ def test_a_clients_batches_do_not_depend_on_the_other_clients_of_the_cohort(alik
     cohort = list({c: (c, n, b, k if n else 0) for c, n, b, k in cohort}.values())
     clients, counts, sizes, steps = (list(column) for column in zip(*cohort, strict=True))
     shards = [1000 * c + np.arange(n) for c, n in zip(clients, counts, strict=True)]
-    orders = BatchOrders.of(seed, 4, clients, shards, sizes, sampling)
+    orders = BatchOrders(seed, 4, clients, shards, sizes, sampling)
     for t in range(max(steps)):
         rows = [k for k in range(len(cohort)) if steps[k] > t]
         for k, seen in zip(rows, orders.indices(t, rows), strict=True):
@@ -96,7 +96,7 @@ def source(transform=None):
 
 def cohort(clients, batch_sizes, steps, sampling="reshuffle", transform=None):
     shards = [SHARDS[c] for c in clients]
-    return CohortBatches(source(transform), BatchOrders.of(5, 2, clients, shards, batch_sizes, sampling), steps)
+    return CohortBatches(source(transform), BatchOrders(5, 2, clients, shards, batch_sizes, sampling), steps)
 
 
 @pytest.mark.parametrize("sampling", ["reshuffle", "with_replacement"])
@@ -127,7 +127,7 @@ def test_each_client_of_a_cohort_gets_the_batches_that_it_gets_alone():
 @pytest.mark.parametrize("steps", [[5, 5, 5], [5, 2, 4]])
 def test_clients_of_equal_sizes_are_gathered_at_once_with_the_same_samples(steps):
     shards = [np.arange(0, 11), np.arange(20, 31), np.arange(40, 51)]
-    even = CohortBatches(source(), BatchOrders.of(5, 2, [4, 0, 7], shards, [4] * 3, "reshuffle"), steps)
+    even = CohortBatches(source(), BatchOrders(5, 2, [4, 0, 7], shards, [4] * 3, "reshuffle"), steps)
     for t in range(5):
         rows = [k for k in range(3) if steps[k] > t]
         batches = even(t, rows)

@@ -45,7 +45,7 @@ def test_shards_have_offsets_beyond_two_billion():
 @pytest.mark.parametrize("sizes", [[10, 10], [10, 7]])
 def test_batches_have_samples_beyond_two_billion(sampling, sizes):
     clients = [np.arange(MANY - 30 * (c + 1), MANY - 30 * (c + 1) + n) for c, n in enumerate(sizes)]
-    orders = BatchOrders.of(0, 3, [0, 1], clients, [4, 4], sampling)
+    orders = BatchOrders(0, 3, [0, 1], clients, [4, 4], sampling)
     source = BatchSource(SampleSet.of(Numbers()), torch.device("cpu"), torch.float64)
     for t in range(6):
         for batch, own in zip(CohortBatches(source, orders, [6, 6])(t, [0, 1]), clients, strict=True):

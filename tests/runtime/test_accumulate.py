@@ -66,7 +66,7 @@ def loop(net, make_optimizer, clip_norm=None, decay=1.0, steps=STEPS):
             client = Normalised().double()
             client.load_state_dict(net.state_dict())
             (optimizer, *schedulers), indices = make_optimizer(client), Points(6).client_indices[c]
-            orders = BatchOrders.of(0, r, [c], [indices], [4], "reshuffle")
+            orders = BatchOrders(0, r, [c], [indices], [4], "reshuffle")
             for t, step in enumerate(steps):
                 batches = [orders.indices(number, [0])[0] for number in step]
                 count = sum(map(len, batches))

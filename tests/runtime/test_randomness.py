@@ -45,7 +45,7 @@ def batches(sampling, alike, t):
 
     def row(seed, r):
         sizes = [8] * N if alike else [8 + client % 2 for client in range(N)]
-        orders = BatchOrders.of(seed, r, EVERYONE, SHARDS, sizes, sampling)
+        orders = BatchOrders(seed, r, EVERYONE, SHARDS, sizes, sampling)
         return np.array([samples[0] for samples in orders.indices(t, EVERYONE)])
 
     return row

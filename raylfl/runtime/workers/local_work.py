@@ -75,7 +75,7 @@ def work_of(task: Task, population: Population, seed: int) -> Work:
 def cohort_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSource) -> TaskWork:
     """The work of several clients, each with mini-batches of its own shard of the training data `train`."""
     shards = [setup.shards[c] for c in task.clients]
-    orders = BatchOrders.of(setup.seed, task.round, task.clients, shards, task.batch_sizes, setup.sampling)
+    orders = BatchOrders(setup.seed, task.round, task.clients, shards, task.batch_sizes, setup.sampling)
     ends = task.steps  # the numbers of batches, beyond which none is read
     if setup.accumulate > 1:
         ends = tuple(batch_numbers(k, setup.accumulate, batches_per_pass(setup, task)).start for k in task.steps)
@@ -97,7 +97,7 @@ def merged_work(setup: WorkerSetup, task: Task, oracle: Oracle, train: BatchSour
     if batch_size >= whole:
         return TaskWork(WeightedOracle(full, weights), lambda t, rows: [Batch(None, whole)], work)
     if _equal_samples(setup):
-        orders = BatchOrders.of(seed, task.round, task.clients, [shards.indices], [batch_size], setup.sampling)
+        orders = BatchOrders(seed, task.round, task.clients, [shards.indices], [batch_size], setup.sampling)
         return TaskWork(oracle, lambda t, rows: [train.batch(orders.indices(t, [0])[0])], work)
     share = np.repeat(weights / np.maximum(shards.sizes, 1), shards.sizes)
     share /= share.sum()
