@@ -1,4 +1,4 @@
-"""What a step changes besides its results: Python attributes of its module, and the random generators of the host."""
+"""What a step may change: tensors, random generators, and the Python state of its module; and its repetition."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import io
 import pickle
 import random
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raylfl.replay.proof import same_bits
+from raylfl.replay.contents import leaves_of
+from raylfl.replay.proof import Outcome, same_bits
 
 LARGEST = 10_000  # entries; a larger array is compared by its identity
 BY_IDENTITY = (nn.Module, type, FunctionType, ModuleType)
@@ -99,31 +101,64 @@ def first_difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str
     return next((p for p in {**first, **second} if first.get(p, missing) != second.get(p, missing)), None)
 
 
-def host_randomness() -> tuple[Any, ...]:
-    """The states of Python's and numpy's global random generators, in a form that can be compared."""
-    return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))
+class StepState:
+    """What a step may change, as it is now; the attributes of the module are part of it for steps with `effect`.
 
+    tensors: copies of the module's parameters and buffers, and of the tensors of a batch, by name. generators: the
+    states of the global generators of torch, numpy and Python, on the host.
+    """
 
-class HostState(NamedTuple):
-    """What a step may change besides tensors: the attributes of its module, and the generators of Python and numpy."""
-
-    attributes: Mapping[str, Any]
-    generators: tuple[Any, ...]
+    def __init__(self, module: nn.Module, live: Mapping[str, Tensor], attributes: Mapping[str, Any] | None = None):
+        """The state of this module and of the tensors `live`."""
+        self.module, self.live, self.attributes = module, live, attributes or {}
+        self.tensors = {name: tensor.detach().clone() for name, tensor in live.items()}
+        self.modes = [(part, part.training) for part in module.modules()]
+        self.generators = torch.get_rng_state(), np.random.get_state(), random.getstate()
 
     @staticmethod
-    def of(module: nn.Module) -> HostState:
-        return HostState(attributes_of(module), host_randomness())
+    def of(module: nn.Module, content: Any = ()) -> StepState:
+        """The state before a step on this content of a batch."""
+        batch = {f"batch[{k}]": leaf for k, leaf in enumerate(leaves_of(content))}
+        live = {**dict(module.named_parameters()), **dict(module.named_buffers()), **batch}
+        return StepState(module, live, attributes_of(module))
 
-    def effect(self, module: nn.Module, parameters: Mapping[str, Tensor]) -> str | None:
+    def restore(self) -> None:
+        """Sets what a step may change to this state, except for attributes."""
+        for name, tensor in self.live.items():
+            tensor.detach().copy_(self.tensors[name])
+        for part, training in self.modes:
+            part.training = training
+        torch.set_rng_state(self.generators[0])
+        np.random.set_state(self.generators[1])
+        random.setstate(self.generators[2])
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """A context that begins with this state, and ends with the state in front of it."""
+        current = StepState(self.module, self.live)
+        self.restore()
+        try:
+            yield
+        finally:
+            current.restore()
+
+    def outcome(self, loss: Tensor, row: Tensor, logged: Iterable[tuple[str, Tensor]]) -> Outcome:
+        """The outcome of a step from this state that has just ended. logged: (name, tensor) of each `self.log`."""
+        now = StepState(self.module, self.live)
+        modes = torch.tensor([training for _, training in now.modes])
+        others = {"random numbers": now.generators[0], "training modes": modes}
+        return Outcome(loss, row, list(logged), now.tensors | others)
+
+    def effect(self) -> str | None:
         """What a step from this state has done besides its results; None if nothing.
 
-        The end of a sentence that begins with `training_step`. parameters: copies of parameters before the step.
+        The end of a sentence that begins with `training_step`.
         """
-        changed = first_difference(self.attributes, attributes_of(module))
+        changed = first_difference(self.attributes, attributes_of(self.module))
         if changed is not None:
             return f"changes the module's attribute `{changed}`"
-        if self.generators != host_randomness():
+        if pickle.dumps(self.generators[1:]) != pickle.dumps((np.random.get_state(), random.getstate())):
             return "draws random numbers from Python or numpy"
-        now = ((name, p) for name, p in module.named_parameters() if name in parameters)
-        written = next((name for name, p in now if not same_bits(parameters[name], p)), None)
+        now = self.module.named_parameters()
+        written = next((name for name, p in now if not same_bits(self.tensors[name], p)), None)
         return None if written is None else f"changes the parameter `{written}` in place"

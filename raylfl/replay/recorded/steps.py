@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from raylfl.errors import BadConfig, headline
 from raylfl.replay.contents import Refused, kind_of, leaves_of, map_leaves
-from raylfl.replay.effects import HostState
+from raylfl.replay.effects import StepState
 from raylfl.replay.proof import Diverged, Outcome, difference, power_of_two, same_bits
-from raylfl.replay.recorded.compare import Repetition, StepState
 from raylfl.replay.recorded.memory import Arena
 from raylfl.replay.recorded.program import Program
 from raylfl.replay.recorded.tape import record
@@ -80,10 +79,6 @@ class RecordedSteps:
         self.sizes = list(self.pieces.values())
         self.device, self.dtype = parameters[0].device, parameters[0].dtype
         self.parts = list(module.modules())
-        width = sum(self.sizes)
-        self.repetition = Repetition(
-            module, lambda content: parameters[0].new_full((*clients(content), width), torch.nan)
-        )
         self.kinds: OrderedDict[Any, _Kind] = OrderedDict()
         self.refusal = _compiled_part(module) if self.device.type == "cpu" else "runs on a GPU"
         self.arena = Arena()
@@ -128,8 +123,7 @@ class RecordedSteps:
 
         program: from the method `program`, for this content. The calls of `self.log` are passed to `log.sink`.
         """
-        row = torch.empty(*self.clients(content), sum(self.sizes), device=self.device, dtype=self.dtype)
-        loss, *values = program(leaves_of(content), row)
+        loss, *values = program(leaves_of(content), row := self._new_row(content))
         for part, training in program.modes:
             part.training = training
         if program.logs and self.log.sink is not None:
@@ -148,13 +142,12 @@ class RecordedSteps:
             return self.reference(content, t)
         kind.used += 1
         copy = map_leaves(content)  # the step may take parts out of a dict
-        start = self.repetition.state(content)
-        before = HostState.of(self.module)
+        start = StepState.of(self.module, content)
         with self.log.calls() as logged:
             loss, row = self.reference(content, t)
         values = dict(self.log.values)
-        outcome = self.repetition.outcome(loss, row, _tensors(logged), copy)
-        effect = before.effect(self.module, start.tensors)
+        outcome = start.outcome(loss, row, _tensors(logged))
+        effect = start.effect()
         if effect is not None:
             self._differs(kind, t, effect)
         elif kind.used > self.seen:
@@ -185,7 +178,7 @@ class RecordedSteps:
 
         start: the state before the step.
         """
-        with self.repetition.again(content, start):
+        with start.again():
             try:
                 recording = record(
                     self.module,
@@ -226,10 +219,21 @@ class RecordedSteps:
 
     def _replay_differs(self, program: Program, content: Any, start: StepState, outcome: Outcome) -> str | None:
         try:
-            differs = difference(outcome, self.repetition.replay(program, content, start), self.pieces)
+            differs = difference(outcome, self._replay(program, content, start), self.pieces)
         except RuntimeError as error:
             return f"cannot be replayed ({headline(error)})"
         return None if differs is None else f"has other results when it is replayed: {differs}"
+
+    def _replay(self, program: Program, content: Any, start: StepState) -> Outcome:
+        """The outcome of a replay from this state; the current state is kept."""
+        with start.again():
+            loss, *values = program(leaves_of(content), row := self._new_row(content).fill_(torch.nan))
+            for part, training in program.modes:
+                part.training = training
+            return start.outcome(loss, row, _tensors(program.log_calls(values)))
+
+    def _new_row(self, content: Any) -> Tensor:
+        return torch.empty(*self.clients(content), sum(self.sizes), device=self.device, dtype=self.dtype)
 
     def _only_equal(self, program: Program, content: Any, start: StepState, expected: Tensor) -> Program:
         """A new program that computes only those gradients directly into their rows that then have autograd's bits.
@@ -239,7 +243,7 @@ class RecordedSteps:
         """
         assert program.direct is not None
         try:
-            row = self.repetition.replay(program, content, start).row
+            row = self._replay(program, content, start).row
         except RuntimeError:
             return Program(program.recording, self.sizes, set(), program.arena)
         pieces = zip(row.split(self.sizes, -1), expected.split(self.sizes, -1), strict=True)
@@ -278,9 +282,9 @@ class RecordedSteps:
         earlier = next(iter(kind.compared), None)
         if earlier is None:
             return False
-        with self.repetition.again(content, start), self.log.calls() as logged:
+        with start.again(), self.log.calls() as logged:
             loss, row = self.reference(map_leaves(content), earlier)
-            again = self.repetition.outcome(loss, row, _tensors(logged), content)
+            again = start.outcome(loss, row, _tensors(logged))
         assert kind.program is not None
         return self._replay_differs(kind.program, content, start, again) is None
 

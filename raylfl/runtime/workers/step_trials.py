@@ -21,7 +21,7 @@ from raylfl.core.samples import BatchSource
 from raylfl.core.vectorized import VectorizedOracle, large_samples, refusal
 from raylfl.errors import headline
 from raylfl.experiment.parts import WorkerSetup
-from raylfl.replay.effects import HostState, attributes_of, first_difference
+from raylfl.replay.effects import StepState, attributes_of, first_difference
 from raylfl.replay.innermost.step import Innermost
 from raylfl.replay.innermost.steps import InnermostSteps
 from raylfl.replay.proof import Diverged, Outcome, Schedule, difference
@@ -256,10 +256,10 @@ class StepTrials:
         """The outcome of a step by the reference at x [d], or what it does besides."""
         with self._trial() as log:
             seed_everything(k)
-            module, before = self.flat.module, HostState.of(self.flat.module)
-            weights = dict(zip(self.flat.names, self.flat.views(x), strict=True))
+            self.flat.load(x)
+            module, before = self.flat.module, StepState.of(self.flat.module)
             outcome = self.loop.reference.outcome(x, self.batches[client][k].content, k, log.step)
-            effect, old, new = before.effect(module, weights), before.attributes, attributes_of(module)
+            effect, old, new = before.effect(), before.attributes, attributes_of(module)
             if first_difference(old, new) is None:
                 return METRIC if log.objects else effect or outcome
             self.attributes.restore()
