@@ -1,8 +1,8 @@
 """Local steps on a GPU in fixed memory, captured as CUDA graphs.
 
-A unit (`raylfl.core.units`) is a group of clients that take a step together. Batch, gradient, direction and update of a
-unit's step become one graph, which later steps repeat by one launch. Units are divided among lanes that run at the same
-time.
+A unit is a group of clients that take a step together: one client (`LaneOracle`), or all (`VectorizedOracle`). Batch,
+gradient, direction and update of a unit's step become one graph, which later steps repeat by one launch. Units are
+divided among lanes that run at the same time.
 
 The reference of a graph is the same step without a graph. Two steps of each of two clients are compared before a graph
 is used, and later every step whose number is a power of two: parameters, optimizer state, carry, buffers, loss and
@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,12 +27,15 @@ from raylfl.core.lanes import Lanes
 from raylfl.core.local_step import step_along
 from raylfl.core.oracle import Batch, GradientMode, seed_everything
 from raylfl.core.samples import BatchSource, sizes_of
-from raylfl.core.units import Units
 from raylfl.errors import BadConfig, headline
 from raylfl.replay.contents import Refused, kind_of, leaves_of, map_leaves
 from raylfl.replay.effects import attributes_of, first_difference
 from raylfl.replay.proof import describe, far, power_of_two
 from raylfl.replay.step_log import StepLog
+
+if TYPE_CHECKING:
+    from raylfl.core.lane_oracle import LaneOracle
+    from raylfl.core.vectorized import VectorizedOracle
 
 COMPARED = 2  # clients, and steps of each, that are compared before a graph is used
 MOST = 8192  # graphs of a worker; further kinds of steps run without one
@@ -96,7 +99,7 @@ class LaneSteps:
 
     def __init__(
         self,
-        units: Units,
+        units: LaneOracle | VectorizedOracle,
         lanes: Lanes,
         log: StepLog,
         restore: Callable[[], None] = lambda: None,
@@ -402,7 +405,7 @@ class LaneSteps:
         if content is None:
             assert step.source is not None
             content = step.source.gather_at(memory.table[rows, :, : step.size].index_select(1, counter).reshape(-1))
-        losses, g = self.units.reference(rows, content, step.t)
+        losses, g = self.units.take(rows, content, step.t)
         carry = {name: values[rows] for name, values in memory.carry.items()}
         if call.measure_drift:
             norms = torch.linalg.vector_norm(x - carry["x_start"], dim=1, dtype=torch.float64)

@@ -6,7 +6,6 @@ the other, so that they share the memory of their intermediate values; graphs of
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -16,61 +15,8 @@ import torch
 LANES = 16  # streams of a worker; as many small kernels fill a card
 
 
-class Lanes(ABC):
-    """The interface of a device's lanes; `count` lanes, numbered from 0."""
-
-    count: int
-
-    @abstractmethod
-    def fork(self) -> None:
-        """Makes all lanes wait for the work that is in flight on the device's current stream."""
-
-    @abstractmethod
-    def join(self) -> None:
-        """Makes the device's current stream wait for the work of all lanes."""
-
-    @abstractmethod
-    def on(self, lane: int) -> None:
-        """Makes this lane the current stream, until `join` or `on` is called."""
-
-    @abstractmethod
-    def capture(self, lane: int, function: Callable[[], object]) -> Callable[[], None]:
-        """A function that repeats the kernels of `function`, which runs once without its kernels.
-
-        The lane must be the current stream. Raises RuntimeError if the function cannot be captured, for example because
-        it reads a tensor's values.
-        """
-
-    @abstractmethod
-    def capture_all(self, functions: Sequence[Callable[[], object]]) -> Callable[[], None]:
-        """Like `capture`, for functions of several lanes that one graph runs at the same time, after `join`.
-
-        Function k is captured on lane k modulo `count`.
-        """
-
-    @abstractmethod
-    def seed(self, lane: int, seed: int) -> None:
-        """Seeds the generator of the lane's graphs; it draws the numbers of the device's generator with this seed."""
-
-    @abstractmethod
-    def seed_all(self, seeds: Sequence[int]) -> None:
-        """Seeds the generators of the functions of graphs from `capture_all`, one for each function."""
-
-    @abstractmethod
-    def settle(self) -> None:
-        """Makes all lanes wait for the work in flight on the current one, such as the making of shared memory."""
-
-    @abstractmethod
-    def forget(self) -> None:
-        """Called after graphs were dropped; later ones get new memory, as that of dropped graphs is gone."""
-
-    @abstractmethod
-    def draws(self) -> Callable[[], bool]:
-        """A function that tells whether the device's own generator has been used since this call."""
-
-
-class CudaLanes(Lanes):
-    """The lanes of a CUDA device."""
+class Lanes:
+    """The lanes of a CUDA device: `count` lanes, numbered from 0."""
 
     def __init__(self, device: torch.device, count: int = LANES):
         self.count, self.device = count, device
@@ -82,20 +28,28 @@ class CudaLanes(Lanes):
         self._by_function: list[torch.Generator] = []
 
     def fork(self) -> None:
+        """Makes all lanes wait for the work that is in flight on the device's current stream."""
         self._main = torch.cuda.current_stream(self.device)
         for stream in self.streams:
             stream.wait_stream(self._main)
 
     def join(self) -> None:
+        """Makes the device's current stream wait for the work of all lanes."""
         assert self._main is not None
         torch.cuda.set_stream(self._main)
         for stream in self.streams:
             self._main.wait_stream(stream)
 
     def on(self, lane: int) -> None:
+        """Makes this lane the current stream, until `join` or `on` is called."""
         torch.cuda.set_stream(self.streams[lane])
 
     def capture(self, lane: int, function: Callable[[], object]) -> Callable[[], None]:
+        """A function that repeats the kernels of `function`, which runs once without its kernels.
+
+        The lane must be the current stream. Raises RuntimeError if the function cannot be captured, for example because
+        it reads a tensor's values.
+        """
         graph = torch.cuda.CUDAGraph()
         try:
             with self._drawing_from(lane):
@@ -109,6 +63,10 @@ class CudaLanes(Lanes):
         return graph.replay
 
     def capture_all(self, functions: Sequence[Callable[[], object]]) -> Callable[[], None]:
+        """Like `capture`, for functions of several lanes that one graph runs at the same time, after `join`.
+
+        Function k is captured on lane k modulo `count`.
+        """
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
         stream, pool = self._all
         default = torch.cuda.default_generators[self.device.index or 0]
@@ -174,22 +132,27 @@ class CudaLanes(Lanes):
             default.graphsafe_set_state(generator_state)
 
     def settle(self) -> None:
+        """Makes all lanes wait for the work in flight on the current one, such as the making of shared memory."""
         current = torch.cuda.current_stream(self.device)
         for stream in self.streams:
             stream.wait_stream(current)
 
     def forget(self) -> None:
+        """Called after graphs were dropped; later ones get new memory, as that of dropped graphs is gone."""
         self.pools = [torch.cuda.graph_pool_handle() for _ in range(self.count)]
         self._all = self._all[0], torch.cuda.graph_pool_handle()
 
     def seed(self, lane: int, seed: int) -> None:
+        """Seeds the generator of the lane's graphs; it draws the numbers of the device's generator with this seed."""
         self.generators[lane].manual_seed(seed)
 
     def seed_all(self, seeds: Sequence[int]) -> None:
+        """Seeds the generators of the functions of graphs from `capture_all`, one for each function."""
         for generator, seed in zip(self._by_function, seeds, strict=False):
             generator.manual_seed(seed)
 
     def draws(self) -> Callable[[], bool]:
+        """A function that tells whether the device's own generator has been used since this call."""
         default = torch.cuda.default_generators[self.device.index or 0]
         offset = default.get_offset()
         return lambda: default.get_offset() != offset
@@ -197,4 +160,4 @@ class CudaLanes(Lanes):
 
 def lanes_of(device: torch.device) -> Lanes | None:
     """The lanes of a device; None for a device whose work is not asynchronous."""
-    return CudaLanes(device) if device.type == "cuda" else None
+    return Lanes(device) if device.type == "cuda" else None

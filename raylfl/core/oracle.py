@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ from raylfl.replay.proof import Diverged, Outcome, Schedule, compare
 from raylfl.replay.recorded.program import Program
 from raylfl.replay.recorded.steps import RecordedSteps
 from raylfl.replay.step_log import StepLog
+
+if TYPE_CHECKING:
+    from raylfl.core.lane_steps import LaneSteps
 
 
 class Batch:
@@ -63,20 +66,6 @@ RECORDING = GradientMode("autograd", "to record a kind of batch and to compare i
 BATCH_LAST = GradientMode("batch_last", "small convolutions as matrix products, in batch-last layout")
 
 
-class SideBySide(Protocol):
-    """Takes the local steps of all clients of a call at once on a GPU: `raylfl.core.lane_steps.LaneSteps`."""
-
-    @property
-    def restore(self) -> Callable[[], object]:
-        """Restores the module's attributes to their values before a client's first step."""
-
-    def run(self, call: Any) -> Any:
-        """Takes the steps of a `LocalCall`; returns `LocalSteps`."""
-
-    def forget(self) -> None:
-        """Drops the graphs and the fixed memory."""
-
-
 class Oracle(ABC):
     """The interface of gradient oracles: losses and gradients of C clients on one mini-batch each.
 
@@ -85,8 +74,8 @@ class Oracle(ABC):
     `GradientMode`, the number of gradients computed in this mode.
     """
 
-    lanes: SideBySide | None = None
-    """None: the local solver takes the local steps."""
+    lanes: LaneSteps | None = None
+    """Takes the local steps of all clients of a call on a GPU; None: the local solver takes them."""
     held: Tensor | None = None
     """The oracle's own memory, if `workspace` may return it; later calls of the oracle overwrite it. None: every
     workspace is new memory."""

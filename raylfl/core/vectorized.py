@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from raylfl.core.flat import FlatModule, copy_together
 from raylfl.core.oracle import Batch, GradientMode, Oracle, private_randomness, seed_everything, seed_for
 from raylfl.core.reference import ReferenceStep, loss_of
 from raylfl.core.samples import EvenBatches, IndexedBatch, sizes_of
+from raylfl.core.slots import aligned_rows
 from raylfl.core.torch_state import checks_without_symbols
 from raylfl.replay.innermost.step import Innermost
 from raylfl.replay.innermost.steps import InnermostSteps, takes
@@ -36,15 +37,6 @@ from raylfl.replay.proof import Diverged, Outcome, Schedule, compare
 from raylfl.replay.recorded.steps import RecordedSteps
 from raylfl.replay.recorded.tape import record_step
 from raylfl.replay.step_log import StepLog
-
-
-class FixedRows(Protocol):
-    """Fixed memory for the parameters of clients, `params`; `workspace` returns rows of it."""
-
-    params: Tensor
-
-    def workspace(self, count: int) -> Tensor: ...
-
 
 LARGEST_ON_CPU = 150_000  # largest d; more parameters do not fit in the caches, and one client at a time is faster
 LARGEST_SAMPLE = 1000  # largest mean number of entries per sample in an operator's result, for the same reason
@@ -151,7 +143,13 @@ _Result = tuple[Tensor, dict[str, Tensor], list[Tensor]]  # losses, logged value
 
 
 class VectorizedOracle(Oracle):
-    """Gradients of C clients by one forward pass for all of them and one backward pass."""
+    """Gradients of C clients by one forward pass for all of them and one backward pass.
+
+    A call with `lanes` has all its clients in one unit of `LaneSteps`, in fixed memory for `count` clients: `params`.
+    """
+
+    together = True
+    count = 0
 
     def __init__(
         self,
@@ -171,7 +169,7 @@ class VectorizedOracle(Oracle):
         """
         super().__init__()
         self.flat, self.autocast, self.log = flat, autocast, log or StepLog()
-        self.fixed: FixedRows | None = None  # memory for steps that are captured
+        self.release()
         self.step = _Step(flat.module, self.log)
         self.parameter_names = names_of(flat.parameters, self.step)
         self.buffers, self.buffer_names = CohortBuffers(flat), names_of(flat.buffers, self.step, "_buffers")
@@ -216,25 +214,31 @@ class VectorizedOracle(Oracle):
         self.schedule.doubt()
 
     def workspace(self, count: int) -> Tensor:
-        if self.fixed is None:
+        if self.lanes is None:
             return self.flat.params.new_empty(count, self.flat.width)
-        rows = self.fixed.workspace(count)
-        self.held = self.fixed.params
-        return rows
+        if count > self.count:
+            self.params, self.count = aligned_rows(count, self.width, self.flat.params), count
+        self.held = self.params
+        return self.params[:count]
 
-    def plain(self, x: Tensor, content: tuple[Tensor, ...], t: int) -> tuple[Tensor, Tensor]:
-        """(losses [C], gradients [C, d]) at the parameters x [C, d] by autograd, of a module without buffers.
+    def take(self, rows: slice, content: Any, t: int) -> tuple[Tensor, Tensor]:
+        """(losses [n], gradients [n, d]) of the clients `rows` in `params`, by autograd, for modules without buffers.
 
-        content: batches [C, B, ...]. t: the number of the local step.
+        content: their batches, one after the other. t: the number of the local step.
         """
-        losses = self.losses((x, [], content), t)
-        gradients = self._gradients(losses)
+        x = self.params[rows]
+        losses = self.losses((x, [], tuple(part.unflatten(0, (len(x), -1)) for part in content)), t)
+        g = self.steps._row(self._gradients(losses), (len(x),))
         self.log.values = dict(self.rows.values)
-        pieces = [
-            x.new_zeros(len(x), size) if g is None else g.reshape(len(x), -1)
-            for g, size in zip(gradients, self.flat.sizes, strict=True)
-        ]
-        return losses.detach(), torch.cat(pieces, dim=1)
+        return losses.detach(), g
+
+    def state(self, rows: slice) -> list[Tensor]:
+        """The fixed memory of these clients that a step changes."""
+        return [self.params[rows]]
+
+    def release(self) -> None:
+        """Frees the fixed memory; later calls allocate what they need."""
+        self.params, self.count = aligned_rows(0, self.width, self.flat.params), 0
 
     def write_buffers(self, rows: Tensor) -> None:
         """Sets the buffers of the C clients for the next calls; a row of `rows` [C, b] holds one client's buffers."""

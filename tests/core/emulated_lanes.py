@@ -13,8 +13,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from raylfl.core.lanes import Lanes
-
 aten = torch.ops.aten
 READS = {
     aten._local_scalar_dense.default,
@@ -54,7 +52,7 @@ class Tape(TorchDispatchMode):
                         old.copy_(new)
 
 
-class EmulatedLanes(Lanes):
+class EmulatedLanes:
     """`captures` and `replays` count both."""
 
     def __init__(self, count: int = 3):

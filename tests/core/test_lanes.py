@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from raylfl.core.lanes import CudaLanes
+from raylfl.core.lanes import Lanes
 
 
 class Stream:
@@ -64,7 +64,7 @@ def cuda(monkeypatch):
 
 
 def lanes():
-    return CudaLanes(torch.device("cuda", 0), 3)
+    return Lanes(torch.device("cuda", 0), 3)
 
 
 def test_lanes_begin_after_the_main_stream_and_it_goes_on_after_them(cuda):

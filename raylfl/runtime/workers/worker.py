@@ -19,6 +19,7 @@ from raylfl.core.batchnorm import allow_single_samples
 from raylfl.core.buffers import travelling
 from raylfl.core.flat import FlatModule
 from raylfl.core.keyed import keyed_int
+from raylfl.core.lane_oracle import LaneOracle
 from raylfl.core.lane_steps import LaneSteps
 from raylfl.core.lanes import LANES, lanes_of
 from raylfl.core.local import LocalResult, run_local
@@ -29,7 +30,6 @@ from raylfl.core.samples import BatchSource, SampleSet
 from raylfl.core.torch_state import torch_defaults
 from raylfl.core.transfer import all_to_host, to_device
 from raylfl.core.unchanged import Unchanged
-from raylfl.core.units import LaneOracle, Together
 from raylfl.core.vectorized import VectorizedOracle, vectorized_pays
 from raylfl.errors import BadConfig, RanksLost, exits_as_errors, traceback_text
 from raylfl.experiment.parts import BUFFERS, MOMENTS, Initial, WorkerSetup
@@ -136,9 +136,9 @@ class Worker:
         refusal = "runtime.step=autograd" if runtime.step == "autograd" else refusal
         restore = self.attributes.restore
         if isinstance(found, VectorizedOracle) and (runtime.vectorize == "always" or vectorized_pays(self.flat.module)):
-            self.together, fixed, own = found, Together(found), lanes_of(self.device)
+            self.together, own = found, lanes_of(self.device)
             assert own is not None
-            found.fixed, found.lanes = fixed, LaneSteps(fixed, own, self.training.log, restore, refusal)
+            found.lanes = LaneSteps(found, own, self.training.log, restore, refusal)
         oracle = LaneOracle(self.loop)
         oracle.lanes = LaneSteps(oracle, lanes, self.training.log, restore, refusal)
         return ASSIGNED if setup.assigned else None, oracle

@@ -1,56 +1,27 @@
-"""Units of a call's local steps: the clients that take a step together, and the fixed memory of their parameters."""
+"""Gradients of clients side by side on a GPU: each client in memory of its own, by its own step."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from raylfl.core.flat import FlatModule
 from raylfl.core.oracle import Batch, GradientMode, LoopOracle, Oracle, seed_everything
-from raylfl.core.slots import Slots, aligned_rows
-
-if TYPE_CHECKING:
-    from raylfl.core.vectorized import VectorizedOracle
+from raylfl.core.slots import Slots
 
 
-class Units(ABC):
-    """Where the steps of a call happen: its units and their memory.
+class LaneOracle(Oracle):
+    """Gradients of C clients, one after the other, by autograd; each client's parameters and buffers are in a slot.
 
-    params: the parameters [count, d] of at most `count` clients. together: whether all clients form one unit.
+    In `LaneSteps` each client is a unit of its own. params: the parameters [count, d] of at most `count` clients.
     """
 
+    together = False
     params: Tensor
     count: int
-    together: bool
-    flat: FlatModule
-    ways: Counter[GradientMode]
-
-    @abstractmethod
-    def reference(self, rows: slice, content: Any, t: int) -> tuple[Tensor, Tensor]:
-        """(losses [n], gradients [n, d]) of the unit of these clients, by autograd.
-
-        content: its batches. t: the number of the local step.
-        """
-
-    @abstractmethod
-    def state(self, rows: slice) -> list[Tensor]:
-        """The tensors in the memory of these clients that a step changes."""
-
-    @abstractmethod
-    def release(self) -> None:
-        """Frees the memory; later calls allocate memory of the size that they need."""
-
-
-class LaneOracle(Oracle, Units):
-    """Gradients of C clients, one after the other, by autograd; each client's buffers are in a slot of its own."""
-
-    together = False
 
     def __init__(self, loop: LoopOracle):
         super().__init__()
@@ -96,13 +67,17 @@ class LaneOracle(Oracle, Units):
             if self.lanes is not None:
                 self.lanes.restore()
             seed_everything(seeds(c))
-            loss, row = self.reference(slice(c, c + 1), batch.content, self.t)
+            loss, row = self.take(slice(c, c + 1), batch.content, self.t)
             losses.append(loss)
             rows.append(row)
         self.ways[GradientMode("autograd", self.steps.reason)] += len(batches)
         return torch.cat(losses), torch.cat(rows)
 
-    def reference(self, rows: slice, content: Any, t: int) -> tuple[Tensor, Tensor]:
+    def take(self, rows: slice, content: Any, t: int) -> tuple[Tensor, Tensor]:
+        """(losses [1], gradients [1, d]) of the client of `rows`, by autograd, for its batch `content`.
+
+        t: the number of the local step.
+        """
         with self.slots.slots[rows.start].used():
             self.flat.load(self.flat.params)
             loss, row = self.loop.reference(content, t)
@@ -115,35 +90,11 @@ class LaneOracle(Oracle, Units):
         return loss[None], row[None]
 
     def state(self, rows: slice) -> list[Tensor]:
+        """The tensors in the memory of these clients that a step changes."""
         return self.slots.state(rows)
 
     def release(self) -> None:
+        """Frees the memory; later calls allocate memory of the size that they need."""
         self.slots = Slots(self.flat, 0)
         self.held = self.params = self.slots.params
         self.count = 0
-
-
-class Together(Units):
-    """The clients of a call as one unit of a vectorised oracle, for a module without buffers."""
-
-    together = True
-
-    def __init__(self, oracle: VectorizedOracle):
-        self.oracle, self.flat, self.ways = oracle, oracle.flat, oracle.ways
-        self.params, self.count = aligned_rows(0, oracle.width, oracle.flat.params), 0
-
-    def workspace(self, count: int) -> Tensor:
-        """Fixed memory [count, d] for the parameters."""
-        if count > self.count:
-            self.params, self.count = aligned_rows(count, self.oracle.width, self.flat.params), count
-        return self.params[:count]
-
-    def reference(self, rows: slice, content: Any, t: int) -> tuple[Tensor, Tensor]:
-        content = tuple(part.unflatten(0, (rows.stop - rows.start, -1)) for part in content)
-        return self.oracle.plain(self.params[rows], content, t)
-
-    def state(self, rows: slice) -> list[Tensor]:
-        return [self.params[rows]]
-
-    def release(self) -> None:
-        self.params, self.count = aligned_rows(0, self.oracle.width, self.flat.params), 0
