@@ -82,7 +82,8 @@ def node(log, environment, ports, options):
             [RAY, "start", *head, "--block", *(f"--{k}={v}" for k, v in options.items())],
             env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
-    until(lambda: "Ray runtime started" in log.read_text(), 300)
+    until(lambda: "Ray runtime started" in log.read_text() or started.poll() is not None, 300)
+    assert started.poll() is None, log.read_text()
     return started
 
 
