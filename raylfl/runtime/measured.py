@@ -33,6 +33,35 @@ NAMES: dict[str, tuple[str, ...]] = {  # docs/metrics.md
     "time": ("round", "virtual", "computation"),
     "traffic": ("sent_bytes", "received_bytes", "between_nodes_bytes"),
 }
+EVERY, GLOBAL, AVERAGE, DRIFT = "eval.every > 0", "eval.global=true", "eval.average", "eval.drift=true"
+PEERS, UPDATES = "a method without a server", "a method whose clients send updates U_i"
+EXPECTED, OPTIMUM = "a method with expected coefficients in closed form", "data with a known optimum"
+ANY = "data whose optimum is known for any weights"
+NEEDS: dict[str, tuple[str, ...]] = {  # group, or metric -> the conditions under which it is measured
+    "test": ("a test set", EVERY),
+    "val": ("a validation set", EVERY),
+    "participants": ("eval.participants=true", EVERY),
+    "random": ("eval.random_clients > 0", EVERY),
+    "clients": ("eval.clients=true", EVERY, "a model that logs accuracy"),
+    "nodes": (PEERS, "a test set", "eval.nodes=true", EVERY),
+    "global": (GLOBAL, EVERY),
+    "global/diversity": ("eval.diversity=true", EVERY),
+    "global/surrogate_diversity": ("eval.diversity=true", EVERY),
+    "global/surrogate_chi2": ("eval.diversity=true", EVERY),
+    "global/distance": (OPTIMUM,),
+    "global/distance_abs": (OPTIMUM,),
+    "global/worst_distance": (PEERS, OPTIMUM),
+    "average": (AVERAGE, OPTIMUM),
+    "average/loss": (AVERAGE, GLOBAL, EVERY),
+    "average/gap": (AVERAGE, GLOBAL, EVERY, OPTIMUM),
+    "train/local_drift": (DRIFT,),
+    "update": (UPDATES,),
+    "update/drift": ("eval.drift=true or eval.diversity=true", UPDATES),
+    "update/consensus": (DRIFT, UPDATES),
+    "update/step": (DRIFT,),
+    "inconsistency": ("eval.inconsistency=true", EXPECTED),
+    "inconsistency/predicted_distance": ("eval.inconsistency=true", EXPECTED, ANY),
+}
 METRICS = [f"{group}/{name}" for group, names in NAMES.items() for name in names]
 
 
@@ -62,59 +91,23 @@ def require_measured(metric: str, experiment: Experiment, key: str = "metric") -
     if measured is not None and name not in measured:
         raise unknown_metric(key, metric, [f"{of}/{each}" for of in names for each in names[of] or NAMES.get(of, ())])
     config, optimum, algorithm = experiment.config.eval, experiment.optimum, experiment.algorithm
-    due, updates, average = config.every, algorithm.uploads_update, config.average is not None
-    of_clients = "accuracy" in experiment.logged.get("clients", EVALUATION)
-    of_nodes = config.nodes and algorithm.pattern.peers and experiment.setup.test is not None
-    diversity = (config.diversity and due, "eval.diversity=true, and eval.every > 0")
-    chi2 = config.inconsistency and overrides(algorithm, "expected_coefficients")
-    distance = (optimum is not None, "data with a known optimum")
-    needs: dict[str, tuple[object, str]] = {  # group, or metric -> whether it is measured, and what it needs
-        "test": (experiment.setup.test is not None and due, "a test set, and eval.every > 0"),
-        "val": (experiment.setup.val is not None and due, "a validation set, and eval.every > 0"),
-        "participants": (config.participants and due, "eval.participants=true, and eval.every > 0"),
-        "random": (config.random_clients and due, "eval.random_clients > 0, and eval.every > 0"),
-        "clients": (
-            config.clients and due and of_clients,
-            "eval.clients=true, eval.every > 0, and a model that logs accuracy",
-        ),
-        "nodes": (of_nodes and due, "a method without a server, a test set, eval.nodes=true, and eval.every > 0"),
-        "global": (config.global_ and due, "eval.global=true, and eval.every > 0"),
-        "global/diversity": diversity,
-        "global/surrogate_diversity": diversity,
-        "global/surrogate_chi2": diversity,
-        "global/distance": distance,
-        "global/distance_abs": distance,
-        "global/worst_distance": (
-            optimum is not None and algorithm.pattern.peers,
-            "a method without a server, and data with a known optimum",
-        ),
-        "average": (average and optimum is not None, "eval.average, and data with a known optimum"),
-        "average/loss": (average and config.global_ and due, "eval.average, eval.global=true, and eval.every > 0"),
-        "average/gap": (
-            average and config.global_ and due and optimum is not None,
-            "eval.average, eval.global=true, eval.every > 0, and data with a known optimum",
-        ),
-        "train/local_drift": (config.drift, "eval.drift=true"),
-        "update": (updates, "a method whose clients send updates U_i"),
-        "update/drift": (
-            updates and (config.drift or config.diversity),
-            "eval.drift=true or eval.diversity=true, and a method whose clients send updates U_i",
-        ),
-        "update/consensus": (
-            updates and config.drift,
-            "eval.drift=true, and a method whose clients send updates U_i",
-        ),
-        "update/step": (config.drift, "eval.drift=true"),
-        "inconsistency": (chi2, "eval.inconsistency=true, and a method with expected coefficients in closed form"),
-        "inconsistency/predicted_distance": (
-            chi2 and optimum is not None and optimum.of is not None,
-            "eval.inconsistency=true, a method with expected coefficients in closed form, and data whose optimum is "
-            "known for any weights",
-        ),
+    conditions: dict[str, object] = {  # whether each is met
+        **{f"eval.{option.name.rstrip('_')}=true": getattr(config, option.name) for option in fields(config)},
+        EVERY: config.every,
+        AVERAGE: config.average is not None,
+        PEERS: algorithm.pattern.peers,
+        UPDATES: algorithm.uploads_update,
+        EXPECTED: overrides(algorithm, "expected_coefficients"),
+        OPTIMUM: optimum is not None,
+        ANY: optimum is not None and optimum.of is not None,
+        "a test set": experiment.setup.test is not None,
+        "a validation set": experiment.setup.val is not None,
+        "a model that logs accuracy": "accuracy" in experiment.logged.get("clients", EVALUATION),
+        "eval.random_clients > 0": config.random_clients,
+        "eval.drift=true or eval.diversity=true": config.drift or config.diversity,
     }
-    met, need = needs.get(metric) or needs.get(group, (True, ""))
-    if not met:
-        raise BadConfig(f"{key}={metric} is never measured here: it needs {need}")
+    if missing := [need for need in NEEDS.get(metric, NEEDS.get(group, ())) if not conditions[need]]:
+        raise BadConfig(f"{key}={metric} is never measured here: it needs {' and '.join(missing)}")
 
 
 def unknown_metric(key: str, metric: str, names: Sequence[str]) -> BadValue:
