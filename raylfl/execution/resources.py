@@ -1,4 +1,4 @@
-"""Resources of a trial (bundles for the processes of its seeds or their workers), and the number of trials that fit.
+"""Resources of a trial or run: bundles for the processes of its seeds, or for its workers.
 
 Ray Tune would wait for ever, with a warning, for resources that the cluster does not have; a sweep raises an error.
 """
