@@ -116,7 +116,8 @@ class PlannedRun:
                     run_dir.write(api.IDENTITY, self.identity)
                 yield experiment, run_dir, False
             return
-        free = [f"runtime.{key}={_as_override(self.config['runtime'][key])}" for key in RUNTIME_FREE]
+        values = {key: self.config["runtime"][key] for key in RUNTIME_FREE}
+        free = [f"runtime.{key}={'null' if value is None else value}" for key, value in values.items()]
         folder = local_folder(self.url or path, take_over)
         before, config = api.saved(folder, self.url or path, free, False, {}, list(foreign(self.config)))
         refuse_changes(before.resolved, config.resolved)
@@ -140,7 +141,3 @@ class PlannedRun:
 def is_complete(folder: Path) -> bool:
     """Whether the run in this folder has finished or diverged."""
     return (folder / "summary.json").is_file() or (folder / DIVERGED).is_file()
-
-
-def _as_override(value: Any) -> str:
-    return "null" if value is None else str(value)

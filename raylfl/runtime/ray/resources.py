@@ -25,7 +25,7 @@ def count_workers(runtime: RuntimeConfig, clients: int, nodes: Sequence[Resource
 
     The number is `runtime.workers`. If this setting is null, it is the number of workers that fit, but at most one per
     client. nodes: the resources of each node. where: the nodes as a text for messages. Raises BadConfig if they do not
-    suffice for `runtime.workers` (null: 1).
+    suffice for `runtime.workers` (null, and without Ray: 1).
     """
     runtime = runtime.on(sum(node.get("GPU", 0.0) for node in nodes))
     fit, wanted = workers_that_fit(runtime, nodes), 1 if runtime.backend == "local" else runtime.workers or 1
