@@ -22,6 +22,7 @@ from torch import Tensor
 
 from raylfl.core.flat import FlatModule
 from raylfl.core.reference import ReferenceStep
+from raylfl.replay.effects import generator_states, set_generators
 from raylfl.replay.innermost.step import Innermost
 from raylfl.replay.innermost.steps import InnermostSteps
 from raylfl.replay.proof import Diverged, Outcome, Schedule, compare
@@ -223,15 +224,12 @@ class LoopOracle(Oracle):
             row = torch.empty_like(x)
             return Outcome(form.gradients(content, self.flat.parameters, self.flat.views(row)), row)
 
-        module, params, values = type(self.flat.module).__name__, self.flat.params.clone(), self.log.take()
-        pieces = dict(zip(self.flat.names, self.flat.sizes, strict=True))
-        with private_randomness():
+        params, pieces = self.flat.params.clone(), dict(zip(self.flat.names, self.flat.sizes, strict=True))
+        with self.reference.aside(self.log):
             step = partial(self.reference.outcome, content=content, batch_idx=self.t, log=self.log)
             differs = compare(step, params, translated, pieces, self.reference.eps, translated_at)
-        self.flat.load(self.flat.params.copy_(params))
-        self.log.values = values
         if differs is not None:
-            text = f"{module}.training_step has other results in batch-last layout: {differs}"
+            text = f"{type(self.flat.module).__name__}.training_step has other results in batch-last layout: {differs}"
             raise Diverged(f"{text}, in local step {self.t}", "runtime.layout=contiguous")
 
     def doubt(self) -> None:
@@ -293,18 +291,3 @@ def private_randomness(seed: int | None = None) -> Iterator[None]:
         yield
     finally:
         set_generators(*states)
-
-
-def generator_states() -> tuple[Tensor, Any, Any, list[Tensor]]:
-    """The states of the global generators: torch's on the CPU, numpy, random, torch's on each GPU if CUDA is in use."""
-    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    return torch.get_rng_state(), np.random.get_state(), random.getstate(), on_gpus
-
-
-def set_generators(of_torch: Tensor, of_numpy: Any, of_random: Any, on_gpus: list[Tensor]) -> None:
-    """Sets the states that `generator_states` has returned."""
-    torch.set_rng_state(of_torch)
-    if on_gpus:
-        torch.cuda.set_rng_state_all(on_gpus)
-    np.random.set_state(of_numpy)
-    random.setstate(of_random)

@@ -9,8 +9,8 @@ hooks of every kind, changes in place, Python state, any dtype. Every faster for
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from raylfl.core.flat import FlatModule
 from raylfl.errors import BadConfig
 from raylfl.replay.contents import map_leaves
+from raylfl.replay.effects import StepState
 from raylfl.replay.proof import Outcome
 from raylfl.replay.step_log import StepLog
 
@@ -65,6 +66,18 @@ class ReferenceStep:
         loss, row = self(map_leaves(content, torch.clone), batch_idx)
         buffers = dict(zip(self.flat.buffer_names, [b.clone() for b in self.flat.buffers], strict=True))
         return Outcome(loss, row, sorted(log.take().items()), buffers)
+
+    @contextmanager
+    def aside(self, log: StepLog) -> Iterator[None]:
+        """A context for comparisons, at whose end all that a step may change is as before; `log` begins empty."""
+        flat, values = self.flat, log.take()
+        live = {str(k): tensor for k, tensor in enumerate([flat.params, *flat.parameters, *flat.buffers])}
+        state = StepState(flat.module, live)
+        try:
+            yield
+        finally:
+            state.restore()
+            log.values = values
 
     def loss(self, content: Any, batch_idx: int = 0) -> Tensor:
         """The scalar loss of `training_step`, with its autograd graph."""

@@ -395,10 +395,8 @@ class VectorizedOracle(Oracle):
         """
         count, turn = len(call.x), self.schedule.comparisons
         pair = sorted({turn % count, (turn + count // 2) % count})
-        modes = [(part, part.training) for part in self.flat.module.modules()]
-        parameters, held = self.flat.params.clone(), [b.clone() for b in self.flat.buffers]
-        values, self.log.values, forward = self.log.values, {}, self.forward
-        with private_randomness():
+        forward = self.forward
+        with self.reference.aside(self.log):
             try:
                 if draws and (self.cohort_losses or self.flat.params.device.type != "cpu"):
                     self.flat.module.eval()
@@ -408,12 +406,6 @@ class VectorizedOracle(Oracle):
                     self._compare(call, k)
             finally:
                 self.forward = forward
-                for part, training in modes:
-                    part.training = training
-                self.flat.load(self.flat.params.copy_(parameters))
-                for b, value in zip(self.flat.buffers, held, strict=True):
-                    b.copy_(value)
-                self.log.values = values
 
     def _with_the_same_numbers(self, call: _CohortCall, pair: Sequence[int]) -> _CohortCall:
         """The call of the clients `pair` only, both with the random numbers that one client alone would draw.

@@ -101,11 +101,26 @@ def first_difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str
     return next((p for p in {**first, **second} if first.get(p, missing) != second.get(p, missing)), None)
 
 
+def generator_states() -> tuple[Tensor, Any, Any, list[Tensor]]:
+    """The states of the global generators: torch's on the CPU, numpy, random, torch's on each GPU if CUDA is in use."""
+    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return torch.get_rng_state(), np.random.get_state(), random.getstate(), on_gpus
+
+
+def set_generators(of_torch: Tensor, of_numpy: Any, of_random: Any, on_gpus: list[Tensor]) -> None:
+    """Sets the states that `generator_states` has returned."""
+    torch.set_rng_state(of_torch)
+    if on_gpus:
+        torch.cuda.set_rng_state_all(on_gpus)
+    np.random.set_state(of_numpy)
+    random.setstate(of_random)
+
+
 class StepState:
     """What a step may change, as it is now; the attributes of the module are part of it for steps with `effect`.
 
-    tensors: copies of the module's parameters and buffers, and of the tensors of a batch, by name. generators: the
-    states of the global generators of torch, numpy and Python, on the host.
+    tensors: copies of the module's parameters and buffers, and of the tensors of a batch, by name. generators: as in
+    `generator_states`.
     """
 
     def __init__(self, module: nn.Module, live: Mapping[str, Tensor], attributes: Mapping[str, Any] | None = None):
@@ -113,7 +128,7 @@ class StepState:
         self.module, self.live, self.attributes = module, live, attributes or {}
         self.tensors = {name: tensor.detach().clone() for name, tensor in live.items()}
         self.modes = [(part, part.training) for part in module.modules()]
-        self.generators = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        self.generators = generator_states()
 
     @staticmethod
     def of(module: nn.Module, content: Any = ()) -> StepState:
@@ -128,9 +143,7 @@ class StepState:
             tensor.detach().copy_(self.tensors[name])
         for part, training in self.modes:
             part.training = training
-        torch.set_rng_state(self.generators[0])
-        np.random.set_state(self.generators[1])
-        random.setstate(self.generators[2])
+        set_generators(*self.generators)
 
     @contextmanager
     def again(self) -> Iterator[None]:
@@ -157,7 +170,7 @@ class StepState:
         changed = first_difference(self.attributes, attributes_of(self.module))
         if changed is not None:
             return f"changes the module's attribute `{changed}`"
-        if pickle.dumps(self.generators[1:]) != pickle.dumps((np.random.get_state(), random.getstate())):
+        if pickle.dumps(self.generators[1:3]) != pickle.dumps(generator_states()[1:3]):
             return "draws random numbers from Python or numpy"
         now = self.module.named_parameters()
         written = next((name for name, p in now if not same_bits(self.tensors[name], p)), None)

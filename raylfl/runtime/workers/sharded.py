@@ -26,11 +26,11 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from raylfl.core.buffers import travelling
 from raylfl.core.flat import FlatModule
-from raylfl.core.oracle import generator_states, set_generators
 from raylfl.core.reference import loss_of
 from raylfl.errors import BadConfig
 from raylfl.experiment.parts import WorkerSetup
 from raylfl.replay.contents import map_leaves
+from raylfl.replay.effects import generator_states, set_generators
 from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.hooks import overridden, overrides_hook
 from raylfl.runtime.workers.logged import alone_in
