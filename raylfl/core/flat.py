@@ -115,11 +115,6 @@ class FlatModule:
         for weight, view in self._copies:
             weight.copy_(view)
 
-    def gradient(self, loss: Tensor) -> Tensor:
-        """The gradient d loss / d params as a new vector [d]; 0 for parameters that the loss does not depend on."""
-        pairs = zip(self.gradients(loss), self.parameters, strict=True)
-        return torch.cat([p.new_zeros(p.numel()) if g is None else g.reshape(-1) for g, p in pairs])
-
     def store(self, vector: Tensor) -> None:
         """Sets the vector [d] to the module's parameters, which a step may have changed in place."""
         with torch.no_grad():

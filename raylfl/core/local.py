@@ -142,18 +142,14 @@ def run_local(
         observer.end()
     optimizer.end(inner)
 
-    if identity:
-        uploads, new_own = finish_of(algorithm, x, carry, client_state, work)
-        uploads, new_own = (
-            {name: _kept(rows, oracle.held) for name, rows in state.items()} for state in (uploads, new_own)
-        )
-    else:
+    if not identity:
         back = torch.from_numpy(inverse)
-        inner = inner[back]
         oracle.reorder(inverse)
-        uploads, new_own = finish_of(
-            algorithm, x[back], {name: rows[back] for name, rows in carry.items()}, client_state, work
-        )
+        x, inner, carry = x[back], inner[back], {name: rows[back] for name, rows in carry.items()}
+    uploads, new_own = (
+        {name: _kept(rows, oracle.held) for name, rows in state.items()}
+        for state in finish_of(algorithm, x, carry, client_state, work)
+    )
     first = [b.size for b in whole] if full_batches is not None else [0] * count
     mean_loss, last, seen = _tally(falling, losses, samples, first)
     drifts = None if drift is None else drift.numpy()[inverse]

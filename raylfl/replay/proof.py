@@ -95,11 +95,11 @@ class Outcome(NamedTuple):
     changed: Mapping[str, Tensor] = {}
 
 
-def difference(reference: Outcome, other: Outcome, pieces: Mapping[str, int], bound: Bound | None = None) -> str | None:
+def difference(reference: Outcome, other: Outcome, pieces: Mapping[str, int], eps: float | None = None) -> str | None:
     """What differs between a step and its reference, and by how much, as text; None if nothing differs.
 
-    pieces: the number of entries of each parameter, by name, in the order of `row`. bound: None: all bits must be
-    equal.
+    pieces: the number of entries of each parameter, by name, in the order of `row`. eps: as in `is_within`; None: all
+    bits must be equal.
     """
     names = [[name for name, _ in outcome.logged] for outcome in (reference, other)]
     if names[0] != names[1]:
@@ -116,9 +116,8 @@ def difference(reference: Outcome, other: Outcome, pieces: Mapping[str, int], bo
     for name, r, a, scale in parts:
         if same_bits(r, a):
             continue
-        apart = far(r, a)
-        if bound is None or not bound.allows(r, a, scale):
-            return f"{name} differs by {describe(apart)}"
+        if eps is None or not is_within(r, a, eps, scale):
+            return f"{name} differs by {describe(far(r, a))}"
     return None
 
 
@@ -145,28 +144,22 @@ def describe(apart: float) -> str:
     return "its shape or entries that are not finite" if math.isinf(apart) else f"{apart:.1e} of its largest entry"
 
 
-class Bound(NamedTuple):
-    """The bound on differences where equal bits are not promised. eps: of the dtype in which the step computes."""
+def is_within(reference: Tensor, other: Tensor, eps: float, scale: float) -> bool:
+    """Whether a difference is within the bound where equal bits are not promised.
 
-    eps: float
-
-    @property
-    def relative(self) -> float:
-        return math.sqrt(self.eps)
-
-    def allows(self, reference: Tensor, other: Tensor, scale: float) -> bool:
-        """Whether a difference is within the bound. scale: the largest entry of all gradients, or 0."""
-        if reference.shape != other.shape:
-            return False
-        r, a = _wide(reference), _wide(other)
-        both = r.isfinite() & a.isfinite()
-        if not bool((both | (r == a) | (r.isnan() & a.isnan())).all()):
-            return False
-        if not bool(both.any()):
-            return True
-        r, a = r[both], a[both]
-        size = max(float(r.abs().amax()), float(a.abs().amax()))
-        return float((r - a).abs().amax()) <= self.relative * size + NOISE * self.eps * scale
+    eps: of the dtype in which the step computes. scale: the largest entry of all gradients, or 0.
+    """
+    if reference.shape != other.shape:
+        return False
+    r, a = _wide(reference), _wide(other)
+    both = r.isfinite() & a.isfinite()
+    if not bool((both | (r == a) | (r.isnan() & a.isnan())).all()):
+        return False
+    if not bool(both.any()):
+        return True
+    r, a = r[both], a[both]
+    size = max(float(r.abs().amax()), float(a.abs().amax()))
+    return float((r - a).abs().amax()) <= math.sqrt(eps) * size + NOISE * eps * scale
 
 
 def steady(
@@ -236,15 +229,14 @@ def compare(
     other: the form's outcome. The other arguments are those of `steady`; a form that does not give the same bits again
     at x is judged by `other` alone.
     """
-    bound = Bound(eps)
-    if difference(step(x), other, pieces, bound) is None:
+    if difference(step(x), other, pieces, eps) is None:
         return None
     again = form if form is not None and same_bits(form(x).row, other.row) else None
 
     def differs_at(point: Tensor, other: Outcome) -> str | None:
         reference = step(point)
-        text = difference(reference, other, pieces, bound)
-        return text and difference(reference, steady(step, point, reference, other, pieces, eps, again), pieces, bound)
+        text = difference(reference, other, pieces, eps)
+        return text and difference(reference, steady(step, point, reference, other, pieces, eps, again), pieces, eps)
 
     text = differs_at(x, other)
     if text and again is not None and any(differs_at(p, again(p)) is None for p in _around(x, NEARBY * eps, POINTS)):

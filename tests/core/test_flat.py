@@ -58,7 +58,7 @@ def test_channels_last_changes_the_memory_of_convolutions_and_nothing_else():
     for vector in (flat.params.clone(), moved):
         flat.load(vector)
         plain.load(vector)
-        ours = flat.gradient(module(in_channels_last(x)).square().sum())
+        ours = flat.backward(module(in_channels_last(x)).square().sum())
         torch.testing.assert_close(ours, plain.gradient(twin(x).square().sum()), rtol=1e-12, atol=1e-12)
     flat.params.mul_(2.0)  # as a local step moves it, in place
     flat.load(flat.params)
@@ -78,7 +78,7 @@ def test_sparse_embeddings_have_the_gradients_of_dense_ones(kind):
     twin(at).square().sum().backward()
     expected = torch.cat([p.grad.to_dense().reshape(-1) for p in twin.parameters()])
     flat = flat_of(module)
-    assert torch.equal(flat.gradient(module(at).square().sum()), expected)
+    assert torch.equal(flat.backward(module(at).square().sum()), expected)
     oracle = LoopOracle(flat)
     module.training_step = lambda at, batch_idx: module(at).square().sum()
     for _ in range(3):  # the second would be recorded
@@ -107,7 +107,7 @@ def test_images_in_channels_last_order_are_the_same_images():
 def test_the_gradient_is_that_of_backward():
     flat = flat_of(small())
     x = torch.randn(5, 3, dtype=torch.float64)
-    gradient = flat.gradient(flat.module(x).square().sum())
+    gradient = flat.backward(flat.module(x).square().sum())
     flat.module(x).square().sum().backward()
     expected = torch.cat([p.grad.reshape(-1) for p in flat.module.parameters()])
     torch.testing.assert_close(gradient, expected, rtol=0, atol=0)
@@ -116,7 +116,7 @@ def test_the_gradient_is_that_of_backward():
 def test_a_parameter_that_the_loss_does_not_reach_has_gradient_zero():
     module = nn.ModuleDict({"used": nn.Linear(2, 1), "unused": nn.Linear(2, 1)})
     flat = flat_of(module)
-    gradient = flat.gradient(module["used"](torch.ones(1, 2, dtype=torch.float64)).sum())
+    gradient = flat.backward(module["used"](torch.ones(1, 2, dtype=torch.float64)).sum())
     assert gradient.shape == (6,)
     assert bool((gradient[3:] == 0).all())
     assert bool((gradient[:3] != 0).any())

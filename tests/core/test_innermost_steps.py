@@ -234,7 +234,7 @@ def test_functions_of_entries_and_sums_of_them_are_translated(kind):
     content, cohort = (x.double(), y), not hasattr(module.first, "kernel_size")
     step = InnermostSteps(module, cohort).of(content)
     loss = module.training_step(content, 0)
-    expected, row = flat.gradient(loss), torch.full_like(flat.params, torch.nan)
+    expected, row = flat.backward(loss), torch.full_like(flat.params, torch.nan)
     if cohort:
         content, views = (content[0][None], y[None]), flat.views(row[None])
         ours = step.gradients(content, flat.views(flat.params[None]), views)[0]
@@ -355,7 +355,7 @@ def test_targets_that_are_no_classes_are_left_to_autograd():
     losses, rows = oracle.gradients(flat.params[None].clone(), [Batch((x, y), 6)], lambda c: 0)
     expected = flat.module.training_step((x, y), 0)
     assert losses[0] == float(expected.detach())
-    assert torch.equal(rows[0], flat.gradient(expected))
+    assert torch.equal(rows[0], flat.backward(expected))
 
 
 class BySize(users.Net):

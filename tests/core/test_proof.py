@@ -20,7 +20,7 @@ from raylfl.core.oracle import Batch
 from raylfl.core.reference import ReferenceStep
 from raylfl.core.vectorized import VectorizedOracle
 from raylfl.replay.effects import attributes_of, first_difference
-from raylfl.replay.proof import POINTS, TRIES, Bound, Diverged, Outcome, Schedule, compare, difference, steady
+from raylfl.replay.proof import POINTS, TRIES, Diverged, Outcome, Schedule, compare, difference, steady
 
 EPS = torch.finfo(torch.float32).eps
 PIECES = {"first": 3, "second": 2}
@@ -60,19 +60,19 @@ def test_bits_are_compared_where_bits_are_promised():
     ],
 )
 def test_elsewhere_half_of_the_digits_are(k, by, differs):
-    text = difference(outcome(), outcome(changed(k, by)), PIECES, Bound(EPS))
+    text = difference(outcome(), outcome(changed(k, by)), PIECES, EPS)
     assert (text is not None) == differs
 
 
 def test_logged_names_buffers_and_losses_are_compared():
     one, two = ("a", torch.tensor(1.0)), ("b", torch.tensor(2.0))
-    assert difference(outcome(), outcome(logged=[one]), PIECES, Bound(EPS)) == "logs a instead of nothing"
-    assert difference(outcome(logged=[one, two]), outcome(logged=[two, one]), PIECES, Bound(EPS)) is not None
-    assert "`a`" in difference(outcome(logged=[one]), outcome(logged=[("a", torch.tensor(1.1))]), PIECES, Bound(EPS))
-    assert "`mean`" in difference(outcome(mean=torch.ones(2)), outcome(mean=torch.zeros(2)), PIECES, Bound(EPS))
-    assert difference(outcome(), outcome(loss=1.001), PIECES, Bound(EPS)).startswith("loss differs by 1.0e-03")
+    assert difference(outcome(), outcome(logged=[one]), PIECES, EPS) == "logs a instead of nothing"
+    assert difference(outcome(logged=[one, two]), outcome(logged=[two, one]), PIECES, EPS) is not None
+    assert "`a`" in difference(outcome(logged=[one]), outcome(logged=[("a", torch.tensor(1.1))]), PIECES, EPS)
+    assert "`mean`" in difference(outcome(mean=torch.ones(2)), outcome(mean=torch.zeros(2)), PIECES, EPS)
+    assert difference(outcome(), outcome(loss=1.001), PIECES, EPS).startswith("loss differs by 1.0e-03")
     both = outcome(torch.full((5,), torch.nan)), outcome(torch.full((5,), torch.nan))
-    assert difference(*both, PIECES, Bound(EPS)) is None
+    assert difference(*both, PIECES, EPS) is None
 
 
 class Kinked(nn.Module):
@@ -98,8 +98,8 @@ def test_a_difference_at_a_kink_is_rounding_and_one_elsewhere_is_not():
         expected = at(x)
         other = Outcome(expected.loss, expected.row + torch.tensor(by))
         pieces = {"x": 2}
-        assert difference(expected, other, pieces, Bound(EPS)) is not None
-        return difference(expected, steady(at, x, expected, other, pieces, EPS), pieces, Bound(EPS)) is not None
+        assert difference(expected, other, pieces, EPS) is not None
+        return difference(expected, steady(at, x, expected, other, pieces, EPS), pieces, EPS) is not None
 
     x = flat.params.clone()
     jump = 3.0 if at(x).row[0] == 0 else -3.0
@@ -116,8 +116,8 @@ def test_a_form_that_moves_is_not_excused_for_a_difference_beyond_its_moves():
 
     def differs(form):
         expected, other = reference(x), form(x)
-        assert difference(expected, other, pieces, Bound(EPS)) is not None
-        return difference(expected, steady(reference, x, expected, other, pieces, EPS, form), pieces, Bound(EPS))
+        assert difference(expected, other, pieces, EPS) is not None
+        return difference(expected, steady(reference, x, expected, other, pieces, EPS, form), pieces, EPS)
 
     rounding = lambda x: Outcome(x.sum(), torch.tensor([1.0, *noise(x)[1:].tolist()]))  # noqa: E731
     assert differs(rounding) is None
@@ -153,7 +153,7 @@ def test_a_switch_between_the_rounding_errors_of_two_right_forms_is_no_differenc
     pieces, switched = {"weight": INPUTS, "bias": 1}, 0
     for seed in range(60):
         step, form, x = tied_unit(seed)
-        switched += difference(step(x), form(x), pieces, Bound(EPS)) is not None
+        switched += difference(step(x), form(x), pieces, EPS) is not None
         assert compare(step, x, form(x), pieces, EPS, form) is None
     assert switched > 10
     for seed in range(10):

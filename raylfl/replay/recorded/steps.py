@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -21,7 +20,7 @@ from raylfl.replay.step_log import LogCall, StepLog
 
 SEEN = 1  # steps of a kind before the first recording: many kinds occur only once
 DECISIVE = 4096  # so many entries with equal bits in one step show that two orders of a product round alike
-MOST = 128  # largest number of kinds with a program; then the least recently used one is dropped
+MOST = 128  # largest number of kinds with a program; then the oldest one is dropped, to be recorded again
 
 Loss = Callable[[Any, int], Tensor]  # content of a batch, number of the local step -> its loss, with a graph
 Gradient = Callable[[Tensor], Sequence[Tensor | None]]  # loss -> one gradient per parameter
@@ -79,7 +78,7 @@ class RecordedSteps:
         self.sizes = list(self.pieces.values())
         self.device, self.dtype = parameters[0].device, parameters[0].dtype
         self.parts = list(module.modules())
-        self.kinds: OrderedDict[Any, _Kind] = OrderedDict()
+        self.kinds: dict[Any, _Kind] = {}
         self.refusal = _compiled_part(module) if self.device.type == "cpu" else "runs on a GPU"
         self.arena = Arena()
         self.evaluations = 0
@@ -268,14 +267,11 @@ class RecordedSteps:
         except Refused as refused:
             self._refuse(str(refused))
             return None
-        kind = self.kinds.get(key)
-        if kind is None:
-            kind = self.kinds[key] = _Kind()
-            if len(self.kinds) > MOST:
-                self.kinds.popitem(last=False)
-        elif len(self.kinds) == MOST:
-            self.kinds.move_to_end(key)
-        return kind
+        if key not in self.kinds:
+            if len(self.kinds) >= MOST:
+                del self.kinds[next(iter(self.kinds))]
+            self.kinds[key] = _Kind()
+        return self.kinds[key]
 
     def _depends_on(self, kind: _Kind, content: Any, start: StepState) -> bool:
         """Whether the step on this content, at the number of an earlier local step, has the program's results."""
