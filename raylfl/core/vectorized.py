@@ -12,7 +12,6 @@ timing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -35,37 +34,13 @@ from raylfl.replay.innermost.steps import InnermostSteps, takes
 from raylfl.replay.innermost.translation import IGNORED
 from raylfl.replay.proof import Diverged, Outcome, Schedule, compare
 from raylfl.replay.recorded.steps import RecordedSteps
-from raylfl.replay.recorded.tape import record_step
 from raylfl.replay.step_log import StepLog
 
-LARGEST_ON_CPU = 150_000  # largest d; more parameters do not fit in the caches, and one client at a time is faster
-LARGEST_SAMPLE = 1000  # largest mean number of entries per sample in an operator's result, for the same reason
 SEEN = 8  # calls of one shape before it is recorded: recording costs as much as eight calls save
 MOST_FILLED = 2  # largest ratio of all samples to real samples in filled-up batches; else one call per batch size
 TOGETHER = "clients of a call together"
 DENSE = GradientMode("cohort", f"{TOGETHER}: dense layers as batched matrix products")
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-
-
-def refusal(flat: FlatModule, device: torch.device, setting: str) -> str | None:
-    """The reason why this model's clients run one at a time; None if they run in vectorised calls.
-
-    setting: the option `runtime.vectorize` (auto, always or never).
-    """
-    if setting == "never":
-        return "runtime.vectorize=never"
-    if flat.buffers and device.type != "cpu":
-        return "its buffers change in place"
-    modules = list(flat.module.modules())
-    if any(isinstance(m, nn.RNNBase) for m in modules):
-        return "recurrent layers have no vmap rule"
-    if setting == "always" or device.type != "cpu":
-        return None
-    if any(isinstance(m, CONVOLUTIONS) for m in modules):
-        return "on a CPU convolutions run faster one client at a time"
-    if flat.width > LARGEST_ON_CPU:
-        return f"on a CPU more than {LARGEST_ON_CPU} parameters run faster one client at a time"
-    return None
 
 
 def vectorized_pays(module: nn.Module) -> bool:
@@ -75,34 +50,6 @@ def vectorized_pays(module: nn.Module) -> bool:
     convolutions with other weights for each client are slow.
     """
     return not any(isinstance(m, CONVOLUTIONS) for m in module.modules())
-
-
-def large_samples(flat: FlatModule, loss: Callable[[Any], Tensor], one: Any, two: Any) -> str | None:
-    """The reason why a step with large samples runs one client at a time on a CPU; None if it may be vectorised.
-
-    A sample is large if an operator call makes on average more than LARGEST_SAMPLE entries for it, as in attention over
-    a sequence. one, two: the contents of a batch of one sample and of a batch of two samples, with which the step is
-    recorded. loss: gives the loss of a content.
-    """
-    both = _count_created(flat, loss, two)
-    if both is None or both[0] <= LARGEST_SAMPLE * both[1]:
-        return None
-    first = _count_created(flat, loss, one)
-    if first is None or both[0] - first[0] <= LARGEST_SAMPLE * both[1]:
-        return None
-    return f"on a CPU steps that make over {LARGEST_SAMPLE} numbers a call of a sample run faster one client at a time"
-
-
-def _count_created(flat: FlatModule, loss: Callable[[Any], Tensor], content: Any) -> tuple[int, int] | None:
-    """(number of entries, number of tensors) that a step creates for this batch; None if it cannot be recorded.
-
-    Views are not counted.
-    """
-    recording = record_step(flat.module, flat.parameters, content, loss)
-    if recording is None:
-        return None
-    results = [k for call in recording.calls if not call.views for k in call.results()]
-    return sum(math.prod(recording.geometry[k].shape) for k in results), len(results)
 
 
 class _Step(nn.Module):

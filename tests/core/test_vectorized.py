@@ -15,12 +15,13 @@ from raylfl.config.load import load_config
 from raylfl.core.flat import FlatModule
 from raylfl.core.oracle import Batch, LoopOracle
 from raylfl.core.samples import BatchSource, SampleSet
-from raylfl.core.vectorized import LARGEST_SAMPLE, VectorizedOracle, _count_created, large_samples, refusal
+from raylfl.core.vectorized import VectorizedOracle
 from raylfl.experiment.assemble import assemble
 from raylfl.models import MODELS
 from raylfl.replay.innermost.step import Innermost
 from raylfl.runtime.round.dispatch import calls
 from raylfl.runtime.workers.backend import LocalBackend
+from raylfl.runtime.workers.step_trials import LARGEST_SAMPLE, _count_created, large_samples, refusal
 from raylfl.runtime.workers.task import Room
 from tests.runtime.modules import DigitsModule
 from tests.runtime.tiny import TINY
@@ -305,7 +306,7 @@ L = LARGEST_SAMPLE
 def test_samples_are_large_if_a_second_one_adds_more_numbers_a_call_than_the_limit(monkeypatch, one, two, large):
     """(numbers, calls) of a step on one sample and on two; None: the step cannot be recorded."""
     made = {"one": one, "two": two}
-    monkeypatch.setattr("raylfl.core.vectorized._count_created", lambda flat, loss, content: made[content])
+    monkeypatch.setattr("raylfl.runtime.workers.step_trials._count_created", lambda flat, loss, content: made[content])
     assert (large_samples(None, None, "one", "two") is not None) is large
 
 

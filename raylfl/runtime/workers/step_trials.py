@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import product
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from raylfl.core.cut import Cut
+from raylfl.core.flat import FlatModule
 from raylfl.core.keyed import keyed_int
 from raylfl.core.local_optimizer import SGD
 from raylfl.core.oracle import Batch, LoopOracle, private_randomness, seed_everything
 from raylfl.core.samples import BatchSource
-from raylfl.core.vectorized import VectorizedOracle, large_samples, refusal
+from raylfl.core.vectorized import CONVOLUTIONS, VectorizedOracle
 from raylfl.errors import headline
 from raylfl.experiment.parts import WorkerSetup
 from raylfl.replay.effects import StepState, attributes_of, first_difference
 from raylfl.replay.innermost.step import Innermost
 from raylfl.replay.innermost.steps import InnermostSteps
 from raylfl.replay.proof import Diverged, Outcome, Schedule, difference
+from raylfl.replay.recorded.tape import record_step
 from raylfl.replay.step_log import StepLog
 from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.training import Training, TrainingLog
 
 T = TypeVar("T")
+LARGEST_ON_CPU = 150_000  # largest d; more parameters do not fit in the caches, and one client at a time is faster
+LARGEST_SAMPLE = 1000  # largest mean number of entries per sample in an operator's result, for the same reason
 ASSIGNED = "each client is assigned to a worker"
 CARRIED = "from client to client: results may depend on the number of workers"
 METRIC = "logs a metric object"  # whose state is of one client
@@ -55,19 +59,8 @@ def innermost_step(steps: InnermostSteps, setup: WorkerSetup, recorder: Recorder
     return step if not log.step.values else None
 
 
-class TrialBatch(Batch):
-    """A batch of several trial steps; each of them gets a copy, which it may change in place."""
-
-    @property
-    def content(self) -> Any:
-        return copy.deepcopy(self._content)
-
-    def fresh(self) -> Any:
-        return self.content
-
-
 class StepTrials:
-    """Trial steps of a worker's module; after each one, the module's buffers and attributes are restored.
+    """Trial steps of a worker's module; after each one, the module's parameters, buffers and attributes are restored.
 
     differences: one line for each form of the step that is not used because its results differ. shown: the result of
     each kind of trial, and its lines; on a CPU those of the check before the run, which are not made again.
@@ -125,18 +118,13 @@ class StepTrials:
 
     def _is_translated(self) -> bool:
         """Whether the translated step of one client has the reference's results."""
-        self._prepare()
         try:
-            for (client, k), t in [*product(self.at, (0,)), *product([(0, 0)], NUMBERS)]:
-                with self._trial():
-                    self.loop.t = t
-                    self.loop.gradients(self.at[client, k][None], [self.batches[client][k]], lambda c: 0)
+            self._compare(self.loop, ((0,), (1,)), NUMBERS)
         except Diverged as error:
             self.differences.append(error.text)
             return False
         finally:
             self.loop.t, self.loop.schedule = 0, Schedule()
-            self.flat.load(self.flat.params.copy_(self.parameters))
         return True
 
     def vectorized(self) -> VectorizedOracle | str:
@@ -150,8 +138,13 @@ class StepTrials:
             return f"{ASSIGNED}, and the bits of a vectorised call depend on the clients that share it"
         if setup.train.arrays is None:
             return "the data set returns samples one by one"
-        reason = refusal(self.flat, self.flat.params.device, setup.runtime.vectorize)
-        if reason := reason or self._large_samples():
+        vectorize, device = setup.runtime.vectorize, self.flat.params.device
+        reason = refusal(self.flat, device, vectorize)
+        if reason is None and vectorize == "auto" and device.type == "cpu":
+            with self._trial():
+                one, two = (self.train.batch(setup.trial[:count]).content for count in (1, 2))
+                reason = large_samples(self.flat, self.loop.loss, one, two)
+        if reason is not None:
             return reason
         form = self._once("vectorized", self._fastest)
         return form if isinstance(form, str) else self._oracle(*form)
@@ -175,7 +168,6 @@ class StepTrials:
         """The fastest vectorised form (`_oracle`) whose results are the reference's; the reason if there is none."""
         if self.effect is not None:
             return self._alone(f"training_step {self.effect}, which a vectorised call would do once for several")
-        self._prepare()
         reason = ""
         for translated, by_hand in ((True, True), (False, True), (False, False)):
             oracle = self._oracle(translated, by_hand)
@@ -183,15 +175,13 @@ class StepTrials:
             if (translated and not possible) or (by_hand and not translated and not oracle.cohort_losses):
                 continue  # the same form as the next one
             try:
-                self._compare(oracle, NUMBERS if by_hand else ())
+                self._compare(oracle, ((0, 1), (1, 0)), NUMBERS if by_hand else ())
                 self.differences += [reason] * bool(reason)
                 return translated, by_hand
             except Diverged as error:
                 reason = error.text
             except Exception as error:
                 reason = f"vmap refuses the model ({headline(error)})"
-            finally:
-                self.flat.load(self.flat.params.copy_(self.parameters))
         return self._alone(reason)
 
     def _alone(self, reason: str) -> str:
@@ -204,25 +194,24 @@ class StepTrials:
             oracle.innermost = None
         return oracle
 
-    def _compare(self, oracle: VectorizedOracle, numbers: tuple[int, ...]) -> None:
-        """Has the oracle compare two steps of two clients in both orders; raises Diverged if a result differs.
+    def _compare(
+        self, oracle: LoopOracle | VectorizedOracle, orders: Sequence[tuple[int, ...]], numbers: Sequence[int]
+    ) -> None:
+        """Has an oracle compare two steps of the clients of each order; raises Diverged if a result differs.
 
-        numbers: further numbers of the local step, at which the two are compared in one order.
+        numbers: further numbers of the local step, at which the two are compared in the first order.
         """
-        for order, t in [((0, 1), 0), ((1, 0), 0), *(((0, 1), t) for t in numbers)]:
+        if not self.at:  # the check has taken the steps of `_effect`
+            lines = list(self.differences)
+            self._effect()
+            self.differences = lines
+        for order, t in [*((order, 0) for order in orders), *((orders[0], t) for t in numbers)]:
             with self._trial():
-                oracle.write_buffers(self.buffers.expand(2, -1))
+                oracle.write_buffers(self.buffers.expand(len(order), -1))
                 for k in (0, 1):
                     oracle.t, oracle.schedule = t + k, Schedule()
                     x = torch.stack([self.at[client, k] for client in order])
                     oracle.gradients(x, [self.batches[client][k] for client in order], lambda c, k=k: k)  # type: ignore
-
-    def _prepare(self) -> None:
-        """Takes the steps of `_effect`, whose batches and parameters others need, unless they have been taken here."""
-        if not self.at:
-            lines = list(self.differences)
-            self._effect()
-            self.differences = lines
 
     def _effect(self) -> str | None:
         """What two steps of two clients by the reference do besides their results, in both orders; None if nothing.
@@ -248,8 +237,6 @@ class StepTrials:
                 self.at[client, k], x = x, x - self.setup.rule.lr * found.row
         except Exception as error:
             return f"fails in a trial step ({headline(error)})"
-        finally:
-            self.flat.load(self.flat.params.copy_(self.parameters))
         return None
 
     def _step(self, client: int, k: int, x: Tensor) -> Outcome | str:
@@ -258,7 +245,8 @@ class StepTrials:
             seed_everything(k)
             self.flat.load(x)
             module, before = self.flat.module, StepState.of(self.flat.module)
-            outcome = self.loop.reference.outcome(x, self.batches[client][k].content, k, log.step)
+            content = copy.deepcopy(self.batches[client][k].content)  # the step may change it in place
+            outcome = self.loop.reference.outcome(x, content, k, log.step)
             effect, old, new = before.effect(), before.attributes, attributes_of(module)
             if first_difference(old, new) is None:
                 return METRIC if log.objects else effect or outcome
@@ -277,17 +265,9 @@ class StepTrials:
         a, b = np.resize(self.setup.trial, 2)
         with private_randomness(keyed_int(self.setup.seed, "check")):
             more_a, more_b = (
-                TrialBatch(self.train.batch(np.array(part)).content, len(part)) for part in ([a, b, a], [b, a, b])
+                Batch(self.train.batch(np.array(part)).content, len(part)) for part in ([a, b, a], [b, a, b])
             )
         return [[more_a, more_b], [more_b, more_a]]
-
-    def _large_samples(self) -> str | None:
-        """The reason why samples are too large for vectorised steps (`vectorize: auto`); None if they are not."""
-        if self.setup.runtime.vectorize != "auto" or self.flat.params.device.type != "cpu":
-            return None
-        with self._trial():
-            one, two = (self.train.batch(self.setup.trial[:count]).content for count in (1, 2))
-            return large_samples(self.flat, self.loop.loss, one, two)
 
     @contextmanager
     def _trial(self) -> Iterator[TrainingLog]:
@@ -298,5 +278,55 @@ class StepTrials:
             with private_randomness(seed), self.training.observed(SGD(), 2, 1, 1) as observer:
                 yield observer.log
         finally:
+            self.flat.load(self.flat.params.copy_(self.parameters))
             self.flat.write_buffers(self.buffers)
             self.attributes.restore()
+
+
+def refusal(flat: FlatModule, device: torch.device, setting: str) -> str | None:
+    """The reason why this model's clients run one at a time; None if they run in vectorised calls.
+
+    setting: the option `runtime.vectorize` (auto, always or never).
+    """
+    if setting == "never":
+        return "runtime.vectorize=never"
+    if flat.buffers and device.type != "cpu":
+        return "its buffers change in place"
+    modules = list(flat.module.modules())
+    if any(isinstance(m, nn.RNNBase) for m in modules):
+        return "recurrent layers have no vmap rule"
+    if setting == "always" or device.type != "cpu":
+        return None
+    if any(isinstance(m, CONVOLUTIONS) for m in modules):
+        return "on a CPU convolutions run faster one client at a time"
+    if flat.width > LARGEST_ON_CPU:
+        return f"on a CPU more than {LARGEST_ON_CPU} parameters run faster one client at a time"
+    return None
+
+
+def large_samples(flat: FlatModule, loss: Callable[[Any], Tensor], one: Any, two: Any) -> str | None:
+    """The reason why a step with large samples runs one client at a time on a CPU; None if it may be vectorised.
+
+    A sample is large if an operator call makes on average more than LARGEST_SAMPLE entries for it, as in attention over
+    a sequence. one, two: the contents of a batch of one sample and of a batch of two samples, with which the step is
+    recorded. loss: gives the loss of a content.
+    """
+    both = _count_created(flat, loss, two)
+    if both is None or both[0] <= LARGEST_SAMPLE * both[1]:
+        return None
+    first = _count_created(flat, loss, one)
+    if first is None or both[0] - first[0] <= LARGEST_SAMPLE * both[1]:
+        return None
+    return f"on a CPU steps that make over {LARGEST_SAMPLE} numbers a call of a sample run faster one client at a time"
+
+
+def _count_created(flat: FlatModule, loss: Callable[[Any], Tensor], content: Any) -> tuple[int, int] | None:
+    """(number of entries, number of tensors) that a step creates for this batch; None if it cannot be recorded.
+
+    Views are not counted.
+    """
+    recording = record_step(flat.module, flat.parameters, content, loss)
+    if recording is None:
+        return None
+    results = [k for call in recording.calls if not call.views for k in call.results()]
+    return sum(math.prod(recording.geometry[k].shape) for k in results), len(results)
