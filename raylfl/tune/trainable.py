@@ -4,33 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from raylfl.config.layers import merge_layer
-from raylfl.config.load import Config, Source, compose, load_config
+from raylfl.config.load import Source, compose, load_config
 from raylfl.config.objects import Objects, object_layer
 from raylfl.execution.several import run
-from raylfl.python.control import Callback
+from raylfl.python.control import Progress
 from raylfl.runtime.records.lines import numbers_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-
-class _Report(Callback):
-    """A callback that reports each round's numeric metrics and the run directory to Ray Tune."""
-
-    def __init__(self) -> None:
-        self.run_dir = ""
-
-    def on_run_start(self, config: Config, run_dir: Path) -> None:
-        self.run_dir = str(run_dir)
-
-    def on_round_end(self, round: int, metrics: dict[str, Any], params: Tensor) -> None:
-        from ray import tune
-
-        tune.report({**numbers_of(metrics), "run_dir": self.run_dir})
 
 
 def trainable(
@@ -52,6 +33,11 @@ def trainable(
 
         name = tune.get_context().get_trial_id()
         settings = [f"{key}={json.dumps(value)}" for key, value in values.items()]
-        run(base, [f"logging.id={name}", *settings], callbacks=[_Report()], **objects)
+        run(base, [f"logging.id={name}", *settings], report, **objects)
+
+    def report(progress: Progress) -> None:
+        from ray import tune
+
+        tune.report({**numbers_of(progress.metrics), "run_dir": str(progress.run_dir)})
 
     return trial

@@ -18,7 +18,6 @@ import ray
 from ray import tune
 
 from raylfl.errors import BadConfig
-from raylfl.execution.planned import DIVERGED as REASON
 from raylfl.execution.planned import PlannedRun
 from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.startup import process
@@ -45,17 +44,7 @@ class TrialJob:
     cwd: str = ""
 
 
-@dataclass
-class Progress:
-    """The progress of some seeds of a trial.
-
-    done: the number of rounds done by the run that is furthest. scores: seed -> score; None before the metric is first
-    measured, and for a run that diverged. diverged: seed -> reason.
-    """
-
-    done: int = 0
-    scores: dict[int, float | None] = field(default_factory=dict)
-    diverged: dict[int, str] = field(default_factory=dict)
+Scores = dict[int, float | None]  # seed -> score; None before the metric is first measured
 
 
 class SeedRuns:
@@ -72,27 +61,29 @@ class SeedRuns:
 
     def begin(self, runs: Mapping[int, PlannedRun]) -> None:
         """Prepares for a trial; runs: seed -> run."""
-        self.progress = Progress()
         self.runs = {seed: run.on_this_node() for seed, run in runs.items()}
+        self.done, self.scores = 0, Scores()
 
-    def advance(self, until: int) -> Progress:
-        """Continues all runs up to round `until`, or to their end. A run that diverges is not an error."""
-        progress = self.progress
+    def advance(self, until: int) -> tuple[int, Scores]:
+        """Continues all runs up to round `until`, or to their end. A run that diverges is not an error.
+
+        Returns the rounds done by the run that is furthest, and the scores; a run that diverged has the worst one.
+        """
         for seed, run in self.runs.items():
-            if seed in progress.diverged:
+            if self.scores.get(seed) == self.job.score.worst:
                 continue
             stream = self._open.pop(seed, None) or self._rounds(run)
             for done, score in stream:
-                progress.done, progress.scores[seed] = max(progress.done, done), score
+                self.done, self.scores[seed] = max(self.done, done), score
                 if until <= done < self.job.rounds:
                     break
             if run.diverged:
-                progress.scores[seed], progress.diverged[seed] = None, (run.path / REASON).read_text().strip()
+                self.scores[seed] = self.job.score.worst
             elif len(self.runs) > 1:
                 stream.close()
             else:
                 self._open[seed] = stream
-        return progress
+        return self.done, self.scores
 
     def close(self) -> None:
         """Saves and closes the open runs."""
@@ -174,16 +165,14 @@ def wait_for(references: Sequence[Any]) -> list[Any]:
     return list(ray.get(list(references))) if references else []
 
 
-def report(job: TrialJob, until: int, parts: Sequence[Progress]) -> dict[str, Any] | None:
-    """The report on the progress of all seeds up to round `until`; None while a seed has no score.
+def report(job: TrialJob, until: int, parts: Sequence[tuple[int, Scores]]) -> dict[str, Any] | None:
+    """The report on all seeds up to round `until`; None while a seed has no score.
 
-    parts: the progress of each process. The last report, with `done`, is made after all runs are complete, which may be
-    earlier by the rule `stop` of the runs.
+    parts: the results of `SeedRuns.advance` in each process. The last report, with `done`, is made after all runs are
+    complete, which may be earlier by the rule `stop` of the runs.
     """
-    scores = {seed: score for part in parts for seed, score in part.scores.items()}
-    diverged = {seed for part in parts for seed in part.diverged}
-    done = max(part.done for part in parts)
-    ended = len(diverged) == len(scores) or done < until or until == job.rounds
-    if any(score is None and seed not in diverged for seed, score in scores.items()):
+    done, scores = max(done for done, _ in parts), [score for _, part in parts for score in part.values()]
+    if None in scores:
         return None
-    return {SCORE: job.score.mean(scores.values()), TIME: job.rounds if ended else done, "done": ended}
+    ended = set(scores) == {job.score.worst} or done < until or until == job.rounds
+    return {SCORE: job.score.mean(scores), TIME: job.rounds if ended else done, "done": ended}

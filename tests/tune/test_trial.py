@@ -9,7 +9,7 @@ import raylfl
 from raylfl.runtime.records.views import local_view
 from raylfl.tune.journal import FINISHED
 from raylfl.tune.score import WORST, Score
-from raylfl.tune.trial import Progress, TrialJob, report
+from raylfl.tune.trial import TrialJob, report
 from tests.tune.sweeps import QUADRATICS, carry_out, finish, folder_of, metrics, planned, sweep_of
 
 ASHA = {"name": "asha", "grace": 2, "reduction": 2}
@@ -69,9 +69,9 @@ def test_the_seeds_of_a_trial_take_turns_and_it_reports_their_mean(tmp_path):
 def test_a_trial_reports_once_all_its_seeds_have_a_score():
     """Seed 0 is measured from the second round on, as metrics `algo/...` may be; a seed that diverged is the worst."""
     job = TrialJob(Score("global/distance", "min"), 6, [])
-    early, late, lost = Progress(1, {0: None}), Progress(2, {0: 3.0}), Progress(1, {1: None}, {1: "non-finite"})
-    assert report(job, 1, [early, Progress(1, {1: 1.0})]) is None
-    assert report(job, 2, [late, Progress(2, {1: 1.0})]) == {"score": 2.0, "round": 2, "done": False}
+    early, late, lost = (1, {0: None}), (2, {0: 3.0}), (1, {1: WORST})
+    assert report(job, 1, [early, (1, {1: 1.0})]) is None
+    assert report(job, 2, [late, (2, {1: 1.0})]) == {"score": 2.0, "round": 2, "done": False}
     assert report(job, 2, [late, lost]) == {"score": pytest.approx(WORST / 2), "round": 2, "done": False}
     assert report(job, 2, [lost])["done"]
 
