@@ -10,7 +10,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from raylfl.components.extras import require
 from raylfl.config.formats import FORMAT, KEY
 from raylfl.config.groups.records import LoggingConfig
-from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.config.layers import merge_layer, override, tree
 from raylfl.config.text import dump, parse
 from raylfl.config.urls import join
@@ -27,11 +26,10 @@ from raylfl.execution.prepare import prepare
 from raylfl.execution.resources import share_gpus
 from raylfl.python.console import shown
 from raylfl.runtime.ray.resources import capacity, count_workers, nodes_of_cluster
-from raylfl.runtime.records.files import require_inside
 from raylfl.runtime.records.lines import lines
-from raylfl.runtime.records.locks import Locks
 from raylfl.runtime.records.mirror import Mirror, begin, clear, exists, local_folder, mirror_of
 from raylfl.runtime.records.provenance import require_trust, sign
+from raylfl.runtime.records.run_dir import RunDirectory
 from raylfl.runtime.stopping import sigterm_interrupts
 from raylfl.tune.journal import FAILED, NAME, Journal
 from raylfl.tune.schema import LATER
@@ -63,7 +61,7 @@ def sweep(source: str | Path, overrides: Sequence[str] = (), say: Say = print) -
     BadConfig, before the first trial, for mistakes and for resources that the cluster lacks.
     """
     spec = load_sweep(source, overrides)
-    logging = logging_of(spec)
+    logging = LoggingConfig(**{k: v for k, v in (spec.base.get("logging") or {}).items() if k == "dir"})
     url = None if logging.url is None else join(logging.url, spec.name)
     return carry_out(spec, check_sweep(spec), logging.folder / spec.name, url, say)
 
@@ -111,7 +109,8 @@ def check_sweep(spec: Sweep) -> Experiment:
     """Checks the settings of a sweep, and returns the experiment of the first setting.
 
     For the first setting, a training step and an evaluation are tried as well. Of many settings only some are checked,
-    see `check_settings`. Raises BadConfig for mistakes, and if runs do not measure the sweep's metric.
+    see `check_settings`. Raises BadConfig for mistakes, if runs do not measure the sweep's metric, and if clients' data
+    are bound to certain nodes, because a sweep cannot place trials there.
     """
 
     if spec.options.search == "optuna":
@@ -122,14 +121,7 @@ def check_sweep(spec: Sweep) -> Experiment:
     config.logging.check_shared()
     experiment = prepare(config)
     require_measured(spec.score.metric, experiment)
-    spec.score.rank_key(0.0)  # raises BadValue if it is not known whether the metric is better high or low
-    refuse_data_on_nodes(experiment)
-    return experiment
-
-
-def refuse_data_on_nodes(experiment: Experiment) -> None:
-    """Raises BadConfig if clients' data are bound to certain nodes, because a sweep cannot place trials there."""
-    config, nodes = experiment.config, experiment.setup.nodes
+    nodes = experiment.setup.nodes
     if nodes is not None and config.runtime.backend == "ray":
         data = config.resolved["data"]
         key, value = next((key, data[key]) for key in ("name", "class_path") if data.get(key) is not None)
@@ -137,16 +129,7 @@ def refuse_data_on_nodes(experiment: Experiment) -> None:
             f"data.{key}={value}: the clients' data are on nodes {', '.join(sorted(set(nodes)))}, and a sweep cannot "
             "place trials there: use raylfl run with one setting after the other, or data that every node can read"
         )
-
-
-def logging_of(spec: Sweep) -> LoggingConfig:
-    """The places of a sweep's folder, from `logging.dir`."""
-    return LoggingConfig(**{key: value for key, value in (spec.base.get("logging") or {}).items() if key == "dir"})
-
-
-def runtime_of(runtime: RuntimeConfig) -> RuntimeConfig:
-    """How runs of a sweep are made: without `runtime.workers`, each in one process, which has the same bits."""
-    return runtime if runtime.workers is not None else replace(runtime, backend="local")
+    return experiment
 
 
 def defining(content: dict[str, Any]) -> Any:
@@ -175,7 +158,9 @@ def carry_out(spec: Sweep, experiment: Experiment, folder: Path, url: str | None
     from raylfl.runtime.ray.cluster import cluster_for
     from raylfl.tune.tuner import SCRATCH, SweepRun
 
-    runtime = runtime_of(experiment.config.runtime)
+    runtime = experiment.config.runtime
+    if runtime.workers is None:  # each run in one process, which has the same bits
+        runtime = replace(runtime, backend="local")
     with cluster_for(runtime) as cluster:
         cluster.ready()
         count_workers(share_gpus(runtime, nodes_of_cluster()), 1, nodes_of_cluster())
@@ -223,10 +208,9 @@ def announcement(run: SweepRun) -> str:
 def opened(folder: Path, url: str | None, say: Say) -> Iterator[Mirror | None]:
     """A context with the lock on a sweep's folder, created if missing, and its mirror; None without a URL.
 
-    At the end of the context, the files are copied and the mirror is released. Raises BadConfig if another process
-    holds the lock, the folder cannot be created, or a symbolic link in it leads out of it.
+    At the end of the context, the files are copied and the mirror is released. Raises BadConfig if the folder cannot be
+    created, and as `RunDirectory.open` does.
     """
-    command = shlex.join(sys.argv)
     if url is not None and exists(url):
         folder = local_folder(url)
     try:
@@ -235,23 +219,10 @@ def opened(folder: Path, url: str | None, say: Say) -> Iterator[Mirror | None]:
         raise BadConfig(
             f"logging.dir={folder.parent}: cannot make a sweep's directory there ({error.strerror})"
         ) from error
-    require_inside(folder)
-    locks, free = Locks(folder), True
-    with suppress(OSError):  # a file system without locks: continue unprotected
-        free = locks.take(".lock")
-    if not free:
-        raise BadConfig(f"{folder} is in use by another process: wait for it, or stop it first")
-    with closing(locks):
-        if url is None:
-            yield None
-            return
-        if mirror_of(folder) is None:
-            begin(folder, url, command)
-        mirror = mirror_of(folder)
-        assert mirror is not None
-        mirror.hold(command)
+    if url is not None and mirror_of(folder) is None:
+        begin(folder, url, shlex.join(sys.argv))
+    with closing(RunDirectory(folder).open()) as directory:
         try:
-            yield mirror
+            yield directory.mirror
         finally:
-            mirror.complete(say)
-            mirror.release()
+            directory.copy_to_url(say)
