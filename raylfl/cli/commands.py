@@ -320,9 +320,8 @@ def theory(args: argparse.Namespace) -> None:
     from raylfl.config.load import load_config
 
     config = load_config(args.config, args.overrides)
-    from raylfl.cli.theory_tables import theory_tables
     from raylfl.execution.prepare import prepare
-    from raylfl.python.console import working
+    from raylfl.python.console import print_cells, say, working
     from raylfl.theory.summary import theory_of
 
     with working("computing the constants"):
@@ -334,7 +333,20 @@ def theory(args: argparse.Namespace) -> None:
 
         print(json.dumps(jsonable(theory.as_dict()), indent=1))
         return
-    theory_tables(theory)
+    constants = [(c.symbol, f"{c.value:.4g}", c.meaning, c.how) for c in theory.constants]
+    print_cells(constants, ("", "value", "meaning", "how"), "Constants")
+    if theory.steps:
+        steps = [
+            (s.theorem, s.case, f"{s.largest:.4g}", "inside" if s.admits(theory.eta) else "OUTSIDE", s.formula)
+            for s in theory.steps
+        ]
+        heads = ("theorem", "case", "at most", "this run", "condition")
+        print_cells(steps, heads, f"Step sizes (local.lr is {theory.eta:g})")
+    if theory.promises:
+        promises = [(p.theorem, p.what, f"{p.value:.4g}") for p in theory.promises]
+        print_cells(promises, ("theorem", "", "value"), "Rates and limits")
+    for note in theory.notes:
+        say(f"note: {note}")
 
 
 def list_all(args: argparse.Namespace) -> None:
@@ -377,7 +389,7 @@ def schema(args: argparse.Namespace) -> None:
     import json
 
     if args.sweep:
-        from raylfl.tune.json_schema import sweep_schema as of_file
+        from raylfl.tune.schema import sweep_schema as of_file
     else:
         from raylfl.config.json_schema import config_schema as of_file
     print(json.dumps(of_file(), indent=1))

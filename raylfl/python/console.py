@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.status import Status
 from rich.table import Table
@@ -221,15 +220,22 @@ def print_table(table: Table) -> None:
     print("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
 
 
+def print_cells(
+    rows: Iterable[Sequence[str]], heads: Iterable[str], title: str | None = None, justify: JustifyMethod = "left"
+) -> None:
+    """Prints rows of texts as a table with these headings."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for head in heads:
+        table.add_column(head, justify=justify, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    print_table(table)
+
+
 def rows_table(rows: Sequence[dict[str, Any]]) -> None:
     """Prints dicts with equal keys as a table; a column that contains a fraction has three decimals."""
-    table = Table(box=None, pad_edge=False)
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
-    for name in columns:
-        table.add_column(name, justify="right")
-    for cells in zip(*map(_numbers, columns.values()), strict=True):
-        table.add_row(*cells)
-    print_table(table)
+    columns = {name: _numbers([row[name] for row in rows]) for name in rows[0]}
+    print_cells(zip(*columns.values(), strict=True), columns, justify="right")
 
 
 def _numbers(values: Sequence[Any]) -> list[str]:
@@ -294,26 +300,25 @@ def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]], co
     from raylfl.runtime.records.views import address
 
     runs = select(read_runs(paths)[0], conditions)
-    places = {run.path: address(run.path) for run in runs}
     untested = [run for run in runs if not any(name.startswith("test/") for name in run.metrics)]
-    measured = [
-        entry
-        for entry in SHOWN
-        if any(run.measured(entry[0]) for run in (untested if entry[0].startswith("val/") else runs))
-    ]
-    table = Table(box=None, pad_edge=False)
-    for name in ("run", "algorithm", "state", "rounds", *(metric for metric, _ in measured)):
-        table.add_column(name, overflow="fold")
+    measured = {
+        name: form
+        for name, form in SHOWN
+        if any(run.measured(name) for run in (untested if name.startswith("val/") else runs))
+    }
+    rows = []
     for run in runs:
-        newest = [values[np.isfinite(values)][-1:] for values in (run.column(name) for name, _ in measured)]
-        table.add_row(
-            places[run.path] if is_url(places[run.path]) else shown(run.path),
-            str(run.setting.get(METHOD, "?")),
-            state_of(run, ends),
-            f"{len(run.rounds)}/{run.config.get('rounds', '?')}",
-            *(form.format(*value) if len(value) else "" for value, (_, form) in zip(newest, measured, strict=True)),
+        place, newest = address(run.path), run.newest
+        rows.append(
+            [
+                place if is_url(place) else shown(run.path),
+                str(run.setting.get(METHOD, "?")),
+                state_of(run, ends),
+                f"{len(run.rounds)}/{run.config.get('rounds', '?')}",
+                *(form.format(newest[name]) if name in newest else "" for name, form in measured.items()),
+            ]
         )
-    print_table(table)
+    print_cells(rows, ["run", "algorithm", "state", "rounds", *measured])
 
 
 def differences_table(paths: Sequence[Path], conditions: Sequence[str] = ()) -> None:
@@ -328,14 +333,10 @@ def differences_table(paths: Sequence[Path], conditions: Sequence[str] = ()) -> 
     runs = select(read_runs(paths)[0], conditions)
     if len(runs) < 2:
         raise BadConfig(f"{len(runs)} run{'s' * (len(runs) != 1)} found, but at least 2 are needed to compare")
-    table = Table(box=None, pad_edge=False)
-    for name in ("key", *(shown(run.path) for run in runs)):
-        table.add_column(name, overflow="fold")
-    found = differing_keys(runs)
-    for key, values in found.items():
-        table.add_row(key, *("-" if value is None else show_value(value) for value in values))
-    if found:
-        print_table(table)
+    differing = differing_keys(runs)
+    rows = [(key, *("-" if v is None else show_value(v) for v in values)) for key, values in differing.items()]
+    if rows:
+        print_cells(rows, ["key", *(shown(run.path) for run in runs)])
     else:
         say("all config keys, versions and commits are equal")
     if same_parameters(runs):

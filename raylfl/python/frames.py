@@ -60,7 +60,7 @@ class Run:
 
     def plot(self, metric: str | None = None, axis: str = "rounds") -> Figure:
         """The curve of one metric of this run as a matplotlib figure, see `raylfl.plot`."""
-        from raylfl.report.plot import plot
+        from raylfl.report.figures import plot
 
         return plot(self.path, metric, axis)
 
@@ -90,10 +90,9 @@ class Run:
         and `eval.nodes` the metrics of every node's model.
         """
         from raylfl.report.runs import load_run
-        from raylfl.runtime.records.lines import read_rows
 
-        out = []
-        for row in read_rows(self.path / "participation.jsonl").rows:
+        out, record = [], load_run(self.path)
+        for row in record.participation:
             for metric in ("draws", "received", "steps"):
                 pairs = zip(row["cohort"], row[metric], strict=True)
                 out += [(row["round"], client, metric, float(value)) for client, value in pairs]
@@ -101,8 +100,8 @@ class Run:
             for metric, values in row.get("per_client", {}).items():
                 out += [(row["round"], int(client), metric, value) for client, value in values.items()]
         table = _frame(out, ("round", "client", "metric", "value"), "Run.clients")
-        if (names := load_run(self.path).client_names) is not None:
-            table["name"] = [names[client] for client in table["client"]]
+        if record.client_names is not None:
+            table["name"] = [record.client_names[client] for client in table["client"]]
         return table
 
     @cached_property
@@ -241,8 +240,6 @@ def runs(path: str | Path = "runs", where: Sequence[str] = ()) -> pd.DataFrame:
 
     rows = []
     for run in select(read_runs(path)[0], where):
-        names = [name for name in run.metrics if run.measured(name)]
-        newest = {name: float(run.metrics[name][np.isfinite(run.metrics[name])][-1]) for name in names}
         rows.append(
             {
                 "path": address(run.path),
@@ -250,7 +247,7 @@ def runs(path: str | Path = "runs", where: Sequence[str] = ()) -> pd.DataFrame:
                 "rounds_done": len(run.rounds),
                 "stopped_early": run.summary.get("stopped_early"),
                 **{k: json.dumps(v) if isinstance(v, (list, dict)) else v for k, v in flatten(run.config).items()},
-                **{f"final/{name}": value for name, value in run.summary.get("final", newest).items()},
+                **{f"final/{name}": value for name, value in run.summary.get("final", run.newest).items()},
                 **{f"best/{name}": value for name, value in run.summary.get("best", {}).items()},
             }
         )

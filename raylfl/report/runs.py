@@ -79,6 +79,12 @@ class RunRecord:
         """Whether the metric `name` has at least one finite value."""
         return bool(np.isfinite(self.column(name)).any())
 
+    @property
+    def newest(self) -> dict[str, float]:
+        """Metric -> its newest finite value, for the metrics with one."""
+        finite = {name: values[np.isfinite(values)] for name, values in self.metrics.items()}
+        return {name: float(values[-1]) for name, values in finite.items() if len(values)}
+
     @cached_property
     def participation(self) -> list[dict[str, Any]]:
         """The valid rows {"round", "cohort", "received", ...} of `participation.jsonl`, read on first use.

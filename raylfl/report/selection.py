@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from operator import ge, gt, le, lt
 from typing import Any, TypeGuard
 
-import numpy as np
-
 from raylfl.config.text import parse
 from raylfl.errors import BadConfig, did_you_mean
 from raylfl.report.labels import canonical, flatten
@@ -27,9 +25,8 @@ def facts(run: RunRecord) -> dict[str, Any]:
     Newest metrics have the names of metrics.jsonl; `finished` is true or false, `rounds_done` the number of rounds.
     """
     groups = {k: v.get("name") or v.get("class_path") for k, v in run.config.items() if isinstance(v, Mapping)}
-    newest = {n: float(v[np.isfinite(v)][-1]) for n, v in run.metrics.items() if np.isfinite(v).any()}
     named = {key: name for key, name in groups.items() if name is not None}
-    return {**flatten(run.config), **named, **newest, "finished": run.finished, "rounds_done": len(run.rounds)}
+    return {**flatten(run.config), **named, **run.newest, "finished": run.finished, "rounds_done": len(run.rounds)}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from raylfl.cli import main
 from raylfl.config.find import conf_roots
-from raylfl.tune.json_schema import sweep_schema
+from raylfl.tune.schema import sweep_schema
 
 VALIDATOR = Draft202012Validator(sweep_schema())
 SHIPPED = sorted({p for root in conf_roots() for p in root.glob("sweep/*.yaml")})
