@@ -37,53 +37,30 @@ def refuse_changes(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> None
 
     Raises BadConfig that names the changed keys.
     """
-    changed = list(differing(defining(earlier), defining(later)))
+    changed = list(_differing(defining(earlier), defining(later)))
     if changed:
-        pairs = ", ".join(f"{k}: {_at(earlier, k)} -> {_at(later, k)}" for k in changed)
+        pairs = ", ".join(f"{key}: {old} -> {new}" for key, old, new in changed)
         raise BadConfig(
             f"a resumed run must keep the keys that define it, but these would change: {pairs}; start a new run instead"
         )
     if later["rounds"] < earlier["rounds"]:
         raise BadConfig(f"rounds={later['rounds']}, but must be >= {earlier['rounds']}, the value of the earlier run")
-    if later["rounds"] > earlier["rounds"]:
-        _refuse_moving_phases(later, earlier["rounds"])
+    phased = [group for group, options in later.items() if '"phases":' in json.dumps(options, default=str)]
+    if later["rounds"] > earlier["rounds"] and phased:  # the rounds already done would have had other values
+        raise BadConfig(
+            f"rounds={later['rounds']}, but must stay {earlier['rounds']}: {phased[0]} has values in phases, which end "
+            "at fractions of rounds; start a new run instead"
+        )
 
 
-def differing(earlier: Mapping[str, Any], later: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The dotted keys at which two nested configs have different values.
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The dotted keys at which two nested configs differ, each with its two values.
 
-    prefix: for two groups of a larger config, the dotted key of the group with a final dot; it begins every result.
+    prefix: for two groups of a larger config, the dotted key of the group with a final dot; it begins every key.
     """
-    for key in sorted({*earlier, *later}):
-        old, new = earlier.get(key), later.get(key)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            yield from differing(old, new, f"{prefix}{key}.")
-        elif old != new:
-            yield f"{prefix}{key}"
-
-
-def _refuse_moving_phases(config: Mapping[str, Any], rounds: int) -> None:
-    """Raises BadConfig if an option has `phases`: one value for each part of the run.
-
-    Phases end at fractions of `rounds`. With a larger number of rounds, the rounds already done would have had other
-    values. rounds: the number of rounds before the resumption.
-    """
-    for group, options in config.items():
-        if _mentions(options, "phases"):
-            raise BadConfig(
-                f"rounds={config['rounds']}, but must stay {rounds}: {group} has values in phases, which end at "
-                "fractions of rounds; start a new run instead"
-            )
-
-
-def _mentions(value: Any, key: str) -> bool:
-    if isinstance(value, Mapping):
-        return key in value or any(_mentions(v, key) for v in value.values())
-    return isinstance(value, list) and any(_mentions(v, key) for v in value)
-
-
-def _at(config: Mapping[str, Any], dotted: str) -> Any:
-    value: Any = config
-    for part in dotted.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+    for key in sorted({*old, *new}):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            yield from _differing(a, b, f"{prefix}{key}.")
+        elif a != b:
+            yield f"{prefix}{key}", a, b

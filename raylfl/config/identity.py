@@ -7,7 +7,8 @@ digest   keys that, with the seed, identify a cached run; rounds and evaluation 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import reduce
 from typing import Any, Literal
 
 Purpose = Literal["resume", "group", "digest"]
@@ -35,12 +36,13 @@ UNCHOSEN = {  # the default of `topology`
     "bandwidth": None,
     "links": None,
 }
-LATER = ("edge_latency", "edge_bandwidth")  # options of `topology` that older runs lack; null means the same
-OPTIONAL = {
-    "model": ("buffers",),
-    "partition": ("labels",),
-    "runtime": ("processes_per_worker",),
-}  # newer options, which older runs lack; null means that
+OPTIONAL = (  # newer options, which older runs lack; null means that
+    "topology.edge_latency",
+    "topology.edge_bandwidth",
+    "model.buffers",
+    "partition.labels",
+    "runtime.processes_per_worker",
+)
 LEFT_OUT: dict[Purpose, tuple[str, ...]] = {
     "resume": (*WHERE, *FREE, "rounds", "eval", "stop"),
     "group": (*WHERE, "runtime", "seed"),
@@ -52,40 +54,26 @@ LEFT_OUT: dict[Purpose, tuple[str, ...]] = {
 def identity(resolved: Mapping[str, Any], of: Purpose) -> dict[str, Any]:
     """A copy of the resolved config with the keys that identify a run for this purpose.
 
-    The group `topology` is left out if all its options have their defaults. Its options in `LATER`, and those in
-    `OPTIONAL`, are left out if they are null. Older runs, saved without these keys, thus keep their identity.
-    `runtime.placement` is left out unless it is `pinned`.
+    Options in `OPTIONAL` are left out if they are null, and the group `topology` if all its other options have their
+    defaults: older runs, saved without these keys, thus keep their identity. `runtime.placement` is left out unless it
+    is `pinned`.
     """
-    config = _without(resolved, LEFT_OUT[of], "")
-    topology = {key: v for key, v in config.get("topology", {}).items() if key not in LATER or v is not None}
-    if topology:
-        config["topology"] = topology
-    if topology.items() <= UNCHOSEN.items():  # an older run lacks newer options
+    config = reduce(_without, LEFT_OUT[of], dict(resolved))
+    for dotted in OPTIONAL:
+        group, _, option = dotted.partition(".")
+        if isinstance(config.get(group), Mapping) and config[group].get(option, ...) is None:
+            config[group] = {key: value for key, value in config[group].items() if key != option}
+    if config.get("topology", {}).items() <= UNCHOSEN.items():
         config.pop("topology", None)
-    for group, keys in OPTIONAL.items():
-        for key in keys:
-            if isinstance(config.get(group), dict) and config[group].get(key, ...) is None:
-                config[group] = {name: value for name, value in config[group].items() if name != key}
-    runtime = config.get("runtime", {})
-    if runtime.get("placement") != "pinned":  # pinned clients are not vectorised, which can change bits
-        runtime.pop("placement", None)
+    if config.get("runtime", {}).get("placement", "pinned") != "pinned":  # which is not vectorised: other bits
+        config["runtime"] = {key: value for key, value in config["runtime"].items() if key != "placement"}
     return config
 
 
-def _without(config: Mapping[str, Any], dotted_keys: Sequence[str], prefix: str) -> dict[str, Any]:
-    """A copy of the config without the dotted keys in `dotted_keys`, and without groups that become empty.
-
-    prefix: the dotted key of `config` in the whole config, with a final dot.
-    """
-    remaining: dict[str, Any] = {}
-    for key, value in config.items():
-        dotted_key = f"{prefix}{key}"
-        if dotted_key in dotted_keys:
-            continue
-        if isinstance(value, Mapping) and any(other.startswith(f"{dotted_key}.") for other in dotted_keys):
-            rest = _without(value, dotted_keys, f"{dotted_key}.")
-            if value and not rest:
-                continue
-            value = rest
-        remaining[key] = value
-    return remaining
+def _without(config: Mapping[str, Any], dotted: str) -> dict[str, Any]:
+    """A copy of the config without a dotted key, and without groups that become empty."""
+    key, _, inner = dotted.partition(".")
+    if not inner or not isinstance(config.get(key), Mapping):
+        return {k: value for k, value in config.items() if inner or k != key}
+    rest = _without(config[key], inner)
+    return {**config, key: rest} if rest or not config[key] else _without(config, key)
