@@ -63,23 +63,6 @@ class Entry(Generic[T]):
             return f"cannot be used: {error}"
 
 
-@dataclass(frozen=True)
-class Choice(Generic[T]):
-    """The class selected by a group of the config.
-
-    name: the name of the class in tables and legends. class_path: its import path; None for a shipped class.
-    """
-
-    name: str
-    cls: type[T]
-    class_path: str | None
-
-    @property
-    def keys(self) -> dict[str, str]:
-        """The keys `name` and, if needed, `class_path`, with which a config selects this class in any process."""
-        return {"name": self.name, **({} if self.class_path is None else {"class_path": self.class_path})}
-
-
 class Registry(Generic[T]):
     """The classes that the key `name` can select in one group of the config.
 
@@ -193,22 +176,23 @@ class Registry(Generic[T]):
         path = str(name if path is None else path)
         return self._derived(import_class(path, place), f"{place}.class_path", path)
 
-    def choose(self, options: Mapping[str, Any], place: str) -> Choice[T]:
-        """The class selected by `find`, with its name and class_path. With a class_path, `name` is only a label.
+    def choose(self, options: Mapping[str, Any], place: str) -> tuple[type[T], dict[str, str]]:
+        """The class selected by `find`, and the keys (`name`, perhaps `class_path`) that select it in any process.
 
-        A class registered outside raylfl gets its import path as class_path. place: as in `find`. Raises BadValue.
+        With a class_path, `name` is only the label of the class in tables and legends. A class registered outside
+        raylfl gets its import path as class_path. place: as in `find`. Raises BadValue.
         """
         name, path, cls = options.get("name"), options.get("class_path"), self.find(options, place)
-        if path is None and "." in str(name):
-            name, path = None, name
-        if path is None:
-            path = None if cls.__module__.startswith("raylfl.") else f"{cls.__module__}.{cls.__qualname__}"
-            return Choice(str(name), cls, path)
-        label = str(name or cls.__name__)
+        if path is None and "." not in str(name):
+            outside = not cls.__module__.startswith("raylfl.")
+            return cls, {"name": str(name)} | (
+                {"class_path": f"{cls.__module__}.{cls.__qualname__}"} if outside else {}
+            )
+        label, path = (cls.__name__, name) if path is None else (str(name or cls.__name__), path)
         if label in self and self.get(label).cls is not cls:
             need = "left out, or a name that is not taken"
             raise BadValue(f"{place}.name", got=label, need=need, hint=f"the class is that of {place}.class_path")
-        return Choice(label, cls, str(path))
+        return cls, {"name": label, "class_path": str(path)}
 
     def _derived(self, cls: Any, key: str, value: str) -> type[T]:
         """The class itself, if it is a dataclass derived from `base`, without abstract methods; else raises BadValue.

@@ -162,7 +162,7 @@ def build(registry: Registry[T], options: Mapping[str, Any], dotted_key: str) ->
     problems = mistakes(registry, options, component_options, dotted_key)
     if problems:
         raise BadConfig(problems)
-    return make_typed(registry.choose(options, dotted_key).cls, component_options, dotted_key)
+    return make_typed(registry.choose(options, dotted_key)[0], component_options, dotted_key)
 
 
 def name_of(factory: Any) -> str:

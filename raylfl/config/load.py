@@ -183,7 +183,7 @@ def resolve(merged: Mapping[str, Any], groups: Mapping[str, Any]) -> Config:
         resolved["local"]["lr"] = {"theory": parts["local"].lr_by_theory}
     for group in NAMED_GROUPS:
         resolved[group] = {
-            **REGISTRIES[group].choose(chosen[group], group).keys,
+            **REGISTRIES[group].choose(chosen[group], group)[1],
             **constructor_options(parts[group], chosen[group]),
         }
     stated_directions(resolved)

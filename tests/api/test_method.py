@@ -17,7 +17,7 @@ from raylfl.testing import recorded_round, simulate
 N, D = 5, 3
 SPLIT = ("ssl", "splitfed")  # they cut the layers of a model
 NAMES = [name for name in ALGORITHMS.names() if name not in SPLIT]
-ON_GRAPHS = [name for name in NAMES if ALGORITHMS.choose({"name": name}, "algorithm").cls().pattern.peers]
+ON_GRAPHS = [name for name in NAMES if ALGORITHMS.choose({"name": name}, "algorithm")[0]().pattern.peers]
 
 
 def quadratics(rng):

@@ -282,16 +282,16 @@ def _availability(options: dict[str, Any]) -> Availability:
 
     Raises BadValue for an unknown name or option, or the name of a sampler.
     """
-    choice = PARTICIPATION.choose(options, "availability")
-    cls, known = choice.cls, [option.name for option in fields(choice.cls) if option.name != "on_empty"]
+    cls, keys = PARTICIPATION.choose(options, "availability")
+    known = [option.name for option in fields(cls) if option.name != "on_empty"]
     if not issubclass(cls, Availability):
         names = ", ".join(entry.name for entry in PARTICIPATION if _is_availability(entry))
-        raise BadValue("availability.name", got=choice.name, need=f"an availability process: {names}")
+        raise BadValue("availability.name", got=keys["name"], need=f"an availability process: {names}")
     given = {key: value for key, value in options.items() if key not in NAMING}
     for key in given:
         if key not in known:
             hint = "set participation.on_empty" if key == "on_empty" else ""
-            need = f"one of {', '.join(known)}" if known else f"left out: {choice.name} has no options"
+            need = f"one of {', '.join(known)}" if known else f"left out: {keys['name']} has no options"
             raise BadValue(f"availability.{key}", got=given[key], need=need, hint=hint)
     try:
         return cls(**given)
