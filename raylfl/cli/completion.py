@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 from string import Template
 
+from raylfl.cli.new import TEMPLATES
 from raylfl.config.components import keys_of
 from raylfl.config.find import FOLDERS, config_names
 from raylfl.config.groups.top import TopConfig
@@ -21,38 +22,7 @@ from raylfl.config.schema import FIXED_GROUPS, NAMED_GROUPS
 from raylfl.core.local_rule import Schedule
 
 SHELLS = ("bash", "zsh")
-SCRIPT = Template("""\
-# raylfl's completion, made by `raylfl completion $shell`
-_raylfl() {
-    local current="$${COMP_WORDS[COMP_CWORD]}" before="" command="$${COMP_WORDS[1]}" key="" words=""
-    ((COMP_CWORD > 0)) && before="$${COMP_WORDS[COMP_CWORD-1]}"
-    COMPREPLY=()
-    if [[ $$current == "=" ]]; then key=$$before current=""
-    elif [[ $$before == "=" ]]; then key="$${COMP_WORDS[COMP_CWORD-2]}"; fi
-    if [[ -n $$key ]]; then
-        case "$$key" in
-$values
-        esac
-        COMPREPLY=($$(compgen -W "$$words" -- "$$current"))
-        return
-    fi
-    if ((COMP_CWORD == 1)); then
-        COMPREPLY=($$(compgen -W $commands -- "$$current"))
-        return
-    fi
-    if [[ $$before == -a || $$before == --algorithms ]]; then
-        [[ $$current == *,* ]] && key="$${current%,*},"
-        COMPREPLY=($$(compgen -P "$$key" -W $algorithms -- "$${current##*,}"))
-        return
-    fi
-    case "$$command" in
-$cases
-    esac
-    if [[ $$command != list && $$command != new ]]; then COMPREPLY+=($$(compgen -f -- "$$current")); fi
-    if [[ $${#COMPREPLY[@]} == 1 && $${COMPREPLY[0]} == *= ]]; then compopt -o nospace 2>/dev/null; fi
-}
-complete -o filenames -F _raylfl raylfl
-""")
+SCRIPT = Template((TEMPLATES / "completion.sh.txt").read_text("utf-8"))
 
 
 def script(shell: str, parser: argparse.ArgumentParser) -> str:
