@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from raylfl.python.frames import runs as runs
     from raylfl.python.method import method as method
     from raylfl.python.result import Result as Result
+    from raylfl.report.figures import plot as plot
     from raylfl.report.page import write_report as write_report
-    from raylfl.report.plot import plot as plot
     from raylfl.tune.trainable import trainable as trainable
 
 PLACES = {  # module -> its public names; it is imported when one of them is first used
@@ -41,7 +41,7 @@ PLACES = {  # module -> its public names; it is imported when one of them is fir
     "python.method": ("method",),
     "python.frames": ("Run", "diff", "evaluate", "ledger", "load", "runs"),
     "report.page": ("write_report",),
-    "report.plot": ("plot",),
+    "report.figures": ("plot",),
     "tune.trainable": ("trainable",),
 }
 __all__ = sorted(name for names in PLACES.values() for name in names)

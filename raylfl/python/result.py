@@ -43,7 +43,7 @@ class Result:
 
     def plot(self, metric: str | None = None, axis: str = "rounds") -> Figure:
         """The curve of one metric of this run as a matplotlib figure, see `raylfl.plot`."""
-        from raylfl.report.plot import plot
+        from raylfl.report.figures import plot
 
         return plot(self.run_dir, metric, axis)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -258,11 +259,8 @@ def _facts(groups: Sequence[Group], look: Look) -> list[tuple[str, str]]:
 def _source_notes(runs: Sequence[RunRecord]) -> list[str]:
     """Warnings about classes of the user whose source differs between the runs, or has changed since a run."""
     saved = {run.path.name: sources.read(run.path) for run in runs}
-    digests: dict[str, set[str]] = {}
-    for of_run in saved.values():
-        for name, one in of_run.items():
-            digests.setdefault(name, set()).add(one["sha256"])
-    mixed = [name for name, found in digests.items() if len(found) > 1]
+    digests = {(name, one["sha256"]) for of_run in saved.values() for name, one in of_run.items()}
+    mixed = [name for name, count in Counter(name for name, _ in sorted(digests)).items() if count > 1]
     notes = [f"The source of {', '.join(mixed)} differs between these runs."] if mixed else []
     moved: dict[str, list[str]] = {}
     for name, of_run in saved.items():

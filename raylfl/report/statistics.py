@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,21 +37,13 @@ def seeds_needed(difference: float, std: float) -> int | None:
     """The smallest number of seeds with which a paired two-sided t test detects a mean difference with power POWER.
 
     std: the standard deviation of the difference over seeds. The power is that of a noncentral t.
-    None if the difference is 0, or if about MOST_SEEDS seeds do not suffice.
+    None if the difference is 0, or if MOST_SEEDS seeds do not suffice.
     """
-    if difference == 0:
-        return None
-    if std == 0:
-        return 2
-    effect, low, high = abs(difference) / std, 1, 2
-    while _power(effect, high) < POWER:
-        low, high = high, 2 * high
-        if high > 2 * MOST_SEEDS:
-            return None
-    while high - low > 1:  # the power grows with the seeds
-        middle = (low + high) // 2
-        low, high = (low, middle) if _power(effect, middle) >= POWER else (middle, high)
-    return high
+    if difference == 0 or std == 0:
+        return 2 if difference else None
+    counts, effect = range(2, MOST_SEEDS + 1), abs(difference) / std
+    needed = bisect_left(counts, POWER, key=lambda seeds: _power(effect, seeds))  # the power grows with the seeds
+    return counts[needed] if needed < len(counts) else None
 
 
 @dataclass(frozen=True)

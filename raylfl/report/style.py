@@ -21,7 +21,7 @@ from matplotlib.ticker import LogFormatterSciNotation
 from raylfl.report.derived import by_method
 from raylfl.report.runs import Group
 
-INK, MUTED, GRID, PAPER = "#1b1f24", "#656d77", "#e4e7eb", "#fefefe"  # svg.py replaces them by colours of the theme
+INK, MUTED, GRID, PAPER = "#1b1f24", "#656d77", "#e4e7eb", "#fefefe"  # sheet.py replaces them by colours of the theme
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#5f6570", "#e69f00", "#56b4e9", "#882255")
 DASHES: tuple[tuple[float, ...], ...] = ((), (5, 1.6), (1.2, 1.4), (6, 1.5, 1.2, 1.5))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")

@@ -97,28 +97,24 @@ def topology_figure(matrix: Floats, name: str, directed: bool, title: str, said:
     return figure
 
 
-def coloured_figure(net: Net, name: str, working: Bools, shade: Shade | None, rows: int | None = None) -> Figure:
+def coloured_figure(net: Net, name: str, working: Bools, shade: Shade, rows: int | None = None) -> Figure:
     """A figure of the graph of a round with its nodes coloured by a value; nodes that did not work are hollow.
 
     name: the topology's name, which determines the positions of nodes. working: whether each of the N nodes worked,
-    bool [N]. shade: the values; None: one colour. rows: the number of rows of a grid, if it is set.
+    bool [N]. shade: the values. rows: the number of rows of a grid, if it is set.
     """
     with rc():
         at = places(net, name, rows)
         wide, tall = np.ptp(at, axis=0)
         height = min(max(4.6 * tall / max(wide, 1e-12), 1.2), 4.6)
-        figure = Drawing(figsize=(4.6, height + 0.6 * (shade is not None)), dpi=200, layout="constrained")
-        ax = figure.subplots()
-        if shade is None:
-            _draw(ax, net, name, at, working=working)
-        else:
-            scale = shade.scale()
-            colors = scale.to_rgba(np.ma.masked_invalid(np.asarray(scale.get_array())))
-            _draw(ax, net, name, at, colors, working)
-            bar = figure.colorbar(scale, ax=ax, label=shade.label, location="bottom", shrink=0.7, aspect=26, pad=0.02)
-            bar.outline.set_visible(False)
-            if isinstance(scale.norm, LogNorm):
-                log_axis(bar.ax.xaxis, *scale.get_clim())
+        figure = Drawing(figsize=(4.6, height + 0.6), dpi=200, layout="constrained")
+        ax, scale = figure.subplots(), shade.scale()
+        colors = scale.to_rgba(np.ma.masked_invalid(np.asarray(scale.get_array())))
+        _draw(ax, net, name, at, colors, working)
+        bar = figure.colorbar(scale, ax=ax, label=shade.label, location="bottom", shrink=0.7, aspect=26, pad=0.02)
+        bar.outline.set_visible(False)
+        if isinstance(scale.norm, LogNorm):
+            log_axis(bar.ax.xaxis, *scale.get_clim())
     return figure
 
 
@@ -209,10 +205,9 @@ def _draw_nodes(ax: Axes, at: Floats, colors: Floats | None = None, working: Boo
     count = len(at)
     size = 260 if count <= NAMED else 40 if count <= APART else 12
     edges = np.repeat(to_rgba_array(PALETTE[0]), count, axis=0) if colors is None else colors
-    faces = np.repeat(to_rgba_array(PAPER), count, axis=0) if colors is None else colors.copy()
+    faces = np.repeat(to_rgba_array(PAPER), count, axis=0)
     if working is not None:
         faces[working] = edges[working]
-        faces[~working] = to_rgba_array(PAPER)
     wide = 1.2 if count <= APART else 0.8
     ax.scatter(at[:, 0], at[:, 1], s=size, color=faces, edgecolors=list(edges), linewidths=wide, zorder=3)
     if count <= NAMED:

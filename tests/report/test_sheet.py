@@ -4,8 +4,8 @@ import re
 
 from matplotlib.figure import Figure
 
+from raylfl.report.sheet import inline_svg, legend_key
 from raylfl.report.style import DASHES, MARKERS, PALETTE, Line, rc
-from raylfl.report.svg import inline_svg, legend_key
 
 
 def drawing():
