@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+import raylfl
 from raylfl.components.extras import EXTRAS, REQUIRED, install_command, installed
 from raylfl.components.plugins import plugins
 from raylfl.config.groups.records import LoggingConfig
@@ -71,11 +72,7 @@ def findings() -> Iterator[Finding]:
 
 
 def _program() -> Iterator[Finding]:
-    try:
-        version = metadata.version("raylfl")
-    except metadata.PackageNotFoundError:
-        version = "source"  # a source tree that is not installed
-    yield Finding("ok", "raylfl", f"{version} in {Path(__file__).parents[1]}, {sys.executable}")
+    yield Finding("ok", "raylfl", f"{raylfl.__version__} in {Path(__file__).parents[1]}, {sys.executable}")
     yield Finding("ok", "python", f"{platform.python_version()} on {platform.platform()}")
 
 

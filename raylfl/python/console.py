@@ -292,7 +292,7 @@ def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]], co
 
     Values of the validation set are shown if a run has no test set.
     ends: returns trial id -> final state for a sweep's directory, and {} for any other directory. conditions: only runs
-    that meet them are listed (`report.selection.Condition`).
+    that meet them are listed (`report.selection.condition`).
     """
     from raylfl.report.labels import METHOD
     from raylfl.report.runs import read_runs

@@ -227,7 +227,7 @@ def runs(path: str | Path = "runs", where: Sequence[str] = ()) -> pd.DataFrame:
     """A table of the runs in a directory or at a URL, subfolders included: one row per run.
 
     where: only runs that meet these conditions, such as `algorithm=focus` or `test/accuracy>0.8`
-    (`raylfl.report.selection.Condition`).
+    (`raylfl.report.selection.condition`).
 
     Columns: path, finished, rounds_done, stopped_early, config keys (`local.lr`) and metrics (`final/test/accuracy`,
     `best/test/accuracy`). The final metrics of an unfinished run are its newest values. A run that cannot be read is

@@ -101,7 +101,7 @@ def content_of(
     accuracies (None: `default_target`). last: the number of final rounds over which values are averaged (None:
     `default_last`; 0: each run counts with its best round). metric: the main metric (None: `main_metric`). theory:
     whether bounds from theorems are drawn beside the curves. better: the better direction of the main metric (None: as
-    stated in the runs' configs, or known). where: conditions that the runs must meet (`selection.Condition`). columns:
+    stated in the runs' configs, or known). where: conditions that the runs must meet (`selection.condition`). columns:
     the keys of the columns of the summary table, in order (empty: all). Raises BadConfig if there is no readable run
     (BadValue for a path without runs), and BadValue for a bad choice, such as a metric that no run has measured.
     """

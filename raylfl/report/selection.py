@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import ge, gt, le, lt
 from typing import Any, TypeGuard
 
@@ -29,38 +28,25 @@ def facts(run: RunRecord) -> dict[str, Any]:
     return {**flatten(run.config), **named, **run.newest, "finished": run.finished, "rounds_done": len(run.rounds)}
 
 
-@dataclass(frozen=True)
-class Condition:
-    """A condition on runs: `local.lr=0.1`, `algorithm!=focus`, `test/accuracy>=0.8`.
+def condition(text: str) -> tuple[str, Callable[[Any], bool]]:
+    """The key and the test of a condition KEY SIGN VALUE: `local.lr=0.1`, `algorithm!=focus`, `test/accuracy>=0.8`.
 
-    `=` and `!=` compare any values, the other signs numbers. A run without the key meets no condition but `!=`.
+    `=` and `!=` compare any values, the other signs numbers. None, of a run without the key, meets no condition but
+    `!=`. Raises BadConfig for another form.
     """
-
-    key: str
-    sign: str
-    value: Any
-
-    @staticmethod
-    def parse(text: str) -> Condition:
-        """The condition in a text KEY SIGN VALUE. Raises BadConfig."""
-        found = FORM.fullmatch(text)
-        if found is None:
-            raise BadConfig(f"--where '{text}' must be KEY=VALUE, or with one of !=, <, <=, >, >=: local.lr=0.1")
-        key, sign, value = (part.strip() for part in found.groups())
-        try:
-            wanted = parse(value)
-        except ValueError as error:
-            raise BadConfig(f"--where '{text}': the value is not yaml ({error})") from None
-        if sign in ORDER and not _is_number(wanted):
-            raise BadConfig(f"--where '{text}', but {sign} needs a number")
-        return Condition(key, sign, wanted)
-
-    def holds(self, known: Mapping[str, Any]) -> bool:
-        """Whether a run with these `facts` meets the condition."""
-        value = known.get(self.key)
-        if self.sign in ORDER:
-            return _is_number(value) and ORDER[self.sign](float(value), float(self.value))
-        return (canonical(value) == canonical(self.value)) is (self.sign == "=")
+    parts = FORM.fullmatch(text)
+    if parts is None:
+        raise BadConfig(f"--where '{text}' must be KEY=VALUE, or with one of !=, <, <=, >, >=: local.lr=0.1")
+    key, sign, value = (part.strip() for part in parts.groups())
+    try:
+        wanted = parse(value)
+    except ValueError as error:
+        raise BadConfig(f"--where '{text}': the value is not yaml ({error})") from None
+    if sign not in ORDER:
+        return key, lambda value: (canonical(value) == canonical(wanted)) is (sign == "=")
+    if not _is_number(wanted):
+        raise BadConfig(f"--where '{text}', but {sign} needs a number")
+    return key, lambda value: _is_number(value) and ORDER[sign](float(value), float(wanted))
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
@@ -69,14 +55,14 @@ def _is_number(value: Any) -> TypeGuard[float]:
 
 def select(runs: Sequence[RunRecord], conditions: Sequence[str]) -> list[RunRecord]:
     """The runs that meet all conditions. Raises BadConfig for a condition whose key no run has, or that is none."""
-    wanted = [Condition.parse(text) for text in conditions]
+    tests = [condition(text) for text in conditions]
     known = [facts(run) for run in runs]
     names = dict.fromkeys(name for one in known for name in one)
-    for condition in wanted:
-        if condition.key not in names:
-            hint = did_you_mean(condition.key, names, "config keys, and metrics as in metrics.jsonl, are known")
-            raise BadConfig(f"--where {condition.key}{condition.sign}...: no run has {condition.key}; {hint}")
-    return [run for run, one in zip(runs, known, strict=True) if all(c.holds(one) for c in wanted)]
+    for text, (key, _) in zip(conditions, tests, strict=True):
+        if key not in names:
+            hint = did_you_mean(key, names, "config keys, and metrics as in metrics.jsonl, are known")
+            raise BadConfig(f"--where {text}: no run has {key}; {hint}")
+    return [run for run, one in zip(runs, known, strict=True) if all(test(one.get(key)) for key, test in tests)]
 
 
 def differing_keys(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:

@@ -8,7 +8,7 @@ import raylfl
 from raylfl.cli import main
 from raylfl.errors import BadConfig
 from raylfl.report.runs import load_run
-from raylfl.report.selection import Condition, differing_keys, select
+from raylfl.report.selection import condition, differing_keys, select
 from tests.report.synthetic import write_run
 
 SETTINGS = {  # name -> (config, final accuracy)
@@ -68,7 +68,7 @@ def test_runs_are_selected_by_config_keys_components_and_newest_metrics(folder, 
 )
 def test_a_condition_that_is_none_is_refused(text, words):
     with pytest.raises(BadConfig, match=words):
-        Condition.parse(text)
+        condition(text)
 
 
 def test_a_misspelt_key_names_the_nearest_one(folder):
