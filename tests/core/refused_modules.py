@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.core.user_modules import CLASSES, HIDDEN, NOTES, Dense, Net
+from tests.core.user_modules import CLASSES, Dense, Net
 
 
 class Branches(Dense):
@@ -29,23 +29,6 @@ class Lists(Dense):
 class Arrays(Dense):
     def forward(self, x):
         return super().forward(x * float(np.median(x.numpy())))  # here
-
-
-class NumpyGradient(torch.autograd.Function):
-    """The identity; its gradient is halved where numpy finds a large entry."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, g):
-        return g / 2 if np.abs(g.numpy()).max() > 10 else g  # here
-
-
-class ArraysInBackward(Dense):
-    def forward(self, x):
-        return NumpyGradient.apply(super().forward(x))
 
 
 class Splits(Dense):
@@ -165,28 +148,6 @@ class Keeps(Dense):
         return self.features
 
 
-class Hidden(Dense):
-    """A network with a tensor in an object of which only the identity is compared."""
-
-    def forward(self, x):
-        return super().forward(x * HIDDEN.scale)  # here
-
-
-class HiddenCount(Dense):
-    """A network with a number that changes from step to step, in an object of which only the identity is compared."""
-
-    def training_step(self, batch, batch_idx):
-        HIDDEN.notes[id(self)].append(0)
-        return super().training_step(batch, batch_idx) * len(HIDDEN.notes[id(self)])
-
-
-class SharedCount(Dense):
-    """A network with a number outside the module that changes from step to step."""
-
-    def training_step(self, batch, batch_idx):
-        return super().training_step(batch, batch_idx) * (1 + len(NOTES[id(self)].append(0) or NOTES[id(self)]))
-
-
 class WritesBatch(Dense):
     def forward(self, x):
         return super().forward(x.mul_(0.5))
@@ -215,14 +176,6 @@ class WritesTeacher(Dense):
     def forward(self, x):
         self.teacher.weight.mul_(0.9)
         return self.teacher(super().forward(x))
-
-
-class Teachers(Dense):
-    def prepare(self):
-        self.teachers = [nn.Linear(CLASSES, CLASSES).requires_grad_(False)]
-
-    def forward(self, x):
-        return self.teachers[0](super().forward(x))  # here
 
 
 class Accuracy(nn.Module):

@@ -42,12 +42,6 @@ def test_rounds_and_epochs_have_different_orders_computable_in_any_sequence():
     assert lone(1, 3, shard, 10)(0) != forward[0]
 
 
-def test_sampling_with_replacement_repeats_samples():
-    drawn = lone(0, 0, np.arange(5), 200, "with_replacement")(0)
-    assert len(drawn) == 200
-    assert set(drawn) == set(range(5))
-
-
 def test_every_order_of_a_shard_is_as_likely_as_any_other():
     clients = range(6000)
     orders = BatchOrders(1, 0, clients, [np.arange(4)] * 6000, [3] * 6000, "reshuffle")

@@ -104,24 +104,6 @@ def test_images_in_channels_last_order_are_the_same_images():
     assert in_channels_last(one).stride() == (20, 1, 5, 1)
 
 
-def test_the_gradient_is_that_of_backward():
-    flat = flat_of(small())
-    x = torch.randn(5, 3, dtype=torch.float64)
-    gradient = flat.backward(flat.module(x).square().sum())
-    flat.module(x).square().sum().backward()
-    expected = torch.cat([p.grad.reshape(-1) for p in flat.module.parameters()])
-    torch.testing.assert_close(gradient, expected, rtol=0, atol=0)
-
-
-def test_a_parameter_that_the_loss_does_not_reach_has_gradient_zero():
-    module = nn.ModuleDict({"used": nn.Linear(2, 1), "unused": nn.Linear(2, 1)})
-    flat = flat_of(module)
-    gradient = flat.backward(module["used"](torch.ones(1, 2, dtype=torch.float64)).sum())
-    assert gradient.shape == (6,)
-    assert bool((gradient[3:] == 0).all())
-    assert bool((gradient[:3] != 0).any())
-
-
 def test_frozen_parameters_are_not_part_of_the_vector():
     module = small()
     module[0].weight.requires_grad_(False)

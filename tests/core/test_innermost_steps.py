@@ -9,7 +9,6 @@ from torch import nn
 
 from raylfl.core.flat import FlatModule
 from raylfl.core.oracle import Batch, LoopOracle
-from raylfl.core.vectorized import VectorizedOracle
 from raylfl.models import MODELS
 from raylfl.models.base import Classifier
 from raylfl.models.stack import Stack
@@ -91,19 +90,6 @@ class Dense(users.Net):
 
     def forward(self, x):
         return self.last(self.first(x.flatten(1)).relu())
-
-
-def test_a_users_dense_network_runs_in_whole_cohorts():
-    module = Dense()
-    flat = FlatModule(module, torch.float64, CPU)
-    batches = [Batch((torch.randn(6, 4, 4, dtype=torch.float64), torch.randint(0, 5, (6,))), 6) for _ in range(3)]
-    x = flat.params.repeat(3, 1) + 0.01 * torch.randn(3, flat.width, dtype=torch.float64)
-    together = VectorizedOracle(flat)
-    losses, g = together.gradients(x.clone(), batches, lambda c: 0)
-    expected, gradients = LoopOracle(flat, step="autograd").gradients(x.clone(), batches, lambda c: 0)
-    assert together.innermost.first
-    torch.testing.assert_close(losses, expected, rtol=1e-12, atol=0)
-    torch.testing.assert_close(g, gradients, rtol=1e-10, atol=1e-13)
 
 
 class LastDimension(Dense):

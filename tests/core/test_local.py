@@ -109,16 +109,6 @@ def test_a_schedule_has_its_closed_form_over_rounds_and_its_step_variant_over_st
     assert [steps.over_rounds(r) for r in k] == [1.0] * 7
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_local_steps_follow_the_closed_form_of_their_schedule(name):
-    """U = eta sum_t f(t) g_t, on gradients that do not depend on x."""
-    gradients = torch.randn(6, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    rule = LocalRule(0.1, Schedule(f"step_{name}" if name != "constant" else name, 0.8, 2.0))
-    ours = solve(lambda client, x, r, t: gradients[t], [6], rule, 0.1, torch.zeros(D, dtype=torch.float64))
-    expected = 0.1 * torch.from_numpy(SCHEDULES[name](np.arange(6))) @ gradients
-    torch.testing.assert_close(ours.uploads["update"][0], expected, rtol=1e-12, atol=1e-14)
-
-
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 8), st.floats(0, 0.95), st.sampled_from(["constant", "step_exponential", "step_sqrt"]))
 def test_updates_are_eta_times_gradients_times_a(steps, momentum, schedule):

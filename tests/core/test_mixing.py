@@ -78,17 +78,6 @@ def test_over_a_directed_graph_messages_go_one_way_while_nothing_is_missing():
     np.testing.assert_array_equal(half, half.T)
 
 
-@pytest.mark.parametrize("count", [5, 2 * DENSE])
-def test_the_product_is_that_of_the_matrix_by_either_way(count):
-    rng = np.random.default_rng(1)
-    for edges in (Edges.complete(count), Edges(count, np.argwhere(rng.random((count, count)) > 0.9), None)):
-        if edges.arrives is None:
-            edges = Edges(count, edges.pairs, np.ones(len(edges.pairs), dtype=bool))
-        mixing = edges.row(np.arange(count))
-        rows = torch.from_numpy(rng.standard_normal((count, 3)))
-        np.testing.assert_allclose(mixing(rows).numpy(), mixing.matrix @ rows.numpy(), rtol=1e-12, atol=1e-14)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_plain_sum_adds_its_neighbours_rows_as_a_tree(dtype):
     """Push-pull therefore has the bits of FOCUS, whose server adds uploads by `tree_sum`."""
@@ -120,19 +109,6 @@ def test_degrees_of_the_graph_and_lazy_weights_have_their_closed_forms():
     np.testing.assert_allclose(of("max_degree", (0, 1)), [[2 / 3, 1 / 3], [1 / 3, 2 / 3]])  # not of what is left of it
     np.testing.assert_allclose(of("metropolis", (0, 1)), [[1 / 2, 1 / 2], [1 / 2, 1 / 2]])
     np.testing.assert_allclose(of("lazy"), (np.eye(4) + of("metropolis")) / 2)
-
-
-def test_messages_are_exchanged_both_ways_over_a_directed_graph_that_is_disturbed():
-    edges = Edges(N, CIRCULANT, np.ones(len(CIRCULANT), dtype=bool), directed=True)
-    everyone, some = np.arange(N), np.arange(N - 1)
-    left = [[a, b] for a, b in CIRCULANT.tolist() if max(a, b) < N - 1]
-    for family in ("doubly", "column", "pair"):
-        assert edges.messages(everyone, family).tolist() == CIRCULANT.tolist()
-        back = [[b, a] for a, b in left] if family == "doubly" else []
-        assert edges.messages(some, family).tolist() == left + back
-    lossy = Edges(N, CIRCULANT, np.arange(len(CIRCULANT)) > 0, directed=True)
-    assert len(lossy.messages(everyone, "doubly")) == 2 * len(CIRCULANT) - 1  # one was sent in vain, without an answer
-    assert len(lossy.messages(everyone, "column")) == len(CIRCULANT)
 
 
 FAMILIES: dict[str, tuple[Weights, ...]] = {

@@ -243,11 +243,11 @@ def test_a_cohort_of_one_client_may_log_a_plain_number():
 
 
 @pytest.mark.slow
-def test_a_cohort_imports_no_compiler():
+def test_recording_imports_no_compiler():
     code = """if True:
         import sys, torch
         from raylfl.core.flat import FlatModule
-        from raylfl.core.oracle import Batch
+        from raylfl.core.oracle import Batch, LoopOracle
         from raylfl.core.vectorized import VectorizedOracle
         from tests.core.user_modules import Residual
 
@@ -256,7 +256,10 @@ def test_a_cohort_imports_no_compiler():
         oracle.steps.seen = 1
         for _ in range(5):
             oracle.gradients(flat.params.repeat(2, 1), [Batch(flat.module.batch(4), 4)] * 2, lambda c: 0)
-        assert oracle.steps.kinds and oracle.steps.refusal is None
+        alone = LoopOracle(flat).steps
+        for _ in range(4):
+            alone.take(flat.module.batch(4))
+        assert oracle.steps.kinds and oracle.steps.refusal is None and alone.program(flat.module.batch(4))
         sys.exit(", ".join({"sympy", "torch._dynamo"} & set(sys.modules)) or 0)
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -12,13 +12,12 @@ import torch.nn.functional as F
 from raylfl.replay.innermost.steps import InnermostSteps
 from raylfl.replay.proof import same_bits
 from raylfl.replay.recorded import memory
-from raylfl.replay.recorded.calls import Geometry
 from raylfl.replay.recorded.memory import Arena, _Blocks
 from raylfl.replay.recorded.program import Program, compile_calls
 from raylfl.replay.recorded.source import ALIGNMENT
 from tests.core import user_modules as users
 from tests.core.test_innermost_steps import LeNet
-from tests.core.test_recorded import KINDS, check_bits, logging_steps, steps_of
+from tests.core.test_recorded import check_bits, logging_steps, steps_of
 
 aten = torch.ops.aten
 
@@ -38,19 +37,6 @@ def test_blocks_in_use_at_the_same_time_do_not_overlap(seed):
     busiest = max(sum(end - begin for at, last, begin, end in taken if at <= now <= last) for now in range(40))
     assert blocks.size >= busiest
     assert blocks.size < sum(end - begin for *_, begin, end in taken)  # memory is used again
-
-
-@pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
-def test_steps_stay_in_fixed_memory(make):
-    """The comparison with autograd's bits also passes without fixed memory, to which a step falls back."""
-    torch.manual_seed(0)
-    module = make()
-    _, recorded = steps_of(module)
-    for _ in range(5):
-        recorded.take(module.batch(4))
-    for kind in recorded.kinds.values():
-        assert kind.program is not None
-        assert kind.program.arena is recorded.arena
 
 
 def test_programs_of_two_batch_sizes_share_memory_that_grows():
@@ -99,22 +85,6 @@ def test_loss_and_logged_values_are_new_tensors_in_every_step():
     assert all(map(same_bits, first, kept))
 
 
-def test_a_tensor_in_an_arena_has_the_given_layout():
-    arena = Arena()
-    arena.grow(4096)
-    found = arena.tensor(Geometry(3, (2, 3), (1, 4), 5, torch.float64), 128)
-    assert (found.shape, found.stride(), found.dtype) == ((2, 3), (1, 4), torch.float64)
-    assert found.data_ptr() == arena._storage.data_ptr() + 128 + 5 * 8
-
-
-def test_no_block_is_taken_for_calls_that_would_compute_a_tensor_and_copy_it():
-    assert memory._with_out(aten.mm.default) is aten.mm.out
-    assert memory._with_out(aten.sum.dim_IntList) is aten.sum.IntList_out
-    assert memory._with_out(aten.relu.default) is None
-    assert memory._with_out(aten.convolution.default) is None
-    assert aten.mm.default is torch.ops.aten.mm.default  # the search leaves torch's operators as they are
-
-
 class SeveralLosses(users.Dense):
     """Means of losses that are parts of the loss, beside values that are in use at the same time."""
 
@@ -132,26 +102,6 @@ def test_losses_that_enlarge_the_tensor_that_they_write_to_have_memory_of_their_
     assert replayed == 6
     assert all(kind.program.arena is recorded.arena for kind in recorded.kinds.values())
     assert "was resized" not in capfd.readouterr().err  # torch's warning
-
-
-def test_translated_steps_in_fixed_memory_have_the_same_bits():
-    torch.manual_seed(0)
-    module = LeNet()
-    steps, weights = InnermostSteps(module), list(module.parameters())
-    for k in range(4):
-        content = module.batch(7)
-        step = steps.of(content)
-        ours, theirs = ([torch.full_like(w, torch.nan) for w in weights] for _ in range(2))
-        loss = step.gradients(content, weights, ours)
-        with torch.no_grad():
-            expected = step._call(*content, weights, theirs)
-        assert same_bits(loss, expected)
-        assert all(map(same_bits, ours, theirs))
-        (fixed,) = step._fixed.values()
-        assert bool(fixed) == (k > 0)
-        with torch.no_grad():
-            for w in weights:
-                w.sub_(0.1 * torch.randn_like(w))
 
 
 def test_outputs_in_fixed_memory_have_the_same_bits_and_outlive_the_next_step():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from raylfl.replay.proof import Diverged
 from tests.core import paper_modules as papers
 from tests.core.test_recorded import check_bits, steps_of
 
@@ -36,47 +35,20 @@ def test_a_step_that_sets_modes_is_recorded_for_each_mode_that_it_finds_and_its_
     assert found == [False] * 8 + [True] * 6 + [False] * 2  # the eighth step of a kind is compared
 
 
-def after_steps(module, change, doubt=True):
-    """The recorded steps of a module, after four of them, a replay, and a change by an evaluation."""
+def test_a_tensor_in_an_attribute_may_be_written_to_by_other_code():
+    module = papers.Proximal()
     _, recorded = steps_of(module)
     for _ in range(4):
         recorded.take(module.batch(4))
     assert recorded.program(module.batch(4)) is not None, recorded.refusal
-    change(module)
-    if doubt:
-        recorded.doubt()
-        assert recorded.program(module.batch(4)) is None
-    return recorded
-
-
-def test_a_tensor_in_an_attribute_may_be_written_to_by_other_code():
-    module = papers.Proximal()
-    recorded = after_steps(module, lambda module: module.anchors[0].add_(1))
+    module.anchors[0].add_(1)
+    recorded.doubt()
+    assert recorded.program(module.batch(4)) is None
     recorded.take(content := module.batch(4))
     assert recorded.refusal is None
     program = recorded.program(content)
     expected = module.training_step(content, 0)
     assert torch.equal(recorded.replay(program, content)[0], expected.detach())
-
-
-def replace_costs(module):
-    module.costs.update(classes=torch.arange(5.0))
-
-
-def replace_data(module):
-    module.anchors[1].data = torch.ones(5)
-
-
-@pytest.mark.parametrize("change", [replace_costs, replace_data])
-@pytest.mark.parametrize("doubt", [True, False], ids=["evaluation", "power of two"])
-def test_a_tensor_in_an_attribute_that_other_code_replaces_ends_the_run(change, doubt):
-    module = papers.Proximal()
-    recorded = after_steps(module, change, doubt)
-    for _ in range(0 if doubt else 2):
-        assert recorded.program(module.batch(4)) is not None
-    assert recorded.program(module.batch(4)) is None
-    with pytest.raises(Diverged, match=r"replayed: .* differs by [0-9.e-]+ of its largest entry.* [13] steps .* wrong"):
-        recorded.take(module.batch(4))
 
 
 class WritesAnchors(papers.Proximal):

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset, TensorDataset
 
 from raylfl.core.samples import BatchSource, ClientShards, SampleSet
-from raylfl.data import RowSource
 from raylfl.errors import BadConfig
 
 CPU = torch.device("cpu")
@@ -24,38 +23,6 @@ class Items(Dataset):
 
     def __getitem__(self, i: int):
         return torch.full((2,), float(i)), i % 3
-
-
-def test_arrays_and_items_give_the_same_batch():
-    items = SampleSet.of(Items())
-    x = torch.stack([Items()[i][0] for i in range(6)])
-    arrays = SampleSet.of(TensorDataset(x, torch.tensor([i % 3 for i in range(6)])))
-    at = np.array([4, 1, 1])
-    a = BatchSource(arrays, CPU, torch.float64).batch(at)
-    b = BatchSource(items, CPU, torch.float64).batch(at)
-    assert a.size == b.size == 3
-    assert torch.equal(a.content[0], b.content[0])
-    assert torch.equal(a.content[1], b.content[1])
-    assert a.content[0].dtype == torch.float64
-
-
-class ByIndex(RowSource):
-    """A set that reads a batch at once."""
-
-    def __len__(self) -> int:
-        return 6
-
-    def rows(self, indices):
-        return np.outer(indices, [1.0, 1.0]), indices % 3
-
-
-def test_a_set_that_reads_batches_by_index_gives_the_batch_of_its_items():
-    at, one_by_one = np.array([4, 1, 1]), SampleSet.of(Items())
-    at_once = SampleSet.of(ByIndex())
-    assert (at_once.by_index, one_by_one.by_index) == (True, False)
-    ours, theirs = (BatchSource(samples, CPU, torch.float64).batch(at).content for samples in (at_once, one_by_one))
-    assert torch.equal(ours[0], theirs[0])
-    assert torch.equal(ours[1], theirs[1])
 
 
 class Pair(NamedTuple):
@@ -90,21 +57,6 @@ def test_collated_batches_of_any_form_are_in_the_dtype_of_the_run():
     assert moved("text") == "text"
     assert moved(own) is own
     assert own.device == CPU
-
-
-def test_a_part_holds_its_own_samples_under_their_numbers_in_the_whole_set():
-    whole = SampleSet((np.arange(12.0).reshape(6, 2), np.arange(6) * 10))
-    part = whole.part(np.array([1, 4]))
-    assert [a.tolist() for a in part.arrays] == [[[2.0, 3.0], [8.0, 9.0]], [10, 40]]
-    assert not np.shares_memory(part.arrays[0], whole.arrays[0])
-    assert part.row_numbers(np.array([4, 1, 4])).tolist() == [1, 0, 1]
-    assert whole.row_numbers(np.array([5, 2])).tolist() == [5, 2]
-    for elsewhere in (0, 2, 5):
-        with pytest.raises(LookupError, match="does not hold it"):
-            part.row_numbers(np.array([4, elsewhere]))
-    items = SampleSet(None, Items()).part(np.array([3]))
-    assert items.arrays is None
-    assert (items.owned.tolist(), len(items)) == ([3], 6)
 
 
 def test_the_transform_acts_on_inputs_when_they_are_used():

@@ -11,10 +11,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 CLASSES = 5
-NOTES = defaultdict(list)  # state that some modules write outside of themselves
 HIDDEN = logging.getLogger("tests.hidden")
 HIDDEN.notes = defaultdict(list)
-HIDDEN.scale = torch.full((8,), 2.0)
 
 
 class Net(nn.Module):
@@ -316,11 +314,3 @@ class Logs(Dense):
         self.log("accuracy", (scores.argmax(1) == y).float().mean(), on_epoch=True)
         self.log("size", len(y))
         return loss
-
-
-class Late(Dense):
-    """A network that changes its computation in the sixth step in a way that no guard detects."""
-
-    def training_step(self, batch, batch_idx):
-        HIDDEN.notes["late"].append(0)
-        return super().training_step(batch, batch_idx) * (2 if len(HIDDEN.notes["late"]) > 5 else 1)
