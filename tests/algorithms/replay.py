@@ -75,29 +75,8 @@ def models(*arguments: Any, **options: Any) -> np.ndarray:
     return np.stack([server["x"].numpy() for server in states(*arguments, **options)])
 
 
-def oracle_models(name: str, *arguments: Any, **options: Any) -> np.ndarray:
-    """x after each round by the oracle, [rounds, d]."""
-    return np.stack([state["x"] for state in oracles.simulate(name, *arguments, **options)])
-
-
 def setting(seed: int, **options: Any) -> tuple[oracles.Problem, list[oracles.Round], np.ndarray]:
     """A noisy random quadratic in R^9, 14 rounds of 6 clients (losses, an empty one, unequal K), a start."""
     problem = oracles.random_quadratics(seed, count=6, dim=9, noise=0.1)
     rounds = oracles.random_rounds(seed, count=14, clients=6, **options)
     return problem, rounds, np.random.default_rng(seed).standard_normal(9)
-
-
-def assert_follows(
-    algorithm: Algorithm,
-    name: str,
-    seed: int,
-    *,
-    with_replacement: bool = False,
-    momentum: float = 0.0,
-    **options: Any,
-) -> None:
-    """`algorithm` and the oracle `name` agree in every round of a random setting."""
-    case = setting(seed, with_replacement=with_replacement)
-    ours = models(algorithm, *case, rule=LocalRule(momentum=momentum))
-    theirs = oracle_models(name, *case, oracles.Local(momentum=momentum), **options)
-    np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)

@@ -12,8 +12,6 @@ from raylfl.algorithms.aggregation import RULES, inverse_count
 from raylfl.algorithms.fedavg import FedAvg
 from raylfl.core.population import Population, Round, SystemInfo
 from raylfl.errors import BadValue
-from tests import oracles
-from tests.algorithms.replay import population_of, recorded
 
 
 def system(weights: np.ndarray, failure: np.ndarray) -> SystemInfo:
@@ -71,28 +69,6 @@ def assert_proportional(ours: np.ndarray | None, theirs: np.ndarray) -> None:
     np.testing.assert_allclose(ours / ours.sum(), theirs / theirs.sum(), rtol=1e-12)
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("seed", range(5))
-def test_coefficients_are_those_of_the_specification(rule, seed):
-    problem = oracles.random_quadratics(seed, count=5, dim=2)
-    rounds = oracles.random_rounds(seed, count=8, clients=5, with_replacement=seed % 2 == 1)
-    for theirs, ours in zip(rounds, recorded(rounds, population_of(problem)), strict=True):
-        if theirs.arrived:
-            expected_values = oracles.coefficients(rule, problem, theirs)
-            np.testing.assert_allclose(
-                RULES[rule].coefficients(ours.received_view), list(expected_values.values()), rtol=1e-14
-            )
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("rule", ["mean", "anonymous", "anonymous_uniform", "full"])
-def test_expected_coefficients_of_independent_clients_match_enumeration(rule, seed):
-    rng = np.random.default_rng(seed)
-    c, pi = system(rng.dirichlet(np.ones(6)), rng.uniform(0, 0.6, 6)), rng.uniform(0.05, 1, 6)
-    pi[0] = 1.0  # always received
-    assert_proportional(RULES[rule].expected(c, pi, "independent"), enumerated(rule, c, subsets(pi)))
-
-
 def test_weighted_with_equal_weights_is_mean():
     rng = np.random.default_rng(1)
     c, pi = system(np.full(5, 0.2), rng.uniform(0, 0.6, 5)), rng.uniform(0.05, 1, 5)
@@ -133,16 +109,6 @@ def test_expected_coefficients_under_each_law_match_enumeration_or_are_left_out(
         assert_proportional(found, enumerated(rule, c, outcomes))
 
 
-def test_n_draws_of_n_clients_with_replacement_are_no_fixed_cohort():
-    """E[s_i] = 1 for every client, but `weighted` divides by the weights of a random cohort; 27 outcomes."""
-    w, p = np.array([0.6, 0.3, 0.1]), np.full(3, 1 / 3)
-    c = system(w, np.zeros(3))
-    true = enumerated("weighted", c, with_replacement(p, 3))
-    np.testing.assert_allclose(true, [0.509, 0.344, 0.147], atol=5e-4)
-    assert RULES["weighted"].expected(c, 3 * p, "with_replacement") is None
-    assert_proportional(RULES["weighted"].expected(c, 3 * p, "without_replacement"), w)
-
-
 @pytest.mark.parametrize("rule", ["mean", "weighted"])
 def test_equal_expected_uploads_of_unequal_links_do_not_make_clients_exchangeable(rule):
     """E[s_i] (1 - q_i) is equal, but a lost upload loses all draws of its client at once."""
@@ -165,15 +131,6 @@ def test_importance_sampling_never_receives_a_client_of_probability_zero():
     c, p = system(np.full(3, 1 / 3), np.zeros(3)), np.array([0.5, 0.5, 0.0])
     np.testing.assert_array_equal(
         RULES["anonymous_importance"].expected(c, 2 * p, "with_replacement") > 0, [True, True, False]
-    )
-
-
-@pytest.mark.parametrize("rule", ["anonymous", "anonymous_uniform", "full"])
-def test_expected_coefficients_of_uniform_cohorts_match_enumeration(rule):
-    rng = np.random.default_rng(3)
-    c = system(rng.dirichlet(np.ones(5)), rng.uniform(0, 0.6, 5))
-    assert_proportional(
-        RULES[rule].expected(c, np.full(5, 0.4), "without_replacement"), enumerated(rule, c, without_replacement(5, 2))
     )
 
 

@@ -1,22 +1,13 @@
-"""FedMGDA+: against the oracle, the direction's defining property, and its two ends in eps."""
+"""FedMGDA+: the direction's defining property, and its two ends in eps."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 
 from raylfl.algorithms.fedmgda import FedMGDA
 from raylfl.core.population import Population
-from raylfl.errors import BadValue
 from raylfl.testing import recorded_round
-from tests.algorithms.replay import assert_follows
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("eps", [0.0, 0.1, 1.0])
-def test_fedmgda_follows_its_equations(seed, eps):
-    assert_follows(FedMGDA(gamma=0.3, eps=eps), "fedmgda", seed, gamma=0.3, eps=eps)
 
 
 def step(updates: np.ndarray, sizes: np.ndarray | None = None, **options) -> tuple[np.ndarray, dict]:
@@ -55,9 +46,3 @@ def test_if_no_client_moved_the_model_stays():
     v, info = step(np.zeros((3, 2)))
     np.testing.assert_array_equal(v, [0.0, 0.0])
     assert info["support"] == 0.0
-
-
-@pytest.mark.parametrize(("key", "options"), [("eps", {"eps": 1.5}), ("tol", {"tol": 0.0})])
-def test_options_that_cannot_be_are_refused(key, options):
-    with pytest.raises(BadValue, match=key):
-        FedMGDA(**options)

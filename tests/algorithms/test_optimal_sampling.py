@@ -1,4 +1,4 @@
-"""Optimal sampling: its probabilities, fresh and stale, its unbiased step and its variance."""
+"""Optimal sampling: its probabilities, fresh and stale, and its variance."""
 
 from __future__ import annotations
 
@@ -10,22 +10,14 @@ from raylfl.algorithms.fedavg import FedAvg
 from raylfl.algorithms.optimal_sampling import OptimalSampling
 from raylfl.core.population import Population
 from raylfl.diagnostics.surrogate import surrogate_weights
-from raylfl.errors import BadValue
 from raylfl.testing import recorded_round
 from tests import oracles
-from tests.algorithms.replay import assert_follows, beforehand, setting, states
+from tests.algorithms.replay import beforehand, setting, states
 
 
 def calm(weights: np.ndarray, available: np.ndarray | None = None):
     """Conditions over perfect links."""
     return beforehand(weights, np.zeros(len(weights)), np.ones(len(weights)), available)
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("norms", ["fresh", "stale"])
-def test_the_step_follows_equation_20(norms, seed):
-    algorithm = OptimalSampling(gamma=0.8, norms=norms)
-    assert_follows(algorithm, "optimal_sampling", seed, with_replacement=True, gamma=0.8, norms=norms)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -95,8 +87,3 @@ def test_its_surrogate_is_that_of_fedavg_with_p_equal_to_w():
         OptimalSampling().expected_coefficients(beforehand(w, q, a), 3 * p, "with_replacement"), a
     )
     np.testing.assert_allclose(omega, oracles.surrogate_weights(w, q, a), rtol=1e-13)
-
-
-def test_options_that_cannot_be_are_refused():
-    with pytest.raises(BadValue, match="norms"):
-        OptimalSampling(norms="old")

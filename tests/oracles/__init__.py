@@ -30,20 +30,18 @@ from tests.oracles.averaging import (
 from tests.oracles.consistency import (
     biased_fixed_point,
     calibrated_lr,
-    calibrated_rounds,
     chi2,
     expected_fixed_point,
     fedacs_probabilities,
     surrogate_weights,
 )
-from tests.oracles.focus import fedavg_matrix, focus, push_pull
+from tests.oracles.focus import focus
 from tests.oracles.intervals import fedau, fedawe
 from tests.oracles.local import PLAIN, Local, a_norms, a_vector, local_model
 from tests.oracles.minnorm import (
     box_min_norm,
     fedaware,
     fedmgda,
-    gradient_diversity,
     min_norm_point,
     min_norm_weights,
 )
@@ -112,20 +110,16 @@ __all__ = [
     "biased_fixed_point",
     "box_min_norm",
     "calibrated_lr",
-    "calibrated_rounds",
     "chi2",
     "coefficients",
     "distances",
     "expected_fixed_point",
     "fedacs_probabilities",
-    "fedavg_matrix",
     "full_rounds",
-    "gradient_diversity",
     "local_model",
     "min_norm_point",
     "min_norm_weights",
     "optimal_probabilities",
-    "push_pull",
     "random_logistic",
     "random_quadratics",
     "random_rounds",

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 import numpy as np
 
-from tests.oracles.local import PLAIN, Local, a_norms
 from tests.oracles.problem import Array, Quadratics
-from tests.oracles.rounds import Round
 
 
 def fedacs_probabilities(w: Array, q: Array, a: Array) -> Array:
@@ -69,13 +64,3 @@ def calibrated_lr(name: str, eta: float, w: Array, q: Array, a: Array) -> float:
         case "fedavg" | "fedau" | "optimal_sampling" | "fednova":
             return eta
     raise ValueError(f"{name} is not in the comparison of [3] App. I.2")
-
-
-def calibrated_rounds(name: str, rounds: Sequence[Round], w: Array, local: Local = PLAIN) -> list[Round]:
-    """The same rounds with every eta calibrated from that round's q and K."""
-    calibrated = []
-    for r in rounds:
-        assert r.q is not None
-        lr = calibrated_lr(name, r.lr, w, np.array(r.q), a_norms(r, len(w), local))
-        calibrated.append(replace(r, lr=lr))
-    return calibrated

@@ -82,12 +82,6 @@ def box_min_norm(gram: Array, lambda0: Array, eps: float) -> Array:
     return _box(_root(gram), lambda0, eps)
 
 
-def gradient_diversity(update: Array, weights: Array) -> float:
-    """D = sqrt(sum w_i |U_i|^2 / |sum w_i U_i|^2), w renormalised over the rows of `update` ([4] eq. 3)."""
-    w = weights / weights.sum()
-    return float(np.sqrt(np.sum(w * np.sum(update**2, axis=1)) / np.sum((w @ update) ** 2)))
-
-
 def fedaware(
     problem: Problem,
     rounds: Sequence[Round],

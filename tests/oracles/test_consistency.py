@@ -1,4 +1,4 @@
-"""Surrogate weights, fixed points and calibration ([3]) against closed forms and against iterated rounds."""
+"""Fixed points ([3]) against closed forms and against iterated rounds."""
 
 from __future__ import annotations
 
@@ -10,32 +10,12 @@ from tests.oracles import (
     Local,
     Round,
     biased_fixed_point,
-    calibrated_lr,
-    chi2,
     distances,
     expected_fixed_point,
-    fedacs_probabilities,
     local_model,
     random_quadratics,
-    surrogate_weights,
 )
 from tests.oracles.cases import D, N, start, system
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_fedacs_makes_the_surrogate_the_objective(seed: int):
-    w, q, a = system(seed)
-    omega = surrogate_weights(fedacs_probabilities(w, q, a), q, a)
-    np.testing.assert_allclose(omega, w, rtol=1e-14)
-    assert chi2(w, omega) < 1e-25
-    assert chi2(w, surrogate_weights(w, q, a)) > 1e-3
-    np.testing.assert_allclose(fedacs_probabilities(w, np.full(N, 0.3), np.full(N, 7.0)), w)
-
-
-def test_chi2_of_two_clients_is_the_form_of_equation_90():
-    s = np.array([0.8 * 3, 0.6 * 10])  # (1-q) T, w = 1/2
-    omega = surrogate_weights(np.full(2, 0.5), np.array([0.2, 0.4]), np.array([3.0, 10.0]))
-    assert chi2(np.full(2, 0.5), omega) == pytest.approx((s[1] - s[0]) ** 2 / (4 * s[0] * s[1]))
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.5])
@@ -65,16 +45,3 @@ def test_the_fixed_point_on_distances_tends_to_the_omega_average():
     np.testing.assert_allclose(
         expected_fixed_point(distances(centres), q, steps, 0.1), share @ centres / share.sum(), rtol=1e-10
     )
-
-
-def test_calibration_gives_all_methods_the_effective_step_of_fedavg():
-    """The expected sum of |c_i| |a_i|_1 eta over the received is eta_eff T_eff ([3] App. I.2)."""
-    (w, q, a), eta = system(24), 0.1
-    target = np.sum(w * (1 - q) * eta * a)
-    p = fedacs_probabilities(w, q, a)
-    assert np.sum(p * (1 - q) * calibrated_lr("fedacs", eta, w, q, a) * a) == pytest.approx(target, rel=1e-13)
-    for name in ("cafedavg", "fedvarp"):
-        assert np.sum(w * calibrated_lr(name, eta, w, q, a) * a) == pytest.approx(target, rel=1e-13)
-    assert calibrated_lr("fedavg", eta, w, q, a) == eta
-    tau_eff = np.sum(w * (1 - q) * a) / np.sum(w * (1 - q))  # fednova `sent`: c_i = tau_eff s_i/(M |a_i|_1)
-    assert np.sum(w * (1 - q) * tau_eff / a * eta * a) == pytest.approx(target, rel=1e-13)
