@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from omegaconf import OmegaConf
 from scipy import stats
 
 from raylfl.core.pattern import Ring, Star
@@ -68,12 +67,3 @@ def test_refusals_name_key_value_and_remedy(options, says):
     with pytest.raises(BadValue) as caught:
         Clock(**options)
     assert says in str(caught.value)
-
-
-def test_a_list_of_the_wrong_length_is_refused_by_check():
-    with pytest.raises(BadValue, match="seconds_per_step=1 entries, but must be 4, one per client"):
-        Clock([1.0]).check(WORLD)
-
-
-def test_the_clock_is_a_config_schema():
-    Clock(**OmegaConf.to_container(OmegaConf.structured(Clock)))

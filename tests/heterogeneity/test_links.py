@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
 from raylfl.core.population import Population
 from raylfl.errors import BadValue
-from raylfl.heterogeneity.links import LINKS
 from raylfl.heterogeneity.links.bernoulli import Bernoulli
 from raylfl.heterogeneity.links.perfect import Perfect
 from raylfl.heterogeneity.world import RunContext
@@ -74,15 +72,3 @@ def test_refusals_name_key_value_and_remedy(q, says):
     with pytest.raises(BadValue) as caught:
         Bernoulli(q)
     assert says in str(caught.value)
-
-
-def test_a_list_of_the_wrong_length_is_refused_by_check():
-    with pytest.raises(BadValue, match="q=2 entries, but must be 3, one per client"):
-        Bernoulli([0.1, 0.2]).check(world(3))
-
-
-@pytest.mark.parametrize("name", LINKS.names())
-def test_every_link_is_a_config_schema_with_a_summary(name):
-    entry = LINKS.get(name)
-    assert entry.summary
-    entry.cls(**OmegaConf.to_container(OmegaConf.structured(entry.cls)))

@@ -4,10 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from omegaconf import OmegaConf
 
-from raylfl.heterogeneity.participation import PARTICIPATION, Availability, Sampler
-from raylfl.heterogeneity.trace import make_row, write_trace
+from raylfl.heterogeneity.participation import PARTICIPATION
 from tests.heterogeneity.draws import COUNT, ROUNDS, SPREAD, Z, build, draws_of, world
 
 PROCESSES = [
@@ -94,23 +92,3 @@ def test_clients_are_drawn_with_their_marginal_frequencies(name, options):
 @everyone
 def test_every_client_comes_at_last(name, options):
     assert (draws_of(build(name, **options), world(), 400).sum(axis=0) > 0).all()
-
-
-@pytest.mark.parametrize("name", PARTICIPATION.names())
-def test_every_process_is_a_config_schema_with_a_summary(name, tmp_path):
-    """Its options merge into a structured config, as a config file's do."""
-    needed = {
-        "uniform": {"size": 2},
-        "weighted": {"size": 2},
-        "cyclic": {"size": 2},
-        "permutation": {"size": 2},
-    }
-    needed |= {"markov": {"matrix": [[0.9, 0.1], [0.5, 0.5]]}, "bernoulli": {"p": {"uniform": [0, 1]}}}
-    write_trace(tmp_path / "t.jsonl", [make_row(0, [1], [1], [True], [1])])
-    needed["trace"] = {"path": str(tmp_path / "t.jsonl")}
-    entry = PARTICIPATION.get(name)
-    merged = OmegaConf.merge(OmegaConf.structured(entry.cls), needed.get(name, {}))
-    process = entry.cls(**OmegaConf.to_container(merged))
-    assert entry.summary
-    assert len(process.draw(0, world()).cohort) > 0
-    assert isinstance(process, (Availability, Sampler)) or name == "trace"

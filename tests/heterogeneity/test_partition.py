@@ -1,7 +1,5 @@
 """Properties of every partition: each sample has one owner, the seed determines all draws, mistakes are named."""
 
-import pickle
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -290,13 +288,6 @@ def test_work_grows_with_the_clients_and_not_with_their_samples(plan):
 def test_a_hundred_thousand_equal_clients_are_cut_with_a_few_steps_each():
     assert steps_in(lambda: Iid().split(Samples(1_000_000), 100_000, 0)) < 5 * 100_000
     assert set(Iid().split(Samples(1_000_000), 100_000, 0).sizes) == {10}
-
-
-def test_samples_travel_between_processes():
-    samples = balanced(40, 4)
-    assert samples.num_classes == 4  # computed and cached before it travels
-    copy = pickle.loads(pickle.dumps(samples))
-    assert np.array_equal(copy.class_sizes, [10] * 4)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,7 @@ from omegaconf import OmegaConf
 
 from raylfl.errors import BadValue
 from raylfl.heterogeneity.partition import PARTITIONS, Samples
-from raylfl.heterogeneity.partition.dirichlet import Dirichlet
 from raylfl.heterogeneity.partition.file import File, load, save
-from tests.heterogeneity.test_partition import balanced
 
 CONF = Path(__file__).parents[2] / "conf" / "partition"
 
@@ -44,15 +42,6 @@ def test_a_published_sfl_file_is_read_unchanged(tmp_path):
     split = File(str(path)).split(Samples(6), 3, seed=0)
     assert [c.tolist() for c in split.clients] == [[1, 3, 5], [0, 2], [4]]
     assert File(str(path)).fixed_clients(Samples(6)) == 3
-
-
-def test_sfl_code_reads_what_we_write(tmp_path):
-    path = tmp_path / "digits_M[8]_dir[0.5].txt"
-    split = Dirichlet(0.5, min_size=0).split(balanced(300, 10), 8, 0)
-    save(path, split.clients)
-    read = json.loads(path.read_text())
-    theirs = [np.array(read[str(i)], dtype=int) for i in range(len(read))]  # their loader, in one line
-    assert all(map(np.array_equal, theirs, split.clients))
 
 
 def test_samples_the_file_leaves_out_are_counted(tmp_path):

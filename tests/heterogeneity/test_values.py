@@ -10,13 +10,15 @@ from scipy import stats
 
 from raylfl.core.population import Population
 from raylfl.errors import BadValue
+from raylfl.heterogeneity.clock import Clock
 from raylfl.heterogeneity.forms import COUNT, FAILURE, POSITIVE, PROBABILITY, Interval
+from raylfl.heterogeneity.links.bernoulli import Bernoulli
 from raylfl.heterogeneity.values import PerClient
+from raylfl.heterogeneity.work import LocalWork
 from raylfl.heterogeneity.world import RunContext
 
 Z = 5.0  # standard errors: a right draw exceeds it once in two million comparisons, and keys are fixed
 ANY = Interval("a number", -math.inf)
-ANY_COUNT = Interval("a whole number", -math.inf, integer=True)
 
 
 def world(count, seed=0, rounds=100):
@@ -253,6 +255,12 @@ def test_what_does_not_fit_the_clients_is_refused_before_it_is_used(spec, says):
     with pytest.raises(BadValue) as caught:
         parsed.check(3)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("part", [Clock([1.0, 2.0]), Bernoulli([0.1, 0.2]), LocalWork(steps=[1, 2])])
+def test_a_list_of_the_wrong_length_is_refused_by_check(part):
+    with pytest.raises(BadValue, match=r"(seconds_per_step|q|steps)=2 entries, but must be 3, one per client"):
+        part.check(RunContext(0, Population.of(np.ones(3)), 1))
 
 
 def test_open_upper_ends_are_those_of_the_clients_within_any_part():

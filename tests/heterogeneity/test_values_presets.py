@@ -87,7 +87,6 @@ def test_the_card_gives_each_client_a_worker_and_a_gpu_and_is_debugged_in_one_pr
 @pytest.mark.parametrize("group", ["participation", "link"])
 def test_every_process_has_a_config_with_its_command(group):
     registry = {"participation": PARTICIPATION, "link": LINKS}[group]
-    assert sorted(path.stem for path in (CONF / group).glob("*.yaml")) == registry.names()
     for name in registry.names():
         options = load(f"{group}/{name}.yaml")
         assert list(options) == [group]

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
 from raylfl.core.population import Population
 from raylfl.errors import BadValue
@@ -115,14 +114,3 @@ def test_refusals_name_key_value_and_remedy(options, says):
     with pytest.raises(BadValue) as caught:
         LocalWork(**options)
     assert says in str(caught.value)
-
-
-def test_a_list_of_the_wrong_length_is_refused_by_check():
-    with pytest.raises(BadValue, match="steps=2 entries, but must be 3, one per client"):
-        LocalWork(steps=[1, 2]).check(RunContext(0, Population.of(np.ones(3)), 1))
-
-
-def test_local_work_is_a_config_schema():
-    schema = OmegaConf.structured(LocalWork)
-    merged = OmegaConf.merge(schema, {"steps": {"linspace": [1, 39]}, "batch_size": "full"})
-    LocalWork(**OmegaConf.to_container(merged))
