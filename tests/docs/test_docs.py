@@ -10,23 +10,14 @@ import pytest
 
 import raylfl
 from docs import reference
-from raylfl.algorithms import ALGORITHMS
 from raylfl.algorithms.aggregation import Aggregating
 from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.cli import parser
-from raylfl.config.components import keys_of
-from raylfl.config.groups.top import TopConfig
-from raylfl.config.load import GROUPS, NAMED_GROUPS, load_config
+from raylfl.config.load import load_config
 from raylfl.config.registries import REGISTRIES
-from raylfl.config.schema import FIXED_GROUPS
 from raylfl.core.algorithm import Algorithm
 from raylfl.core.summing import Summing
 from raylfl.data import DATA
-from raylfl.data.text import Texts
-from raylfl.heterogeneity.links import LINKS
-from raylfl.heterogeneity.participation.base import PARTICIPATION
-from raylfl.heterogeneity.partition.base import PARTITIONS
-from raylfl.heterogeneity.topologies.base import TOPOLOGIES
 from raylfl.models import MODELS
 from raylfl.runtime.measured import METRICS
 
@@ -54,14 +45,6 @@ def section(page, title):
     return next(part for part in parts if part.startswith(title))
 
 
-@pytest.mark.parametrize("group", ["top", *FIXED_GROUPS])
-def test_every_key_of_the_config_is_in_its_section_of_the_page(group):
-    heading = "Top level" if group == "top" else f"`{group}`"
-    text, cls = section("docs/config.md", heading), FIXED_GROUPS.get(group, TopConfig)
-    for key in keys_of(cls):
-        assert f"| `{key}` |" in text, key
-
-
 @pytest.mark.parametrize("page", reference.PAGES, ids=lambda path: path.stem)
 def test_the_generated_parts_of_a_page_are_those_of_the_code(page):
     """`python docs/reference.py` writes them, and so does `make format`."""
@@ -78,23 +61,6 @@ def test_every_option_has_a_meaning(group):
 @pytest.mark.parametrize("group", reference.GROUPS)
 def test_every_key_has_a_meaning(group):
     assert [row[0] for row in reference.keys(reference.GROUPS[group]) if not row[-1]] == []
-
-
-@pytest.mark.parametrize(
-    ("registry", "page"),
-    [
-        (PARTITIONS, "docs/heterogeneity.md"),
-        (PARTICIPATION, "docs/heterogeneity.md"),
-        (LINKS, "docs/heterogeneity.md"),
-        (TOPOLOGIES, "docs/heterogeneity.md"),
-        (MODELS, "docs/catalogue.md"),
-        (DATA, "docs/catalogue.md"),
-        (ALGORITHMS, "docs/algorithms.md"),
-    ],
-    ids=lambda value: getattr(value, "kind", ""),
-)
-def test_everything_registered_has_a_row(registry, page):
-    assert set(registry.names()) <= set(rows(page))
 
 
 def test_every_metric_has_a_row_and_the_page_names_no_other():
@@ -136,28 +102,6 @@ def test_what_a_method_overrides_exists():
     named = {name for cell in cells for name in re.findall(r"`(\w+)", cell)}
     assert len(named) > 20
     assert named - known == set()
-
-
-def test_every_preset_has_a_row():
-    assert {path.stem for path in (ROOT / "conf/preset").glob("*.yaml")} <= set(rows("docs/heterogeneity.md"))
-
-
-def test_every_group_of_the_config_is_mentioned():
-    text = (ROOT / "docs/config.md").read_text()
-    assert all(f"`{group}`" in text for group in (*GROUPS, *NAMED_GROUPS))
-
-
-def test_the_stated_numbers_of_parameters_are_those_of_the_models():
-    shapes = {"MNIST": (1, 28, 28), "FashionMNIST": (1, 28, 28), "CIFAR-10": (3, 32, 32), "CINIC-10": (3, 32, 32)}
-    said = re.compile(r"([\d,]+) parameters on `?([\w-]+)`?")
-    found = {name: said.search(cells[1]) for name, cells in rows("docs/catalogue.md").items() if name in MODELS}
-    stated = {name: match.groups() for name, match in found.items() if match}
-    assert len(stated) == 12
-    texts = Texts()
-    for name, (count, data) in stated.items():
-        of_texts = {"in_shape": texts.in_shape, "num_classes": texts.num_classes}
-        module = MODELS.get(name).cls(**(of_texts if data == "texts" else {"in_shape": shapes[data]}))
-        assert sum(p.numel() for p in module.parameters()) == int(count.replace(",", "")), name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

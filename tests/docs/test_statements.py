@@ -100,15 +100,6 @@ def test_the_keys_that_change_results_are_not_called_rounding():
     assert keys == named
 
 
-def test_the_configs_begin_with_what_the_page_says():
-    """docs/config.md: each file begins with the command that runs it, presets with their source."""
-    assert "begin with their source" in text_of("docs/config.md")
-    for path in sorted((ROOT / "conf").rglob("*.yaml")):
-        first = path.read_text().partition("\n")[0]
-        if path.parent.name != "reproduce":
-            assert first.startswith("# raylfl ") != (path.parent.name == "preset"), path
-
-
 def test_no_page_installs_raylfl_from_an_index():
     """It is in none: `pip install raylfl` is an error, or another project."""
     assert "not in a package index" in text_of("docs/install.md")

@@ -248,27 +248,6 @@ def test_the_optimizer_is_plain_sgd_with_the_option_lr():
     assert (group["lr"], group["momentum"], group["weight_decay"], group["nesterov"]) == (0.37, 0, 0, False)
 
 
-def test_layers_have_names_to_cut_a_model_at():
-    assert list(dict(build("lenet5").layers.named_children())) == (
-        [
-            "conv1",
-            "pool1",
-            "relu1",
-            "conv2",
-            "pool2",
-            "relu2",
-            "flatten",
-            "fc1",
-            "relu3",
-            "fc2",
-            "relu4",
-            "fc3",
-        ]
-    )
-    names = dict(build("resnet18", width=4).named_modules())
-    assert {"layers.stem", *(f"layers.block{k}" for k in range(1, 9)), "layers.mean"} <= set(names)
-
-
 def test_a_residual_block_without_norm_is_its_formula():
     torch.manual_seed(0)
     block = BasicBlock(4, 8, stride=2, norm="none", groups=1)

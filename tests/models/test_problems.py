@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from torch.func import functional_call, grad, vmap
 
 from raylfl.errors import BadValue
 from raylfl.models.problem import DenseQuadratic, Quadratic, Ridge
@@ -56,12 +55,6 @@ def test_quadratic_is_half_the_squared_distance_for_the_right_coefficients():
     np.testing.assert_allclose(gradient(model, batch), x - centre.mean(axis=0), rtol=1e-12)
 
 
-def test_quadratic_starts_at_x0():
-    one = torch.tensor([[2 / 3]], dtype=torch.float64), torch.tensor([[5.0]], dtype=torch.float64)
-    loss = Quadratic(dim=1, x0=10).training_step((*one, torch.zeros(1, dtype=torch.float64)), 0)
-    assert loss.item() == pytest.approx(2 / 3 * 100 + 5 * 10, rel=1e-14)
-
-
 def test_dense_quadratic_has_gradient_h_x_minus_b():
     rng = np.random.default_rng(0)
     h, b, x = rng.standard_normal((2, 3, 3)), rng.standard_normal((2, 3)), rng.standard_normal(3)
@@ -71,35 +64,6 @@ def test_dense_quadratic_has_gradient_h_x_minus_b():
     expected = np.mean([x @ h_k @ x / 2 - b_k @ x for h_k, b_k in zip(h, b, strict=True)])
     assert model.training_step(batch, 0).item() == pytest.approx(expected, rel=1e-12)
     np.testing.assert_allclose(gradient(model, batch), (h @ x - b).mean(axis=0), rtol=1e-12)
-
-
-@pytest.mark.parametrize("cls", [Ridge, Quadratic, DenseQuadratic])
-def test_many_clients_in_one_call_get_the_gradients_of_a_loop(cls):
-    rng = np.random.default_rng(0)
-    shapes = {
-        Ridge: [(4, 2, 3), (4, 2)],
-        Quadratic: [(4, 2, 3), (4, 2, 3), (4, 2)],
-        DenseQuadratic: [(4, 2, 3, 3), (4, 2, 3)],
-    }
-    batches = [torch.from_numpy(rng.standard_normal(shape)) for shape in shapes[cls]]
-    x = torch.from_numpy(rng.standard_normal((4, 3)))
-    model = cls(dim=3)
-
-    class Objective(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.model = model
-
-        def forward(self, *batch):
-            return self.model.training_step(batch, 0)
-
-    def loss(x, *batch):
-        return functional_call(Objective(), {"model.x": x}, batch)
-
-    together = vmap(grad(loss))(x, *batches)
-    for c in range(4):
-        alone = gradient(place(model, x[c]), [part[c] for part in batches])
-        torch.testing.assert_close(together[c], alone, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("cls", [Ridge, Quadratic, DenseQuadratic])

@@ -212,6 +212,20 @@ def test_example_2_of_fedacs():
     assert fedacs.consistency(np.zeros(2), np.array([1.0, 3.0])) == pytest.approx(0.5)
 
 
+def test_bounds_on_drift_and_consensus():
+    """FOCUS's lemma 2, SFL's lemmas 6, 12 and 10, 14, and FedACS's Theorem 2."""
+    assert focus.consensus_bound(0.1, 3, sigma_g=2.0, delta_q=1.0) == pytest.approx((8 * 0.05 * 4, 8 * 0.05 * 9))
+    chain, star = (sfl.Setting(sequential, 10, 5, 4, 0.01) for sequential in (True, False))
+    numbers = {"L": 2.0, "sigma": 0.5, "zeta_star": 1.5, "gap": 3.0}
+    assert sfl.drift_bound(chain, **numbers) == pytest.approx(1e-4 * (225 + 8100 + 144_000))
+    assert sfl.drift_bound(star, **numbers) == pytest.approx(1e-4 * (9 + 216 + 1152))
+    numbers = {"sigma": 0.5, "beta": 2.0, "zeta": 1.5, "gradient": 3.0}  # beta^2 |grad|^2 + zeta^2 = 38.25
+    assert sfl.nonconvex_drift_bound(chain, **numbers) == pytest.approx(1e-4 * (225 + 3600 * 38.25 + 108_000))
+    assert sfl.nonconvex_drift_bound(star, **numbers) == pytest.approx(1e-4 * (9 + 96 * 38.25 + 864))
+    assert fedacs.true_gradient_bound(2.0, 4.0, beta=1.5, kappa=0.7) == pytest.approx(4 * 2 + 1.4)
+    assert fedacs.distance_bound(3.0, 2.0) == 1.5
+
+
 def test_fedaware_numbers():
     gradients, w = np.array([[3.0, 0.0], [0.0, 4.0]]), np.array([0.5, 0.5])
     assert fedaware.diversity(gradients, w) == pytest.approx(math.sqrt(12.5 / 6.25))
