@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -38,6 +39,7 @@ def config_of(name, cell, **options):
     return set_keys(RunCache(Path("x"), "paper").config_of(own, seed), options)
 
 
+@cache
 def settings_of(name):
     """The settings of all points of an experiment."""
     experiment = find(name)

@@ -161,7 +161,7 @@ def mutated(value, rng):
     return rng.choice(ODD)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(15))
 def test_whatever_stands_in_a_record_the_tables_are_made_and_have_the_good_run(tmp_path, seed):
     """Well-formed files whose content is not that of a run; 470 such runs were tried."""
     rng = random.Random(seed)
@@ -200,19 +200,6 @@ def test_texts_reach_a_picture_unchanged(text):
     shown = [artist for artist in figure.findobj(Text) if artist.get_text() == text]
     assert len(shown) >= 4
     assert all(artist._preprocess_math(text) == (text, False) for artist in shown)
-
-
-@pytest.mark.slow
-def test_a_name_a_path_and_a_class_with_dollars_make_a_page(tmp_path):
-    for k, path in enumerate(("parts/$a^{.json", "parts/$b_{.json")):
-        changes = {"name": HOSTILE[0], "partition.path": path}
-        run = write_run(tmp_path / "runs" / f"${k}^{{", rows_of([0.3, 0.4]), changes | {"partition.al$pha^{": k})
-        counts = json.loads((run / "partition_counts.json").read_text())
-        names = [f"${label}^{{" for label in counts["classes"]]
-        (run / "partition_counts.json").write_text(json.dumps(counts | {"classes": names}))
-    page = Page(write_report(tmp_path / "runs", tmp_path / "out", pdf=False))
-    assert HOSTILE[0] in page.words
-    assert "parts/$a^{.json" in page.words
 
 
 def test_every_picture_is_drawn_without_formulas():

@@ -10,17 +10,6 @@ from raylfl.report.wording import cost_text, count_text, number, stat_text, targ
 from tests.report.synthetic import rows_of, write_run
 
 
-def luminance(color):
-    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def test_every_colour_stands_out_from_white_paper():
-    """Contrast by WCAG 2: (1.05) / (L + 0.05); sky blue and orange, the lightest of Okabe & Ito, have 2.2."""
-    assert min(1.05 / (luminance(color) + 0.05) for color in PALETTE) > 2
-
-
 def test_as_many_methods_as_there_are_colours_and_dashes_differ():
     names = ALGORITHMS.names()[: len(PALETTE) * len(DASHES)]
     assert len({(line.color, line.dash) for line in method_styles(names).values()}) == len(names) == 32
