@@ -119,15 +119,6 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("items", "settings"), PAIRS, ids=lambda value: " ".join(value))
-def test_a_name_and_the_options_of_its_group_go_together_in_both_orders(items, settings):
-    want = load_config({"base": "digits", **settings}).resolved
-    assert load_config("digits", items).resolved == want
-    assert load_config("digits", items[::-1]).resolved == want
-    ((group, options),) = settings.items()
-    assert want[group].items() >= {k: v for k, v in options.items() if k in ("name", "classes", "size", "mu")}.items()
-
-
 def test_short_names_below_do_not_hide_from_the_layers_above(tmp_path):
     (tmp_path / "low.yaml").write_text("local: {lr_schedule: sqrt}\nalgorithm: {gamma: 0.5}\n")
     config = load_config(tmp_path / "low.yaml", ["local.lr_schedule.period=10", "algorithm=fedavg"])

@@ -34,32 +34,29 @@ def test_exactly_the_keys_that_do_not_count_are_left_out(purpose, resolved):
     assert gone
 
 
-def test_a_placement_is_part_of_a_run_if_it_changes_bits():
-    """Runs recorded before there was this key keep their identity."""
-    for purpose in ("resume", "digest"):
-        usual = identity(load_config(MADE).resolved, of=purpose)
-        assert usual == identity(load_config(MADE, ["runtime.placement=shared"]).resolved, of=purpose)
-        assert "placement" not in usual["runtime"]
-        assert identity(load_config({**MADE, **PINNED}).resolved, of=purpose)["runtime"]["placement"] == "pinned"
-
-
+@pytest.mark.parametrize(
+    ("settings", "later", "chosen", "key"),
+    [
+        ([], "runtime.placement", "runtime.placement=pinned", "runtime.placement"),
+        ([], "model.buffers", "model.buffers=[]", "model.buffers"),
+        ([], "topology.bandwidth", "topology.latency=1", "topology.latency"),
+        (["algorithm=dsgd", "topology=grid"], "topology.edge_", "topology.edge_latency=1", "topology.edge_latency"),
+    ],
+)
 @pytest.mark.parametrize("purpose", LEFT_OUT)
-def test_a_topology_left_to_the_method_is_no_part_of_a_run(purpose):
-    """Runs recorded before there was this group, or an option of it, keep their identity."""
-    usual = load_config(MADE).resolved
-    fewer = {**usual, "topology": {k: v for k, v in usual["topology"].items() if k != "bandwidth"}}
-    assert identity(usual, of=purpose) == identity(fewer, of=purpose)
-    assert "topology" not in identity(usual, of=purpose)
-    assert "topology" in identity(load_config(MADE, ["topology.latency=1"]).resolved, of=purpose)
-
-
-@pytest.mark.parametrize("purpose", LEFT_OUT)
-def test_edges_without_values_of_their_own_are_no_part_of_a_run(purpose):
-    usual = load_config(MADE, ["algorithm=dsgd", "topology=grid"]).resolved
-    fewer = {**usual, "topology": {k: v for k, v in usual["topology"].items() if not k.startswith("edge_")}}
-    assert identity(usual, of=purpose) == identity(fewer, of=purpose)
-    drawn = load_config(MADE, ["algorithm=dsgd", "topology=grid", "topology.edge_latency=1"]).resolved
-    assert identity(drawn, of=purpose)["topology"]["edge_latency"] == 1
+def test_runs_recorded_before_there_was_a_key_keep_their_identity(purpose, settings, later, chosen, key):
+    usual = load_config(MADE, settings).resolved
+    older = {
+        group: {k: v for k, v in value.items() if not f"{group}.{k}".startswith(later)}
+        if isinstance(value, dict)
+        else value
+        for group, value in usual.items()
+    }
+    assert older != usual
+    assert identity(usual, of=purpose) == identity(older, of=purpose)
+    assert key not in flatten(identity(usual, of=purpose))
+    new = flatten(identity(load_config(MADE, [*settings, chosen]).resolved, of=purpose))
+    assert (key in new) == (key.startswith(("model", "topology")) or purpose != "group")
 
 
 @pytest.mark.parametrize(
@@ -100,16 +97,6 @@ def test_a_group_with_nothing_left_is_left_out_and_an_empty_one_stays():
         "runtime": {"threads": 1},
         "seed": 1,
     }
-
-
-@pytest.mark.parametrize("purpose", LEFT_OUT)
-def test_buffers_and_labels_are_part_of_a_run_if_they_are_chosen(purpose):
-    """Runs recorded before there were these keys keep their identity."""
-    usual = load_config(MADE).resolved
-    chosen = load_config(MADE, ["model.buffers=[]"]).resolved
-    older = {**usual, "model": {k: v for k, v in usual["model"].items() if k != "buffers"}}
-    assert identity(usual, of=purpose) == identity(older, of=purpose)
-    assert identity(chosen, of=purpose)["model"]["buffers"] == []
 
 
 def test_each_key_of_runtime_either_changes_bits_or_is_free():

@@ -121,17 +121,24 @@ def test_a_missing_config_names_the_nearest_and_a_circle_is_found(tmp_path):
         load_config(tmp_path / "bad.yaml")
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: f"{p.parent.name}/{p.stem}")
-def test_every_shipped_config_is_valid_and_begins_with_its_command(path, tmp_path):
-    assert path.read_text().startswith("# ")
+@pytest.mark.parametrize("folder", sorted({path.parent for path in SHIPPED}), ids=lambda path: path.name)
+def test_every_shipped_config_is_valid_and_begins_with_its_command(folder, tmp_path):
     needs = {"trace": {"path": _written(tmp_path, *TRACE)}, "file": {"path": _written(tmp_path, *PARTITION)}}
-    content = compose(path)
-    for group in ("participation", "partition"):
-        content.get(group, {}).update(needs.get(content.get(group, {}).get("name", ""), {}))
     files = {"file": _written(tmp_path, *EDGES), "recorded": _written(tmp_path, *GRAPH)}
-    if (name := content.get("topology", {}).get("name")) in files:
-        content["topology"]["path"] = files[name]
-    load_config(content)
+    for path in (path for path in SHIPPED if path.parent == folder):
+        assert path.read_text().startswith("# "), path
+        content = compose(path)
+        for group in ("participation", "partition"):
+            content.get(group, {}).update(needs.get(content.get(group, {}).get("name", ""), {}))
+        if (name := content.get("topology", {}).get("name")) in files:
+            content["topology"]["path"] = files[name]
+        load_config(content)
+
+
+@pytest.mark.parametrize("group", REGISTRIES)
+def test_every_component_has_its_file(group):
+    (root,) = {p.parents[1] for p in SHIPPED if p.parent.name == group}
+    assert {p.stem for p in (root / group).glob("*.yaml")} == set(REGISTRIES[group].names())
 
 
 def _written(folder, name, text):

@@ -6,11 +6,9 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-import raylfl
 from raylfl.cli import main
 from raylfl.config.load import load_config
 from raylfl.config.text import dump, parse
-from raylfl.core.samples import SampleSet
 from raylfl.errors import BadConfig
 from raylfl.heterogeneity.participation.weighted import Weighted
 
@@ -86,28 +84,9 @@ def test_weights_without_a_finite_positive_sum_are_refused(weights):
     assert Weighted(size=2, weights=[1e308, 0.0]).weights == [1e308, 0.0]
 
 
-def test_samples_of_bfloat16_have_their_values():
-    x = torch.tensor([[1.5, -2.25], [3.0, 1e30]], dtype=torch.bfloat16)
-    samples = SampleSet.of(TensorDataset(x, torch.tensor([0, 1])))
-    assert torch.equal(torch.as_tensor(samples.arrays[0]).to(torch.bfloat16), x)
-
-
 class Halves:
     """Two classes in bfloat16."""
 
     def __init__(self):
         x = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
         self.train_dataset = self.test_dataset = TensorDataset(x.bfloat16(), (x[:, 0] > 0).long())
-
-
-def test_a_run_on_bfloat16_samples_is_that_on_their_float32_values(tmp_path):
-    class Floats(Halves):
-        def __init__(self):
-            super().__init__()
-            x, y = self.train_dataset.tensors
-            self.train_dataset = self.test_dataset = TensorDataset(x.float(), y)
-
-    model = {"class_path": "tests.runtime.tiny.Net", "init_args": {"norm": False}}
-    config = {"rounds": 2, "num_clients": 4, "partition": "iid", "model": model, "runtime": {"backend": "local"}}
-    runs = [raylfl.run(config, [f"logging.dir={tmp_path}/{data.__name__}"], data=data) for data in (Halves, Floats)]
-    assert torch.equal(runs[0].params, runs[1].params)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,7 +17,6 @@ import pytest
 import torch
 
 import raylfl
-from raylfl.cli import main
 from raylfl.cli.doctor import free_ports
 from tests.docs.pages import carry_out
 from tests.runtime.clusters import PATIENT
@@ -157,81 +154,6 @@ def test_a_sweep_is_a_job_and_a_mistake_is_a_failed_one(cluster):
     assert "raylfl: unknown key roundz; did you mean rounds?" in said
 
 
-PLUG_IN = """
-from dataclasses import dataclass
-from typing import Annotated
-
-from raylfl.algorithms.fedprox import FedProx
-from raylfl.components.options import Doc, Ge
-
-
-@dataclass
-class Sprung(FedProx):
-    \"\"\"A spring to the round's model.\"\"\"
-
-    mu: Annotated[float, Ge(0), Doc("the stiffness")] = 0.5
-"""
-SWEEP = """
-base: digits
-name: springs
-rounds: 3
-runtime: { backend: local }
-space: { algorithm.mu: { grid: [0.9] } }
-algorithm: { name: sprung }
-metric: train/loss
-"""
-
-
-@pytest.fixture
-def plugged(tmp_path, monkeypatch):
-    """A working directory with a plug-in of its own: a file, and the metadata that pip would leave beside it."""
-    shutil.copytree(ROOT / "jobs", tmp_path / "jobs", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "springs.py").write_text(PLUG_IN)
-    (tmp_path / "springs.yaml").write_text(SWEEP)
-    metadata = tmp_path / "springs-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: springs\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[raylfl.algorithms]\nsprung = springs:Sprung\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setenv("RAYLFL_RUNS", "runs")
-    return tmp_path
-
-
-@pytest.mark.exhaustive
-def test_a_plug_in_of_a_folder_is_run_compared_killed_resumed_reported_and_swept_in_a_job(
-    cluster, plugged, capsys, undrawn
-):
-    config = ["digits", "rounds=4", "num_clients=8", "runtime.backend=local", "logging.report=false", "eval.every=2"]
-    config.append("checkpoint.every=1")
-    assert main(["list", "algorithms"]) == 0
-    assert "sprung" in capsys.readouterr().out
-    assert main(["run", *config, "algorithm=sprung", "logging.id=whole"]) == 0
-    assert main(["compare", *config, "-a", "fedavg,sprung", "logging.id=two", "-o", "compared"]) == 0
-
-    (plugged / "kills").write_text("collect:2\n")
-    killed = subprocess.run(
-        [sys.executable, "-m", "raylfl", "run", *config, "algorithm=sprung", "logging.id=killed"],
-        env={**os.environ, "RAYLFL_FAULT": str(plugged / "kills")}, capture_output=True, check=False, timeout=200,
-    )  # fmt: skip
-    assert killed.returncode == -signal.SIGKILL
-    assert main(["resume", "runs/digits/killed"]) == 0
-    assert "resumed at round 2" in (plugged / "runs/digits/killed/log.txt").read_text()
-    found = [torch.load(f"runs/digits/{name}/final.pt")["params"] for name in ("whole", "killed", "two-sprung")]
-    assert all(torch.equal(params, found[0]) for params in found)
-
-    assert main(["report", "runs/digits/two-fedavg", "runs/digits/whole", "-o", "report"]) == 0
-    for page in ("report", "compared"):
-        assert "sprung" in (plugged / page / "index.html").read_text()
-
-    code, said = submit(cluster, "sweep", "springs.yaml", folder=plugged)
-    assert code == 0, said
-    assert "[1/1]" in said
-    (folder,) = Path(cluster["RAYLFL_RUNS"]).glob("springs-2*")
-    with open(folder / "runs.csv") as file:
-        assert [row["state"] for row in csv.DictReader(file)] == ["finished"]
-
-
 @pytest.fixture
 def attached(cluster):
     """`attached(*arguments, **variables)`: (exit code, stdout, stderr) of `raylfl` in a process outside the cluster."""
@@ -263,11 +185,3 @@ def test_doctor_counts_the_nodes_of_a_cluster_that_runs_can_join(attached):
     code, out, _ = attached("doctor")
     assert code == 0
     assert f"runs join {attached.address}: 3 nodes with 2 CPUs" in out
-
-
-def test_a_cluster_without_room_refuses_a_run_and_leaves_no_directory(attached, cluster):
-    needs = ["runtime.workers=3", "runtime.cpus_per_worker=1", "runtime.wait=0"]
-    code, _, err = attached("run", "digits", *needs, "name=crowd")
-    assert (code, err.count("\n")) == (2, 1)
-    assert "needs 3 x 1 CPUs = 3, but the cluster has 2 CPUs on 3 nodes: at most 2 workers fit" in err
-    assert not list((Path(cluster["RAYLFL_RUNS"]) / "crowd").iterdir())

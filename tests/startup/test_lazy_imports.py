@@ -19,6 +19,13 @@ def lean(tmp_path_factory):
         yield python
 
 
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    """`bare(code)`: the output of code in a process that has imported `sys` only."""
+    with forks_after("import sys\n", tmp_path_factory.mktemp("bare")) as python:
+        yield python
+
+
 def test_lightning_loads_without_what_it_does_not_need(lean):
     code = (
         "import torch, torch.nn as nn\n"
@@ -27,6 +34,30 @@ def test_lightning_loads_without_what_it_does_not_need(lean):
         f"Net(); print({HEAVY}, any('lazy_imports' in type(f).__module__ for f in sys.meta_path))"
     )
     assert lean(code) == "[] False"
+
+
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        ("import raylfl; dir(raylfl)", "torch numpy pandas ray"),
+        ("import raylfl.pytest_plugin", "torch numpy ray"),
+        ("import raylfl.report.runs", "torch ray matplotlib"),
+        (
+            "from raylfl.tune.spec import check_settings, load_sweep\n"
+            "sweep = load_sweep('digits_lr'); check_settings(sweep, sweep.points())",
+            "ray",
+        ),
+        (
+            "import numpy, raylfl.report.participation_plot; from raylfl.report.partition_plot import figure\n"
+            "figure(numpy.eye(3, dtype=int)).savefig('/dev/null')",
+            "matplotlib.pyplot",
+        ),
+    ],
+    ids=["interface", "contracts", "reading runs", "reading a sweep", "drawing"],
+)
+def test_what_needs_no_heavy_library_imports_none(bare, lean, code, absent):
+    python = lean if absent in ("ray", "matplotlib.pyplot") else bare
+    assert python(f"{code}\nprint([name for name in {absent.split()} if name in sys.modules])") == "[]"
 
 
 def test_the_rest_loads_on_first_use(lean):
@@ -54,11 +85,6 @@ def test_metrics_can_be_plotted(lean):
         "    print(before, type(figure).__name__, len(axes.lines) + len(axes.collections) > 0)"
     )
     assert lean(code).splitlines() == ["False Figure True"] * 2
-
-
-def test_parts_of_it_may_be_imported_on_their_own(lean):
-    code = "from torchmetrics import F1Score, functional; import torchmetrics; torchmetrics.Accuracy; print('fine')"
-    assert lean(code) == "fine"
 
 
 def test_a_part_may_be_the_first_thing_that_is_imported(after_torch):

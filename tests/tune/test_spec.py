@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -254,15 +252,6 @@ def test_a_place_that_the_trials_processes_cannot_reach_is_refused(tmp_path):
         BadConfig, match=r"^logging.dir=memory://runs, but must be .* a URL that every process can reach"
     ):
         check_sweep(sweep_of(tmp_path, logging={"dir": "memory://runs"}))
-
-
-@pytest.mark.slow
-def test_reading_a_sweep_starts_no_ray():
-    code = (
-        "import sys; from raylfl.tune.spec import load_sweep, check_settings; s = load_sweep('digits_lr'); "
-        "check_settings(s, s.points()); sys.exit('ray' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_sweep_with_another_content_keeps_the_folder_and_begins_a_journal(tmp_path):

@@ -140,30 +140,6 @@ def test_what_keeps_failing_ends_alone_and_is_tried_again_by_a_resumed_sweep(clu
     assert (folder_of(result.folder, 0) / "final.pt").stat().st_mtime_ns == before
 
 
-@pytest.mark.exhaustive  # of the decisions see test_schedulers.py, of trials that are stopped the next test
-def test_asha_stops_worse_settings_and_never_a_harder_scenario(cluster, tmp_path):
-    """fedavg descends faster with larger steps; of each algorithm one setting in three continues after two rounds."""
-    result, _ = carry_out(
-        tmp_path,
-        rounds=18,
-        concurrent=1,
-        space={
-            "algorithm.name": {"grid": ["fedavg", "fedavgm"]},
-            "algorithm.gamma": {"grid": [0.001], "when": {"algorithm.name": "fedavgm"}},  # the slower one
-            "local.lr": {"grid": [0.1, 0.03, 0.01, 0.003]},
-        },
-        scheduler={"name": "asha", "grace": 2, "reduction": 3},
-    )
-    rows = table(result.folder)
-    for name in ("fedavg", "fedavgm"):
-        own = [row for row in rows.values() if row["algorithm.name"] == name]
-        assert [(row["state"], row["rounds"]) for row in own] == [("finished", "18")] + [("stopped", "2")] * 3
-    stopped = folder_of(result.folder, 1)
-    assert not (stopped / "summary.json").exists()
-    longer = raylfl.resume(stopped)  # a run that a scheduler stopped can be resumed by hand
-    assert torch.equal(longer.params, plain(tmp_path, "rounds=18", "local.lr=0.03").params)
-
-
 def test_asha_judges_settings_by_their_means_and_the_second_asking_costs_nothing(cluster, tmp_path, monkeypatch):
     """A process for each of the two seeds. The bits are a plain run's. Relative paths are those of the sweep's folder,
     though Ray was started elsewhere.
@@ -235,8 +211,8 @@ def test_optuna_tunes_each_cell_of_the_grids_and_a_resumed_search_goes_on(cluste
             signal.raise_signal(signal.SIGINT)  # Ctrl-C
 
     path = write(
-        tmp_path, logging={"dir": str(tmp_path / "runs")}, search="optuna", samples=2, space=space, seeds=[0, 1],
-        rounds=2, concurrent=1,
+        tmp_path, logging={"dir": str(tmp_path / "runs")}, search="optuna", samples=2, space=space, rounds=2,
+        concurrent=1,
     )  # fmt: skip
     with pytest.raises(RaylflError, match="stopped: raylfl sweep --resume"):
         sweep(path, [], interrupt)
@@ -244,7 +220,7 @@ def test_optuna_tunes_each_cell_of_the_grids_and_a_resumed_search_goes_on(cluste
     first = [row for row in table(folder).values() if row["state"] == "finished"]
     result = resume(folder, [], said.append)
     rows = table(folder).values()
-    assert [row["state"] for row in rows] == ["finished"] * 8
+    assert [row["state"] for row in rows] == ["finished"] * 4
     assert [row for row in rows if row in first] == first
     assert len({row["local.lr"] for row in rows}) == 4
     assert sorted(row.trial.values["algorithm.name"] for row in result.settings) == ["fedavg"] * 2 + ["fedavgm"] * 2
