@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 
 import numpy as np
@@ -96,14 +95,6 @@ class NumpyDraws(Dense):
         return super().forward(x + np.random.rand())
 
 
-class OwnNumpyGenerator(Dense):
-    def prepare(self):
-        self.rng = np.random.default_rng(0)
-
-    def forward(self, x):
-        return super().forward(x * float(self.rng.random() > -1))
-
-
 class OwnTorchGenerator(Dense):
     def forward(self, x):
         return super().forward(x + torch.rand(x.shape, generator=torch.Generator().manual_seed(3)))  # here
@@ -121,24 +112,6 @@ class Counts(Dense):
 
     def forward(self, x):
         self.count += 1
-        return super().forward(x)
-
-
-class CountsDeep(Dense):
-    def prepare(self):
-        self.meters = {"loss": [0.0, type("Meter", (), {})()]}
-
-    def forward(self, x):
-        vars(self.meters["loss"][1])["seen"] = len(vars(self.meters["loss"][1])) and self.meters["loss"][1].seen + 1
-        return super().forward(x)
-
-
-class Iterates(Dense):
-    def prepare(self):
-        self.numbers = itertools.count()
-
-    def forward(self, x):
-        next(self.numbers)
         return super().forward(x)
 
 

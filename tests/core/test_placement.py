@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -18,18 +20,15 @@ def sizes_of(kind, count):
     }[kind]
 
 
-CASES = [(kind, count) for kind in ("equal", "lognormal", "one giant", "empty") for count in (1, 7, 100, 3000)]
-
-
-@pytest.mark.parametrize(("kind", "count"), CASES)
-@pytest.mark.parametrize("workers", [1, 2, 3, 8, 64])
-def test_no_worker_has_much_more_than_its_share(kind, count, workers):
-    sizes = np.maximum(sizes_of(kind, count), 1)
-    worker = assign(sizes_of(kind, count), workers)
-    load = np.bincount(worker, sizes, minlength=workers)
-    assert len(load) == workers
-    mean = load.sum() / workers
-    assert load.max() <= max((1 + SLACK) * mean, mean + sizes.max())
+@pytest.mark.parametrize("kind", ["equal", "lognormal", "one giant", "empty"])
+def test_no_worker_has_much_more_than_its_share(kind):
+    for count, workers in product((1, 7, 100, 3000), (1, 2, 3, 8, 64)):
+        sizes = np.maximum(sizes_of(kind, count), 1)
+        worker = assign(sizes_of(kind, count), workers)
+        load = np.bincount(worker, sizes, minlength=workers)
+        assert len(load) == workers
+        mean = load.sum() / workers
+        assert load.max() <= max((1 + SLACK) * mean, mean + sizes.max()), (count, workers)
 
 
 @pytest.mark.parametrize("count", [1, 5, 40])

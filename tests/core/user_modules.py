@@ -79,10 +79,6 @@ class LSTM(Net):
         return self.out(self.rnn(x)[0][:, -1])
 
 
-class GRU(LSTM):
-    cell = nn.GRU
-
-
 class Encoder(Net):
     """Two layers of attention, with dropout and a mask."""
 
