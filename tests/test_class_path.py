@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from dataclasses import dataclass
 
@@ -165,28 +164,41 @@ def here(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-RESUMED = """
+ELSEWHERE = """
 os.chdir({folder!r})
 sys.stderr = said = io.StringIO()
-assert (main(["resume", {run!r}, "rounds=3"]), said.getvalue()) == (0, "")
+code = main({argv!r})
+sys.stderr = sys.__stderr__
+assert code == 0, said.getvalue()
+print("SAID", said.getvalue(), sep="")
 """
 
 
 @pytest.fixture(scope="module")
-def resumed_elsewhere(tmp_path_factory):
-    """`resumed_elsewhere(run, folder)`: resumes a run in a process that has only the working directory."""
+def elsewhere(tmp_path_factory):
+    """`elsewhere(argv, folder)`: the stderr of a command in a process that has only the working directory."""
     first = (
         LEAN + "import io, os, sys, sklearn.datasets, networkx, raylfl.experiment.assemble, raylfl.runtime.inprocess\n"
     )
     first += "from raylfl.cli import main\n"
     with forks_after(first, tmp_path_factory.mktemp("elsewhere")) as python:
-        yield lambda run, folder: python(RESUMED.format(run=str(run), folder=str(folder)))
+        yield lambda argv, folder: python(ELSEWHERE.format(argv=argv, folder=str(folder))).rpartition("SAID")[2]
 
 
-def test_copies_of_shipped_components_give_the_same_bits(here):
+def test_copies_of_shipped_components_give_the_same_bits_and_the_saved_config_the_same_run(here):
     ours, shipped = raylfl.run("digits", [*SMALL, *OWN]), raylfl.run("digits", [*SMALL, *SHIPPED])
     assert torch.equal(ours.params, shipped.params)
     assert (ours.run_dir / "participation.jsonl").read_text() == (shipped.run_dir / "participation.jsonl").read_text()
+    saved = yaml.safe_load((ours.run_dir / "config.yaml").read_text())
+    assert saved["algorithm"] == {
+        "name": "Sprung",
+        "class_path": "mine.Sprung",
+        "mu": 0.1,
+        "gamma": 1.0,
+        "aggregate": "mean",
+    }
+    assert json.loads((ours.run_dir / "summary.json").read_text())["algorithm"] == "Sprung"
+    assert torch.equal(raylfl.run(ours.run_dir / "config.yaml").params, ours.params)
 
 
 def test_a_copy_of_a_shipped_graph_gives_the_same_bits_and_is_resumed(here):
@@ -195,41 +207,18 @@ def test_a_copy_of_a_shipped_graph_gives_the_same_bits_and_is_resumed(here):
     assert torch.equal(raylfl.resume(ours.run_dir, ["rounds=4"]).params, shipped.params)
 
 
-def test_the_saved_config_names_the_class_and_gives_the_same_run_again(here):
-    first = raylfl.run("digits", [*SMALL, *OWN])
-    saved = yaml.safe_load((first.run_dir / "config.yaml").read_text())
-    assert saved["algorithm"] == {
-        "name": "Sprung",
-        "class_path": "mine.Sprung",
-        "mu": 0.1,
-        "gamma": 1.0,
-        "aggregate": "mean",
-    }
-    assert json.loads((first.run_dir / "summary.json").read_text())["algorithm"] == "Sprung"
-    assert torch.equal(raylfl.run(first.run_dir / "config.yaml").params, first.params)
-
-
 @pytest.mark.slow
-def test_another_process_resumes_a_run_of_own_components(here, resumed_elsewhere):
-    first = raylfl.run("digits", [*SMALL, *OWN, "logging.id=a", "rounds=2"])
-    resumed_elsewhere(first.run_dir, here)
-    longer = torch.load(first.run_dir / "final.pt", weights_only=True)["params"]
-    assert torch.equal(longer, raylfl.run("digits", [*SMALL, *SHIPPED]).params)
-
-
-@pytest.mark.slow
-def test_an_algorithm_registered_outside_the_package_is_resumed_by_a_process_that_never_imported_it(
-    here, resumed_elsewhere
-):
+def test_another_process_resumes_a_run_of_own_components_also_of_a_class_registered_outside(here, elsewhere):
     import registered_outside  # noqa: F401
 
-    first = raylfl.run("digits", [*SMALL, "algorithm.name=sprung_from_outside", "rounds=2"])
+    own = [*OWN[2:], "algorithm.name=sprung_from_outside", "algorithm.mu=0.1"]
+    first = raylfl.run("digits", [*SMALL, *own, "logging.id=a", "rounds=2"])
     saved = yaml.safe_load((first.run_dir / "config.yaml").read_text())["algorithm"]
     assert saved["name"] == "sprung_from_outside"
     assert saved["class_path"] == "registered_outside.Registered"
-    resumed_elsewhere(first.run_dir, here)
-    twin = raylfl.run("digits", [*SMALL, "algorithm.name=fedprox", "algorithm.mu=0.25"])
-    assert torch.equal(torch.load(first.run_dir / "final.pt", weights_only=True)["params"], twin.params)
+    assert elsewhere(["resume", str(first.run_dir), "rounds=3"], here) == ""
+    longer = torch.load(first.run_dir / "final.pt", weights_only=True)["params"]
+    assert torch.equal(longer, raylfl.run("digits", [*SMALL, *SHIPPED]).params)
 
 
 def test_without_its_module_a_run_cannot_be_resumed_and_the_message_says_what_is_missing(here, monkeypatch, capsys):
@@ -282,13 +271,11 @@ def test_a_registered_class_with_abstract_methods_is_refused_by_its_name(here):
 
 
 @pytest.mark.slow
-def test_each_misspelt_hook_is_warned_of_once_at_the_command_line(tmp_path):
+def test_each_misspelt_hook_is_warned_of_once_at_the_command_line(tmp_path, elsewhere):
     (tmp_path / "mine.py").write_text(MISSPELT)
-    command = [sys.executable, "-m", "raylfl", "run", "ridge", "algorithm=mine.Misspelt", "rounds=1", *SMALL[2:]]
-    done = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True)
-    assert done.returncode == 0, done.stderr
+    err = elsewhere(["run", "ridge", "algorithm=mine.Misspelt", "rounds=1", *SMALL[2:]], tmp_path)
     line = f"{tmp_path}/mine.py:5: UserWarning: Misspelt."
-    said = [text.removeprefix(line).partition(" ")[0] for text in done.stderr.splitlines() if "Warning: " in text]
+    said = [text.removeprefix(line).partition(" ")[0] for text in err.splitlines() if "Warning: " in text]
     assert said == ["empty_rounds", "own_steps"]
 
 
@@ -311,7 +298,7 @@ def test_a_component_needs_only_the_methods_without_a_default(here, capsys):
     assert "Clients r and r + 1" in listed["mine.Pairs"]
 
 
-@pytest.mark.parametrize("given", [{}, {"gamma": 0.5}, {"gamma": "0.5", "shrink": 0.5, "mu": 0.3}])
+@pytest.mark.parametrize("given", [{}, {"gamma": "0.5", "shrink": 0.5, "mu": 0.3}])
 def test_the_saved_config_of_a_class_that_changes_its_options_has_the_given_ones(here, given):
     config = {"base": "digits", "algorithm": {"class_path": "mine.Shrinking", **given}}
     result = raylfl.run(config, SMALL)

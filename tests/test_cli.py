@@ -85,7 +85,9 @@ def test_a_key_with_dashes_is_refused_with_its_form(option, key, capsys):
     assert f"unrecognised: {option}; config keys have no dashes: {key}\n" in capsys.readouterr().err
 
 
-def test_run_trains_and_prints_the_run_directory(call, fresh):
+def test_run_trains_and_prints_the_run_directory(call, fresh, monkeypatch):
+    """Plain lines also in a notebook's cell, where FORCE_COLOR is set: a bar would be hundreds of lines."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
     code, out, err = call(*RUN)
     assert (code, err) == (0, "")
     run = re.search(r"^run +(.+)$", out, re.MULTILINE)[1]
@@ -170,21 +172,6 @@ def test_a_run_that_ends_early_prints_its_last_round_and_the_reason(call, fresh)
     assert shown[1] == shown[2]
 
 
-def test_a_resumed_run_prints_no_row_of_the_rounds_before(call, fresh):
-    call(*RUN, "logging.id=a")
-    code, out, err = call("resume", "runs/digits/a", "rounds=4")
-    assert (code, err) == (0, "")
-    assert re.findall(rf"^{TIME} round (\S+)", out, re.MULTILINE) == ["4/4"]
-
-
-def test_a_notebooks_cell_shows_plain_lines(call, monkeypatch):
-    """Jupyter sets FORCE_COLOR, but its cells are no terminals: a bar would be hundreds of lines."""
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    code, out, _ = call(*RUN)
-    assert code == 0
-    assert "\x1b" not in out
-
-
 def test_a_terminal_shows_a_bar(call, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
@@ -215,17 +202,28 @@ def test_resume_continues_and_rounds_may_be_raised(call, fresh):
     code, out, err = call("resume", "runs/digits/mine", "rounds=5")
     assert (code, err) == (0, "")
     assert "resumed at round 3" in out
+    assert re.findall(rf"^{TIME} round (\S+)", out, re.MULTILINE)[-1] == "5/5"
+    assert not re.search(rf"^{TIME} round [123]/", out, re.MULTILINE)
     assert [json.loads(line)["round"] for line in lines_of("runs/digits/mine/metrics.jsonl")] == [0, 1, 2, 3, 4]
 
 
-def test_compare_runs_each_and_ends_with_one_page_and_a_table(call, fresh, undrawn, one_core):
-    code, out, err = call("compare", "digits", "-a", "fedavg,focus", *SMALL, "-o", "both")
+def test_compare_makes_what_is_missing_and_ends_with_one_page_and_a_table(call, fresh, undrawn, one_core):
+    fixed = ("compare", "digits", *SMALL, "-o", "both", "-a")
+    code, out, err = call(*fixed, "fedavg,focus")
     assert (code, err) == (0, "")
-    assert len(list((fresh / "runs/digits").iterdir())) == 2
-    assert (fresh / "both/index.html").is_file()
-    assert (fresh / "both/report.png").is_file()
+    assert "runs     2 to do, 0 found in runs/digits\n" in out
     assert re.search(r"^ ?FOCUS +1 +3 ", out, re.MULTILINE)
     assert re.search(r"^report +both/index.html$", out, re.MULTILINE)
+    assert (fresh / "both/index.html").is_file()
+    assert (fresh / "both/report.png").is_file()
+    stamps = {path: path.stat().st_mtime_ns for path in (fresh / "runs").glob("digits/*/final.pt")}
+    assert len(stamps) == 2
+    code, out, err = call(*fixed, "fedavg,sfl,focus")
+    assert (code, err) == (0, "")
+    assert out.startswith("runs     1 to do, 2 found in runs/digits\n")
+    assert len(re.findall(r"^ +1/1 done after \d+ s: sfl, seed 0  train .*%$", out, re.MULTILINE)) == 1
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
+    assert re.search(r"^ ?FOCUS +1 +3 ", out, re.MULTILINE)
 
 
 def test_compared_runs_share_an_id_and_others_of_this_id_are_refused_before_the_first(call, fresh, undrawn):
@@ -237,18 +235,6 @@ def test_compared_runs_share_an_id_and_others_of_this_id_are_refused_before_the_
     assert "logging.id=x-focus" in err
     assert not (fresh / "runs/digits/x-sfl").exists()
     assert "each can be compared only once" in call(*fixed, "sfl,sfl")[2]
-
-
-def test_a_second_comparison_makes_only_what_is_missing(call, fresh, undrawn, one_core):
-    fixed = ("compare", "digits", *SMALL, "-o", "both", "-a")
-    assert "runs     2 to do, 0 found in runs/digits\n" in call(*fixed, "fedavg,focus")[1]
-    stamps = {path: path.stat().st_mtime_ns for path in (fresh / "runs").glob("digits/*/final.pt")}
-    code, out, err = call(*fixed, "fedavg,sfl,focus")
-    assert (code, err) == (0, "")
-    assert out.startswith("runs     1 to do, 2 found in runs/digits\n")
-    assert len(re.findall(r"^ +1/1 done after \d+ s: sfl, seed 0  train .*%$", out, re.MULTILINE)) == 1
-    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
-    assert re.search(r"^ ?FOCUS +1 +3 ", out, re.MULTILINE)
 
 
 def test_seeds_of_a_comparison_are_runs_of_their_own_and_paired_in_the_table(call, fresh, undrawn, one_core):
@@ -277,7 +263,7 @@ def test_impossible_seeds_are_refused(call, fresh, options, reason):
     assert not (fresh / "runs").exists()
 
 
-def test_report_takes_runs_and_folders_of_runs(call, fresh, undrawn):
+def test_report_takes_folders_of_runs_and_a_main_metric_and_names_the_nearest_one(call, fresh, undrawn):
     call(*RUN, "logging.id=a")
     call(*RUN, "logging.id=b", "algorithm.name=focus")
     code, out, err = call("report", "runs", "-o", "page", "--target", "0.5", "--last", "2")
@@ -285,10 +271,6 @@ def test_report_takes_runs_and_folders_of_runs(call, fresh, undrawn):
     assert "last 2" in out
     assert "FOCUS" in out
     assert (fresh / "page/index.html").is_file()
-
-
-def test_report_takes_a_main_metric_and_names_the_nearest_one(call, fresh, undrawn):
-    call(*RUN, "logging.id=a")
     code, out, err = call("report", "runs", "-o", "page", "--metric", "cohort/received")
     assert code == 2
     assert "state it: --better max (or min), and in the config of later runs metrics={cohort/received: max}" in err
@@ -396,10 +378,3 @@ def test_help_names_the_keys(call):
     for words in ("num_clients", "lr_schedule", "micro_cohort", "global", "random_clients", "participation", "loggers"):
         assert words in out
     assert max(map(len, out.splitlines())) <= 120
-
-
-def test_tab_completion_offers_the_interface():
-    import raylfl
-
-    assert {"run", "compare", "resume", "Result", "__version__"} <= set(dir(raylfl))
-    assert {name for name in dir(raylfl) if not name.startswith("__")} == set(raylfl.__all__)
