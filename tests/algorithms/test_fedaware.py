@@ -40,12 +40,6 @@ def test_two_orthogonal_momenta_weigh_as_their_inverse_squares():
     assert info == {"active": 2.0, "support": 2.0, "gap": pytest.approx(0.0, abs=1e-12), "chi2": chi2}
 
 
-def test_with_normalize_the_unit_momenta_count():
-    server, info = play(FedAWARE(normalize=True), [{0: [1.0, 0.0], 1: [0.0, 2.0]}])
-    np.testing.assert_allclose(server["x"], [-0.5, -0.5], rtol=1e-12)
-    assert info["chi2"] == pytest.approx(2.0, rel=1e-12)  # lambda = w
-
-
 def test_chi2_has_the_weights_of_the_clients_received_so_far():
     """Client 2 of four comes first and alone: lambda = 1 on a weight of 1/4; then lambda = (1/5, 4/5) for 0 and 2."""
     _, info = play(FedAWARE(), [{2: [1.0, 0.0]}], clients=4)
@@ -74,34 +68,9 @@ def test_the_gap_to_stop_at_is_that_of_the_precision_unless_given(monkeypatch, d
     assert asked == [expected]
 
 
-@pytest.mark.parametrize(("normalize", "momentum"), [(False, [0.9, 0.1]), (True, [0.1, 0.9])])
-def test_alpha_weighs_the_old_momentum_and_with_normalize_the_new_update(normalize, momentum):
-    server, _ = play(FedAWARE(alpha=0.9, normalize=normalize), [{0: [1.0, 0.0]}, {0: [0.0, 1.0]}])
-    np.testing.assert_allclose(server["momenta"].matrix, [momentum], rtol=1e-12)
-
-
 def test_the_first_momentum_is_the_update_to_the_last_bit():
     server, _ = play(FedAWARE(alpha=0.3), [{0: [0.1, 1 / 3]}], dtype=torch.float32)
     assert torch.equal(server["momenta"].matrix, torch.tensor([[0.1, 1 / 3]]))
-
-
-def test_warmup_active_solves_over_those_received_so_far():
-    first, second = {0: [1.0, 0.0]}, {1: [0.0, 2.0]}
-    server, _ = play(FedAWARE(), [first])
-    np.testing.assert_array_equal(server["x"], [-1.0, 0.0])
-    server, _ = play(FedAWARE(), [first, second])
-    np.testing.assert_allclose(server["x"], [-1.8, -0.4])
-
-
-def test_warmup_fedavg_averages_until_all_were_received_and_then_solves_at_once():
-    rounds = [{0: [1.0, 0.0]}, {0: [1.0, 0.0], 1: [0.0, 2.0]}, {2: [4.0, 4.0]}]
-    algorithm = FedAWARE(warmup="fedavg")
-    server, info = play(algorithm, rounds[:2], clients=3)
-    np.testing.assert_allclose(server["x"], [-1.5, -1.0])  # U, then the mean of both
-    assert info == {"active": 2.0}
-    server, info = play(algorithm, rounds, clients=3)
-    np.testing.assert_allclose(server["x"], [-2.3, -1.4])  # the shortest combination of three is that of the first two
-    assert info["support"] == 2.0
 
 
 def test_warmup_all_samples_all_clients_in_round_0_only():
@@ -123,16 +92,3 @@ def test_opposite_momenta_cancel_to_the_precision_of_the_run():
     assert float(server["x"].norm()) < 1e-15
     server, _ = play(FedAWARE(), [{0: [0.3, 0.4], 1: [-0.6, -0.8]}], dtype=torch.float32)
     assert float(server["x"].norm()) < 1e-6
-
-
-def test_the_step_of_many_momenta_is_the_shortest():
-    """Optimality of the step itself, m_i . x >= |x|^2."""
-    vectors = np.random.default_rng(0).normal(size=(150, 300)) + 0.2
-    population = Population.of(np.ones(150))
-    algorithm = FedAWARE()
-    server = algorithm.init_server(torch.zeros(300, dtype=torch.float64), population)
-    r = recorded_round(0, np.arange(150), population).received_view
-    server, info = algorithm.server_step(server, {"update": torch.from_numpy(vectors)}, r)
-    step = -server["x"].numpy()
-    assert info["support"] > 50
-    assert (vectors @ step).min() == pytest.approx(step @ step, rel=1e-9)

@@ -29,12 +29,6 @@ def test_the_step_is_a_common_descent_direction_of_length_at_most_one():
     assert np.linalg.norm(v) <= 1
 
 
-def test_eps_zero_is_the_weighted_average_of_normalised_updates():
-    updates = np.array([[3.0, 4.0], [0.0, -2.0]])
-    v, _ = step(updates, np.array([3, 1]), eps=0.0)
-    np.testing.assert_allclose(v, [0.75 * 0.6, 0.75 * 0.8 - 0.25], rtol=1e-12)
-
-
 def test_a_client_that_did_not_move_is_left_out_of_lambda_and_lambda0():
     updates = np.array([[3.0, 4.0], [0.0, 0.0], [0.0, 2.0]])
     v, info = step(updates, np.array([1, 5, 3]), eps=0.0)

@@ -122,13 +122,6 @@ def test_shards_are_equal_blocks_of_sorted_labels(task, shards):
     assert np.maximum(seen - shards, 0).sum() <= samples.num_classes - 1
 
 
-def test_fedaware_statistical_only_is_two_of_two_hundred_blocks():
-    samples = balanced(50_000, 10)
-    counts = class_counts(Shards(2).split(samples, 100, 0), samples)
-    assert set(counts.ravel()) == {0, 250, 500}
-    assert {1, 2} == set((counts > 0).sum(axis=1))
-
-
 @settings(max_examples=30, deadline=None)
 @given(task=tasks(), alpha=st.floats(1e-6, 100))
 def test_quantity_gives_every_client_data(task, alpha):
