@@ -9,6 +9,7 @@ from torch import nn
 
 from raylfl.core.flat import FlatModule
 from raylfl.core.oracle import Batch, LoopOracle
+from raylfl.core.reference import loss_of
 from raylfl.models import MODELS
 from raylfl.models.base import Classifier
 from raylfl.models.stack import Stack
@@ -193,7 +194,7 @@ def test_a_users_step_is_translated_and_its_gradient_is_in_the_modules_order(kin
     content = x.double(), y
     cohort = kind not in (LeNet, LastDimension) and not hasattr(module.first, "kernel_size")
     step = InnermostSteps(module, cohort).of(content)
-    loss = module.training_step(content, 0)
+    loss = loss_of(module.training_step(content, 0), module)
     expected, row = flat.backward(loss), torch.full_like(flat.params, torch.nan)
     if cohort:
         content, views = (content[0][None], y[None]), flat.views(row[None])
