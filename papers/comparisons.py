@@ -7,23 +7,28 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from papers.base import EXPERIMENTS, find
-from papers.ledger import Row, check_complete, folders, row
+from papers.ledger import Row, by_key, check_complete, folders, read, row
 from papers.ledger_rows import run_of
 from papers.run_cache import decisive
 from papers.setting import set_keys
 from raylfl.config.load import load_config
 from raylfl.diagnostics.metric_names import stated_directions
-from raylfl.errors import BadConfig
+from raylfl.errors import BadConfig, RaylflError
 from raylfl.report import tables
 from raylfl.report.derived import default_last, main_metric
 from raylfl.report.facets import facets
 from raylfl.report.runs import Group, RunRecord, group_runs
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*")
+LONGEST = 200  # characters of a name
 POINTS = 500  # largest number of points of a curve
 
 
@@ -37,27 +42,59 @@ def check_name(name: str, results: Path) -> None:
     groups = {experiment.partition("/")[0] for experiment in EXPERIMENTS.names()}
     if name.partition("/")[0] in groups:
         find(name)
-    if not NAME.fullmatch(name):
+    if not NAME.fullmatch(name) or len(name) > LONGEST or ".jsonl" in name:
         raise BadConfig(
-            f"--as {name}: a name has letters, digits and . _ - with / between its parts, such as mine/rates"
+            f"--as {name!r}: a name has letters, digits and . _ - with / between its parts, such as mine/rates, "
+            f"up to {LONGEST} characters, without .jsonl"
         )
-    others = {page_name(other): other for other in (*EXPERIMENTS.names(), *folders(results)) if other != name}
-    if page_name(name) in others:
-        raise BadConfig(f"--as {name}: {others[page_name(name)]} has the page {page_name(name)}; choose another name")
+    # on some file systems mine and Mine are one folder
+    others = {page_name(other).lower(): other for other in (*EXPERIMENTS.names(), *folders(results)) if other != name}
+    if other := others.get(page_name(name).lower()):
+        raise BadConfig(f"--as {name}: {other} has the page {page_name(other)}; choose another name")
 
 
 def row_of(run: RunRecord) -> Row:
     """The row of a run, with its final metrics as measures. Raises BadConfig as `check_complete` does."""
     check_complete(run)
     metric = main_metric([run])
-    cell = decisive(load_config(run.config).resolved)
     directions = {"metrics": run.directions} if run.directions else {}
+    cell = _cell_of(run.config) | directions
     final = {
         name: float(f"{value:.12g}")
         for name, value in run.summary.get("final", {}).items()
         if isinstance(value, (int, float)) and math.isfinite(value)
     }
-    return row(run, cell | directions, measures=final, curves=(metric,), points=POINTS)
+    return row(run, cell, measures=final, curves=(metric,), points=POINTS)
+
+
+def _cell_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The decisive keys of a config, with the name of its data's folder or file, which may be elsewhere."""
+    resolved = load_config(config).resolved
+    path = resolved["data"].get("init_args", {}).get("path")
+    return decisive(resolved) | ({"data.init_args.path": Path(path).name} if isinstance(path, str) else {})
+
+
+def rows_of_comparison(folder: Path) -> list[Row]:
+    """The rows of the comparison with this ledger.
+
+    Their cells have the defaults of options that are newer than a row: one setting has one cell in all versions.
+    """
+    return list(by_key(replace(row, cell=_complete_cell(row.cell)) for row in read(folder)).values())
+
+
+def _complete_cell(cell: dict[str, Any]) -> dict[str, Any]:
+    """A cell with the defaults of newer options; the cell itself if this version cannot load it.
+
+    It is not loaded, either, if that would import a class of the user's: code of whoever published the row.
+    """
+    classes = {key: str(value) for key, value in cell.items() if key.endswith(("class_path", ".name")) and value}
+    for key, value in classes.items():
+        if "." in value and (value.startswith("__main__.") or key not in ("model.class_path", "data.class_path")):
+            return cell
+    try:
+        return _cell_of(set_keys({}, cell)) | {key: cell[key] for key in ("metrics",) if key in cell}
+    except RaylflError:
+        return cell
 
 
 def groups_of(rows: Sequence[Row]) -> list[Group]:
@@ -67,6 +104,10 @@ def groups_of(rows: Sequence[Row]) -> list[Group]:
         run = run_of(each, set_keys({}, each.cell), str(number))
         run.directions = stated_directions(run.config)
         runs.append(run)
+    metric = main_metric(runs)
+    for run, each in zip(runs, rows, strict=True):
+        if each.diverged and metric not in run.metrics:  # before its first value
+            run.metrics[metric] = np.append(np.full(len(run.rounds) - 1, np.nan), np.inf)
     return group_runs(runs)
 
 

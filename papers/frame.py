@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from papers.base import EXPERIMENTS
+from papers.comparisons import rows_of_comparison
 from papers.grid import Grid
 from papers.ledger import Row, folders, last_value, read
 from raylfl.errors import BadConfig, did_you_mean
@@ -26,7 +27,7 @@ def rows_of(results: Path, name: str | None) -> list[dict[str, Any]]:
     records = []
     for ledger in ledgers if name is None else [name]:
         experiment = EXPERIMENTS.get(ledger).cls() if ledger in experiments else None
-        for row in read(ledgers[ledger]):
+        for row in read(ledgers[ledger]) if experiment else rows_of_comparison(ledgers[ledger]):
             metric, value, published = (
                 experiment.headline(row) if isinstance(experiment, Grid) else (row.metric, last_value(row), None)
             )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from papers.base import EXPERIMENTS, Claim
-from papers.comparisons import labels_of, page_name, tables_of
+from papers.comparisons import labels_of, page_name, rows_of_comparison, tables_of
 from papers.ledger import ROWS, Row, folders, read
 from raylfl.report.render import to_markdown
 
@@ -89,7 +89,8 @@ def experiments(results: Path) -> list[PublishedExperiment]:
 def pages(results: Path, docs: Path) -> dict[Path, str]:
     """Path -> text of each page, from the ledgers below `results`."""
     entries = experiments(results)
-    others = {name: read(folder) for name, folder in folders(results).items() if name not in EXPERIMENTS.names()}
+    ledgers = {name: folder for name, folder in folders(results).items() if name not in EXPERIMENTS.names()}
+    others = {name: rows_of_comparison(folder) for name, folder in ledgers.items()}
     texts = {docs / "results.md": gallery(entries, others), docs / "claims.md": claims(entries)}
     texts |= {docs / "results" / entry.page: page(entry) for entry in entries}
     return texts | {docs / "results" / page_name(name): comparison(name, rows) for name, rows in others.items()}

@@ -36,6 +36,7 @@ ROWS = "runs.jsonl"
 POINTS = 120  # largest number of points of a thinned curve
 WINDOWS = (40, 100, 400)  # rounds of the last-k means
 DIGITS = 6
+SHOWN = 6  # keys of a cell in a line
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,7 @@ def machine_file() -> str:
 
 def folders(results: Path) -> dict[str, Path]:
     """Name -> folder of each ledger below `results` that has rows."""
-    paths = sorted({path.parent for path in results.rglob("runs*.jsonl")})
+    paths = sorted({path.parent for path in results.rglob("runs*.jsonl") if path.is_file()})
     return {path.relative_to(results).as_posix(): path for path in paths}
 
 
@@ -244,9 +245,17 @@ def read(folder: Path, more: Iterable[Row] = (), file: str = ROWS) -> list[Row]:
 
 
 def _rows_in(path: Path) -> list[Row]:
-    if not path.is_file():
-        return []
-    return [Row(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    """The rows of a file; none if there is no file. Raises BadConfig for a line that is no row."""
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n") if path.is_file() else (), 1):
+        try:
+            rows += [Row(**json.loads(line))] if line else []
+        except (ValueError, TypeError) as error:
+            raise BadConfig(
+                f"{path}, line {number}, is no row of the ledger ({error}): restore the file from git, or "
+                "update raylfl if a later version wrote it"
+            ) from None
+    return rows
 
 
 def by_key(rows: Iterable[Row]) -> dict[tuple[str, int], Row]:
@@ -254,17 +263,20 @@ def by_key(rows: Iterable[Row]) -> dict[tuple[str, int], Row]:
     return {row.key: row for row in rows}
 
 
-def replacements(folder: Path, rows: Iterable[Row]) -> list[str]:
-    """One line for each row that replaces the row of another run of the same cell and seed; it names both runs.
+def replacements(folder: Path, rows: Sequence[Row], file: str = ROWS) -> list[str]:
+    """One line for each row of a cell and seed that has another run in the ledger; it says which of the two counts.
 
-    folder: of the ledger. rows: the new rows, in the order in which they are added.
+    folder: of the ledger. rows: the new rows, in the order in which they are added. file: to which they are added.
     """
-    newest, out = by_key(read(folder)), []
+    newest, counting, out = by_key(read(folder)), by_key(read(folder, rows, file)), []
     for row in rows:
         old = newest.get(row.key)
         if old and (old.digest, old.commit, old.params_sha256) != (row.digest, row.commit, row.params_sha256):
-            cell = ", ".join(f"{key} {value}" for key, value in row.cell.items())
-            out.append(f"{cell}, seed {row.seed}: {_origin_text(row)} in place of {_origin_text(old)}")
+            cell = ", ".join(f"{key} {value}" for key, value in list(row.cell.items())[:SHOWN])
+            new, old_text = _origin_text(row), _origin_text(old)
+            stays = counting[row.key] is not row and counting[row.key] == old
+            text = f"{old_text} counts, of another file, not {new}" if stays else f"{new} in place of {old_text}"
+            out.append(f"{cell}, seed {row.seed}: {text}")
         newest[row.key] = row
     return out
 

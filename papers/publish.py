@@ -26,7 +26,7 @@ from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
 from raylfl.execution.planned import is_complete
 from raylfl.execution.store import words_of
-from raylfl.python.console import say
+from raylfl.python.console import say, shown
 from raylfl.report.runs import RunRecord, find_runs, load_run
 
 RESULTS, DOCS = Path("results"), Path("docs")
@@ -60,7 +60,7 @@ def publish(
             experiment = find(target)
             _publish(target, experiment, finished_runs(target, experiment), results, ROWS, tell)
     for page in write_pages(results, docs):
-        tell(f"written  {page}")
+        tell(f"written  {shown(page)}")
 
 
 def _publish(
@@ -80,7 +80,7 @@ def _publish(
         findings = experiment.run(LedgerRows(experiment, every, folder))
     else:
         findings = experiment.run(RunCache(folder))
-    for line in replacements(folder, rows):
+    for line in replacements(folder, rows, file):
         tell(f"{name}  {line}")
     changed = add(folder, rows, file)
     if findings is not None:

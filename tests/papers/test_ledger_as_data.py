@@ -262,3 +262,102 @@ def test_rows_of_a_machine_and_of_the_repository_are_one_ledger(tmp_path):
     assert {row.cell["lr"]: row.digest for row in ledger.read(tmp_path)} == {0.1: "d", 0.2: "other"}
     assert ledger.add(tmp_path, rows) == 1
     assert {row.digest for row in ledger.read(tmp_path)} == {"d"}
+
+
+@pytest.mark.parametrize("name", ["mine/runs.jsonl", "runs-1.jsonl", "x" * 300, "SFL/table10", "mine\n"])
+def test_a_name_that_hides_rows_or_other_pages_is_refused(name, runs, tmp_path):
+    with pytest.raises(BadConfig, match=r"--as .*(has letters|has the page)"):
+        publish_as(name, paths(runs, 0), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("line", ["<<<<<<< HEAD", "[1]", "{}", '{"later": 1}'])
+def test_a_line_that_is_no_row_is_named(line, runs, tmp_path):
+    publish_as("mine", paths(runs, 0), tmp_path)
+    (file,) = (tmp_path / "results/mine").iterdir()
+    text = file.read_text()
+    file.write_text(f"{text.splitlines()[0]}\n{line}\n{text}")
+    with pytest.raises(BadConfig, match=rf"{file}, line 2, is no row of the ledger"):
+        raylfl.ledger("mine", tmp_path / "results")
+
+
+@pytest.mark.parametrize("model", [{}, {"model.name": None, "model.class_path": "nowhere.Net"}])
+def test_a_row_without_an_option_of_today_has_the_setting_of_its_default(model, runs, tmp_path, machine):
+    """Published by an earlier version; the same run published by this one counts once."""
+    machine("first")
+    publish_as("mine", paths(runs, 0, 1), tmp_path)
+    (file,) = (tmp_path / "results/mine").iterdir()
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    for row in rows:
+        row["cell"] |= model
+    older = {**rows[0], "cell": {key: value for key, value in rows[0]["cell"].items() if key != "eval.batch_size"}}
+    other_seed = {**older, "seed": 7}
+    file.write_text("".join(json.dumps(row) + "\n" for row in (*rows, older, other_seed)))
+    publish_as(None, [], tmp_path)
+    table = raylfl.ledger("mine", tmp_path / "results")
+    assert sorted(table["seed"]) == [0, 0, 1, 1, 7]
+    assert set(table["eval.batch_size"]) == {500}
+    assert "eval.batch_size=" not in (tmp_path / "docs/results/mine.md").read_text()
+
+
+def test_a_class_of_the_users_is_not_imported_to_complete_a_row(runs, tmp_path, machine, monkeypatch):
+    (tmp_path / "of_a_stranger.py").write_text("raise SystemExit('ran')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    publish_as("mine", paths(runs, 0), tmp_path)
+    (file,) = (tmp_path / "results/mine").iterdir()
+    row = json.loads(file.read_text().splitlines()[0])
+    groups = ("model", "data", "algorithm")
+    cells = [{f"{group}.name": None, f"{group}.class_path": "of_a_stranger.C"} for group in groups]
+    cells.append({"algorithm.name": "of_a_stranger.C"})
+    lines = [json.dumps({**row, "cell": row["cell"] | cell}) for cell in cells]
+    file.write_text("\n".join(lines) + "\n")
+    assert len(raylfl.ledger("mine", tmp_path / "results")) == 4
+    publish_as(None, [], tmp_path)
+
+
+def test_runs_on_two_data_sets_are_two_settings_and_their_folder_may_move(runs, tmp_path, machine):
+    machine("first")
+    folders = []
+    for k, place in enumerate(["here/small", "here/large", "there/small"]):
+        path = tmp_path / place
+        path.mkdir(parents=True)
+        rng = np.random.default_rng(k % 2)
+        for half, count in (("train", 60), ("test", 20)):
+            np.save(path / f"{half}_x.npy", rng.standard_normal((count, 8), dtype=np.float32))
+            np.save(path / f"{half}_y.npy", rng.integers(0, 2, count))
+        config = {**SMALL, "data": {"name": "npy", "init_args": {"path": str(path)}}, "base": []}
+        config |= {"model": {"name": "mlp"}, "seed": k // 2, "logging": {"dir": str(tmp_path), "id": str(k)}}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("raylfl.runtime.records.summary.raylfl_commit", lambda: "c0ffee")
+            folders.append(str(raylfl.run(config).run_dir))
+    publish_as("data", folders, tmp_path)
+    table = raylfl.ledger("data", tmp_path / "results")
+    names = sorted(zip(table["data.init_args.path"], table["seed"], strict=True))
+    assert names == [("large", 0), ("small", 0), ("small", 1)]
+
+
+def test_a_run_that_diverges_before_its_first_value_is_said_to(tmp_path, runs, machine):
+    machine("first")
+    publish_as("mine", paths(runs, 0), tmp_path)
+    (file,) = (tmp_path / "results/mine").iterdir()
+    row = json.loads(file.read_text().splitlines()[0])
+    row |= {"cell": row["cell"] | {"local.lr": 1e30}, "metric": "train/loss", "curve": [], "curves": {}}
+    file.write_text(file.read_text() + json.dumps({**row, "diverged": True, "diverged_at": 0, "last": {}}) + "\n")
+    publish_as(None, [], tmp_path)
+    lines = (tmp_path / "docs/results/mine.md").read_text().splitlines()
+    assert "| FedAvg, lr=1e30 | 1 | 1 | diverged | diverged | – |" in lines
+
+
+@pytest.mark.parametrize(("name", "counts"), [("runs-z.jsonl", True), ("runs-a.jsonl", False)])
+def test_of_two_machines_runs_a_line_says_which_counts(name, counts, tmp_path):
+    old = ledger.Row({"lr": 0.1}, 0, "old", "m", 1, False, {}, [], 1.0, {}, {}, None, None)
+    ledger.add(tmp_path, [old], "runs-k.jsonl")
+    new = ledger.Row(**{**vars(old), "digest": "new"})
+    (line,) = ledger.replacements(tmp_path, [new], name)
+    ledger.add(tmp_path, [new], name)
+    (row,) = ledger.read(tmp_path)
+    assert row.digest == ("new" if counts else "old")
+    first, _, second = line.partition(" in place of " if counts else " counts, of another file, not ")
+    assert row.digest in first
+    assert row.digest not in second
+    assert second
