@@ -10,7 +10,9 @@ decided in an hour. An experiment that has an open claim in the ledger counts as
 
 from __future__ import annotations
 
+import gzip
 import json
+import math
 import os
 import signal
 import tarfile
@@ -31,13 +33,14 @@ from papers.ledger import folders, read
 from papers.ledger_rows import Enough, Lacking
 from papers.run_cache import LINE_SECONDS, check_data
 from raylfl.config.groups.records import LoggingConfig
-from raylfl.errors import BadConfig, DataMissing
+from raylfl.errors import BadConfig, BadValue, DataMissing, headline
 from raylfl.execution.executor import complete, room
 from raylfl.execution.planned import PlannedRun, is_complete
 from raylfl.python.console import say, shown
 from raylfl.report.labels import canonical
-from raylfl.report.runs import is_run
+from raylfl.report.runs import find_runs, is_run
 from raylfl.runtime.records.lines import read_rows
+from raylfl.runtime.records.locks import is_locked
 from raylfl.runtime.session import Interrupted
 from raylfl.runtime.stopping import sigterm_interrupts
 
@@ -46,6 +49,7 @@ LARGEST = 16 * MEBIBYTE  # of a campaign's file
 UNPACKED = 2**30  # bytes that a file may have unpacked
 BATCH = 24  # runs that are planned at a time
 STOPPING = 15.0  # seconds before the end at which runs are stopped: their rounds and checkpoints take time
+SHORTEST = 0.1  # seconds until a stop: none comes before the context has begun
 LEFT_OUT = ("report", "loggers")  # folders of a run that are made again from its records
 
 
@@ -73,8 +77,13 @@ def campaign(
     names: experiments; none: all. overrides: `key=value` of every run. jobs: runs at the same time; None: as many as
     there is room for. take: the file of another campaign, whose runs go on here. save: the file to write. estimate:
     only say what the minutes would bring, from short runs of each kind. results: the ledger. Raises BadConfig for an
-    unknown experiment and a damaged file; a line names experiments whose data are missing.
+    unknown experiment, a damaged file, and a file that cannot be written; a line names experiments whose data are
+    missing.
     """
+    if not (math.isfinite(minutes) and minutes >= 0):
+        raise BadConfig(f"--minutes {minutes:g}: it must be a number of minutes, 0 or more")
+    if save is not None and (save.is_dir() or not os.access(save.parent, os.W_OK)):
+        raise BadConfig(f"--save {save}: it must be a file in a folder that exists and can be written")
     root = LoggingConfig().folder / "reproduce"
     end = time.monotonic() + 60 * minutes
     grids = grids_of(names)
@@ -192,7 +201,7 @@ def stop_after(seconds: float) -> Iterator[None]:
                 ended[0] = True
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    timer = Timer(max(seconds, 0.0), stop)
+    timer = Timer(max(seconds, SHORTEST), stop)
     timer.daemon = True
     timer.start()
     try:
@@ -213,7 +222,7 @@ def pack(path: Path, root: Path, results: Path) -> None:
     Whole runs come before interrupted ones, and smaller ones before larger ones; a line names those without room.
     """
     published = {(row.digest, str(row.seed)) for folder in folders(results).values() for row in read(folder)}
-    runs = {run: list(_files(run)) for run in root.rglob("runs/*") if is_run(run)}
+    runs = {run: list(_files(run)) for run in _runs_below(root)}
     new = [run for run in runs if not (is_complete(run) and _digest_and_seed(run) in published)]
     size = {run: sum(file.stat().st_size for file in runs[run]) for run in new}
     left_out = []
@@ -252,28 +261,55 @@ def _is_state(parts: Sequence[str]) -> bool:
 def take_up(path: Path, root: Path) -> int:
     """Moves the runs of a campaign's file below `root`; returns their number.
 
-    A run that is here as well stays unless the file's is whole, or has more rounds. Raises BadConfig for a file that is
-    no campaign's: something else than regular files of runs, a path outside, or more than UNPACKED bytes.
+    A run that is here as well stays unless the file's is whole, or has more rounds; a line names one that a process
+    is making. Raises BadConfig for a file that is no campaign's: something else than regular files of runs, a path
+    outside, or more than UNPACKED bytes.
     """
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root, prefix=".take-") as folder:
         try:
-            with tarfile.open(path) as tar:
-                members = tar.getmembers()
-                if not all(m.isreg() for m in members) or sum(m.size for m in members) > UNPACKED:
-                    raise BadConfig(f"--take {path}: it has other entries than the files of runs, or is too large")
-                tar.extractall(folder, members, filter="data")
-        except (tarfile.TarError, OSError, EOFError) as error:
-            raise BadConfig(f"--take {path}: not the file of a campaign ({error})") from error
-        taken = [run for run in Path(folder).rglob("runs/*") if is_run(run)]
-        newer = [run for run in taken if _progress(run) > _progress(root / run.relative_to(folder))]
-        for run in newer:
+            _unpack(path, Path(folder))
+        except BadConfig:
+            raise
+        except Exception as error:  # gzip and tarfile raise many kinds for damaged bytes
+            raise BadConfig(f"--take {path}: not the file of a campaign ({headline(error)})") from error
+        moved = 0
+        for run in _runs_below(Path(folder)):
             target = root / run.relative_to(folder)
+            if _progress(run) <= _progress(target):
+                continue
+            if is_locked(target / ".lock"):
+                say(f"left out {shown(target)}: another process is making it")
+                continue
             target.parent.mkdir(parents=True, exist_ok=True)
             if target.exists():
                 target.rename(Path(folder) / f"replaced-{target.name}")
             run.rename(target)
-    return len(newer)
+            moved += 1
+    return moved
+
+
+def _unpack(path: Path, folder: Path) -> None:
+    """Unpacks a campaign's file into a folder; raises BadConfig for other entries than small regular files."""
+    plain = folder / "plain.tar"
+    with gzip.open(path) as packed, plain.open("wb") as file:
+        while part := packed.read(MEBIBYTE):
+            if file.tell() > UNPACKED:
+                raise BadConfig(f"--take {path}: it has more than {UNPACKED // MEBIBYTE} MiB unpacked")
+            file.write(part)
+    with tarfile.open(plain, "r:") as tar:
+        members = tar.getmembers()
+        if not all(m.isreg() and not m.issparse() for m in members):
+            raise BadConfig(f"--take {path}: it has other entries than the files of runs")
+        tar.extractall(folder, members, filter="data")
+
+
+def _runs_below(root: Path) -> list[Path]:
+    """The folders of runs below `root`, none within another, nor in what an earlier `take_up` has left."""
+    try:
+        return [run for run in find_runs(root) if run.parent.name == "runs"]
+    except BadValue:  # no runs
+        return []
 
 
 def _progress(run: Path) -> tuple[bool, int]:

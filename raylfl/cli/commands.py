@@ -190,7 +190,7 @@ def reproduce(args: argparse.Namespace) -> None:
     require(*REPORT, what="raylfl reproduce")
     from raylfl.python.checkout import find_checkout
 
-    find_checkout("raylfl reproduce")
+    root = find_checkout("raylfl reproduce")
     from papers.command import list_experiments, reproduce
 
     names = [argument for argument in args.overrides if "=" not in argument]
@@ -198,22 +198,25 @@ def reproduce(args: argparse.Namespace) -> None:
     if args.campaign:
         from papers.campaign import campaign
 
-        return campaign(names, args.minutes, overrides, args.jobs, args.take, args.save, args.estimate)
-    if args.take or args.save:
-        raise BadConfig("--take and --save are of a campaign: raylfl reproduce --campaign")
+        if args.only or args.scale:
+            raise BadConfig("--only and --scale: a campaign makes all runs that its experiments lack at scale paper")
+        minutes = 60.0 if args.minutes is None else args.minutes
+        return campaign(names, minutes, overrides, args.jobs, args.take, args.save, args.estimate, root / "results")
+    if args.take or args.save or args.minutes is not None:
+        raise BadConfig("--minutes, --take and --save are of a campaign: raylfl reproduce --campaign")
     if args.list or not names:
         return list_experiments()
-    return reproduce(names, args.scale, overrides, args.only, args.jobs, args.estimate)
+    return reproduce(names, args.scale or "smoke", overrides, args.only, args.jobs, args.estimate)
 
 
 def publish(args: argparse.Namespace) -> None:
     require(*REPORT, what="raylfl publish")
     from raylfl.python.checkout import find_checkout
 
-    find_checkout("raylfl publish")
+    root = find_checkout("raylfl publish")
     from papers.publish import publish
 
-    publish(args.targets, args.name, Path(args.results), Path(args.docs))
+    publish(args.targets, args.name, args.results or root / "results", args.docs or root / "docs")
 
 
 def partition(args: argparse.Namespace) -> None:

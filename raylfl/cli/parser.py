@@ -173,9 +173,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     overrides(sub, "focus/fig4, ...; key=value applies to every run", metavar="NAME")
     sub.add_argument("--list", action="store_true", help="list all names (also without NAME)")
-    sub.add_argument(
-        "--scale", choices=("smoke", "paper"), default="smoke", help="scale of image classification (default: smoke)"
-    )
+    sub.add_argument("--scale", choices=("smoke", "paper"), help="scale of image classification (default: smoke)")
     sub.add_argument(
         "--only",
         action="append",
@@ -190,7 +188,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--campaign", action="store_true", help="make missing runs of all experiments (or NAMEs) at scale paper"
     )
-    sub.add_argument("--minutes", type=float, default=60.0, metavar="N", help="... for N minutes (default: 60)")
+    sub.add_argument("--minutes", type=float, metavar="N", help="... for N minutes (default: 60)")
     sub.add_argument("--take", metavar="FILE", type=Path, help="... and go on with the runs of another campaign's file")
     sub.add_argument("--save", metavar="FILE", type=Path, help="... and write the unpublished runs to a file")
     sub = command("publish", commands.publish, "add finished runs to the ledger in results/, and rewrite its pages")
@@ -200,8 +198,8 @@ def _parser() -> argparse.ArgumentParser:
         "the ledger of these runs: an experiment's, or a new one for a comparison of your own; each machine has a file"
     )
     sub.add_argument("--as", dest="name", metavar="NAME", help=text)
-    sub.add_argument("--results", default="results", metavar="DIR", help="the ledger (default: results)")
-    sub.add_argument("--docs", default="docs", metavar="DIR", help="the pages (default: docs)")
+    sub.add_argument("--results", type=Path, metavar="DIR", help="the ledger (default: results in the repository)")
+    sub.add_argument("--docs", type=Path, metavar="DIR", help="the pages (default: docs in the repository)")
     sub = command("partition", commands.partition, "show a partition without training", config=True)
     out(sub, "the folder for partition.json and partition.png (default: here)")
     sub = command("trace", commands.trace, "draw the participation of a config without training", config=True)

@@ -13,14 +13,17 @@ from typing import ClassVar
 
 import pytest
 
+import raylfl
 from papers import campaign as module
 from papers.base import Findings
 from papers.campaign import campaign, pack, take_up
 from papers.grid import Grid
 from papers.ledger import Row, add, read
 from papers.run_cache import RunCache
+from raylfl.cli import main
 from raylfl.errors import BadConfig
 from raylfl.runtime.records.lines import read_rows
+from raylfl.runtime.records.locks import Locks
 
 
 class Tiny(Grid):
@@ -139,18 +142,80 @@ def test_a_run_that_stops_in_time_and_moves_ends_with_the_bits_of_an_undisturbed
     assert hashes(root) == hashes(undisturbed)
 
 
-@pytest.mark.parametrize("fault", ["text", "link", "outside"])
-def test_a_file_that_is_no_campaigns_is_refused_and_leaves_nothing(tmp_path, fault):
+def archive(file: Path, *names: str, **changes: object) -> bytes:
+    """Writes a campaign's file whose entries have these names; changes: attributes of the first one."""
+    with tarfile.open(file, "w:gz") as tar:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            vars_of_first = changes if name == names[0] else {}
+            for key, value in vars_of_first.items():
+                setattr(info, key, value)
+            tar.addfile(info, io.BytesIO(b"\0" * info.size))
+    return file.read_bytes()
+
+
+def flip(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize("fault", ["text", "empty", "link", "outside", "large", "cut", "damaged", "deep"])
+def test_a_file_that_is_no_campaigns_is_refused_and_leaves_nothing(tmp_path, fault, monkeypatch):
     file, root = tmp_path / "file.tar", tmp_path / "runs"
-    file.write_text("no archive")
-    if fault != "text":
-        with tarfile.open(file, "w") as tar:
-            info = tarfile.TarInfo("tiny/runs/a-s0/config.yaml" if fault == "link" else "../outside")
-            info.type, info.linkname = (tarfile.SYMTYPE, "/etc/passwd") if fault == "link" else (tarfile.REGTYPE, "")
-            tar.addfile(info, io.BytesIO())
-    with pytest.raises(BadConfig, match=r"--take .*file.tar"):
+    monkeypatch.setattr(module, "UNPACKED", 2**21)
+    config = "tiny/runs/a-s0/config.yaml"
+    if fault == "link":
+        archive(file, config, type=tarfile.SYMTYPE, linkname="/etc/passwd")
+    elif fault in ("outside", "deep"):
+        archive(file, "../outside" if fault == "outside" else "a/" * 3000 + config)
+    elif fault == "large":
+        archive(file, config, size=2**24)
+    elif fault in ("cut", "damaged"):
+        content = archive(file, config, size=2**20)
+        file.write_bytes(content[: len(content) // 2] if fault == "cut" else flip(content))
+    else:
+        file.write_text("no archive" if fault == "text" else "")
+    with pytest.raises(BadConfig, match=r"--take .*file.tar.*"):
         take_up(file, root)
     assert {*tmp_path.rglob("*")} == {root, file}
+
+
+def test_a_run_within_a_run_and_the_rest_of_a_killed_campaign_do_not_count(tmp_path):
+    names = [f"tiny/runs/{run}/{file}" for run in ("a", "a/runs/b") for file in ("config.yaml", "metrics.jsonl")]
+    archive(tmp_path / "file.tar", *names)
+    assert take_up(tmp_path / "file.tar", tmp_path / "runs") == 1
+    (tmp_path / "runs/tiny/runs/a").rename(tmp_path / "runs/.take-1")
+    pack(tmp_path / "file.tar", tmp_path / "runs", tmp_path / "results")
+    assert take_up(tmp_path / "file.tar", tmp_path / "others") == 0
+
+
+def test_a_run_that_a_process_is_making_here_stays(tmp_path, capsys):
+    names = [f"tiny/runs/a/{file}" for file in ("config.yaml", "metrics.jsonl", ".lock")]
+    archive(tmp_path / "file.tar", *names, "tiny/runs/a/diverged.txt")
+    archive(tmp_path / "earlier.tar", *names)
+    take_up(tmp_path / "earlier.tar", tmp_path / "runs")
+    locks = Locks(tmp_path / "runs/tiny/runs/a")
+    locks.take(".lock")
+    assert take_up(tmp_path / "file.tar", tmp_path / "runs") == 0
+    assert "another process is making it" in capsys.readouterr().out
+    locks.close()
+    assert take_up(tmp_path / "file.tar", tmp_path / "runs") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"save": Path("nowhere/file.tar")}, "--save nowhere/file.tar: it must be a file in a folder that exists"),
+        ({"save": Path("/")}, "--save /: it must be a file"),
+        ({"minutes": float("nan")}, "--minutes nan"),
+        ({"minutes": -1.0}, "--minutes -1"),
+    ],
+)
+def test_an_end_that_would_fail_is_refused_at_the_start(options, message, machine, tmp_path):
+    machine("first")
+    with pytest.raises(BadConfig, match=message):
+        campaign(["tiny"], results=tmp_path / "results", **options)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_that_is_further_here_stays(tmp_path):
@@ -177,3 +242,24 @@ def test_cells_whose_data_are_missing_leave_the_others(machine, tmp_path, monkey
     campaign(["pictures"], minutes=10, results=tmp_path / "results")
     assert len(hashes(root)) == 2
     assert capsys.readouterr().out.count("left out pictures: data.name=cifar10") == 2  # now, and when none is left
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--campaign", "--only", "method=FOCUS"], "--only and --scale: a campaign makes all runs"),
+        (["--campaign", "--scale", "smoke"], "--only and --scale: a campaign makes all runs"),
+        (["focus/fig4", "--minutes", "8"], "--minutes, --take and --save are of a campaign"),
+    ],
+)
+def test_an_option_that_would_have_no_effect_is_refused(words, message, capsys):
+    assert main(["reproduce", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_campaign_in_another_folder_has_the_ledger_of_the_repository(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    monkeypatch.setattr(module, "campaign", lambda *arguments: seen.append(arguments[-1]))
+    assert main(["reproduce", "--campaign", "--minutes", "1"]) == 0
+    assert seen == [Path(raylfl.__file__).parents[1] / "results"]
