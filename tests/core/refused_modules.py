@@ -30,6 +30,45 @@ class Arrays(Dense):
         return super().forward(x * float(np.median(x.numpy())))  # here
 
 
+class NumpyGradient(torch.autograd.Function):
+    """The identity; its gradient is halved where numpy finds a large entry."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g / 2 if np.abs(g.numpy()).max() > 10 else g  # here
+
+
+class ArraysInBackward(Dense):
+    def forward(self, x):
+        return NumpyGradient.apply(super().forward(x))
+
+
+class ListsInHook(Dense):
+    """A gradient that is halved where it has a large entry."""
+
+    def forward(self, x):
+        x = super().forward(x)
+        if x.requires_grad:
+            x.register_hook(lambda g: g / 2 if max(map(max, g.tolist())) > 10 else g)  # here
+        return x
+
+
+class Applies(Dense):
+    """Reads each value by a function of Python, which may count large ones."""
+
+    def forward(self, x):
+        return super().forward(x.clone().apply_(lambda value: 0.0 if value > 1e6 else value))  # here
+
+
+class Prints(Dense):
+    def forward(self, x):
+        return super().forward(x * (2 if "nan" in str(x) else 1))  # here
+
+
 class Splits(Dense):
     def forward(self, x):
         first, second = torch.tensor_split(super().forward(x), (x[:, 0, 0] > 9).sum()[None])  # here

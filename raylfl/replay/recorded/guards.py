@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import linecache
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import PurePath
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -20,19 +22,26 @@ from raylfl.errors import is_own
 
 LOOKS = {  # methods that give values or memory to Python without an operator
     *("numpy", "tolist", "__array__", "__dlpack__", "data_ptr", "storage", "untyped_storage", "typed_storage"),
-    *("__cuda_array_interface__", "set_", "resize_", "share_memory_", "pin_memory"),
+    *("__cuda_array_interface__", "set_", "resize_", "share_memory_", "pin_memory", "apply_", "map_", "map2_"),
+    *("__repr__", "__format__"),  # which suspend dispatch modes
 }
 RECORD = ("raylfl.replay.recorded.tape", "record")  # module and name of the function that carries out the step
 
 
 class Watch(TorchFunctionMode):
-    """A torch function mode that detects when a forward pass reads a tensor's values or memory without an operator.
+    """A torch function mode that detects when a step reads a tensor's values or memory without an operator.
 
     reason: describes the first such use, as the end of a sentence that begins with `training_step`; None: there was
     none.
     """
 
     reason: str | None = None
+
+    @contextmanager
+    def everywhere(self) -> Iterator[None]:
+        """The mode, also within backward passes: `torch.autograd` would suspend a mode that it asks about."""
+        with self, patch.object(torch.autograd, "has_torch_function", lambda tensors: False, create=True):
+            yield
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

@@ -213,9 +213,8 @@ def record(
     except Refused as refused:
         tape.reason = str(refused)
     try:
-        with log.calls() as logged, tape:
-            with watch:
-                loss = step()
+        with log.calls() as logged, tape, watch.everywhere():
+            loss = step()
             rows = gradients(loss)
         inputs |= tape.outside
         reason = tape.reason or watch.reason
