@@ -155,6 +155,11 @@ class FlatModule:
         gradients = torch.autograd.grad(loss, self.trained_parameters(), allow_unused=True)
         return [g.to_dense() if g is not None and g.is_sparse else g for g in gradients]
 
+    def joined_gradients(self, loss: Tensor) -> Tensor:
+        """The `gradients` as a vector [d], with 0 in place of None."""
+        pairs = zip(self.gradients(loss), self.trained_parameters(), strict=True)
+        return self._joined([torch.zeros_like(p) if g is None else g for g, p in pairs])
+
     def take_back_buffers(self) -> None:
         """Makes the original tensors the module's buffers again, with the entries of tensors that a step has assigned.
 

@@ -127,3 +127,48 @@ def test_a_module_that_clips_has_its_clients_run_one_by_one(runs):
     worker = worker_of(runs)
     assert worker.one_by_one == "the model's on_after_backward is called for one client at a time"
     assert worker.loop.steps.refusal == "has on_after_backward beside it"  # no recorded step
+
+
+class Hooked(Net):
+    """A network whose gradients are clipped by hooks; the first steps have smaller gradients."""
+
+    def __init__(self, kind):
+        super().__init__(norm=False, dropout=0.0)
+        self.kind = kind
+        for p in self.parameters():
+            if kind == "parameter":
+                p.register_hook(clip)
+            elif kind == "accumulated":
+                p.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", clip(p.grad)))
+
+    def training_step(self, batch, batch_idx):
+        hidden = self.body[0](batch[0])
+        if self.kind == "tensor" and hidden.requires_grad:
+            hidden.register_hook(clip)
+        return nn.functional.cross_entropy(self.body[1:](hidden), batch[1])
+
+
+def clip(gradient):
+    return gradient.clamp(-2.0, 2.0)
+
+
+@pytest.mark.parametrize("vectorize", ["auto", "never"])
+@pytest.mark.parametrize("kind", ["parameter", "accumulated", "tensor"])
+def test_hooks_that_rarely_clip_do_so_at_a_step_that_is_not_compared(runs, kind, vectorize):
+    config = {
+        **CONFIG,
+        "model": {"class_path": "tests.runtime.test_gradient_hooks.Hooked", "init_args": {"kind": kind}},
+    }
+    worker = Worker(checked(load_config(config, [*runs, f"runtime.vectorize={vectorize}"])).setup)
+    clients, seen = (3, 0), 0.0
+    for scale in (1.0,) * 6 + (1000.0,):
+        x = scale * worker.initial.x
+        result = worker.run(Task(0, clients, (1, 1), (SIZE, SIZE), (1.0, 1.0), LR), {"x": x}, [None, None])
+    for client, update in zip(clients, result.uploads["update"], strict=True):
+        module = Hooked(kind)
+        nn.utils.vector_to_parameters(x, module.parameters())
+        module.training_step(worker.train.batch(worker.setup.shards[client]).content, 0).backward()
+        gradient = torch.cat([p.grad.reshape(-1) for p in module.parameters()])
+        seen = max(seen, float(gradient.abs().max()))
+        torch.testing.assert_close(update, LR * gradient, rtol=1e-4, atol=1e-4)  # x is 1000 times as large
+    assert seen == pytest.approx(2.0) or kind == "tensor"

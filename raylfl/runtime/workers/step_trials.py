@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from raylfl.experiment.parts import WorkerSetup
 from raylfl.replay.effects import StepState, attributes_of, first_difference
 from raylfl.replay.innermost.step import Innermost
 from raylfl.replay.innermost.steps import InnermostSteps
-from raylfl.replay.proof import Diverged, Outcome, Schedule, difference
+from raylfl.replay.proof import Diverged, Outcome, Schedule, difference, is_within, same_bits
 from raylfl.replay.recorded.tape import record_step
 from raylfl.replay.step_log import StepLog
 from raylfl.runtime.workers.attributes import Attributes
@@ -37,7 +37,9 @@ LARGEST_ON_CPU = 150_000  # largest d; more parameters do not fit in the caches,
 LARGEST_SAMPLE = 1000  # largest mean number of entries per sample in an operator's result, for the same reason
 ASSIGNED = "each client is assigned to a worker"
 CARRIED = "from client to client: results may depend on the number of workers"
+CLIPPED = "its gradient does not grow with its loss, as where a hook clips it"
 METRIC = "logs a metric object"  # whose state is of one client
+SCALE = 2.0**20  # of a loss whose gradient a hook would clip
 NUMBERS = (1, 2, 3, 5, 10, 100)  # of further local steps, at which a step that ignores batch_idx has the same results
 
 
@@ -57,6 +59,17 @@ def innermost_step(steps: InnermostSteps, setup: WorkerSetup, recorder: Recorder
     finally:
         attributes.restore()
     return step if not log.step.values else None
+
+
+class Scaled(NamedTuple):
+    """The gradient of a loss times SCALE, at which hooks that clip large gradients show themselves.
+
+    linear: whether it is the gradient of the loss times SCALE. recorded: whether torch.autograd.grad, of which
+    recordings are made, gives the bits of `backward`.
+    """
+
+    linear: bool
+    recorded: bool
 
 
 class StepTrials:
@@ -87,9 +100,12 @@ class StepTrials:
         self.shown = dict(setup.trials) if self.flat.params.device.type == "cpu" else {}
         self.batches: list[list[Batch]] = []  # two of each of two clients
         self.at: dict[tuple[int, int], Tensor] = {}  # (client, step) -> the parameters of these steps
+        self.row = self.parameters[:0]  # the gradient of the first step of the first client
         self.effect: str | None = None if training.reason else self._once("effect", self._effect)
         if self.effect is not None:
             loop.innermost, loop.steps.refusal = None, loop.steps.refusal or self.effect
+        if loop.steps.refusal is None and not self._once("scaled", self._scaled).recorded:
+            loop.steps.refusal = "has a gradient that torch.autograd.grad does not give (a hook, reentrant checkpoints)"
 
     def cut(self) -> Cut | None:
         """The cut of a split model, with its traffic; None if the algorithm does not split models."""
@@ -118,6 +134,9 @@ class StepTrials:
 
     def _is_translated(self) -> bool:
         """Whether the translated step of one client has the reference's results."""
+        if not self._once("scaled", self._scaled).linear:
+            self.differences.append(CLIPPED)
+            return False
         try:
             self._compare(self.loop, ((0,), (1,)), NUMBERS)
         except Diverged as error:
@@ -168,6 +187,8 @@ class StepTrials:
         """The fastest vectorised form (`_oracle`) whose results are the reference's; the reason if there is none."""
         if self.effect is not None:
             return self._alone(f"training_step {self.effect}, which a vectorised call would do once for several")
+        if not self._once("scaled", self._scaled).linear:
+            return self._alone(CLIPPED)
         reason = ""
         for translated, by_hand in ((True, True), (False, True), (False, False)):
             oracle = self._oracle(translated, by_hand)
@@ -201,10 +222,7 @@ class StepTrials:
 
         numbers: further numbers of the local step, at which the two are compared in the first order.
         """
-        if not self.at:  # the check has taken the steps of `_effect`
-            lines = list(self.differences)
-            self._effect()
-            self.differences = lines
+        self._prepare()
         for order, t in [*((order, 0) for order in orders), *((orders[0], t) for t in numbers)]:
             with self._trial():
                 oracle.write_buffers(self.buffers.expand(len(order), -1))
@@ -212,6 +230,33 @@ class StepTrials:
                     oracle.t, oracle.schedule = t + k, Schedule()
                     x = torch.stack([self.at[client, k] for client in order])
                     oracle.gradients(x, [self.batches[client][k] for client in order], lambda c, k=k: k)  # type: ignore
+
+    def _prepare(self) -> None:
+        """Takes the steps of `_effect` again, if the check has taken them."""
+        if not self.at:
+            lines = list(self.differences)
+            self._effect()
+            self.differences = lines
+
+    def _scaled(self) -> Scaled:
+        """The gradients of a multiple of the loss, by the reference and by torch.autograd.grad."""
+        self._prepare()
+
+        def row(gradients: Callable[[Tensor], Tensor]) -> Tensor:
+            with self._trial() as log:
+                seed_everything(0)
+                self.flat.load(self.at[0, 0])
+                out = gradients(SCALE * self.loop.loss(copy.deepcopy(self.batches[0][0].content)))
+                self.flat.take_back_buffers()
+                log.step.take()
+            return out
+
+        expected, scaled = SCALE * self.row, row(self.flat.backward)
+        linear = is_within(expected, scaled, self.loop.reference.eps, float(expected.abs().amax()))
+        try:
+            return Scaled(linear, same_bits(scaled, row(self.flat.joined_gradients)))
+        except RuntimeError:
+            return Scaled(linear, recorded=False)
 
     def _effect(self) -> str | None:
         """What two steps of two clients by the reference do besides their results, in both orders; None if nothing.
@@ -235,6 +280,7 @@ class StepTrials:
                     )
                     return f"has other results after another client's step: {differs}"
                 self.at[client, k], x = x, x - self.setup.rule.lr * found.row
+            self.row = first[0, 0].row
         except Exception as error:
             return f"fails in a trial step ({headline(error)})"
         return None
