@@ -15,7 +15,7 @@ import numpy as np
 from papers.base import EXPERIMENTS, Claim
 from papers.grid import Axis
 from papers.lines import Lines, Values
-from papers.texts import ACCURACY, accuracy_text
+from papers.texts import ACCURACY, accuracy_text, listing
 from raylfl.report.derived import Stat, last_k
 from raylfl.report.runs import Group
 from raylfl.report.tables import Column
@@ -50,7 +50,7 @@ CONTROLS: dict[str, dict[str, Any]] = {
 }
 LINES = {PLAIN: "scaffold", MOMENTUM: "fedavgm", LONG: "fedacs", MODEL: "focus", RECEIVED: "fedaware"}
 LINES |= {PAIR: "fedau", ALL: "fedvarp", AVERAGE: "fedavg", AVERAGE_MOMENTUM: "mifa", PROX: "fedprox"}
-EARLY, LATE = 100, 300  # rounds
+EARLY, LATE, START = 100, 300, "at the start"  # rounds
 WIDE = (6.4, 3.2)  # inches: a panel below the long names of the lines
 SEEDS = (0, 1, 2)
 
@@ -96,57 +96,40 @@ class ScaffoldAudit(Lines):
         values = np.array([[self.measure(run, name) for run in group.runs] for name in self.measures], np.float64)
         return dict(zip(("early", "late", "start"), np.exp(np.log(values).mean(axis=1)).tolist(), strict=True))
 
-    def plot(self, lines: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    def plot_of(self, lines: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
         return {"start": lines[PLAIN]["start"]}
 
-    def caption(self, values: Values) -> str:
+    def caption_of(self, values: Values) -> str:
         start = _short(values[""][PLAIN]["start"])
         return f"Relative distance to the optimum, |x - x*|/|x*|: geometric mean over seeds; at the start {start}."
 
     def claims(self, values: Values) -> list[Claim]:
         """The claims about why public tables show 10.0 % accuracy for SCAFFOLD, judged after EARLY and LATE rounds."""
         early, late = ({name: of[key] for name, of in values[""].items()} for key in ("early", "late"))
-        start = values[""][PLAIN]["start"]
-        judged: list[tuple[str, bool, Mapping[str, float], Sequence[str]]] = [
-            (
-                "as published, SCAFFOLD converges with a tenth of the clients in each round",
-                late[PLAIN] < 1e-4,
-                late,
-                [PLAIN],
-            ),
-            (
-                "with a momentum of 0.9 in the local steps SCAFFOLD does not converge",
-                *(late[MOMENTUM] > 0.05, late, [MOMENTUM, PLAIN]),
-            ),
-            (
-                f"after {EARLY} rounds SCAFFOLD is as far from the optimum with this momentum as with ten times the "
-                "learning rate (within a factor of 2)",
-                *(0.5 < early[LONG] / early[MOMENTUM] < 2.0, early, [MOMENTUM, LONG]),
-            ),
-            (
-                "at the end it is more than 5 times nearer with ten times the learning rate than with momentum, so the "
-                "longer step is not the only cause",
-                *(late[LONG] < 0.2 * late[MOMENTUM], late, [LONG, MOMENTUM]),
-            ),
-            (
-                "a server variate divided by the received clients leaves SCAFFOLD more than 10 times as far from the "
-                "optimum at the end",
-                *(late[RECEIVED] > 10 * late[PLAIN], late, [RECEIVED, PLAIN]),
-            ),
-            (
-                f"{BOTH} lead away from the optimum",
-                late[PAIR] > start,
-                late | {"at the start": start},
-                [PAIR, "at the start"],
-            ),
-            (
-                "variates that start as the model, alone, change the distance at the end by less than a factor of 10",
-                *(0.1 < late[MODEL] / late[PLAIN] < 10.0, late, [MODEL, PLAIN]),
-            ),
-        ]
+        late[START] = values[""][PLAIN]["start"]
+
+        def judge(text: str, holds: bool, *names: str, distances: Mapping[str, float] = late) -> Claim:
+            return Claim(text, holds, listing({name: distances[name] for name in names}, _short, ": ", "; "))
+
+        same = f"after {EARLY} rounds SCAFFOLD is as far from the optimum with this momentum as with ten times the "
+        same += "learning rate (within a factor of 2)"
+        nearer = (
+            "at the end it is more than 5 times nearer with ten times the learning rate than with momentum, so the "
+        )
+        nearer += "longer step is not the only cause"
+        farther = "a server variate divided by the received clients leaves SCAFFOLD more than 10 times as far from the "
+        farther += "optimum at the end"
+        little = "variates that start as the model, alone, change the distance at the end by less than a factor of 10"
+        converges = "as published, SCAFFOLD converges with a tenth of the clients in each round"
+        stalls = "with a momentum of 0.9 in the local steps SCAFFOLD does not converge"
         return [
-            Claim(text, holds, "; ".join(f"{name}: {_short(distances[name])}" for name in names))
-            for text, holds, distances, names in judged
+            judge(converges, late[PLAIN] < 1e-4, PLAIN),
+            judge(stalls, late[MOMENTUM] > 0.05, MOMENTUM, PLAIN),
+            judge(same, 0.5 < early[LONG] / early[MOMENTUM] < 2.0, MOMENTUM, LONG, distances=early),
+            judge(nearer, late[LONG] < 0.2 * late[MOMENTUM], LONG, MOMENTUM),
+            judge(farther, late[RECEIVED] > 10 * late[PLAIN], RECEIVED, PLAIN),
+            judge(f"{BOTH} lead away from the optimum", late[PAIR] > late[START], PAIR, START),
+            judge(little, 0.1 < late[MODEL] / late[PLAIN] < 10.0, MODEL, PLAIN),
         ]
 
 
@@ -173,11 +156,9 @@ class NetworkAudit(Lines):
     base: ClassVar[Sequence[str]] = ("reproduce/audit_network",)
     seeds, choices = SEEDS, ("method", "seed")
     # 40 epochs on the small set of digits have about as many local steps as ten epochs on MNIST
-    smoke: ClassVar = {"partition.min_size": 2, "participation.size": 5, "data.init_args.upscale": 28} | {
-        "local.batch_size": 16,
-        "local.epochs": 40,
-    }
-    stem, size, looks = "accuracy", WIDE, LINES
+    local: ClassVar = {"local.batch_size": 16, "local.epochs": 40}
+    smoke: ClassVar = {"partition.min_size": 2, "participation.size": 5, "data.init_args.upscale": 28} | local
+    stem, size, looks, plot = "accuracy", WIDE, LINES, {"limits": (0.0, 100.0)}
     columns = (Column("accuracy", "accuracy", accuracy_text, "max", True),)
     clients: ClassVar[str] = "all of ten clients a round"
     gaps: ClassVar[Mapping[str, tuple[str, str, float, float]]]
@@ -187,10 +168,7 @@ class NetworkAudit(Lines):
         """The test accuracy over the last tenth of the rounds, as mean and std over rounds and seeds."""
         return {"accuracy": last_k(group, ACCURACY, max(1, group.runs[0].config["rounds"] // 10))}
 
-    def plot(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        return {"limits": (0.0, 100.0)}
-
-    def caption(self, values: Values) -> str:
+    def caption_of(self, values: Values) -> str:
         return (
             f"Test accuracy in %, {self.clients}, {self.heading}: mean ± std over seeds and the last tenth of the "
             "rounds. Diverged: at least one seed diverged."
@@ -199,17 +177,18 @@ class NetworkAudit(Lines):
     def claims(self, values: Values) -> list[Claim]:
         means = {name: of["accuracy"].mean for lines in values.values() for name, of in lines.items()}
         level = {name: mean if math.isfinite(mean) else 0.0 for name, mean in means.items()}
-        texts = {
-            name: f"{name}: {100 * mean:.1f} %" if math.isfinite(mean) else f"{name}: diverged"
-            for name, mean in means.items()
-        }
+
+        def text_of(*names: str) -> str:
+            show = lambda mean: f"{100 * mean:.1f} %" if math.isfinite(mean) else "diverged"  # noqa: E731
+            return listing({name: means[name] for name in names}, show, ": ", "; ")
+
         claims = [
-            Claim(text, low < level[line] - level[other] < high, f"{texts[line]}; {texts[other]}")
+            Claim(text, low < level[line] - level[other] < high, text_of(line, other))
             for text, (line, other, low, high) in self.gaps.items()
-            if line in means and other in means
+            if {line, other} <= means.keys()
         ]
         guesses = [(text, line) for text, line in self.guesses.items() if line in means]
-        return claims + [Claim(text, level[line] <= 0.12, texts[line]) for text, line in guesses]
+        return claims + [Claim(text, level[line] <= 0.12, text_of(line)) for text, line in guesses]
 
 
 STEPS = {
@@ -260,8 +239,8 @@ class ScaffoldAllClients(NetworkAudit):
     sizes: ClassVar = {"algorithm.aggregate": "weighted"}
     axes: ClassVar = {
         "method": {
-            name: own
-            for name, own in methods(0.01, **{AVERAGE: sizes, AVERAGE_MOMENTUM: sizes}).items()
+            name: options
+            for name, options in methods(0.01, **{AVERAGE: sizes, AVERAGE_MOMENTUM: sizes}).items()
             if name in (PLAIN, MOMENTUM, LONG, AVERAGE, AVERAGE_MOMENTUM)
         }
     }
@@ -300,6 +279,7 @@ FACTOR = CLIENTS * (ALPHA + 1) / (CLIENTS * ALPHA + 1)  # E[N sum p_i^2] of Diri
 WITHIN = (
     f"with its step divided by the mean of N sum p_i^2 (gamma = 1/{FACTOR:g}), FedNova is within 2 points of FedAvg"
 )
+DECAYED = {"local.momentum": 0.9, "local.weight_decay": 1e-5}
 NOVA, DIVIDED = "FedNova", f"FedNova, gamma = 1/{FACTOR:g}"
 
 
@@ -341,14 +321,7 @@ class FedNovaCifar(FedNovaNetwork):
     """
 
     files = ("data/cifar10",)
-    options: ClassVar = (
-        FedNovaNetwork.options
-        | {"rounds": 10, "eval.every": 1, "checkpoint.every": 1}
-        | {
-            "local.momentum": 0.9,
-            "local.weight_decay": 1e-5,
-        }
-    )
+    options: ClassVar = FedNovaNetwork.options | {"rounds": 10, "eval.every": 1, "checkpoint.every": 1} | DECAYED
 
 
 @EXPERIMENTS.register("audit/fednova-digits", paper="FedNova under quantity skew, LeNet-5 on digits")

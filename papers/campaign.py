@@ -139,35 +139,33 @@ def _is_open(folder: Path) -> bool:
 
 def _make(experiments: Sequence[Experiment], jobs: int | None) -> int:
     """Makes the runs that the experiments lack now, BATCH at a time; returns their number."""
-    plans, count = _plans(experiments), 0
+    plans, count = (run for experiment in experiments for run in _plans(experiment, announced=True)), 0
     while batch := {run.path: run for run in islice(plans, BATCH)}:
         complete(list(batch.values()), jobs, seconds=LINE_SECONDS, shared=True)
         count += len(batch)
     return count
 
 
-def _plans(experiments: Iterable[Experiment]) -> Iterator[PlannedRun]:
-    """The missing runs in order, without those whose data are missing, of which a line tells once."""
-    for experiment in experiments:
-        for k, run in enumerate(_with_data(experiment)):
-            if k == 0:
-                say(f"next     {experiment.name} lacks {len(experiment.cache.missing)} runs")
-            yield run
+def _plans(experiment: Experiment, announced: bool = False) -> Iterator[PlannedRun]:
+    """The experiment's missing runs whose data are here, in order; a line names data that are not.
 
-
-def _with_data(experiment: Experiment) -> Iterator[PlannedRun]:
-    """The experiment's missing runs whose data are here; a line names data that are not."""
+    announced: whether a line says how many runs are missing, before the first of them.
+    """
     here: dict[str, bool] = {}
     for run in experiment.cache.plans():
         data = canonical(run.config["data"])
         if data not in here:
             try:
                 check_data([run])
-                here[data] = True
             except DataMissing as error:
                 _leave_out(experiment.name, error)
                 here[data] = False
+                continue
+            here[data] = True
         if here[data]:
+            if announced:
+                say(f"next     {experiment.name} lacks {len(experiment.cache.missing)} runs")
+            announced = False
             yield run
 
 
@@ -179,7 +177,7 @@ def _estimate(experiments: Iterable[Experiment], minutes: float, jobs: int | Non
     """Says which runs the minutes would bring."""
     left = minutes / 60
     for experiment in experiments:
-        if not (runs := list(_with_data(experiment))):
+        if not (runs := list(_plans(experiment))):
             continue
         _, processes = room(runs[0].load().runtime, len(runs), jobs)
         for each, line in hours([run.config for run in runs]):
@@ -221,9 +219,9 @@ def pack(path: Path, root: Path, results: Path) -> None:
 
     Whole runs come before interrupted ones, and smaller ones before larger ones; a line names those without room.
     """
-    published = {(row.digest, str(row.seed)) for folder in folders(results).values() for row in read(folder)}
+    published = {f"-s{row.seed}-{row.digest}" for folder in folders(results).values() for row in read(folder)}
     runs = {run: list(_files(run)) for run in _runs_below(root)}
-    new = [run for run in runs if not (is_complete(run) and _digest_and_seed(run) in published)]
+    new = [run for run in runs if not (is_complete(run) and run.name[run.name.rfind("-s") :] in published)]
     size = {run: sum(file.stat().st_size for file in runs[run]) for run in new}
     left_out = []
     temporary = path.with_name(f".{path.name}.part")
@@ -240,22 +238,14 @@ def pack(path: Path, root: Path, results: Path) -> None:
         say(f"left out {shown(run)}: {size[run] / MEBIBYTE:.1f} MiB would exceed {LARGEST // MEBIBYTE} MiB")
 
 
-def _digest_and_seed(run: Path) -> tuple[str, str]:
-    name, _, digest = run.name.rpartition("-")
-    return digest, name.rpartition("-s")[2]
-
-
 def _files(run: Path) -> Iterator[Path]:
     """The files of a run that another machine needs: of a whole run its records, of another one all that resumes it."""
     whole = is_complete(run)
     for file in sorted(run.rglob("*")):
-        parts = file.relative_to(run).parts
-        if file.is_file() and not file.is_symlink() and parts[0] not in LEFT_OUT and not (whole and _is_state(parts)):
+        first, *_ = file.relative_to(run).parts
+        state = first == "checkpoints" or file.suffix in (".pt", ".safetensors")
+        if file.is_file() and not file.is_symlink() and first not in LEFT_OUT and not (whole and state):
             yield file
-
-
-def _is_state(parts: Sequence[str]) -> bool:
-    return parts[0] == "checkpoints" or parts[-1].endswith((".pt", ".safetensors"))
 
 
 def take_up(path: Path, root: Path) -> int:

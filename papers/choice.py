@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,25 +16,24 @@ class CellChoice:
     """A selection of an experiment's cells by patterns for their values.
 
     patterns: key -> patterns with the wildcards of file names (`mnist-*`). A cell is selected if, for each of these
-    keys, the text of its value (`plain`) matches at least one pattern. seen: key -> text -> whether it matches, for the
-    values of all cells that `keeps` was called with.
+    keys, the text of its value (`plain`) matches at least one pattern.
     """
 
     patterns: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    seen: dict[str, dict[str, bool]] = field(default_factory=dict, compare=False)
 
     def keeps(self, **cell: Any) -> bool:
-        """Whether the cell with these keys and values is selected; stores the values in `seen`."""
-        for key in cell.keys() & self.patterns.keys():
-            value = plain(cell[key])
-            selected = any(fnmatch.fnmatchcase(value, pattern) for pattern in self.patterns[key])
-            self.seen.setdefault(key, {})[value] = selected
-        return all(self.seen[key][plain(value)] for key, value in cell.items() if key in self.patterns)
+        """Whether the cell with these keys and values is selected."""
+        return all(self._matches(key, plain(cell[key])) for key in self.patterns if key in cell)
 
-    def check_matches(self) -> None:
-        """Raise BadConfig if, for some key with patterns, none of the values in `seen` matches."""
-        for key, values in self.seen.items():
-            if not any(values.values()):
+    def _matches(self, key: str, value: str) -> bool:
+        return any(fnmatch.fnmatchcase(value, pattern) for pattern in self.patterns[key])
+
+    def check(self, cells: Iterable[Mapping[str, Any]]) -> None:
+        """Raise BadConfig if, for some key with patterns, none of the cells' values matches."""
+        cells = list(cells)
+        for key in self.patterns:
+            values = dict.fromkeys(plain(cell[key]) for cell in cells if key in cell)
+            if values and not any(self._matches(key, value) for value in values):
                 raise BadConfig(f"--only {key}={','.join(self.patterns[key])}: no cell; there are {', '.join(values)}")
 
 

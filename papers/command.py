@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from papers.base import EXPERIMENTS, Claim, Findings, PaperResult, find
+from papers.base import EXPERIMENTS, Findings, PaperResult, find
 from papers.choice import choice
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.python.console import console, say, shown
@@ -102,19 +102,15 @@ def show(findings: Findings, notes: Sequence[str]) -> None:
     for table in findings.tables:
         out.print(to_rich(table))
     if findings.claims:
-        out.print(_verdicts(findings.claims))
+        verdicts = RichTable(box=None, pad_edge=False, header_style="bold")
+        verdicts.add_column("holds", justify="center")
+        verdicts.add_column("claim")
+        verdicts.add_column("result", style="dim")
+        for claim in findings.claims:
+            verdicts.add_row(VERDICTS[claim.holds], escape(claim.text), escape(claim.result))
+        out.print(verdicts)
     for note in notes:
         out.print(f"note: {escape(note)}", soft_wrap=True)
-
-
-def _verdicts(claims: Sequence[Claim]) -> RichTable:
-    table = RichTable(box=None, pad_edge=False, header_style="bold")
-    table.add_column("holds", justify="center")
-    table.add_column("claim")
-    table.add_column("result", style="dim")
-    for claim in claims:
-        table.add_row(VERDICTS[claim.holds], escape(claim.text), escape(claim.result))
-    return table
 
 
 def write(folder: Path, findings: Findings, notes: Sequence[str], dpi: int = 200) -> list[Path]:
@@ -140,10 +136,8 @@ def write(folder: Path, findings: Findings, notes: Sequence[str], dpi: int = 200
 def list_experiments() -> None:
     """Print the names of all experiments with their summaries, papers and scales."""
     table = RichTable(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(style="dim", no_wrap=True)
+    for style in ("bold", "", "dim", "dim"):
+        table.add_column(style=style, no_wrap=bool(style))
     for entry in EXPERIMENTS:
         scales = ", ".join(entry.cls.scales) or "always whole"
         table.add_row(entry.name, escape(entry.summary), entry.paper, scales)

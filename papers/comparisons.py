@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from papers.base import EXPERIMENTS, find
-from papers.ledger import Row, by_key, check_complete, folders, read, row
+from papers.ledger import Row, check_complete, folders, read, row
 from papers.ledger_rows import run_of
-from papers.run_cache import decisive
-from papers.setting import set_keys
+from papers.run_cache import decisive, set_keys
 from raylfl.config.load import load_config
 from raylfl.diagnostics.metric_names import stated_directions
 from raylfl.errors import BadConfig, RaylflError
@@ -79,7 +78,8 @@ def rows_of_comparison(folder: Path) -> list[Row]:
 
     Their cells have the defaults of options that are newer than a row: one setting has one cell in all versions.
     """
-    return list(by_key(replace(row, cell=_complete_cell(row.cell)) for row in read(folder)).values())
+    rows = (replace(row, cell=_complete_cell(row.cell)) for row in read(folder))
+    return list({row.key: row for row in rows}.values())
 
 
 def _complete_cell(cell: dict[str, Any]) -> dict[str, Any]:

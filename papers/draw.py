@@ -115,7 +115,8 @@ def sweeps(
 
     panels: heading -> method -> (ours, published), each a map from the option's value to the statistic; published may
     be empty. looks: the style of each method. label: the label of the x axis, which is logarithmic. ticks: the texts of
-    the values 0, 1, 2, ... if these are positions on a linear axis.
+    the values 0, 1, 2, ... if these are positions on a linear axis. The legend explains filled and hollow markers if a
+    method has both.
     """
     factor = 100 if is_percent(metric) else 1
 
@@ -136,22 +137,14 @@ def sweeps(
 
         return panel
 
-    plots = [Panel(heading, drawer(lines), PANEL, heading) for heading, lines in panels.items()]
     sides = {
         name: [any(lines[name][side] for lines in panels.values() if name in lines) for side in (0, 1)]
         for name in looks
     }
-    return _with_published(plots, looks, sides)
-
-
-def _with_published(panels: Sequence[Panel], looks: Mapping[str, Line], sides: Mapping[str, Sequence[bool]]) -> Figure:
-    """The panels under one legend, which also explains filled and hollow markers if a method has both.
-
-    looks: the style of each method. sides: method -> (whether it has results of ours, whether it has published ones).
-    """
     entries = [(name, line) for name, line in looks.items() if any(sides[name])]
     with rc():
-        figure = composed(Block("", "", "", list(panels)))
+        plots = [Panel(heading, drawer(lines), PANEL, heading) for heading, lines in panels.items()]
+        figure = composed(Block("", "", "", plots))
         handles = legend_handles(entries)
         for handle, (name, _) in zip(handles, entries, strict=True):
             if not sides[name][0]:

@@ -1,21 +1,29 @@
-"""FedACS [3] (Weng, Ren, Xiao & Skoglund 2025): experiments on quadratics, figures 4 and 7."""
+"""FedACS [3] (Weng, Ren, Xiao & Skoglund 2025): experiments on quadratics, figures 4 and 7, with limits by eq. 39."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from papers.base import EXPERIMENTS, Claim
-from papers.fedacs_limits import DIM, DISTANCE, data_of, limit_measures, predicted_limit
 from papers.fedacs_tables import LOOKS, METHODS
 from papers.lines import Lines, Values
-from raylfl.report.runs import Group
+from papers.statistics import effective_count
+from papers.texts import listing, ordered
+from raylfl.core.arrays import Floats
+from raylfl.report.runs import Group, RunRecord
 from raylfl.report.tables import Column
 from raylfl.report.wording import number
 
+if TYPE_CHECKING:
+    from papers.probes.quadratics import TracedQuadratics
+
+DISTANCE = "global/distance_abs"
+DIM = 10
 SMOOTHED = "the curves are trailing moving averages over {} rounds"
 
 
@@ -24,7 +32,69 @@ def _short(value: float) -> str:
 
 
 def _text_of(values: Mapping[str, float]) -> str:
-    return "; ".join(f"{name}: {value:.3f}" for name, value in values.items())
+    return listing(values, "{:.3f}".format, ": ", "; ")
+
+
+def limit_measures(tail: int) -> dict[str, Callable[[RunRecord], float]]:
+    """The measures of a run over its last `tail` rounds: means of |x_r - x*| and of each coordinate of x_r; noise.
+
+    noise: the standard error of the mean of x_r, as a length; correlated rounds count as fewer independent ones.
+    """
+    names = {"distance": DISTANCE} | {f"x{j}": f"test/x{j}" for j in range(DIM)}
+
+    def noise(run: RunRecord) -> float:
+        columns = [run.column(f"test/x{j}")[-tail:] for j in range(DIM)]
+        return math.sqrt(sum(np.var(x, ddof=1) / effective_count(x) for x in columns))
+
+    def mean(run: RunRecord, metric: str) -> float:
+        return float(run.column(metric)[-tail:].mean())
+
+    return {"noise": noise, **{name: partial(mean, metric=metric) for name, metric in names.items()}}
+
+
+def data_of(config: Mapping[str, Any]) -> TracedQuadratics:
+    """The data of a run with this config, a config for `load_config`."""
+    from papers.probes.quadratics import TracedQuadratics
+    from raylfl.config.load import load_config
+
+    return TracedQuadratics(**load_config(config).resolved["data"]["init_args"])
+
+
+def predicted_limit(config: Mapping[str, Any], tail: int) -> Floats | None:
+    """The limit [d] of E[x_r] at the run's step size that eq. 39 of FedACS predicts, for f_m(x) = |x - E_m|^2 / 2.
+
+    If the system changes, the matrices M and vectors v of eqs. 34-35 are averaged over the last `tail` rounds. None for
+    a method whose coefficients are unknown or that keeps old updates, and for local steps with momentum or a decaying
+    learning rate, which eq. 33 does not have.
+    """
+    from raylfl.config.load import load_config
+    from raylfl.experiment.assemble import assemble
+    from raylfl.runtime.round.plan import Planner
+    from raylfl.theory.fedacs import mean_step
+    from raylfl.theory.quadratic import QuadraticProblem
+
+    loaded = load_config(config)
+    experiment, rounds = assemble(loaded), loaded.resolved["rounds"]
+    if experiment.rule.momentum or experiment.rule.lr_schedule.over_steps(1) != 1.0:
+        return None
+    centres = data_of(config).centres.double().numpy()
+    count, dim = centres.shape
+    hessians = np.broadcast_to(np.eye(dim), (count, dim, dim)).copy()
+    problem = QuadraticProblem(hessians, centres, np.zeros(count), np.full(count, 1 / count))
+    planner = Planner(experiment)
+    steps_of: dict[bytes, tuple[Floats, Floats]] = {}
+    matrix, vector = np.zeros((dim, dim)), np.zeros(dim)
+    for r in range(max(rounds - tail, 0), rounds):
+        c, (steps, _) = planner.system(r), planner.steps(r, planner.everyone)
+        shares = planner.expected_coefficients(c, {})
+        if shares is None:
+            return None
+        eta, prox = experiment.algorithm.step_length(c), experiment.algorithm.proximal
+        key = shares.tobytes() + steps.tobytes() + np.float64(eta).tobytes()
+        if key not in steps_of:
+            steps_of[key] = mean_step(problem, shares, steps, eta, prox)
+        matrix, vector = matrix + steps_of[key][0], vector + steps_of[key][1]
+    return np.asarray(np.linalg.solve(matrix, vector), dtype=np.float64)
 
 
 class Quadratics(Lines):
@@ -53,11 +123,11 @@ class Quadratics(Lines):
         apart = {name: float(np.linalg.norm(x - y)) for name, (x, y) in pairs.items()}
         return numbers | apart | {"start": float(np.linalg.norm(optimum))}  # x_0 = 0
 
-    def plot(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def plot_of(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         start = lines["FedACS"]["start"]
         return {"start": start, "limits": (0.02, 1.0), "window": self.options["rounds"] // 50}
 
-    def caption(self, values: Values) -> str:
+    def caption_of(self, values: Values) -> str:
         return f"Over the last {self.tail} rounds. Predicted: the bias by eq. 39, at the step size of the runs."
 
 
@@ -76,11 +146,7 @@ class Fig4(Quadratics):
         },
         "method": {
             "FedAvg, SGD": {},
-            "FedAvg, proximal": {
-                "algorithm.name": "fedprox",
-                "algorithm.mu": 1.0,
-                "algorithm.aggregate": "anonymous_uniform",
-            },
+            "FedAvg, proximal": {"algorithm": {"name": "fedprox", "mu": 1.0, "aggregate": "anonymous_uniform"}},
             "FedAvg, lr decay": {"local.lr_schedule": {"name": "step_exponential", "decay": 0.995}},
             "FedAvg, momentum": {"local.momentum": 0.3},
             "FedACS": {"algorithm.name": "fedacs"},
@@ -137,7 +203,7 @@ class Fig7(Quadratics):
         claims = []
         for panel, lines in values.items():
             bias = {name: of_line["bias"] for name, of_line in lines.items()}
-            evidence = _text_of(dict(sorted(bias.items(), key=lambda item: item[1])))
+            evidence = _text_of(ordered(bias))
             between = (bias["c-a-FedAvg"], bias["FedVARP"])
             claims += [
                 Claim(f"{panel}: FedACS has the smallest bias", min(bias.values()) == bias["FedACS"], evidence),

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-import numpy as np
-
 from papers.base import EXPERIMENTS, Claim
-from papers.choice import plain
-from papers.grid import Axis
+from papers.grid import Axis, Point
 from papers.ledger import Row
 from papers.lines import Lines, Values
 from papers.run_cache import RunCache
-from papers.texts import ACCURACY, accuracy_text, cost_or_dash, mean_cost, ratio_text, table_of
+from papers.texts import ACCURACY, accuracy_text, cost_or_dash, listing, mean_cost, ordered, ratio_text, table_of
 from raylfl.errors import BadConfig
 from raylfl.report.derived import Stat, tail, to_target
 from raylfl.report.runs import Group, RunRecord
@@ -50,28 +47,13 @@ def columns_of(table: str) -> dict[str, dict[str, Any]]:
     gains: the lowest and the highest lead of FedACS in accuracy, in percentage points. A dash in the file means that
     the target was never reached, as by FedAU everywhere.
     """
-    return {
-        row["task"]: {"target": float(row["target"]), "gains": (float(row["lowest gain"]), float(row["highest gain"]))}
-        | {
-            name: dict(
-                zip(AXES, (math.inf if x == "-" else float(x) for x in row.get(name, "- -").split()), strict=True)
-            )
-            for name in METHODS
-        }
-        for row in table_of("fedacs_costs")
-        if row["table"] == table
-    }
-
-
-def _measures(*targets: float) -> dict[str, Callable[[RunRecord], float | None]]:
-    """The measures of a run: its costs to the targets, and its accuracies in the last rounds."""
-    costs: dict[str, Callable[[RunRecord], float | None]] = {
-        f"{axis} to {target:g}": partial(to_target, metric=ACCURACY, target=target, axis=axis)
-        for target in targets
-        for axis in AXES
-    }
-    ends = {f"accuracy {k} from the end": partial(_before_end, k=k) for k in range(LAST, 0, -1)}
-    return costs | ends
+    columns: dict[str, dict[str, Any]] = {}
+    for row in (row for row in table_of("fedacs_costs") if row["table"] == table):
+        costs = {name: row.get(name, "- -").replace("-", "inf").split() for name in METHODS}
+        columns[row["task"]] = {name: dict(zip(AXES, map(float, pair), strict=True)) for name, pair in costs.items()}
+        gains = float(row["lowest gain"]), float(row["highest gain"])
+        columns[row["task"]] |= {"target": float(row["target"]), "gains": gains}
+    return columns
 
 
 def _before_end(run: RunRecord, k: int) -> float:
@@ -92,9 +74,14 @@ class Efficiency(Lines):
     stem: ClassVar[str]
     options: ClassVar[dict[str, Any]] = {"algorithm.calibrate": True}
     smoke: ClassVar[dict[str, Any]] = {"num_clients": 20, "rounds": 80, "local.batch_size": 32, "local.lr": 0.05}
-    measures: ClassVar = _measures(0.35, 0.4, 0.7)
+    ends: ClassVar = [f"accuracy {k} from the end" for k in range(LAST, 0, -1)]
+    measures: ClassVar = {
+        f"{axis} to {target:g}": partial(to_target, metric=ACCURACY, target=target, axis=axis)
+        for target in (0.35, 0.4, 0.7)
+        for axis in AXES
+    } | {name: partial(_before_end, k=LAST - k) for k, name in enumerate(ends)}
 
-    panel, looks, notes = "task", LOOKS, (UNITS,)
+    panel, looks, notes, plot = "task", LOOKS, (UNITS,), {"band": "std", "window": 5}
     columns = (
         *(
             column
@@ -120,20 +107,24 @@ class Efficiency(Lines):
         column = columns_of(self.number)[panel]
         target = SMOKE_TARGET if scale == "smoke" else column["target"]
         known = {"target": target, "gains": column["gains"]}
-        values = {name: {"accuracy": self.accuracy(group), **known} for name, group in lines.items()}
+        values = {name: {"accuracy": self.over(group, self.ends), **known} for name, group in lines.items()}
         for axis in AXES:
-            costs = {name: self.cost(group, axis, target) for name, group in lines.items()}
+            costs = {name: self.over(group, [f"{axis} to {target:g}"]) for name, group in lines.items()}
             for name, of in values.items():
                 of |= {axis: costs[name], f"{axis} published": column[name][axis]}
                 of[f"{axis} ratio"] = mean_cost(costs[name]) / mean_cost(costs["FedACS"])
                 of[f"{axis} published ratio"] = column[name][axis] / column["FedACS"][axis]
         return values
 
-    def plot(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        return {"band": "std", "window": 5}
+    def over(self, group: Group, names: Sequence[str]) -> Stat:
+        """The statistic of some measures over the seeds, without the seeds that lack them."""
+        values = [self.measure(run, name) for run in group.runs for name in names]
+        return Stat.over([value for value in values if value is not None], of=len(values))
 
-    def caption(self, values: Values) -> str:
-        goals = ", ".join(f"{task} {100 * lines['FedACS']['target']:g} %" for task, lines in values.items())
+    def caption_of(self, values: Values) -> str:
+        goals = listing(
+            {task: lines["FedACS"]["target"] for task, lines in values.items()}, lambda goal: f"{100 * goal:g} %"
+        )
         return f"Costs until {goals}; accuracies over the last {LAST} rounds (App. I.3.4); mean ± std over seeds."
 
     def claims(self, values: Values) -> list[Claim]:
@@ -141,22 +132,11 @@ class Efficiency(Lines):
         columns = {task: lines["FedACS"] for task, lines in values.items()}
         return [*first_claims(values), *gains(columns, ends), *rivals(values, ends)]
 
-    def headline(self, row: Row) -> tuple[str, float | None, float | None]:
+    def headline(self, point: Point, row: Row) -> tuple[str, float | None, float | None]:
         """The rounds to the target."""
-        columns = {plain(task): column for task, column in columns_of(self.number).items()}
-        column, methods = columns[row.cell["task"]], {plain(name): name for name in METHODS}
+        column = columns_of(self.number)[point.task]
         name = f"rounds to {column['target']:g}"
-        return name, row.measures[name], column[methods[row.cell["method"]]]["rounds"]
-
-    def cost(self, group: Group, axis: str, target: float) -> Stat:
-        """The cost to the target, over the seeds that reach it."""
-        costs = [self.measure(run, f"{axis} to {target:g}") for run in group.runs]
-        return Stat.over([value for value in costs if value is not None], of=len(costs))
-
-    def accuracy(self, group: Group) -> Stat:
-        """The accuracy over the seeds and the last rounds."""
-        names = [name for name in self.measures if name.startswith("accuracy")]
-        return Stat.over(np.array([self.measure(run, name) for run in group.runs for name in names], dtype=np.float64))
+        return name, row.measures[name], column[point.method]["rounds"]
 
 
 def first_claims(costs: Costs) -> list[Claim]:
@@ -166,7 +146,7 @@ def first_claims(costs: Costs) -> list[Claim]:
         for axis, does in AXES.items():
             spent = {name: mean_cost(of[axis]) for name, of in methods.items()}
             best = min(value for name, value in spent.items() if name not in ("FedACS", "OS"))
-            evidence = ", ".join(f"{name} {cost_or_dash(spent[name])}" for name in sorted(spent, key=spent.__getitem__))
+            evidence = listing(ordered(spent), cost_or_dash)
             claims.append(Claim(f"{task}: FedACS {does}", spent["FedACS"] < best, evidence))
     return claims
 
@@ -178,7 +158,7 @@ def gains(columns: Mapping[str, Mapping[str, Any]], ends: Ends) -> list[Claim]:
         top = ends[task]["FedACS"].mean
         leads = [100 * (top - stat.mean) for name, stat in ends[task].items() if name != "FedACS"]
         evidence = f"{min(leads):.1f} to {max(leads):.1f} points above the others"
-        published = f"{column['gains'][0]:g} to {column['gains'][1]:g}"
+        published = "{:g} to {:g}".format(*column["gains"])
         text = f"{task}: FedACS has the highest accuracy over the last {LAST} rounds"
         claims.append(Claim(text, min(leads) > 0, evidence, published=published))
     return claims
@@ -187,12 +167,11 @@ def gains(columns: Mapping[str, Mapping[str, Any]], ends: Ends) -> list[Claim]:
 def rivals(costs: Costs, ends: Ends) -> list[Claim]:
     """The claims of Sec. 6 about other methods: FedAU never reaches the target, c-a-FedAvg varies more than FedAvg."""
     reached = {task: mean_cost(methods["FedAU"]["rounds"]) for task, methods in costs.items()}
-    evidence = ", ".join(f"{task} {cost_or_dash(value)}" for task, value in reached.items())
-    never = Claim("FedAU reaches no target", not any(map(math.isfinite, reached.values())), evidence)
+    never = not any(map(math.isfinite, reached.values()))
     spread = {name: sum(stats[name].std for stats in ends.values()) / len(ends) for name in METHODS}
-    evidence = ", ".join(f"{name} {100 * spread[name]:.1f}" for name in sorted(spread, key=lambda name: -spread[name]))
     text = f"c-a-FedAvg varies more than FedAvg over the last {LAST} rounds and the seeds"
-    return [never, Claim(text, spread["c-a-FedAvg"] > spread["FedAvg"], evidence)]
+    varies = Claim(text, spread["c-a-FedAvg"] > spread["FedAvg"], listing(ordered(spread, lambda std: -std)))
+    return [Claim("FedAU reaches no target", never, listing(reached, cost_or_dash)), varies]
 
 
 MNIST = {

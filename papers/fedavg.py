@@ -18,7 +18,7 @@ from papers.base import EXPERIMENTS, Claim, Findings
 from papers.grid import Grid, Point, by
 from papers.ledger import Row
 from papers.run_cache import RunCache
-from papers.texts import ACCURACY, cost_or_dash, ratio_text, table_of
+from papers.texts import ACCURACY, cost_or_dash, listing, ratio_text, table_of
 from raylfl.report.curves import log_axis
 from raylfl.report.derived import Stat
 from raylfl.report.runs import RunRecord
@@ -33,19 +33,10 @@ PIXELS: dict[str, dict[str, Any]] = {  # the paper does not say how it scales th
     "standardised": {},
 }
 RATES = (0.0215, 0.0464, 0.1, 0.215, 0.464, 1.0)  # 10^(k/3), the coarser of the paper's grids
-# partition -> C -> published rounds to the target
-PAPER, FEDLAB = (  # FedLab's replication has E = 5
-    {
-        partition: {
-            float(row["C"]): int(row[f"{source} rounds"])
-            for row in table_of("fedavg_table1")
-            if row["partition"] == partition
-        }
-        for partition in PARTITIONS
-    }
-    for source in ("paper", "FedLab")
-)
-FRACTIONS = tuple(PAPER["IID"])  # C, the fraction of clients in a round; 0: one client
+ROWS = {(row["partition"], float(row["C"])): row for row in table_of("fedavg_table1")}
+# (partition, C) -> published rounds to the target
+PAPER, FEDLAB = ({cell: int(row[f"{name} rounds"]) for cell, row in ROWS.items()} for name in ("paper", "FedLab"))
+FRACTIONS = tuple(dict.fromkeys(c for _, c in PAPER))  # C, the fraction of clients in a round; 0: one client
 LINES = {"pixels 0..1": "sfl", "standardised": "focus", "paper": "fedavg", "FedLab": "scaffold"}
 NEAR = 1.5  # factor between our rounds and the paper's that counts as agreement
 
@@ -61,7 +52,7 @@ def row_of(point: Point, tried: Mapping[float, Mapping[int, float | None]]) -> d
     search = {lr: math.inf if rounds is None else rounds for lr, rounds in reached.items()}
     best = min(search, key=lambda lr: search[lr])
     ours = Stat.over([rounds for rounds in tried[best].values() if rounds is not None], of=len(tried[best]))
-    paper = PAPER[point.partition][point.fraction]
+    paper = PAPER[point.partition, point.fraction]
     return {
         "point": point,
         "block": f"{point.partition}, pixels {point.pixels}",
@@ -71,7 +62,7 @@ def row_of(point: Point, tried: Mapping[float, Mapping[int, float | None]]) -> d
         "ours": ours,
         "paper": paper,
         "ratio": ours.mean / paper,
-        "fedlab": FEDLAB[point.partition][point.fraction],
+        "fedlab": FEDLAB[point.partition, point.fraction],
         "seeds": ours.of,
         "tried": ", ".join(f"{lr:g}: {cost_or_dash(rounds)}" for lr, rounds in search.items()),
     }
@@ -126,19 +117,18 @@ class Table1(Grid):
 
     def options_of(self, point: Point, scale: str) -> dict[str, Any]:
         """A run ends at the target, or after twice the paper's rounds."""
-        return {"rounds": 2 * PAPER[point.partition][point.fraction]} if scale == "paper" else {}
+        return {"rounds": 2 * PAPER[point.partition, point.fraction]} if scale == "paper" else {}
 
-    def headline(self, row: Row) -> tuple[str, float | None, float | None]:
-        return ROUNDS, row.measures[ROUNDS], PAPER[row.cell["partition"]][row.cell["fraction"]]
+    def headline(self, point: Point, row: Row) -> tuple[str, float | None, float | None]:
+        return ROUNDS, row.measures[ROUNDS], PAPER[point.partition, point.fraction]
 
     def run(self, cache: RunCache) -> Findings:
         rows = [
             row_of(cell, {lr: {run.seed: self.measure(run, ROUNDS) for run in g.runs} for lr, g in groups.items()})
             for cell, groups in by(self.groups(cache), "lr").items()
         ]
-        return Findings(
-            [ReportTable("table1", CAPTION, COLUMNS, rows)], claims(rows), {"table1": figure(rows)}, [TUNED]
-        )
+        table = ReportTable("table1", CAPTION, COLUMNS, rows)
+        return Findings([table], claims(rows), {"table1": figure(rows)}, [TUNED])
 
 
 UNTUNED = "a best learning rate is at an edge of the rates tried: others may be better"
@@ -146,8 +136,6 @@ TUNED = (
     "the paper tunes the learning rate on a grid of 11 to 13 values; ours is the best of the rates listed, so that our "
     "rounds can only fall if more rates are tried"
 )
-
-
 CAPTION = (
     "Rounds until the best test accuracy so far crosses the target, interpolated between rounds; mean ± std over "
     "seeds. C = 0 is one client. –: not within twice the paper's rounds."
@@ -172,37 +160,33 @@ def claims(rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
     """
     out = []
     for heading in dict.fromkeys(row["block"] for row in rows):
-        chosen = [row for row in rows if row["block"] == heading]
-        near = [1 / NEAR <= row["ratio"] <= NEAR for row in chosen]
-        evidence = "ours / paper: " + ", ".join(f"C={row['fraction']}: {ratio_text(row['ratio'])}" for row in chosen)
-        holds = False if not all(near) else True if len(chosen) == len(FRACTIONS) else None
-        rounds = ", ".join(f"C={row['fraction']}: {row['paper']:,}" for row in chosen)
+        chosen = {f"C={row['fraction']}": row for row in rows if row["block"] == heading}
+        ratios = {name: row["ratio"] for name, row in chosen.items()}
+        near = all(1 / NEAR <= ratio <= NEAR for ratio in ratios.values())
+        holds = near and (True if len(chosen) == len(FRACTIONS) else None)
+        published = listing({name: row["paper"] for name, row in chosen.items()}, "{:,}".format, ": ") + " rounds"
         text = f"{heading}: the rounds are the paper's, within a factor of {NEAR:g}"
-        out.append(Claim(text, holds, evidence, published=f"{rounds} rounds"))
+        out.append(Claim(text, holds, "ours / paper: " + listing(ratios, ratio_text, ": "), published=published))
+    cells = {row["point"]: row for row in rows if row["ours"].count}
     for pixels in reversed(PIXELS):
-        gains = {}
-        for partition, published in PAPER.items():
-            cells = {
-                row["point"].fraction: row
-                for row in rows
-                if (row["point"].pixels, row["point"].partition) == (pixels, partition) and row["ours"].count
-            }
-            if all(fraction in cells for fraction in FRACTIONS[:2]):
-                one, ten = (cells[fraction] for fraction in FRACTIONS[:2])
+        gains, decided = {}, True
+        for partition in PARTITIONS:
+            pair = [Point(pixels=pixels, partition=partition, fraction=c) for c in FRACTIONS[:2]]
+            if all(point in cells for point in pair):
+                one, ten = (cells[point] for point in pair)
                 gains[partition] = gain = one["ours"].mean / ten["ours"].mean
+                decided &= (tuned := one["inside"] and ten["inside"])
                 text = f"{one['block']}: with ten clients per round fewer rounds are needed than with one"
-                theirs = f"{published[0.0] / published[0.1]:.1f} times"
-                tuned = one["inside"] and ten["inside"]
+                theirs = f"{one['paper'] / ten['paper']:.1f} times"
                 remark = "" if tuned else UNTUNED
                 out.append(Claim(text, gain > 1.0 if tuned else None, f"{gain:.1f} times fewer", remark, theirs))
-        if len(gains) == len(PAPER):
+        if len(gains) == len(PARTITIONS):
             text = f"pixels {pixels}: ten clients in place of one save more rounds on non-IID data than on IID data"
             evidence = f"{gains['non-IID']:.1f} times fewer against {gains['IID']:.1f}"
-            decided = all(claim.holds is not None for claim in out[-2:])
             out.append(Claim(text, gains["non-IID"] > gains["IID"] if decided else None, evidence))
-    edge = [f"{row['block']}, C={row['fraction']}" for row in rows if not row["inside"]]
-    evidence = f"in {len(rows) - len(edge)} of {len(rows)} cells" + (
-        f"; at an edge in: {'; '.join(edge)}" if edge else ""
+    edge = "; ".join(f"{row['block']}, C={row['fraction']}" for row in rows if not row["inside"])
+    evidence = f"in {sum(row['inside'] for row in rows)} of {len(rows)} cells" + (
+        f"; at an edge in: {edge}" if edge else ""
     )
     text = "the best learning rate is neither the smallest nor the largest of those tried"
     return [*out, *([Claim(text, not edge or None, evidence)] if rows else [])]
@@ -212,17 +196,15 @@ def figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """The figure of rounds to the target over the fraction of clients, ours with the published numbers."""
     from papers import draw
 
-    panels = {}
+    panels: dict[str, dict[str, tuple[dict[float, Stat], dict[float, Stat]]]] = {}
     for partition in PARTITIONS:
-        lines: dict[str, tuple[dict[float, Stat], dict[float, Stat]]] = {name: ({}, {}) for name in LINES}
-        for row in rows:
-            point = row["point"]
-            if point.partition == partition:
-                name = "pixels 0..1" if point.pixels == "0..1" else point.pixels
-                lines[name][0][FRACTIONS.index(point.fraction)] = row["ours"]
+        lines = panels[partition] = {name: ({}, {}) for name in LINES}
+        for point, ours in ((row["point"], row["ours"]) for row in rows if row["point"].partition == partition):
+            name = "pixels 0..1" if point.pixels == "0..1" else point.pixels
+            lines[name][0][FRACTIONS.index(point.fraction)] = ours
         for name, published in (("paper", PAPER), ("FedLab", FEDLAB)):
-            lines[name][1].update((x, Stat(n, math.nan, 1, 1)) for x, n in enumerate(published[partition].values()))
-        panels[partition] = lines
+            numbers = (published[partition, fraction] for fraction in FRACTIONS)
+            lines[name][1].update((x, Stat(rounds, math.nan, 1, 1)) for x, rounds in enumerate(numbers))
     ticks = [f"{fraction:g}" for fraction in FRACTIONS]
     picture = draw.sweeps(panels, draw.styles(LINES), "rounds to the target", "fraction of clients C", ticks)
     for ax in picture.axes:

@@ -15,9 +15,8 @@ from papers.grid import Axis, Grid, Point, nest
 from papers.ledger import Row
 from papers.lines import Lines, Values
 from papers.run_cache import RunCache
-from papers.setting import CellConfig
 from papers.statistics import Level, difference
-from papers.texts import ACCURACY, accuracy_text, stat_of, table_of
+from papers.texts import ACCURACY, accuracy_text, listing, ordered, percent, stat_of, table_of
 from raylfl.core.arrays import Floats
 from raylfl.errors import BadConfig
 from raylfl.report.derived import Stat, best, final_rounds, last_k
@@ -27,48 +26,53 @@ from raylfl.report.style import Line
 from raylfl.report.tables import Column
 from raylfl.report.wording import axis_name, number, stat_text
 
-SYSTEMS = {
-    "statistical only": "preset/fedaware_statistical",
-    "hybrid": "preset/fedaware_hybrid",
-    "hybrid+": "preset/fedaware_hybrid_plus",
+# with lr 0.01, 100 rounds are too few to learn; 20: the smallest images for which the convolutions have an output
+SMOKE = {"local.lr": 0.05, "data.init_args.upscale": 20}
+SKEWED = {"partition.min_size": 2}  # at scale `smoke`: 1,438 digits over 50 clients
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "statistical only": {"base": ["preset/fedaware_statistical"]},
+    "hybrid": {"base": ["preset/fedaware_hybrid"], "smoke": SKEWED},
+    "hybrid+": {
+        "base": ["preset/fedaware_hybrid_plus"],
+        "smoke": SKEWED | {"local.batch_size": {"uniform": [5, None]}},
+    },
 }
+Tuning = Mapping[str, Mapping[Any, Mapping[str, Any]]]  # method -> value of its tuned option -> its options
+
+
+def tuned(method: str, option: str = "", grid: Sequence[Any] = (None,)) -> dict[Any, dict[str, Any]]:
+    """Value of a method's tuned option -> its options; a method without such an option has the value None."""
+    return {value: {"algorithm.name": method} | ({option: value} if option else {}) for value in grid}
+
+
 NORMALISED = "FedAWARE, normalised"  # as in the authors' public code; Alg. 1 has the momenta as they are
 FORMS = ("FedAWARE", NORMALISED)
-Tuning = Mapping[str, tuple[str, str | None, Sequence[Any]]]  # name -> algorithm, tuned option and its grid
 METHODS: Tuning = {  # App. C.1
-    "FedAvg": ("fedavg", None, ()),
-    "FedAvgM": ("fedavgm", "algorithm.beta", (0.7, 0.9, 0.97, 0.997)),
-    "FedProx": ("fedprox", "algorithm.mu", (0.01, 0.1, 1.0, 10.0)),
-    "SCAFFOLD": ("scaffold", None, ()),
-    "FedNova": ("fednova", None, ()),
-    "FedYogi": ("fedyogi", "algorithm.gamma", tuple(round(10 ** (e / 2), 6) for e in range(-6, 3))),
-    "FedDyn": ("feddyn", "algorithm.alpha", (0.1, 0.01, 0.001)),
-    "FedAWARE": ("fedaware", None, ()),
-    NORMALISED: ("fedaware", "algorithm.normalize", (True,)),
+    "FedAvg": tuned("fedavg"),
+    "FedAvgM": tuned("fedavgm", "algorithm.beta", (0.7, 0.9, 0.97, 0.997)),
+    "FedProx": tuned("fedprox", "algorithm.mu", (0.01, 0.1, 1.0, 10.0)),
+    "SCAFFOLD": tuned("scaffold"),
+    "FedNova": tuned("fednova"),
+    "FedYogi": tuned("fedyogi", "algorithm.gamma", [round(10 ** (e / 2), 6) for e in range(-6, 3)]),
+    "FedDyn": tuned("feddyn", "algorithm.alpha", (0.1, 0.01, 0.001)),
+    "FedAWARE": tuned("fedaware"),
+    NORMALISED: tuned("fedaware", "algorithm.normalize", (True,)),
 }
+LOOKS = {name: name.lower() for name in METHODS}
 DIVERSITY = "global/diversity"  # Def. 3.1, of all clients' gradients
 
 
 def systems(*names: str, files: Sequence[str] = ()) -> Axis:
     """An axis of systems of heterogeneity, with further config files."""
-    return {name: {"base": [SYSTEMS[name], *files]} for name in names}
+    return {name: SYSTEMS[name] | {"base": [*SYSTEMS[name]["base"], *files]} for name in names}
 
 
 class Scenario(Grid):
-    """The base of all experiments: CIFAR-10, the axis `system` of heterogeneity, and smaller clients at `smoke`."""
+    """The base of all experiments: CIFAR-10 on the axis `system` of heterogeneity."""
 
     base, seeds = ("reproduce/fedaware_table1",), (0, 1, 2)  # the paper does not give the number of seeds
     options: ClassVar[dict[str, Any]] = {"eval.diversity": True}
-    # with lr 0.01, 100 rounds are too few to learn; 20: the smallest images for which the convolutions have an output
-    smoke: ClassVar[dict[str, Any]] = {"local.lr": 0.05, "data.init_args.upscale": 20}
-
-    def setting(self, point: Point, scale: str) -> CellConfig:
-        made, smoke = super().setting(point, scale), dict[str, Any]()
-        if scale == "smoke" and point.system != "statistical only":
-            smoke["partition.min_size"] = 2  # 1,438 digits over 50 clients
-        if scale == "smoke" and point.system == "hybrid+":
-            smoke["local.batch_size"] = {"uniform": [5, None]}
-        return made.with_(made.label, smoke)
+    smoke: ClassVar[dict[str, Any]] = SMOKE
 
 
 class Tuned(Scenario):
@@ -85,9 +89,9 @@ class Tuned(Scenario):
     def points(self, scale: str) -> list[Point]:
         points = []
         for point in super().points(scale):
-            grid = self.methods[point.method][2] or (None,)
+            grid = list(self.methods[point.method])
             if scale == "smoke" and len(grid) > 1:
-                grid = self.smoke_values or grid[len(grid) // 2 : len(grid) // 2 + 1]
+                grid = list(self.smoke_values) or [grid[len(grid) // 2]]
             points += [point.but(tuning=value) for value in grid]
         return points
 
@@ -97,23 +101,15 @@ class Tuned(Scenario):
 
     def cell(self, point: Point) -> dict[str, Any]:
         system = {"system": plain(point.system)} if len(self.axes["system"]) > 1 else {}
-        value = point.get("tuning")
-        return {**system, "method": plain(point.method), "tuning": "-" if value is None else plain(str(value))}
+        tuning = "-" if point.tuning is None else plain(str(point.tuning))
+        return {**system, "method": plain(point.method), "tuning": tuning}
 
-    def setting(self, point: Point, scale: str) -> CellConfig:
-        made, option = super().setting(point, scale), self.methods[point.method][1]
-        return made.with_(made.label, {option: point.tuning}) if option else made
+    def options_of(self, point: Point, scale: str) -> Mapping[str, Any]:
+        return self.methods[point.method][point.tuning]
 
     def tune(self, cache: RunCache) -> dict[str, dict[str, Group]]:
         """System -> method -> the runs of its best setting on all seeds."""
         return nest(self.best(cache, lambda group: best(group, ACCURACY).mean), "system", "method")
-
-
-def axis_of(methods: Tuning) -> Axis:
-    return {name: {"algorithm.name": key} for name, (key, _, _) in methods.items()}
-
-
-LOOKS = {name: key for name, (key, _, _) in METHODS.items()} | {NORMALISED: NORMALISED}
 
 
 def against(form: str, names: Iterable[str]) -> list[str]:
@@ -128,10 +124,10 @@ def steady(lines: Mapping[str, Group], form: str, last: int) -> Claim:
     rounds considered.
     """
     moves = {name: jitter(lines[name], last) for name in against(form, lines)}
-    order = sorted(moves, key=lambda name: float(np.mean(moves[name])))
-    evidence = ", ".join(f"{name} {100 * np.mean(moves[name]):.2f}" for name in order)
-    own_moves, rivals = list(moves[form]), [list(move) for name, move in moves.items() if name != form]
-    leads = [paired_test(rival, own_moves).difference for rival in rivals] if len(own_moves) > 1 else []
+    means = {name: float(np.mean(move)) for name, move in moves.items()}
+    evidence = listing(ordered(means), lambda mean: f"{100 * mean:.2f}")
+    rivals = [list(move) for name, move in moves.items() if name != form]
+    leads = [paired_test(rival, list(moves[form])).difference for rival in rivals] if len(moves[form]) > 1 else []
     return Claim(f"{form}: its accuracy varies least between evaluations", ahead_of_all(leads), evidence)
 
 
@@ -158,8 +154,7 @@ def most_diverse(values: Mapping[str, Stat], form: str, seeds: int) -> Claim:
     counts as the number of values, which makes the test cautious. values: method -> gradient diversity over the last
     rounds; form: one of `FORMS`; seeds: their number.
     """
-    order = sorted(values, key=lambda name: -values[name].mean)
-    evidence = ", ".join(f"{name} {stat_text(values[name], DIVERSITY)}" for name in order)
+    evidence = listing(ordered(values, lambda stat: -stat.mean), partial(stat_text, metric=DIVERSITY))
     levels = {name: Level(stat.mean, stat.std, seeds) for name, stat in values.items()}
     leads = [difference(levels[form], level) for name, level in levels.items() if name != form]
     return Claim(f"{form} ends with the highest gradient diversity", ahead_of_all(leads), evidence)
@@ -180,31 +175,24 @@ class Table1(Tuned, Lines):
     """
 
     choices, curves = (), ("train/loss", DIVERSITY)  # figure 5 shares the runs
-    axes: ClassVar = {"system": systems(*SYSTEMS), "method": axis_of(METHODS)}
+    axes: ClassVar = {"system": systems(*SYSTEMS), "method": {name: {} for name in METHODS}}
     panel, metrics, stem, looks = "system", (ACCURACY, "train/loss"), "table1", LOOKS
+    caption, plot = "Best test accuracy, mean ± std over seeds, best tuning.", {"band": "std", "window": 5}
     columns = (
         Column("ours", "best accuracy (%): ours", accuracy_text, "max", True),
         Column("published", "published", accuracy_text, "max", True),
     )
 
-    def headline(self, row: Row) -> tuple[str, float | None, float | None]:
+    def headline(self, point: Point, row: Row) -> tuple[str, float | None, float | None]:
         """The best accuracy."""
-        (method,) = (name for name in METHODS if plain(name) == row.cell["method"])
-        (system,) = (label for label in SYSTEMS if plain(label) == row.cell["system"])
         top = None if row.diverged else max((value for _, value in row.curve), default=None)
-        return f"best {row.metric}", top, published_best(method, system).mean
+        return f"best {row.metric}", top, published_best(point.method, point.system).mean
 
     def lines(self, cache: RunCache) -> dict[str, dict[str, Group]]:
         return self.tune(cache)
 
     def values(self, panel: str, line: str, group: Group) -> dict[str, Any]:
-        return {"ours": best(group, ACCURACY), "published": published_best(line, panel), "runs": group}
-
-    def plot(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        return {"band": "std", "window": 5}
-
-    def caption(self, values: Values) -> str:
-        return "Best test accuracy, mean ± std over seeds, best tuning."
+        return {"ours": best(group, ACCURACY), "published": published_best(line, panel)}
 
     def claims(self, values: Values) -> list[Claim]:
         """The claims of Sec. 5 about accuracy in the three systems of heterogeneity.
@@ -214,33 +202,36 @@ class Table1(Tuned, Lines):
         """
         claims, steadiest = [], []
         for label, lines in values.items():
+            ours, theirs = ({name: of[key].mean for name, of in lines.items()} for key in ("ours", "published"))
             runs = {name: of["runs"] for name, of in lines.items()}
             for form in FORMS:
-                order = sorted(against(form, METHODS), key=lambda name: -lines[name]["ours"].mean)
-                evidence, theirs = (
-                    ", ".join(f"{name} {100 * lines[name][key].mean:.1f}" for name in order)
-                    for key in ("ours", "published")
-                )
-                claims.append(Claim(f"{label}: {form} is best", order[0] == form, evidence, published=theirs))
+                order = sorted(against(form, METHODS), key=lambda name: -ours[name])
+                texts = [listing({name: means[name] for name in order}) for means in (ours, theirs)]
+                claims.append(Claim(f"{label}: {form} is best", order[0] == form, texts[0], published=texts[1]))
                 claim = steady(runs, form, final_rounds(rounds_of(runs[form])))
                 steadiest.append(replace(claim, text=f"{label}: {claim.text}"))
-        ends = {
-            name: [values[label][name]["ours"].mean for label in ("statistical only", "hybrid+")] for name in METHODS
-        }
-        loses = [less < more for more, less in ends.values()]
+        less = [
+            values["hybrid+"][name]["ours"].mean < values["statistical only"][name]["ours"].mean for name in METHODS
+        ]
         text = "every method loses accuracy from statistical only to hybrid+"
-        return [*claims, Claim(text, all(loses), f"{sum(loses)} of {len(loses)} do"), *steadiest]
+        return [*claims, Claim(text, all(less), f"{sum(less)} of {len(less)} do"), *steadiest]
+
+
+def rounds_of(group: Group) -> int:
+    return int(group.runs[0].config["rounds"])
 
 
 class Curves(Lines, Scenario):
     """A figure with one panel per metric and the same lines in every panel; means are over the last rounds."""
+
+    caption = "Mean ± std over seeds, and the last tenth of the rounds."
 
     @property
     def columns(self) -> list[Column]:  # type: ignore[override]
         means = [Column(m, f"{m}, last rounds", partial(stat_text, metric=m), None, True) for m in self.metrics]
         return [Column("best", "best accuracy (%)", accuracy_text, "max", True), *means]
 
-    def title(self, panel: str, metric: str) -> str:
+    def title_of(self, panel: Any, metric: str) -> str:
         return axis_name(metric).removesuffix(" (%)").capitalize()
 
     def styles(self, looks: Mapping[str, str]) -> dict[str, Line]:
@@ -253,26 +244,20 @@ class Curves(Lines, Scenario):
 
     def values(self, panel: str, line: str, group: Group) -> dict[str, Any]:
         means = {metric: last_k(group, metric, final_rounds(rounds_of(group))) for metric in self.metrics}
-        return {"best": best(group, ACCURACY), "runs": group, **means}
+        return {"best": best(group, ACCURACY), **means}
 
-    def plot(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def plot_of(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         return {"band": "std", "window": max(1, rounds_of(next(iter(lines.values()))["runs"]) // 50)}
-
-    def caption(self, values: Values) -> str:
-        return "Mean ± std over seeds, and the last tenth of the rounds."
-
-
-def rounds_of(group: Group) -> int:
-    return int(group.runs[0].config["rounds"])
 
 
 class Alphas(Curves):
     """A figure of one method with a line per value of a parameter alpha."""
 
-    line = "alpha"
+    line, name = "alpha", "{alpha}"
 
-    def label(self, point: Point) -> str:
-        return str(point.alpha)
+
+def alphas(key: str, *values: float) -> Axis:
+    return {f"alpha {alpha}": {key: alpha} for alpha in values}
 
 
 @EXPERIMENTS.register("fedaware/fig3", paper="FedAWARE [4] figs. 2-3")
@@ -283,10 +268,7 @@ class Fig3(Alphas):
     """
 
     stem, metrics, curves = "fig3", (ACCURACY, DIVERSITY, "global/grad_norm"), (DIVERSITY, "global/grad_norm")
-    axes: ClassVar = {
-        "system": systems("hybrid"),
-        "alpha": {f"alpha {alpha}": {"partition.alpha": alpha} for alpha in (0.1, 0.3, 0.5, 0.7)},
-    }
+    axes: ClassVar = {"system": systems("hybrid"), "alpha": alphas("partition.alpha", 0.1, 0.3, 0.5, 0.7)}
     options: ClassVar = Scenario.options | {"eval.global": True}
 
     def claims(self, values: Values) -> list[Claim]:
@@ -299,8 +281,7 @@ class Fig3(Alphas):
         ):
             means = {name: of[metric].mean for name, of in values[""].items()}
             low, *_, high = means.values()
-            shown = {n: f"{100 * v:.1f}" if metric == ACCURACY else number(v, 3) for n, v in means.items()}
-            evidence = ", ".join(f"{name} {value}" for name, value in shown.items())
+            evidence = listing(means) if metric == ACCURACY else listing(means, partial(number, digits=3))
             claims.append(Claim(text, sign * (high - low) > 0, evidence))
         return claims
 
@@ -313,7 +294,7 @@ class Methods(Tuned, Curves):
 
     metrics: ClassVar[Sequence[str]] = ("train/loss", ACCURACY, DIVERSITY)
     curves: ClassVar[Sequence[str]] = ("train/loss", DIVERSITY)
-    axes: ClassVar[dict[str, Axis]] = {"system": systems("hybrid"), "method": axis_of(METHODS)}
+    axes: ClassVar[dict[str, Axis]] = {"system": systems("hybrid"), "method": {name: {} for name in METHODS}}
     looks: ClassVar[Mapping[str, str]] = LOOKS
 
     def lines(self, cache: RunCache) -> dict[str, dict[str, Group]]:
@@ -346,12 +327,11 @@ class Fig5(Methods):
     def comparisons(self, lines: Mapping[str, Mapping[str, Any]]) -> list[Claim]:
         """The claims of `Methods`, and one more: FedAvgM and FedYogi beat FedAvg's accuracy at a lower diversity."""
         ends, tops = ({name: of[key].mean for name, of in lines.items()} for key in (DIVERSITY, "best"))
-        low = all(ends[name] < ends["FedAvg"] for name in ("FedAvgM", "FedYogi"))
-        high = all(tops[name] > tops["FedAvg"] for name in ("FedAvgM", "FedYogi"))
+        holds = all(ends[m] < ends["FedAvg"] and tops[m] > tops["FedAvg"] for m in ("FedAvgM", "FedYogi"))
         names = ("FedAvg", "FedAvgM", "FedYogi")
-        evidence = ", ".join(f"{name} {100 * tops[name]:.1f} % at {number(ends[name], 3)}" for name in names)
+        evidence = ", ".join(f"{name} {percent(tops[name])} % at {number(ends[name], 3)}" for name in names)
         text = "FedAvgM and FedYogi are more accurate than FedAvg at a lower diversity"
-        return [*super().comparisons(lines), Claim(text, low and high, evidence)]
+        return [*super().comparisons(lines), Claim(text, holds, evidence)]
 
 
 class Digits(Methods):
@@ -367,11 +347,10 @@ class Digits(Methods):
         """The claims of `Methods`, and one more: FedAWARE's training loss is comparable with FedYogi's."""
         claims = super().comparisons(lines)
         for form in FORMS:
-            loss, other = (lines[name]["train/loss"].mean for name in (form, "FedYogi"))
-            evidence = f"{form} {number(loss, 3)}, FedYogi {number(other, 3)}"
-            claims.append(
-                Claim(f"{form}: its training loss is at most 1.5 times FedYogi's", loss <= 1.5 * other, evidence)
-            )
+            losses = {name: lines[name]["train/loss"].mean for name in (form, "FedYogi")}
+            text = f"{form}: its training loss is at most 1.5 times FedYogi's"
+            holds = losses[form] <= 1.5 * losses["FedYogi"]
+            claims.append(Claim(text, holds, listing(losses, partial(number, digits=3))))
         return claims
 
 
@@ -393,13 +372,6 @@ class Fig9(Digits):
     }
 
 
-RIVAL: Tuning = {  # FedMGDA+'s updates have length 1; the paper names no learning rate
-    "FedAWARE": ("fedaware", None, ()),
-    "FedMGDA+": ("fedmgda", "algorithm.gamma", (0.03, 0.1, 0.3, 1.0, 3.0)),
-    "FedAvg": ("fedavg", None, ()),
-}
-
-
 @EXPERIMENTS.register("fedaware/fig6", paper="FedAWARE [4] fig. 6")
 class Fig6(Methods):
     """FedAWARE against FedMGDA+ at the best of five server learning rates, on CIFAR-10 in the hybrid system.
@@ -408,14 +380,18 @@ class Fig6(Methods):
     """
 
     stem, metrics, curves, smoke_seeds = "fig6", (ACCURACY, DIVERSITY), (DIVERSITY,), 1
-    methods, smoke_values = RIVAL, (0.3, 1.0)
-    axes: ClassVar = {"system": systems("hybrid"), "method": axis_of(RIVAL)}
+    methods: ClassVar = {  # FedMGDA+'s updates have length 1; the paper names no learning rate
+        "FedAWARE": tuned("fedaware"),
+        "FedMGDA+": tuned("fedmgda", "algorithm.gamma", (0.03, 0.1, 0.3, 1.0, 3.0)),
+        "FedAvg": tuned("fedavg"),
+    }
+    smoke_values = (0.3, 1.0)
+    axes: ClassVar = {"system": systems("hybrid"), "method": {name: {} for name in methods}}
     looks: ClassVar = {"FedAWARE": "fedaware", "FedMGDA+": "fedmgda", "FedAvg": "fedavg"}
 
     def comparisons(self, lines: Mapping[str, Mapping[str, Any]]) -> list[Claim]:
         tops = {name: of["best"].mean for name, of in lines.items()}
-        evidence = ", ".join(f"{name} {100 * top:.1f}" for name, top in tops.items())
-        return [Claim("FedAWARE is more accurate than FedMGDA+", tops["FedAWARE"] > tops["FedMGDA+"], evidence)]
+        return [Claim("FedAWARE is more accurate than FedMGDA+", tops["FedAWARE"] > tops["FedMGDA+"], listing(tops))]
 
 
 @EXPERIMENTS.register("fedaware/fig7", paper="FedAWARE [4] fig. 7")
@@ -426,14 +402,10 @@ class Fig7(Alphas):
     """
 
     stem, metrics, curves = "fig7", (ACCURACY, DIVERSITY), (DIVERSITY,)
-    axes: ClassVar = {
-        "system": systems("hybrid+"),
-        "alpha": {f"alpha {alpha}": {"algorithm.alpha": alpha} for alpha in (0.1, 0.3, 0.5, 0.7, 0.9)},
-    }
+    axes: ClassVar = {"system": systems("hybrid+"), "alpha": alphas("algorithm.alpha", 0.1, 0.3, 0.5, 0.7, 0.9)}
     options: ClassVar = Scenario.options | {"algorithm.name": "fedaware"}
 
     def claims(self, values: Values) -> list[Claim]:
         tops = {name: of["best"].mean for name, of in values[""].items()}
-        evidence = ", ".join(f"{name} {100 * top:.1f}" for name, top in tops.items())
         matters = max(tops.values()) - min(tops.values()) > 0.01
-        return [Claim("a proper alpha matters: the best is a point above the worst", matters, evidence)]
+        return [Claim("a proper alpha matters: the best is a point above the worst", matters, listing(tops))]

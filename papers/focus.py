@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
@@ -10,7 +11,7 @@ import numpy as np
 
 from papers.base import EXPERIMENTS, Claim
 from papers.lines import Lines, Values
-from papers.texts import cost_or_dash
+from papers.texts import cost_or_dash, listing
 from raylfl.core.arrays import Floats
 from raylfl.report.derived import to_target
 from raylfl.report.runs import Group
@@ -27,7 +28,6 @@ METHODS = {
     "ProxSkip": "scaffnew",
 }
 EXACT = 1e-12  # relative distance that counts as exact; rounding allows about 1e-15
-GOALS = (1e-6, EXACT)
 # Fig. 4 counts ProxSkip's variates as sent; our clients compute them from the next x, so that a run counts half
 COUNTED = {"ProxSkip": 2.0}
 COUNTED_NOTE = (
@@ -40,7 +40,7 @@ REMARKS = {
     "idle clients also renew theirs, ProxSkip diverges, as in fig. 4",
 }
 SAME = (("FedAvg", "FedAU", "MIFA"), ("SCAFFOLD", "ProxSkip"))  # identical under full participation
-COSTS = [f"{axis} to {goal:g}" for goal in GOALS for axis in ("rounds", "floats")]
+COSTS = {f"{axis} to {goal:g}": (axis, goal) for goal in (1e-6, EXACT) for axis in ("rounds", "floats")}
 
 
 @EXPERIMENTS.register("focus/fig4", paper="FOCUS [1] fig. 4")
@@ -61,9 +61,7 @@ class Fig4(Lines):
     }
     within: ClassVar = {"full": 200, "uniform": 500, "arbitrary": 3000}  # rounds after which FOCUS is exact
     measures: ClassVar = {
-        f"{axis} to {goal:g}": lambda run, axis=axis, goal=goal: to_target(run, DISTANCE, goal, axis)
-        for goal in GOALS
-        for axis in ("rounds", "floats")
+        cost: partial(to_target, metric=DISTANCE, target=goal, axis=axis) for cost, (axis, goal) in COSTS.items()
     } | {
         "level": lambda run: level(run.column(DISTANCE)),
         "straightness": lambda run: straightness(run.column(DISTANCE)),
@@ -73,6 +71,8 @@ class Fig4(Lines):
 
     panel, heading, metrics, stem = "participation", "{} participation", (DISTANCE,), "fig4"
     looks, notes = METHODS, [COUNTED_NOTE]
+    caption = "Relative distance |x - x*|/|x*|; floats are the sum of both directions."
+    plot: ClassVar = {"axis": "floats", "limits": (1e-16, 10), "factors": COUNTED, "start": 1.0}
     columns = (
         Column("end", "ends at", partial(number, digits=2), "min", True),
         *(Column(cost.replace(" to ", ""), cost, cost_or_dash, "min", True) for cost in COSTS),
@@ -80,19 +80,12 @@ class Fig4(Lines):
 
     def values(self, panel: str, line: str, group: Group) -> dict[str, Any]:
         """The measures of a method's run, inf for a target that is not reached; floats are counted as in fig. 4."""
-        values: dict[str, Any] = {}
+        values = {}
         for key in self.measures:
-            value = self.measure(group.runs[0], key)
-            factor = COUNTED.get(line, 1.0) if key.startswith("floats") else 1.0
-            values[key] = float("inf") if value is None else value * factor
+            value, factor = self.measure(group.runs[0], key), COUNTED.get(line, 1.0)
+            values[key] = math.inf if value is None else value * (factor if key.startswith("floats") else 1.0)
         costs = {cost.replace(" to ", ""): values[cost] for cost in COSTS}
         return values | costs | {"end": values["level"], "curve": group.runs[0].column(DISTANCE)}
-
-    def plot(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        return {"axis": "floats", "limits": (1e-16, 10), "factors": COUNTED, "start": 1.0}
-
-    def caption(self, values: Values) -> str:
-        return "Relative distance |x - x*|/|x*|; floats are the sum of both directions."
 
     def claims(self, values: Values) -> list[Claim]:
         """The claims of fig. 4 and its caption."""
@@ -103,35 +96,24 @@ class Fig4(Lines):
 
         spent, straight = of("FOCUS", f"rounds to {EXACT:g}"), of("FOCUS", "straightness")
         ends = {name: of(name, "level") for name in METHODS}
-        partial = {panel: end for panel, end in ends["ProxSkip"].items() if panel != "full"}
+        full, partial = ends["ProxSkip"]["full"], {k: end for k, end in ends["ProxSkip"].items() if k != "full"}
+        near = f"FOCUS comes within a relative distance of {EXACT:g} of x*, after at most {allowed} rounds"
+        within = all(spent[panel] <= self.within[panel] for panel in values)
+        linear = "FOCUS converges linearly: log distance against rounds is a straight line"
+        r2 = "R^2 " + listing(straight, "{:.3f}".format)
+        text = "ProxSkip is exact under full participation"
+        fails = "ProxSkip does not converge under partial participation"
         return [
-            Claim(
-                f"FOCUS comes within a relative distance of {EXACT:g} of x*, after at most {allowed} rounds",
-                all(spent[panel] <= self.within[panel] for panel in values),
-                _text_of(spent, "{:.0f}") + " rounds",
-            ),
-            Claim(
-                "FOCUS converges linearly: log distance against rounds is a straight line",
-                all(r2 > 0.95 for r2 in straight.values()),
-                "R^2 " + _text_of(straight, "{:.3f}"),
-            ),
+            Claim(near, within, listing(spent, "{:.0f}".format) + " rounds"),
+            Claim(linear, all(value > 0.95 for value in straight.values()), r2),
             self._first_in_floats(values),
             Claim("SCAFFOLD is exact", max(ends["SCAFFOLD"].values()) < EXACT, _ends(ends["SCAFFOLD"])),
             *(
                 Claim(f"{name} stalls", all(of(name, "stalls").values()), _ends(ends[name]), REMARKS.get(name, ""))
                 for name in ("FedAvg", "FedAU", "MIFA")
             ),
-            Claim(
-                "ProxSkip is exact under full participation",
-                ends["ProxSkip"]["full"] < EXACT,
-                f"relative distance at the end: {ends['ProxSkip']['full']:.2g}",
-            ),
-            Claim(
-                "ProxSkip does not converge under partial participation",
-                min(partial.values()) > 1e-3,
-                _ends(partial),
-                REMARKS["ProxSkip"],
-            ),
+            Claim(text, full < EXACT, f"relative distance at the end: {full:.2g}"),
+            Claim(fails, min(partial.values()) > 1e-3, _ends(partial), REMARKS["ProxSkip"]),
             *(_same(values["full"], *names) for names in SAME),
         ]
 
@@ -143,9 +125,8 @@ class Fig4(Lines):
             other, name = min((cost, name) for name, cost in costs.items() if name != "FOCUS")
             evidence.append(f"{panel} {cost_or_dash(costs['FOCUS'])} (next: {name}, {cost_or_dash(other)})")
             holds &= costs["FOCUS"] < other
-        return Claim(
-            f"FOCUS reaches a relative distance of {EXACT:g} with the fewest floats", holds, "; ".join(evidence)
-        )
+        text = f"FOCUS reaches a relative distance of {EXACT:g} with the fewest floats"
+        return Claim(text, holds, "; ".join(evidence))
 
 
 def level(distance: Floats) -> float:
@@ -184,9 +165,5 @@ def _same(lines: Mapping[str, Mapping[str, Any]], *names: str) -> Claim:
     return Claim(text, apart < 1e-12, f"their distances differ by at most {apart:.1g}")
 
 
-def _text_of(values: Mapping[str, float], form: str = "{:.2g}") -> str:
-    return ", ".join(f"{panel} {form.format(value)}" for panel, value in values.items())
-
-
 def _ends(values: Mapping[str, float]) -> str:
-    return f"relative distance at the end: {_text_of(values)}"
+    return "relative distance at the end: " + listing(values, "{:.2g}".format)

@@ -7,27 +7,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from papers.base import EXPERIMENTS, Claim, Findings
-from papers.choice import plain
+from papers.base import EXPERIMENTS, Claim
 from papers.focus import METHODS
-from papers.grid import Axis, Grid, Point, nest
+from papers.grid import Axis, Grid, Point, by
 from papers.ledger import Row
-from papers.lines import Lines, Values
+from papers.lines import Lines, Sweep, Sweeps, Values, best_value
 from papers.run_cache import RunCache
 from papers.texts import (
     ACCURACY,
     accuracy_text,
     cost_or_dash,
-    general,
+    listing,
     mean_cost,
     measurements,
+    ordered,
     path_of,
     stat_of,
     table_of,
 )
 from raylfl.report.derived import Stat, group_to_target, last_k
 from raylfl.report.runs import Group
-from raylfl.report.tables import Column, ReportTable
+from raylfl.report.tables import Column
 
 DIVISOR = "SCAFFOLD, divisor 10"  # SCAFFOLD in the form of the public code and of its logs
 SEQUENCE = "FedAvg in sequence"  # each client starts from the model of the client before, as in SFL
@@ -105,164 +105,150 @@ class Fig9(Lines, Images):
     time = "about 60 hours on two cores"
     curves = ("test/loss",)
     panel, heading, metrics, stem = "participation", "{} participation", (ACCURACY, "test/loss"), "fig9"
+    caption = "Test accuracy in % over the last tenth of the rounds, at most 500."
     looks, notes = LOOKS, NOTES
     columns = (
         Column("ours", "ours", accuracy_text, "max", True),
         Column("logs", "authors' logs", accuracy_text, "max", True),
     )
 
-    def headline(self, row: Row) -> tuple[str, float | None, float | None]:
+    def headline(self, point: Point, row: Row) -> tuple[str, float | None, float | None]:
         """The mean accuracy over the last 500 rounds; that of the authors' log."""
-        texts = {(plain(panel), plain(name)): text for panel, of in PUBLISHED.items() for name, text in of.items()}
-        text, values = texts.get((row.cell["participation"], row.cell["method"])), row.window(500)
+        text, values = PUBLISHED[point.participation].get(point.method), row.window(500)
         value = sum(values) / len(values) if values else None
         return row.metric, value, stat_of(text).mean if text else None
 
     def values(self, panel: str, line: str, group: Group) -> dict[str, Any]:
         """The accuracy over the last 500 of 10,000 rounds; the log's."""
         text, last = PUBLISHED[panel].get(line), min(int(group.runs[0].config["rounds"]) // 10, 500)
-        return {"ours": last_k(group, ACCURACY, last), "logs": stat_of(text) if text else NONE, "runs": group}
-
-    def caption(self, values: Values) -> str:
-        return "Test accuracy in % over the last tenth of the rounds, at most 500."
+        return {"ours": last_k(group, ACCURACY, last), "logs": stat_of(text) if text else NONE}
 
     def claims(self, values: Values) -> list[Claim]:
-        ends = {panel: {name: of["ours"] for name, of in lines.items()} for panel, lines in values.items()}
-        claims = [
-            _most_accurate(f"{panel}: FOCUS is the most accurate", stats, PUBLISHED[panel])
-            for panel, stats in ends.items()
-        ]
-        claims += [
-            fastest(panel, {name: of["runs"] for name, of in values[panel].items()}, stats)
-            for panel, stats in ends.items()
-        ]
-        return [claim for claim in claims if claim is not None]
+        claims = []
+        for panel, lines in values.items():
+            ends, runs = ({name: of[key] for name, of in lines.items()} for key in ("ours", "runs"))
+            claims += most_accurate(f"{panel}: FOCUS is the most accurate", ends, PUBLISHED[panel])
+            claims += fastest(panel, runs, ends)
+        return claims
 
 
 @EXPERIMENTS.register("focus/fig9-start", paper="FOCUS [1] fig. 9")
-class Fig9Start(Images):
+class Fig9Start(Lines, Images):
     """The first 1,000 of figure 9's 10,000 rounds, beside the authors' logs of the same rounds.
 
     The log of FedAvg is also compared with a sequential FedAvg, in which the sampled clients train one after the other.
     Two Bernoulli logs are also compared with runs whose network has dropout; the paper does not mention dropout.
     """
 
-    rounds, margin = 1000, 0.05  # the margin of the accuracy; in the logs most methods differ by more
+    margin = 0.05  # the margin of the accuracy; in the logs most methods differ by more
+    rounds: ClassVar = {"smoke": 100, "paper": 1000}
     options: ClassVar = {"eval.every": 25}
-    smoke: ClassVar = Images.smoke | {"rounds": 100}
-    paper: ClassVar = {"rounds": rounds}
+    smoke: ClassVar = Images.smoke | {"rounds": rounds["smoke"]}
+    paper: ClassVar = {"rounds": rounds["paper"]}
     # the methods with a log, and variants of them
     compared: ClassVar[Mapping[str, Sequence[str]]] = {
         "Bernoulli": [*PUBLISHED["Bernoulli"], *DROPOUT],
         "Markov": [*PUBLISHED["Markov"], SEQUENCE],
     }
     axes: ClassVar = {"participation": PANELS, "method": STARTED}
+    panel, blocks, stem, notes = "participation", False, "fig9_start", NOTES
+    looks: ClassVar = {name: LOOKS[name] for names in compared.values() for name in names}
+    columns = (Column("ours", "ours", accuracy_text), Column("logs", "authors' logs", accuracy_text))
 
     def has(self, point: Point, scale: str) -> bool:
         return point.method in self.compared[point.participation]
 
-    def run(self, cache: RunCache) -> Findings:
-        from papers import draw
+    def title_of(self, panel: Any, metric: str) -> str:
+        return f"{panel} participation"
 
-        rounds = cache.pick(100, self.rounds)
-        last = rounds // 5
-        authors = logs() if cache.scale == "paper" else {}
-        groups = nest(self.groups(cache), "participation", "method")
-        rows, claims, plots = list[dict[str, Any]](), list[Claim](), []
-        for panel, lines in groups.items():
-            known = {name: authors.get((panel, name), {}) for name in lines}
-            for name, group in lines.items():
-                end = Stat.over([v for r, v in known[name].items() if rounds - last < r <= rounds])
-                rows.append({"panel": panel, "method": name, "ours": last_k(group, ACCURACY, last), "logs": end})
-                claims += [self._close(panel, name, rows[-1]["ours"], end)] if authors else []
-            shown = {
-                name: [(r - 1, value) for r, value in log.items() if r <= rounds]
-                for name, log in known.items()
-                if SHARED.get(name) not in lines
-            }
-            plots.append(draw.Plot(f"{panel} participation", lines, ACCURACY, logs=shown))
-        columns = [
-            Column("panel", "participation"),
-            Column("method", "method"),
-            Column("ours", "ours", accuracy_text),
-            Column("logs", "authors' logs", accuracy_text),
-        ]
-        caption = f"Test accuracy in %, mean ± std over the measurements of rounds {rounds - last + 1} to {rounds}."
-        looks = {point.method: LOOKS[point.method] for point in self.points("paper")}
-        figures = {"fig9_start": draw.curves(plots, draw.styles(looks))}
-        return Findings([ReportTable("fig9_start", caption, columns, rows)], claims, figures, NOTES)
+    def lines(self, cache: RunCache) -> dict[Any, dict[str, Group]]:
+        """Panel -> line -> its runs. Raises DataMissing without the logs, before a run starts."""
+        if cache.scale == "paper":
+            logs()
+        return super().lines(cache)
 
-    def _close(self, panel: str, name: str, stat: Stat, log: Stat) -> Claim:
-        """The claim that the accuracy of a method, `stat`, differs from its log by at most the margin."""
-        whose = f"{SHARED[name]}'s" if name in SHARED else "its"
-        text = f"{panel}: {name} is within {100 * self.margin:g} points of {whose} log"
-        holds = abs(_level(stat) - log.mean) <= self.margin
-        return Claim(text, holds, f"{accuracy_text(stat)} %", published=f"{accuracy_text(log)} %")
+    def values_of(self, panel: Any, lines: Mapping[str, Group], scale: str) -> dict[str, dict[str, Any]]:
+        """The accuracies over the last fifth of the rounds, ours and the log's, and the log up to then."""
+        authors, rounds, values = logs() if scale == "paper" else {}, self.rounds[scale], {}
+        for name, group in lines.items():
+            log = {r: value for r, value in authors.get((panel, name), {}).items() if r <= rounds}
+            end = Stat.over([value for r, value in log.items() if r > rounds - rounds // 5])
+            values[name] = {"ours": last_k(group, ACCURACY, rounds // 5), "logs": end, "log": log, "rounds": rounds}
+        return values
+
+    def plot_of(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        shown = {name: of["log"] for name, of in lines.items() if SHARED.get(name) not in lines}
+        return {"logs": {name: [(r - 1, value) for r, value in log.items()] for name, log in shown.items()}}
+
+    def caption_of(self, values: Values) -> str:
+        rounds = next(of["rounds"] for lines in values.values() for of in lines.values())
+        window = f"rounds {rounds - rounds // 5 + 1} to {rounds}"
+        return f"Test accuracy in %, mean ± std over the measurements of {window}."
+
+    def claims(self, values: Values) -> list[Claim]:
+        """The claims that the accuracy of each method differs from its log by at most the margin."""
+        claims = []
+        for panel, name, of in ((panel, name, of) for panel, lines in values.items() for name, of in lines.items()):
+            text = f"{panel}: {name} is within {100 * self.margin:g} points of "
+            text += f"{SHARED[name]}'s log" if name in SHARED else "its log"
+            holds = abs(_level(of["ours"]) - of["logs"].mean) <= self.margin
+            ours, theirs = (f"{accuracy_text(of[key])} %" for key in ("ours", "logs"))
+            claims += [Claim(text, holds, ours, published=theirs)] if of["logs"].count else []
+        return claims
 
 
 @EXPERIMENTS.register("focus/fig9-rates", paper="FOCUS [1] fig. 9")
-class Fig9Rates(Images):
+class Fig9Rates(Sweeps, Images):
     """SG-FOCUS and its rivals on CIFAR-10 under Bernoulli participation, each at its best learning rate.
 
     With one learning rate for all, as in the figure, a round's step of FOCUS is ten times as long as FedAvg's.
     """
 
-    choices, curves, name = ("method", "lr"), ("test/loss",), "{method}, lr {lr:g}"
+    choices, name = ("method", "lr"), "{method}, lr {lr:g}"
     smoke: ClassVar = Images.smoke | {"rounds": 100}
     paper: ClassVar = {"rounds": ROUNDS}
     axes: ClassVar = {"method": LINES, "lr": {lr: {"local.lr": lr} for lr in RATES}}
     small: ClassVar = {"lr": RATES[2:]}
+    stem, looks, notes = "fig9_rates", LOOKS, NOTES[1:]
+    caption = "Test accuracy in % over the last rounds."
 
-    def run(self, cache: RunCache) -> Findings:
-        from papers import draw
+    def sweeps(self, cache: RunCache) -> Mapping[Point, Sweep]:
+        last = cache.pick(30, 500)
+        return by({point: last_k(group, ACCURACY, last) for point, group in self.groups(cache).items()}, "lr")
 
-        groups, last = self.groups(cache), cache.pick(30, 500)
-        ends = nest({point: last_k(group, ACCURACY, last) for point, group in groups.items()}, "method", "lr")
-        best = {name: max(of_lr, key=lambda lr, of_lr=of_lr: _level(of_lr[lr])) for name, of_lr in ends.items()}  # type: ignore[misc]
-        rates = sorted({point.lr for point in groups})
-        rows = [
-            {"method": name, "best": best[name]} | {f"{lr:g}": of_lr.get(lr, NONE) for lr in rates}
-            for name, of_lr in ends.items()
-        ]
-        columns = [Column("method", "method"), Column("best", "best lr", general, None, True)]
-        columns += [Column(f"{lr:g}", f"lr {lr:g}", accuracy_text, "max", True) for lr in rates]
-        lines = {name: groups[Point(method=name, lr=lr)] for name, lr in best.items()}
-        plots = [draw.Plot("each method at its best rate", lines, m, window=10) for m in (ACCURACY, "test/loss")]
-        claim = _most_accurate(
-            "FOCUS is the most accurate, each method at its best learning rate",
-            {name: of_lr[best[name]] for name, of_lr in ends.items() if len(of_lr) == cache.pick(2, len(RATES))},
-        )
-        table = ReportTable("fig9_rates", f"Test accuracy in % over the last {last} rounds.", columns, rows)
-        return Findings(
-            [table], [claim] if claim else [], {"fig9_rates": draw.curves(plots, draw.styles(LOOKS))}, NOTES[1:]
-        )
+    def heading(self, cell: Point) -> str:
+        return "Bernoulli participation"
+
+    def claims(self, sweeps: Mapping[Point, Sweep]) -> list[Claim]:
+        text = "FOCUS is the most accurate, each method at its best learning rate"
+        return most_accurate(text, {cell.method: sweep[best_value(sweep)] for cell, sweep in sweeps.items()})
 
 
-def fastest(panel: str, lines: Mapping[str, Group], ends: Mapping[str, Stat]) -> Claim | None:
+def fastest(panel: str, lines: Mapping[str, Group], ends: Mapping[str, Stat]) -> list[Claim]:
     """The claim that FOCUS is the first to reach 90 % of the best final accuracy of the other methods.
 
-    panel: the kind of participation; lines: method -> runs; ends: method -> final accuracy. None without runs of FOCUS
+    panel: the kind of participation; lines: method -> runs; ends: method -> final accuracy. Empty without runs of FOCUS
     and of another method.
     """
     if "FOCUS" not in lines or len(lines) < 2:
-        return None
+        return []
     target = 0.9 * max(stat.mean for name, stat in ends.items() if name != "FOCUS")
     reached = {name: mean_cost(group_to_target(group, ACCURACY, target)) for name, group in lines.items()}
-    evidence = ", ".join(f"{name} {cost_or_dash(value)}" for name, value in sorted(reached.items(), key=lambda i: i[1]))
     holds = reached["FOCUS"] < min(value for name, value in reached.items() if name != "FOCUS")
-    return Claim(f"{panel}: FOCUS is the fastest, in rounds to {100 * target:.1f} %", holds, evidence)
+    text = f"{panel}: FOCUS is the fastest, in rounds to {100 * target:.1f} %"
+    return [Claim(text, holds, listing(ordered(reached), cost_or_dash))]
 
 
-def _most_accurate(text: str, ends: Mapping[str, Stat], logs: Mapping[str, str] | None = None) -> Claim | None:
-    """The claim that FOCUS has the highest of these accuracies; None without FOCUS and another method.
+def most_accurate(text: str, ends: Mapping[str, Stat], logs: Mapping[str, str] | None = None) -> list[Claim]:
+    """The claim that FOCUS has the highest of these accuracies; empty without FOCUS and another method.
 
     logs: method -> accuracy in the authors' log.
     """
     if "FOCUS" not in ends or len(ends) < 2:
-        return None
-    evidence = ", ".join(f"{name} {100 * stat.mean:.1f}" for name, stat in ends.items())
-    published = ", ".join(f"{name} {text.partition('±')[0]}" for name, text in (logs or {}).items())
-    return Claim(text, max(ends, key=lambda name: _level(ends[name])) == "FOCUS", evidence, published=published)
+        return []
+    evidence = listing({name: stat.mean for name, stat in ends.items()})
+    published = listing(logs or {}, lambda text: text.partition("±")[0])
+    return [Claim(text, best_value(ends) == "FOCUS", evidence, published=published)]
 
 
 def _level(stat: Stat) -> float:

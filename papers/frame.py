@@ -10,6 +10,7 @@ from papers.base import EXPERIMENTS
 from papers.comparisons import rows_of_comparison
 from papers.grid import Grid
 from papers.ledger import Row, folders, last_value, read
+from papers.ledger_rows import key_of
 from raylfl.errors import BadConfig, did_you_mean
 
 
@@ -26,11 +27,11 @@ def rows_of(results: Path, name: str | None) -> list[dict[str, Any]]:
     dates = _dates_of_commits(results)
     records = []
     for ledger in ledgers if name is None else [name]:
-        experiment = EXPERIMENTS.get(ledger).cls() if ledger in experiments else None
-        for row in read(ledgers[ledger]) if experiment else rows_of_comparison(ledgers[ledger]):
-            metric, value, published = (
-                experiment.headline(row) if isinstance(experiment, Grid) else (row.metric, last_value(row), None)
-            )
+        grid: Any = EXPERIMENTS.get(ledger).cls() if ledger in experiments else None
+        points = {key_of(grid.cell(p), 0): p for p in grid.points("paper")} if isinstance(grid, Grid) else {}
+        for row in rows_of_comparison(ledgers[ledger]) if grid is None else read(ledgers[ledger]):
+            point = points.get(key_of(row.cell, 0))
+            metric, value, published = grid.headline(point, row) if point else (row.metric, last_value(row), None)
             numbers = {"metric": metric, "value": value, "published": published}
             records.append({"experiment": ledger, **row.cell, "seed": row.seed, **numbers, **_facts(row, dates)})
     return records

@@ -45,30 +45,26 @@ sorts the table. *Published* has the paper's number, where the claim has one; *o
 
 @dataclass(frozen=True)
 class PublishedExperiment:
-    """A published experiment: the folder of its ledger, the ledger's rows (none without runs), verdicts and notes."""
+    """A published experiment: the folder of its ledger, the ledger's rows (none without runs), claims and notes."""
 
     name: str
     folder: Path
     rows: list[Row]
-    claims: list[dict[str, Any]]
+    claims: list[Claim]
     notes: list[str]
 
     @property
-    def page(self) -> str:
-        return page_name(self.name)
-
-    @property
-    def experiment(self) -> Any:
+    def entry(self) -> Any:
         return EXPERIMENTS.get(self.name)
 
     @property
     def link(self) -> str:
-        return f"[{self.name}](results/{self.page})"
+        return f"[{self.name}](results/{page_name(self.name)})"
 
     @property
     def runs(self) -> str:
         """The number of runs that are published, and of the whole experiment."""
-        made, total = len(self.rows), self.experiment.cls().whole()
+        made, total = len(self.rows), self.entry.cls().whole()
         return f"{made} / {made if total is None else total}" if made else "none needed"
 
 
@@ -77,22 +73,22 @@ def experiments(results: Path) -> list[PublishedExperiment]:
 
     results: the folder of all ledgers.
     """
-    entries = []
-    for entry in EXPERIMENTS:
-        folder = results / entry.name
+    published = []
+    for name, folder in ((entry.name, results / entry.name) for entry in EXPERIMENTS):
         if (folder / "verdicts.json").is_file():
             verdicts = json.loads((folder / "verdicts.json").read_text(encoding="utf-8"))
-            entries.append(PublishedExperiment(entry.name, folder, read(folder), verdicts["claims"], verdicts["notes"]))
-    return entries
+            claims = [Claim(**claim) for claim in verdicts["claims"]]
+            published.append(PublishedExperiment(name, folder, read(folder), claims, verdicts["notes"]))
+    return published
 
 
 def pages(results: Path, docs: Path) -> dict[Path, str]:
     """Path -> text of each page, from the ledgers below `results`."""
-    entries = experiments(results)
+    published = experiments(results)
     ledgers = {name: folder for name, folder in folders(results).items() if name not in EXPERIMENTS.names()}
     others = {name: rows_of_comparison(folder) for name, folder in ledgers.items()}
-    texts = {docs / "results.md": gallery(entries, others), docs / "claims.md": claims(entries)}
-    texts |= {docs / "results" / entry.page: page(entry) for entry in entries}
+    texts = {docs / "results.md": gallery(published, others), docs / "claims.md": claims(published)}
+    texts |= {docs / "results" / page_name(of.name): page(of) for of in published}
     return texts | {docs / "results" / page_name(name): comparison(name, rows) for name, rows in others.items()}
 
 
@@ -101,58 +97,51 @@ def write_pages(results: Path, docs: Path) -> list[Path]:
 
     results: the folder of all ledgers; docs: the folder of the documentation.
     """
-    changed = []
-    for path, text in pages(results, docs).items():
-        if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            changed.append(path)
+    texts = pages(results, docs)
+    changed = [path for path in texts if not path.is_file() or path.read_text(encoding="utf-8") != texts[path]]
+    for path in changed:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(texts[path], encoding="utf-8")
     return changed
 
 
-def gallery(entries: Sequence[PublishedExperiment], others: Iterable[str] = ()) -> str:
+def gallery(published: Sequence[PublishedExperiment], others: Iterable[str] = ()) -> str:
     """The text of `results.md`: a table of the experiments, the claims of each, and the names of the comparisons."""
-    lines = [
-        HEAD,
-        INTRO,
-        "| experiment | paper | runs made / of the experiment | claims that hold | hours |",
-        "| --- | --- | --: | --: | --: |",
-    ]
-    for entry in entries:
-        holding = sum(claim["holds"] is True for claim in entry.claims)
-        undecided = sum(claim["holds"] is None for claim in entry.claims)
-        held = f"{holding} of {len(entry.claims)}" + (f" ({undecided} open)" if undecided else "")
-        hours = sum(row.seconds or 0.0 for row in entry.rows) / 3600
-        lines.append(f"| {entry.link} | {entry.experiment.paper} | {entry.runs} | {held} | {hours:.2f} |")
-    lines += ["", REFERENCES, "", *not_run(entries)]
+    rows = []
+    for of in published:
+        undecided = sum(claim.holds is None for claim in of.claims)
+        held = f"{sum(claim.holds is True for claim in of.claims)} of {len(of.claims)}"
+        held += f" ({undecided} open)" if undecided else ""
+        hours = sum(row.seconds or 0.0 for row in of.rows) / 3600
+        rows.append((of.link, of.entry.paper, of.runs, held, f"{hours:.2f}"))
+    heads = ("experiment", "paper", "runs made / of the experiment", "claims that hold", "hours")
+    lines = [HEAD, INTRO, *_table(heads, rows, heads[2:]), "", REFERENCES, "", *not_run(published)]
     if links := [f"- [{name}](results/{page_name(name)})" for name in others]:
         lines += ["", "## Other comparisons", "", *links]
-    for entry in entries:
-        lines += [
-            "",
-            f"## {entry.name}",
-            "",
-            f"{entry.experiment.summary}. [Figures, tables, runs](results/{entry.page})",
-            "",
-        ]
-        lines += [*_claims(entry.claims), *_notes(entry.notes)]
+    for of in published:
+        summary = f"{of.entry.summary}. [Figures, tables, runs](results/{page_name(of.name)})"
+        lines += ["", f"## {of.name}", "", summary, "", *_claims(of)]
     return "\n".join(lines) + "\n"
 
 
-def claims(entries: Sequence[PublishedExperiment]) -> str:
+def claims(published: Sequence[PublishedExperiment]) -> str:
     """The text of `claims.md`: one table of all claims, and of the experiments without a run."""
-    head = ("paper", "experiment", "claim", "published", "ours", "verdict", "runs")
-    rows = []
-    for entry in entries:
-        for claim in (Claim(**content) for content in entry.claims):
-            numbers = claim.published or "–", claim.ours, VERDICTS[claim.holds]
-            rows.append((entry.experiment.paper, entry.link, claim.text, *numbers, entry.runs))
-    names = {entry.name for entry in entries}
-    for other in (entry for entry in EXPERIMENTS if entry.name not in names):
-        missing = f"0 / {other.cls().whole() or '?'}"
-        rows.append((other.paper, other.name, other.summary, "–", "–", "no run", missing))
-    lines = [f"| {' | '.join(map(_cell, row))} |" for row in (head, ["---"] * len(head), *rows)]
-    return "\n".join([HEAD, CLAIMS, '<div class="sortable" markdown>', "", *lines, "", "</div>", "", REFERENCES]) + "\n"
+    rows = [
+        (of.entry.paper, of.link, claim.text, claim.published or "–", claim.ours, VERDICTS[claim.holds], of.runs)
+        for of in published
+        for claim in of.claims
+    ]
+    rows += [
+        (entry.paper, entry.name, entry.summary, "–", "–", "no run", f"0 / {entry.cls().whole() or '?'}")
+        for entry in _unpublished(published)
+    ]
+    table = _table(("paper", "experiment", "claim", "published", "ours", "verdict", "runs"), rows)
+    return "\n".join([HEAD, CLAIMS, '<div class="sortable" markdown>', "", *table, "", "</div>", "", REFERENCES]) + "\n"
+
+
+def _unpublished(published: Sequence[PublishedExperiment]) -> list[Any]:
+    names = {of.name for of in published}
+    return [entry for entry in EXPERIMENTS if entry.name not in names]
 
 
 def comparison(name: str, rows: Sequence[Row]) -> str:
@@ -163,47 +152,30 @@ def comparison(name: str, rows: Sequence[Row]) -> str:
     return "\n".join([*lines, "", "## Runs", "", *_runs(name, rows, labels_of(rows))]) + "\n"
 
 
-def not_run(entries: Sequence[PublishedExperiment]) -> list[str]:
+def not_run(published: Sequence[PublishedExperiment]) -> list[str]:
     """The section on what the ledger lacks: parts of the published experiments, and experiments without a run."""
     lines = ["## Not run", "", "What the ledger lacks, computed from the experiments' settings and the ledger:", ""]
-    for entry in entries:
-        lines += [f"- {entry.name}: {line}" for line in entry.experiment.cls().missing(entry.rows)]
-    names = {entry.name for entry in entries}
-    others = [entry for entry in EXPERIMENTS if entry.name not in names]
-    if others:
-        times = [f"{entry.name} ({entry.cls.time})" if entry.cls.time else entry.name for entry in others]
-        lines.append(f"- no run of the experiments {', '.join(times)}")
-    return lines
+    lines += [f"- {of.name}: {line}" for of in published for line in of.entry.cls().missing(of.rows)]
+    others = [f"{e.name} ({e.cls.time})" if e.cls.time else e.name for e in _unpublished(published)]
+    return [*lines, *([f"- no run of the experiments {', '.join(others)}"] if others else [])]
 
 
-def page(entry: PublishedExperiment) -> str:
+def page(of: PublishedExperiment) -> str:
     """The text of an experiment's page: claims, tables, figures, and all runs with a command that repeats one."""
-    lines = [
-        HEAD,
-        f"# {entry.name}",
-        "",
-        f"{entry.experiment.summary} ({entry.experiment.paper}).",
-        "",
-        *_claims(entry.claims),
-    ]
-    lines += _notes(entry.notes)
-    for table in sorted(entry.folder.glob("*.md")):
+    lines = [HEAD, f"# {of.name}", "", f"{of.entry.summary} ({of.entry.paper}).", "", *_claims(of)]
+    for table in sorted(of.folder.glob("*.md")):
         lines += ["", table.read_text(encoding="utf-8").rstrip()]
-    for picture in sorted(entry.folder.glob("*.png")):
-        lines += ["", f"![{entry.name}: {picture.stem}](../../results/{entry.name}/{picture.name})"]
-    lines += ["", "## Runs", "", *_runs(entry.name, entry.rows)]
-    return "\n".join(lines) + "\n"
+    for picture in sorted(of.folder.glob("*.png")):
+        lines += ["", f"![{of.name}: {picture.stem}](../../results/{of.name}/{picture.name})"]
+    return "\n".join([*lines, "", "## Runs", "", *_runs(of.name, of.rows)]) + "\n"
 
 
-def _claims(claims: Sequence[dict[str, Any]]) -> list[str]:
-    lines = ["| claim | holds | result |", "| --- | --- | --- |"]
-    for claim in claims:
-        lines.append(f"| {_cell(claim['text'])} | {WORDS[claim['holds']]} | {_cell(Claim(**claim).result)} |")
-    return lines if claims else []
-
-
-def _notes(notes: Sequence[str]) -> list[str]:
-    return ["", *(f"- {note}" for note in notes)] if notes else []
+def _claims(of: PublishedExperiment) -> list[str]:
+    """The table of the claims, and the notes."""
+    table = _table(
+        ("claim", "holds", "result"), [(claim.text, WORDS[claim.holds], claim.result) for claim in of.claims]
+    )
+    return [*(table if of.claims else []), *([""] if of.notes else []), *(f"- {note}" for note in of.notes)]
 
 
 def _runs(name: str, rows: Sequence[Row], labels: Sequence[str] = ()) -> list[str]:
@@ -211,22 +183,18 @@ def _runs(name: str, rows: Sequence[Row], labels: Sequence[str] = ()) -> list[st
     if not rows:
         note = "None: figures and tables are computed without a run. The command that repeats them:"
         return [note, "", "```bash", f"raylfl reproduce {name}", "```"]
-    lines = [
-        "| run | seed | config | seconds | machine | torch | commit | sha256 |",
-        "| --- | --: | --- | --: | --- | --- | --- | --- |",
-    ]
     texts = labels or [
         ", ".join(value if key == "run" else f"{key} {value}" for key, value in row.cell.items()) for row in rows
     ]
+    lines = []
     for row, cell in zip(rows, texts, strict=True):
         seconds = "–" if row.seconds is None else f"{row.seconds:.0f}"
         machine = f"{row.machine.get('cpu') or '?'}, {row.machine.get('cpus')} cores"
-        commit = (row.commit or "–")[:SHORT]
-        torch = row.versions.get("torch", "–")
         bits = f"`{row.params_sha256[:SHORT]}`" if row.params_sha256 else "–"
-        facts = [_cell(cell), row.seed, f"`{row.digest}`", seconds, machine, torch, commit, bits]
-        lines.append(f"| {' | '.join(map(str, facts))} |")
-    return [*lines, "", *_repeating(name, rows[0])]
+        origin = row.versions.get("torch", "–"), (row.commit or "–")[:SHORT], bits
+        lines.append((cell, row.seed, f"`{row.digest}`", seconds, machine, *origin))
+    heads = ("run", "seed", "config", "seconds", "machine", "torch", "commit", "sha256")
+    return [*_table(heads, lines, ("seed", "seconds")), "", *_repeating(name, rows[0])]
 
 
 def _repeating(name: str, first: Row) -> list[str]:
@@ -247,5 +215,8 @@ def _repeating(name: str, first: Row) -> list[str]:
     return [*lines, "", note, "", "```bash", *checkout, first.command, "```"]
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", r"\|").replace("\n", " ")
+def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]], numeric: Sequence[str] = ()) -> list[str]:
+    """The lines of a Markdown table; numeric: the headings of columns that are aligned to the right."""
+    rule = ["--:" if head in numeric else "---" for head in heads]
+    cells = ([str(value).replace("|", r"\|").replace("\n", " ") for value in row] for row in rows)
+    return [f"| {' | '.join(row)} |" for row in (heads, rule, *cells)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any, ClassVar, TypeVar
@@ -9,8 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from papers.base import SCALES, PaperResult
 from papers.choice import plain
 from papers.ledger import POINTS, Row, last_value
-from papers.run_cache import RunCache
-from papers.setting import CellConfig, set_keys
+from papers.run_cache import CellConfig, RunCache, set_keys
 from raylfl.report.runs import Group, RunRecord
 
 MOST = 12  # cells that are named
@@ -92,7 +92,7 @@ class Grid(PaperResult):
             return {"run": plain(self.label(point))}
         return dict(point) if self.cells == "values" else {axis: plain(value) for axis, value in point.items()}
 
-    def options_of(self, point: Point, scale: str) -> dict[str, Any]:
+    def options_of(self, point: Point, scale: str) -> Mapping[str, Any]:
         """The dotted keys of a point that no single axis determines; they win over all others."""
         return {}
 
@@ -105,7 +105,7 @@ class Grid(PaperResult):
         for value in values:
             options |= {key: changed for key, changed in value.items() if key not in ("base", *SCALES)}
             options |= value.get(scale, {})
-        config = set_keys({"base": files}, options | self.options_of(point, scale))
+        config = set_keys({"base": files}, {**options, **self.options_of(point, scale)})
         return CellConfig(self.label(point), config, self.cell(point))
 
     def groups(
@@ -113,11 +113,13 @@ class Grid(PaperResult):
     ) -> dict[Point, Group]:
         """Point -> its runs, for those of the points that `--only` selects and that have runs.
 
-        points: None: all; seeds: None: all of the cache's scale.
+        points: None: all; seeds: None: all of the cache's scale. Raises BadConfig if `--only` has patterns for a key
+        that match none of its values.
         """
-        chosen = self.points(cache.scale) if points is None else points
-        settings = {point: self.setting(point, cache.scale) for point in chosen if cache.only.keeps(**point)}
-        groups = {group.label: group for group in cache.groups(list(settings.values()), seeds or self.of_scale(cache))}
+        points, seeds = list(self.points(cache.scale) if points is None else points), seeds or self.of_scale(cache)
+        cache.only.check([*points, *({"seed": seed} for seed in seeds)])
+        settings = {point: self.setting(point, cache.scale) for point in points if cache.only.keeps(**point)}
+        groups = {group.label: group for group in cache.groups(list(settings.values()), seeds)}
         return {point: groups[setting.label] for point, setting in settings.items() if setting.label in groups}
 
     def of_scale(self, cache: RunCache) -> Sequence[int]:
@@ -142,8 +144,8 @@ class Grid(PaperResult):
         row = run.summary.get("measures")
         return self.measures[name](run) if row is None else row[name]
 
-    def headline(self, row: Row) -> tuple[str, float | None, float | None]:
-        """The number of a published run that stands in the tables: its name, its value, and the paper's for its cell.
+    def headline(self, point: Point, row: Row) -> tuple[str, float | None, float | None]:
+        """The number of a published run that stands in the tables: its name, its value, and the paper's for its point.
 
         Here it is the mean of the main metric over the last rounds (`last_value`), without a number of the paper.
         """
@@ -167,36 +169,29 @@ class Grid(PaperResult):
 
     def _lacking_cells(self, rows: Sequence[Row]) -> list[str]:
         """What cells lack, each thing with the names of these cells: all runs, values of the tuned axis, or seeds."""
-        points = self.points("paper")
-        axes = [axis for axis in self.cell(points[0]) if axis in points[0] and axis != self.tuned]
+        points = [(point, self.cell(point)) for point in self.points("paper")]
+        axes = [axis for axis in points[0][1] if axis in points[0][0] and axis != self.tuned]
 
         def key(cell: Mapping[str, Any]) -> tuple[str, ...]:
             return tuple(plain(cell[axis]) for axis in axes)
 
-        names, tried, seeds = dict[Any, str](), dict[Any, set[Any]](), dict[Any, set[int]]()
+        names = {key(cell): self.place(point) for point, cell in points}
+        values, tried, seeds = (defaultdict[Any, set[Any]](set) for _ in range(3))
+        for _, cell in points:
+            values[key(cell)].add(cell.get(self.tuned))
         for row in rows:
-            tried.setdefault(key(row.cell), set()).add(row.cell.get(self.tuned))
-            seeds.setdefault(key(row.cell), set()).add(row.seed)
-        values: dict[Any, set[Any]] = {}
-        for point, cell in ((point, self.cell(point)) for point in points):
-            names[key(cell)] = self.place(point)
-            values.setdefault(key(cell), set()).add(cell.get(self.tuned))
+            tried[key(row.cell)].add(row.cell.get(self.tuned))
+            seeds[key(row.cell)].add(row.seed)
         lacking: dict[str, list[str]] = {"no run": []}
         for cell_key, name in names.items():
-            if cell_key not in tried:
-                what = "no run"
+            if not tried[cell_key]:
+                lacking["no run"].append(name)
             elif values[cell_key] - tried[cell_key]:
-                what = f"not all values of {self.tuned}"
+                lacking.setdefault(f"not all values of {self.tuned}", []).append(name)
             elif len(seeds[cell_key]) < len(self.seeds):
-                what = f"{len(seeds[cell_key])} of {len(self.seeds)} seeds"
-            else:
-                continue
-            lacking.setdefault(what, []).append(name)
-        return [
-            f"{what} of {'; '.join(cells) if len(cells) <= MOST else f'{len(cells)} of {len(names)} cells'}"
-            for what, cells in lacking.items()
-            if cells
-        ]
+                lacking.setdefault(f"{len(seeds[cell_key])} of {len(self.seeds)} seeds", []).append(name)
+        shown = {what: "; ".join(cells) if len(cells) <= MOST else "" for what, cells in lacking.items() if cells}
+        return [f"{what} of {text or f'{len(lacking[what])} of {len(names)} cells'}" for what, text in shown.items()]
 
 
 def by(groups: Mapping[Point, T], axis: str) -> dict[Point, dict[Any, T]]:

@@ -109,7 +109,7 @@ def row(
         _seconds(run),
         {key: host.get(key) for key in ("cpu", "cpus", "memory_gib")},
         origin.get("versions", {}),
-        _commit(origin),
+        origin.get("commit"),
         run.summary.get("params_sha256"),
         command,
         dict(measures or {}),
@@ -127,9 +127,9 @@ def _points(run: RunRecord, metric: str, digits: int = 2 * DIGITS, most: int = P
     return [[r, round(value, DIGITS) if short else float(f"{value:.{digits}g}")] for r, value in points]
 
 
-def _commit(origin: Mapping[str, Any]) -> str | None:
-    """The commit of raylfl's checkout; if a run has not recorded it, the commit of the run's working directory."""
-    return origin.get("raylfl_commit") or origin.get("git_commit")
+def _mean(run: RunRecord, metric: str, last: int) -> float | None:
+    mean = float(np.mean(tail(run, metric, last)))
+    return round(mean, DIGITS) if math.isfinite(mean) else None
 
 
 def _seconds(run: RunRecord) -> float | None:
@@ -144,68 +144,55 @@ def _seconds(run: RunRecord) -> float | None:
     return round(max(spent + total), 1) if spent or total else None
 
 
+def _origin(run: RunRecord) -> Mapping[str, Any]:
+    """Commit, versions and machine of a finished or diverged run; empty if they are not recorded.
+
+    commit: of raylfl's checkout; if a run has not recorded it, that of the run's working directory.
+    """
+    path = run.path / ORIGIN
+    origin = run.summary or (json.loads(path.read_text()) if path.is_file() else {})
+    return {**origin, "commit": origin.get("raylfl_commit") or origin.get("git_commit")} if origin else {}
+
+
 def check_complete(run: RunRecord) -> None:
     """Raise BadConfig, with every fault, unless a run is readable, complete and of a commit without local changes.
 
     Its config must be the one with which it ran. A diverged run counts as complete.
     """
-    problems = [f"{run.path.name}: {fault}" for fault in run.faults]
+    name, origin = run.path.name, _origin(run)
+    problems = [f"{name}: {fault}" for fault in run.faults]
     if not (run.path / DIVERGED).is_file():
         if not run.finished:
-            problems.append(f"{run.path.name} is not finished: `raylfl resume {run.path}` resumes it")
+            problems.append(f"{name} is not finished: `raylfl resume {run.path}` resumes it")
         elif len(run.rounds) < run.config["rounds"] and not run.summary.get("stopped_early"):
-            problems.append(f"{run.path.name} has rows of {len(run.rounds)} of its {run.config['rounds']} rounds")
-    elif not _origin(run):
-        problems.append(f"{run.path.name} diverged without a record of its commit; delete it and run it again")
-    commit = _commit(_origin(run))
-    if _origin(run) and not commit:
-        problems.append(
-            f"{run.path.name} has no record of its commit; delete it and run it again in a git checkout of raylfl"
-        )
-    if str(commit).endswith("+changes"):
-        problems.append(f"{run.path.name} ran with files that differ from their commit; commit them and run it again")
+            problems.append(f"{name} has rows of {len(run.rounds)} of its {run.config['rounds']} rounds")
+    elif not origin:
+        problems.append(f"{name} diverged without a record of its commit; delete it and run it again")
+    if origin and not origin["commit"]:
+        problems.append(f"{name} has no record of its commit; delete it and run it again in a git checkout of raylfl")
+    if str(origin.get("commit")).endswith("+changes"):
+        problems.append(f"{name} ran with files that differ from their commit; commit them and run it again")
     try:
         load_config(run.config)  # later versions may add keys; the digest in the name shows that none is missing
     except RaylflError as error:
-        problems.append(f"{run.path.name}: its config.yaml is invalid: {error}")
-    problems += _digest_fault(run)
+        problems.append(f"{name}: its config.yaml is invalid: {error}")
+    named, known = named_digest(run), digests(run.config)
+    if named and named not in known:
+        problems.append(f"{name}: its config has the digest {known[-1]}, not that of its name")
+    recorded = run.summary or not (run.path / IDENTITY).is_file()
+    if not named and recorded and fingerprint_of_config(run.config) != run.summary.get("config_sha256"):
+        problems.append(
+            f"{name}: its folder's name has no digest of its config, and summary.json has another one; give the folder "
+            "its first name again, or run it again"
+        )
     if problems:
         raise BadConfig(problems)
-
-
-def _digest_fault(run: RunRecord) -> list[str]:
-    """A list of one line if a digest shows that the config is not that of the run, else an empty list."""
-    named = named_digest(run)
-    if named and named not in (known_digests := digests(run.config)):
-        return [f"{run.path.name}: its config has the digest {known_digests[-1]}, not that of its name"]
-    of_store = (run.path / IDENTITY).is_file()
-    if (
-        not named
-        and (run.summary or not of_store)
-        and fingerprint_of_config(run.config) != run.summary.get("config_sha256")
-    ):
-        return [
-            f"{run.path.name}: its folder's name has no digest of its config, and summary.json has another one; give "
-            "the folder its first name again, or run it again"
-        ]
-    return []
-
-
-def _origin(run: RunRecord) -> Mapping[str, Any]:
-    """Commit, versions and machine of a finished or diverged run; empty if they are not recorded."""
-    path = run.path / ORIGIN
-    return run.summary or (json.loads(path.read_text()) if path.is_file() else {})
 
 
 def named_digest(run: RunRecord) -> str | None:
     """The config digest in the name of a run's folder; None if the name has another form, or is the store's."""
     named = re.search(r"-s\d+-([0-9a-f]{8})$", run.path.name)
     return named[1] if named and not (run.path / IDENTITY).is_file() else None
-
-
-def _mean(run: RunRecord, metric: str, last: int) -> float | None:
-    mean = float(np.mean(tail(run, metric, last)))
-    return round(mean, DIGITS) if math.isfinite(mean) else None
 
 
 def thin_out(points: Sequence[tuple[int, float]], most: int = POINTS) -> list[tuple[int, float]]:
@@ -241,7 +228,7 @@ def read(folder: Path, more: Iterable[Row] = (), file: str = ROWS) -> list[Row]:
     """
     files = {path.name: _rows_in(path) for path in folder.glob("runs*.jsonl")}
     files[file] = [*files.get(file, ()), *more]
-    return list(by_key(row for name in sorted(files) for row in files[name]).values())
+    return list({row.key: row for name in sorted(files) for row in files[name]}.values())
 
 
 def _rows_in(path: Path) -> list[Row]:
@@ -258,17 +245,13 @@ def _rows_in(path: Path) -> list[Row]:
     return rows
 
 
-def by_key(rows: Iterable[Row]) -> dict[tuple[str, int], Row]:
-    """`Row.key` -> row; if several rows have the same key, the last of them."""
-    return {row.key: row for row in rows}
-
-
 def replacements(folder: Path, rows: Sequence[Row], file: str = ROWS) -> list[str]:
     """One line for each row of a cell and seed that has another run in the ledger; it says which of the two counts.
 
     folder: of the ledger. rows: the new rows, in the order in which they are added. file: to which they are added.
     """
-    newest, counting, out = by_key(read(folder)), by_key(read(folder, rows, file)), []
+    newest = {row.key: row for row in read(folder)}
+    counting, out = {row.key: row for row in read(folder, rows, file)}, []
     for row in rows:
         old = newest.get(row.key)
         if old and (old.digest, old.commit, old.params_sha256) != (row.digest, row.commit, row.params_sha256):
@@ -291,7 +274,7 @@ def add(folder: Path, rows: Iterable[Row], file: str = ROWS) -> int:
 
     Returns the number of new or changed rows.
     """
-    earlier = by_key(_rows_in(folder / file))
+    earlier = {row.key: row for row in _rows_in(folder / file)}
     updated = earlier | {row.key: row for row in rows}
     if updated == earlier:
         return 0

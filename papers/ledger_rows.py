@@ -12,8 +12,7 @@ from papers.base import PaperResult
 from papers.choice import plain
 from papers.grid import Grid
 from papers.ledger import Row, order
-from papers.run_cache import RunCache, folder_name, load_record
-from papers.setting import CellConfig
+from papers.run_cache import CellConfig, RunCache, folder_name, load_record
 from raylfl.errors import BadConfig
 from raylfl.execution.planned import PlannedRun
 from raylfl.execution.store import words_of

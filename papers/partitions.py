@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from papers.base import EXPERIMENTS, Claim, Findings, PaperResult
 from papers.run_cache import RunCache
+from papers.texts import listing
 from raylfl.core.arrays import Ints
 from raylfl.report.tables import Column, ReportTable
 from raylfl.report.wording import number
@@ -49,12 +50,10 @@ class Bubbles(PaperResult):
         title = f"Dirichlet {self.alpha:g}, {self.clients} clients"
         shares = -np.sort(-counts / counts.sum(axis=1, keepdims=True), axis=1)
         two = shares[:, :2].sum(axis=1)
-        claim = Claim(
-            "the data of each client mainly cover one or two classes",
-            bool(np.median(two) > 0.9),
-            f"a client's two largest classes hold {100 * np.median(two):.1f} % of its samples in the median, "
-            f"{100 * two.min():.1f} % at the least",
-        )
+        text = "the data of each client mainly cover one or two classes"
+        evidence = f"a client's two largest classes hold {100 * np.median(two):.1f} % of its samples in the median, "
+        evidence += f"{100 * two.min():.1f} % at the least"
+        claim = Claim(text, bool(np.median(two) > 0.9), evidence)
         return Findings([], [claim], {"fig8": partition_plot.figure(counts, None, title)})
 
 
@@ -75,8 +74,27 @@ class ExDir(PaperResult):
             for c in self.classes
             for alpha in self.alphas
         }
-        figure = heat_maps({f"ExDir({c}, {alpha:g})": item for (c, alpha), item in counts.items()})
-        return Findings([self._table(counts)], self.claims(counts), {"exdir": figure})
+        names = {cell: "ExDir({}, {:g})".format(*cell) for cell in counts}
+        rows = [
+            {
+                "partition": names[cell],
+                "classes": (item > 0).sum(axis=1).mean(),
+                "least": int(item.sum(axis=1).min()),
+                "most": int(item.sum(axis=1).max()),
+                "uneven": unevenness(item),
+            }
+            for cell, item in counts.items()
+        ]
+        columns = [
+            Column("partition", "partition"),
+            Column("classes", "classes per client", partial(number, digits=3), None, True),
+            Column("least", "fewest samples", str, None, True),
+            Column("most", "most samples", str, None, True),
+            Column("uneven", "unevenness", partial(number, digits=3), None, True),
+        ]
+        caption = "Unevenness: std / mean of a class's sample numbers at the clients that own it, mean over classes."
+        figure = heat_maps({names[cell]: item for cell, item in counts.items()})
+        return Findings([ReportTable("exdir", caption, columns, rows)], self.claims(counts), {"exdir": figure})
 
     def claims(self, counts: Mapping[tuple[int, float], Ints]) -> list[Claim]:
         """The claims in the caption of fig. 7 and in the definition of ExDir.
@@ -84,55 +102,25 @@ class ExDir(PaperResult):
         counts: (C, alpha) -> samples per client and class.
         """
         single = [np.sort(counts[1, alpha].max(axis=1)) for alpha in self.alphas]
-        left_over = {key: sum(MNIST) - int(item.sum()) for key, item in counts.items()}
-        most = {key: int((item > 0).sum(axis=1).max()) for key, item in counts.items()}
-        spread = {c: [unevenness(counts[c, alpha]) for alpha in self.alphas] for c in self.classes[1:]}
+        left_over = [sum(MNIST) - int(item.sum()) for item in counts.values()]
+        most = {c: max(int((counts[c, a] > 0).sum(axis=1).max()) for a in self.alphas) for c in self.classes}
+        spread = {f"C={c}": [unevenness(counts[c, alpha]) for alpha in self.alphas] for c in self.classes[1:]}
+        falls = listing(spread, lambda values: ", ".join(f"{v:.2f}" for v in values), ": ", "; ")
+        text = "C>1: heterogeneity increases from left to right (alpha = 100, 10, 1)"
         return [
             Claim(
                 "C=1: the three partitions are the same, one class per client",
                 all(np.array_equal(sizes, np.sort(MNIST)) for sizes in single),
                 f"each client holds all of one class: {single[0].min()} to {single[0].max()} samples",
             ),
-            Claim(
-                "C>1: heterogeneity increases from left to right (alpha = 100, 10, 1)",
-                all(left < middle < right for left, middle, right in spread.values()),
-                "unevenness for alpha = 100, 10, 1: "
-                + "; ".join(f"C={c}: " + ", ".join(f"{v:.2f}" for v in values) for c, values in spread.items()),
-            ),
+            Claim(text, all(a < b < c for a, b, c in spread.values()), f"unevenness for alpha = 100, 10, 1: {falls}"),
             Claim(
                 "no client holds more than C classes",
-                all(n <= c for (c, _), n in most.items()),
-                "most classes: "
-                + ", ".join(f"C={c}: {max(most[c, alpha] for alpha in self.alphas)}" for c in self.classes),
+                all(n <= c for c, n in most.items()),
+                "most classes: " + listing({f"C={c}": n for c, n in most.items()}, str, ": "),
             ),
-            Claim(
-                "no sample is left over",
-                not any(left_over.values()),
-                f"{sum(left_over.values())} in all partitions together",
-            ),
+            Claim("no sample is left over", not any(left_over), f"{sum(left_over)} in all partitions together"),
         ]
-
-    @staticmethod
-    def _table(counts: Mapping[tuple[int, float], Ints]) -> ReportTable:
-        rows = [
-            {
-                "partition": f"ExDir({c}, {alpha:g})",
-                "classes": (item > 0).sum(axis=1).mean(),
-                "least": int(item.sum(axis=1).min()),
-                "most": int(item.sum(axis=1).max()),
-                "uneven": unevenness(item),
-            }
-            for (c, alpha), item in counts.items()
-        ]
-        columns = [
-            Column("partition", "partition"),
-            Column("classes", "classes per client", lambda v: number(v, 3), None, True),
-            Column("least", "fewest samples", str, None, True),
-            Column("most", "most samples", str, None, True),
-            Column("uneven", "unevenness", lambda v: number(v, 3), None, True),
-        ]
-        caption = "Unevenness: std / mean of a class's sample numbers at the clients that own it, mean over classes."
-        return ReportTable("exdir", caption, columns, rows)
 
 
 def unevenness(counts: Ints) -> float:
@@ -147,13 +135,10 @@ def unevenness(counts: Ints) -> float:
 
 def heat_maps(panels: Mapping[str, Ints]) -> Figure:
     """A figure of several partitions as heat-maps, as in SFL, Fig. 7; panels: title -> samples [clients, classes]."""
-    from raylfl.report import partition_plot
     from raylfl.report.figures import Block, Panel, composed
+    from raylfl.report.partition_plot import heat
     from raylfl.report.style import rc
 
-    drawn = [
-        Panel(title, partial(partition_plot.heat, counts=counts), (2.9, 2.35), title)
-        for title, counts in panels.items()
-    ]
+    drawn = [Panel(title, partial(heat, counts=counts), (2.9, 2.35), title) for title, counts in panels.items()]
     with rc():
         return composed(Block("", "", "", drawn))

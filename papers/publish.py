@@ -20,8 +20,7 @@ from papers.gallery import write_pages
 from papers.grid import Grid
 from papers.ledger import ROWS, Row, add, check_complete, machine_file, read, replacements, row
 from papers.ledger_rows import LedgerRows
-from papers.run_cache import RunCache, decisive
-from papers.setting import CellConfig
+from papers.run_cache import CellConfig, RunCache, decisive
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
 from raylfl.execution.planned import is_complete

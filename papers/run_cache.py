@@ -12,13 +12,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from papers.choice import CellChoice
-from papers.setting import CellConfig
 from raylfl.config.identity import identity
 from raylfl.config.load import compose, load_config
 from raylfl.config.urls import is_url, join, staging
@@ -32,6 +32,37 @@ from raylfl.report.runs import Group, RunRecord, load_run
 MEASURES = ("test/accuracy", "test/loss", "train/loss", "global/distance", "global/distance_abs")
 LINE_SECONDS = 2.0  # between progress lines
 PLACES = ("data.init_args.path", "data.init_args.cache")  # the same images may be in another folder
+
+
+@dataclass(frozen=True)
+class CellConfig:
+    """A setting: the config of one line in a figure or one cell of a table, without the seed.
+
+    label: its name, unique within an experiment. config: a config for `load_config`; its `base:` names files in conf/.
+    cell: the keys and values that identify its runs in the ledger.
+    """
+
+    label: str
+    config: Mapping[str, Any]
+    cell: Mapping[str, Any] = field(default_factory=dict)
+
+    def with_(self, label: str, options: Mapping[str, Any]) -> CellConfig:
+        """A copy with another label and other values of some dotted keys, such as {"local.lr": 0.1}."""
+        return replace(self, label=label, config=set_keys(self.config, options))
+
+
+def setting(label: str, bases: Sequence[str], options: Mapping[str, Any] | None = None) -> CellConfig:
+    """A setting from the config files `bases` (later ones win) and values of dotted keys, such as {"local.lr": 0.1}."""
+    return CellConfig(label, set_keys({"base": list(bases)}, options or {}))
+
+
+def set_keys(config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the nested config with the values of dotted keys set, such as {"local.lr": 0.1}."""
+    out = dict(config)
+    for key, value in options.items():
+        head, _, rest = key.partition(".")
+        out[head] = set_keys(out.get(head, {}), {rest: value}) if rest else value
+    return out
 
 
 def url_of(folder: Path) -> str | None:
@@ -81,12 +112,9 @@ class RunCache:
     def groups(self, settings: Sequence[CellConfig], seeds: Sequence[int] = (0,)) -> list[Group]:
         """One group per setting, in order, with one run per seed; equal settings share their runs.
 
-        The last values of a diverged run are inf. Raises BadConfig if no setting or seed is left and some key of
-        `--only` has patterns that match no value.
+        The last values of a diverged run are inf.
         """
         seeds = [seed for seed in seeds if self.only.keeps(seed=seed)]
-        if not settings or not seeds:
-            self.only.check_matches()
         records = iter(self.records([(setting, seed) for setting in settings for seed in seeds]))
         runs = [[record for _ in seeds if (record := next(records)) is not None] for _ in settings]
         return [Group(s.label, row[0].setting, row) for s, row in zip(settings, runs, strict=True) if row]

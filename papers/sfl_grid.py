@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
-
 from papers.grid import Axis, Grid, Point, by
 from papers.ledger import Row
 from papers.run_cache import RunCache
 from papers.texts import ACCURACY, stat_of, table_of
-from raylfl.report.derived import Stat, score
+from raylfl.report.derived import Stat, last_k, score
 from raylfl.report.runs import Group
 
 METHODS = {"PFL": "fedavg", "SFL": "sfl"}
@@ -30,33 +28,34 @@ SEARCH_SEED = 1234  # App. G.3; one of the three seeds of the tables, so that it
 CLOSE = 0.03  # App. G.3: learning rates within 3 points of the best are tried in the long run
 VGG = "CIFAR-10, VGG-9"
 CLIENTS = {"eval.participants": True, "eval.random_clients": 10}  # what figures 12 to 15 measure besides
-LAST = {60: 20, 100: 20, 120: 20, 1000: 40, 4000: 100}  # rounds of a run -> number of last rounds averaged
 SYMBOLS = "C: classes per client, K: local steps"
-Sweep = Mapping[float, Stat]  # learning rate (or local steps) -> accuracy
 
 
-def task(
-    data: str, model: str, smoke: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def last_rounds(rounds: int) -> int:
+    """The number of last rounds of a run over which accuracies are averaged."""
+    return 100 if rounds >= 4000 else 40 if rounds >= 1000 else 20
+
+
+def task(data: str, model: str, smoke: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
     """A value of the axis `task`; smoke: the options with which the network fits 8x8 digits."""
-    return {"base": [f"data/{data}", f"model/{model}"], "smoke": smoke or {}, **(options or {})}
+    return {"base": [f"data/{data}", f"model/{model}"], "smoke": smoke or {}, **options}
 
 
 UPSCALED, NARROW = {"data.init_args.upscale": 28}, {"model.init_args.width": 8}
 SMALL_VGG = {"data.init_args.upscale": 32} | NARROW
-CINIC = {"paper": {"num_clients": 1000}}
+CINIC = {"num_clients": 1000}
 TASKS: Axis = {
     "MNIST, logistic": task("mnist", "logistic"),
     # dropout: in the authors' code; the paper does not mention it
-    "MNIST, MLP": task("mnist", "mlp", options={"model.init_args.dropout": 0.5}),
+    "MNIST, MLP": task("mnist", "mlp") | {"model.init_args.dropout": 0.5},
     "MNIST, MLP without dropout": task("mnist", "mlp"),
     "MNIST, LeNet-5": task("mnist", "lenet5", UPSCALED),
     "FMNIST, LeNet-5": task("fashion_mnist", "lenet5", UPSCALED),
     "FMNIST, CNN": task("fashion_mnist", "cnn_sfl"),
     VGG: task("cifar10", "vgg9", SMALL_VGG),
     "CIFAR-10, ResNet-18": task("cifar10", "resnet18", NARROW),
-    "CINIC-10, VGG-9": task("cinic10", "vgg9", SMALL_VGG, CINIC),
-    "CINIC-10, ResNet-18": task("cinic10", "resnet18", NARROW, CINIC),
+    "CINIC-10, VGG-9": task("cinic10", "vgg9", SMALL_VGG, paper=CINIC),
+    "CINIC-10, ResNet-18": task("cinic10", "resnet18", NARROW, paper=CINIC),
 }
 # the network as printed in the paper -> the published row, which comes from the paper's code
 VARIANTS = {"MNIST, MLP without dropout": "MNIST, MLP"}
@@ -122,27 +121,28 @@ class Images(Grid):
         measured = self.measured if point.stage == len(rounds) - 1 else {}
         return {"local.clip_norm": clip(point), "rounds": rounds[point.stage], **measured}
 
-    def headline(self, row: Row) -> tuple[str, float | None, float | None]:
+    def headline(self, point: Point, row: Row) -> tuple[str, float | None, float | None]:
         """The accuracy over the last rounds; the paper's at this learning rate."""
-        number = self.published_of(row.cell)
-        return row.metric, row.last.get(str(LAST[row.rounds])), number.mean if number else None
+        number = self.published_of(point)
+        return row.metric, row.last.get(str(last_rounds(row.rounds))), number.mean if number else None
 
-    def published_of(self, cell: Mapping[str, Any]) -> Stat | None:
-        """The paper's accuracy for a cell of the ledger at its learning rate; None if it has none."""
-        task, norm = VARIANTS.get(cell["task"], cell["task"]), cell["clip"]
-        return published_rates().get((task, cell["classes"], cell["steps"], cell["method"], norm), {}).get(cell["lr"])
+    def published_of(self, cell: Point) -> Stat | None:
+        """The paper's accuracy in a cell at its learning rate; None if it has none."""
+        return self.printed(cell).get(cell.lr)
+
+    def printed(self, cell: Point) -> Mapping[float, Stat]:
+        """Learning rate -> the paper's accuracy in a cell, in tables 7 and 10: one seed, 1000 rounds."""
+        return published_rates().get((published_task(cell), cell.classes, cell.steps, cell.method, clip(cell)), {})
 
     def last(self, cache: RunCache) -> int:
         """The number of last rounds that are averaged in the last stage."""
-        return LAST[self.rounds[cache.scale][-1]]
+        return last_rounds(self.rounds[cache.scale][-1])
 
     def chosen(self, cache: RunCache) -> dict[Point, list[float]]:
         """Cell -> the learning rates of its grid that `--only` selects."""
-        first = {
-            point.without("stage", "clients"): point
-            for point in self.points(cache.scale)
-            if point.stage == 0 and not point.get("clients") and cache.only.keeps(**point)
-        }
+        points = [point for point in self.points(cache.scale) if point.stage == 0 and not point.get("clients")]
+        cache.only.check(points)
+        first = {point.without("stage", "clients"): point for point in points if cache.only.keeps(**point)}
         return {cell: list(rates) for cell, rates in by(first, "lr").items()}
 
     def sweep(
@@ -158,6 +158,11 @@ class Images(Grid):
         groups = self.groups(cache, points, seeds)
         return by({point.without("stage", *values): group for point, group in groups.items()}, "lr")
 
+    def accuracies(self, cache: RunCache) -> dict[Point, dict[float, Stat]]:
+        """Cell -> learning rate -> accuracy over the last rounds of the first stage, on one seed."""
+        last, runs = last_rounds(self.rounds[cache.scale][0]), self.sweep(cache, self.chosen(cache))
+        return {cell: {lr: last_k(group, ACCURACY, last) for lr, group in of.items()} for cell, of in runs.items()}
+
     def search(self, cache: RunCache, left: Mapping[Point, Sequence[float]]) -> dict[Point, float]:
         """The best learning rate of each cell, by the mean accuracy over the last rounds on one seed (SFL, App. G.3).
 
@@ -172,7 +177,7 @@ class Images(Grid):
                 if len(groups.get(cell, {})) < len(values):
                     del rates[cell]
                 else:
-                    rates[cell] = close(groups[cell], LAST[rounds], CLOSE if stage + 1 < len(stages) else 0.0)
+                    rates[cell] = close(groups[cell], last_rounds(rounds), CLOSE if stage + 1 < len(stages) else 0.0)
         return {cell: values[0] for cell, values in rates.items()}
 
 
@@ -191,9 +196,9 @@ def row_name(cell: Point) -> str:
     return f"C={cell.classes}, K={cell.steps}"
 
 
-def best_rate(sweep: Sweep) -> float:
-    """The learning rate with the highest accuracy; the first of equal ones; a diverged one only if all are."""
-    return max(sweep, key=lambda lr: sweep[lr].mean if np.isfinite(sweep[lr].mean) else -1.0)
+def published_task(cell: Point) -> str:
+    """The task of a cell as in the paper's tables, whose numbers come from the networks of the authors' code."""
+    return VARIANTS.get(cell.task, str(cell.task))
 
 
 def published(name: str) -> dict[tuple[Any, ...], str]:

@@ -5,118 +5,76 @@ PFL is the paper's name for parallel federated learning, that is FedAvg. C: clas
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from papers.base import EXPERIMENTS, Claim, Findings
+from papers.base import EXPERIMENTS, Claim
 from papers.grid import Point, by, nest
+from papers.lines import Lines, Sweep, Sweeps, Values, best_value
 from papers.run_cache import RunCache
 from papers.sfl_grid import (
     CLIENTS,
     CLOSE,
     GRID,
-    LAST,
     METHODS,
     NORMS,
-    VARIANTS,
     VGG,
     Images,
-    Sweep,
     axes,
-    best_rate,
     clip,
     close,
+    last_rounds,
     published,
-    published_rates,
     row_name,
 )
-from papers.texts import ACCURACY, accuracy_text, general, stat_of
+from papers.texts import ACCURACY, accuracy_text, general, listing, stat_of
 from raylfl.report.derived import Stat, last_k
 from raylfl.report.runs import Group
-from raylfl.report.tables import Column, ReportTable
+from raylfl.report.tables import Column
 from raylfl.report.wording import metric_name, stat_text
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
-
-class Rates(Images):
+class Rates(Images, Sweeps):
     """A table of accuracies at every learning rate of the grid, on one seed."""
 
     choices = ("task", "classes", "steps", "method", "lr", "seed")
     rates: ClassVar = {"smoke": GRID, "paper": GRID}
+    caption, looks = "Test accuracy in %, mean over the last rounds of one seed.", METHODS
 
-    def run(self, cache: RunCache) -> Findings:
-        from papers import draw
+    def sweeps(self, cache: RunCache) -> Mapping[Point, Sweep]:
+        return self.accuracies(cache)
 
-        numbers, last = published_rates(), self.last(cache)
-        measured = {
-            cell: {lr: last_k(group, ACCURACY, last) for lr, group in groups.items()}
-            for cell, groups in self.sweep(cache, self.chosen(cache)).items()
-        }
-        reference = {
-            cell: numbers[VARIANTS.get(cell.task, cell.task), cell.classes, cell.steps, cell.method, clip(cell)]
-            for cell in measured
-        }
-        panels: dict[str, dict[str, tuple[Sweep, Sweep]]] = {}
-        for cell, sweep in measured.items():
-            panels.setdefault(self.heading(cell), {})[cell.method] = (sweep, reference[cell])
-        figure = draw.sweeps(panels, draw.styles(METHODS), ACCURACY, "learning rate")
-        complete = {cell: sweep for cell, sweep in measured.items() if len(sweep) == len(GRID[cell.method])}
-        rows = [
-            {"block": self.heading(cell), "method": cell.method}
-            | {f"{lr:g}": (sweep[lr], reference[cell][lr]) for lr in sweep}
-            for cell, sweep in measured.items()
-        ]
-        columns = [Column("method", "method")]
-        columns += [
-            Column(f"{lr:g}", f"lr {lr:g}", _both, None, True)
-            for lr in sorted({lr for sweep in measured.values() for lr in sweep})
-        ]
-        caption = f"Test accuracy in %, ours | published: mean over the last {last} rounds of one seed."
-        table = ReportTable(self.stem, caption, columns, rows)
-        return Findings([table], self.claims(complete, reference) if complete else [], {self.stem: figure})
+    def published(self, cell: Point) -> Sweep:
+        return self.printed(cell)
 
     def heading(self, cell: Point) -> str:
-        """The heading of the cell's panel, which has both methods."""
         return f"{cell.task}, {row_name(cell)}"
 
-    def claims(self, measured: Mapping[Point, Sweep], reference: Mapping[Point, Sweep]) -> list[Claim]:
-        """The claims of Sec. 4.2 about the best learning rates of SFL and PFL (parallel: FedAvg).
+    def claims(self, sweeps: Mapping[Point, Sweep]) -> list[Claim]:
+        return self.rate_claims(sweeps, {cell: best_value(sweep) for cell, sweep in sweeps.items()})
+
+    def rate_claims(self, sweeps: Mapping[Point, Sweep], best: Mapping[Point, float]) -> list[Claim]:
+        """The claims of Sec. 4.2 about the best learning rates of SFL and PFL (parallel: FedAvg), `best`.
 
         In cells with both methods SFL's best rate is not above PFL's. Each best rate is the paper's, or next to it on
-        the grid. measured, reference: cell -> learning rate -> accuracy; measured only for cells with the whole grid.
+        the grid.
         """
-        both = by({cell: best_rate(sweep) for cell, sweep in measured.items()}, "method").values()
-        smaller = [rates["SFL"] <= rates["PFL"] for rates in both if len(rates) == 2]
-        ranks = {
-            cell: [GRID[cell.method].index(best_rate(sweeps[cell])) for sweeps in (measured, reference)]
-            for cell in measured
-        }
-        near = [abs(rank - other) <= 1 for rank, other in ranks.values()]
-        order = _share("the best learning rate of SFL is not above that of PFL", smaller)
-        return [
-            *([order] if smaller else []),
-            _share("the best learning rates are the paper's, or next to them on the grid", near),
+        smaller = [rates["SFL"] <= rates["PFL"] for rates in by(best, "method").values() if len(rates) == 2]
+        order = share("the best learning rate of SFL is not above that of PFL", smaller)
+        near = [
+            abs(GRID[cell.method].index(lr) - GRID[cell.method].index(best_value(self.published(cell)))) <= 1
+            for cell, lr in best.items()
         ]
+        text = "the best learning rates are the paper's, or next to them on the grid"
+        return [*([order] if smaller else []), share(text, near)]
 
 
-def _share(text: str, holds: Sequence[bool]) -> Claim:
-    return Claim(text, all(holds), f"in {sum(holds)} of {len(holds)}")
-
-
-def _both(pair: tuple[Stat, Stat]) -> str:
-    measured, reference = pair
-    return f"{accuracy(measured)} | {accuracy_text(reference)}"
-
-
-def accuracy(stat: Stat) -> str:
-    """An accuracy in per cent without its std over rounds, which the paper's tables do not have."""
-    return stat_text(Stat(stat.mean, float("nan"), stat.count, stat.of), ACCURACY)
+def share(text: str, holds: Sequence[bool], what: str = "") -> Claim:
+    return Claim(text, all(holds), f"in {sum(holds)} of {len(holds)}{what}")
 
 
 @EXPERIMENTS.register("sfl/fig2", paper="SFL [2] fig. 2")
@@ -125,16 +83,14 @@ class Fig2(Rates):
 
     stem, small = "fig2", {"steps": (5, 20)}
 
-    def claims(self, measured: Mapping[Point, Sweep], reference: Mapping[Point, Sweep]) -> list[Claim]:
+    def rate_claims(self, sweeps: Mapping[Point, Sweep], best: Mapping[Point, float]) -> list[Claim]:
         """The claims of `Rates`, and (ii) of Sec. 4.2: SFL's best learning rate falls with heterogeneity."""
-        rates = nest(
-            {cell: best_rate(sweep) for cell, sweep in measured.items() if cell.method == "SFL"}, "steps", "classes"
-        )
+        rates = nest({cell: lr for cell, lr in best.items() if cell.method == "SFL"}, "steps", "classes")
         both = {k: lr for k, lr in rates.items() if len(lr) == 2}
         falls = all(lr[1] <= lr[2] for lr in both.values()) and any(lr[1] < lr[2] for lr in both.values())
         evidence = ", ".join(f"K={k}: {lr[1]:g} at C=1, {lr[2]:g} at C=2" for k, lr in both.items())
         text = "SFL's best learning rate is smaller on more heterogeneous data"
-        return [*super().claims(measured, reference), *([Claim(text, falls, evidence)] if both else [])]
+        return [*super().rate_claims(sweeps, best), *([Claim(text, falls, evidence)] if both else [])]
 
 
 @EXPERIMENTS.register("sfl/table7", paper="SFL [2] table 7")
@@ -149,16 +105,13 @@ class Table7(Rates):
     def heading(self, cell: Point) -> str:
         return f"{row_name(cell)}, {cell.norm}"
 
-    def claims(self, measured: Mapping[Point, Sweep], reference: Mapping[Point, Sweep]) -> list[Claim]:
+    def rate_claims(self, sweeps: Mapping[Point, Sweep], best: Mapping[Point, float]) -> list[Claim]:
         """The claims of `Rates`, and the observations of App. G.2 on gradient clipping."""
-        rates = by({cell: best_rate(sweep) for cell, sweep in measured.items()}, "norm")
-        larger = [
-            all(b >= a for a, b in pairwise(lrs[name] for name in NORMS if name in lrs)) for lrs in rates.values()
-        ]
-        evidence = f"in {sum(larger)} of {len(larger)} settings"
-        claims = clipping_claims({cell: sweep[best_rate(sweep)].mean for cell, sweep in measured.items()})
-        last = Claim("a smaller max norm never has a smaller best learning rate (G.2, 4)", all(larger), evidence)
-        return [*super().claims(measured, reference), *claims, last]
+        rates = [[lrs[name] for name in NORMS if name in lrs] for lrs in by(best, "norm").values()]
+        larger = [all(b >= a for a, b in pairwise(lrs)) for lrs in rates]
+        last = share("a smaller max norm never has a smaller best learning rate (G.2, 4)", larger, " settings")
+        claims = clipping_claims({cell: sweep[best[cell]].mean for cell, sweep in sweeps.items()})
+        return [*super().rate_claims(sweeps, best), *claims, last]
 
 
 def clipping_claims(accuracies: Mapping[Point, float]) -> list[Claim]:
@@ -170,174 +123,173 @@ def clipping_claims(accuracies: Mapping[Point, float]) -> list[Claim]:
     for cell, value in accuracies.items():
         norms.setdefault(cell.without("norm"), {})[clip(cell)] = 100 * value
     gain = {m: _mean(level[20] - level[None] for cell, level in norms.items() if cell.method == m) for m in METHODS}
-    behind = {cell: max(level.values()) - level[min(filter(None, level))] for cell, level in norms.items()}
-    evidence = ", ".join(f"{method} {points:+.1f} points" for method, points in gain.items())
+    evidence = listing(gain, lambda points: f"{points:+.1f} points")
     claims = [Claim("a max norm of 20 helps PFL more than SFL (G.2, 1)", gain["PFL"] > gain["SFL"], evidence)]
-    most = max(cell.steps for cell in behind)
-    by_class = {c: _mean(v for cell, v in behind.items() if cell.classes == c and cell.steps == most) for c in (1, 2)}
-    evidence = f"K={most}: behind the best norm by {by_class[1]:.1f} points at C=1, by {by_class[2]:.1f} at C=2"
-    text = "the tightest norm costs more on more heterogeneous data (G.2, 2)"
-    claims.append(Claim(text, by_class[1] > by_class[2], evidence))
+    behind = {cell: max(level.values()) - level[min(filter(None, level))] for cell, level in norms.items()}
     steps = sorted({cell.steps for cell in behind})
-    by_steps = [_mean(v for cell, v in behind.items() if cell.steps == k and cell.classes == 1) for k in steps]
+    cost = {
+        (c, k): _mean(value for cell, value in behind.items() if (cell.classes, cell.steps) == (c, k))
+        for c in (1, 2)
+        for k in steps
+    }
+    skewed, mild = cost[1, steps[-1]], cost[2, steps[-1]]
+    evidence = f"K={steps[-1]}: behind the best norm by {skewed:.1f} points at C=1, by {mild:.1f} at C=2"
+    claims.append(Claim("the tightest norm costs more on more heterogeneous data (G.2, 2)", skewed > mild, evidence))
     if len(steps) > 1:
-        evidence = "C=1: " + ", ".join(f"K={k} {value:.1f} points" for k, value in zip(steps, by_steps, strict=True))
+        evidence = "C=1: " + listing({f"K={k}": cost[1, k] for k in steps}, lambda points: f"{points:.1f} points")
         text = "the tightest norm costs more with more local steps (G.2, 3)"
-        claims.append(Claim(text, by_steps[-1] > by_steps[0], evidence))
+        claims.append(Claim(text, cost[1, steps[-1]] > cost[1, steps[0]], evidence))
     return claims
 
 
-def _mean(values: Any) -> float:
+def _mean(values: Iterable[float]) -> float:
     """The mean of the finite values."""
     finite = [v for v in values if np.isfinite(v)]
     return float(np.mean(finite)) if finite else float("nan")
 
 
 @EXPERIMENTS.register("sfl/fig3", paper="SFL [2] fig. 3")
-class Fig3(Images):
+class Fig3(Images, Sweeps):
     """Effect of local steps: VGG-9 on CIFAR-10 at the best learning rate of each K.
 
     K: the number of local steps.
     """
 
+    stem, swept, x_label, form, looks = "fig3", "steps", "local steps K", "K={:g}", METHODS
+    caption = "Test accuracy in % over the last rounds of one seed, best learning rate of each K."
+    notes = (f"clipping {NORMS['medium']}",)
     axes: ClassVar = axes(steps=(1, 2, 5, 10, 20))  # the paper names 1, 5 and 10
     small: ClassVar = {"steps": (1, 5, 10)}
 
-    def run(self, cache: RunCache) -> Findings:
-        from papers import draw
+    def sweeps(self, cache: RunCache) -> Mapping[Point, Sweep]:
+        sweeps = self.accuracies(cache)
+        return by({cell: sweep[best_value(sweep)] for cell, sweep in sweeps.items()}, "steps")
 
-        last = self.last(cache)
-        panels: dict[str, dict[str, tuple[dict[float, Stat], dict[float, Stat]]]] = {}
-        for cell, groups in self.sweep(cache, self.chosen(cache)).items():
-            sweep = {lr: last_k(group, ACCURACY, last) for lr, group in groups.items()}
-            curve = panels.setdefault(f"C={cell.classes}", {}).setdefault(cell.method, ({}, {}))[0]
-            curve[cell.steps] = sweep[best_rate(sweep)]
-        figure = draw.sweeps(panels, draw.styles(METHODS), ACCURACY, "local steps K")
+    def heading(self, cell: Point) -> str:
+        return f"C={cell.classes}"
+
+    def claims(self, sweeps: Mapping[Point, Sweep]) -> list[Claim]:
         claims = []
-        for heading, lines in panels.items():
-            sfl = {k: stat.mean for k, stat in lines["SFL"][0].items()}
-            evidence = ", ".join(f"K={k:g} {100 * mean:.1f}" for k, mean in sfl.items())
-            claims += [
-                Claim(f"{heading}: SFL improves from K=1 to K=5", sfl[5] > sfl[1], evidence),
-                Claim(f"{heading}: SFL deteriorates from K=5 to K=10", sfl[10] < sfl[5], evidence),
-            ]
-        rows: list[dict[str, Any]] = [
-            {"block": heading, "method": method} | {f"K={k:g}": stat for k, stat in stats.items()}
-            for heading, lines in panels.items()
-            for method, (stats, _) in lines.items()
-        ]
-        steps = dict.fromkeys(key for row in rows for key in row if key.startswith("K="))
-        columns = [Column("method", "method"), *(Column(key, key, accuracy_text, None, True) for key in steps)]
-        caption = f"Test accuracy in % over the last {last} rounds of one seed, best learning rate of each K."
-        note = f"clipping {NORMS['medium']}"
-        return Findings([ReportTable("fig3", caption, columns, rows)], claims, {"fig3": figure}, [note])
+        for cell, stats in sweeps.items():
+            if cell.method == "SFL":
+                sfl, heading = {k: stat.mean for k, stat in stats.items()}, self.heading(cell)
+                evidence = listing({f"K={k:g}": mean for k, mean in sfl.items()})
+                claims += [
+                    Claim(f"{heading}: SFL improves from K=1 to K=5", sfl[5] > sfl[1], evidence),
+                    Claim(f"{heading}: SFL deteriorates from K=5 to K=10", sfl[10] < sfl[5], evidence),
+                ]
+        return claims
 
 
-class TwoStages(Images):
+class LongRuns(Images, Lines):
     """VGG-9 on CIFAR-10: a short search on the whole grid of learning rates, then long runs of some of them.
 
-    The long runs are those of table 3.
+    The long runs are those of table 3. A panel has a cell of C, K and method. margin: all rates within this margin of
+    the best are run on; 0: the best one.
     """
 
-    measured = CLIENTS
+    measured, margin = CLIENTS, 0.0
     rounds: ClassVar = {"smoke": (60, 120), "paper": (1000, 4000)}
+    panel, heading = "cell", "{0.method}, C={0.classes}, K={0.steps}"
+    caption = "Test accuracy in % over the last rounds of one seed."
 
-    def both(
-        self, cache: RunCache, margin: float
-    ) -> tuple[dict[Point, dict[float, Group]], dict[Point, dict[float, Group]]]:
-        """The short runs of all rates and the long runs of those within a margin of the best: cell -> rate -> runs."""
+    def long(self, cache: RunCache) -> dict[Point, dict[float, Group]]:
+        """Cell -> learning rate -> its long run."""
+        short = self.rounds[cache.scale][0]
         tried = self.sweep(cache, self.chosen(cache))
-        left = {cell: close(groups, LAST[self.rounds[cache.scale][0]], margin) for cell, groups in tried.items()}
-        return tried, self.sweep(cache, left if margin else {c: rates[:1] for c, rates in left.items()}, 1)
+        left = {cell: close(groups, last_rounds(short), self.margin) for cell, groups in tried.items()}
+        return self.sweep(cache, {cell: rates if self.margin else rates[:1] for cell, rates in left.items()}, 1)
 
-    def curves_of(self, cache: RunCache, lines: Mapping[str, Mapping[str, Group]]) -> Figure:
-        """A figure of accuracy curves; lines: heading of a panel -> name of a curve -> its runs."""
-        from papers import draw
+    def values(self, panel: Point, line: str, group: Group) -> dict[str, Any]:
+        """Our learning rate and accuracy; the paper's."""
+        return {"lr": rate_of(group), "ours": accuracy_of(group)} | self.theirs(panel, line)
 
-        plots = [draw.Plot(name, groups, ACCURACY, window=cache.pick(1, 16)) for name, groups in lines.items()]
-        return draw.curves(plots, draw.styles({name: name for groups in lines.values() for name in groups}))
+    def theirs(self, panel: Point, line: str) -> dict[str, Any]:
+        """The paper's numbers of a line."""
+        return {}
+
+    def plot_of(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        return smoothed(lines, 0.04)
+
+
+def rate_of(group: Group) -> float:
+    return float(group.runs[0].config["local"]["lr"])
+
+
+def accuracy_of(group: Group, metric: str = ACCURACY) -> Stat:
+    """A metric over the last rounds."""
+    return last_k(group, metric, last_rounds(int(group.runs[0].config["rounds"])))
+
+
+def smoothed(lines: Mapping[str, Mapping[str, Any]], share: float) -> dict[str, Any]:
+    """A moving average over this share of all measured points; they are measured every 10 rounds."""
+    rounds = int(next(iter(lines.values()))["runs"].runs[0].config["rounds"])
+    return {"window": max(1, round(share * rounds / 10))}
 
 
 @EXPERIMENTS.register("sfl/table8", paper="SFL [2] table 8, fig. 9")
-class Table8(TwoStages):
+class Table8(LongRuns):
     """Gradient clipping in the long run: VGG-9 on CIFAR-10, four max norms at the best short-run learning rate.
 
     A long run has 4000 rounds, a short run 1000.
     """
 
-    axes: ClassVar = axes(norms=tuple(NORMS))
+    stem, line, axes = "table8", "norm", axes(norms=tuple(NORMS))
+    columns = (
+        Column("clip", "max norm", str, None, True),
+        Column("lr", "ours: lr", general, None, True),
+        Column("ours", "long run", accuracy_text, None, True),
+        Column("their lr", "published: lr", general, None, True),
+        Column("theirs", "long run", accuracy_text, None, True),
+    )
 
-    def run(self, cache: RunCache) -> Findings:
-        reference = published("sfl_long")
-        short, long = (LAST[rounds] for rounds in self.rounds[cache.scale])
-        tried, continued = self.both(cache, 0.0)
-        rows, ends, lines = [], {}, dict[str, dict[str, Group]]()
-        for cell, groups in continued.items():
-            ((lr, group),) = groups.items()
-            ends[cell] = last_k(group, ACCURACY, long)
-            name = "none" if clip(cell) is None else str(clip(cell))
-            numbers = reference[cell.classes, cell.steps, cell.method, clip(cell)].split()
-            rows.append(
-                {"row": f"{row_name(cell)}, {cell.method}", "clip": name, "lr": lr}
-                | {"short": last_k(tried[cell][lr], ACCURACY, short), "long": ends[cell], "their lr": float(numbers[0])}
-                | {"their short": stat_of(numbers[1]), "their long": stat_of(numbers[2])}
-            )
-            lines.setdefault(f"{cell.method}, {row_name(cell)}", {})[name] = group
-        columns = [Column("row", ""), Column("clip", "max norm")]
-        for key, heading in (("", "ours"), ("their ", "published")):
-            columns.append(Column(f"{key}lr", f"{heading}: lr", general, None, True))
-            columns.append(Column(f"{key}short", "short run", accuracy, None, True))
-            columns.append(Column(f"{key}long", "long run", accuracy, None, True))
-        table = ReportTable("table8", "Test accuracy in % over the last rounds of one seed.", columns, rows)
-        claims = clipping_claims({cell: stat.mean for cell, stat in ends.items()})
-        return Findings([table], claims, {"fig9": self.curves_of(cache, lines)})
+    def lines(self, cache: RunCache) -> dict[Point, dict[str, Group]]:
+        best = {cell: group for cell, groups in self.long(cache).items() for group in groups.values()}
+        return by(best, "norm")
+
+    def theirs(self, panel: Point, line: str) -> dict[str, Any]:
+        norm = clip(panel.but(norm=line))
+        lr, _, end = published("sfl_long")[panel.classes, panel.steps, panel.method, norm].split()
+        return {"clip": norm or "none", "their lr": float(lr), "theirs": stat_of(end)}
+
+    def claims(self, values: Values) -> list[Claim]:
+        return clipping_claims(
+            {p.but(norm=n): of["ours"].mean for p, lines in values.items() for n, of in lines.items()}
+        )
 
 
 @EXPERIMENTS.register("sfl/table9", paper="SFL [2] table 9, fig. 10")
-class Table9(TwoStages):
+class Table9(LongRuns):
     """The fine search: VGG-9 on CIFAR-10, all learning rates within 3 points of the best in the long run.
 
     The learning rates within 3 points of the best after 1000 rounds are compared after 4000 rounds.
     """
 
+    stem, line, margin = "table9", "candidate", CLOSE
     small: ClassVar = {"steps": (5, 20)}
+    columns = (Column("ours", "ours", accuracy_text, "max", True),)
 
-    def run(self, cache: RunCache) -> Findings:
-        reference = published("sfl_fine")
-        rows, same, lines = [], [], dict[str, dict[str, Group]]()
-        for cell, groups in self.both(cache, CLOSE)[1].items():
-            measured = {lr: last_k(group, ACCURACY, self.last(cache)).mean for lr, group in groups.items()}
-            numbers = candidates(reference[cell.classes, cell.steps, cell.method])
-            texts = {"ours": _text(measured), "published": _text(numbers)}
-            rows.append({"block": row_name(cell), "method": cell.method} | texts)
-            same.append(_rank_rates(measured)[0] == _rank_rates(numbers)[0])
-            lines[f"{cell.method}, {row_name(cell)}"] = {f"lr {lr:g}": group for lr, group in groups.items()}
-        columns = [Column("method", "method"), Column("ours", "ours"), Column("published", "published")]
-        table = ReportTable("table9", "Candidates (long-run test accuracy in %), the best first.", columns, rows)
-        claim = _share("the best learning rates are the paper's", same)
-        return Findings([table], [claim], {"fig10": self.curves_of(cache, lines)})
+    def lines(self, cache: RunCache) -> dict[Point, dict[str, Group]]:
+        long = self.long(cache)
+        return {cell: {f"lr {lr:g}": group for lr, group in groups.items()} for cell, groups in long.items()}
 
+    def candidates(self, cell: Point) -> str:
+        """The paper's candidates, with their accuracies if there are several, such as `0.03 28.72, 0.1 46.21`."""
+        return published("sfl_fine")[cell.classes, cell.steps, cell.method]
 
-def candidates(text: str) -> dict[float, float]:
-    """Learning rate -> published accuracy, from a text such as `0.03 28.72, 0.1 46.21`.
+    def title(self, panel: Point) -> str:
+        return f"{super().title(panel)}; published: {self.candidates(panel)}"
 
-    The accuracy is nan if there is a single learning rate, for which the paper gives no number.
-    """
-    pairs = [part.split() for part in text.split(",")]
-    return {float(pair[0]): float(pair[1]) / 100 if len(pair) > 1 else float("nan") for pair in pairs}
+    def claims(self, values: Values) -> list[Claim]:
+        same = []
+        for panel, lines in values.items():
+            pairs = [text.partition(" ") for text in self.candidates(panel).split(", ")]
+            theirs = max(pairs, key=lambda pair: float(pair[2] or 0))[0]
+            same.append(best_value({name: of["ours"] for name, of in lines.items()}) == f"lr {theirs}")
+        return [share("the best learning rates are the paper's", same)]
 
 
-def _rank_rates(values: Mapping[float, float]) -> list[float]:
-    return sorted(values, key=lambda lr: -values[lr] if np.isfinite(values[lr]) else 1.0)
-
-
-def _text(values: Mapping[float, float]) -> str:
-    return ", ".join(
-        f"{lr:g}" + (f" ({100 * values[lr]:.2f})" if np.isfinite(values[lr]) else "") for lr in _rank_rates(values)
-    )
-
-
-class TrainingCurves(Images):
+class TrainingCurves(Images, Lines):
     """Losses and accuracies on the clients' data and on the test set, PFL and SFL at their best learning rates.
 
     "Training" is measured on the data of the participating clients; "training-R" on data of random clients, as many as
@@ -350,36 +302,28 @@ class TrainingCurves(Images):
     share: ClassVar[float] = 0.08
     metrics: ClassVar = ("participants/loss", "participants/accuracy", "random/loss", "random/accuracy", ACCURACY)
     curves = metrics[:-1]
+    panel, line, heading = "cell", "run", "{0.task}, C={0.classes}"
+    caption = "Mean ± std over seeds and the last rounds."
+    columns = (
+        Column("lr", "lr", general, None, True),
+        *(Column(m, metric_name(m), partial(stat_text, metric=m), None, True) for m in metrics),
+    )
 
-    def run(self, cache: RunCache) -> Findings:
-        from papers import draw
-
-        rounds, last = self.rounds[cache.scale], self.last(cache)
-        rates = self.search(cache, self.chosen(cache))
-        best = {cell: [lr] for cell, lr in rates.items()}
+    def lines(self, cache: RunCache) -> dict[Point, dict[str, Group]]:
+        best = {cell: [lr] for cell, lr in self.search(cache, self.chosen(cache)).items()}
         clients = {"clients": True} if "clients" in self.axes else {}
-        runs = self.sweep(cache, best, len(rounds) - 1, self.of_scale(cache), **clients)
-        groups = {cell: runs[cell][lr] for cell, lr in rates.items()}
-        lines: dict[str, dict[str, Group]] = {}
-        for cell, group in groups.items():
-            lines.setdefault(f"{cell.task}, C={cell.classes}", {})[f"{cell.method}, K={cell.steps}"] = group
-        window = cache.pick(1, max(1, round(self.share * rounds[-1] / 10)))  # evaluated every 10 rounds
-        looks = draw.styles({name: name for panel in lines.values() for name in panel})
-        figures = {
-            f"{self.stem}_{rank}": draw.curves(
-                [draw.Plot(heading, panel, m, band="std", window=window) for m in self.metrics], looks
-            )
-            for rank, (heading, panel) in enumerate(lines.items())
-        }
-        rows: list[dict[str, Any]] = [
-            {"block": cell.task, "row": f"{row_name(cell)}, {cell.method}", "lr": rates[cell]}
-            | {metric: last_k(group, metric, last) for metric in self.metrics}
-            for cell, group in groups.items()
-        ]
-        columns = [Column("row", ""), Column("lr", "lr", general, None, True)]
-        columns += [Column(m, metric_name(m), partial(stat_text, metric=m), None, True) for m in self.metrics]
-        table = ReportTable(self.stem, f"Mean ± std over seeds and the last {last} rounds.", columns, rows)
-        return Findings([table], [], figures)
+        runs = self.sweep(cache, best, len(self.rounds[cache.scale]) - 1, self.of_scale(cache), **clients)
+        lines: dict[Point, dict[str, Group]] = {}
+        for cell, groups in runs.items():
+            of_panel = lines.setdefault(Point(task=cell.task, classes=cell.classes), {})
+            of_panel |= {f"{cell.method}, K={cell.steps}": group for group in groups.values()}
+        return lines
+
+    def values(self, panel: Point, line: str, group: Group) -> dict[str, Any]:
+        return {"lr": rate_of(group)} | {metric: accuracy_of(group, metric) for metric in self.metrics}
+
+    def plot_of(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        return {"band": "std", **smoothed(lines, self.share)}
 
 
 MEASURED: dict[str, Any] = {"clients": {False: {}, True: CLIENTS}}  # table 11 does not measure clients

@@ -33,6 +33,9 @@ NOTE = (
     "ζ: heterogeneity of the gradients at the optimum, δ: of the Hessians; PFL is deterministic here (both clients, "
     "full batches), so that one seed is run and its band in the figure is a line"
 )
+CAPTION = (
+    "|x|, the distance to x* = 0, as mean ± std over rounds and seeds. PFL's limit: |x| after infinitely many rounds."
+)
 Pairs = list[list[float]]  # [A, B] of f = A x^2 + B x for each client
 
 
@@ -91,7 +94,7 @@ class Simulations(Lines):
     name = "{pair}, {method}, lr {lr}"
     curves, curve_points = (DISTANCE,), 500  # all rounds: the claims count them
     measures: ClassVar = {"end": lambda run: float(run.column(DISTANCE)[-1])}
-    panel, metrics, looks, notes = "pair", (DISTANCE,), METHODS, (NOTE,)
+    panel, metrics, looks, notes, caption = "pair", (DISTANCE,), METHODS, (NOTE,), CAPTION
     columns = (
         Column("lr", "best lr", general, None, True),
         Column("end", f"|x|, last {LAST} rounds", _spread, "min", True),
@@ -112,20 +115,14 @@ class Simulations(Lines):
         lr, clients = float(group.runs[0].config["local"]["lr"]), pairs(*self.pairs[panel])
         predicted = predicted_limit(clients, lr) if line == "PFL" else float("nan")
         end = last_k(group, DISTANCE, LAST)
-        return {"lr": lr, "end": end, "predicted": predicted, "rounds": _rounds_to(group, 0.1), "runs": group}
+        return {"lr": lr, "end": end, "predicted": predicted, "rounds": _rounds_to(group, 0.1)}
 
-    def plot(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def plot_of(self, lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Only the first six rounds are shown if both methods converge to x*, which takes few."""
         if max(of["end"].mean for of in lines.values()) < EXACT:
             return {"limits": (EXACT / 10, 20), "right": 6, "start": 10.0}
         zeta = lines["PFL"]["runs"].runs[0].config["data"]["init_args"]["pairs"][0][1]
         return {"limits": (1e-5 * max(zeta, 1.0), 20), "start": 10.0}
-
-    def caption(self, values: Values) -> str:
-        return (
-            "|x|, the distance to x* = 0, as mean ± std over rounds and seeds. PFL's limit: |x| after infinitely many "
-            "rounds."
-        )
 
     def claims(self, values: Values) -> list[Claim]:
         """The claims of Sec. 4.1 for each pair of clients."""
@@ -133,20 +130,19 @@ class Simulations(Lines):
         for label, lines in values.items():
             delta, zeta = self.pairs[label]
             pfl, sfl = (lines[name]["end"].mean for name in METHODS)
-            ends = f"|x| at the end: PFL {pfl:.2g}, SFL {sfl:.2g}"
-            if delta == 0 and zeta > 0:
-                holds = pfl < EXACT and sfl > 1e-4 * zeta
-                claims.append(Claim(f"{label}: PFL reaches the optimum, SFL does not", holds, ends))
-                continue
             goal = EXACT if zeta == 0 else 1.5 * pfl
             slow, fast = (_rounds_to(lines[name]["runs"], goal) for name in METHODS)
+            ends = f"|x| at the end: PFL {pfl:.2g}, SFL {sfl:.2g}"
             if zeta == 0:
+                text, holds = "SFL is faster", fast < slow
                 evidence = f"rounds to |x| = {goal:g}: PFL {slow:g}, SFL {fast:g}"
-                claims.append(Claim(f"{label}: SFL is faster", fast < slow, evidence))
+            elif delta == 0:
+                text, holds = "PFL reaches the optimum, SFL does not", pfl < EXACT and sfl > 1e-4 * zeta
+                evidence = ends
             else:
+                text, holds = "SFL is faster and ends nearer to the optimum", sfl < pfl and fast < slow
                 evidence = f"{ends}; rounds to |x| = {goal:.2g}: PFL {slow:g}, SFL {fast:g}"
-                text = f"{label}: SFL is faster and ends nearer to the optimum"
-                claims.append(Claim(text, sfl < pfl and fast < slow, evidence))
+            claims.append(Claim(f"{label}: {text}", holds, evidence))
         return claims
 
     def run(self, cache: RunCache) -> Findings:

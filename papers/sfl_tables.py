@@ -6,7 +6,8 @@ PFL is the paper's name for parallel federated learning, that is FedAvg. C: clas
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,11 +33,12 @@ from papers.sfl_grid import (
     axes,
     published_best,
     published_rates,
+    published_task,
     row_name,
 )
 from papers.sfl_logs import LAST, MORE, Reference, by_place, key, references
 from papers.statistics import Level, bootstrap_mean, difference, level
-from papers.texts import ACCURACY, accuracy_text
+from papers.texts import ACCURACY, accuracy_text, listing
 from raylfl.report.derived import Stat, last_k
 from raylfl.report.runs import Group
 from raylfl.report.statistics import ALPHA, Interval, paired_test
@@ -93,10 +95,9 @@ class Accuracies(Images):
         table = text_table(self.stem, caption, heads, lines)
         return Findings([table], claims, {self.stem: overlay(self, groups, logs_of(cache, rows), lines)})
 
-    def published_of(self, cell: Mapping[str, Any]) -> Stat | None:
-        """The paper's accuracy for a cell at its best learning rate."""
-        task = VARIANTS.get(cell["task"], cell["task"])
-        return published_best().get((task, cell["classes"], cell["steps"], cell["method"]))
+    def published_of(self, cell: Point) -> Stat | None:
+        """The paper's accuracy in a cell at its best learning rate."""
+        return published_best().get((published_task(cell), cell.classes, cell.steps, cell.method))
 
     def points(self, scale: str) -> list[Point]:
         """In the order of the paper's rows."""
@@ -108,37 +109,34 @@ class Accuracies(Images):
 
         ends: cell -> our accuracy at its best learning rate. The networks as printed are not in the paper's table.
         """
-        stats = {(cell.task, cell.classes, cell.steps, cell.method): stat for cell, stat in ends.items()}
-        published_leads = leads({k: stat for k, stat in published_best().items() if k[0] in self.axes["task"]})
-        measured = {setup: lead for setup, lead in leads(stats).items() if setup in published_leads}
-        if not measured:
+        theirs = leads({place: stat for place, stat in published_best().items() if place[0] in self.axes["task"]})
+        ours = leads({(cell.task, cell.classes, cell.steps, cell.method): stat for cell, stat in ends.items()})
+        ours = {setup: lead for setup, lead in ours.items() if setup in theirs}
+        if not ours:
             return []
-        marks = {setup: mark(setup, lead) for setup, lead in published_leads.items()}
-        other = [
-            f"{_place(setup)} {mark(setup, measured[setup])}, published {marks[setup]}"
-            for setup in published_leads
-            if setup in measured and mark(setup, measured[setup]) != marks[setup]
-        ]
+        marks = {setup: (mark(setup, ours[setup]), mark(setup, theirs[setup])) for setup in theirs if setup in ours}
+        other = [f"{_place(setup)} {a}, published {b}" for setup, (a, b) in marks.items() if a != b]
         text = "the method ahead by more than 1 point (MNIST, FMNIST) or 2 points (CIFAR-10, CINIC-10) is the paper's"
-        evidence = f"in {len(measured) - len(other)} of {len(measured)} settings; {'; '.join(other)}".rstrip("; ")
-        claims = [Claim(text, _decide(not other, measured, published_leads), evidence)]
+        evidence = "; ".join([f"in {len(ours) - len(other)} of {len(ours)} settings", *other])
+        claims = [Claim(text, not other and (True if len(ours) == len(theirs) else None), evidence)]
         for text, chosen, holds in self.stated:
-            setups = [setup for setup in published_leads if chosen(*setup)]
-            available = {setup: measured[setup] for setup in setups if setup in measured}
+            setups = [setup for setup in theirs if chosen(*setup)]
+            available = [setup for setup in setups if setup in ours]
             if available:
                 evidence, published = (
-                    ", ".join(f"{_place(setup)} {leads_of[setup]:+.2f}" for setup in available)
-                    for leads_of in (measured, published_leads)
+                    listing({_place(setup): of[setup] for setup in available}, "{:+.2f}".format)
+                    for of in (ours, theirs)
                 )
-                verdict = _decide(holds(available), available, setups)
+                verdict = holds({s: ours[s] for s in available}) and (True if available == setups else None)
                 claims.append(Claim(text, verdict, f"SFL - PFL in points: {evidence}", published=published))
         return claims
 
 
-def leads(ends: Mapping[tuple[str, int, int, str], Stat]) -> dict[Setup, float]:
-    """(task, C, K) -> the lead of SFL over PFL in points, where both are known."""
-    pairs = {setup[:3]: (ends.get((*setup[:3], "SFL")), ends.get((*setup[:3], "PFL"))) for setup in ends}
-    return {setup: 100 * (sfl.mean - pfl.mean) for setup, (sfl, pfl) in pairs.items() if sfl and pfl}
+def leads(ends: Mapping[tuple[Any, ...], Stat]) -> dict[Setup, float]:
+    """(task, C, K) -> the lead of SFL over PFL in points, where both are known; ends: accuracies, with the method."""
+    setups = dict.fromkeys(place[:3] for place in ends)
+    both = [setup for setup in setups if all((*setup, method) in ends for method in METHODS)]
+    return {setup: 100 * (ends[*setup, "SFL"].mean - ends[*setup, "PFL"].mean) for setup in both}
 
 
 def mark(setup: Setup, lead: float) -> str:
@@ -158,11 +156,6 @@ def falls(leads_of: Mapping[Setup, float]) -> bool:
 def _place(setup: Setup) -> str:
     task, c, k = setup
     return f"{task}, C={c}, K={k}"
-
-
-def _decide(holds: bool, available: Sized, keys: Sized) -> bool | None:
-    """The verdict on a statement about the settings `keys`: open if it holds so far in those that are known."""
-    return holds and (True if len(available) == len(keys) else None)
 
 
 @EXPERIMENTS.register("sfl/table3", paper="SFL [2] table 3")
@@ -269,7 +262,7 @@ def same(interval: Interval) -> str:
     return "yes" if interval.low > -MARGIN and interval.high < MARGIN else "not shown"
 
 
-def rate_lines(rows: Iterable[Row], refs: Refs) -> list[dict[str, str]]:
+def rate_lines(rows: Iterable[Row], refs: Refs) -> list[dict[str, Any]]:
     """The lines of table 10, one per run on the seed SEARCH_SEED: our accuracy, that of the authors' log, verdicts.
 
     A run is `within` if its mean accuracy over the last 400 rounds differs from the log's by at most the standard
@@ -280,20 +273,13 @@ def rate_lines(rows: Iterable[Row], refs: Refs) -> list[dict[str, str]]:
         ref, values = refs.get(key(row.cell)), row.window(MORE)
         printed = published.get(tuple(row.cell[name] for name in ("task", "classes", "steps", "method", "clip")), {})
         log_end = ref.last[str(LAST)][0] if ref else printed[row.cell["lr"]].mean if printed else None
-        line = {
-            "block": row.cell["task"],
-            "cell": f"C={row.cell['classes']}, K={row.cell['steps']}",
-            "method": row.cell["method"],
-            "lr": f"{row.cell['lr']:g}",
-            "ours 40": _percent(row.last.get(str(LAST))),
-            "log 40": _percent(log_end),
-            "verdict": "diverged" if row.diverged else "–",
-            "name": f"C={row.cell['classes']} K={row.cell['steps']} {row.cell['method']} lr {row.cell['lr']:g}",
-            "ref": "yes" if ref else "",
-        } | dict.fromkeys(("ours", "log", "difference", "same"), "–")
+        line = line_of(row.cell)
+        line |= {"name": f"{line['name']} lr {line['lr']}", "ref": ref is not None}
+        line |= {"ours 40": _percent(row.last.get(str(LAST))), "log 40": _percent(log_end)}
+        line |= dict.fromkeys(("ours", "log", "difference", "same"), "–")
+        line["verdict"] = "diverged" if row.diverged else "–"
         if values:
-            interval = bootstrap_mean([values])
-            line["ours"] = f"{_percent(interval.mean)} [{_percent(interval.low)}, {_percent(interval.high)}]"
+            line["ours"] = "{} [{}, {}]".format(*map(_percent, astuple(bootstrap_mean([values]))))
         if values and ref:
             mean, std, _, effective = ref.last[str(MORE)]
             d = difference(level(values), Level(mean, std, effective), 1 - 2 * ALPHA)
@@ -306,27 +292,30 @@ def rate_lines(rows: Iterable[Row], refs: Refs) -> list[dict[str, str]]:
     return lines
 
 
+def line_of(cell: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a table that name a cell and its learning rate; block: the task."""
+    setup = f"C={cell['classes']}", f"K={cell['steps']}"
+    head = {"block": cell["task"], "cell": ", ".join(setup), "method": cell["method"], "lr": f"{cell['lr']:g}"}
+    return head | {"name": " ".join((*setup, cell["method"]))}
+
+
 def best_lines(rows: Iterable[Row], last: int) -> list[dict[str, Any]]:
     """The lines of tables 3 and 11, one per cell: our accuracy over seeds and rounds, the published one, verdicts."""
     lines, published_of = [], published_best()
-    for (task, classes, steps, method), top in by_place([row for row in rows if not row.diverged], "method").items():
+    for (task, *setup), top in by_place([row for row in rows if not row.diverged], "method").items():
         measured = Stat.over(np.concatenate([row.window(last) for row in top]))
-        published = published_of[VARIANTS.get(task, task), classes, steps, method]
+        published = published_of[VARIANTS.get(task, task), *setup]
+        verdict = word_of(measured.mean, published.mean, published.std)
         line = {
-            "block": task,
-            "name": f"C={classes} K={steps} {method}",
-            "cell": f"C={classes}, K={steps}",
-            "method": method,
-            "lr": f"{top[0].cell['lr']:g}",
             "seeds": len(top),
             "ours": accuracy_text(measured),
             "theirs": accuracy_text(published),
             "difference": f"{100 * (measured.mean - published.mean):+.2f}",
-            "verdict": word_of(measured.mean, published.mean, published.std),
+            "verdict": verdict,
             "same": same_seeds([float(np.mean(row.window(last))) for row in top], published),
+            "remark": "" if verdict == "within" else f"{verdict} the published ± std",
         }
-        outside = line["verdict"] != "within"
-        lines.append(line | {"remark": f"{line['verdict']} the published ± std" if outside else ""})
+        lines.append(line_of(top[0].cell) | line)
     return lines
 
 

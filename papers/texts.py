@@ -5,14 +5,16 @@ from __future__ import annotations
 import csv
 import gzip
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 from raylfl.errors import DataMissing
 from raylfl.report.derived import Stat
 from raylfl.report.wording import count_text, stat_text
 
 ACCURACY = "test/accuracy"
+T = TypeVar("T")
 
 
 def table_of(name: str) -> list[dict[str, str]]:
@@ -40,6 +42,26 @@ def measurements(path: Path) -> Iterator[dict[str, str]]:
 def general(value: float) -> str:
     """A learning rate or another number as short text."""
     return f"{value:g}"
+
+
+def percent(value: float) -> str:
+    """A fraction in per cent, with one decimal."""
+    return f"{100 * value:.1f}"
+
+
+def listing(
+    values: Mapping[str, Any], show: Callable[[Any], str] = percent, between: str = " ", end: str = ", "
+) -> str:
+    """The names with their values as text: `FedAvg 52.4, FedAvgM 61.2`.
+
+    between: a name and its value; end: of each value but the last.
+    """
+    return end.join(f"{name}{between}{show(value)}" for name, value in values.items())
+
+
+def ordered(values: Mapping[str, T], key: Callable[[T], Any] = lambda value: value) -> dict[str, T]:
+    """The entries by their values, the smallest first; key: the number that counts."""
+    return dict(sorted(values.items(), key=lambda entry: key(entry[1])))
 
 
 def stat_of(text: str) -> Stat:

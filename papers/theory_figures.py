@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from papers.base import EXPERIMENTS, Claim, Findings, PaperResult
 from papers.run_cache import RunCache
+from papers.texts import listing
 from raylfl.core.arrays import Floats, Ints
 from raylfl.report.wording import number
 
@@ -51,33 +52,31 @@ class TheoryFigure(PaperResult):
     axes: ClassVar[tuple[str, str]]
     log: ClassVar[str] = "xy"
 
-    def run(self, cache: RunCache) -> Findings:
-        from raylfl.report.figures import Panel, single
-        from raylfl.report.style import rc
-
-        lines, claims = self.compute()
-        with rc():
-            figure = single(Panel(self.stem, lambda ax: self._draw(ax, lines), (5.4, 3.4)))
-        return Findings((), claims, {self.stem: figure})
-
     @abstractmethod
     def compute(self) -> tuple[dict[str, PlotLine], list[Claim]]:
         """The curves of the figure by label, and the claims that they decide."""
 
-    def _draw(self, ax: Axes, lines: Mapping[str, PlotLine]) -> None:
+    def run(self, cache: RunCache) -> Findings:
         from raylfl.report.curves import log_axis
-        from raylfl.report.style import PALETTE
+        from raylfl.report.figures import Panel, single
+        from raylfl.report.style import PALETTE, rc
 
-        for label, (color, style, x, y) in lines.items():
-            ax.plot(x, y, style, color=PALETTE[color], label=label, fillstyle="none")
-        ax.set(xlabel=self.axes[0], ylabel=self.axes[1])
-        if "x" in self.log:
-            ax.set_xscale("log")
-            log_axis(ax.xaxis, *ax.get_xlim())
-        if "y" in self.log:
-            ax.set_yscale("log")
-            log_axis(ax.yaxis, *ax.get_ylim())
-        ax.legend()
+        lines, claims = self.compute()
+
+        def draw(ax: Axes) -> None:
+            for label, (color, style, x, y) in lines.items():
+                ax.plot(x, y, style, color=PALETTE[color], label=label, fillstyle="none")
+            ax.set(xlabel=self.axes[0], ylabel=self.axes[1])
+            if "x" in self.log:
+                ax.set_xscale("log")
+                log_axis(ax.xaxis, *ax.get_xlim())
+            if "y" in self.log:
+                ax.set_yscale("log")
+                log_axis(ax.yaxis, *ax.get_ylim())
+            ax.legend()
+
+        with rc():
+            return Findings((), claims, {self.stem: single(Panel(self.stem, draw, (5.4, 3.4)))})
 
 
 @EXPERIMENTS.register("theory/sfl-bound", paper="SFL [2] Thms 1, 2")
@@ -191,15 +190,12 @@ class FedacsBias(TheoryFigure):
         bias = {name: self.away(problem, problem.weighted(s / s.sum()).optimum) for name, s in systems.items()}
         lines["FedAvg, as eta → 0"] = (0, ":", etas[[0, -1]], np.full(2, bias["both"]))
         slope = float(np.log(predicted["FedACS"][5] / predicted["FedACS"][0]) / np.log(etas[5] / etas[0]))
-        evidence = "FedAvg's bias as eta -> 0: " + ", ".join(
-            f"{name} {number(value, 3)}" for name, value in bias.items()
-        )
+        evidence = "FedAvg's bias as eta -> 0: " + listing(bias, partial(number, digits=3))
         most = "FedAvg's bias is largest if communication and computation are both heterogeneous (fig. 8)"
+        grows = "FedACS's bias is proportional to a small step size eta"
         return lines, [
             Claim("runs end where eq. 39 predicts", max(apart) < 1e-3, f"relative difference at most {max(apart):.1g}"),
-            Claim(
-                "FedACS's bias is proportional to a small step size eta", abs(slope - 1) < 0.05, f"exponent {slope:.3f}"
-            ),
+            Claim(grows, abs(slope - 1) < 0.05, f"exponent {slope:.3f}"),
             Claim(most, max(bias, key=bias.__getitem__) == "both", evidence),
         ]
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from papers.run_cache import RunCache
-from papers.setting import CellConfig, set_keys
+from papers.run_cache import CellConfig, RunCache, set_keys
 from raylfl.report.labels import flatten
 from raylfl.report.runs import Group, RunRecord
 

@@ -16,8 +16,7 @@ from papers.fedaware import METHODS
 from papers.focus_images import LINES
 from papers.ledger_rows import Enough, Lacking
 from papers.publish import _command
-from papers.run_cache import RunCache
-from papers.setting import setting
+from papers.run_cache import RunCache, setting
 from raylfl.cli import main
 from raylfl.errors import BadConfig, NonFinite
 from raylfl.report.runs import RunRecord

@@ -7,10 +7,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from papers import audit, fedacs, fedacs_limits, focus, sfl_quadratics
+from papers import audit, fedacs, focus, sfl_quadratics
 from papers.grid import Point
-from papers.run_cache import RunCache
-from papers.setting import setting
+from papers.run_cache import RunCache, setting
 from raylfl.data.quadratics import Quadratics
 from raylfl.report.derived import Stat, to_target
 
@@ -86,14 +85,14 @@ def test_fedacs_and_fedavg_end_where_eq_39_says(cache):
             for name in ("FedAvg, SGD", "FedACS")
         ]
     )
-    measures = fedacs_limits.limit_measures(90)
+    measures = fedacs.limit_measures(90)
     q, steps, eta = np.linspace(0.01, 0.3, 30), np.arange(1, 31), 0.006
     covered = 1 - (1 - eta) ** steps  # of the distance to a client's minimiser: eq. 33 with the Hessian I
     centres = Quadratics(30).centres.numpy()
     biases = []
     for group, coefficients in zip(groups, ((1 - q) * covered, covered / steps), strict=True):
         run = group.runs[0]
-        predicted = fedacs_limits.predicted_limit(run.config, 90)
+        predicted = fedacs.predicted_limit(run.config, 90)
         np.testing.assert_allclose(predicted, coefficients / coefficients.sum() @ centres, rtol=1e-9, atol=1e-12)
         mean = np.array([measures[f"x{j}"](run) for j in range(10)])
         error, bias = np.linalg.norm(mean - predicted), np.linalg.norm(mean - centres.mean(axis=0))

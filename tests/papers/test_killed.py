@@ -20,7 +20,7 @@ CODE = """
 import sys
 from pathlib import Path
 from papers.run_cache import RunCache
-from papers.setting import setting
+from papers.run_cache import setting
 if __name__ == "__main__":
     long = setting("long", ["reproduce/sfl_fig1"], {"rounds": 10**6})
     RunCache(Path(sys.argv[1]), jobs=2).groups([long], [0, 1])
@@ -30,7 +30,7 @@ IDLE = """
 import sys, time
 from pathlib import Path
 from papers.run_cache import RunCache
-from papers.setting import setting
+from papers.run_cache import setting
 from raylfl.execution.processes import in_processes
 short = setting("short", ["reproduce/sfl_fig1"], {"rounds": 2})
 cache = RunCache(Path(sys.argv[1]))

@@ -20,8 +20,7 @@ from papers.gallery import experiments, gallery, pages
 from papers.ledger import Row
 from papers.ledger_rows import LedgerRows
 from papers.publish import _cache, _images, publish
-from papers.run_cache import RunCache
-from papers.setting import setting
+from papers.run_cache import RunCache, setting
 from raylfl.cli import main
 from raylfl.errors import BadConfig, DataMissing
 from raylfl.execution.planned import DIVERGED, ORIGIN

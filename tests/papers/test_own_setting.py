@@ -15,8 +15,7 @@ from papers.base import Findings, find
 from papers.choice import plain
 from papers.grid import Grid, Point
 from papers.publish import differences, publish
-from papers.run_cache import RunCache, config_digest
-from papers.setting import set_keys
+from papers.run_cache import RunCache, config_digest, set_keys
 from raylfl.config.changes import fingerprint_of_config
 from raylfl.errors import BadConfig
 from raylfl.execution.store import words_of

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from papers.run_cache import RunCache, digests
-from papers.setting import set_keys, setting
+from papers.run_cache import RunCache, digests, set_keys, setting
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.errors import DataMissing
 from raylfl.report.derived import best_setting, last_k

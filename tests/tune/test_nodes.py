@@ -12,8 +12,7 @@ import ray
 import torch
 
 import raylfl
-from papers.run_cache import RunCache
-from papers.setting import setting
+from papers.run_cache import RunCache, setting
 from raylfl.config.groups.records import LoggingConfig
 from raylfl.runtime.records.views import local_view
 from raylfl.tune.sweep import resume, sweep
