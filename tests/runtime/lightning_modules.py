@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
-from lightning.pytorch import LightningModule
 from torch import nn
 from torchmetrics import MeanMetric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC, MulticlassF1Score
@@ -108,30 +106,6 @@ class Both(Gathering):
         self.log("ended", 1.0)
 
 
-class Deaf(Net):
-    """A module that overrides hooks which are never called."""
-
-    def on_fit_start(self):
-        raise AssertionError
-
-    def on_save_checkpoint(self, checkpoint):
-        raise AssertionError
-
-
-class Stepping(Net):
-    """A module that overrides hooks which local work cannot follow, one of them on the instance."""
-
-    def __init__(self):
-        super().__init__()
-        self.on_before_zero_grad = print
-
-    def optimizer_step(self, *args, **kwargs):
-        raise AssertionError
-
-    def clip_gradients(self, *args, **kwargs):
-        raise AssertionError
-
-
 class Clipping(Net):
     """A module that clips its gradients by Lightning's method, and logs their norms before and after."""
 
@@ -155,17 +129,6 @@ class Clipping(Net):
         self.shown = optimizer
         self.clip_gradients(optimizer, gradient_clip_val=self.clip, gradient_clip_algorithm=self.how)
         self.log("clipped", torch.nn.utils.get_total_norm([p.grad for p in self.parameters()]), reduce_fx="max")
-
-
-class Late(Net):
-    """A module that creates its layers in Lightning's hook."""
-
-    def __init__(self):
-        super().__init__()
-        del self.body
-
-    def configure_model(self):
-        self.body = nn.Linear(4, 3)
 
 
 class Hooked(Net):
@@ -272,31 +235,6 @@ class Counting(Net):
         self.log("left", float(hasattr(self, "last")))
 
 
-class OnlyBatch(Net):
-    """A module whose steps take no batch_idx, which Lightning allows."""
-
-    def training_step(self, batch):
-        return super().training_step(batch, 0)
-
-    def validation_step(self, batch):
-        self.log("val_acc", 0.25)
-
-
-class Averaged(Net):
-    """A module that updates a running mean in place, outside of parameters and buffers."""
-
-    def __init__(self):
-        super().__init__(norm=False, dropout=0.0)
-        self.centre = torch.zeros(4)
-        self.teacher = nn.Parameter(torch.zeros(4), requires_grad=False)
-
-    def training_step(self, batch, batch_idx):
-        self.centre.mul_(0.9).add_(batch[0].mean(0), alpha=0.1)
-        with torch.no_grad():
-            self.teacher.add_(1.0)
-        return super().training_step(batch, batch_idx)
-
-
 class Scheduled(Net):
     """A module with an optimizer in every form that Lightning accepts."""
 
@@ -357,30 +295,8 @@ class Prodigal(torch.optim.SGD):
         return super().step(closure)
 
 
-class OwnGenerator(Net):
-    """A module that draws from its own generator."""
-
-    def __init__(self):
-        super().__init__(norm=False, dropout=0.0)
-        self.rng = np.random.default_rng(0)
-
-
 class Stopping(Net):
     """A module that tries to skip the rest of the epoch."""
 
     def on_train_batch_start(self, batch, batch_idx):
         return -1
-
-
-class Chained(LightningModule):
-    """A chain of layers that logs in its training step."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
-
-    def training_step(self, batch, batch_idx):
-        x, y = batch
-        z = self.layers(x)
-        self.log("acc", (z.argmax(1) == y).float().mean())
-        return nn.functional.cross_entropy(z, y)

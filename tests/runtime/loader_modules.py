@@ -75,16 +75,6 @@ class Text:
         }
 
 
-class TextLoaders(LightningDataModule):
-    """The sentences behind loaders."""
-
-    def train_dataloader(self):
-        return DataLoader(Sentences(60), batch_size=4, collate_fn=Text.collate_fn)
-
-    def test_dataloader(self):
-        return DataLoader(Sentences(25), batch_size=4, collate_fn=Text.collate_fn)
-
-
 class Reader(LightningModule):
     """A mean of embeddings over the present tokens, and a linear layer."""
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import time
 
 import numpy as np
 import torch
@@ -95,22 +93,6 @@ class Noisy(LightningModule):
         self.log_dict(
             {"val_loss": nn.functional.cross_entropy(logits, y), "val_acc": (logits.argmax(1) == y).float().mean()}
         )
-
-
-class Faulty(Quadratic):
-    """A model that fails as the environment variable FAULT=kind:client sum of b demands."""
-
-    def training_step(self, batch, batch_idx):
-        kind, _, marker = os.environ.get("RAYLFL_TEST_FAULT", "").partition(":")
-        if kind and os.path.exists(marker):
-            with open(marker) as file:
-                index = int(file.read())
-            if index == int(batch[0].shape[0]):
-                if kind == "raise":
-                    raise RuntimeError("a bug in a user's model")
-                if kind == "hang":
-                    time.sleep(60)
-        return super().training_step(batch, batch_idx)
 
 
 class DigitsModule(LightningDataModule):

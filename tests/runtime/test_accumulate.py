@@ -13,21 +13,16 @@ from raylfl.config.load import load_config
 from raylfl.core.batches import BatchOrders
 from raylfl.errors import BadConfig
 from tests.runtime.faults import options_of
-from tests.runtime.tiny import TINY, Points
+from tests.runtime.tiny import OWNED, Points
 from tests.shares import one_in
 
 LOCAL = {"epochs": 2, "batch_size": 4, "accumulate": 2, "lr": 0.1}  # ten samples: batches 0 1, 2 | 3 4, 5 | ...
 STEPS = [[0, 1], [2], [3, 4], [5]]
 CONFIG = {
-    **TINY,
+    **OWNED,
     "rounds": 2,
-    "num_clients": None,
     "dtype": "float64",
     "model": {"class_path": "tests.runtime.test_accumulate.Normalised"},
-    "data": {"class_path": "tests.runtime.tiny.Points", "init_args": {"owners": 6}},
-    "partition": {"name": "natural"},
-    "participation": {"name": "full"},
-    "link": {"name": "perfect"},
     "local": LOCAL,
     "eval": {"every": 1},
 }
@@ -125,10 +120,8 @@ def test_a_step_takes_the_mean_gradient_of_its_batches(runs, case):
     last = result.metrics[-1]
     assert last["train/loss"] == pytest.approx(loss, rel=1e-10)
     assert last["train/number"] == 2.5  # each of the batches 0..5 once
-    assert (last["cost/local_steps"], last["cost/gradients"]) == (
-        2 * 6 * len(options.get("steps", STEPS)),
-        2 * 6 * 20,
-    )  # two passes over ten samples
+    assert last["cost/local_steps"] == 2 * 6 * len(options.get("steps", STEPS))
+    assert last["cost/gradients"] == 2 * 6 * 20  # two passes over ten samples
 
 
 class Plain(Normalised):
@@ -161,16 +154,14 @@ def test_every_algorithm_has_the_run_of_batches_as_large_as_all_parts(runs, algo
         assert row["train/loss"] == pytest.approx(other["train/loss"], rel=1e-9)
 
 
-def test_samples_drawn_with_replacement_fill_every_step(runs):
-    result = raylfl.run(TWINS, [*runs, "local.sampling=with_replacement", "local.epochs=null", "local.steps=3"])
+DRAWN = ["local.sampling=with_replacement", "local.epochs=null", "local.steps=3", "runtime.vectorize=always"]
+
+
+def test_samples_drawn_with_replacement_fill_every_step_and_clients_take_theirs_alone(runs):
+    result = raylfl.run(TWINS, [*runs, *DRAWN])
     assert result.metrics[-1]["cost/gradients"] == 2 * 4 * 3 * 8  # rounds, clients, steps, samples
-
-
-def test_a_run_says_why_clients_take_their_steps_alone(runs):
-    result = raylfl.run(TWINS, [*runs, "runtime.vectorize=always"])
-    assert (
-        "local.accumulate takes the batches of one client after the other" in (result.run_dir / "log.txt").read_text()
-    )
+    said = (result.run_dir / "log.txt").read_text()
+    assert "local.accumulate takes the batches of one client after the other" in said
 
 
 def test_hooks_of_single_batches_are_refused(runs):
@@ -179,7 +170,7 @@ def test_hooks_of_single_batches_are_refused(runs):
         raylfl.run(config, runs)
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, "two"])
+@pytest.mark.parametrize("value", [0, 1.5])
 def test_the_number_of_batches_is_a_whole_number_from_one_on(value):
     with pytest.raises(BadConfig, match=r"local\.accumulate"):
         load_config(CONFIG, [f"local.accumulate={value}"])

@@ -16,20 +16,11 @@ import raylfl
 from raylfl.errors import NonFinite
 from raylfl.runtime import inprocess
 from raylfl.testing.runs import RandomWorkers, carry_out
-from tests.runtime.tiny import TINY, Points
+from tests.runtime.tiny import OWNED, TINY, Points
 from tests.shares import one_in
 
 on_random_workers = partial(inprocess.rows, make=RandomWorkers)
-FULL = {
-    **TINY,
-    "rounds": 3,
-    "num_clients": None,
-    "data": {"class_path": "tests.runtime.tiny.Points", "init_args": {"owners": 6}},
-    "partition": {"name": "natural"},
-    "participation": {"name": "full"},
-    "link": {"name": "perfect"},
-    "local": {"steps": 4, "batch_size": "full", "lr": 0.1},
-}
+FULL = {**OWNED, "rounds": 3, "local": {"steps": 4, "batch_size": "full", "lr": 0.1}}
 
 
 class Everything(LightningModule):
@@ -150,10 +141,8 @@ def test_the_single_client_that_owns_all_data_has_every_buffer_of_the_plain_loop
 def test_a_buffer_that_changes_and_does_not_travel_is_named_at_the_start(tmp_path):
     result = raylfl.run(FULL, [f"logging.dir={tmp_path}", "rounds=0"], model=Everything)
     lines = [line for line in (result.run_dir / "log.txt").read_text().splitlines() if "does not travel" in line]
-    assert [line.split("buffer ")[1].split()[0] for line in lines] == [
-        "steps",
-        "scratch",
-    ]  # BatchNorm's counter is idle
+    names = [line.split("buffer ")[1].split()[0] for line in lines]
+    assert names == ["steps", "scratch"]  # BatchNorm's counter is idle
     assert "model.buffers names the buffers that travel" in lines[0]
 
 
@@ -212,15 +201,18 @@ class Lost(LightningModule):
         return loss + (torch.nan * self.body[1].bias[2] if self.what == "parameter" else 0.0)
 
 
-NAMES = {
-    "buffer": "buffer body.1.level",
-    "mask": "buffer mask",
-    "parameter": "parameter body.1.bias",
-}
+NAMES = {"buffer": "buffer body.1.level", "mask": "buffer mask", "parameter": "parameter body.1.bias"}
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "sfl", "dsgd", "scaffold"])
-@pytest.mark.parametrize("what", [*NAMES, "nothing"])
+@pytest.mark.parametrize(
+    ("what", "algorithm"),
+    [
+        *zip(NAMES, ["fedavg", "sfl", "dsgd"], strict=True),
+        *zip(NAMES, ["sfl", "scaffold", "fedavg"], strict=True),
+        ("nothing", "fedavg"),
+        ("nothing", "dsgd"),
+    ],
+)
 def test_what_is_not_finite_is_named_and_constant_entries_may_be_infinite(tmp_path, what, algorithm):
     overrides = [f"logging.dir={tmp_path}", f"algorithm={algorithm}", "model.init_args={what: " + what + "}"]
     overrides.append("local.steps=1")
@@ -236,11 +228,10 @@ def test_what_is_not_finite_is_named_and_constant_entries_may_be_infinite(tmp_pa
         raylfl.run(model, overrides)
 
 
-@pytest.mark.parametrize("seed", [1, 5])
-def test_rounding_errors_before_batch_normalisation_end_no_run(tmp_path, seed):
+def test_rounding_errors_before_batch_normalisation_end_no_run(tmp_path):
     """The gradient of a bias before batch normalisation is 0 but for rounding errors, which differ under vmap.
 
     With two samples, autograd's is exactly 0, and vmap's 2e-5 of the largest entry of all gradients.
     """
-    config = {**TINY, "algorithm": {"name": "focus"}, "seed": seed, "rounds": 4, "logging": {"dir": str(tmp_path)}}
+    config = {**TINY, "algorithm": {"name": "focus"}, "seed": 1, "rounds": 4, "logging": {"dir": str(tmp_path)}}
     assert raylfl.run(config, ["logging.report=false"]).params.isfinite().all()

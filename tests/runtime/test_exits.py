@@ -55,11 +55,10 @@ class Ending(Net):
         return super().test_step(batch, batch_idx)
 
 
-HOOKS = ("init", "training_step", "on_train_start", "test_step")
+CASES = [*zip(ENDS, ["init", "training_step"] * 4, strict=False), ("sys.exit", "on_train_start"), ("own", "test_step")]
 
 
-@pytest.mark.parametrize("hook", HOOKS)
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(("end", "hook"), CASES)
 def test_an_exit_of_a_module_is_an_error_that_is_named(end, hook, tmp_path):
     model = {"class_path": "tests.runtime.test_exits.Ending", "init_args": {"end": end, "hook": hook}}
     with pytest.raises(Exception) as error:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -16,26 +14,22 @@ from raylfl.errors import BadConfig, ClientFailed, NonFinite
 from raylfl.heterogeneity.trace import make_row, write_trace
 from raylfl.runtime import check
 from raylfl.runtime.round.plan import Planner
-from raylfl.runtime.stopping import time_limit
 from raylfl.runtime.workers.worker import Worker
-from tests.runtime import measured
+from tests.runtime import measured, tiny
 from tests.runtime.faults import options_of, outcome
-from tests.runtime.tiny import TINY
-from tests.shares import also, one_in
+from tests.runtime.tiny import OWNED, TINY
+from tests.shares import one_in
 
-PERFECT = {**TINY, "participation": {"name": "full"}, "link": {"name": "perfect"}, "rounds": 3}
+PERFECT = {**tiny.PERFECT, "rounds": 3}
 CURSED = {  # client 1 owns the points 10..19, and the module fails over one of them
-    **PERFECT,
-    "model": {
-        "class_path": "tests.runtime.tiny.Cursed",
-        "init_args": {"raises": 13, "hangs": -1, "dies": -1, "strays": -1},
-    },
-    "data": {"class_path": "tests.runtime.tiny.Points", "init_args": {"owners": 6}},
-    "partition": {"name": "natural"},
+    **OWNED,
+    "rounds": 3,
+    "model": {"class_path": "tests.runtime.tiny.Cursed", "init_args": {"raises": 13}},
     "local": {"steps": 2, "batch_size": "full", "lr": 0.05},
 }
 
 
+SPOILT_DATA = "data.init_args={owners: 6, spoilt: 13}"
 NOT_1 = {0: True, 1: False, 2: True, 3: True, 4: True, 5: True}
 
 
@@ -67,7 +61,7 @@ class Stumbling(Worker):
         return super()._solve(task, *rest)
 
 
-@pytest.mark.parametrize(("retries", "failures"), [(0, 0), (0, 1), (1, 1), (1, 2), (3, 3), (3, 4)])
+@pytest.mark.parametrize(("retries", "failures"), [(0, 0), (0, 1), (3, 3), (3, 4)])
 def test_a_client_is_tried_once_and_then_client_retries_times(runs, monkeypatch, retries, failures):
     monkeypatch.setattr("raylfl.runtime.workers.backend.Worker", Stumbling)
     Stumbling.failures, Stumbling.attempts = failures, 0
@@ -145,34 +139,18 @@ def test_a_client_with_non_finite_uploads_is_named_or_dropped_without_effect_on_
     """One of its samples is not a number; the same bits as a trace in which its uploads are lost."""
     config = {**CURSED, "model": TINY["model"], "algorithm": {"name": "focus"}}
     config["runtime"] = {**CURSED.get("runtime", {}), "vectorize": vectorize}
-    spoilt = "data.init_args={owners: 6, spoilt: 13}"
     with pytest.raises(NonFinite, match="client 1 sent a non-finite update in round 0"):
-        run(config, runs, spoilt)
-    dropped = run(config, runs, spoilt, "runtime.on_nonfinite=drop")
+        run(config, runs, SPOILT_DATA)
+    dropped = run(config, runs, SPOILT_DATA, "runtime.on_nonfinite=drop")
     assert all(dict(zip(row["cohort"], row["received"], strict=True)) == NOT_1 for row in trace(dropped))
     assert all("client 1 sent a non-finite update in round" in row["events"][0] for row in dropped.metrics)
     assert torch.equal(dropped.params, run(config, runs, replay(dropped)).params)
 
 
-def test_a_run_that_a_client_failed_resumes_by_dropping_it(runs, tmp_path):
-    """The failure leaves a checkpoint of the previous round, and a resumed run may have another policy."""
-    cohorts = [[0, 2], [2, 3], [1, 4], [0, 1]]
-    rows = [make_row(r, c, [1, 1], [True, True], [2, 2]) for r, c in enumerate(cohorts)]
-    write_trace(tmp_path / "trace.jsonl", rows)
-    config = {**CURSED, "participation": {"name": "trace", "path": str(tmp_path / "trace.jsonl")}, "rounds": 4}
-    with pytest.raises(ClientFailed, match="in round 2"):
-        run(config, runs, "checkpoint.every=0", "logging.id=it")
-    folder = tmp_path / "runs" / "tiny" / "it"
-    assert [p.name for p in (folder / "checkpoints").iterdir()] == ["round_000002"]
-    resumed = raylfl.resume(folder, ["runtime.on_client_error=drop"])
-    clean = run(config, runs, "runtime.on_client_error=drop")
-    assert outcome(resumed.run_dir) == outcome(clean.run_dir)
-
-
 SPOILT = {**CURSED, "model": {**TINY["model"], "init_args": {"norm": False}}}
 DROPS = {
     "on_client_error": (CURSED, []),
-    "on_nonfinite": (SPOILT, ["data.init_args={owners: 6, spoilt: 13}"]),
+    "on_nonfinite": (SPOILT, [SPOILT_DATA]),
 }
 
 
@@ -212,18 +190,30 @@ def test_the_last_finite_loss_is_the_clients_own_if_it_has_one(vectorize):
         measured.walk(["local.lr=1e200", f"runtime.vectorize={vectorize}"])
 
 
+def traced(tmp_path, cohorts, config):
+    """A config that replays these cohorts of two clients."""
+    rows = [make_row(r, c, [1, 1], [True, True], [2, 2]) for r, c in enumerate(cohorts)]
+    write_trace(tmp_path / "trace.jsonl", rows)
+    return {**config, "participation": {"name": "trace", "path": str(tmp_path / "trace.jsonl")}, "rounds": len(rows)}
+
+
+def test_a_run_that_a_client_failed_resumes_by_dropping_it(runs, tmp_path):
+    """The failure leaves a checkpoint of the previous round, and a resumed run may have another policy."""
+    config = traced(tmp_path, [[0, 2], [2, 3], [1, 4], [0, 1]], CURSED)
+    with pytest.raises(ClientFailed, match="in round 2"):
+        run(config, runs, "checkpoint.every=0", "logging.id=it")
+    folder = tmp_path / "runs" / "tiny" / "it"
+    assert [p.name for p in (folder / "checkpoints").iterdir()] == ["round_000002"]
+    resumed = raylfl.resume(folder, ["runtime.on_client_error=drop"])
+    clean = run(config, runs, "runtime.on_client_error=drop")
+    assert outcome(resumed.run_dir) == outcome(clean.run_dir)
+
+
 def test_the_last_finite_loss_is_known_after_a_resume_too(runs, tmp_path):
     """Client 1, whose loss is not a number from the first step on, comes in round 2: the message names round 1's."""
-    rows = [make_row(r, c, [1, 1], [True, True], [2, 2]) for r, c in enumerate([[0, 2], [2, 3], [1, 4]])]
-    write_trace(tmp_path / "trace.jsonl", rows)
-    config = {
-        **CURSED,
-        "model": TINY["model"],
-        "participation": {"name": "trace", "path": str(tmp_path / "trace.jsonl")},
-    }
-    config["data"] = {**CURSED["data"], "init_args": {"owners": 6, "spoilt": 13}}
+    config = traced(tmp_path, [[0, 2], [2, 3], [1, 4]], {**CURSED, "model": TINY["model"]})
     with pytest.raises(NonFinite, match=r"last finite loss \d") as first:
-        run(config, runs, "checkpoint.every=0", "logging.id=it")
+        run(config, runs, SPOILT_DATA, "checkpoint.every=0", "logging.id=it")
     with pytest.raises(NonFinite) as again:
         raylfl.resume(tmp_path / "runs" / "tiny" / "it")
     assert str(again.value) == str(first.value)
@@ -245,15 +235,9 @@ def test_a_failed_server_step_leaves_no_checkpoint_of_a_partial_change(runs, tmp
 
 
 def test_a_client_that_hangs_is_timed_out_in_process_too(runs):
-    hang = [
-        "model.init_args={raises: -1, hangs: 13}",
-        "runtime.client_timeout=0.2",
-        "runtime.client_retries=0",
-        "rounds=1",
-    ]
-    with pytest.raises(
-        ClientFailed, match=r"client 1 failed in round 0 after 1 attempts: .*0.2 s .runtime.client_timeout"
-    ):
+    hang = ["model.init_args={raises: -1, hangs: 13}", "runtime.client_timeout=0.2", "runtime.client_retries=0"]
+    words = r"client 1 failed in round 0 after 1 attempts: .*0.2 s .runtime.client_timeout"
+    with pytest.raises(ClientFailed, match=words):
         run(CURSED, runs, *hang)
 
 
@@ -264,21 +248,9 @@ def test_a_model_that_hangs_on_its_first_batch_is_refused_before_anything_starts
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_time_limit_that_was_caught_inside_ends_the_next_wait_too():
-    def waits():
-        with time_limit(0.1):
-            with suppress(Exception):
-                time.sleep(60)
-            time.sleep(60)
-
-    began = time.monotonic()
-    with pytest.raises(TimeoutError, match=r"no answer within 0.1 s"):
-        waits()
-    assert time.monotonic() - began < 30
-
-
 def test_data_that_cannot_be_read_is_a_failure_of_the_client_that_needs_them(runs):
-    config = {**CURSED, "model": TINY["model"], "data": {"class_path": "tests.runtime.tiny.BrokenFile"}}
+    broken = {"class_path": "tests.runtime.tiny.Items", "init_args": {"owners": 6, "broken": [13]}}
+    config = {**CURSED, "model": TINY["model"], "data": broken}
     with pytest.raises(ClientFailed, match=r"client 1 failed in round 0 after 3 attempts: OSError: .*point 13"):
         run(config, runs)
 
@@ -323,7 +295,7 @@ def test_an_empty_round_leaves_the_model_unchanged_and_is_recorded(runs):
 # -- memory --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", also("focus"), "scaffold", also("feddyn")])
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
 def test_a_micro_cohort_that_does_not_fit_runs_in_halves(runs, monkeypatch, algorithm):
     """On a device with memory for two clients, clients run in pairs, with the same uploads and states."""
     config = {**PERFECT, "model": {**TINY["model"], "init_args": {"norm": False, "dropout": 0.0}}, "num_clients": 16}

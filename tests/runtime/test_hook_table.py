@@ -1,17 +1,20 @@
-"""Every hook of Lightning is called, refused or named at the start; a new version with another one fails here."""
+"""Hooks of Lightning are called, refused or named at the start, and tried before a run; a new one fails here."""
 
 from __future__ import annotations
 
 import importlib
 
 import pytest
+import torch
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.core import hooks
 
 import raylfl
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
+from raylfl.experiment.assemble import assemble
 from raylfl.experiment.data_source import IGNORED, REFUSED, load_data
+from raylfl.runtime.check import check
 from raylfl.runtime.workers.hooks import HOOKS
 from tests.runtime.loader_modules import Loaders
 from tests.runtime.tiny import TINY, Net, Points
@@ -104,3 +107,75 @@ def test_data_modules_made_of_data_sets_work(package):
     config.data.target = cls.from_datasets(data.train_dataset(), test_dataset=data.test_dataset())
     source = load_data(config)
     assert (len(source.train), len(source.test), source.val) == (60, 20, None)
+
+
+# -- the trial of a run's parts before it -----------------------------------------------------------------------------
+
+
+NOTES: list[str] = []
+TRAINING = ["on_train_start", "on_train_epoch_start", "on_train_batch_start", "on_after_backward", "on_train_batch_end"]
+TRAINING += ["on_train_epoch_end", "on_train_end"]
+
+
+class Noting(Net):
+    """A module that notes its hooks, and raises an error in one of them."""
+
+    def __init__(self, raises: str = ""):
+        super().__init__()
+        self.raises = raises
+
+
+def noting(name):
+    def note(self, *given):
+        NOTES.append(name)
+        if name == "on_after_backward":
+            assert all(p.grad is not None for p in self.parameters())
+        if name == self.raises:
+            raise RuntimeError("broken")
+
+    return note
+
+
+for name in [*TRAINING, "test_step"]:
+    setattr(Noting, name, noting(name))
+
+
+def tried(raises=""):
+    NOTES.clear()
+    model = {"class_path": "tests.runtime.test_hook_table.Noting", "init_args": {"raises": raises}}
+    check(assemble(load_config({**TINY, "model": model})))
+    return NOTES
+
+
+def test_every_hook_of_one_local_step_is_tried_in_order_and_then_an_evaluation():
+    assert tried() == [*TRAINING, "test_step"]
+
+
+@pytest.mark.parametrize("raises", [*TRAINING, "test_step"])
+def test_an_error_in_any_of_them_names_the_model_and_the_batch(raises):
+    with pytest.raises(BadConfig) as caught:
+        tried(raises)
+    what = "evaluated" if raises == "test_step" else "trained"
+    text = f"Noting cannot be {what} on a batch of (2, 4) float32, (2,) int64: RuntimeError: broken"
+    assert text in str(caught.value)
+    assert str(caught.value).endswith(", in note)")  # the line of the user's code
+
+
+def test_the_threads_and_the_generators_of_the_caller_are_as_before():
+    before, drawn = torch.get_num_threads(), torch.get_rng_state()
+    torch.set_num_threads(before + 1)
+    try:
+        tried()
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(torch.get_rng_state(), drawn)
+
+
+@pytest.mark.parametrize("key", ["clients", "participants", "random_clients"])
+def test_evaluations_on_clients_data_are_tried_with_the_transform_of_evaluations(key):
+    """The samples of the digits are bytes, which only their transform makes numbers for the model."""
+    overrides = [f"eval.{key}={'2' if key == 'random_clients' else 'true'}", "runtime.backend=local"]
+    experiment = assemble(load_config("digits", overrides))
+    check(experiment)
+    assert experiment.logged["clients"] == experiment.logged["test"]

@@ -15,10 +15,7 @@ from tests.runtime.tiny import ONE_BY_ONE as TINY
 
 @dataclass
 class AtServer(FedAvg):
-    """Momentum of the server in an attribute.
-
-    State none. Sent d floats. Assumes nothing.
-    """
+    """Momentum of the server in an attribute."""
 
     momentum: list = field(default_factory=list)
 
@@ -30,10 +27,7 @@ class AtServer(FedAvg):
 
 @dataclass
 class AtClient(FedAvg):
-    """A control variate of the client in an attribute.
-
-    State none. Sent d floats. Assumes nothing.
-    """
+    """A control variate of the client in an attribute."""
 
     def direction(self, x, g, carry):
         self.kept = g.clone()
@@ -42,10 +36,7 @@ class AtClient(FedAvg):
 
 @dataclass
 class AtClass(FedAvg):
-    """A counter in its class.
-
-    State none. Sent d floats. Assumes nothing.
-    """
+    """A counter in its class."""
 
     steps = 0
 
@@ -56,10 +47,7 @@ class AtClass(FedAvg):
 
 @dataclass
 class Nowhere(FedAvg):
-    """Nothing, but an attribute that stays as it is.
-
-    State none. Sent d floats. Assumes nothing.
-    """
+    """Nothing, but an attribute that stays as it is."""
 
     scale: float = 2.0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import sys
-from itertools import product
 from unittest import mock
 
 import pytest
@@ -18,7 +17,6 @@ import raylfl
 from raylfl.core.lane_steps import Kind, LaneSteps
 from tests.core.emulated_lanes import EmulatedLanes
 from tests.runtime.test_run import DIGITS
-from tests.shares import also, one_in
 
 MLP = "model={name: mlp, init_args: {in_shape: [1, 8, 8], num_classes: 10}}"
 TOGETHER = ["runtime.micro_cohort=8", "rounds=3", "local.steps=4"]
@@ -81,17 +79,6 @@ class OnTheHost(Net):
         return super().training_step(batch, batch_idx) * (1 + random.random())
 
 
-SCALE = [1.0]
-
-
-class Outside(Net):
-    """A variable outside the module that changes in each step."""
-
-    def training_step(self, batch, batch_idx):
-        SCALE[0] += 0.5
-        return super().training_step(batch, batch_idx) * SCALE[0]
-
-
 class Logging(Net):
     def training_step(self, batch, batch_idx):
         loss = super().training_step(batch, batch_idx)
@@ -125,12 +112,9 @@ class Hooked(Net):
         self.body[1].weight.register_hook(lambda g: torch.cat([g[:6], torch.zeros_like(g[6:])]))
 
 
-SAMPLING = ["reshuffle", "with_replacement"]
-
-
 @pytest.mark.parametrize(
     ("sampling", "algorithm"),
-    one_in(2, list(product(SAMPLING, ["fedavg", "scaffold", "focus", "fedprox", "feddyn"]))),
+    [("reshuffle", "scaffold"), ("with_replacement", "focus"), ("with_replacement", "fedavg")],
 )
 def test_graphs_have_the_bits_of_steps_without_graphs(runs, algorithm, sampling):
     settings = [*runs, MLP, f"algorithm.name={algorithm}", *TOGETHER, "runtime.vectorize=never"]
@@ -139,13 +123,14 @@ def test_graphs_have_the_bits_of_steps_without_graphs(runs, algorithm, sampling)
     plain, _ = run_on_lanes(DIGITS, [*settings, "runtime.graphs=never"])
     assert lanes.replays > lanes.captures > 2
     assert torch.equal(ours.params, plain.params)
+    if sampling == "with_replacement":  # equal steps of all clients are one launch
+        assert lanes.joint >= 3 * 2
     here = raylfl.run(DIGITS, [*settings, "runtime.backend=local"])
     torch.testing.assert_close(ours.params, here.params, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("algorithm", [also("fedavg"), "scaffold"])
-def test_vectorised_steps_are_captured_too(runs, algorithm):
-    settings = [*runs, MLP, f"algorithm.name={algorithm}", *TOGETHER, SAME_SIZES]
+def test_vectorised_steps_are_captured_too(runs):
+    settings = [*runs, MLP, "algorithm.name=scaffold", *TOGETHER, SAME_SIZES]
     ours, lanes = run_on_lanes(DIGITS, settings)
     plain, _ = run_on_lanes(DIGITS, [*settings, "runtime.graphs=never"])
     assert lanes.replays > lanes.captures == 1
@@ -154,20 +139,12 @@ def test_vectorised_steps_are_captured_too(runs, algorithm):
     torch.testing.assert_close(ours.params, here.params, rtol=1e-5, atol=1e-6)
 
 
-def test_equal_steps_of_all_clients_are_one_launch(runs):
-    settings = [*runs, MLP, *TOGETHER, SAME_SIZES, "rounds=4", "runtime.vectorize=never"]
-    ours, lanes = run_on_lanes(DIGITS, settings)
-    plain, _ = run_on_lanes(DIGITS, [*settings, "runtime.graphs=never"])
-    assert torch.equal(ours.params, plain.params)
-    assert lanes.joint >= 4 * 2
-
-
 UNEQUAL = {
     "steps": ["local.steps={uniform: [1, 5]}"],
     "batches": ["num_clients=20", "participation.size=9", "local.batch_size=50"],
     "epochs": ["local.epochs=2", "local.steps=null", "partition={name: dirichlet, alpha: 0.3, min_size: 2}"],
     "full batches": ["local.batch_size=full", "partition={name: dirichlet, alpha: 0.3, min_size: 2}"],
-    "a falling rate": ["local.lr_schedule={name: step_exponential, decay: 0.5}"],
+    "a falling rate": ["local.lr_schedule={name: step_exponential, decay: 0.5}", "eval.drift=true"],
     "adamw": ["local.optimizer=adamw", "local.lr=0.01"],
     "kept momentum": ["local.momentum=0.9", "local.optimizer_state=kept"],
     "a graph": ["algorithm.name=dsgd", "topology.name=ring", "participation={name: full}"],
@@ -182,7 +159,8 @@ def test_unequal_work_is_that_of_the_host(runs, case):
     here = raylfl.run(DIGITS, [*settings, "runtime.backend=local"])
     torch.testing.assert_close(ours.params, here.params, rtol=1e-5, atol=2e-6)
     assert lanes.replays > 0
-    assert ours.metrics[-1]["train/loss"] == pytest.approx(here.metrics[-1]["train/loss"], rel=1e-4)
+    for name in {"train/loss", "train/local_drift"} & here.metrics[-1].keys():
+        assert ours.metrics[-1][name] == pytest.approx(here.metrics[-1][name], rel=1e-4)
 
 
 REFUSED = {
@@ -190,24 +168,23 @@ REFUSED = {
     Numbered: "has other results as a CUDA graph",
     Reading: "cannot be captured",
     OnTheHost: "has other results as a CUDA graph",
-    Outside: "has other results as a CUDA graph",
 }
 
 
 @pytest.mark.parametrize("module", REFUSED, ids=lambda cls: cls.__name__)
 def test_steps_that_a_graph_would_change_run_without_one_and_say_why(runs, module):
     settings = [*runs, *TOGETHER, SAME_SIZES, "runtime.vectorize=never"]
-    SCALE[0] = 1.0
     ours, _ = run_on_lanes(DIGITS, settings, model=module)
     forms = steps_of(ours)
     assert "captured" not in dict(forms)
     assert any(REFUSED[module] in why for _, why in forms)
-    if module is not Outside:  # which counts the trial steps of each run
-        here = raylfl.run(DIGITS, [*settings, "runtime.backend=local", "runtime.step=autograd"], model=module)
-        torch.testing.assert_close(ours.params, here.params, rtol=1e-5, atol=1e-6)
+    here = raylfl.run(DIGITS, [*settings, "runtime.backend=local", "runtime.step=autograd"], model=module)
+    torch.testing.assert_close(ours.params, here.params, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("sampling", "module"), one_in(2, list(product(SAMPLING, [Logging, Normed, Hooked]))))
+@pytest.mark.parametrize(
+    ("sampling", "module"), [("reshuffle", Logging), ("with_replacement", Normed), ("reshuffle", Hooked)]
+)
 def test_users_modules_are_captured_with_the_results_of_plain_steps(runs, module, sampling):
     settings = [*runs, *TOGETHER, "local.steps=6", f"local.sampling={sampling}", "runtime.vectorize=never"]
     settings += ["num_clients=20", "participation.size=9", "local.batch_size=30"]
@@ -245,13 +222,6 @@ def test_a_graph_that_becomes_wrong_ends_the_run(runs):
 
     with pytest.raises(raylfl.errors.BadConfig, match=r"(?s)captured step number \d+.*runtime.step=autograd"):
         run_on_lanes(DIGITS, [*runs, *TOGETHER, "rounds=60", SAME_SIZES, "runtime.vectorize=never"], model=Drifting)
-
-
-def test_the_drift_of_clients_is_that_of_the_host(runs):
-    settings = [*runs, MLP, *TOGETHER, "eval.drift=true", "runtime.vectorize=never"]
-    ours, _ = run_on_lanes(DIGITS, settings)
-    here = raylfl.run(DIGITS, [*settings, "runtime.backend=local"])
-    assert ours.metrics[-1]["train/local_drift"] == pytest.approx(here.metrics[-1]["train/local_drift"], rel=1e-5)
 
 
 # -- counts: what the host does for a step that is a graph -------------------------------------------------------------

@@ -1,20 +1,24 @@
-"""Data modules with loaders only, collate functions, and text of unequal length."""
+"""Data of users: loaders only, collate functions, text of unequal length, names of clients."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from torch.utils.data import TensorDataset
 
 import raylfl
+from raylfl.cli import main
 from raylfl.config.load import load_config
 from raylfl.errors import BadConfig
 from raylfl.experiment.assemble import assemble
 from raylfl.experiment.data_source import load_data
+from raylfl.report.pictures import participation_pictures, partition_pictures
+from raylfl.report.runs import group_runs, load_run
 from raylfl.runtime import check
 from raylfl.runtime.workers.worker import Worker
 from tests.runtime.loader_modules import Text
@@ -52,13 +56,9 @@ def test_the_trial_before_a_run_uses_two_samples_of_each_set_and_no_gpu(monkeypa
     assert few.runtime.gpus_per_worker == 0.0
 
 
-def test_without_a_validation_set_there_are_no_such_rows(runs):
-    row = raylfl.run(POINTS, [*runs, "data.init_args.val=false"]).metrics[-1]
-    assert not any(name.startswith("val/") for name in row)
-
-
-def test_a_sampler_that_is_not_used_is_named(runs):
-    result = raylfl.run(POINTS, [*runs, "data.init_args.weighted=true", "rounds=0"])
+def test_without_a_validation_set_there_are_no_such_rows_and_an_unused_sampler_is_named(runs):
+    result = raylfl.run(POINTS, [*runs, "data.init_args={val: false, weighted: true}"])
+    assert not any(name.startswith("val/") for name in result.metrics[-1])
     assert "the sampler of train_dataloader is not used" in (result.run_dir / "log.txt").read_text()
 
 
@@ -76,43 +76,6 @@ def test_text_of_unequal_length_is_padded_by_the_datas_own_collate_function(runs
     assert result.metrics[-1]["test/accuracy"] == pytest.approx(accuracy)
 
 
-def test_the_collate_function_of_a_loader_is_the_same_as_that_of_the_data(runs):
-    ours = raylfl.run(TEXT, runs)
-    theirs = raylfl.run(TEXT, [*runs, "data.class_path=tests.runtime.loader_modules.TextLoaders"])
-    assert torch.equal(ours.params, theirs.params)
-
-
-class Labelled(Points):
-    """Points with other `targets`."""
-
-    def __init__(self, kind: str):
-        super().__init__()
-        y = self.targets
-        other = {"short": y[:-1], "one_hot": torch.eye(3)[y], "real": y + 0.5, "text": [f"class {k}" for k in y]}
-        self.train = TensorDataset(self.x, y)
-        self.targets = other[kind]
-
-    def train_dataset(self):
-        return self.train
-
-    def test_dataset(self):
-        return None
-
-
-@pytest.mark.parametrize(
-    ("kind", "given"),
-    [("short", "int64 (59,)"), ("one_hot", "float32 (60, 3)"), ("real", "float32 (60,)"), ("text", "<U7")],
-)
-def test_targets_that_are_not_a_label_for_each_sample_mean_nothing_unless_they_are_named(kind, given):
-    data = {"class_path": "tests.runtime.test_loaders.Labelled", "init_args": {"kind": kind}}
-    config = {**POINTS, "data": data, "partition": {"name": "dirichlet", "alpha": 1.0, "min_size": 1}}
-    np.testing.assert_array_equal(load_data(load_config(config, [])).labels, np.arange(60) % 3)  # column 1
-    words = r"partition.labels=targets, but must be one integer label for each of the 60 samples, not "
-    with pytest.raises(BadConfig, match=words) as told:
-        load_data(load_config(config, ["partition.labels=targets"]))
-    assert given in str(told.value)
-
-
 class NoSamples:
     train_dataset: ClassVar[list] = []
 
@@ -120,3 +83,92 @@ class NoSamples:
 def test_training_data_without_samples_are_refused():
     with pytest.raises(BadConfig, match="NoSamples: train_dataset has no samples"):
         load_data(load_config({**POINTS, "data": {"class_path": "tests.runtime.test_loaders.NoSamples"}}, []))
+
+
+# -- client_indices as a mapping: names of clients --------------------------------------------------------------------
+
+
+USERS = ["zoe", "anna", "max"]
+NATURAL = {**TINY, "num_clients": 3, "partition": {"name": "natural"}, "participation": {"name": "full"}}
+
+
+class Named(Points):
+    """Sixty points of three users, as pandas groups them: sorted by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.client_indices = pd.DataFrame({"user": [USERS[k % 3] for k in range(60)]}).groupby("user").indices
+
+
+class Listed(Named):
+    """The same clients in the same order, without names."""
+
+    def __init__(self):
+        super().__init__()
+        self.client_indices = list(self.client_indices.values())
+
+
+class Series(Named):
+    """The same clients as a Series, the result of `groupby(...).apply`."""
+
+    def __init__(self):
+        super().__init__()
+        self.client_indices = pd.Series({name: list(rows) for name, rows in self.client_indices.items()})
+
+
+def test_a_mapping_is_the_list_of_its_values_with_names(runs):
+    named, listed, series = (raylfl.run(NATURAL, runs, data=data) for data in (Named, Listed, Series))
+    assert torch.equal(named.params, listed.params)
+    assert json.loads((series.run_dir / "client_names.json").read_text()) == ["anna", "max", "zoe"]
+    assert json.loads((named.run_dir / "client_names.json").read_text()) == ["anna", "max", "zoe"]
+    assert not (listed.run_dir / "client_names.json").exists()
+    table = raylfl.load(named.run_dir).clients
+    assert list(table.columns) == ["round", "client", "metric", "value", "name"]
+    assert dict(zip(table["client"], table["name"], strict=True)) == {0: "anna", 1: "max", 2: "zoe"}
+    assert "name" not in raylfl.load(listed.run_dir).clients
+    iid = raylfl.run({**NATURAL, "partition": {"name": "iid"}}, runs, data=Named)
+    assert not (iid.run_dir / "client_names.json").exists()  # its clients are not these users
+
+
+def test_figures_and_the_command_partition_have_the_names(runs, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run = load_run(raylfl.run(NATURAL, runs, data=Named).run_dir)
+    groups = group_runs([run])
+    for pictures, place in ((partition_pictures, "xaxis"), (participation_pictures, "yaxis")):
+        (picture,) = pictures(groups)
+        labels = [[text.get_text() for text in getattr(ax, place).get_ticklabels()] for ax in picture.figure.axes]
+        assert ["anna", "max", "zoe"] in labels
+    config = ["num_clients=3", "partition=natural", "data.class_path=tests.runtime.test_loaders.Named"]
+    assert main(["partition", "digits", *config, "-o", str(tmp_path / "p")]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[0] for line in lines[:4]] == ["name", "anna", "max", "zoe"]
+
+
+def test_damaged_names_are_left_out(runs):
+    folder = raylfl.run(NATURAL, runs, data=Named).run_dir
+    (folder / "client_names.json").write_text('["anna", 3')
+    run = load_run(folder)
+    assert run.client_names is None
+    assert run.faults == ["client_names.json cannot be read"]
+
+
+@pytest.mark.parametrize("given", [{"a": "0, 1"}, {"a": [0.5], "b": [2]}, ["ab", "cd"], [[[0, 1]], [[2, 3]]], 7])
+def test_what_is_no_list_of_index_lists_is_refused(runs, given):
+    class Odd(Points):
+        def __init__(self):
+            super().__init__()
+            self.client_indices = given
+
+    with pytest.raises(BadConfig, match=r"client_indices must be a list of index lists, one per client, or a mapping"):
+        raylfl.run(NATURAL, runs, data=Odd)
+
+
+@pytest.mark.parametrize("kind", [tuple, np.array, torch.tensor])
+def test_an_index_list_may_be_any_sequence_of_whole_numbers(runs, kind):
+    class Kinds(Points):
+        def __init__(self):
+            super().__init__()
+            self.client_indices = {c: kind(list(range(c, 60, 3))) for c in range(3)}
+
+    result = raylfl.run(NATURAL, [*runs, "rounds=1"], data=Kinds)
+    assert json.loads((result.run_dir / "client_names.json").read_text()) == ["0", "1", "2"]

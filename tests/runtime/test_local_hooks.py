@@ -1,4 +1,4 @@
-"""Lightning's training hooks, batch_idx, logs and schedulers in local work, against loops written out."""
+"""Lightning's hooks in local work, its logs, schedulers and clipping, against loops written out."""
 
 from __future__ import annotations
 
@@ -12,22 +12,15 @@ from raylfl.config.load import load_config
 from raylfl.core.flat import FlatModule
 from raylfl.errors import BadConfig
 from raylfl.python.api import checked
-from raylfl.runtime.workers.attributes import Attributes
 from raylfl.runtime.workers.evaluate import Recorder
 from raylfl.runtime.workers.optimizer import ModuleOptimizer
 from raylfl.runtime.workers.task import Task
 from raylfl.runtime.workers.training import Training
 from raylfl.runtime.workers.worker import Worker
-from tests.runtime.lightning_modules import Scheduled
-from tests.runtime.tiny import TINY, Net, Points
+from tests.runtime.lightning_modules import Clipping, Scheduled
+from tests.runtime.tiny import PERFECT, TINY, Net, Points
 
-LOCAL = {
-    **TINY,
-    "rounds": 2,
-    "participation": {"name": "full"},
-    "link": {"name": "perfect"},
-    "local": {"steps": 5, "batch_size": 4, "lr": 0.05},
-}
+LOCAL = {**PERFECT, "rounds": 2, "local": {"steps": 5, "batch_size": 4, "lr": 0.05}}
 PLAIN = {**LOCAL, "model": {**TINY["model"], "init_args": {"norm": False, "dropout": 0.0}}}
 ALONE = ["num_clients=1", "local.batch_size=full", "rounds=1"]
 
@@ -91,10 +84,6 @@ def test_metric_objects_in_training_are_computed_once_a_client(runs):
     assert row["train/by_metric"] == pytest.approx(row["train/accuracy"], rel=1e-6)
 
 
-def test_a_chain_of_layers_does_not_hide_what_training_step_logs(runs):
-    assert 0 <= run("Chained", runs).metrics[-1]["train/accuracy"] <= 1
-
-
 def model(name):
     return f"model.class_path=tests.runtime.lightning_modules.{name}"
 
@@ -110,18 +99,6 @@ def test_attributes_that_a_client_changes_do_not_reach_other_clients(runs):
     assert torch.equal(after_another["update"], alone["update"])
     row = run("Counting", runs).metrics[-1]
     assert (row["test/count"], row["test/left"]) == (1.0, 0.0)
-
-
-def test_what_passes_from_client_to_client_is_named_at_the_start(runs):
-    said = (run("Averaged", runs, "rounds=0").run_dir / "log.txt").read_text()
-    assert "centre is changed in place and carried from client to client" in said
-    assert "teacher is changed in place" in said
-    said = (run("OwnGenerator", runs, "rounds=0").run_dir / "log.txt").read_text()
-    assert "rng is a generator of its own" in said
-
-
-def test_steps_may_take_a_batch_alone(runs):
-    assert run("OnlyBatch", runs).metrics[-1]["test/accuracy"] == 0.25
 
 
 def test_a_hook_that_cuts_local_work_short_is_refused(runs):
@@ -190,13 +167,141 @@ def test_a_step_has_the_number_it_is_called_with():
         assert module.training_step(torch.zeros(1, 4), 5)["number"] == number
 
 
-def test_what_a_client_deletes_and_adds_is_put_back_together():
-    module = torch.nn.Linear(2, 2)
-    module.old, module.seen = 1, [1]
-    attributes, before = Attributes(module), dict(vars(module))
-    del module.old
-    module.new = 2
-    module.seen.append(2)
-    attributes.restore()
-    assert {**vars(module), "seen": [1]} == before | {"seen": [1]}
-    assert module.seen == [1]
+# -- configure_gradient_clipping and the hooks before it --------------------------------------------------------------
+
+
+STEPS, SIZE, LR = 5, 10, 0.05
+CONFIG = {
+    **PERFECT,
+    "rounds": 2,
+    "model": {"class_path": "tests.runtime.lightning_modules.Clipping"},
+    "local": {"steps": STEPS, "batch_size": "full", "lr": LR},
+}
+CLIPS = {
+    "norm": lambda parameters: nn.utils.clip_grad_norm_(parameters, 0.1),
+    "value": lambda parameters: nn.utils.clip_grad_value_(parameters, 0.1),
+}
+OPTIMIZERS = {
+    "module": (["local.optimizer=module"], lambda p: torch.optim.SGD(p, lr=LR, momentum=0.9)),
+    "sgd": ([], lambda p: torch.optim.SGD(p, lr=LR)),
+    "momentum": (["local.momentum=0.9"], lambda p: torch.optim.SGD(p, lr=LR, momentum=0.9)),
+}
+
+
+def worker_of(runs, *overrides):
+    return Worker(checked(load_config(CONFIG, [*runs, *overrides])).setup)
+
+
+def module_at(x):
+    module = Net(norm=False, dropout=0.0)
+    nn.utils.vector_to_parameters(x, module.parameters())
+    return module
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("how", CLIPS)
+def test_gradients_are_clipped_as_in_a_plain_loop(runs, how, optimizer):
+    overrides, make = OPTIMIZERS[optimizer]
+    worker = worker_of(runs, *overrides, f"model.init_args.how={how}")
+    for client in (3, 0):
+        task = Task(0, (client,), (STEPS,), (SIZE,), (float(STEPS),), LR)
+        result = worker.run(task, {"x": worker.initial.x}, [None])
+        module = module_at(worker.initial.x.clone())
+        x, y = worker.train.batch(worker.setup.shards[client]).content
+        steps, parameters, clipped = make(module.parameters()), list(module.parameters()), []
+        for _ in range(STEPS):
+            steps.zero_grad()
+            nn.functional.cross_entropy(module.body(x), y).backward()
+            CLIPS[how](parameters)
+            clipped.append(float(nn.utils.get_total_norm([p.grad for p in parameters])))
+            steps.step()
+        update = worker.initial.x - nn.utils.parameters_to_vector(parameters).detach()
+        assert torch.equal(result.uploads["update"][0], update)
+        assert result.reports.logged["clipped"].tolist() == [max(clipped)]
+        assert result.reports.logged["norm"] > max(clipped)  # the hook before sees unclipped gradients
+
+
+def test_the_clip_norm_of_the_config_is_the_value_that_the_hook_receives(runs):
+    """Lightning's `Trainer(gradient_clip_val=...)`; the local solver itself then leaves gradients alone."""
+    given = ["local.clip_norm=0.1", "model.init_args={clip: null, how: null}"]
+    theirs = raylfl.run(CONFIG, [*runs, *given])
+    plain = {**CONFIG, "model": {**TINY["model"], "init_args": {"norm": False, "dropout": 0.0}}}
+    ours = raylfl.run(plain, [*runs, "local.clip_norm=0.1", "runtime.vectorize=never"])
+    torch.testing.assert_close(theirs.params, ours.params)
+    assert not torch.allclose(theirs.params, raylfl.run(plain, runs).params, atol=1e-3)
+    assert theirs.metrics[-1]["train/clipped"] == pytest.approx(0.1, rel=1e-4)
+    off = raylfl.run(CONFIG, [*runs, "model.init_args={clip: 0.0}", "local.clip_norm=null"])
+    assert torch.equal(off.params, raylfl.run(plain, [*runs, "runtime.vectorize=never"]).params)
+
+
+@pytest.mark.parametrize(("local", "expected"), [([], (None, None)), (["local.clip_norm=0.1"], (0.1, "norm"))])
+def test_the_hook_receives_the_modules_optimizer_or_its_parameters_alone(runs, local, expected):
+    task = Task(0, (0,), (1,), (SIZE,), (1.0,), LR)
+    for overrides, options in ((["local.optimizer=module"], {"lr", "momentum"}), ([], set())):
+        worker = worker_of(runs, *overrides, *local)
+        worker.run(task, {"x": worker.initial.x}, [None])
+        module = worker.flat.module
+        assert isinstance(module, Clipping)
+        assert module.given == expected
+        (group,) = module.shown.param_groups
+        assert all(a is b for a, b in zip(group["params"], module.parameters(), strict=True))
+        assert options <= group.keys()
+        assert options or group.keys() == {"params"}
+
+
+def test_two_different_limits_are_refused_before_the_run(runs):
+    with pytest.raises(
+        BadConfig, match=r"local\.clip_norm=1\.0, but Clipping calls clip_gradients\(gradient_clip_val=0"
+    ):
+        raylfl.run(CONFIG, [*runs, "local.clip_norm=1.0"])
+
+
+def test_a_module_that_clips_has_its_clients_run_one_by_one(runs):
+    worker = worker_of(runs)
+    assert worker.one_by_one == "the model's on_after_backward is called for one client at a time"
+    assert worker.loop.steps.refusal == "has on_after_backward beside it"  # no recorded step
+
+
+class Hooked(Net):
+    """A network whose gradients are clipped by hooks; the first steps have smaller gradients."""
+
+    def __init__(self, kind):
+        super().__init__(norm=False, dropout=0.0)
+        self.kind = kind
+        for p in self.parameters():
+            if kind == "parameter":
+                p.register_hook(clip)
+            elif kind == "accumulated":
+                p.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", clip(p.grad)))
+
+    def training_step(self, batch, batch_idx):
+        hidden = self.body[0](batch[0])
+        if self.kind == "tensor" and hidden.requires_grad:
+            hidden.register_hook(clip)
+        return nn.functional.cross_entropy(self.body[1:](hidden), batch[1])
+
+
+def clip(gradient):
+    return gradient.clamp(-2.0, 2.0)
+
+
+@pytest.mark.parametrize("vectorize", ["auto", "never"])
+@pytest.mark.parametrize("kind", ["parameter", "accumulated", "tensor"])
+def test_hooks_that_rarely_clip_do_so_at_a_step_that_is_not_compared(runs, kind, vectorize):
+    config = {
+        **CONFIG,
+        "model": {"class_path": "tests.runtime.test_local_hooks.Hooked", "init_args": {"kind": kind}},
+    }
+    worker = Worker(checked(load_config(config, [*runs, f"runtime.vectorize={vectorize}"])).setup)
+    clients, seen = (3, 0), 0.0
+    for scale in (1.0,) * 6 + (1000.0,):
+        x = scale * worker.initial.x
+        result = worker.run(Task(0, clients, (1, 1), (SIZE, SIZE), (1.0, 1.0), LR), {"x": x}, [None, None])
+    for client, update in zip(clients, result.uploads["update"], strict=True):
+        module = Hooked(kind)
+        nn.utils.vector_to_parameters(x, module.parameters())
+        module.training_step(worker.train.batch(worker.setup.shards[client]).content, 0).backward()
+        gradient = torch.cat([p.grad.reshape(-1) for p in module.parameters()])
+        seen = max(seen, float(gradient.abs().max()))
+        torch.testing.assert_close(update, LR * gradient, rtol=1e-4, atol=1e-4)  # x is 1000 times as large
+    assert seen == pytest.approx(2.0) or kind == "tensor"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torchmetrics import CatMetric, MeanMetric, Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
 from raylfl.errors import BadConfig
-from raylfl.runtime.workers.logged import EvaluationLog, Logged, as_number, canonical, is_metric, merged, metrics_of
+from raylfl.runtime.workers.logged import EvaluationLog, Logged, canonical, is_metric, merged, metrics_of
 
 
 def logged(batches, between=(), **options):
@@ -64,35 +62,10 @@ def test_the_last_value_of_a_name_in_a_batch_counts_and_so_does_the_last_between
     assert logged([(2, [("a", 9.0)])], [("a", 5.0)]).finish().results() == {"a": 5.0}
 
 
-def test_whether_the_current_batch_has_a_loss():
-    log = EvaluationLog()
-    for name, expected in (("val_loss", True), ("other", False)):
-        log.begin_batch(1)
-        assert not log.has_loss
-        log.log(name, 1.0)
-        assert log.has_loss == expected
-
-
-def test_values_of_steps_alone_are_left_out_by_name():
-    log = logged([(1, [("val_a", 1.0)])], on_epoch=False)
-    assert log.left_out == {"val_a"}
-    assert log.finish().results() == {}
-    assert not logged([(1, [("a", 1.0)])], on_epoch=True).left_out
-
-
 @pytest.mark.parametrize("value", [torch.zeros(2), "text", None, [1.0, 2.0]])
 def test_what_is_no_number_is_refused_by_name(value):
     with pytest.raises(BadConfig, match="the model logs val_a as"):
         logged([(1, [("val_a", value)])])
-
-
-def test_numbers_of_all_kinds_are_floats():
-    assert [as_number("a", v) for v in (True, 3, torch.tensor([[2.0]], requires_grad=True), "4")] == [
-        1.0,
-        3.0,
-        2.0,
-        4.0,
-    ]
 
 
 def test_another_reduction_is_refused():
@@ -196,7 +169,3 @@ def test_a_collection_gives_one_number_for_each_key():
         False,
     ]
     assert set(map(id, metrics_of(collection))) == {id(collection["m"]), id(collection["n"])}
-
-
-def test_nan_stays_nan():
-    assert math.isnan(logged([(1, [("a", float("nan"))]), (1, [("a", 1.0)])]).finish().results()["a"])

@@ -1,18 +1,27 @@
-"""The profile: the timed forms, whose rounds are equal."""
+"""The profile: the timed forms, whose rounds are equal; the rule of `runtime.layout`; the times of calls."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
 
 import pytest
 import torch
+from lightning.pytorch import LightningModule
+from torch import nn
 
 from benchmarks import step_profile
-from benchmarks.step_profile import Peak, at_peak, operations
+from benchmarks.step_profile import TIMES, Peak, _shortest, at_peak, operations
 from raylfl.cli import main
 from raylfl.config.groups.runtime import LAYOUTS
 from raylfl.config.load import load_config
+from raylfl.errors import BadConfig
 from raylfl.experiment.assemble import assemble
 from raylfl.replay.recorded.calls import Call, Geometry, Slot
 from raylfl.runtime.profile import PHASES, profile
 from raylfl.runtime.round.loop import Federation
 from raylfl.runtime.workers.backend import LocalBackend
+from raylfl.runtime.workers.module import layout_for
 
 DIGITS = {
     "num_clients": 8,
@@ -94,17 +103,6 @@ def test_operations_of_products_and_convolutions_are_counted_as_textbooks_do():
     assert operations("aten::relu", shaped(x), shaped(x)) == 0
 
 
-def test_the_peak_is_a_product_and_a_copy_by_their_shortest_time(monkeypatch):
-    monkeypatch.setattr(step_profile, "_shortest", lambda function: function() is None or 0.5)
-    peak = Peak.measured()
-    assert peak == Peak(
-        2 * step_profile.SQUARE**3 / 0.5,
-        2 * 9 * 16 * 16 * step_profile.SAMPLES * step_profile.CHANNELS**2 / 0.5,
-        2 * 4 * step_profile.STREAM / 0.5,
-    )
-    assert Peak(2.0, 3.0, 1.0).operations == 3.0
-
-
 def test_a_call_at_the_peak_takes_its_operations_or_its_bytes():
     """At 1000 operations and 100 bytes a second: a product in float64, a sum, and a view, which is free."""
     aten, peak = torch.ops.aten, Peak(500.0, 1000.0, 100.0)
@@ -135,3 +133,84 @@ def test_the_calls_of_a_replayed_step_are_timed_one_by_one():
     assert all(row["us at peak"] > 0 for row in products)
     assert step.at_peak > 0
     assert step.kernels > 0
+
+
+# -- the time of a call -----------------------------------------------------------------------------------------------
+
+
+def test_the_shortest_of_several_calls_is_taken():
+    calls = []
+
+    def work() -> None:
+        calls.append(time.thread_time())
+        while time.thread_time() < calls[-1] + (0.002 if len(calls) == 2 else 0.008):
+            pass
+
+    assert 0.002 <= _shortest(work) < 0.008
+    assert len(calls) == TIMES
+
+
+# -- the rule of runtime.layout, case by case -------------------------------------------------------------------------
+
+
+FEW, MANY, NONE = (SimpleNamespace(convolutions=[1] * n, pays=pays) for n, pays in ((1, True), (1, False), (0, False)))
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+class Model(LightningModule):
+    """A module without hooks."""
+
+
+def layout(
+    setting="auto",
+    step=FEW,
+    device=CPU,
+    dtype="float32",
+    vectorize="auto",
+    optimizer="sgd",
+    convolutions=True,
+    precision=None,
+):
+    """The layout, and the number of requests for the translation of the step."""
+    asked = []
+    setup = SimpleNamespace(
+        runtime=SimpleNamespace(layout=setting, vectorize=vectorize, precision=precision),
+        optimizer=optimizer,
+        dtype=dtype,
+    )
+    module = Model()
+    module.layer = nn.Conv2d(1, 1, 1) if convolutions else nn.Linear(1, 1)
+    found = layout_for(module, device, setup, lambda: asked.append(1) or step)
+    return found, len(asked)
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ({}, ("batch_last", 1)),
+        ({"step": MANY}, ("channels_last", 1)),
+        ({"step": None}, ("channels_last", 1)),
+        ({"step": NONE}, ("channels_last", 1)),
+        ({"device": GPU}, ("contiguous", 0)),
+        ({"device": GPU, "precision": "32-tf32"}, ("channels_last", 0)),
+        ({"device": GPU, "precision": "bf16-mixed"}, ("channels_last", 0)),
+        ({"device": GPU, "precision": "32-true"}, ("contiguous", 0)),
+        ({"dtype": "float64"}, ("contiguous", 0)),
+        ({"vectorize": "always"}, ("channels_last", 0)),
+        ({"optimizer": "module"}, ("contiguous", 0)),
+        ({"optimizer": "module", "setting": "channels_last"}, ("contiguous", 0)),
+        ({"convolutions": False}, ("contiguous", 0)),
+        ({"setting": "contiguous"}, ("contiguous", 0)),
+        ({"setting": "channels_last", "device": GPU, "dtype": "float64"}, ("channels_last", 0)),
+        ({"setting": "batch_last", "step": MANY}, ("batch_last", 1)),
+        ({"setting": "batch_last", "dtype": "float64"}, ("batch_last", 1)),
+    ],
+)
+def test_the_layout_follows_from_device_dtype_and_the_modules_convolutions(case, expected):
+    assert layout(**case) == expected
+
+
+@pytest.mark.parametrize("case", [{"step": None}, {"step": NONE}, {"device": GPU}, {"vectorize": "always"}])
+def test_batch_last_is_refused_where_no_step_can_be_translated(case):
+    with pytest.raises(BadConfig, match=r"runtime\.layout=batch_last, but Model here does not take steps"):
+        layout("batch_last", **case)

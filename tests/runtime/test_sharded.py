@@ -9,7 +9,6 @@ import psutil
 import pytest
 import ray
 import torch
-from torch import nn
 
 import raylfl
 from raylfl.config.groups.runtime import RuntimeConfig
@@ -17,15 +16,15 @@ from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime.ray.resources import bundle_of, workers_that_fit
 from tests.runtime.clusters import QUIET, SMALL, lean_ray
 from tests.runtime.faults import alive, log_of, outcome, wait_until
-from tests.runtime.sharded_modules import Transformer
-from tests.runtime.tiny import TINY, Points
+from tests.runtime.plain import fedavg
+from tests.runtime.tiny import OWNED, TINY, Points
 from tests.shares import also
 
 WORLD = {
     **TINY,
     "rounds": 3,
     "dtype": "float64",  # results differ by rounding only, some 1e-16
-    "data": {"class_path": "tests.runtime.tiny.Points", "init_args": {"owners": 6}},
+    "data": OWNED["data"],
     "partition": {"name": "natural"},
     "eval": {"every": 1},
 }
@@ -80,24 +79,10 @@ def test_a_sharded_client_has_the_results_of_a_whole_one(runs, by, algorithm):
 @pytest.mark.parametrize("by", ["fully_shard", also("parallelize_module")])
 def test_fedavg_with_sharded_clients_is_a_loop_of_plain_torch(runs, by):
     result = raylfl.run(WORLD, [*runs, *FULL, *model(by=by), "algorithm.name=fedavg", TWO])
-    module = raylfl.run(WORLD, [*runs, *model(by="nothing"), "rounds=0"]).module.double()
-    points, parameters = Points(owners=6), list(module.parameters())
-    for _ in range(3):
-        start, ends = [p.detach().clone() for p in parameters], []
-        for shard in points.client_indices:
-            with torch.no_grad():
-                for p, value in zip(parameters, start, strict=True):
-                    p.copy_(value)
-            optimizer = torch.optim.SGD(parameters, lr=0.05)
-            for _ in range(3):
-                module.zero_grad()
-                nn.functional.cross_entropy(module(points.x[shard].double()), points.targets[shard]).backward()
-                optimizer.step()
-            ends.append([p.detach().clone() for p in parameters])
-        with torch.no_grad():
-            for p, values in zip(parameters, zip(*ends, strict=True), strict=True):
-                p.copy_(torch.stack(values).mean(0))
-    expected = torch.cat([p.detach().reshape(-1) for p in parameters])
+    start = raylfl.run(WORLD, [*runs, *model(by="nothing"), "rounds=0"])
+    points = Points(owners=6)
+    batches = [(points.x[shard].double(), points.targets[shard]) for shard in points.client_indices]
+    expected = fedavg(start.module.double, start.params, batches, lr=0.05)
     torch.testing.assert_close(result.params, expected, rtol=1e-12, atol=1e-14)
 
 
@@ -185,9 +170,3 @@ def test_a_worker_of_two_gpus_needs_both_on_one_node():
     for settings in ({"gpus_per_worker": 1.5}, {"gpus_per_worker": 2, "processes_per_worker": 3}):
         with pytest.raises(BadConfig):
             RuntimeConfig(**settings)
-
-
-def test_a_module_without_a_mesh_is_whole():
-    module = Transformer()
-    module.configure_model()
-    assert not any(hasattr(p, "placements") for p in module.parameters())

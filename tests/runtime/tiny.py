@@ -7,13 +7,14 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule
 from torch import nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 from raylfl.errors import BadConfig
 
@@ -33,6 +34,13 @@ TINY = {
 }
 # half the time, without proofs and recordings of faster steps: for tests in which the form of a step is no matter
 ONE_BY_ONE = {**TINY, "runtime": {"backend": "local", "vectorize": "never", "step": "autograd"}}
+PERFECT = {**TINY, "participation": {"name": "full"}, "link": {"name": "perfect"}}
+OWNED = {  # each of six clients has ten consecutive points
+    **PERFECT,
+    "num_clients": None,
+    "data": {"class_path": "tests.runtime.tiny.Points", "init_args": {"owners": 6}},
+    "partition": {"name": "natural"},
+}
 FOCUS = {**ONE_BY_ONE, "algorithm": {"name": "focus"}, "checkpoint": {"every": 1, "keep": 3}}  # one state per client
 
 
@@ -71,19 +79,15 @@ class Augmented(Points):
         return x
 
 
-class BrokenFile(Points):
-    """Samples fetched one by one, of which the thirteenth is damaged."""
+class Items(Points):
+    """Samples fetched one by one, of which those in `broken` are damaged."""
 
-    def __init__(self):
-        super().__init__(owners=6)
+    def __init__(self, owners: int | None = None, broken: Sequence[int] = ()):
+        super().__init__(owners)
+        self.broken = broken
 
     def train_dataset(self):
-        return _Fetched(self.x, self.targets)
-
-
-class _Fetched(Dataset):
-    def __init__(self, x, targets, broken=(13,)):
-        self.x, self.targets, self.broken = x, targets, broken
+        return self
 
     def __len__(self):
         return len(self.x)
@@ -92,20 +96,6 @@ class _Fetched(Dataset):
         if k in self.broken:
             raise OSError(f"damaged: point {k}")
         return self.x[k], self.targets[k]
-
-
-class Items(Points):
-    """Samples fetched one by one."""
-
-    def train_dataset(self):
-        return _Fetched(self.x, self.targets, ())
-
-
-class AllBroken(Points):
-    """Data of which no sample can be read."""
-
-    def train_dataset(self):
-        return _Fetched(self.x, self.targets, range(60))
 
 
 class Unlabelled:

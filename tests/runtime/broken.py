@@ -1,3 +1,0 @@
-"""A user's module that cannot be imported."""
-
-raise RuntimeError("a bug at import")

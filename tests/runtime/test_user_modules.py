@@ -1,0 +1,423 @@
+"""Users' modules with hooks of PyTorch, and steps that read batch_idx: all forms of the step against a plain loop.
+
+Each client takes full batches of its own shard.
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lightning.pytorch import LightningModule
+from torch import nn
+
+import raylfl
+from raylfl.config.load import load_config
+from raylfl.errors import BadConfig
+from raylfl.python.api import checked
+from tests.runtime.plain import fedavg
+from tests.runtime.tiny import PERFECT
+from tests.runtime.tiny import Net as TinyNet
+from tests.shares import one_in
+
+CLIENTS, STEPS, LR = 2, 6, 0.1
+X = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+Y = (X.sum(1) > 0).long()
+MASK = torch.tensor([[1.0, 0.0, 1.0, 0.0]] * 2)
+
+
+class Rows:
+    def __init__(self):
+        self.train_dataset = self.test_dataset = torch.utils.data.TensorDataset(X, Y)
+
+
+class Net(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(3, 4), nn.Linear(4, 2)
+        self.hook()
+
+    def hook(self):
+        pass
+
+    def forward(self, x):
+        return self.outer(torch.tanh(self.inner(x)))
+
+    def training_step(self, batch, batch_idx):
+        return F.cross_entropy(self(batch[0]), batch[1])
+
+    def test_step(self, batch, batch_idx):
+        self.log("loss", F.cross_entropy(self(batch[0]), batch[1]))
+
+
+class OnParameter(Net):
+    """Rows of a weight are frozen by a hook on its gradient."""
+
+    def hook(self):
+        self.outer.weight.register_hook(lambda g: g * MASK)
+
+
+class Accumulated(Net):
+    def hook(self):
+        def scale(p):
+            p.grad.mul_(0.5)
+
+        self.outer.weight.register_post_accumulate_grad_hook(scale)
+
+
+class Removed(Net):
+    def hook(self):
+        def remove(p):
+            p.grad = None
+
+        self.inner.bias.register_post_accumulate_grad_hook(remove)
+
+
+class OnForward(Net):
+    def hook(self):
+        self.inner.register_forward_hook(lambda layer, args, output: output * 0.5)
+        self.outer.register_forward_pre_hook(lambda layer, args: (args[0] + 0.1,))
+
+
+class OnBackward(Net):
+    def hook(self):
+        self.outer.register_full_backward_hook(lambda layer, gave, got: (gave[0] * 0.3,))
+
+
+class InConfigure(Net):
+    def configure_model(self):
+        if not hasattr(self, "hooked"):
+            self.hooked = True
+            self.outer.weight.register_hook(lambda g: g * MASK)
+
+
+class InsideTheStep(Net):
+    """A hook on a tensor in the step, which is no leaf."""
+
+    def forward(self, x):
+        hidden = torch.tanh(self.inner(x))
+        if hidden.requires_grad:
+            hidden.register_hook(lambda g: g * 0.3)
+        return self.outer(hidden)
+
+
+class Projected(Net):
+    """A weight is clamped in place in the step, before it is used."""
+
+    def training_step(self, batch, batch_idx):
+        with torch.no_grad():
+            self.outer.weight.clamp_(-0.1, 0.1)
+        return super().training_step(batch, batch_idx)
+
+
+class ProjectedData(Net):
+    def training_step(self, batch, batch_idx):
+        self.outer.weight.data.clamp_(-0.1, 0.1)
+        return super().training_step(batch, batch_idx)
+
+
+class Drifting(Net):
+    """A counter in an attribute scales the loss; each client begins with a fresh one."""
+
+    def hook(self):
+        self.count = 0
+
+    def training_step(self, batch, batch_idx):
+        self.count += 1
+        return super().training_step(batch, batch_idx) * self.count
+
+
+KINDS = [OnParameter, Accumulated, Removed, OnForward, OnBackward, InConfigure]
+KINDS += [InsideTheStep, Projected, ProjectedData, Drifting]
+
+
+def config(algorithm, vectorize):
+    return {
+        "name": "hooks",
+        "rounds": 3,
+        "num_clients": CLIENTS,
+        "algorithm": algorithm,
+        "partition": {"name": "iid"},
+        "participation": {"name": "full"},
+        "local": {"steps": STEPS, "batch_size": "full", "lr": LR},
+        "runtime": {"backend": "local", "vectorize": vectorize},
+    }
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """(the initial model, the batches of the clients) of these runs: hooks draw no random numbers."""
+    named = {"model": {"class_path": f"{__name__}.Net"}, "data": {"class_path": f"{__name__}.Rows"}}
+    shards = checked(load_config({**config("fedavg", "never"), **named})).setup.shards
+    place = [f"logging.dir={tmp_path_factory.mktemp('initial')}", "rounds=0"]
+    first = raylfl.run({**config("fedavg", "never"), **named}, place).module
+    return first, [(X[shards[c]], Y[shards[c]]) for c in range(CLIENTS)]
+
+
+@pytest.fixture
+def start(prepared):
+    """The initial parameters, as a vector."""
+    return nn.utils.parameters_to_vector(prepared[0].parameters()).detach()
+
+
+def made(kind):
+    module = kind()
+    if kind is InConfigure:
+        module.configure_model()
+    return module
+
+
+def work(module, batch, x, shift):
+    """STEPS steps of SGD from x, with shifted gradients."""
+    parameters = list(module.parameters())
+    for t in range(STEPS):
+        nn.utils.vector_to_parameters(x.clone(), parameters)
+        module.zero_grad()
+        module.training_step(batch, t).backward()
+        g = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        x = nn.utils.parameters_to_vector(parameters).detach() - LR * (nn.utils.parameters_to_vector(g) + shift)
+    return x
+
+
+def scaffold(kind, x, batches):
+    """Karimireddy et al. 2020, Alg. 1 with option II and a server learning rate of 1."""
+    c, own = torch.zeros_like(x), [torch.zeros_like(x) for _ in range(CLIENTS)]
+    for _ in range(3):
+        ends = [work(made(kind), batches[i], x, c - own[i]) for i in range(CLIENTS)]
+        new = [own[i] - c + (x - ends[i]) / (STEPS * LR) for i in range(CLIENTS)]
+        c = c + sum(new[i] - own[i] for i in range(CLIENTS)) / CLIENTS
+        own, x = new, torch.stack(ends).mean(0)
+    return x
+
+
+def run(kind, algorithm, vectorize, runs, *options):
+    return raylfl.run(config(algorithm, vectorize), [*runs, *options], model=kind, data=Rows)
+
+
+@pytest.mark.parametrize(
+    ("kind", "vectorize"),
+    [
+        *((kind, "auto") for kind in KINDS),
+        *one_in(3, [(kind, "always") for kind in KINDS]),
+        *one_in(3, [(kind, "never") for kind in KINDS[1:]]),
+    ],
+)
+def test_fedavg_with_a_users_module_is_the_loop_written_out(runs, prepared, start, kind, vectorize):
+    found = run(kind, "fedavg", vectorize, runs)
+    expected = fedavg(lambda: made(kind), start, prepared[1], steps=STEPS)
+    torch.testing.assert_close(found.params, expected, rtol=2e-5, atol=2e-6)
+    plain = fedavg(Net, start, prepared[1], steps=STEPS)
+    assert not torch.allclose(expected, plain, rtol=1e-3, atol=1e-4)  # the hook changes something
+
+
+@pytest.mark.parametrize(
+    ("kind", "vectorize"), [(OnParameter, "auto"), (Accumulated, "never"), (OnBackward, "auto"), (InConfigure, "never")]
+)
+def test_scaffold_with_hooks_is_the_loop_written_out(runs, prepared, start, kind, vectorize):
+    found = run(kind, "scaffold", vectorize, runs)
+    torch.testing.assert_close(found.params, scaffold(kind, start, prepared[1]), rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "algorithm", "vectorize"),
+    [
+        (OnParameter, "focus", "auto"),
+        (Removed, "sfl", "auto"),
+        (OnParameter, "dsgd", "always"),
+        (Removed, "dsgd", "never"),
+    ],
+)
+def test_what_a_hook_freezes_stays_frozen_under_every_method(runs, prepared, kind, algorithm, vectorize):
+    first, last = dict(prepared[0].named_parameters()), run(kind, algorithm, vectorize, runs).module
+    moved = {name: (p - first[name]).detach().abs() for name, p in last.named_parameters()}
+    frozen = moved["outer.weight"][:, 1::2] if kind is OnParameter else moved["inner.bias"]
+    assert float(frozen.max()) == 0
+    assert float(moved["inner.weight"].min()) > 0
+    assert float(moved["outer.weight"][:, ::2].min()) > 0
+
+
+def test_a_run_says_once_what_differs_and_by_how_much(runs):
+    log = (run(OnParameter, "fedavg", "auto", runs).run_dir / "log.txt").read_text()
+    line = (
+        "clients work one by one: OnParameter.training_step has other results for several clients in one call (vmap): "
+    )
+    assert log.count(f"warning: model {__name__}.OnParameter: {line}gradient of `outer.weight` differs by ") == 1
+    assert f"{line}gradient of `outer.weight` differs by " in log[log.index("local steps: ") :]
+
+
+# -- batch_idx is the number of the local step -------------------------------------------------------------------------
+
+SCALES = [1.0, 1.0, 1.0, 3.0, 1.0, 1.0]
+
+
+def kept(function):
+    @wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+class Base(Net):
+    """Lightning's usual form: a step shared by training and validation."""
+
+    def factor(self, batch, batch_idx):
+        return 1.0
+
+    def shared(self, batch, batch_idx):
+        return F.cross_entropy(self(batch[0]), batch[1]) * self.factor(batch, batch_idx)
+
+    def training_step(self, batch, batch_idx):
+        return self.shared(batch, batch_idx)
+
+
+class Rest(Base):
+    def training_step(self, *args, **kwargs):
+        return super().training_step(*args, **kwargs)
+
+
+class Decorated(Base):
+    @kept
+    def training_step(self, batch, batch_idx):
+        return self.shared(batch, batch_idx=batch_idx)
+
+
+class Weighted(Base):
+    def factor(self, batch, batch_idx):
+        return 1 + batch_idx
+
+
+class Tensors(Base):
+    def factor(self, batch, batch_idx):
+        return torch.tensor(SCALES)[batch_idx]
+
+
+class Fifth(Base):
+    def factor(self, batch, batch_idx):
+        return 3 if batch_idx == 4 else 1
+
+
+class Tripled(Base):
+    """The plain cross-entropy, which has a translation, except in one local step."""
+
+    def shared(self, batch, batch_idx):
+        loss = F.cross_entropy(self(batch[0]), batch[1])
+        return 3 * loss if batch_idx == 3 else loss
+
+
+class Late(Tripled):
+    """The same, in a local step that no trial step has the number of."""
+
+    def shared(self, batch, batch_idx):
+        return super().shared(batch, 3 if batch_idx == 8 else 0)
+
+
+class LogsThird(Base):
+    def factor(self, batch, batch_idx):
+        if batch_idx == 2:
+            self.log("third", batch[0].mean())
+        return 1
+
+
+NUMBERED = [Base, Rest, Decorated, Weighted, Tensors, Fifth, Tripled, LogsThird]
+
+
+@pytest.mark.parametrize(
+    ("kind", "vectorize"),
+    [*((kind, "auto") for kind in NUMBERED), *one_in(2, [(kind, "never") for kind in NUMBERED])],
+)
+def test_each_step_gets_its_number(runs, prepared, start, kind, vectorize):
+    found = run(kind, "fedavg", vectorize, runs)
+    torch.testing.assert_close(found.params, fedavg(kind, start, prepared[1], steps=STEPS), rtol=1e-5, atol=1e-6)
+    if kind is LogsThird:
+        assert all(abs(row["train/third"]) > 0 for row in found.metrics)
+
+
+@pytest.mark.parametrize("kind", [Base, Rest, Decorated])
+def test_a_step_that_only_hands_the_number_on_is_replayed_with_the_same_bits(runs, kind):
+    ours, theirs = (run(kind, "fedavg", "never", runs, f"runtime.step={step}") for step in ("auto", "autograd"))
+    assert {row["step"] for row in ours.summary["local_steps"]} == {"recorded", "autograd"}
+    assert torch.equal(ours.params, theirs.params)
+
+
+def test_a_translation_that_differs_at_a_number_beyond_the_trial_ends_the_run(runs):
+    words = r"round 0, client 0: Late.training_step .*matrix products\): loss differs by 6.7e-01 .*, in local step 8"
+    with pytest.raises(BadConfig, match=words):
+        run(Late, "fedavg", "auto", runs, "local.steps=10")
+    run(Late, "fedavg", "never", runs, "local.steps=10")
+
+
+def test_a_step_that_differs_at_one_number_only_is_an_error_when_recorded_steps_are_demanded(runs):
+    with pytest.raises(BadConfig, match=r"runtime.step=recorded, but Fifth.training_step has other results"):
+        run(Fifth, "fedavg", "never", runs, "runtime.step=recorded")
+
+
+# -- modules whose steps have effects, with recorded steps ------------------------------------------------------------
+
+
+CONFIG = {
+    **PERFECT,
+    "rounds": 4,
+    "num_clients": 3,
+    "eval": {"every": 4},  # an evaluation compares the state in any case
+    "local": {"steps": 10, "batch_size": 3, "lr": 0.05},
+}
+SETTINGS = {"scale": 1.0}
+
+
+class Plain(TinyNet):
+    def __init__(self):
+        super().__init__(norm=False, dropout=0.0)
+
+
+class Scaled(Plain):
+    """A network that reads a global setting, which changes between rounds."""
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, 0) * SETTINGS["scale"]
+
+
+class Tuned(TinyNet):
+    """A network with a plain tensor of class weights, whose step sets a frozen part to evaluation mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.costs = torch.tensor([0.5, 1.0, 2.0])
+        self.frozen = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).requires_grad_(False)
+
+    def training_step(self, batch, batch_idx):
+        self.frozen.eval()
+        x, y = batch
+        return F.cross_entropy(self.body(self.frozen(x)), y, weight=self.costs)
+
+
+class Growing(raylfl.Callback):
+    def on_round_end(self, *args, **options):
+        SETTINGS["scale"] *= 2
+
+
+def both(runs, model, vectorize="never", every=4):
+    found = []
+    for step in ("auto", "autograd"):
+        SETTINGS["scale"] = 1.0
+        overrides = [*runs, f"runtime.step={step}", f"runtime.vectorize={vectorize}", f"eval.every={every}"]
+        found.append(raylfl.run(CONFIG, overrides, model=model, callbacks=[Growing()]))
+    assert torch.equal(found[0].params, found[1].params)
+    return found
+
+
+def test_a_global_that_changes_between_rounds_ends_the_run(runs):
+    """Its replays of the first round were right: the setting changed after them."""
+    words = r"^round 1, client 0: Scaled.training_step .* differs by 5.0e-01 .*\(set runtime.step=autograd\)"
+    with pytest.raises(BadConfig, match=words):
+        both(runs, Scaled)
+
+
+def test_steps_that_freeze_a_part_or_read_plain_tensors_are_replayed_between_evaluations(runs):
+    ours, theirs = both(runs, Tuned, every=1)
+    assert {row["step"] for row in ours.summary["local_steps"]} == {"recorded", "autograd"}
+    assert not [row["why"] for row in ours.summary["local_steps"] if row["why"].startswith("training_step")]
+    for name in ("test/loss", "train/loss"):
+        assert [row.get(name) for row in ours.metrics] == [row.get(name) for row in theirs.metrics]
