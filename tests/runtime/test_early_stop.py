@@ -1,4 +1,4 @@
-"""Early stopping: the number of rounds, and the files of a stopped run."""
+"""Early stopping and the best model: the number of rounds, and the files of a run, also after a resume."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import raylfl
 from raylfl.config.groups.records import StopConfig
 from raylfl.errors import BadConfig, BadValue
-from raylfl.runtime.round.early_stop import EarlyStop
+from raylfl.runtime.round.early_stop import BestRound, EarlyStop
 from tests.runtime.tiny import ONE_BY_ONE as TINY
 
 LOSS = "stop.metric=test/loss"
@@ -39,6 +39,8 @@ def rounds_until(values, name="test/accuracy", **stop):
         ([0.5, None, None, None, 0.4], {"patience": 2}, 5),  # seen when it is measured
         ([0.5, 0.4, 0.3], {"patience": 2, "mode": "min"}, None),
         ([0.5, 0.6, 0.95], {"patience": 1, "target": 0.55}, 2),
+        ([2.0, 1.0, 0.5], {"name": "test/loss", "target": 1.0}, 2),  # losses are better when lower
+        ([2.0, 2.5, 2.5], {"name": "test/loss", "patience": 2}, 3),
     ],
 )
 def test_a_rule_stops_at_a_target_or_after_rounds_without_a_new_best(values, stop, rounds):
@@ -56,11 +58,6 @@ def test_the_reason_names_the_value_its_round_and_the_limit():
             reached.update({"round": r, "loss": value})
     assert reached.reason == "loss = 0.25 reached stop.target = 0.5"
     assert stalled.reason == "loss has not improved on 0.25 of round 1 for 2 rounds"
-
-
-def test_losses_are_better_when_lower():
-    assert rounds_until([2.0, 1.0, 0.5], "test/loss", target=1.0) == 2
-    assert rounds_until([2.0, 2.5, 2.5], "test/loss", patience=2) == 3
 
 
 def test_a_stopped_run_is_finished_with_the_parameters_of_its_last_round(runs):
@@ -86,11 +83,6 @@ def test_a_stopped_run_stays_finished_when_resumed_and_continues_with_another_ta
     assert torch.equal(further.params, whole.params)
 
 
-def test_a_metric_that_is_not_recorded_is_refused(runs):
-    with pytest.raises(BadConfig, match=r"stop.metric=test/acc, but must be one of .*test/loss"):
-        run(runs, "stop.metric=test/acc", "stop.patience=1")
-
-
 def test_a_metric_may_be_absent_after_the_first_round_and_one_of_uploads_in_it():
     rule, of_uploads = (
         EarlyStop(StopConfig(metric=name, patience=1), {"f1": "max"}) for name in ("test/f1", "train/loss")
@@ -108,3 +100,73 @@ def test_a_metric_may_be_absent_after_the_first_round_and_one_of_uploads_in_it()
 def test_a_rule_is_a_metric_with_a_target_or_a_patience(given):
     with pytest.raises(BadValue, match="metric="):
         StopConfig(**given)
+
+
+# -- best.pt: the model of the round with the best value of a metric --------------------------------------------------
+
+
+WAVES = {**TINY, "rounds": 8, "eval": {"every": 1}, "local": {**TINY["local"], "lr": 2.0}}  # the loss goes up and down
+
+
+def after(rounds, runs):
+    return raylfl.run(WAVES, [*runs, f"rounds={rounds}"])
+
+
+@pytest.fixture
+def best_round(runs):
+    """The round with the lowest test loss, which is neither the first nor the last one."""
+    losses = [row["test/loss"] for row in raylfl.run(WAVES, runs).metrics]
+    found = losses.index(min(losses))
+    assert 0 < found < 7
+    return found
+
+
+def test_the_best_model_is_that_of_a_run_which_ends_there(runs, best_round):
+    result = raylfl.run(WAVES, [*runs, "checkpoint.best=test/loss", "checkpoint.every=0"])
+    best, short = raylfl.load(result.run_dir).best, after(best_round + 1, runs)
+    assert torch.equal(best.params, short.params)
+    for name, value in short.module.state_dict().items():
+        assert torch.equal(best.module.state_dict()[name], value)
+    assert best.evaluate()["test/loss"] == pytest.approx(min(row["test/loss"] for row in result.metrics))
+    assert torch.equal(raylfl.load(result.run_dir).params, result.params)
+    assert result.summary["best_round"] == best_round
+    content = torch.load(result.run_dir / "best.pt", weights_only=True)
+    assert (content["round"], content["value"]) == (best_round, result.metrics[best_round]["test/loss"])
+
+
+@pytest.mark.parametrize("cut", [1, 4])
+def test_a_resumed_run_keeps_the_best_model_of_all_its_rounds(runs, best_round, cut):
+    given = ["checkpoint.best=test/loss", "checkpoint.every=3"]
+    folder = raylfl.run(WAVES, [*runs, *given, f"rounds={cut}"]).run_dir
+    resumed = raylfl.resume(folder, ["rounds=8"])
+    assert resumed.summary["best_round"] == best_round
+    assert torch.equal(raylfl.load(folder).best.params, after(best_round + 1, runs).params)
+
+
+def test_it_changes_nothing_else_and_may_be_switched_on_by_a_resume(runs, best_round):
+    plain, kept = after(8, runs), raylfl.run(WAVES, [*runs, "checkpoint.best=test/loss"])
+    assert torch.equal(plain.params, kept.params)
+    assert not (plain.run_dir / "best.pt").exists()
+    with pytest.raises(BadConfig, match=r"has no best.pt: a run with checkpoint.best="):
+        _ = raylfl.load(plain.run_dir).best
+    resumed = raylfl.resume(plain.run_dir, ["rounds=9", "checkpoint.best=test/loss"])
+    lost = f"checkpoint.best: the model of round {best_round}, the best so far, is not in best.pt"
+    assert lost in (plain.run_dir / "log.txt").read_text()
+    assert resumed.summary["best_round"] in (best_round, 8)
+    raylfl.resume(kept.run_dir, ["rounds=9"])
+    assert "is not in best.pt" not in (kept.run_dir / "log.txt").read_text()
+
+
+def test_the_direction_is_that_of_the_metric(runs):
+    result = raylfl.run(WAVES, [*runs, "checkpoint.best=update/norm", "metrics.update/norm=max"])
+    norms = [row.get("update/norm", 0.0) for row in result.metrics]
+    assert json.loads((result.run_dir / "summary.json").read_text())["best_round"] == norms.index(max(norms))
+
+
+def test_the_first_of_equal_rounds_is_the_best_and_missing_values_are_passed_over():
+    best = BestRound("test/accuracy", {})
+    values = [0.2, None, 0.5, 0.5, 0.4]
+    rows = [{"round": r, "test/accuracy": v} if v is not None else {"round": r} for r, v in enumerate(values)]
+    assert [best.update(row) for row in rows] == [True, False, True, False, False]
+    assert (best.round, best.value) == (2, 0.5)
+    assert not BestRound(None, {}).update(rows[0])

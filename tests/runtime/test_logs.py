@@ -1,4 +1,4 @@
-"""Loggers beside metrics.jsonl: their content, also after a resume; and no logger can stop a run."""
+"""Loggers beside metrics.jsonl, wandb among them: their content, also after a resume; no logger can stop a run."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import csv
 import json
 import os
 import socket
-import threading
-from contextlib import suppress
+import time
+import urllib.error
 
+import numpy as np
 import pytest
 import torch
 
 import raylfl
+from raylfl.errors import NonFinite
 from raylfl.runtime.records import loggers, wandb_run
 from raylfl.runtime.records.run_dir import RunDirectory
 from tests.runtime.faults import wait_until
@@ -64,49 +66,19 @@ def test_an_offline_run_of_wandb_holds_the_config_the_rounds_a_table_and_a_pictu
     assert list(result.run_dir.glob("wandb/offline-run-*/files/media/images/overview*.png"))
 
 
-@pytest.fixture
-def silent():
-    """The port of a loopback server that accepts connections and never answers, and a switch to answer HEAD."""
-    answers: list[bytes] = []
-    held: list[socket.socket] = []
-
-    def serve():
-        with suppress(OSError):
-            while True:
-                held.append(server.accept()[0])
-                if answers and held[-1].recv(4) == b"HEAD":
-                    held[-1].sendall(answers[0])
-
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen(64)
-        threading.Thread(target=serve, daemon=True).start()
-        yield server.getsockname()[1], answers
-    for connection in held:
-        connection.close()
-
-
-def logged_in(monkeypatch, port):
-    """A user who is logged in to a wandb server at this port."""
-    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
+@pytest.mark.slow
+def test_a_server_that_never_answers_costs_seconds_and_not_the_run(runs, monkeypatch):
+    """The user is logged in to a server that accepts connections and is silent: the run continues offline."""
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setattr(wandb_run, "ANSWER_SECONDS", 1.0)
     monkeypatch.setattr(wandb_run, "INIT_SECONDS", 2.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["silent", "takes no runs"])
-def test_a_server_that_cannot_be_reached_costs_seconds_and_not_the_run(runs, monkeypatch, silent, how):
-    """The server is silent, or answers and accepts no run: the run continues offline."""
-    port, answers = silent
-    if how == "takes no runs":
-        answers.append(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-    logged_in(monkeypatch, port)
-    result = run(QUADRATICS, runs, "logging.loggers=[wandb]")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.getsockname()[1]}")
+        result = run(QUADRATICS, runs, "logging.loggers=[wandb]")
     assert torch.equal(result.params, run(QUADRATICS, runs).params)
     (said,) = [line for line in (result.run_dir / "log.txt").read_text().splitlines() if "wandb" in line]
-    assert ("wandb does not take the run" if answers else "wandb does not answer") in said
+    assert "wandb does not answer" in said
     assert "logged offline, `wandb sync` sends it later" in said
     rows = [keyed(r.history.item) for r in records(result.run_dir) if r.WhichOneof("record_type") == "history"]
     assert [row["round"] for row in rows if "train/loss" in row] == list(range(6))
@@ -156,3 +128,177 @@ def test_tensorboard_gets_every_number_by_its_round(runs):
     events.Reload()
     points = [(event.step, event.value) for event in events.Scalars("train/loss")]
     assert points == [(row["round"], pytest.approx(row["train/loss"], rel=1e-6)) for row in result.metrics]
+
+
+# -- wandb without its service ----------------------------------------------------------------------------------------
+
+
+class Noted:
+    """A run of wandb that keeps what it is given."""
+
+    def __init__(self):
+        self.logged, self.metrics, self.code = [], [], None
+
+    def log(self, row):
+        self.logged.append(row)
+
+    def define_metric(self, name, **options):
+        self.metrics.append((name, options))
+
+    def finish(self, exit_code):
+        self.code = exit_code
+
+
+def logged(config, runs, *overrides):
+    return run(config, runs, "logging.loggers=[wandb]", *overrides)
+
+
+@pytest.fixture
+def noted(monkeypatch):
+    here = Noted()
+    monkeypatch.setattr(wandb_run.WandbRun, "_begin", lambda self, config, how: here)
+    return here
+
+
+def numbers(rows):
+    return [{k: v for k, v in row.items() if isinstance(v, (int, float))} for row in rows]
+
+
+def test_it_is_given_no_events(runs, noted):
+    result = logged(DIGITS, runs)
+    wandb_run.WandbRun(result.config, None, print).log({"round": 9, "events": ["worker 1 was started again"]})
+    assert noted.logged[-1] == {"round": 9}
+    assert noted.code == 0
+
+
+def test_a_run_that_ends_with_an_error_has_no_table_and_another_exit_code(runs, noted):
+    with pytest.raises(NonFinite):
+        logged(QUADRATICS, runs, "local.lr=1e200")
+    assert all("rounds" not in row for row in noted.logged)
+    assert noted.code == 1
+
+
+@pytest.mark.parametrize("takes", [True, False])
+def test_a_run_that_the_server_does_not_take_is_begun_again_offline(runs, monkeypatch, takes):
+    import wandb
+
+    noted, asked = Noted(), []
+
+    def init(**options):
+        asked.append(options)
+        if options["mode"] == "online" and not takes:
+            raise RuntimeError("no room\nat all")
+        return noted
+
+    monkeypatch.setattr(wandb, "init", init)
+    monkeypatch.setattr(wandb_run, "mode", lambda: "online")
+    monkeypatch.setattr(wandb_run, "unreachable", lambda url: None)
+    result = logged(QUADRATICS, runs)
+    assert [options["mode"] for options in asked] == (["online"] if takes else ["online", "offline"])
+    first, run_id = asked[0], (result.run_dir / "wandb_id.txt").read_text()
+    named = [first[key] for key in ("project", "group", "job_type", "name", "id", "resume", "dir")]
+    name, folder = result.run_dir.name, str(result.run_dir)
+    assert named == [result.config.logging.project, "quadratics", "fedavg", name, run_id, "allow", folder]
+    assert first["config"] == result.config.resolved
+    settings = first["settings"]
+    assert (settings.base_url, settings.init_timeout) == (wandb_run.base_url(), wandb_run.INIT_SECONDS)
+    assert (settings.silent, settings.disable_git, settings.console) == (True, True, "off")
+    assert first["reinit"] == "create_new"  # beside a run of the caller's own
+    said = "wandb does not take the run (no room): logged offline, `wandb sync` sends it later"
+    assert (said in (result.run_dir / "log.txt").read_text()) == (not takes)
+
+
+def test_a_resumed_run_keeps_its_id(runs, monkeypatch):
+    import wandb
+
+    ids = []
+    monkeypatch.setattr(wandb, "init", lambda **options: ids.append(options["id"]) or Noted())
+    monkeypatch.setattr(wandb_run, "mode", lambda: "offline")
+    raylfl.resume(logged(QUADRATICS, runs, "rounds=1").run_dir, ["rounds=2"])
+    assert ids[0] == ids[1]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (urllib.error.HTTPError("http://a", 404, "not found", None, None), None),
+        (urllib.error.URLError("refused"), "refused"),
+        (TimeoutError(), "TimeoutError"),
+        (ValueError("unknown url type"), "unknown url type"),
+    ],
+)
+def test_a_server_answers_with_any_status_and_else_there_is_a_reason(monkeypatch, error, reason):
+    asked = []
+
+    def urlopen(request, timeout):
+        asked.append((request.get_method(), request.full_url, timeout))
+        raise error
+
+    monkeypatch.setattr(wandb_run.urllib.request, "urlopen", urlopen)
+    assert wandb_run.unreachable("http://wandb.example") == reason
+    assert asked == [("HEAD", "http://wandb.example", wandb_run.ANSWER_SECONDS)]
+
+
+def test_a_picture_has_a_panel_for_each_curve_and_one_for_the_samples(tmp_path):
+    rows = [{"round": r, "train/loss": 1.0 / (r + 1), "global/distance": 10.0**-r} for r in range(4)]
+    rows[2].pop("global/distance")
+    counts = tmp_path / "partition_counts.json"
+    assert wandb_run.picture([{"round": 0}], counts) is None
+    counts.write_text(json.dumps({"counts": [[3, 0], [1, 2], [0, 5]]}))
+    *curves, samples = wandb_run.picture(rows, counts).axes
+    assert [(ax.get_title(), ax.get_yscale()) for ax in curves] == [
+        ("train/loss", "linear"),
+        ("global/distance", "log"),
+    ]
+    assert [line.get_xdata().tolist() for ax in curves for line in ax.lines] == [[0, 1, 2, 3], [0, 1, 3]]
+    assert np.array_equal(samples.images[0].get_array(), [[3, 1, 0], [0, 2, 5]])
+    assert samples.get_aspect() == "auto"  # the panel is filled, however many clients there are
+    assert [ax.get_title() for ax in wandb_run.picture([{"round": 0}], counts).axes] == ["samples"]
+
+
+@pytest.mark.parametrize(("dies", "words"), [(True, "sends the rest"), (False, "sends what is missing")])
+def test_a_wandb_server_that_dies_or_fails_delays_the_end_for_a_bounded_time(runs, monkeypatch, tmp_path, dies, words):
+    """`finish` never returns, or raises: unsent data stay on disk, and a line names the command that sends them."""
+
+    class Stuck(Noted):
+        dir = str(tmp_path / "wandb" / "run-1" / "files")
+
+        def finish(self, exit_code):
+            if not dies:
+                raise RuntimeError
+            time.sleep(3600)
+
+    monkeypatch.setattr(wandb_run.WandbRun, "_begin", lambda self, config, how: Stuck())
+    monkeypatch.setattr(wandb_run, "FINISH_SECONDS", 0.2)
+    result = logged(QUADRATICS, runs)
+    assert len(result.metrics) == 6
+    assert f"`wandb sync {tmp_path / 'wandb' / 'run-1'}` {words}" in (result.run_dir / "log.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("environment", "netrc", "expected"),
+    [
+        ({}, "", "offline"),
+        ({"WANDB_API_KEY": "x"}, "", "online"),
+        ({}, "machine api.wandb.ai login user password x", "online"),
+        ({"WANDB_BASE_URL": "http://wandb.example:8080"}, "machine api.wandb.ai login user password x", "offline"),
+        ({"WANDB_BASE_URL": "http://wandb.example:8080"}, "machine wandb.example login user password x", "online"),
+        ({}, "machine", "offline"),  # no netrc at all
+        ({"WANDB_API_KEY": "x", "WANDB_MODE": "disabled"}, "", "disabled"),
+    ],
+)
+def test_wandb_is_offline_unless_one_is_logged_in(monkeypatch, tmp_path, environment, netrc, expected):
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "netrc").write_text(netrc + "\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    assert wandb_run.mode() == expected
+
+
+def test_the_table_at_the_end_has_at_most_a_thousand_rounds_and_the_last():
+    columns, lines = wandb_run.rounds_table([{"round": r, "a": r / 2, "events": ["x"]} for r in range(5000)])
+    assert columns == ["round", "a"]
+    assert len(lines) == 1000
+    assert (lines[0], lines[-1]) == ([0, 0.0], [4999, 2499.5])

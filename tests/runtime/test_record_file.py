@@ -1,4 +1,4 @@
-"""Record files, state files with checksums and manifests by themselves, against hashlib and the file system."""
+"""Record files, state files, manifests, locks, rows and kept objects by themselves, against hashlib and files."""
 
 from __future__ import annotations
 
@@ -6,13 +6,20 @@ import hashlib
 import json
 import os
 import re
+from contextlib import nullcontext
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from raylfl.config.formats import FORMAT
 from raylfl.errors import BadConfig
+from raylfl.runtime.records import kept_objects
 from raylfl.runtime.records.files import atomic_write
+from raylfl.runtime.records.kept_objects import INDEX, keep, read
+from raylfl.runtime.records.lines import jsonable, last_row, lines, metrics_line, read_rows
+from raylfl.runtime.records.locks import Locks, is_locked
 from raylfl.runtime.records.manifest import Damaged, encode, folder_of, read_manifest
 from raylfl.runtime.records.record_file import Displaced, Prefix, RecordFile, open_plain
 from raylfl.runtime.records.state_files import save_hashed, sha256_of
@@ -41,46 +48,30 @@ def test_what_is_appended_is_on_disk_at_once_and_in_the_checksum(record):
     record.sync()
 
 
-def test_a_write_that_fails_half_way_leaves_the_file_unchanged(record):
-    class Full:
-        """A file that accepts three bytes, then none."""
+class InPieces:
+    """A file that accepts three bytes at a time, `most` times."""
 
-        def __init__(self, file):
-            self.file, self.calls = file, 0
+    def __init__(self, file, most):
+        self.file, self.most = file, most
 
-        def write(self, data):
-            self.calls += 1
-            if self.calls == 2:
-                raise OSError(28, "No space left on device")
-            return self.file.write(data[:3])
+    def write(self, data):
+        if self.most == 0:
+            raise OSError(28, "No space left on device")
+        self.most -= 1
+        return self.file.write(data[:3])
 
-        def __getattr__(self, name):
-            return getattr(self.file, name)
+    def __getattr__(self, name):
+        return getattr(self.file, name)
 
-    whole, before = record.file, record.prefix
-    record.file = Full(whole)
-    with pytest.raises(OSError, match="No space"):
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_write_in_pieces_is_whole_and_one_that_fails_half_way_leaves_the_file_unchanged(record, most):
+    before, record.file = record.prefix, InPieces(record.file, most)
+    with nullcontext() if most == 3 else pytest.raises(OSError, match="No space"):
         record.append(b"abcdef\n")
-    record.file = whole
-    assert record.path.read_bytes() == b"before\n"
-    assert record.prefix == before
-
-
-def test_a_write_in_pieces_is_whole(record):
-    class Slow:
-        def __init__(self, file):
-            self.file = file
-
-        def write(self, data):
-            return self.file.write(data[:2])
-
-        def fileno(self):
-            return self.file.fileno()
-
-    whole, record.file = record.file, Slow(record.file)
-    record.append(b"abcdefg")
-    record.file = whole
-    assert record.path.read_bytes() == b"before\nabcdefg"
+    record.file = record.file.file
+    assert record.path.read_bytes() == b"before\n" + b"abcdef\n" * (most == 3)
+    assert (record.prefix == before) == (most == 1)
 
 
 def test_a_missing_file_is_made_with_the_usual_rights_and_a_closed_one_takes_nothing(tmp_path):
@@ -128,6 +119,8 @@ def test_only_regular_files_are_opened(tmp_path, kind):
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match=re.escape(str(path))):
         open_plain(path, os.O_RDONLY)
+    with pytest.raises(OSError, match=re.escape(str(path))):
+        sha256_of(path)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -222,9 +215,10 @@ def test_a_manifest_is_read_as_it_was_written(tmp_path):
         ({"records": {"/etc/passwd": 3}}, "records"),
         ({"clients": {"round_000003": []}}, "clients.round_000003: "),
         ({"clients": {"round_3": [1]}}, "clients"),
-        ({"device": None}, "device: "),
-        ({"config": []}, "config: "),
-        ({"version": "2"}, "version: "),
+        ({"clients": {"../../other/checkpoints/round_000003": [0]}}, "clients"),
+        *(({key: None}, f"{key}: ") for key in MANIFEST),
+        *(({key: "all"}, f"{key}: ") for key in ("version", "config", "versions", "records", "clients")),
+        ({"records": {"metrics.jsonl": -1}}, "records.metrics.jsonl: "),
     ],
 )
 def test_a_manifest_of_another_form_is_damaged(tmp_path, changes, says):
@@ -237,7 +231,10 @@ def test_a_manifest_of_another_format_is_refused(tmp_path):
         read_manifest(written(tmp_path, version=99))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", json.dumps(MANIFEST), encode(MANIFEST).replace("cpu", "gpu")])
+NO_JSON = ["", "{", "[]", "3", "\x00", "[" * 100_000, '{"round": ' + "1" * 5000 + "}"]
+
+
+@pytest.mark.parametrize("text", [*NO_JSON, json.dumps(MANIFEST), encode(MANIFEST).replace("cpu", "gpu")])
 def test_a_manifest_without_its_checksum_is_damaged(tmp_path, text):
     place = written(tmp_path)
     (place / "manifest.json").write_text(text)
@@ -246,3 +243,106 @@ def test_a_manifest_without_its_checksum_is_damaged(tmp_path, text):
     (place / "manifest.json").unlink()
     with pytest.raises(Damaged, match="cannot be read"):
         read_manifest(place)
+
+
+# -- locks and rows ------------------------------------------------------------------------------------------------
+
+
+def test_a_lock_has_one_holder_until_it_is_released(tmp_path):
+    """The system's locks belong to an open file, so that two in one process stand for two processes."""
+    first, second = Locks(tmp_path), Locks(tmp_path)
+    assert first.take("here")
+    assert first.take("here")
+    assert is_locked(tmp_path / "here")
+    assert not second.take("here")
+    assert second.take("there")
+    first.close()
+    assert not is_locked(tmp_path / "here")
+    assert second.take("here")
+    assert not first.take("here")  # what was released is not remembered as held
+    first.close()
+    assert is_locked(tmp_path / "here")
+    assert not first.take("there")
+    second.close()
+    assert first.take("there")
+    first.close()
+
+
+def test_a_note_replaces_the_previous_one(tmp_path):
+    locks = Locks(tmp_path)
+    locks.take("here")
+    for text in ("a long note", "short"):
+        locks.note("here", text)
+        assert (tmp_path / "here").read_text() == text
+    locks.close()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ([3], "line 3"),
+        ([3, 7], "lines 3, 7"),
+        ([1, 2, 3, 4], "lines 1, 2, 3, 4"),
+        ([1, 2, 3, 4, 5], "lines 1, 2, 3, 4 and 1 more"),
+        ([*range(3, 9)], "lines 3, 4, 5, 6 and 2 more"),
+    ],
+)
+def test_line_numbers_are_listed_up_to_four(numbers, text):
+    assert lines(numbers) == text
+
+
+@pytest.mark.parametrize("line", [b"\x00\xff{]#", b"[" * 100_000, b"3", b'{"round": ' + b"1" * 5000 + b"}"])
+def test_lines_that_cannot_be_read_are_numbered(tmp_path, line):
+    (tmp_path / "rows.jsonl").write_bytes(b'{"round": 0}\n' + line + b'\n{"round": 2}\n')
+    found = read_rows(tmp_path / "rows.jsonl")
+    assert (found.rows, found.numbers, found.damaged) == ([{"round": 0}, {"round": 2}], [1, 3], [2])
+
+
+def test_a_truncated_line_is_no_damage_and_a_missing_file_has_no_rows(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    assert read_rows(path).rows == []
+    path.write_text('{"round": 0}\n{"round"')
+    found = read_rows(path)
+    assert (found.rows, found.numbers, found.damaged) == ([{"round": 0}], [1], [])
+
+
+@pytest.mark.parametrize(
+    ("content", "row"),
+    [
+        ("", None),
+        ('{"a": 1}', None),  # cut short
+        ('{"a": 1}\n', {"a": 1}),
+        ('{"a": 1}\n{"a": 2}\n', {"a": 2}),
+        ('{"a": 1}\n{"a": 2}\n{"a": 3', {"a": 2}),
+        ('{"a": 1}\n{"a"\n', None),
+    ],
+)
+def test_the_last_row_is_that_of_the_last_whole_line(tmp_path, content, row):
+    assert last_row(tmp_path / "rows.jsonl") is None
+    (tmp_path / "rows.jsonl").write_text(content)
+    assert last_row(tmp_path / "rows.jsonl") == row
+
+
+def test_numpy_and_torch_numbers_are_written_as_plain_ones_and_non_finite_ones_as_null():
+    given = {
+        1: (np.float64(1.5), float("nan"), [np.int64(2), torch.tensor(-np.inf)]),
+        "s": "text",
+        "b": True,
+        "n": None,
+    }
+    plain = {"1": [1.5, None, [2, None]], "s": "text", "b": True, "n": None}
+    assert jsonable(given) == plain
+    assert json.dumps(jsonable(given)) == json.dumps(plain)
+    line = metrics_line({"round": 3, "loss": float("inf"), "nested": {"a": np.float32(0.5)}})
+    assert line == '{"round": 3, "nested": {"a": 0.5}}\n'
+
+
+def test_an_object_that_is_too_large_to_be_kept_is_left_out_with_the_limit(tmp_path, monkeypatch):
+    """What is kept, and what a damaged copy does: tests/api/test_objects.py."""
+    monkeypatch.setattr(kept_objects, "LARGEST", 2**20)
+    write = lambda name, content: (tmp_path / name).write_bytes(content.encode() if name == INDEX else content)  # noqa: E731
+    folder = SimpleNamespace(path=tmp_path, address=str(tmp_path), write=write)
+    keep(folder, {"mine.Large": bytes(2**20), "mine.Small": bytes(2**20 - 200)})
+    kept = read(tmp_path)
+    assert kept.left_out == {"mine.Large": "it takes more than 1 MiB", "mine.Small": None}
+    assert kept.load(tmp_path) == {"mine.Small": bytes(2**20 - 200)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -107,7 +108,10 @@ CHANGES = {
     "server.t is int, but must be float": lambda b: b["server"].update(t=0),
     "buffers is float32 [1], but must be float32 [2]": lambda b: b.update(buffers=torch.zeros(1)),
     "costs holds nothing, but must hold": lambda b: b.update(costs=[]),
+    "costs holds bribes, ": lambda b: b["costs"].update(bribes=3),
     "'costs' is missing": lambda b: b.pop("costs"),
+    "'seconds' is missing": lambda b: b.pop("seconds"),
+    "'server' is missing": lambda b: b.clear(),
 }
 
 
@@ -137,39 +141,43 @@ def test_a_file_of_other_objects_is_damaged_and_a_lack_of_memory_is_not(tmp_path
             load_server(path, fresh(), 0)
 
 
-def test_client_states_are_written_in_chunks_of_bounded_size(monkeypatch):
-    class Handles:
-        @staticmethod
-        def get(handles):
-            return handles
+HANDLES = SimpleNamespace(get=lambda handles: handles)
 
+
+def test_client_states_are_written_in_chunks_of_bounded_size(monkeypatch):
     handles = {c: {"c": torch.full((1, 2), float(c)), "d": torch.full((1, 1), -float(c))} for c in range(7)}
     clients = [6, 2, 3, 0, 5]
     for most, sizes in ((3 * 12 - 1, [2, 2, 1]), (3 * 12, [3, 2]), (1, [1] * 5), (10**6, [5])):
         monkeypatch.setattr("raylfl.runtime.records.state_files.CHUNK_BYTES", most)
-        chunks = list(client_chunks(clients, handles, Handles()))
+        chunks = list(client_chunks(clients, handles, HANDLES))
         assert [len(chunk["clients"]) for chunk in chunks] == sizes
         assert torch.cat([chunk["clients"] for chunk in chunks]).tolist() == clients
         assert torch.cat([chunk["states"]["c"] for chunk in chunks]).tolist() == [[c, c] for c in clients]
         assert torch.cat([chunk["states"]["d"] for chunk in chunks]).tolist() == [[-c] for c in clients]
-    assert list(client_chunks([], {}, Handles())) == []
-
-
-def test_clients_without_entries_in_their_state_are_in_one_file():
-    class Handles:
-        @staticmethod
-        def get(handles):
-            return handles
-
-    (chunk,) = client_chunks([3, 1], {1: {}, 3: {}}, Handles())
+    assert list(client_chunks([], {}, HANDLES)) == []
+    (chunk,) = client_chunks([3, 1], {1: {}, 3: {}}, HANDLES)
     assert (chunk["clients"].tolist(), chunk["states"]) == ([3, 1], {})
 
 
 def test_a_file_of_clients_gives_the_wanted_ones(tmp_path):
-    states = {"c": torch.arange(6.0).view(3, 2)}
-    torch.save({"clients": torch.tensor([4, 1, 9]), "states": states}, tmp_path / "clients.pt")
+    chunk = {"clients": torch.tensor([4, 1, 9]), "states": {"c": torch.arange(6.0).view(3, 2)}}
+    torch.save(chunk, tmp_path / "clients.pt")
     found = dict(load_clients(tmp_path / "clients.pt", {1, 9}, {"c": torch.zeros(1, 2)}))
     assert list(found) == [1, 9]
     assert torch.equal(found[9]["c"], torch.tensor([[4.0, 5.0]]))
-    with pytest.raises(Damaged, match="states holds c, but must hold c, h"):
-        list(load_clients(tmp_path / "clients.pt", {1}, {"c": torch.zeros(1, 2), "h": torch.zeros(1, 2)}))
+
+
+@pytest.mark.parametrize(
+    ("states", "says"),
+    [
+        ({"h": torch.zeros(3, 2)}, "states holds h, but must hold c"),
+        ({"c": torch.zeros(3, 2).double()}, "states.c is float64 [3, 2], but must be float32 [3, 2]"),
+        ({"c": torch.zeros(3, 5)}, "states.c is float32 [3, 5], but"),
+        ({"c": torch.zeros(2, 2)}, "states.c is float32 [2, 2], but"),
+        (None, "'NoneType' object is not iterable"),
+    ],
+)
+def test_a_file_of_clients_that_does_not_fit_says_where(tmp_path, states, says):
+    torch.save({"clients": torch.tensor([4, 1, 9]), "states": states}, tmp_path / "clients.pt")
+    with pytest.raises(Damaged, match=re.escape(says)):
+        list(load_clients(tmp_path / "clients.pt", {1}, {"c": torch.zeros(1, 2)}))
