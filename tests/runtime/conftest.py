@@ -41,6 +41,12 @@ def forked(tmp_path_factory):
         yield python
 
 
+@pytest.fixture(scope="module")
+def kill_file(tmp_path_factory):
+    """The file of kill points of a cluster's processes."""
+    return tmp_path_factory.mktemp("faults") / "kill"
+
+
 @pytest.fixture(scope="session")
 def clean(tmp_path_factory):
     """The outcome of an undisturbed run of FOCUS."""

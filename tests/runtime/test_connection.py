@@ -125,23 +125,20 @@ def test_a_slow_start_of_ray_is_tried_once_more(failures, monkeypatch):
     assert len(calls) == min(failures + 1, 2)
 
 
-def test_the_whole_reason_of_ray_is_shown(monkeypatch):
+def test_the_whole_reason_of_ray_is_shown_and_a_refused_token_named_with_the_remedy(monkeypatch):
     def init(**options):
-        raise RuntimeError("first line\nsecond line: run this command")
+        raise error
 
     monkeypatch.setattr(ray, "init", init)
-    with pytest.raises(
-        BadConfig, match=r"\(first line second line: run this command\); runtime.backend=local needs no"
-    ):
+    error, reason = (
+        RuntimeError("first line\nsecond line: run this command"),
+        "first line second line: run this command",
+    )
+    with pytest.raises(BadConfig, match=rf"\({reason}\); runtime.backend=local needs no"):
         start(RuntimeConfig())
-    with pytest.raises(BadConfig, match=r"no Ray cluster answers there \(first line second line: run this command\)$"):
+    with pytest.raises(BadConfig, match=rf"no Ray cluster answers there \({reason}\)$"):
         join(RuntimeConfig(address="auto"), "auto")
-
-
-def test_a_refused_token_is_named_with_the_remedy(monkeypatch):
-    def init(**options):
-        raise ConnectionError("failed") from RuntimeError("status: 16, InvalidAuthToken")
-
-    monkeypatch.setattr(ray, "init", init)
+    error = ConnectionError("failed")
+    error.__cause__ = RuntimeError("status: 16, InvalidAuthToken")
     with pytest.raises(BadConfig, match=r"refuses this token \(InvalidAuthToken\): set RAY_AUTH_TOKEN, or copy the"):
         join(RuntimeConfig(address="auto"), "auto")

@@ -1,26 +1,25 @@
-"""Partial sums on their way to the server, with stand-ins for Ray and its workers."""
+"""Partial sums on their way to the server, and bytes between nodes, with stand-ins for Ray and its workers."""
 
-import pickle
+from __future__ import annotations
+
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import ray
 import torch
 from ray.exceptions import ObjectLostError, RayTaskError
 
-from raylfl.core.partial_sums import Node, SumPlan, add_up
-from raylfl.runtime.ray import cohort, sums
+from raylfl.core.partial_sums import Node, add_up
+from raylfl.runtime.ray import sums, traffic
 from raylfl.runtime.ray.actors import WorkerActor
-from raylfl.runtime.ray.channel import Channel
-from raylfl.runtime.ray.cohort import CohortInFlight
 from raylfl.runtime.ray.connection import DIRECT
 from raylfl.runtime.ray.group import StoredSums
-from raylfl.runtime.ray.stored import StoredExperiment
 from raylfl.runtime.ray.sums import fetch
 from raylfl.runtime.ray.traffic import TrafficCounter
 from raylfl.runtime.ray.worker_pool import CallInFlight, WorkerLost
-from raylfl.runtime.workers.task import REPORT, ClientReports, Task, TaskResult, added_up
+from raylfl.runtime.workers.task import TaskResult
 
 WIDTH = 10
 
@@ -77,27 +76,30 @@ def total(found):
     return {node: row.tolist() for node, row in sums.items()}
 
 
-def test_each_node_completes_its_columns_and_the_server_receives_one_vector(channel):
-    there = channel()
-    found, lost = fetch(there, STORED, 4)
-    assert (there.pool.asked, lost) == ([("columns", 5), ("columns", 6), ("join", 5), ("join", 6)], [])
-    assert there.traffic.received == WIDTH * 4
-    assert total(found) == {Node(2, 0): [6.0] * WIDTH}
-
-
-def test_the_parts_of_a_single_node_are_joined_there(channel):
-    there = channel()
-    found, lost = fetch(there, [replace(part, node="a") for part in STORED], 4)
-    assert (there.pool.asked, lost, there.traffic.received) == ([("join", 5)], [], WIDTH * 4)
-    assert total(found) == {Node(2, 0): [6.0] * WIDTH}
-
-
-def test_no_node_receives_uploads_of_data_that_live_on_another(channel):
-    """0 + 2 is complete on node a, 1 + 3 is not: three vectors reach the server."""
-    there = channel(apart=True)
-    found, lost = fetch(there, STORED, 4)
-    assert (there.pool.asked, lost) == ([("join", 5)], [])
-    assert there.traffic.received == 3 * WIDTH * 4
+@pytest.mark.parametrize(
+    ("parts", "apart", "limit", "asked", "received"),
+    [
+        (STORED, False, 0, [("columns", 5), ("columns", 6), ("join", 5), ("join", 6)], 1),  # each node its columns
+        ([replace(part, node="a") for part in STORED], False, 0, [("join", 5)], 1),
+        (STORED, True, 0, [("join", 5)], 3),  # 0 + 2 is complete on node a; nodes apart receive no uploads of others
+        (
+            STORED,
+            False,
+            WIDTH * 4 - 1,
+            [("join", 5)],
+            3,
+        ),  # below twice the limit vectors are joined on their nodes only
+        (STORED, False, 1000, [], 4),  # and below the limit fetched at once
+    ],
+)
+def test_vectors_are_joined_where_they_are_and_few_reach_the_server(
+    channel, monkeypatch, parts, apart, limit, asked, received
+):
+    there = channel(apart=apart)
+    monkeypatch.setenv(DIRECT, str(limit))
+    found, lost = fetch(there, parts, 4)
+    assert (there.pool.asked, lost) == (asked, [])
+    assert there.traffic.received == received * WIDTH * 4
     assert total(found) == {Node(2, 0): [6.0] * WIDTH}
 
 
@@ -119,75 +121,76 @@ def test_an_error_in_the_code_of_a_worker_is_raised(channel):
         fetch(channel(RayTaskError("join", "", ValueError("a mistake"))), STORED, 4)
 
 
-@pytest.mark.parametrize(("limit", "received"), [(1000, 4), (WIDTH * 4 - 1, 3)])
-def test_pieces_that_would_travel_within_results_are_not_made(channel, monkeypatch, limit, received):
-    """Vectors below the limit are fetched at once, those below twice the limit are joined on their nodes only."""
-    there = channel()
-    monkeypatch.setenv(DIRECT, str(limit))
-    found, _ = fetch(there, STORED, 4)
-    assert there.traffic.received == received * WIDTH * 4
-    assert [method for method, _ in there.pool.asked] == ["join"] * (received == 3)
-    assert total(found) == {Node(2, 0): [6.0] * WIDTH}
+# -- bytes between nodes, with a stand-in for Ray's record of its objects ---------------------------------------------
 
 
-class Pool:
-    """Two workers of a run, each on a node of its own, which send the upload k + 1 of client k; worked: the clients."""
-
-    stored, nodes = StoredExperiment(None), ["a", "b"]
-
-    def __init__(self):
-        self.worked = []
-
-    def __len__(self):
-        return 2
-
-    def send(self, calls):
-        return [CallInFlight(call, k % 2, 0, []) for k, call in enumerate(calls)]
-
-    def results(self, sent):
-        return [self.answer(*pickle.loads(each.call.arguments[0])) for each in sent]
-
-    def answer(self, tasks, returns_states, separate, in_ring):
-        ((k,),) = (task.clients for task in tasks)
-        self.worked.append(k)
-        plan = tasks[0].sums
-        result = TaskResult(
-            ClientReports.of([k], finite=True), {"up": torch.full((1, WIDTH), k + 1.0, dtype=plan.dtype)}
-        )
-        added_up([result], plan, each=False)
-        if separate is None:
-            return [result]
-        return [[replace(result, sums=[])], TaskResult.of_sums(result.sums)]
+HERE, THERE, FAR = "here", "there", "far"
+VALUE = np.zeros(3)  # 24 bytes
 
 
-def in_flight(pool, dtype=torch.float32):
-    """The work of clients 0 and 1, whose uploads are summed, and the plan of the sum."""
-    plan = SumPlan.of(np.arange(2), {"a": ("up", np.ones(2))}, dtype)
-    tasks, x = [Task(0, (k,), (1,), (1,), (1.0,), 0.1, plan, (None,)) for k in range(2)], np.zeros(WIDTH, np.float32)
-    channel = Channel(pool, TrafficCounter(), 1, None, False, 0, False)
-    return CohortInFlight(channel, tasks, {"x": x}), plan
+@pytest.fixture
+def counted(monkeypatch):
+    """(the server's counters, `of(places, size)` makes a reference to such an object)."""
+    record = {}
+
+    def of(places, size):
+        reference = ray.ObjectRef(len(record).to_bytes(28, "little"))
+        record[reference] = places, size
+        return reference
+
+    monkeypatch.setattr(traffic, "located", record.__getitem__)
+    monkeypatch.setattr(traffic, "direct_bytes", lambda: 1000)
+    return TrafficCounter(HERE), of
 
 
-def test_small_sums_come_with_the_answers_and_are_not_fetched(monkeypatch):
-    monkeypatch.setattr(cohort, "fetch", None)
-    (work, plan), small = in_flight(Pool()), WIDTH * 4
-    done = work.results()
-    assert plan.sums([result.sums for result in done])["a"].tolist() == [3.0] * WIDTH
-    assert work.channel.traffic.received == sum(REPORT.itemsize + small for _ in done)
+def between(counters):
+    return counters.take()["traffic/between_nodes_bytes"]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_work_whose_sums_were_lost_with_their_node_is_repeated(monkeypatch, dtype):
-    monkeypatch.setenv(DIRECT, "0")
-    pool, losses = Pool(), [{1}, set()]
+def test_values_in_calls_and_results_cross_to_other_nodes_only(counted):
+    counters, _ = counted
+    for node in (HERE, THERE):
+        counters.count_arguments([VALUE, "text"], node)
+        counters.count_results({"x": VALUE}, [], node)
+    assert between(counters) == 2 * 24
+    assert between(counters) == 0
 
-    def fetch(channel, parts, count):
-        assert {part.size for part in parts} == {WIDTH * dtype.itemsize}
-        lost = losses.pop(0)
-        return [part.reference for part in parts if not lost & {*part.tasks}], sorted(lost)
 
-    monkeypatch.setattr(cohort, "fetch", fetch)
-    work, plan = in_flight(pool, dtype)
-    done = work.results()
-    assert pool.worked == [0, 1, 1]
-    assert plan.sums([result.sums for result in done if result.sums])["a"].tolist() == [3.0] * WIDTH
+def test_an_object_crosses_once_to_each_node_that_has_no_copy(counted):
+    counters, of = counted
+    shared = of([HERE, FAR], 1000)
+    for node in (HERE, THERE, THERE, FAR):
+        counters.count_arguments([shared], node)
+    assert between(counters) == 1000
+    counters.count_arguments([shared], THERE)  # Ray may list the copy late
+    assert between(counters) == 0
+
+
+def test_small_results_cross_to_the_server_and_again_with_each_call(counted):
+    counters, of = counted
+    counters.count_results(VALUE, [of([], 100), of([THERE], 5000)], THERE)
+    assert between(counters) == 24 + 100
+    for node in (HERE, THERE, THERE):
+        counters.count_arguments([of([], 100)], node)
+    assert between(counters) == 2 * 100
+
+
+def test_a_large_result_that_ray_does_not_list_is_on_the_node_that_made_it(counted):
+    counters, of = counted
+    result = of([], 10**6)
+    counters.count_results(VALUE, [result], THERE)
+    assert between(counters) == 24
+    counters.count_arguments([result], THERE)
+    assert between(counters) == 0
+    for _ in range(2):
+        counters.count_arguments([result], FAR)
+    assert between(counters) == 10**6
+
+
+def test_the_oldest_results_are_forgotten(counted, monkeypatch):
+    monkeypatch.setattr(traffic, "KEPT", 2)
+    counters, of = counted
+    results = [of([], 10**6) for _ in range(3)]
+    counters.count_results(None, results, THERE)
+    counters.count_arguments(results, THERE)
+    assert between(counters) == 10**6

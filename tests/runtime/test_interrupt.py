@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C on the command line: a checkpoint, the command to resume, exit code 1, no remaining process."""
+"""SIGTERM, Ctrl-C and killed drivers: a checkpoint, the command to resume, exit code 1, no remaining process."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 import re
 import shlex
 import signal
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -76,37 +79,52 @@ def test_sigterm_ends_a_local_run_after_its_round_with_a_checkpoint(command, con
     check_that_it_resumes(folder, err)
 
 
-def test_ctrl_c_before_the_first_round_ends_at_once(monkeypatch, capfd):
-    """It does not wait for a server that is still starting; the processes are dismissed."""
-    stopped, dismissed = [], []
+@pytest.fixture
+def begun(monkeypatch):
+    """`begun(rows, **of_cluster)`: (a run on stand-ins for Ray whose server calls `rows`, what it does to its actors).
 
-    def rows_of_the_server(*arguments):
+    The cluster has these further attributes.
+    """
+
+    def make(rows, **of_cluster):
+        done = []
+        server = SimpleNamespace(
+            stop=SimpleNamespace(remote=lambda: done.append("stopped")),
+            rows=SimpleNamespace(options=lambda **_: SimpleNamespace(remote=rows)),
+        )
+        group = SimpleNamespace(server=server, workers=[], nodes=lambda: 1, reservation=None)
+        group.dismiss = lambda: done.append("dismissed")
+        cluster = SimpleNamespace(ready=lambda: None, notes=[], lost=lambda: None, silent=False, check=lambda: True)
+        cluster.take_actors = lambda *arguments: done.append("taken") or group
+        vars(cluster).update(of_cluster)
+        config, setup = SimpleNamespace(runtime=RuntimeConfig()), SimpleNamespace(assigned=False)
+        experiment = SimpleNamespace(config=config, setup=setup, assigned=False)
+        experiment.on = experiment.placed = lambda *counts: experiment
+        monkeypatch.setattr("raylfl.runtime.ray.stored.StoredExperiment.put", lambda experiment, workers: experiment)
+        monkeypatch.setattr("raylfl.runtime.ray.remote.bundles_here", lambda: [{}])
+        monkeypatch.setattr("ray.put", lambda value: value)
+        run_dir = SimpleNamespace(path="run", log=lambda text: None)
+        return RemoteRun(cluster, experiment, run_dir, False, False), cluster, done
+
+    return make
+
+
+def test_ctrl_c_before_the_first_round_ends_at_once(begun, capfd):
+    """It does not wait for a server that is still starting; the processes are dismissed."""
+
+    def rows(*arguments):
         os.kill(os.getpid(), signal.SIGINT)
         return iter(())
 
-    server = SimpleNamespace(
-        stop=SimpleNamespace(remote=lambda: stopped.append(True)),
-        rows=SimpleNamespace(options=lambda **_: SimpleNamespace(remote=rows_of_the_server)),
-    )
-    group = SimpleNamespace(server=server, workers=[], nodes=lambda: 1, reservation=None)
-    group.dismiss = lambda: dismissed.append(True)
-    cluster = SimpleNamespace(ready=lambda: None, notes=[], take_actors=lambda *arguments: group)
-    cluster.lost, cluster.silent = lambda: None, False
-    experiment = SimpleNamespace(config=SimpleNamespace(runtime=RuntimeConfig()), setup=SimpleNamespace(assigned=False))
-    monkeypatch.setattr("raylfl.runtime.ray.stored.StoredExperiment.put", lambda experiment, workers: experiment)
-    experiment.assigned = False
-    experiment.on = experiment.placed = lambda *counts: experiment
-    monkeypatch.setattr("raylfl.runtime.ray.remote.bundles_here", lambda: [{}])
-    monkeypatch.setattr("ray.put", lambda value: value)
+    run, _, done = begun(rows)
     with pytest.raises(KeyboardInterrupt):
-        list(RemoteRun(cluster, experiment, SimpleNamespace(path="run"), False, False).rows())
-    assert (stopped, dismissed) == ([], [True])
+        list(run.rows())
+    assert done == ["taken", "dismissed"]
     assert "stopping after this round" not in capfd.readouterr().err
 
 
-def test_no_actors_are_started_or_dismissed_on_a_cluster_whose_head_does_not_answer(monkeypatch):
+def test_no_actors_are_started_or_dismissed_on_a_cluster_whose_head_does_not_answer(begun):
     """Such a call would wait until Ray ends the process, without the command that continues the run."""
-    groups, dismissed = [], []
 
     def lost(*arguments):
         raise ActorDiedError
@@ -115,23 +133,10 @@ def test_no_actors_are_started_or_dismissed_on_a_cluster_whose_head_does_not_ans
         cluster.silent = True
         raise RaylflError("the Ray cluster has not answered")
 
-    def take_actors(*arguments):
-        groups.append(1)
-        server = SimpleNamespace(rows=SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lost)))
-        group = SimpleNamespace(server=server, workers=[], nodes=lambda: 1, reservation=None)
-        group.dismiss = lambda: dismissed.append(True)
-        return group
-
-    cluster = SimpleNamespace(ready=lambda: None, notes=[], take_actors=take_actors, lost=lambda: None, silent=False)
-    cluster.check, cluster.await_answer = lambda: True, silence
-    experiment = SimpleNamespace(config=SimpleNamespace(runtime=RuntimeConfig()), setup=SimpleNamespace(assigned=False))
-    experiment.on = experiment.placed = lambda *counts: experiment
-    monkeypatch.setattr("raylfl.runtime.ray.remote.bundles_here", lambda: [{}])
-    monkeypatch.setattr("ray.put", lambda value: value)
-    run_dir = SimpleNamespace(path="run", log=lambda text: None)
+    run, cluster, done = begun(lost, await_answer=silence)
     with pytest.raises(RaylflError, match=r"^the Ray cluster has not answered$"):
-        list(RemoteRun(cluster, experiment, run_dir, False, False).rows())
-    assert (len(groups), dismissed) == (1, [])
+        list(run.rows())
+    assert done == ["taken"]
 
 
 def test_the_wait_for_the_head_of_a_given_cluster_ends_with_an_error(monkeypatch):
@@ -168,11 +173,8 @@ def test_news_of_workers_that_was_requested_in_a_long_round_is_printed_when_the_
 
 
 def test_a_second_ctrl_c_ends_at_once_even_in_a_hanging_client(command, tmp_path, config):
-    content = yaml.safe_load(config.read_text())
-    content["model"] = {"class_path": "tests.runtime.tiny.Cursed", "init_args": {"hangs": 13}}
-    content["participation"] = {"name": "full"}
-    config.write_text(yaml.safe_dump(content))
-    process, folder = command("run", str(config)), tmp_path / "runs" / "tiny" / "it"
+    hanging = ["model={class_path: tests.runtime.tiny.Cursed, init_args: {hangs: 13}}", "participation.name=full"]
+    process, folder = command("run", str(config), *hanging), tmp_path / "runs" / "tiny" / "it"
     log = folder / "log.txt"
     wait_until(lambda: log.exists() and "rounds on local" in log.read_text(), "first round")
     os.killpg(process.pid, signal.SIGINT)
@@ -196,11 +198,8 @@ def test_a_run_on_ray_killed_resumed_and_stopped_during_rounds_continues_each_ti
     """
     gate, folder = tmp_path / "gate", tmp_path / "runs" / "tiny" / "it"
     gate.mkdir()
-    content = yaml.safe_load(config.read_text())
-    content["model"] = {"class_path": "tests.runtime.tiny.Gated", "init_args": {"folder": str(gate)}}
-    config.write_text(yaml.safe_dump(content))
-
-    process = command("run", str(config), *RAY, "checkpoint.every=2", "runtime.workers=1")
+    gated = f"model={{class_path: tests.runtime.tiny.Gated, init_args: {{folder: {gate}}}}}"
+    process = command("run", str(config), *RAY, gated, "checkpoint.every=2", "runtime.workers=1")
     processes = in_mid_round(process, folder, gate)
     agents = [p for p in processes if "Agent" in p.name()]  # they take a minute to notice the end of their raylet
     process.kill()
@@ -245,3 +244,46 @@ def check_that_it_ends(process, processes, gate):
     assert "Traceback" not in err
     assert alive(processes) == []
     return said + out + err
+
+
+# -- a killed driver of a run on Ray from Python ----------------------------------------------------------------------
+
+
+ROOT = Path(__file__).parents[2]
+CODE = """
+import sys, raylfl
+if __name__ == "__main__":
+    options = ["rounds=100000", "num_clients=4", "runtime.workers=2", "runtime.cpus_per_worker=0.5"]
+    options += ["logging.dir=" + sys.argv[1], "logging.report=false"]
+    raylfl.run("digits", options, watch=lambda progress: print(progress.round, *progress.messages, flush=True))
+"""
+
+
+@pytest.mark.exhaustive  # of a killed command and a lost worker see test_interrupt.py
+def test_all_processes_end_within_seconds_of_the_driver_and_a_lost_worker_is_reported_once(tmp_path):
+    """From Python, where no setting of the command line applies; the driver is struck alone, not its group."""
+    (tmp_path / "driver.py").write_text(CODE)
+    said = tmp_path / "said.txt"
+    with said.open("w") as out:
+        driver = subprocess.Popen(
+            [sys.executable, str(tmp_path / "driver.py"), str(tmp_path / "runs")],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    processes = []
+    try:
+        wait_until(lambda: "\n5" in said.read_text() or driver.poll() is not None, "round")
+        actors("WorkerActor", driver.pid)[0].kill()
+        wait_until(lambda: "was lost" in said.read_text(), "line about the worker")
+        processes = family(driver)
+        driver.send_signal(signal.SIGKILL)
+        driver.wait(30)
+        assert alive(processes, 20) == []
+        assert "A worker died" not in said.read_text()
+        assert said.read_text().count("worker 0 was lost") + said.read_text().count("worker 1 was lost") == 1
+    finally:
+        for process in alive(processes, 0) or [driver]:
+            process.kill()
+        driver.wait()

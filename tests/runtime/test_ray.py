@@ -6,21 +6,24 @@ import fcntl
 import json
 from functools import partial
 
+import psutil
 import pytest
 import ray
 import torch
+import torch.distributed as dist
 
 import raylfl
 from raylfl.algorithms import ALGORITHMS
 from raylfl.core.algorithm import Algorithm
 from raylfl.runtime.ray import backend as ray_backend
+from raylfl.runtime.ray import group as ray_group
 from raylfl.runtime.ray import stored as ray_stored
-from raylfl.runtime.ray import worker_pool
 from raylfl.runtime.ray.backend import RayBackend
-from raylfl.runtime.ray.cohort import CohortInFlight
 from raylfl.runtime.ray.connection import DIRECT
+from raylfl.runtime.ray.group import Exchange, WorkerGroup
 from raylfl.runtime.ray.stored import StoredExperiment, StoredSamples
 from raylfl.runtime.ray.traffic import TrafficCounter
+from raylfl.runtime.ray.worker_pool import WorkerPool
 from raylfl.runtime.session import Session
 from raylfl.runtime.workers.task import REPORT
 from tests.api.test_control import Seen, together
@@ -28,15 +31,15 @@ from tests.runtime.clusters import QUIET, SMALL, lean_ray
 from tests.runtime.faults import actors, carry_out, killed, log_of, options_of, outcome, strike, wait_until
 from tests.runtime.test_evaluation import LOGGED
 from tests.runtime.test_run import DIGITS
-from tests.runtime.tiny import TINY, rude
-from tests.runtime.veterans import Veteran
+from tests.runtime.tiny import TINY, Net, rude
+from tests.runtime.veterans import Stuck, Veteran
 from tests.shares import also
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    """One small cluster for the whole file: starting Ray is the slow part."""
-    with lean_ray():
+def cluster(kill_file):
+    """One small cluster for the whole file, in whose processes kill points are active: starting Ray is slow."""
+    with lean_ray(RAYLFL_FAULT=str(kill_file)):
         ray.init("local", num_cpus=2, **SMALL, **QUIET)
     yield
     ray.shutdown()
@@ -62,7 +65,7 @@ def test_runs_on_ray_that_are_compared_share_their_actors_and_have_the_bits_of_l
     uses the processes of the first with their loaded modules.
     """
     overrides = [*runs, *LOSSY, "rounds=2", "runtime.backend=ray", "runtime.cpus_per_worker=0.5", "runtime.workers=2"]
-    names = ["scaffold", "sfl", "fedaware"]
+    names = ["scaffold", "sfl"]
     seen, folders = [], []
 
     def watch(progress):
@@ -73,7 +76,7 @@ def test_runs_on_ray_that_are_compared_share_their_actors_and_have_the_bits_of_l
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     results = raylfl.compare(DIGITS, overrides, names, watch)
-    assert len({id(algorithm) for algorithm, _, _ in seen}) == 3
+    assert len({id(algorithm) for algorithm, _, _ in seen}) == 2
     ((workers, server),) = {(workers, server) for _, workers, server in seen}
     assert (len(workers), len(server)) == (2, 1)
     for name, result in zip(names, results, strict=True):
@@ -83,44 +86,25 @@ def test_runs_on_ray_that_are_compared_share_their_actors_and_have_the_bits_of_l
     wait_until(lambda: not actors("WorkerActor") and not actors("ServerActor"), "end of the actors")
 
 
-PINNED = (
-    "2 clients on 2 workers, on CPUs, on 1 node; each worker reads only its own clients' samples; the server on the "
-    "same node; all samples (0.0 MB) are in the process that started the run"
-)
-SHARED = "2 clients on 1 worker, on CPUs, on 1 node; each worker can read all samples; the server on the same node"
-
-
-@pytest.mark.parametrize(("workers", "placement", "line"), [(2, "pinned", PINNED), also(1, "shared", SHARED)])
-def test_each_client_has_a_worker_of_its_own_where_there_are_enough(cluster, runs, workers, placement, line):
-    """By default, where clients run one by one; with the bits of one process."""
-    config = {**TINY, "num_clients": 2, "participation": "full", "algorithm": "scaffold", "rounds": 3}
-    overrides = [*runs, "runtime.vectorize=never", "eval.global=true", "eval.diversity=true"]
-    there = [f"runtime.workers={workers}", "runtime.backend=ray", "runtime.cpus_per_worker=0.5"]
-    result = raylfl.run(config, [*overrides, *there])
-    assert result.summary["runtime"]["placement"] == placement
-    assert f"{line}\n" in log_of(result.run_dir)
-    assert outcome(result.run_dir) == outcome(raylfl.run(config, overrides).run_dir)
-
-
 @pytest.fixture(scope="module")
-def veterans(cluster):
-    """Workers that serve one experiment after another, because starting their processes is slow."""
-    actors = [ray.remote(Veteran).options(num_cpus=0).remote() for _ in range(4)]
+def veterans(cluster, kill_file):
+    """Workers that serve one experiment after another, because starting their processes is slow.
+
+    The third one hangs if `kill_file.stuck` exists.
+    """
+    options = {"num_cpus": 0, "max_restarts": -1}
+    actors = [ray.remote(Veteran).options(**options).remote() for _ in range(3)]
+    actors.insert(2, ray.remote(Stuck).options(**options).remote(f"{kill_file}.stuck"))
     yield actors
     for actor in actors:
         ray.kill(actor)
 
 
-def session_on(actors, shared):
-    """The session of a run with these workers, the round loop in this process.
-
-    shared: the stored experiment, once it is; actors that have worked on it before keep their worker.
-    """
+def session_on(actors):
+    """The session of a run with these workers, the round loop in this process."""
 
     def rows(experiment, run_dir, resume, fault):
-        if not shared:
-            shared.append(StoredExperiment.put(experiment, len(actors)))
-        backend = RayBackend(experiment, shared[0], actors, run_dir.log)
+        backend = RayBackend(experiment, StoredExperiment.put(experiment, len(actors)), actors, run_dir.log)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # as in the server actor
         yield from Session(experiment, backend, run_dir, fault).rows(resume)
@@ -133,7 +117,7 @@ def test_no_worker_imports_torchs_compiler(veterans, tmp_path):
     """A process without the compiler records and replays steps and evaluates afterwards."""
     model = ["model.class_path=tests.runtime.tiny.Looking", "local.steps=6", "runtime.step=recorded"]
     model += ["runtime.vectorize=never", "eval.every=1", "rounds=3"]
-    carry_out(TINY, tmp_path / "run", model, rows=session_on(veterans[:1], []))
+    carry_out(TINY, tmp_path / "run", model, rows=session_on(veterans[:1]))
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert {row["step"] for row in summary["local_steps"]} == {"recorded", "autograd"}
     seen = [value for row in rows_of(tmp_path / "run") for name, value in row.items() if name.endswith("/compiler")]
@@ -141,12 +125,33 @@ def test_no_worker_imports_torchs_compiler(veterans, tmp_path):
     assert not any(seen)
 
 
-@pytest.mark.parametrize("name", ["Measured", also("Gathering"), also("Telling"), "Hooked"])
-def test_metric_objects_hooks_and_training_logs_give_the_same_bits_on_several_workers(veterans, tmp_path, name):
-    """States of seven batches from three workers, merged; the whole evaluation on one of them; what local steps log."""
-    overrides = ["eval.batch_size=7", f"model.class_path=tests.runtime.lightning_modules.{name}"]
-    carry_out(LOGGED, tmp_path / "here", overrides)
-    carry_out(LOGGED, tmp_path / "there", overrides, rows=session_on(veterans[:3], []))
+GRAPH = {
+    "base": ["data/synthetic_images", "model/mlp"],
+    "num_clients": 64,
+    "rounds": 3,
+    "eval": {"every": 0},
+    "algorithm": "push_pull",
+    "topology": "exponential",
+    "participation": {"name": "bernoulli", "p": 0.8},
+    "local": {"steps": 2, "batch_size": 4},
+    "link": {"name": "bernoulli", "q": 0.1},
+    "runtime": {"backend": "local"},
+    "logging": {"report": False},
+}
+ADAM = ["algorithm=sfl", "local.optimizer=adamw", "local.optimizer_state=averaged"]
+CASES = {
+    "metric objects": (LOGGED, ["eval.batch_size=7"]),  # states of seven batches from three workers, merged
+    "hooks": (LOGGED, ["model.class_path=tests.runtime.lightning_modules.Hooked"]),
+    "nodes that send two rows each": (GRAPH, []),  # blocks exchange them by reference; here all are mixed at once
+    "moments that travel along a ring": (TINY, ADAM),
+    "a module that seeds every generator": (rude(seeds=True), []),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_runs_on_workers_have_the_bits_of_one_process(veterans, tmp_path, case):
+    carry_out(CASES[case][0], tmp_path / "here", CASES[case][1])
+    carry_out(CASES[case][0], tmp_path / "there", CASES[case][1], rows=session_on(veterans[:3]))
     assert outcome(tmp_path / "there") == outcome(tmp_path / "here")
 
 
@@ -172,24 +177,12 @@ def test_every_algorithm_gives_the_same_bits_with_1_and_4_workers(veterans, tmp_
     config |= {"participation": {"name": "uniform", "size": 8}, "eval": {"every": 2, "global": True, "batch_size": 5}}
     config["runtime"] = {**TINY.get("runtime", {}), "vectorize": "never" if one_by_one else "auto"}
     carry_out(config, tmp_path / "here")
-    shared = []
     for workers in (1, 4):
-        carry_out(config, tmp_path / str(workers), rows=session_on(veterans[:workers], shared))
+        carry_out(config, tmp_path / str(workers), rows=session_on(veterans[:workers]))
         assert outcome(tmp_path / str(workers)) == outcome(tmp_path / "here")
 
 
-def test_64_nodes_of_a_graph_on_two_workers_have_the_bits_of_one_process(veterans, tmp_path):
-    """Each node sends two rows, blocks exchange them by reference; in process all blocks are mixed at once."""
-    config = {"base": ["data/synthetic_images", "model/mlp"], "num_clients": 64, "rounds": 3, "eval": {"every": 0}}
-    config |= {"algorithm": "push_pull", "topology": "exponential", "participation": {"name": "bernoulli", "p": 0.8}}
-    config |= {"local": {"steps": 2, "batch_size": 4}, "link": {"name": "bernoulli", "q": 0.1}}
-    config |= {"runtime": {"backend": "local"}, "logging": {"report": False}}
-    carry_out(config, tmp_path / "here")
-    carry_out(config, tmp_path / "there", rows=session_on(veterans[:2], []))
-    assert outcome(tmp_path / "there") == outcome(tmp_path / "here")
-
-
-@pytest.mark.parametrize("algorithm", [also("fedavg"), "scaffold", "sfl"])
+@pytest.mark.parametrize("algorithm", ["scaffold", "sfl"])
 def test_pinned_clients_give_the_bits_of_shared_data_on_1_2_and_3_workers(veterans, tmp_path, monkeypatch, algorithm):
     """The model has BatchNorm and dropout; uploads are lost; each worker refuses samples of other workers' clients. The
     partial sums count as long vectors, which one worker joins for the server.
@@ -203,14 +196,12 @@ def test_pinned_clients_give_the_bits_of_shared_data_on_1_2_and_3_workers(vetera
     carry_out(config, tmp_path / "debugged", ["runtime.backend=local"])
     assert outcome(tmp_path / "debugged") == outcome(tmp_path / "here")
     for workers in (1, 2, 3):
-        carry_out(config, tmp_path / str(workers), rows=session_on(veterans[:workers], []))
+        carry_out(config, tmp_path / str(workers), rows=session_on(veterans[:workers]))
         assert outcome(tmp_path / str(workers)) == outcome(tmp_path / "here")
 
 
-PINNED = ["runtime.backend=ray", "runtime.placement=pinned"]
 STATES = {  # every kind of client state
     "scaffold": [],
-    "feddyn": [],
     "sfl": ["local.buffers=local"],  # a ring
     "fedavg": ["local.optimizer=adamw", "local.optimizer_state=kept", "local.buffers=local"],
     "scaffnew": [],  # the server updates them after its step
@@ -224,35 +215,24 @@ def test_states_of_pinned_clients_survive_kills_and_other_numbers_of_workers(vet
     config = {**TINY, "algorithm": {"name": algorithm}, "checkpoint": {"every": 1, "keep": 2}, "rounds": 8}
     config |= {"runtime": {"backend": "local", "vectorize": "never"}}
     carry_out(config, tmp_path / "here", overrides)
-    pinned = [*overrides, *PINNED]
+    pinned = [*overrides, "runtime.backend=ray", "runtime.placement=pinned"]
     for workers, fault in ((3, ("collect", 3)), (2, ("checkpoint", 5))):
-        rows = session_on(veterans[:workers], [])
+        rows = session_on(veterans[:workers])
         call = partial(carry_out, config, tmp_path / "it", pinned, workers < 3, strike(*fault), rows)
         killed(call)
-    carry_out(config, tmp_path / "it", pinned, True, rows=session_on(veterans[:1], []))
+    carry_out(config, tmp_path / "it", pinned, True, rows=session_on(veterans[:1]))
     assert outcome(tmp_path / "it") == outcome(tmp_path / "here")
 
 
-@pytest.mark.parametrize(("algorithm", "state"), [("fedavg", "kept"), also("fedavg", "averaged"), ("sfl", "averaged")])
-def test_moments_of_local_optimizers_give_the_same_bits_on_several_workers(veterans, tmp_path, algorithm, state):
-    """Moments are client states, or travel with the model to all clients and along the ring."""
-    config = {**TINY, "algorithm": {"name": algorithm}, "local": {**TINY["local"], "optimizer": "adamw"}}
-    config["local"]["optimizer_state"] = state
-    carry_out(config, tmp_path / "here")
-    carry_out(config, tmp_path / "there", rows=session_on(veterans[:3], []))
-    assert outcome(tmp_path / "there") == outcome(tmp_path / "here")
-
-
-@pytest.mark.parametrize("algorithm", [also("scaffold"), "sfl"])
-def test_states_that_are_too_many_for_the_server_go_to_the_object_store(veterans, tmp_path, monkeypatch, algorithm):
+def test_states_that_are_too_many_for_the_server_go_to_the_object_store(veterans, tmp_path, monkeypatch):
     """The object store can spill; it holds one state per client, with the buffers in a ring."""
-    config = {**TINY, "algorithm": {"name": algorithm}, "rounds": 3, "link": {"name": "perfect"}}
+    config = {**TINY, "algorithm": {"name": "sfl"}, "rounds": 3, "link": {"name": "perfect"}}
     config |= {"model": {"class_path": "tests.runtime.tiny.Net"}, "local": {**TINY["local"], "buffers": "local"}}
-    carry_out(config, tmp_path / "few", rows=session_on(veterans[:2], []))
+    carry_out(config, tmp_path / "few", rows=session_on(veterans[:2]))
     stored, put = [], ray.put
     monkeypatch.setattr(ray, "put", lambda value: stored.append(value) or put(value))
     monkeypatch.setattr(ray_backend, "HEAP", 0)
-    carry_out(config, tmp_path / "many", rows=session_on(veterans[:2], []))
+    carry_out(config, tmp_path / "many", rows=session_on(veterans[:2]))
     assert len([value for value in stored if isinstance(value, dict)]) == 3 * 3
     assert outcome(tmp_path / "many") == outcome(tmp_path / "few")
 
@@ -276,7 +256,7 @@ def test_traffic_is_what_the_calls_of_each_round_carry(veterans, tmp_path, algor
     config |= {"participation": {"name": "full"}, "eval": {"every": 2 if evaluated else 0, "inconsistency": False}}
     config["runtime"] = {"backend": "local", "vectorize": "never"}
     carry_out(config, tmp_path / "here")
-    carry_out(config, tmp_path / "there", rows=session_on(veterans[:2], []))
+    carry_out(config, tmp_path / "there", rows=session_on(veterans[:2]))
     model, reports = 4 * (4 * 6 + 6 + 6 * 3 + 3), 6 * REPORT.itemsize
     expected = {  # (sent, received) in each round
         # the tree adds 0 + 3, 1 + 4, 2 + 5 first; workers have {0, 3, 2} and {5, 1, 4}, and send two vectors a sum
@@ -292,24 +272,8 @@ def test_traffic_is_what_the_calls_of_each_round_carry(veterans, tmp_path, algor
         # x goes down once more in the first and the last round, to the worker that has the test set's only batch
         "fedavg, evaluated": [(sent * model, 4 * model + reports) for sent in (3, 2, 3)],
     }
-    assert traffic(tmp_path / "there") == expected[algorithm]
-    assert traffic(tmp_path / "here") == [(0, 0)] * 3
-
-
-def test_a_round_waits_once_for_its_workers(veterans, tmp_path, monkeypatch):
-    monkeypatch.setattr(worker_pool, "READ_SECONDS", 600.0)
-    waits, rounds, wait, results = [], [], ray.wait, CohortInFlight.results
-    monkeypatch.setattr(ray, "wait", lambda refs, **options: [waits.append(len(refs)), wait(refs, **options)][1])
-
-    def counted(cohort):
-        waits.clear()
-        out = results(cohort)
-        rounds.append([*waits])
-        return out
-
-    monkeypatch.setattr(CohortInFlight, "results", counted)
-    carry_out({**TINY, "participation": {"name": "full"}}, tmp_path, rows=session_on(veterans[:2], []))
-    assert rounds == [[2]] * 6  # references in each call of `ray.wait`
+    assert traffic(tmp_path / "there") == [(*counts, 0) for counts in expected[algorithm]]  # nothing between nodes
+    assert traffic(tmp_path / "here") == [(0, 0, 0)] * 3
 
 
 def test_samples_in_many_pieces_change_no_bit_and_are_freed(veterans, tmp_path, monkeypatch):
@@ -323,7 +287,7 @@ def test_samples_in_many_pieces_change_no_bit_and_are_freed(veterans, tmp_path, 
     config = {**TINY, "algorithm": {"name": "scaffold"}}
     carry_out({**config, "runtime": {"backend": "local", "vectorize": "never"}}, tmp_path / "here")
     config["runtime"] = {"placement": "pinned", "vectorize": "never"}
-    carry_out(config, tmp_path / "there", rows=session_on(veterans[:2], []))
+    carry_out(config, tmp_path / "there", rows=session_on(veterans[:2]))
     assert outcome(tmp_path / "there") == outcome(tmp_path / "here")
     assert [len(refs) for _, refs in pieces] == [-(-size // 4) for size, _ in pieces]
     assert sum(size for size, _ in pieces) == 60
@@ -331,23 +295,184 @@ def test_samples_in_many_pieces_change_no_bit_and_are_freed(veterans, tmp_path, 
     wait_until(lambda: held().keys().isdisjoint(ref for _, refs in pieces for ref in refs), "end of all references")
 
 
-@pytest.mark.parametrize("algorithm", [also("fedavg"), "scaffold", "sfl"])
-def test_between_workers_of_one_node_nothing_crosses(veterans, tmp_path, algorithm):
-    config = {**TINY, "algorithm": {"name": algorithm}, "rounds": 2}
-    carry_out(config, tmp_path, rows=session_on(veterans[:2], []))
-    assert [row["traffic/between_nodes_bytes"] for row in rows_of(tmp_path)] == [0, 0]
-
-
 def rows_of(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def traffic(folder):
-    return [(row["traffic/sent_bytes"], row["traffic/received_bytes"]) for row in rows_of(folder)]
+    ways = ("sent", "received", "between_nodes")
+    return [tuple(row[f"traffic/{way}_bytes"] for way in ways) for row in rows_of(folder)]
 
 
-def test_a_module_that_seeds_every_generator_changes_no_other_bits_on_ray_either(veterans, tmp_path):
-    carry_out(rude(seeds=False), tmp_path / "polite")
-    for workers in (1, 2):
-        carry_out(rude(seeds=True), tmp_path / str(workers), rows=session_on(veterans[:workers], []))
-        assert outcome(tmp_path / str(workers)) == outcome(tmp_path / "polite")
+# -- sums that go from worker to worker, by gloo on CPUs ---------------------------------------------------------------
+
+FULL = {"participation": {"name": "full"}, "link": {"name": "perfect"}, "eval": {"every": 0}}
+LINE = "long sums of uploads go from worker to worker by gloo"
+
+
+@pytest.fixture
+def joins(monkeypatch):
+    """Vectors count as long; a list of the number of workers in each exchange so far, 0 if it failed.
+
+    After each exchange, lost workers are awaited.
+    """
+    monkeypatch.setenv(DIRECT, "0")
+    seen, joined = [], WorkerGroup.joined
+
+    def watched(self, resident, count):
+        result, pool = joined(self, resident, count), self._pool
+        seen.append(0 if result is None else len(self._members))
+        wait_until(lambda: len(pool.ready()) == len(pool), "restart of a worker", seconds=60)
+        return result
+
+    monkeypatch.setattr(WorkerGroup, "joined", watched)
+    return seen
+
+
+def config_of(algorithm, **options):
+    config = {**TINY, "algorithm": {"name": algorithm}, "rounds": 4, **options}
+    return config | {"runtime": {"backend": "local", "vectorize": "never", "sums": "gloo"}}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "summed"),
+    [
+        ("scaffold", True),
+        also("focus", True),
+        also("fedaware", False),
+        also("sfl", False),
+    ],
+)
+@pytest.mark.parametrize("placement", ["shared", "pinned"])
+def test_runs_have_the_bits_of_one_process_with_2_and_3_workers(
+    veterans, joins, tmp_path, algorithm, summed, placement
+):
+    """Random cohorts, lost uploads, BatchNorm's buffers; `eval.every` reads rows of no round."""
+    config = config_of(algorithm)
+    carry_out(config, tmp_path / "here")
+    for count in (2, 3):
+        overrides = [f"runtime.placement={placement}"]
+        carry_out(config, tmp_path / str(count), overrides, rows=session_on(veterans[:count]))
+        assert outcome(tmp_path / str(count)) == outcome(tmp_path / "here")
+        assert (LINE in log_of(tmp_path / str(count))) == summed
+    assert joins == ([2] * 4 + [3] * 4) * summed
+
+
+def test_vectors_do_not_travel_through_the_object_store(veterans, joins, tmp_path, monkeypatch):
+    """The bytes of all objects that workers make, as Ray records them: each round one vector of 256 kB, in pieces."""
+    sizes, results = [], WorkerPool.results
+
+    def weighed(pool, sent):
+        out = results(pool, sent)
+        summing = [call for call in sent if call.call.method not in ("traits", "state_dict")]
+        records = ray.experimental.get_local_object_locations([ref for call in summing for ref in call.references])
+        sizes[-1] += sum(record["object_size"] or 0 for record in records.values())
+        return out
+
+    monkeypatch.setattr(WorkerPool, "results", weighed)
+    model = {"class_path": "tests.runtime.tiny.Net", "init_args": {"norm": False, "width": 8000}}
+    vector, total = 4 * 8000 * 8 + 12, {}
+    for sums in ("object_store", "gloo"):
+        sizes.append(0)
+        config = config_of("fedavg", model=model, **FULL)
+        carry_out(config, tmp_path / sums, [f"runtime.sums={sums}"], rows=session_on(veterans[:3]))
+        total[sums] = sizes[-1]
+    assert outcome(tmp_path / "gloo") == outcome(tmp_path / "object_store")
+    assert joins == [3] * 4
+    assert 4 * vector < total["gloo"] < 4.2 * vector
+    assert total["object_store"] > 4 * 4 * vector  # sums of three workers, and the joined one
+    received = [row["traffic/received_bytes"] for row in rows_of(tmp_path / "gloo")]
+    assert all(vector < each < 1.01 * vector for each in received)
+
+
+def test_workers_killed_in_mid_round_change_no_bit(veterans, joins, kill_file, tmp_path):
+    """One in an exchange of round 1, one before its work of round 3, one after that of round 5."""
+    config = config_of("scaffold", **FULL) | {"rounds": 8}
+    kill_file.write_text("")
+    carry_out(config, tmp_path / "here")
+    kill_file.write_text("exchange:1\nwork:3\nworked:5")
+    carry_out(config, tmp_path / "there", rows=session_on(veterans[:3]))
+    assert kill_file.read_text() == ""
+    assert outcome(tmp_path / "there") == outcome(tmp_path / "here")
+    log = log_of(tmp_path / "there")
+    assert log.count("other workers take its work") == 3
+    (line,) = [line for line in log.splitlines() if "could not go from worker to worker" in line]
+    assert line.endswith("the work is repeated")
+    assert "the worker was lost: its process ended" in line
+    assert joins == [3, 0, 3, 3, 2, 3, 2, 3, 3]
+
+
+def test_a_worker_that_ray_restarts_between_two_rounds_joins_a_new_group(veterans, tmp_path, monkeypatch, joins):
+    """The server does not notice the restart: the new process runs its tasks like the former one."""
+    watched, struck = WorkerGroup.joined, []
+
+    def strike(self, resident, count):
+        result = watched(self, resident, count)
+        if not struck:
+            struck.append(psutil.Process(ray.get(veterans[0].pid.remote())))
+            struck[0].kill()
+            struck[0].wait()
+            wait_until(lambda: answers(veterans[0]), "restart of the worker", 60)
+        return result
+
+    monkeypatch.setattr(WorkerGroup, "joined", strike)
+    config = config_of("fedavg", **FULL)
+    carry_out(config, tmp_path / "here")
+    carry_out(config, tmp_path / "there", rows=session_on(veterans[:3]))
+    assert outcome(tmp_path / "there") == outcome(tmp_path / "here")
+    assert joins == [3] * 4
+    assert "lost" not in log_of(tmp_path / "there")
+
+
+def test_a_worker_that_hangs_in_an_exchange_is_started_again(veterans, joins, kill_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_group, "LEAST_SECONDS", 3.0)
+    config = config_of("fedavg", **FULL)
+    carry_out(config, tmp_path / "here")
+    kill_file.with_name("kill.stuck").touch()
+    carry_out(config, tmp_path / "there", rows=session_on(veterans[:3]))
+    assert outcome(tmp_path / "there") == outcome(tmp_path / "here")
+    assert "gloo (no answer within 6" in log_of(tmp_path / "there")
+    assert joins == [0, 3, 3, 3, 3]
+
+
+def test_a_group_whose_workers_do_not_reach_each_other_is_given_up(veterans, joins, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_group, "LEAST_SECONDS", 5.0)  # a busy machine kills no worker, at twice that
+    closed = lambda *arguments: Exchange(*arguments)._replace(port=9)  # noqa: E731 - nothing listens there
+    monkeypatch.setattr(ray_group, "Exchange", closed)
+    config = config_of("scaffold", **FULL)
+    carry_out(config, tmp_path / "here")
+    carry_out(config, tmp_path / "there", rows=session_on(veterans[:2]))
+    assert outcome(tmp_path / "there") == outcome(tmp_path / "here")
+    (line,) = [line for line in log_of(tmp_path / "there").splitlines() if "could not go" in line]
+    assert line.endswith("the work is repeated, and sums go through the object store from now on")
+    assert joins == [0]
+
+
+def answers(worker):
+    try:
+        ray.get(worker.__ray_ready__.remote())
+    except ray.exceptions.RayActorError:
+        return False
+    return True
+
+
+class Grouped(Net):
+    """A network whose process is in a default process group of its own."""
+
+    def __init__(self):
+        super().__init__()
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+    def training_step(self, batch, batch_idx):
+        assert dist.get_world_size() == 1
+        return super().training_step(batch, batch_idx)
+
+
+def test_a_module_may_have_a_process_group_of_its_own(veterans, joins, tmp_path):
+    config = config_of("fedavg", model={"class_path": "tests.runtime.test_ray.Grouped"}, **FULL)
+    try:
+        carry_out(config, tmp_path, rows=session_on(veterans[:2]))
+    finally:
+        dist.destroy_process_group()  # of the check, which was in this process
+    assert joins == [2] * 4

@@ -1,4 +1,4 @@
-"""The requests for a run's bundles, on a stand-in for Ray."""
+"""The number of workers for which a cluster has resources; requests for a run's bundles on a stand-in for Ray."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from raylfl.config.groups.runtime import RuntimeConfig
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.runtime.ray import reservation
 from raylfl.runtime.ray.reservation import SETTLE_SECONDS, Reservation
+from raylfl.runtime.ray.resources import count_workers, workers_that_fit
 
 
 class Group:
@@ -132,16 +133,6 @@ def test_a_start_with_room_for_all_waits_for_nobody(cluster, monkeypatch):
     assert fake.now < 1
 
 
-def test_ray_moves_the_bundles_of_a_lost_node_if_there_is_room(cluster):
-    fake = cluster(a=[2, 0], b=[2, 0], c=[2, 0])
-    reserved = Reservation(RuntimeConfig(workers=4), 4)
-    assert steps(fake, reserved, 2)[-1] == 4
-    before = list(fake.groups)
-    del fake.cpus["a"]
-    assert steps(fake, reserved, 3)[-1] == 4
-    assert fake.groups == before
-
-
 def test_bundles_that_have_no_place_any_more_are_given_up_and_requested_anew(cluster):
     """Ray would try to move them without a pause, and start no other group of the cluster meanwhile."""
     fake = cluster(a=[2, 0], b=[2, 0])
@@ -194,3 +185,26 @@ def test_a_run_ends_if_the_nodes_of_some_data_are_lost_although_others_are_there
     with pytest.raises(RaylflError, match=r"on nodes red, but the cluster has no node of that name") as error:
         steps(fake, reserved, 9)
     assert not isinstance(error.value, BadConfig)
+
+
+# -- the number of workers for which a cluster has resources ----------------------------------------------------------
+
+
+def test_resources_that_cannot_fit_are_refused_with_the_arithmetic():
+    with pytest.raises(BadConfig, match=r"3 x 2 CPUs = 6, but the cluster has 4 CPUs: at most 2 workers fit"):
+        count_workers(RuntimeConfig(workers=3, cpus_per_worker=2.0), 100, [{"CPU": 4.0}])
+    with pytest.raises(BadConfig, match=r"1 x 0.5 GPUs = 0.5, but the cluster has 8 CPUs and 0 GPUs"):
+        count_workers(RuntimeConfig(gpus_per_worker=0.5), 100, [{"CPU": 8.0}])
+    assert count_workers(RuntimeConfig(gpus_per_worker=0.25), 100, [{"CPU": 16.0, "GPU": 2.0}]) == 8
+    assert count_workers(RuntimeConfig(gpus_per_worker=1.0), 100, [{"CPU": 16.0, "GPU": 5.0}]) == 5
+    assert count_workers(RuntimeConfig(), 3, [{"CPU": 64.0}]) == 3
+
+
+def test_a_worker_has_its_resources_on_one_node():
+    nodes = [{"CPU": 3.0, "GPU": 1.0}] * 3
+    assert count_workers(RuntimeConfig(cpus_per_worker=2.0), 100, nodes) == 3
+    with pytest.raises(BadConfig, match=r"4 x 2 CPUs = 8, but the cluster has 9 CPUs on 3 nodes: at most 3 workers"):
+        count_workers(RuntimeConfig(workers=4, cpus_per_worker=2.0, gpus_per_worker=0.0), 100, nodes)
+    with pytest.raises(BadConfig, match=r"9 CPUs and 1.8 GPUs on 3 nodes: at most 0 workers fit"):
+        count_workers(RuntimeConfig(gpus_per_worker=1.0), 100, [{"CPU": 3.0, "GPU": 0.6}] * 3)
+    assert workers_that_fit(RuntimeConfig(cpus_per_worker=4.0), nodes) == 0

@@ -19,13 +19,37 @@ DIED = "The actor is temporarily unavailable: RpcError: RPC error: Socket closed
 KILLED = "Worker unexpectedly exits. Some common causes include: (1) the process was killed by the OOM killer due to"
 
 
-class Handle:
-    """An actor whose pings have these answers, in order."""
+class Actor:
+    """An actor whose pings answer `A`, and whose calls end as `outcomes` says, in order: an exception or a value."""
 
-    def __init__(self, *answers):
-        self.answers = list(answers)
-        ping = SimpleNamespace(remote=lambda shared: self.answers.pop(0))
+    def __init__(self, *outcomes):
+        self.outcomes = list(outcomes)
+        ping = SimpleNamespace(remote=lambda shared: "A")
         self.ping = SimpleNamespace(options=lambda max_task_retries: ping)
+        method = SimpleNamespace(remote=lambda shared, *arguments: self.outcomes.pop(0))
+        self.run = self.measure = SimpleNamespace(options=lambda num_returns: method)
+
+
+def get(value):
+    """The value of a reference that is its value; an exception is raised."""
+    if isinstance(value, Exception):
+        raise value
+    return value
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """`fake(**parts)`: replaces Ray, by default with one that answers at once; parts of it may differ."""
+
+    def replace(**parts):
+        usual = {"wait": lambda references, **options: (references, []), "get": get, "nodes": list}
+        monkeypatch.setattr(worker_pool, "ray", SimpleNamespace(**usual | parts))
+
+    return replace
+
+
+def pool_of(*actors, say=lambda text: None, stored=StoredExperiment(None), deal=None):  # noqa: B008
+    return WorkerPool(list(actors), stored, say, TrafficCounter(), deal)
 
 
 @pytest.mark.parametrize(
@@ -38,52 +62,22 @@ class Handle:
     ],
 )
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_lost_call_gives_the_reason_and_the_node_of_several(monkeypatch, error, reason, count):
-    def answer(value):
-        if isinstance(value, Exception):
-            raise value
-        return value
-
+def test_a_lost_call_gives_the_reason_and_the_node_of_several(fake, error, reason, count):
     nodes = [
         {"NodeID": node, "NodeManagerHostname": f"gpu{node}", "NodeManagerAddress": "10.0.0.1"} for node in "AB"[:count]
     ]
-    ray = SimpleNamespace(wait=lambda references, **options: (references, []), get=answer, nodes=lambda: nodes)
-    monkeypatch.setattr(worker_pool, "ray", ray)
+    fake(nodes=lambda: nodes)
     said: list[str] = []
-    pool = WorkerPool([Handle("A", "A")], StoredExperiment(None), said.append, TrafficCounter())
-    (lost,) = pool.results([CallInFlight(WorkerCall("run", ()), 0, 0, [error])])
+    (lost,) = pool_of(Actor(), say=said.append).results([CallInFlight(WorkerCall("run", ()), 0, 0, [error])])
     where = " on node gpuA (10.0.0.1)" if count > 1 else ""
     assert lost.reason.startswith(f"the worker{where} was lost: {reason}")
     assert [line.startswith(f"worker 0{where} was lost ({reason}") for line in said] == [True]
 
 
-class Actor(Handle):
-    """An actor whose calls end as `outcomes` says, in order: an exception or a value."""
-
-    def __init__(self, *outcomes):
-        super().__init__(*["A"] * 20)
-        self.outcomes = list(outcomes)
-        method = SimpleNamespace(remote=lambda shared, *arguments: self.outcomes.pop(0))
-        self.run = self.measure = SimpleNamespace(options=lambda num_returns: method)
-
-
-@pytest.fixture
-def deadly(monkeypatch):
-    """`deadly(*outcomes)`: a pool of one actor with these outcomes of its calls, on a Ray that answers at once."""
-
-    def get(value):
-        if isinstance(value, Exception):
-            raise value
-        return value
-
-    ray = SimpleNamespace(wait=lambda references, **options: (references, []), get=get, nodes=list)
-    monkeypatch.setattr(worker_pool, "ray", ray)
-    return lambda *outcomes: WorkerPool([Actor(*outcomes)], StoredExperiment(None), lambda text: None, TrafficCounter())
-
-
-def test_a_call_behind_others_that_kill_its_worker_is_repeated_without_end(deadly):
+def test_a_call_behind_others_that_kill_its_worker_is_repeated_without_end(fake):
     """Clients' work that kills a worker is submitted first, three times; the measurement behind it is harmless."""
-    pool = deadly(*[ActorDiedError() for _ in range(7)], "measured")
+    fake()
+    pool = pool_of(Actor(*[ActorDiedError() for _ in range(7)], "measured"))
     pool.submit(0, WorkerCall("run", ()))
     sent = pool.submit(0, WorkerCall("measure", ()))
     behind = []
@@ -96,8 +90,9 @@ def test_a_call_behind_others_that_kill_its_worker_is_repeated_without_end(deadl
     assert pool.repeated([sent], 1, send) == ["measured"]
 
 
-def test_a_call_that_kills_its_worker_by_itself_is_repeated_as_often_as_allowed(deadly):
-    pool = deadly("worked", *[ActorDiedError() for _ in range(5)])
+def test_a_call_that_kills_its_worker_by_itself_is_repeated_as_often_as_allowed(fake):
+    fake()
+    pool = pool_of(Actor("worked", *[ActorDiedError() for _ in range(5)]))
     work, measure = pool.submit(0, WorkerCall("run", ())), pool.submit(0, WorkerCall("measure", ()))
     assert pool.results([work]) == ["worked"]
     with pytest.raises(RaylflError, match="workers were lost 3 times in a row"):
@@ -106,7 +101,7 @@ def test_a_call_that_kills_its_worker_by_itself_is_repeated_as_often_as_allowed(
 
 
 @pytest.mark.parametrize("workers", [3, 200])
-def test_results_of_a_round_are_waited_for_together(monkeypatch, workers):
+def test_results_of_a_round_are_waited_for_together(fake, workers):
     """Waiting for one result at a time would pass the other references again and again: 20,100 for 200 workers."""
     waits: list[int] = []
 
@@ -114,9 +109,8 @@ def test_results_of_a_round_are_waited_for_together(monkeypatch, workers):
         waits.append(len(references))
         return references[:num_returns], references[num_returns:]
 
-    monkeypatch.setattr(worker_pool, "ray", SimpleNamespace(wait=wait, get=lambda value: value))
-    actors = [Actor(f"result {w}") for w in range(workers)]
-    pool = WorkerPool(actors, StoredExperiment(None), lambda text: None, TrafficCounter())
+    fake(wait=wait)
+    pool = pool_of(*[Actor(f"result {w}") for w in range(workers)])
     assert sum(waits) <= 2 * workers
     waits.clear()
     sent = pool.send([WorkerCall("run", ())] * workers)
@@ -124,17 +118,16 @@ def test_results_of_a_round_are_waited_for_together(monkeypatch, workers):
     assert waits == [workers]
 
 
-def test_results_that_have_arrived_are_read_while_a_slow_one_is_waited_for(monkeypatch):
+def test_results_that_have_arrived_are_read_while_a_slow_one_is_waited_for(fake):
     answers = [["A"], ["b"], [], ["a", "c"]]  # of a ping, and to three waits of READ_SECONDS
 
     def wait(references, **options):
         assert options["timeout"] <= worker_pool.READ_SECONDS
         return answers.pop(0), []
 
-    monkeypatch.setattr(worker_pool, "ray", SimpleNamespace(wait=wait, get=lambda value: value))
-    pool = WorkerPool([Handle("A")], StoredExperiment(None), lambda text: None, TrafficCounter())
+    fake(wait=wait)
     sent = [CallInFlight(WorkerCall("run", (), timeout=60.0), 0, 0, [reference]) for reference in "abc"]
-    assert pool.results(sent) == ["a", "b", "c"]
+    assert pool_of(Actor()).results(sent) == ["a", "b", "c"]
 
 
 # -- samples of pinned clients -----------------------------------------------------------------------------------------
@@ -158,20 +151,16 @@ class Holder:
 
 
 @pytest.fixture
-def holders(monkeypatch):
+def holders(fake):
     """(a pool of two actors with samples, the actors, the workers whose samples were dealt)."""
-
-    def get(value):
-        if isinstance(value, Exception):
-            raise value
-        return value
-
-    ray = SimpleNamespace(wait=lambda references, **options: (references, []), get=get, nodes=list)
-    monkeypatch.setattr(worker_pool, "ray", ray)
+    fake()
     actors, dealt = [Holder(), Holder()], []
     stored = StoredExperiment(None, Placement(np.arange(2), (None, None)))
-    deal = lambda worker: dealt.append(worker) or f"samples of {worker}"  # noqa: E731
-    return WorkerPool(actors, stored, lambda text: None, TrafficCounter(), deal), actors, dealt
+    return (
+        pool_of(*actors, stored=stored, deal=lambda worker: dealt.append(worker) or f"samples of {worker}"),
+        actors,
+        dealt,
+    )
 
 
 def lose(pool, actors, worker):

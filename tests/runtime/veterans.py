@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,10 @@ from raylfl.runtime.workers.task import TaskResult
 
 class Veteran(WorkerActor):
     """A worker whose process name differs from those in runs whose workers are killed."""
+
+    def pid(self) -> int:
+        """The id of its process."""
+        return os.getpid()
 
 
 class Stuck(Veteran):
