@@ -7,18 +7,27 @@ import json
 from collections import Counter
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 
+from raylfl.algorithms import ALGORITHMS
+from raylfl.algorithms.graph import GraphAlgorithm
 from raylfl.config.load import load_config
+from raylfl.core.mixing import Edges, matrices
+from raylfl.core.population import Population
 from raylfl.errors import BadConfig
 from raylfl.experiment.assemble import assemble
+from raylfl.heterogeneity.links.bernoulli import Bernoulli
+from raylfl.heterogeneity.topologies import TOPOLOGIES
+from raylfl.heterogeneity.world import RunContext
 from raylfl.runtime import inprocess
-from raylfl.testing.runs import RUN_CHECKS, RandomWorkers, carry_out, outcome
-from tests.shares import also
+from raylfl.runtime.round.exchange_plan import ALL, ExchangePlan
+from raylfl.testing.runs import RUN_CHECKS, RandomWorkers, carry_out, killed, outcome, strike
+from tests.shares import also, one_in
 
 PROBLEM: dict[str, Any] = {
     "base": ["data/dense_quadratics", "model/dense_quadratic"],
@@ -46,10 +55,6 @@ def rows(folder, name: str) -> list[dict[str, Any]]:
     ("check", "settings"),
     [
         ("has_the_same_bits_on_any_worker", ["algorithm=kgt", "topology=ring"]),
-        also("resumes_after_a_kill_in_every_phase", ["algorithm=push_pull", "topology=one_peer_exponential"]),
-        ("resumes_after_a_kill_in_every_phase", ["algorithm=sgp", "topology=erdos_renyi", "topology.dynamic=true"]),
-        also("resumes_after_a_kill_in_every_phase", ["algorithm=extra", "topology=ring"]),
-        also("resumes_after_a_kill_in_every_phase", ["algorithm=nids", "topology=hyper_cuboid"]),
         ("its_saved_config_repeats_the_run", ["algorithm=dsgd", "algorithm.order=cta", "topology=star"]),
     ],
 )
@@ -64,13 +69,6 @@ def test_a_thousand_nodes_mixed_at_once_or_block_by_block_have_the_same_bits(tmp
     carry_out(PROBLEM, tmp_path / "once", settings)
     carry_out(PROBLEM, tmp_path / "blocks", settings, rows=partial(inprocess.rows, make=RandomWorkers))
     assert outcome(tmp_path / "once") == outcome(tmp_path / "blocks")
-
-
-def test_a_kill_loses_no_row_of_the_topology_and_doubles_none(tmp_path):
-    RUN_CHECKS["resumes_after_a_kill_in_every_phase"](["algorithm=dsgd", "topology=ring"], tmp_path)
-    clean, killed = ((tmp_path / name / "topology.jsonl").read_text() for name in ("clean", "killed"))
-    assert clean == killed
-    assert len(clean.splitlines()) == len(rows(tmp_path / "clean", "metrics.jsonl"))
 
 
 @pytest.mark.parametrize("algorithm", ["push_pull", "dsgd", "sgp"])
@@ -98,31 +96,29 @@ def test_a_record_has_the_matrices_and_replays_to_the_same_bits(tmp_path, algori
             np.testing.assert_allclose(matrix.sum(axis=axis)[row["nodes"]], 1)
 
 
-def test_final_has_every_node_and_the_worst_is_measured(tmp_path):
-    carry_out(PROBLEM, tmp_path / "run")
-    final = torch.load(tmp_path / "run" / "final.pt", weights_only=True)
-    assert final["nodes"].shape == (8, 3)
-    torch.testing.assert_close(final["nodes"].mean(dim=0), final["params"], rtol=1e-12, atol=1e-14)
-    optimum = torch.from_numpy(assemble(load_config(PROBLEM)).optimum.x)
-    worst = max(float((x - optimum).norm() / optimum.norm()) for x in final["nodes"])
-    last = rows(tmp_path / "run", "metrics.jsonl")[-1]
-    assert last["global/worst_distance"] == pytest.approx(worst)
-    spread = (final["nodes"] - final["params"]).norm(dim=1).square().mean().sqrt()
-    assert last["algo/consensus_error"] == pytest.approx(float(spread))
+def counted(folder) -> dict[tuple[str, str], tuple[int, float]]:
+    """edges.csv: (messages, floats) by (from, to)."""
+    with (folder / "edges.csv").open() as file:
+        return {(r["from"], r["to"]): (int(r["messages"]), float(r["floats"])) for r in csv.DictReader(file)}
 
 
-@pytest.mark.parametrize("algorithm", ["sgp", "push_diging", "dsgd"])
-def test_consensus_is_measured_from_the_model_that_is_evaluated(tmp_path, algorithm):
+@pytest.mark.parametrize("algorithm", ["sgp", "push_diging", "dsgd", "push_pull"])
+def test_consensus_and_distances_are_measured_from_the_model_that_is_evaluated(tmp_path, algorithm):
     """For push-sum x is the mean of the undivided rows, which differs from the mean of the nodes' models."""
     carry_out(PROBLEM, tmp_path / "run", [f"algorithm={algorithm}", "eval.nodes=true", "eval.every=1", "rounds=3"])
     final = torch.load(tmp_path / "run" / "final.pt", weights_only=True)
+    assert final["nodes"].shape == (8, 3)
     away = (final["nodes"] - final["params"]).norm(dim=1)
+    optimum = torch.from_numpy(assemble(load_config(PROBLEM)).optimum.x)
+    distances = ((final["nodes"] - optimum).norm(dim=1) / optimum.norm()).tolist()
     last = rows(tmp_path / "run", "metrics.jsonl")[-1]
     assert last["algo/consensus_error"] == pytest.approx(float(away.square().mean().sqrt()), rel=1e-9)
-    found = [last["per_client"]["nodes/from_mean"][str(i)] for i in range(8)]
-    assert found == pytest.approx(away.tolist(), rel=1e-9)
+    assert last["global/worst_distance"] == pytest.approx(max(distances))
+    for name, expected in (("distance", distances), ("from_mean", away.tolist())):
+        found = [last["per_client"][f"nodes/{name}"][str(i)] for i in range(8)]
+        assert found == pytest.approx(expected, rel=1e-9)
     apart = (final["nodes"].mean(dim=0) - final["params"]).norm() > 1e-6 * away.max()
-    assert bool(apart) == (algorithm != "dsgd")
+    assert bool(apart) == (algorithm in ("sgp", "push_diging"))
 
 
 @pytest.mark.parametrize(
@@ -159,9 +155,13 @@ def test_floats_of_a_directed_graph_are_those_of_the_vectors_that_are_mixed(
         link += floats * max(Counter(frozenset(pair) for pair in sent).values(), default=0)
         assert metrics["cost/peer_floats"] == total
         assert (metrics["cost/busiest_node_floats"], metrics["cost/busiest_link_floats"]) == (node, link)
-    with (tmp_path / "run" / "edges.csv").open() as file:
-        recorded = {(int(r["from"]), int(r["to"])): int(r["messages"]) for r in csv.DictReader(file)}
-    assert recorded == along
+    sent = {(str(a), str(b)): (n, float(floats * n)) for (a, b), n in along.items()}
+    assert counted(tmp_path / "run") == sent
+    both = Counter[frozenset[str]]()
+    for pair, n in along.items():
+        both[frozenset(map(str, pair))] += floats * n
+    busiest = json.loads((tmp_path / "run" / "summary.json").read_text())["busiest_link"]
+    assert busiest["floats"] == both[frozenset(busiest["between"])] == max(both.values())
 
 
 def test_every_nodes_model_is_evaluated_where_asked(tmp_path):
@@ -182,50 +182,6 @@ def test_every_nodes_model_is_evaluated_where_asked(tmp_path):
     found = (last["nodes/accuracy_min"], last["nodes/accuracy_mean"], last["nodes/accuracy_max"])
     assert found == pytest.approx((min(expected), np.mean(expected), max(expected)), abs=1e-6)
     assert all(name.startswith("nodes/") for name in last["per_client"])  # the rest is asked for by eval.per_client
-
-
-def test_the_distances_of_every_node_are_measured_without_test_data(tmp_path):
-    carry_out(PROBLEM, tmp_path / "run", ["eval.nodes=true", "eval.every=5"])
-    first, *_, last = rows(tmp_path / "run", "metrics.jsonl")
-    nodes = torch.load(tmp_path / "run" / "final.pt", weights_only=True)["nodes"]
-    optimum = torch.from_numpy(assemble(load_config(PROBLEM)).optimum.x)
-    for name, point, scale in (("distance", optimum, optimum.norm()), ("from_mean", nodes.mean(dim=0), 1.0)):
-        found = [last["per_client"][f"nodes/{name}"][str(i)] for i in range(8)]
-        assert found == pytest.approx(((nodes - point).norm(dim=1) / scale).tolist())
-    assert max(last["per_client"]["nodes/distance"].values()) == pytest.approx(last["global/worst_distance"])
-    assert "per_client" in first
-
-
-def test_floats_and_seconds_are_counted_on_the_edges(tmp_path):
-    """Messages between nodes that work, lost ones included; the slowest node, with its slowest link."""
-    wait, rate = [0.5, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8], [9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0]
-    settings = [f"topology.latency={wait}", f"topology.bandwidth={rate}"]
-    carry_out(PROBLEM, tmp_path / "run", [*settings, "system.bandwidth=12", "system.seconds_per_step=0.25"])
-    floats, seconds, node, link = 0, 0.0, 0, 0
-    for graph, row in zip(
-        rows(tmp_path / "run", "topology.jsonl"), rows(tmp_path / "run", "metrics.jsonl"), strict=True
-    ):
-        sent = [(a, b) for a, b in graph["edges"] if a in graph["nodes"] and b in graph["nodes"]]
-        floats += 2 * 3 * len(sent)  # x and y, d = 3
-        carried = {frozenset(pair): 6 * sum(set(pair) == set(other) for other in sent) for pair in sent}
-        took = {edge: max(wait[i] for i in edge) + n / min(rate[i] for i in edge) for edge, n in carried.items()}
-        passed = [6 * sum(i in pair for pair in sent) for i in graph["nodes"]]
-        slowest = [max((took[edge] for edge in took if i in edge), default=0.0) for i in graph["nodes"]]
-        seconds += max((n / 12 + 2 * 0.25 + s for n, s in zip(passed, slowest, strict=True)), default=0.0)
-        node, link = node + max(passed, default=0), link + max(carried.values(), default=0)
-        assert (row["cost/busiest_node_floats"], row["cost/busiest_link_floats"]) == (node, link)
-        assert row["cost/peer_floats"] == floats
-        assert row["cost/uplink_floats"] == row["cost/downlink_floats"] == 0
-        assert row["time/virtual"] == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "floats"), [("dsgd", 3), ("dsgdm", 3), ("kgt", 6), ("sgp", 4), ("push_diging", 7)]
-)
-def test_the_messages_of_a_method_are_counted_with_the_masses_of_push_sum(tmp_path, algorithm, floats):
-    settings = [f"algorithm={algorithm}", "participation=full", "link=perfect", "rounds=1"]
-    carry_out(PROBLEM, tmp_path / "run", settings)
-    assert rows(tmp_path / "run", "metrics.jsonl")[0]["cost/peer_floats"] == floats * 8 * 3  # d = 3; 3 receivers
 
 
 @pytest.mark.parametrize(
@@ -260,10 +216,12 @@ def test_a_ring_of_four_waits_for_its_slowest_link(tmp_path):
     d = 3
     took = {(0, 1): 0.5 + 2 * d / 2, (1, 2): 2 + 2 * d / 2, (2, 3): 7.0, (0, 3): 3 + 2 * d / 1}  # both ways
     speeds = [1.0, 9.0, 2.0, 0.5]  # of a local step: node 1 works 27 s, and waits for 1-2
-    carry_out(PROBLEM, tmp_path / "run", [*ring, f"topology.links={path}", f"system.seconds_per_step={speeds}"])
+    system = ["system.bandwidth=12", f"system.seconds_per_step={speeds}"]  # a node passes 4 d floats: a second
+    carry_out(PROBLEM, tmp_path / "run", [*ring, f"topology.links={path}", *system])
     slowest = [max(s for edge, s in took.items() if i in edge) for i in range(4)]
     expected = max(3 * speed + wait for speed, wait in zip(speeds, slowest, strict=True))
     assert expected == 27 + 5
+    expected += 4 * d / 12
     last = rows(tmp_path / "run", "metrics.jsonl")[-1]
     assert last["time/virtual"] == pytest.approx(2 * expected)
     assert last["cost/busiest_link_floats"] == 2 * 2 * d
@@ -297,54 +255,14 @@ def test_each_edge_draws_its_own_latency_and_bandwidth(tmp_path):
     assert (seconds(0.0, "seed=5")[4:] != alone[4:]).all()
 
 
-def test_edges_drawn_at_random_take_their_time_in_a_run(tmp_path):
-    """The slowest link of a round, from the draws of all edges of the graph."""
-    settings = ["algorithm=dsgd", "topology=ring", "participation=full", "link=perfect", "rounds=1"]
-    settings += ["topology.edge_latency={uniform: [1, 2]}", "system.seconds_per_step=1e-9"]
-    carry_out(PROBLEM, tmp_path / "run", settings)
-    experiment = assemble(load_config(PROBLEM, settings))
-    pairs = experiment.topology.pairs(0, experiment.world)
-    slowest = experiment.topology.seconds(pairs, np.zeros(len(pairs)), experiment.world).max()
-    assert rows(tmp_path / "run", "metrics.jsonl")[0]["time/virtual"] == pytest.approx(slowest, abs=1e-6)
-
-
 @pytest.mark.parametrize(
     ("algorithm", "own"), [("fedavg", "star"), ("sfl", "ring"), ("dsgd", "star"), ("dsgd", "ring")]
 )
 def test_star_and_ring_are_names_of_what_methods_do_anyway(algorithm, own):
     experiment = assemble(load_config(PROBLEM, [f"algorithm={algorithm}", f"topology={own}"]))
     assert not any("does not apply" in warning for warning in experiment.warnings)
-
-
-@pytest.mark.parametrize(("algorithm", "messages"), [("fedavg", 2), ("sfl", 9), ("dsgd", 1), ("centralized", 0)])
-def test_latency_passes_with_every_message_that_waits_for_another(tmp_path, algorithm, messages):
-    settings = [f"algorithm={algorithm}", "participation=full", "link=perfect", "rounds=1", "topology=ring"]
-    carry_out(PROBLEM, tmp_path / "without", settings)
-    carry_out(PROBLEM, tmp_path / "with", [*settings, "topology.latency=0.5"])
-    before, after = (rows(tmp_path / name, "metrics.jsonl")[0]["time/virtual"] for name in ("without", "with"))
-    assert after - before == pytest.approx(0.5 * messages)
-
-
-def counted(folder) -> dict[tuple[str, str], tuple[int, float]]:
-    """edges.csv: (messages, floats) by (from, to)."""
-    with (folder / "edges.csv").open() as file:
-        return {(r["from"], r["to"]): (int(r["messages"]), float(r["floats"])) for r in csv.DictReader(file)}
-
-
-def test_the_floats_along_each_edge_of_a_graph_are_on_record(tmp_path):
-    """Counts by hand from the record of the graph: messages between working nodes, lost ones included."""
-    carry_out(PROBLEM, tmp_path / "run")
-    sent = Counter()
-    for row in rows(tmp_path / "run", "topology.jsonl"):
-        sent.update((str(a), str(b)) for a, b in row["edges"] if a in row["nodes"] and b in row["nodes"])
-    assert counted(tmp_path / "run") == {ends: (n, 6.0 * n) for ends, n in sent.items()}  # x and y, d = 3
-    both = Counter()
-    for (a, b), n in sent.items():
-        both[min(a, b), max(a, b)] += 6 * n
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    busiest = summary["busiest_link"]
-    assert busiest["floats"] == both[tuple(busiest["between"])] == max(both.values())
-    assert summary["final"]["cost/peer_floats"] == sum(both.values())
+    warned = assemble(load_config(PROBLEM, ["algorithm=fedavg"])).warnings
+    assert "fedavg does not run on a graph: topology exponential does not apply; its own is star" in warned
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "sfl", "centralized"])
@@ -416,6 +334,113 @@ def test_an_unbalanced_directed_graph_is_for_push_methods_only(tmp_path):
     assemble(load_config(PROBLEM, [file, "algorithm=dsgd"]))
 
 
-def test_a_method_with_a_server_says_that_a_graph_does_not_apply():
-    experiment = assemble(load_config(PROBLEM, ["algorithm=fedavg"]))
-    assert "fedavg does not run on a graph: topology exponential does not apply; its own is star" in experiment.warnings
+# -- every method, stopped between checkpoints and resumed -----------------------------------------------------------
+
+CHANGING = ["topology=erdos_renyi", "topology.p=0.4", "topology.dynamic=true"]
+CASES = {
+    "dsgd": [["algorithm.order=atc"], ["algorithm.order=cta"], ["algorithm.order=dgd"]],
+    "dsgdm": [[]],
+    "exact_diffusion": [["topology=ring"]],
+    "extra": [["topology=ring"]],
+    "gradient_tracking": [["algorithm.order=diging"], ["algorithm.order=atc", "topology=torus"]],
+    "kgt": [["topology=torus"]],
+    "led": [["algorithm.lazy=true"], ["algorithm.lazy=false", *CHANGING]],
+    "nids": [["algorithm.lazy=true"], ["algorithm.lazy=false", "topology=ring"]],
+    "proxskip": [["topology=ring"]],
+    "push_diging": [[], ["topology=directed_ring"]],
+    "push_pull": [[], ["topology=one_peer_exponential"], CHANGING],
+    "sgp": [CHANGING, []],
+}
+
+
+def test_every_method_without_a_server_is_resumed_here():
+    assert CASES.keys() == {e.name for e in ALGORITHMS if issubclass(e.cls, GraphAlgorithm)}
+
+
+def state(folder) -> dict[str, bytes]:
+    """The tensors of the last checkpoint, among them all rows of all nodes, as bytes."""
+    blob = torch.load(folder / "checkpoints" / "round_000006" / "server.pt", weights_only=True)
+    parts = {**blob["server"], **blob["links"]}
+    return {name: rows.numpy().tobytes() for name, rows in parts.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [c for name, some in CASES.items() for c in one_in(3, [(name, e) for e in some])]
+)
+def test_a_stopped_run_resumes_with_the_rows_of_every_node(tmp_path, name, settings):
+    """Nodes come and go, messages are lost; rounds 3 and 4 are lost with the process and repeated."""
+    settings = [f"algorithm={name}", *settings, "checkpoint.every=3"]
+    carry_out(PROBLEM, tmp_path / "clean", settings)
+    killed(lambda: carry_out(PROBLEM, tmp_path / "stopped", settings, fault=strike("log", 4)))
+    carry_out(PROBLEM, tmp_path / "stopped", settings, resume=True)
+    clean, stopped = tmp_path / "clean", tmp_path / "stopped"
+    assert {k for k in state(clean) if k.startswith("node_")} >= {"node_x"}
+    assert state(stopped) == state(clean)
+    assert outcome(stopped) == outcome(clean)
+    for record in ("topology.jsonl", "edges.csv"):
+        assert (stopped / record).read_text() == (clean / record).read_text()
+
+
+# -- messages between blocks of nodes ---------------------------------------------------------------------------------
+
+
+BLOCKS, ROWS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 3]), np.array([0, 1, 2, 0, 1, 0, 1, 2, 0])
+WORLD = RunContext(0, Population.of(np.ones(9)), 1)
+X = torch.randn(9, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def planned(name, cohort, shared_memory=False):
+    graph = TOPOLOGIES.get(name).cls()
+    edges = graph.edges(0, WORLD, Bernoulli(q=0.2))
+    mixings = matrices(edges, np.array(cohort), "pair" if graph.directed else "doubly")
+    return ExchangePlan(SimpleNamespace(cohort=np.array(cohort)), BLOCKS, ROWS, mixings, shared_memory), mixings
+
+
+def test_a_block_sends_no_row_that_is_not_needed():
+    plan, _ = planned("ring", list(range(9)))
+    sent = {(c, b): plan.nodes[c][places].tolist() for c, out in plan.out.items() for b, places in out.items()}
+    arrives = TOPOLOGIES.get("ring").cls().edges(0, WORLD, Bernoulli(q=0.2))
+    ends = {(int(a), int(b)) for (a, b), here in zip(arrives.pairs, arrives.arrives, strict=True) if here}
+    kept = {(a, b) for a, b in ends if (b, a) in ends and BLOCKS[a] != BLOCKS[b]}
+    assert {(int(a), int(BLOCKS[b])) for a, b in kept} == {(a, b) for (_, b), rows in sent.items() for a in rows}
+
+
+def test_blocks_that_need_the_same_rows_share_one_message():
+    """Three blocks of two nodes: on the complete graph each sends one piece to both others; on a ring, two pieces."""
+    block, row, nodes = np.repeat(np.arange(3), 2), np.tile(np.arange(2), 3), np.arange(6)
+    ring = Edges(6, np.array([(i, (i + s) % 6) for i in nodes for s in (1, 5)]), np.ones(12, dtype=bool))
+    for edges, pieces in ((Edges.complete(6), 1), (ring, 2)):
+        r = SimpleNamespace(cohort=nodes)
+        plan = ExchangePlan(r, block, row, [edges.doubly(nodes)], shared_memory=False)
+        assert [len(plan.out[b]) for b in range(3)] == [2, 2, 2]
+        assert [len(plan.sending(b, None).needed) for b in range(3)] == [pieces] * 3
+
+
+def test_in_one_process_the_messages_of_all_blocks_are_mixed_at_once():
+    plan, (mixing, *_) = planned("star", [8, 0, 2, 3], shared_memory=True)
+    x = X[[8, 0, 2, 3]]
+    order = np.concatenate(list(plan.nodes.values()))
+    assert torch.equal(plan.exchange[0](x[order]), mixing(x)[order])
+    assert [plan.out[b][ALL].tolist() for b in plan.blocks] == [[0, 1], [0], [0]]
+
+
+class Weighing(RandomWorkers):
+    """A backend that compares the bytes that a call says arrive with the messages that it gets."""
+
+    weighed: ClassVar[list[int]] = []
+
+    def run_blocks(self, calls):
+        for call in calls:
+            if call.operation == "mix":
+                arrived = [sum(rows.nbytes for rows in piece.values()) for piece in call.handles[2:]]
+                assert [size for _, size in call.arriving] == arrived
+                assert call.block not in dict(call.arriving)
+                self.weighed.extend(arrived)
+        return super().run_blocks(calls)
+
+
+def test_the_bytes_that_blocks_are_said_to_send_each_other_are_the_bytes_of_their_messages(tmp_path):
+    Weighing.weighed.clear()
+    carry_out(PROBLEM, tmp_path / "run", rows=partial(inprocess.rows, make=Weighing))
+    assert Weighing.weighed
+    assert all(size and size % (2 * 3 * 8) == 0 for size in Weighing.weighed)  # rows of x and y, d = 3 doubles

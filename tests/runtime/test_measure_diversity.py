@@ -1,4 +1,4 @@
-"""`eval.diversity` against dense gradients in float64."""
+"""`eval.diversity` and `eval.average` against dense gradients and iterates in float64."""
 
 from __future__ import annotations
 
@@ -10,20 +10,27 @@ from scipy.optimize import minimize
 import raylfl
 from raylfl.config.load import load_config
 from raylfl.python.api import checked
+from raylfl.python.control import Callback
 from raylfl.runtime.round.diversity import diversity_metrics
-from tests.runtime.iterates import Iterates
+
+
+class Iterates(Callback):
+    """Keeps x_1, ..., x_R."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_round_end(self, round, metrics, params):
+        self.seen.append(params.double().numpy().copy())
+
 
 SMALL = [
     "num_clients=3",
     "data.init_args={num_clients: 3, rows_per_client: 7, dim: 4, lam: 0.3}",
-    "participation={name: full}",
     "local.lr=0.003",
-    "local.steps=1",
-    "rounds=3",
-    "eval.every=1",
-    "eval.diversity=true",
     "logging.report=false",
 ]
+DIVERSE = [*SMALL, "participation={name: full}", "local.steps=1", "rounds=3", "eval.every=1", "eval.diversity=true"]
 
 
 def gradients(experiment, x):
@@ -33,7 +40,7 @@ def gradients(experiment, x):
 
 
 def test_diversity_is_that_of_the_dense_gradients(tmp_path):
-    iterates, overrides = Iterates(), [*SMALL, "algorithm.name=fedavg", f"logging.dir={tmp_path}"]
+    iterates, overrides = Iterates(), [*DIVERSE, "algorithm.name=fedavg", f"logging.dir={tmp_path}"]
     run = raylfl.run("ridge", overrides, callbacks=[iterates])
     e = checked(load_config("ridge", overrides))
     before = np.zeros(4)
@@ -69,7 +76,7 @@ def test_a_client_of_weight_0_is_left_out():
 def test_drift_and_consensus_are_those_of_the_dense_iterates(tmp_path):
     """Unequal local steps in one cohort; the server's step is FedAvg's mean."""
     iterates = Iterates()
-    overrides = [*SMALL, "eval.diversity=false", "eval.drift=true", "local.steps=[1, 4, 2]", "algorithm.name=fedavg"]
+    overrides = [*DIVERSE, "eval.diversity=false", "eval.drift=true", "local.steps=[1, 4, 2]", "algorithm.name=fedavg"]
     run = raylfl.run("ridge", [*overrides, f"logging.dir={tmp_path}"], callbacks=[iterates])
     e, x = checked(load_config("ridge", overrides)), np.zeros(4)
     for row, after in zip(run.metrics, iterates.seen, strict=True):
@@ -97,3 +104,46 @@ def test_fedavg_is_unbiased_in_the_consistent_system(tmp_path):
     assert row["inconsistency/chi2"] == pytest.approx(0.0, abs=1e-20)
     skewed = raylfl.run("quadratics", [*overrides, *plain, "link.q=0.1"]).metrics[0]
     assert skewed["inconsistency/chi2"] > 0.1
+
+
+# -- the weighted mean of iterates ------------------------------------------------------------------------------------
+
+
+AVERAGED = [*SMALL, "participation.size=2", "algorithm.name=sfl", "rounds=6", "eval.every=2"]
+
+
+def value(experiment, x) -> float:
+    """F(x) = 1/3 sum_i |A_i x - y_i|^2 + lam |x|^2, from the data."""
+    a, y = (array.reshape(3, 7, -1) for array in experiment.setup.train.arrays)
+    return np.square(a @ x - y[..., 0]).sum() / 3 + 0.3 * x @ x
+
+
+@pytest.mark.parametrize("rho", [1.0, 0.7])
+def test_average_is_the_weighted_mean_of_all_iterates(tmp_path, rho):
+    iterates, overrides = Iterates(), [*AVERAGED, f"eval.average={rho}", f"logging.dir={tmp_path}"]
+    run = raylfl.run("ridge", overrides, callbacks=[iterates])
+    e = checked(load_config("ridge", overrides))
+    path = np.stack([np.zeros(4), *iterates.seen])
+    for r, row in enumerate(run.metrics):
+        weights = rho ** -np.arange(1.0, r + 3)  # of x_0, ..., x_{r+1}, as Theorem 1 writes them
+        mean = weights @ path[: r + 2] / weights.sum()
+        assert row["average/distance_abs"] == pytest.approx(np.linalg.norm(mean - e.optimum.x), rel=1e-12)
+        assert ("average/loss" in row) == (r % 2 == 0 or r == 5)
+        if "average/loss" in row:
+            assert row["average/loss"] == pytest.approx(value(e, mean), rel=1e-12)
+            assert row["average/gap"] == pytest.approx(value(e, mean) - value(e, e.optimum.x), rel=1e-9)
+
+
+def test_a_resumed_run_continues_its_average(tmp_path):
+    overrides = [*AVERAGED, "eval.average=0.7", f"logging.dir={tmp_path}"]
+    whole = raylfl.run("ridge", overrides).metrics
+    half = raylfl.run("ridge", [*overrides, "rounds=3"])
+    again = raylfl.resume(half.run_dir, ["rounds=6"]).metrics
+    assert [row["average/distance"] for row in again] == [row["average/distance"] for row in whole]
+
+
+def test_an_average_without_the_first_iterates_is_not_measured(tmp_path):
+    half = raylfl.run("ridge", [*AVERAGED, f"logging.dir={tmp_path}", "rounds=3"])
+    again = raylfl.resume(half.run_dir, ["rounds=6", "eval.average=0.7"])
+    assert not any("average/distance" in row for row in again.metrics)
+    assert "no average of the iterates before it" in (half.run_dir / "log.txt").read_text()

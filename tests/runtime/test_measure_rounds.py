@@ -1,6 +1,9 @@
-"""Metrics of updates and of the objective against a direct computation."""
+"""Metrics of updates, of the objective and of evaluations on clients' data against a direct computation."""
 
 from __future__ import annotations
+
+import itertools
+import json
 
 import numpy as np
 import pytest
@@ -8,6 +11,7 @@ import torch
 
 import raylfl
 from raylfl.experiment.assemble import assemble
+from raylfl.runtime.round.measure import fairness
 from tests.runtime import tiny
 from tests.runtime.measured import DIGITS, ETA, LOSSY, STEPS, Points, W, received, walk
 
@@ -62,12 +66,6 @@ def test_the_objective_of_more_clients_than_one_group_is_that_of_all(tmp_path):
     assert last["global/grad_norm"] == pytest.approx(float(gradient.norm()), rel=1e-10)
 
 
-def test_the_distance_to_an_optimum_at_zero_is_absolute():
-    world = ["data=coefficients", "model.name=quadratic", "model.init_args.x0=3.0", "local.steps=2"]
-    for _, metrics, _, x in walk(world)[1]:
-        assert metrics["global/distance"] == metrics["global/distance_abs"] == pytest.approx(abs(float(x[0])))
-
-
 def test_the_objective_is_measured_when_evaluations_are_due_and_in_the_last_round():
     rounds = walk(["eval.global=true", "eval.every=3"])[1]
     assert [r for r, (_, m, _, _) in enumerate(rounds) if "global/loss" in m] == [0, 3, 6, 7]
@@ -77,13 +75,10 @@ def test_the_objective_is_measured_when_evaluations_are_due_and_in_the_last_roun
 def test_measurements_on_training_data_have_no_augmentation_and_equal_sample_weights(tmp_path):
     """Clients' ten samples in batches of seven and three."""
     config = {
-        **tiny.TINY,
+        **tiny.OWNED,
         "rounds": 1,
         "data": {"class_path": "tests.runtime.tiny.Augmented"},
         "model": {**tiny.TINY["model"], "init_args": {"norm": False, "dropout": 0.0}},
-        "partition": {"name": "natural"},
-        "participation": {"name": "full"},
-        "link": {"name": "perfect"},
         "eval": {"every": 1, "batch_size": 7, "participants": True, "random_clients": 6, "global": True},
     }
     result = raylfl.run(config, [f"logging.dir={tmp_path}"])
@@ -92,3 +87,59 @@ def test_measurements_on_training_data_have_no_augmentation_and_equal_sample_wei
         expected = float(torch.nn.functional.cross_entropy(result.module.body(points.x), points.targets))
     for name in ("participants/loss", "random/loss", "global/loss"):
         assert result.metrics[-1][name] == pytest.approx(expected, rel=1e-5), name
+
+
+# -- evaluations on clients' data, counted client by client -----------------------------------------------------------
+
+
+def evaluated_run(base, *wanted):
+    """(last row of metrics, of participation, hits and sizes of every client) of a run on digits."""
+    result = raylfl.run(DIGITS, [*wanted, f"logging.dir={base}"])
+    x, y = (torch.from_numpy(np.asarray(a)) for a in assemble(result.config).setup.train.arrays)
+    with torch.no_grad():
+        hit = (result.module(x.float() / 16).argmax(dim=1) == y).numpy()
+    owners = json.loads((result.run_dir / "partition.json").read_text())
+    shards = [np.array(owners[str(i)]) for i in range(20)]
+    rows = [json.loads(line) for line in (result.run_dir / "participation.jsonl").read_text().splitlines()]
+    hits, sizes = np.array([hit[s].sum() for s in shards]), np.array([len(s) for s in shards])
+    return result.metrics[-1], rows[-1], hits, sizes
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory):
+    """A run with all evaluations, in batches smaller than most clients."""
+    wanted = ["eval.clients=true", "eval.participants=true", "eval.random_clients=3", "eval.batch_size=7"]
+    return evaluated_run(tmp_path_factory.mktemp("measure"), *wanted)
+
+
+def test_fairness_is_that_of_the_clients_own_accuracies(evaluated):
+    metrics, _, hits, sizes = evaluated
+    accuracy = hits / sizes
+    assert metrics["clients/accuracy_mean"] == pytest.approx(accuracy.mean(), rel=1e-6)
+    assert metrics["clients/accuracy_std"] == pytest.approx(np.std(accuracy), rel=1e-6)
+    assert metrics["clients/accuracy_p10"] == pytest.approx(np.sort(accuracy)[:2].mean(), rel=1e-6)
+
+
+@pytest.mark.parametrize(("count", "worst"), [(1, 1), (9, 1), (10, 1), (19, 1), (20, 2), (35, 3), (100, 10)])
+def test_the_worst_tenth_is_rounded_down_and_one_client_at_least(count, worst):
+    accuracy = np.random.default_rng(count).permutation(count) / count
+    assert fairness(accuracy)["clients/accuracy_p10"] == pytest.approx(np.arange(worst).mean() / count)
+
+
+def test_participants_accuracy_is_that_on_the_data_of_those_received(evaluated):
+    metrics, row, hits, sizes = evaluated
+    here = received(row)
+    assert 0 < len(here) < len(row["cohort"])  # an upload was lost, otherwise the claim is empty
+    assert metrics["participants/accuracy"] == pytest.approx(hits[here].sum() / sizes[here].sum(), rel=1e-6)
+
+
+def test_random_accuracy_is_that_on_the_data_of_so_many_clients(evaluated):
+    metrics, _, hits, sizes = evaluated
+    threes = (list(three) for three in itertools.combinations(range(20), 3))
+    accuracies = np.array([hits[three].sum() / sizes[three].sum() for three in threes])
+    assert np.abs(accuracies - metrics["random/accuracy"]).min() < 1e-7
+
+
+def test_random_clients_are_all_clients_if_more_are_configured(tmp_path):
+    metrics, _, hits, sizes = evaluated_run(tmp_path, "eval.random_clients=99", "rounds=1")
+    assert metrics["random/accuracy"] == pytest.approx(hits.sum() / sizes.sum(), rel=1e-6)

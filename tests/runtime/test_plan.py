@@ -1,8 +1,6 @@
-"""A planned round has the right values of each client, at any place in the cohort."""
+"""A planned round has the right values of each client; expected coefficients are the means of planned ones."""
 
 from __future__ import annotations
-
-import weakref
 
 import numpy as np
 import pytest
@@ -11,6 +9,7 @@ import torch
 from raylfl.config.load import load_config
 from raylfl.experiment.assemble import assemble
 from raylfl.heterogeneity.trace import write_trace
+from raylfl.python.api import checked
 from raylfl.runtime.round.plan import Planner, drop_uploads, same_array
 from raylfl.runtime.round.state import RoundResult
 from tests.runtime.tiny import TINY
@@ -48,13 +47,6 @@ def test_what_is_planned_for_a_client_is_looked_up_by_its_id_and_not_its_place(a
         assert planned.steps.tolist() == [c + 1 for c in planned.cohort]
 
 
-def test_the_states_of_all_clients_are_kept_for_two_rounds():
-    _, plans = planner()
-    states = [weakref.ref(plans.system(r)) for r in range(4)]
-    assert [state() is not None for state in states] == [False, False, True, True]
-    assert plans.system(2) is states[2]()
-
-
 def test_a_ring_has_a_new_order_each_round_and_keeps_each_clients_number_of_draws():
     e, plans = planner("algorithm.name=sfl", "participation={name: uniform, size: 30, replace: true}")
     orders = set()
@@ -85,7 +77,6 @@ def test_uploads_are_lost_as_often_as_each_clients_own_link_says():
     ("link", "recorded"),
     [
         ("{name: perfect}", False),
-        ("{name: bernoulli, q: 0.3}", False),
         ("{name: bernoulli, q: {uniform: [0, 0.5]}}", False),
         ("{name: bernoulli, q: {uniform: [0, 0.5]}, dynamic: true}", True),
         ("{name: bernoulli, q: {phases: [{until: 0.5, value: 0.1}, {value: 0.6}]}}", True),
@@ -139,11 +130,6 @@ def test_a_number_of_steps_that_the_algorithm_draws_holds_for_all_that_take_a_st
     assert min(steps[0] for steps in drawn) >= 1 < max(steps[0] for steps in drawn)
 
 
-def test_a_method_of_one_step_takes_one_whatever_the_local_steps():
-    _, plans = planner("algorithm=fedsgd", "participation=full", "link=perfect")
-    assert plans.plan(0, {}).steps.tolist() == [1] * N
-
-
 def test_the_rate_of_a_round_follows_its_schedule():
     _, plans = planner("local.lr_schedule={name: exponential, decay: 0.5}")
     assert [plans.lr(r) for r in range(3)] == [0.05, 0.025, 0.0125]
@@ -171,9 +157,7 @@ def test_clients_are_drawn_by_weighted_norms_of_their_own_updates():
     ("participation", "algorithm", "law"),
     [
         ("{name: bernoulli, p: 0.3}", "fedavg", "independent"),
-        ("full", "fedavg", "independent"),
         ("{name: markov, p_on: 0.3, p_off: 0.2}", "fedavg", "independent"),
-        ("{name: uniform, size: 3, replace: true}", "fedavg", "with_replacement"),
         ("{name: weighted, size: 3, replace: true}", "fedavg", "with_replacement"),
         ("{name: uniform, size: 3}", "fedavg", "without_replacement"),
         ("{name: uniform, size: 3}", "fedacs", "with_replacement"),
@@ -184,15 +168,54 @@ def test_the_law_of_the_draws_is_that_of_the_process_or_of_the_method_that_sampl
     assert plans.expected_draws(plans.system(0), {})[1] == law
 
 
+# -- expected coefficients against the mean coefficients of the rounds that a run draws -------------------------------
+
+
+FEW, ROUNDS = 4, 4000
+LOSSY = "link={name: bernoulli, q: [0.0, 0.5, 0.2, 0.7]}"
+REPLACED = "participation={name: weighted, weights: [4, 3, 2, 1], size: 4, replace: true}"
+RARE = "participation={name: bernoulli, p: [0.1, 0.2, 0.3, 0.6], on_empty: resample}"
+CHAINS = "participation={name: markov, p_on: [0.1, 0.2, 0.3, 0.9], p_off: 0.5}"
+
+
+def experiment(rule, *overrides):
+    data = f"data.init_args={{num_clients: {FEW}, rows_per_client: 7, dim: 4, lam: 0.3}}"
+    options = [f"num_clients={FEW}", data, f"rounds={ROUNDS}", "runtime.backend=local", f"algorithm.aggregate={rule}"]
+    return checked(load_config("ridge", ["algorithm.name=fedavg", *options, *overrides]))
+
+
 @pytest.mark.parametrize(
-    ("participation", "p"),
+    ("rule", "overrides"),
     [
-        ("{name: uniform, size: 30, replace: true}", [1 / N] * N),
-        (f"{{name: weighted, size: 5, replace: true, weights: {list(range(1, N + 1))}}}", np.arange(1, N + 1) / 78),
-        ("{name: uniform, size: 3}", [np.nan] * N),
+        ("mean", [REPLACED]),
+        ("anonymous_uniform", [REPLACED, LOSSY]),
+        ("full", [REPLACED, LOSSY]),
+        ("anonymous", [RARE, LOSSY]),
+        ("mean", [CHAINS]),
     ],
 )
-def test_the_probabilities_of_draws_with_replacement_sum_to_one_and_are_looked_up_by_client(participation, p):
-    _, plans = planner(f"participation={participation}")
-    planned = plans.plan(1, {})
-    np.testing.assert_allclose(planned.inclusion, np.asarray(p)[planned.cohort], rtol=1e-12)
+def test_mean_coefficients_of_many_rounds_are_the_expected_ones(rule, overrides):
+    """Shares of all clients; five standard errors of the mean, from 20 batches of consecutive rounds."""
+    e = experiment(rule, *overrides)
+    planner, rows = Planner(e), np.zeros((ROUNDS, FEW))
+    for r in range(ROUNDS):
+        received = planner.plan(r, {}).received_view
+        if len(received.cohort):
+            rows[r, received.cohort] = e.algorithm.rule.coefficients(received)
+    expected = planner.expected_coefficients(planner.system(0), {})
+    batches = rows.reshape(20, -1, FEW).mean(axis=1)
+    batches /= batches.sum(axis=1).mean()
+    error = batches.std(axis=0, ddof=1) / np.sqrt(len(batches))
+    assert (abs(batches.mean(axis=0) - expected / expected.sum()) <= 5 * error).all()
+
+
+@pytest.mark.parametrize("rule", ["mean", "anonymous_uniform"])
+def test_redraws_of_empty_rounds_do_not_change_the_shares_of_clients(rule):
+    """A redraw scales the probability of each non-empty cohort by the same factor."""
+    shares = []
+    for on_empty in ("skip", "resample"):
+        law = f"participation={{name: bernoulli, p: [0.1, 0.2, 0.3, 0.6], on_empty: {on_empty}}}"
+        planner = Planner(experiment(rule, law))
+        expected = planner.expected_coefficients(planner.system(0), {})
+        shares.append(expected / expected.sum())
+    np.testing.assert_allclose(shares[0], shares[1], rtol=1e-12)

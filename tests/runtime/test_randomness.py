@@ -135,14 +135,6 @@ def test_the_loss_of_an_upload_does_not_depend_on_its_clients_availability():
         assert abs(lost[there].mean() - q) < Z * np.sqrt(q * (1 - q) / there.sum())
 
 
-@pytest.mark.parametrize("sampling", ["reshuffle", "with_replacement"])
-@pytest.mark.parametrize("alike", [True, False])
-def test_every_local_step_of_an_epoch_has_a_different_batch(sampling, alike):
-    steps = [batches(sampling, alike, t)(0, 0) for t in range(4)]
-    for one, other in itertools.combinations(steps, 2):
-        assert (one == other).mean() < 0.3  # by chance 1 in 40 with replacement, never without
-
-
 # -- draws once a run -----------------------------------------------------------------------------------------------
 
 

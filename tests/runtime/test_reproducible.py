@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 
 import pytest
 import torch
 
+from benchmarks.differential import Case
+from benchmarks.odd_modules import Odd
 from raylfl.algorithms import ALGORITHMS
 from raylfl.runtime import inprocess
 from raylfl.testing.runs import RandomWorkers
@@ -72,3 +75,31 @@ def test_a_fresh_process_with_another_hash_seed_agrees_on_every_kind_of_algorith
     for name in KINDS:
         carry_out({**TINY, "rounds": 3, "algorithm": options_of(name)}, tmp_path / "here" / name)
         assert outcome(tmp_path / "there" / name) == outcome(tmp_path / "here" / name)
+
+
+# -- the comparisons of make fuzz can fail ----------------------------------------------------------------------------
+
+
+SEEN = []
+
+
+class Carries(Odd):
+    """A number outside the module, which nothing restores."""
+
+    def training_step(self, batch, batch_idx):
+        SEEN.append(0)
+        return super().training_step(batch, batch_idx) * (1 + 0.01 * len(SEEN))
+
+
+@pytest.mark.parametrize(
+    ("module", "wrong"),
+    [("benchmarks.odd_modules.BatchNorm", False), ("tests.runtime.test_reproducible.Carries", True)],
+)
+def test_runs_that_differ_are_found(tmp_path, module, wrong):
+    case = Case(random.Random(0), tmp_path)
+    case.config = {**TINY, "rounds": 5, "model": {"class_path": module}}
+    case.config["data"] = {"class_path": "benchmarks.odd_modules.Points"}
+    assert case.carry_out() == "compared"
+    assert case.compared == 5
+    assert any(line.startswith("its config.yaml: ") for line in case.wrong) == wrong
+    assert wrong or case.wrong == []

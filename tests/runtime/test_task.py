@@ -1,17 +1,33 @@
-"""Reports of clients' work, joined, cut and looked up, against plain lists."""
+"""Reports of clients' work against plain lists; parts of a worker; the sums that a server needs of a round."""
 
 from __future__ import annotations
 
 import pickle
 from collections import Counter
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from raylfl.algorithms.fedavg import FedAvg
 from raylfl.core.oracle import GradientMode
 from raylfl.core.partial_sums import SumPlan
-from raylfl.runtime.workers.task import ClientReports, Task, TaskResult, added_up, order_of
+from raylfl.core.population import Population
+from raylfl.core.samples import ClientShards
+from raylfl.experiment.parts import BUFFERS, MEAN, MOMENTS
+from raylfl.runtime.records import checkpoint
+from raylfl.runtime.records.checkpoint import Checkpoints, sha256_of_shards
+from raylfl.runtime.round.blocks import _in_cohort_order
+from raylfl.runtime.round.dispatch import sum_plan
+from raylfl.runtime.workers import backend
+from raylfl.runtime.workers.backend import LocalBackend
+from raylfl.runtime.workers.local_work import cohort_work
+from raylfl.runtime.workers.measures import WeightedOracle
+from raylfl.runtime.workers.task import Chunk, ClientReports, Task, TaskResult, added_up, order_of
+from raylfl.runtime.workers.worker import Worker
+from raylfl.testing import recorded_round
 
 PLAIN, QUICK = GradientMode("autograd", "it was asked for"), GradientMode("recorded", "it was not")
 
@@ -42,25 +58,6 @@ def test_clients_are_put_into_the_order_of_a_list(clients, order):
     assert whole.logged["a"].tolist() == [2.5, 9.5, 5.5]
 
 
-def test_square_norms_are_looked_up_by_client():
-    whole = reports([4, 2, 9])
-    whole.rows["square"] = [16.0, 4.0, 81.0]
-    assert whole.squares(np.array([9, 4])).tolist() == [81.0, 16.0]
-
-
-def test_missing_columns_are_0_and_failed_clients_have_no_loss():
-    rows = ClientReports.of([3, 5], last_loss=[1.0, 2.0]).rows
-    assert rows["client"].tolist() == [3, 5]
-    assert rows["last_loss"].tolist() == [1.0, 2.0]
-    assert not rows["loss"].any()
-    assert not rows["finite"].any()
-    failed = ClientReports.failed([3, 5], "why")
-    assert np.isnan(failed.rows["loss"]).all()
-    assert np.isnan(failed.rows["last_loss"]).all()
-    assert failed.errors == {3: "why", 5: "why"}
-    assert failed.bad["client"].tolist() == [3, 5]
-
-
 def test_joined_reports_keep_their_order_and_what_only_some_of_them_logged():
     first = reports([4, 2], logged={"a": np.array([1.0, 2.0])}, errors={2: "first"})
     second = reports([9], logged={"b": np.array([7.0])}, errors={9: "second"}, ways=Counter({PLAIN: 2, QUICK: 5}))
@@ -71,22 +68,6 @@ def test_joined_reports_keep_their_order_and_what_only_some_of_them_logged():
     assert whole.errors == {2: "first", 9: "second"}
     assert whole.ways == {PLAIN: 4, QUICK: 5}
     assert len(ClientReports.joined([]).rows) == 0
-
-
-@pytest.mark.parametrize("wanted", [[4, 2, 9], [2, 9], [4], []])
-def test_losses_and_logs_of_some_clients_come_in_the_order_of_the_reports(wanted):
-    whole = reports([4, 2, 9])
-    expected = [c for c in (4, 2, 9) if c in wanted]
-    assert whole.losses(np.array(wanted, dtype=np.int64)).tolist() == [10.0 * c for c in expected]
-    assert whole.logs(np.array(wanted, dtype=np.int64))["a"].tolist() == [c + 0.5 for c in expected]
-
-
-def test_reports_that_are_not_finite_are_bad_and_errors_make_a_failed_result():
-    whole = reports([4, 2, 9])
-    whole.rows["finite"] = [True, False, True]
-    assert whole.bad["client"].tolist() == [2]
-    assert not TaskResult(whole).failed
-    assert TaskResult(ClientReports.failed([4, 2, 9], "why")).failed
 
 
 @pytest.mark.parametrize("each", [False, True])
@@ -106,3 +87,150 @@ def test_uploads_that_were_added_up_are_kept_as_their_sum_only(each):
     assert second.uploads["up"].shape == (0, 5)  # the size of an upload is still known
     assert not failed.sums
     assert not second.sums
+
+
+# -- parts of a worker and of checkpoints that whole runs pass through with one value only ----------------------------
+
+
+@pytest.mark.parametrize(
+    ("samples", "batch_size", "steps"),
+    [(10, 1, 10), (10, 3, 4), (10, 5, 2), (10, 10, 1), (10, 11, 1), (10, 0, 1), (0, 3, 1), (1, 1, 1)],
+)
+def test_an_epoch_has_as_many_steps_as_batches(samples, batch_size, steps):
+    worker = object.__new__(Worker)
+    shards = {"trained_on": lambda client: range(samples) if client == 7 else range(99)}
+    task = Task(0, (7, 1), (1, 1), (batch_size, 1), (1.0, 1.0), 0.1)
+    for accumulate, expected in ((1, steps), (3, -(-steps // 3))):
+        worker.setup = SimpleNamespace(accumulate=accumulate, **shards)
+        assert worker._steps_per_epoch(task) == expected
+
+
+def test_the_uploads_of_halves_are_joined_on_the_host(monkeypatch):
+    """A GPU without room for a call may have no room for the uploads of all its clients."""
+    worker, task = object.__new__(Worker), Task(5, (3, 1), (4, 5), (7, 8), (1.5, 2.5), 0.1)
+    one, on_host = np.ones(1), []
+
+    def run(half, broadcast, states):
+        reports = ClientReports.of(half.clients, loss=one, last_loss=one, gradients=one, finite=one)
+        return TaskResult(reports, {"update": torch.full((1, 2), float(half.clients[0]))})
+
+    def to_host(uploads):
+        on_host.append(uploads["update"].tolist())
+        return {name: rows + 10 for name, rows in uploads.items()}
+
+    worker.run = run
+    monkeypatch.setattr("raylfl.runtime.workers.worker.all_to_host", to_host)
+    result = worker._in_halves(task, {"x": 0}, [None, None])
+    assert result.uploads["update"].tolist() == [[13.0, 13.0], [11.0, 11.0]]
+    assert result.client_states == []  # as of a cohort that did not run in halves: a round joins both
+    assert on_host == [[[3.0, 3.0]], [[1.0, 1.0]]]
+
+
+def test_the_loss_and_gradient_of_all_clients_are_those_of_one_that_owns_all():
+    oracle, loaded = object.__new__(WeightedOracle), []
+    oracle.weights, g = [0.25, 0.75], torch.tensor([1.0, 2.0, 3.0])
+    oracle.full = SimpleNamespace(of=lambda x, clients, weights: (len(clients) + sum(weights), g * x))
+    oracle.flat = SimpleNamespace(load=loaded.append)
+    x = torch.full((1, 3), 2.0)
+    losses, gradients = oracle.gradients(x, [], lambda c: 0)
+    assert (losses.tolist(), losses.dtype) == ([3.0], torch.float64)
+    assert gradients.tolist() == [[2.0, 4.0, 6.0]]
+    assert torch.equal(loaded[0], x[0])
+
+
+def test_the_checksum_of_a_partition_depends_on_each_sample_and_its_owner():
+    parts = [[[0, 1], [2, 3]], [[0, 1], [3, 2]], [[0, 1, 2], [3]], [[0, 1], [2, 4]], [[0, 1], [2, 3], []]]
+    found = {sha256_of_shards(ClientShards.of([np.array(own, dtype=np.int64) for own in part])) for part in parts}
+    assert len(found) == len(parts)
+
+
+def test_weights_of_a_cohort_are_relative_to_uniform_ones():
+    setup = SimpleNamespace(
+        shards=[np.arange(3), np.arange(3, 7), np.arange(7, 9)],
+        population=Population(np.array([3, 4, 2]), np.array([0.5, 0.25, 0.25])),
+        algorithm=SimpleNamespace(full_gradient=False),
+        seed=0,
+        sampling="reshuffle",
+        accumulate=1,
+    )
+    task = Task(0, (2, 0), (5, 4), (1, 1), (1.5, 2.5), 0.1)
+    own = cohort_work(setup, task, None, None)
+    assert own.work.relative_weight.tolist() == pytest.approx([0.75, 1.5])
+    assert (own.work.steps.tolist(), own.work.a_norm.tolist(), own.work.lr) == ([5.0, 4.0], [1.5, 2.5], 0.1)
+    assert own.full is None
+
+
+@pytest.mark.parametrize(("gpus", "device"), [(0.0, "cpu"), (0.25, "gpu"), (1.0, "gpu"), (2.0, "gpu")])
+def test_a_checkpoint_notes_the_kind_of_device(monkeypatch, gpus, device):
+    monkeypatch.setattr(checkpoint, "fingerprint_of_config", lambda resolved: "")
+    experiment = SimpleNamespace(
+        config=SimpleNamespace(checkpoint=SimpleNamespace(keep=2), resolved={}, objects=None),
+        setup=SimpleNamespace(shards=ClientShards.of([np.arange(2)]), runtime=SimpleNamespace(gpus=gpus)),
+        algorithm=SimpleNamespace(pattern=SimpleNamespace(peers=False)),
+    )
+    assert Checkpoints(None, experiment, print).identity["device"] == device
+
+
+def test_rows_of_blocks_are_put_into_the_order_of_the_cohort():
+    plan = SimpleNamespace(nodes={0: np.array([4, 0]), 2: np.array([2]), 3: np.array([1, 3])})
+    first, none, last = {"x": torch.tensor([[4.0], [0.0]])}, {}, {"x": torch.tensor([[1.0], [3.0]])}
+    second = {"x": torch.tensor([[2.0]])}
+    assert _in_cohort_order(plan, [first, second, last])["x"].flatten().tolist() == [0, 1, 2, 3, 4]
+    assert _in_cohort_order(plan, [first, none, last])["x"].flatten().tolist() == [0, 1, 0, 3, 4]
+    assert _in_cohort_order(plan, [none, second, last])["x"].flatten().tolist() == [0, 1, 2, 3, 0]
+    assert _in_cohort_order(plan, [none, none, none]) == {}
+
+
+def test_an_evaluation_may_take_the_time_limit_of_a_client_for_each_batch(monkeypatch):
+    limits = []
+    monkeypatch.setattr(backend, "time_limit", lambda seconds: limits.append(seconds) or nullcontext())
+    here = object.__new__(LocalBackend)
+    here.worker, here.timeout, here._batch_size = SimpleNamespace(evaluate=lambda broadcast, chunks: "done"), 2.0, 4
+    chunks = [Chunk("test", np.arange(size)) for size in (5, 4, 1)]
+    assert [here.evaluate({}, some).result() for some in (chunks, chunks[1:], [])] == ["done"] * 3
+    assert limits == [8.0, 4.0, 2.0]
+    here.timeout = None
+    here.evaluate({}, chunks).result()
+    assert limits[-1] is None
+
+
+# -- the sums that a server needs of a round's uploads ----------------------------------------------------------------
+
+
+POPULATION = Population(np.array([10, 20, 30, 40]), np.array([0.1, 0.2, 0.3, 0.4]))
+
+
+def planned(*names, steps=(2, 5, 1, 3), received=(True, False, True)):
+    """{sum: (upload, coefficients)} of a round of clients 3, 0 and 2; names: of what is broadcast beside x."""
+    r = recorded_round(0, [3, 0, 2], POPULATION, steps=steps, received=received)
+    x = torch.zeros(3)
+    plan = sum_plan(FedAvg(), {"x": x, **dict.fromkeys(names, x)}, {"x": x}, r)
+    assert plan.clients.tolist() == [c for c, here in zip([3, 0, 2], received, strict=True) if here]
+    return {name: (plan.terms[term][0], plan.terms[term][1].tolist()) for name, term in plan.term_of.items()}
+
+
+def test_the_mean_update_of_the_received_has_their_weights():
+    upload, coefficients = planned()[MEAN]
+    assert upload == "update"
+    assert coefficients == pytest.approx([0.4 / 0.7, 0.3 / 0.7])
+
+
+def test_buffers_are_averaged_with_equal_weights_and_moments_with_the_clients():
+    base = planned()
+    assert not {BUFFERS, MOMENTS} & set(base)
+    found = planned(BUFFERS, MOMENTS)
+    assert found.pop(BUFFERS) == (BUFFERS, [0.5, 0.5])
+    upload, coefficients = found.pop(MOMENTS)
+    assert (upload, coefficients) == (MOMENTS, pytest.approx([0.4 / 0.7, 0.3 / 0.7]))
+    assert found == base
+
+
+def test_moments_are_no_sum_where_a_received_client_took_no_step():
+    """Its moments are from before the round, so the mean leaves them out."""
+    assert MOMENTS not in planned(MOMENTS, steps=(2, 5, 0, 3))
+    assert MOMENTS in planned(MOMENTS, steps=(0, 5, 1, 3))  # client 0 was not received
+    assert MOMENTS not in planned(steps=(2, 5, 1, 3))
+
+
+def test_nothing_is_summed_where_nothing_was_received():
+    assert planned(BUFFERS, MOMENTS, received=(False, False, False)) == {}
