@@ -92,7 +92,7 @@ def cases():
 
 @pytest.mark.parametrize(("method", "workers", "placement", "newcomer"), cases())
 def test_a_run_that_loses_a_node_goes_on_with_the_same_bits(cluster, runs, gate, method, workers, placement, newcomer):
-    config = config_of(method, gate, rounds=40 if method == "push_pull" else 16)  # its rounds are the shortest
+    config = config_of(method, gate, rounds=40 if newcomer else 16)  # until the new node works
     overrides = [f"runtime.workers={workers or 'null'}", f"runtime.placement={placement}"]
     struck = strike(config, runs, cluster, gate, overrides, newcomer)
     assert not (gate / "slow").exists()
