@@ -7,12 +7,15 @@ hold gets no value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from ray.tune.search import Searcher
 
 from raylfl.core.keyed import keyed, keyed_int
+from raylfl.errors import Say
 from raylfl.report.labels import canonical
 from raylfl.tune.journal import Trial
 from raylfl.tune.score import SCORE
@@ -22,8 +25,6 @@ from raylfl.tune.spec import Sweep, show
 if TYPE_CHECKING:
     import optuna
     from ray.tune.search.optuna import OptunaSearch
-
-    from raylfl.tune.tuner import SweepRun
 
 NAME = "cell"  # of an Optuna study, which is alone in its storage
 DRAWS = 1000  # random points that are drawn to find one that no trial has run
@@ -76,15 +77,13 @@ class Study:
 
     def _enqueue_unseen(self) -> bool:
         """Enqueues a random setting that no trial has run as the next proposal; false if DRAWS draws find none."""
-        for values in map(self._draw, range(DRAWS)):
+        for k in range(DRAWS):
+            draws = keyed(self.seed, "optuna/unseen", self.number, len(self.proposed), k)
+            values = self.space.point(self.cell, partial(_draw, draws), self.base)
             if canonical(values) not in self.proposed:
                 self.study.enqueue_trial(self._parameters(values))
                 return True
         return False
-
-    def _draw(self, k: int) -> Values:
-        draws = keyed(self.seed, "optuna/unseen", self.number, len(self.proposed), k)
-        return self.space.point(self.cell, lambda key, domain: domain.draw(draws), self.base)
 
     def _point(self, trial: optuna.Trial) -> dict[str, Values]:
         """Optuna's definition of the space by a run: the values of a setting, each suggested by an Optuna trial."""
@@ -121,17 +120,29 @@ class Study:
         return key if len(domains) == 1 else f"{key}#{domains.index(domain)}"
 
 
+def _draw(draws: np.random.Generator, key: str, domain: Domain) -> Any:
+    return domain.draw(draws)
+
+
 class Studies(Searcher):
     """The searcher of a sweep with search=optuna: the cells take turns, `samples` settings each.
 
-    run: has the sweep and the trials so far; `plan` and `config` make Ray Tune's config of a trial. scores: the mean
-    score of each trial that has ended, by its id.
+    trials: the trials so far. scores: the mean score of each of them that has ended, by trial id. plan: plans the trial
+    of a proposed setting (number, values), writes it to the journal, and returns Ray Tune's config of it. config: the
+    same for an existing trial. say: called with one line for the user.
     """
 
-    def __init__(self, run: SweepRun, scores: Mapping[str, float]):
-        sweep, trials = run.sweep, run.trials
+    def __init__(
+        self,
+        sweep: Sweep,
+        trials: Sequence[Trial],
+        scores: Mapping[str, float],
+        plan: Callable[[int, Values], dict[str, Any]],
+        config: Callable[[Trial], dict[str, Any]],
+        say: Say,
+    ):
         super().__init__(metric=SCORE, mode=sweep.score.direction)
-        self.run = run
+        self.sweep, self.plan, self.config, self.say = sweep, plan, config, say
         self.studies = [
             Study(sweep, number, cell, [t for t in trials if cell.items() <= t.values.items()], scores)
             for number, cell in enumerate(sweep.cells())
@@ -150,19 +161,18 @@ class Studies(Searcher):
             if interrupted is not None:
                 trial = interrupted.waiting.pop(0)
                 self._observed[trial_id] = interrupted, trial.id
-                return self.run.config(trial)
+                return self.config(trial)
             study = max(self.studies, key=lambda study: study.left)
             proposed = study.propose(trial_id)
             if proposed is None:
                 cell = f" with {show(study.cell)}" if study.cell else ""
-                samples = self.run.sweep.options.samples
-                self.run.say(f"all settings{cell} have run: {study.left} fewer than samples={samples}")
+                self.say(f"all settings{cell} have run: {study.left} fewer than samples={self.sweep.options.samples}")
                 study.left = 0
                 continue
             values, observation = proposed
             self.next_setting, study.left = self.next_setting + 1, study.left - 1
             self._observed[trial_id] = study, observation
-            return self.run.config(self.run.plan(self.next_setting - 1, values))
+            return self.plan(self.next_setting - 1, values)
         return Searcher.FINISHED
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
@@ -176,4 +186,5 @@ class Studies(Searcher):
     def save(self, checkpoint_path: str) -> None:
         """Does nothing: the journal has the settings, and the run directories the scores."""
 
-    restore = save
+    def restore(self, checkpoint_path: str) -> None:
+        """Does nothing: the journal has the settings, and the run directories the scores."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from types import SimpleNamespace
 
 import pytest
 from ray.tune.search import Searcher
@@ -49,11 +48,9 @@ class Search:
         def plan(setting, values):
             trial = Trial(f"{setting:03d}", setting, [0], values, ["run"])
             journal.plan(trial)
-            return trial
+            return config(trial)
 
-        trials = list(journal.trials.values())
-        run = SimpleNamespace(sweep=self.sweep, trials=trials, plan=plan, config=config, say=self.said.append)
-        return Studies(run, scores)
+        return Studies(self.sweep, list(journal.trials.values()), scores, plan, config, self.said.append)
 
     def propose(self, most=1000):
         """Values of the next settings, in order, after a start that knows only journal and scores."""
