@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,9 +29,6 @@ from raylfl.replay.proof import Diverged, Outcome, Schedule, compare
 from raylfl.replay.recorded.program import Program
 from raylfl.replay.recorded.steps import RecordedSteps
 from raylfl.replay.step_log import StepLog
-
-if TYPE_CHECKING:
-    from raylfl.core.lane_steps import LaneSteps
 
 
 class Batch:
@@ -75,8 +72,8 @@ class Oracle(ABC):
     `GradientMode`, the number of gradients computed in this mode.
     """
 
-    lanes: LaneSteps | None = None
-    """Takes the local steps of all clients of a call on a GPU; None: the local solver takes them."""
+    lanes: Any = None
+    """`LaneSteps`, which take the local steps of all clients of a call on a GPU; None: the local solver takes them."""
     held: Tensor | None = None
     """The oracle's own memory, if `workspace` may return it; later calls of the oracle overwrite it. None: every
     workspace is new memory."""

@@ -82,7 +82,7 @@ def test_a_mistake_is_found_before_torch_is_imported(command, argv):
 
 @pytest.mark.parametrize(
     "argv",
-    [(), ("--help",), ("run", "--help"), ("reproduce", "--list"), ("list",), *(("list", kind) for kind in KINDS)],
+    [(), ("--help",), ("run", "--help"), ("list",), *(("list", kind) for kind in KINDS)],
 )
 def test_help_and_lists_import_nothing_heavy(command, argv):
     _, said, imported = command(*argv)

@@ -78,3 +78,9 @@ def test_a_smoke_run_prints_our_numbers_and_that_levels_are_not_comparable(capsy
 def test_published_numbers_are_read_as_fractions():
     assert stat_of("78.43±2.46") == Stat(pytest.approx(0.7843), pytest.approx(0.0246), 1, 1)
     assert stat_of("34.89").mean == pytest.approx(0.3489)
+
+
+def test_listing_loads_neither_torch_nor_ray():
+    code = "import sys; from raylfl.cli import main; main(['reproduce', '--list']); "
+    code += "sys.exit(bool({'torch', 'ray', 'lightning'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
