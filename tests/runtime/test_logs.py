@@ -6,8 +6,11 @@ import csv
 import json
 import os
 import socket
+import subprocess
+import sys
 import time
 import urllib.error
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -64,6 +67,26 @@ def test_an_offline_run_of_wandb_holds_the_config_the_rounds_a_table_and_a_pictu
     at = table["columns"].index("test/accuracy")
     assert [line[at] for line in table["data"]] == [row.get("test/accuracy") for row in result.metrics]
     assert list(result.run_dir.glob("wandb/offline-run-*/files/media/images/overview*.png"))
+
+
+@pytest.mark.slow
+def test_a_command_that_logs_at_wandb_ends_with_its_page_and_its_run_goes_on(tmp_path):
+    """wandb links to a log outside the run, which may be left by a process that was killed, and asks for pyplot."""
+
+    def raylfl_with(*argv):
+        command = [sys.executable, "-m", "raylfl", *argv]
+        environment = {**os.environ, "WANDB_MODE": "offline", "PYTHONPATH": str(Path(raylfl.__file__).parents[1])}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+
+    raylfl_with("run", "digits", "rounds=2", "num_clients=4", "runtime.backend=local", "logging.loggers=[wandb]")
+    (folder,) = (tmp_path / "runs/digits").glob("*-s0")
+    assert (folder / "report/index.html").is_file()
+    assert list(folder.glob("wandb/*/files/media/images/overview*.png"))
+    assert any(path.is_symlink() and not path.resolve().is_relative_to(folder) for path in folder.rglob("*"))
+    raylfl_with("resume", str(folder), "rounds=3")
+    assert "failed" not in (folder / "log.txt").read_text()
+    assert len(list(folder.glob("wandb/offline-run-*"))) == 2
 
 
 @pytest.mark.slow

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from raylfl.errors import BadConfig
 from raylfl.runtime.records.record_file import open_plain
 
 LOCKS = (".lock", ".writing")
+WANDB = "wandb"  # the folder of wandb in a run directory, in which it links to its log in the user's cache
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
@@ -28,16 +30,23 @@ def require_inside(folder: Path) -> None:
     """Checks that no symbolic link below a folder leads out of it; raises BadConfig otherwise.
 
     Files that raylfl and the libraries of loggers write into a run directory therefore stay in it, also if another user
-    made the directory.
+    made the directory. Links in WANDB are left to the logger, which removes them before wandb writes.
     """
     root = folder.resolve()
+    for path in links_out_of(root):
+        if WANDB not in path.relative_to(root).parts[:-1]:
+            raise BadConfig(
+                f"{path} is a symbolic link to {path.resolve()}, outside the directory, and nothing is written "
+                "through it: remove the link, or put the files in its place"
+            )
+
+
+def links_out_of(root: Path) -> Iterator[Path]:
+    """The symbolic links below a resolved folder that lead out of it."""
     for parent, folders, files in os.walk(root):
         for path in (Path(parent, name) for name in (*folders, *files)):
             if path.is_symlink() and not path.resolve().is_relative_to(root):
-                raise BadConfig(
-                    f"{path} is a symbolic link to {path.resolve()}, outside the directory, and nothing is written "
-                    "through it: remove the link, or put the files in its place"
-                )
+                yield path
 
 
 def separate(folder: Path) -> None:

@@ -25,6 +25,7 @@ import numpy as np
 from raylfl.config.load import Config
 from raylfl.config.registries import LOGGERS
 from raylfl.errors import Say, headline
+from raylfl.runtime.records.files import WANDB, links_out_of
 from raylfl.runtime.records.lines import numbers_of
 from raylfl.runtime.records.run_dir import RunDirectory
 
@@ -61,6 +62,8 @@ class WandbRun:
     def _begin(self, config: Config, how: Any) -> Any:
         import wandb
 
+        for link in links_out_of(self.run_dir.path.resolve() / WANDB):
+            link.unlink()
         options: dict[str, Any] = {
             "project": config.logging.project,
             "group": config.top.name,
@@ -96,13 +99,15 @@ class WandbRun:
         If the run is complete, its overview figure and its table of rounds are logged first.
         """
         finished = (self.run_dir.path / "summary.json").exists()
-        if finished:
-            self._show()
-        done = threading.Thread(target=self._finish, args=(0 if finished else 1,), daemon=True)
-        done.start()
-        done.join(FINISH_SECONDS)
-        if done.is_alive():
-            self.say(f"wandb is not done after {FINISH_SECONDS:g} s: `wandb sync {self.folder}` sends the rest")
+        try:
+            if finished:
+                self._show()
+        finally:
+            done = threading.Thread(target=self._finish, args=(0 if finished else 1,), daemon=True)
+            done.start()
+            done.join(FINISH_SECONDS)
+            if done.is_alive():
+                self.say(f"wandb is not done after {FINISH_SECONDS:g} s: `wandb sync {self.folder}` sends the rest")
 
     @property
     def folder(self) -> Path:
@@ -118,6 +123,7 @@ class WandbRun:
             )
 
     def _show(self) -> None:
+        import matplotlib.pyplot  # noqa: F401 - wandb.Image asks for it, and does not import it
         import wandb
 
         rows = self.run_dir.metrics()
