@@ -22,7 +22,7 @@ from raylfl.runtime.records import loggers, wandb_run
 from raylfl.runtime.records.run_dir import RunDirectory
 from tests.runtime.faults import wait_until
 from tests.runtime.test_run import DIGITS, QUADRATICS
-from tests.runtime.wandb_records import keyed, records
+from tests.runtime.wandb_records import ended, keyed, records
 
 
 @pytest.fixture(autouse=True)
@@ -37,10 +37,6 @@ def _wandb_ends():
 
 def run(config, runs, *overrides):
     return raylfl.run(config, [*runs, *overrides])
-
-
-def ended(folder):
-    return any(record.WhichOneof("record_type") == "exit" for record in records(folder))
 
 
 @pytest.mark.slow

@@ -26,6 +26,11 @@ def records(folder):
             yield record
 
 
+def ended(folder):
+    """Whether the offline run of a folder is complete."""
+    return any(record.WhichOneof("record_type") == "exit" for record in records(folder))
+
+
 def keyed(items):
     """{key: value} of a record's items, whose keys may be nested."""
     return {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in items}

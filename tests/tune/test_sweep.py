@@ -9,6 +9,7 @@ import csv
 import json
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ import raylfl
 from raylfl.errors import BadConfig, RaylflError
 from raylfl.tune.sweep import resume, sweep
 from tests.runtime.clusters import QUIET, SMALL, lean_ray
+from tests.runtime.faults import wait_until
 from tests.tune.sweeps import QUADRATICS, folder_of, write
 
 pytestmark = pytest.mark.timeout(900)
@@ -185,7 +187,7 @@ def test_optuna_is_named_where_it_is_missing(tmp_path, monkeypatch):
 @pytest.mark.exhaustive
 def test_a_sweep_is_a_group_at_wandb(cluster, tmp_path):
     """Two trials one after the other in one process, the second of which the scheduler stops."""
-    from tests.runtime.wandb_records import records
+    from tests.runtime.wandb_records import ended, records
 
     result, _ = carry_out(
         tmp_path,
@@ -195,7 +197,9 @@ def test_a_sweep_is_a_group_at_wandb(cluster, tmp_path):
     )
     assert [row["state"] for row in table(result.folder).values()] == ["finished", "stopped"]
     for trial in table(result.folder):
-        (run,) = [r.run for r in records(result.folder / trial) if r.WhichOneof("record_type") == "run"]
+        folder = result.folder / trial
+        wait_until(partial(ended, folder), "end of wandb's file", seconds=60)  # wandb's service process writes it
+        (run,) = [r.run for r in records(folder) if r.WhichOneof("record_type") == "run"]
         assert (run.run_group, run.job_type, run.display_name) == (result.folder.name, "fedavg", trial)
 
 
