@@ -167,8 +167,8 @@ class Sweeps(Grid):
         figure = draw.sweeps(panels, draw.styles(self.looks), ACCURACY, self.x_label)
         points = self.points(cache.scale)
         every = {cell: {p[self.swept] for p in points if cell.items() <= p.items()} for cell in sweeps}
-        whole = {cell: sweep for cell, sweep in sweeps.items() if sweep.keys() == every[cell]}
-        return Findings([table], self.claims(whole) if whole else [], {self.stem: figure}, self.notes)
+        complete = {cell: sweep for cell, sweep in sweeps.items() if sweep.keys() == every[cell]}
+        return Findings([table], self.claims(complete) if complete else [], {self.stem: figure}, self.notes)
 
 
 def best_value(sweep: Mapping[K, Stat]) -> K:

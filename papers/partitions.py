@@ -139,6 +139,6 @@ def heat_maps(panels: Mapping[str, Ints]) -> Figure:
     from raylfl.report.partition_plot import heat
     from raylfl.report.style import rc
 
-    drawn = [Panel(title, partial(heat, counts=counts), (2.9, 2.35), title) for title, counts in panels.items()]
+    heat_panels = [Panel(title, partial(heat, counts=counts), (2.9, 2.35), title) for title, counts in panels.items()]
     with rc():
-        return composed(Block("", "", "", drawn))
+        return composed(Block("", "", "", heat_panels))

@@ -308,10 +308,10 @@ def runs_table(paths: Sequence[Path], ends: Callable[[Path], dict[str, str]], co
     }
     rows = []
     for run in runs:
-        place, newest = address(run.path), run.newest
+        location, newest = address(run.path), run.newest
         rows.append(
             [
-                place if is_url(place) else shown(run.path),
+                location if is_url(location) else shown(run.path),
                 str(run.setting.get(METHOD, "?")),
                 state_of(run, ends),
                 f"{len(run.rounds)}/{run.config.get('rounds', '?')}",

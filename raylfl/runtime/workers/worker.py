@@ -136,9 +136,9 @@ class Worker:
         refusal = "runtime.step=autograd" if runtime.step == "autograd" else refusal
         restore = self.attributes.restore
         if isinstance(found, VectorizedOracle) and (runtime.vectorize == "always" or vectorized_pays(self.flat.module)):
-            self.together, own = found, lanes_of(self.device)
-            assert own is not None
-            found.lanes = LaneSteps(found, own, self.training.log, restore, refusal)
+            self.together, cohort_lanes = found, lanes_of(self.device)
+            assert cohort_lanes is not None
+            found.lanes = LaneSteps(found, cohort_lanes, self.training.log, restore, refusal)
         oracle = LaneOracle(self.loop)
         oracle.lanes = LaneSteps(oracle, lanes, self.training.log, restore, refusal)
         return ASSIGNED if setup.assigned else None, oracle
@@ -347,24 +347,24 @@ class Worker:
     ) -> LocalResult:
         setup = self.setup
         if setup.merged:
-            own = merged_work(setup, task, oracle, self.train, self.measures)
+            local_work = merged_work(setup, task, oracle, self.train, self.measures)
         else:
-            own = cohort_work(setup, task, oracle, self.train)
-        own = own.accumulated(setup, task, observer.after_batch)
+            local_work = cohort_work(setup, task, oracle, self.train)
+        local_work = local_work.accumulated(setup, task, observer.after_batch)
 
         def seeds(t: int, row: int) -> int:
             return keyed_int(setup.seed, "module", task.round, task.clients[row], t)
 
         return run_local(
             self.algorithm,
-            own.oracle,
-            own.batches,
+            local_work.oracle,
+            local_work.batches,
             seeds,
             broadcast,
             states,
-            own.work,
+            local_work.work,
             self.rule,
-            own.full,
+            local_work.full,
             optimizer,
             moments,
             observer,
