@@ -199,7 +199,8 @@ def test_a_run_on_ray_killed_resumed_and_stopped_during_rounds_continues_each_ti
     gate, folder = tmp_path / "gate", tmp_path / "runs" / "tiny" / "it"
     gate.mkdir()
     gated = f"model={{class_path: tests.runtime.tiny.Gated, init_args: {{folder: {gate}}}}}"
-    process = command("run", str(config), *RAY, gated, "checkpoint.every=2", "runtime.workers=1")
+    asked = ["runtime.step=autograd", gated]  # each step asks for the gate
+    process = command("run", str(config), *RAY, *asked, "checkpoint.every=2", "runtime.workers=1")
     processes = in_mid_round(process, folder, gate)
     agents = [p for p in processes if "Agent" in p.name()]  # they take a minute to notice the end of their raylet
     process.kill()

@@ -29,7 +29,7 @@ from tests.runtime.bad_starts import Differing, Dying, Lacking, Slow
 from tests.runtime.clusters import QUIET, SMALL, SOON, lean_ray
 from tests.runtime.faults import actors, log_of, outcome, wait_until
 from tests.runtime.test_faults import CURSED, PERFECT, replay, run, trace
-from tests.runtime.tiny import Points
+from tests.runtime.tiny import ONE_BY_ONE, Points
 
 
 @pytest.fixture(scope="module")
@@ -146,8 +146,8 @@ def test_a_lost_node_costs_nothing_but_time_and_a_new_one_is_used(cluster, nodes
     seen = tmp_path / "seen"
     seen.mkdir()
     config = {**PERFECT, "algorithm": {"name": "focus"}, "rounds": 50, "checkpoint": {"every": 5, "keep": 1}}
-    config["model"] = gated(seen, width=8000)
-    clean = run(config, runs, "runtime.vectorize=never")
+    config |= {"model": gated(seen, width=8000), "runtime": ONE_BY_ONE["runtime"]}  # each step asks for the gate
+    clean = run(config, runs)
     before = len(nodes)
 
     def watch(progress):
